@@ -172,16 +172,16 @@ def _compiled() -> Finding:
 
 def _http2() -> Finding:
     if refusal := transport_refusal():
-        return Finding("http2", Verdict.NOTE, f"grpcio carries the calls, more slowly: {refusal}")
+        return Finding("http2", Verdict.PROBLEM, f"no server can run: {refusal}")
     return Finding("http2", Verdict.OK, transport_library().http2_text())
 
 
 def _tls() -> Finding:
     if transport_refusal():
-        return Finding("tls", Verdict.OK, "grpcio's own")
+        return Finding("tls", Verdict.PROBLEM, "no server can run")
     if text := transport_library().tls_text():
         return Finding("tls", Verdict.OK, text)
-    detail = "OpenSSL 3 is not installed: no TLS and no tokens but with --transport grpcio"
+    detail = "OpenSSL 3 is not installed: no TLS and no tokens"
     return Finding("tls", Verdict.NOTE, detail)
 
 

@@ -106,9 +106,7 @@ def _print_ready(ready: Ready, protection: str) -> None:
     if not (ready.models or ready.missing):
         models.add_row("(none yet: clients load them)", *[""] * 7)
     addresses = Table("address", "", "", box=None)
-    addresses.add_row(
-        "gRPC", ready.grpc_url, f"{counted(ready.workers, 'worker')}, {ready.transport}"
-    )
+    addresses.add_row("gRPC", ready.grpc_url, counted(ready.workers, "worker"))
     if ready.unix_url is not None:
         addresses.add_row("gRPC", ready.unix_url, "")
     if ready.http_unix_socket is not None:

@@ -15,7 +15,6 @@ from sharded_infer.errors import InputError
 MIB = 2**20
 # In `load_models`.
 ALL_MODELS = "*"
-_MOST_CONCURRENT = 8192
 _DEFAULT_AGE_SECONDS = 60.0
 
 _DAY = 86_400  # seconds
@@ -262,14 +261,6 @@ class ServerConfig:
             "published precision; published: those of the published precision; fp32.",
         ),
     ] = "auto"
-    transport: Annotated[
-        Literal["native", "grpcio"] | None,
-        Setting(
-            Group.RUNNING,
-            "What carries gRPC calls: native is compiled code outside the GIL; default: native, or "
-            "grpcio where libnghttp2 or a compiler was missing.",
-        ),
-    ] = None
     slots: Annotated[
         int,
         Setting(
@@ -291,10 +282,6 @@ class ServerConfig:
             at_most=100_000,
         ),
     ] = 0
-    threads: Annotated[
-        int,
-        Setting(Group.RUNNING, "Threads of a worker for RPCs (grpcio).", at_least=1, at_most=4096),
-    ] = 32
     shared_memory: Annotated[
         bool | None,
         Setting(
@@ -304,12 +291,8 @@ class ServerConfig:
         ),
     ] = None
     max_concurrent_requests: Annotated[
-        int | None,
-        _limit(
-            "RPCs in progress in a worker; one more is refused unread; default: 8192, or 128 "
-            "(grpcio)."
-        ),
-    ] = None
+        int, _limit("RPCs in progress in a worker; one more is refused unread.")
+    ] = 8192
     max_streams: Annotated[int, _limit("Streams of a worker; one more is refused.")] = 32
     max_stream_requests: Annotated[
         int, _limit("Requests in progress in a stream; more are left unread.")
@@ -327,15 +310,11 @@ class ServerConfig:
     max_message_mib: Annotated[int, _limit("Size of a message, MiB.", "MiB", 2047)] = 64
     max_connections: Annotated[
         int | None,
-        _connections(
-            "Connections of a worker; default: half of its descriptors, or no limit (grpcio)."
-        ),
+        _connections("Connections of a worker; default: half of its descriptors."),
     ] = None
     max_connection_streams: Annotated[
         int | None,
-        _connections(
-            "Calls in progress in a connection; more wait; default: 8192, or no limit (grpcio)."
-        ),
+        _connections("Calls in progress in a connection; more wait; default: 8192."),
     ] = None
     max_connection_age: Annotated[
         float | None,
@@ -589,11 +568,6 @@ class ServerConfig:
     def spare_bytes(self) -> int:
         """Memory that must stay free when a new version is loaded."""
         return self.spare_mib * MIB
-
-    @property
-    def most_concurrent_requests(self) -> int:
-        """Most calls in progress in a worker."""
-        return self.max_concurrent_requests or _MOST_CONCURRENT
 
     @property
     def max_queue_bytes(self) -> int:

@@ -38,7 +38,7 @@ _NAMES = (
     "log_level",
     "trace_endpoint",
 )
-# Where a server's help speaks of what a shard host does not have: workers, batches, REST, grpcio.
+# Where a server's help speaks of what a shard host does not have: workers, batches, REST.
 _OWN_HELP = {
     "model": "Model whose rows to hold; may be repeated; default: all.",
     "row_memory_mib": "Memory for the host's rows, of each version: those that are used most lie "

@@ -1,8 +1,8 @@
 """The admin address: a separate port for RPCs that change the server."""
 
 from serving.config.server_config import ServerConfig
+from serving.grpc_api.compiled.native_transport import NativeTransport
 from serving.grpc_api.handlers import HandlerTable
-from serving.grpc_api.transport import make_transport
 from serving.host.addresses import split_address
 from serving.host.unix_socket import UnixSocket
 from serving.inference.data_plane import DataPlane
@@ -25,12 +25,8 @@ class AdminServer:
         """Prepares the server; `address` is HOST:PORT, or that of `unix_socket`."""
         self._address = address
         host, self._port = ("", 0) if unix_socket is not None else split_address(address)
-        self._transport = make_transport(
-            config,
-            data_plane=data_plane,
-            handlers=handlers,
-            admin_host=host,
-            unix_socket=unix_socket,
+        self._transport = NativeTransport(
+            config, data_plane, handlers, admin_host=host, unix_socket=unix_socket
         )
 
     def listen(self) -> None:

@@ -12,10 +12,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from serving.config.server_config import ServerConfig
 from serving.control.control_plane import ControlPlane
 from serving.grpc_api.admin_server import AdminServer
+from serving.grpc_api.compiled.native_transport import NativeTransport
 from serving.grpc_api.handlers import INFERENCE_SERVICE, PREDICTOR_SERVICE, HandlerTable
 from serving.grpc_api.inference_service import InferenceService
-from serving.grpc_api.streams.stream_handler import StreamBehaviour
-from serving.grpc_api.transport import make_transport
 from serving.host.unix_socket import UnixSocket
 from serving.inference.data_plane import DataPlane
 from serving.security.guard import Guard
@@ -38,7 +37,6 @@ class GrpcServer:
         control: ControlPlane,
         *,
         guard: Guard | None,
-        wake: Callable[[], None],
         unix_socket: UnixSocket | None = None,
         admin_socket: UnixSocket | None = None,
     ) -> None:
@@ -47,7 +45,6 @@ class GrpcServer:
         Args:
             control: answers the other RPCs of the protocol.
             guard: None admits every call.
-            wake: makes another thread run the requests that streams have submitted.
             unix_socket: is answered too.
             admin_socket: the admin address, if it is a Unix socket.
         """
@@ -63,14 +60,10 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, handlers)
         names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, handlers)
-        handlers.set_infer()
-        self._streams = StreamBehaviour(config, data_plane, wake)
-        handlers.set_stream(self._streams)
+        handlers.add_predict_methods()
         # The health service's answers, by service or model name.
         self._healthy: dict[str, bool] = {}
-        self._transport = make_transport(
-            config, data_plane=data_plane, handlers=handlers, unix_socket=unix_socket
-        )
+        self._transport = NativeTransport(config, data_plane, handlers, unix_socket=unix_socket)
         self._transport.set_fixed_answer(_LIVE, b"", _ALIVE)
         self.show_health(False, {})
         self._admin = None
@@ -124,7 +117,7 @@ class GrpcServer:
 
     def drain(self) -> None:
         """Accepts no more streams; ends each open one once its received requests are answered."""
-        self._streams.drain()
+        self._transport.drain()
 
     def stop(self, seconds: float) -> None:
         """Accepts no more calls; returns when all are answered or `seconds` have passed."""

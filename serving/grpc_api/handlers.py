@@ -1,27 +1,21 @@
-"""The server's RPCs as handlers, independent of the transport.
+"""The server's RPCs as handlers.
 
 Unary calls in progress are counted, so that a draining server knows when the last is answered.
 Streams are not counted, because a health watch lasts until its client ends it.
 """
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from serving.grpc_api.admission import GrpcAdmission, keep_threads
 from serving.grpc_api.status_codes import abort
 from serving.inference.data_plane import CallsInProgress, DataPlane
-from serving.inference.predict_call import PredictCall
-from serving.protocol.codec import MESSAGE_CODECS
 from serving.protocol.predict_method import PredictMethod
-from serving.scheduler.arrivals import Arrivals
-from serving.security.access import access_of
 from serving.security.guard import Guard
 from serving.status import Status, StatusCode
+from sharded_infer.errors import InternalError
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 INFER_METHOD = f"/{INFERENCE_SERVICE}/ModelInfer"
@@ -34,7 +28,6 @@ PREDICT_METHODS = {
 }
 # Calls other than predict calls carry only a few names and numbers.
 MOST_CONTROL_BYTES = 2**20
-StreamAnswers = Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
 
 
 class HandlerTable:
@@ -59,10 +52,7 @@ class HandlerTable:
         """
         self.guard = guard
         self.admin_elsewhere = admin_elsewhere
-        self._admission = GrpcAdmission(guard, admin_elsewhere=admin_elsewhere)
         self._data_plane = data_plane
-        # Answers predict calls; `set_infer` fills it.
-        self.predicting: list[InferBehaviour] = []
         self.services: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
@@ -73,63 +63,21 @@ class HandlerTable:
     ) -> None:
         """Stores the handlers of a service."""
         self.services[service] = {
-            method: _settled(handler, self._data_plane.dispatcher.arrivals)
+            method: handler
             if handler.unary_unary is None
             else _counted(handler, self._data_plane.calls)
             for method, handler in handlers.items()
         }
 
-    def set_infer(self) -> None:
-        """Adds handlers for predict calls that read bytes, without protobuf objects."""
-        for path, predict_method in PREDICT_METHODS.items():
-            behaviour = InferBehaviour(self._data_plane, predict_method)
-            self.predicting.append(behaviour)
+    def add_predict_methods(self) -> None:
+        """Adds the methods that the transport answers itself."""
+        unary: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(_nowhere)
+        for path in PREDICT_METHODS:
             _, service, method = path.split("/")
-            handler: grpc.RpcMethodHandler[bytes, bytes]
-            handler = grpc.stream_unary_rpc_method_handler(behaviour)
-            self.services.setdefault(service, {})[method] = handler
-
-    def set_stream(self, behaviour: StreamAnswers) -> None:
-        """Adds the handler of ModelStreamInfer, which receives serialized messages."""
-        handler: grpc.RpcMethodHandler[bytes, bytes]
-        handler = grpc.stream_stream_rpc_method_handler(behaviour)
-        self.services[INFERENCE_SERVICE]["ModelStreamInfer"] = handler
-
-    def register_on(self, server: grpc.Server, *, admin: bool = False) -> None:
-        """Registers all handlers on a server.
-
-        Args:
-            admin: whether it serves the admin address, which refuses predict calls.
-        """
-        for service, all_handlers in self.services.items():
-            handlers = {
-                method: self._admission.handler(
-                    handler, access_of(f"/{service}/{method}"), admin=admin
-                )
-                for method, handler in all_handlers.items()
-            }
-            generic = grpc.method_handlers_generic_handler(service, handlers)
-            server.add_generic_rpc_handlers((generic,))
-            server.add_registered_method_handlers(service, handlers)
-
-
-def _settled(
-    handler: "grpc.RpcMethodHandler[Any, Any]", arrivals: Arrivals
-) -> "grpc.RpcMethodHandler[Any, Any]":
-    # A stream stays open, so it must not count as a predict call in transit to the queue.
-    make = grpc.stream_stream_rpc_method_handler
-    behaviour = handler.stream_stream
-    if handler.unary_stream is not None:
-        make, behaviour = grpc.unary_stream_rpc_method_handler, handler.unary_stream
-    if behaviour is None:
-        return handler
-
-    def answer(*arguments: Any, **named: Any) -> Any:
-        arrivals.own_queued()
-        return behaviour(*arguments, **named)
-
-    keep_threads(behaviour, answer)
-    return make(answer, handler.request_deserializer, handler.response_serializer)
+            self.services.setdefault(service, {})[method] = unary
+        stream: grpc.RpcMethodHandler[bytes, bytes]
+        stream = grpc.stream_stream_rpc_method_handler(_nowhere)
+        self.services[INFERENCE_SERVICE]["ModelStreamInfer"] = stream
 
 
 def _counted(
@@ -158,63 +106,5 @@ def _counted(
     )
 
 
-class InferBehaviour:
-    """Answers the predict calls of one method, each on a thread that waits for its response.
-
-    It is registered as taking a stream of requests. On the wire a stream of one request is the same
-    as one request, and a call can be refused without receiving its message.
-    """
-
-    def __init__(self, data_plane: DataPlane, method: PredictMethod) -> None:
-        self._method = method
-        self._codec = MESSAGE_CODECS[method]
-        self._data_plane = data_plane
-        self._decided = threading.local()
-        # gRPC for Python calls this behaviour on these threads; None means the server's.
-        self.experimental_thread_pool: ThreadPoolExecutor | None = None
-
-    def refuse(self, refusal: Status, call: Callable[[], Any]) -> Any:
-        """Refuses one call without receiving its message.
-
-        Args:
-            refusal: the status to send to the client.
-            call: calls this behaviour on the current thread.
-        """
-        self._decided.refusal = refusal
-        try:
-            return call()
-        finally:
-            self._decided.refusal = None
-
-    def __call__(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """Answers one call."""
-        refusal: Status | None = getattr(self._decided, "refusal", None)
-        if refusal is not None:
-            abort(context, refusal)
-        message = next(messages, None)
-        if message is None:
-            abort(context, Status(StatusCode.INVALID_ARGUMENT, "the call holds no message"))
-        open_calls: list[PredictCall] = []
-
-        def ended() -> None:
-            self._data_plane.calls.add_predict(-1)
-            for call in open_calls:
-                # The call is already answered, unless its client has disconnected.
-                if not call.done:
-                    self._data_plane.cancel(call)
-
-        self._data_plane.calls.add_predict(1)
-        if not context.add_callback(ended):
-            ended()
-        metadata = context.invocation_metadata() if self._data_plane.traces else ()
-        outcome = self._data_plane.predict(
-            self._codec,
-            message,
-            method=self._method,
-            time_remaining=context.time_remaining(),
-            metadata=metadata,
-            watch=open_calls.append,
-        )
-        if isinstance(outcome, Status):
-            abort(context, outcome)
-        return outcome
+def _nowhere(_message: Any, _context: grpc.ServicerContext) -> Any:
+    raise InternalError("a predict call reached a handler")

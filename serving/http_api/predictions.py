@@ -48,7 +48,7 @@ class Predictions:
         self._data_plane = data_plane
         self._calls = data_plane.calls
         self._wake = wake
-        self._most_calls = config.most_concurrent_requests
+        self._most_calls = config.max_concurrent_requests
         self._most_bytes = config.max_message_bytes
         self._draining = False
         self._lock = threading.Lock()

@@ -37,7 +37,6 @@ class Ready:
     unix_url: str | None
     http_unix_socket: str | None
     workers: int
-    transport: str
     models: tuple[ServedModel, ...]
     missing: dict[str, str]
 

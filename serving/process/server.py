@@ -15,7 +15,7 @@ import torch
 from serving.config.server_config import ALL_MODELS, MIB, ServerConfig
 from serving.control.server_state import ServerState
 from serving.dashboard.dashboard import Dashboard
-from serving.grpc_api.transport import check_transport, transport_name
+from serving.grpc_api.compiled.native_transport import check_transport
 from serving.host.background import lower_priority
 from serving.host.cores import slots_of
 from serving.host.descriptors import allow_most_descriptors
@@ -84,7 +84,7 @@ def serve(
         GateError: the scores of that version's golden requests differ too much.
         UnservedError: none of its models can be served.
     """
-    check_transport(config)
+    check_transport()
     check_protection(config)
     allow_most_descriptors()
     # For these towers OpenMP's barriers cost more than they gain; requests run in parallel instead.
@@ -336,7 +336,6 @@ def _ready(
         unix_url=None if config.unix_socket is None else f"{SCHEME}{config.unix_socket}",
         http_unix_socket=config.http_unix_socket,
         workers=config.workers,
-        transport=transport_name(config),
         models=tuple(served),
         missing=missing,
     )

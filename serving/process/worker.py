@@ -129,7 +129,6 @@ class Worker:
             data_plane,
             plane,
             guard=self.guard,
-            wake=wake,
             unix_socket=None if sockets is None else sockets.grpc,
             admin_socket=None if sockets is None else sockets.admin,
         )

@@ -6,9 +6,6 @@ from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 
-import pytest
-
-from serving.transport.library import transport_refusal
 from tests.attacks.attacker import Attacker, Target
 from tests.attacks.grpc_attacks import FLOODS, OPENING, UNFINISHED, Attack
 from tests.attacks.honest_client import call, grpc_channel
@@ -18,9 +15,6 @@ from tests.attacks.test_logs import METHODS, SECRET
 from tests.support.servers import Ranker, good_inputs, infer_request, running_server
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(
-    transport_refusal() is not None, reason="the compiled transport is missing"
-)
 INFER = b"/inference.GRPCInferenceService/ModelInfer"
 # Each is dropped for a reason of its own.
 KINDS = (

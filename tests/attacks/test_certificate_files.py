@@ -8,10 +8,8 @@ from contextlib import closing
 from itertools import cycle
 from pathlib import Path
 
-import pytest
 import trustme
 
-from serving.transport.library import transport_refusal
 from tests.attacks.attacker import Target
 from tests.attacks.grpc_attacks import OPENING
 from tests.attacks.honest_client import HonestClient, call, grpc_channel
@@ -20,9 +18,6 @@ from tests.attacks.tls_server import Served, serving
 from tests.support.servers import Ranker
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(
-    transport_refusal() is not None, reason="the compiled transport is missing"
-)
 CALLS = 30
 
 

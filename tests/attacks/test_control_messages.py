@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import grpc
 import pytest
 
-from tests.support.servers import NATIVE, Ranker, RunningServer, running_server
+from tests.support.servers import Ranker, RunningServer, running_server
 
 TOKEN = "0123456789abcdef-admin"  # noqa: S105
 LOAD = "/inference.GRPCInferenceService/RepositoryModelLoad"
@@ -19,15 +19,13 @@ UNREADABLE = b"\x22\xff\xff\xff\xff"
 LARGE = b"\x7a\x81\x80\x40" + bytes(2**20 + 1)
 
 
-@pytest.fixture(scope="module", params=["grpcio", NATIVE])
-def server(
-    request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("control")
     tokens = folder / "tokens"
     tokens.write_text(f"{TOKEN} admin # operators\n")
     tokens.chmod(0o600)
-    options = ("--tokens-file", tokens, "--transport", request.param)
+    options = ("--tokens-file", tokens)
     with running_server(ranker.repository, folder / "log", *options) as running:
         yield running
 

@@ -6,15 +6,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from serving.transport.library import transport_refusal
 from tests.attacks.attacker import Target
 from tests.attacks.grpc_attacks import FLOODS, UNFINISHED
 from tests.attacks.honest_client import call, grpc_channel, withstand
 from tests.support.servers import Ranker, good_inputs, infer_request, running_server, scores_of
 
-pytestmark = pytest.mark.skipif(
-    transport_refusal() is not None, reason="the compiled transport is missing"
-)
 INFER = b"/inference.GRPCInferenceService/ModelInfer"
 ATTACKS = UNFINISHED | FLOODS
 # As many as a shell allows that nobody has asked for more.
@@ -34,7 +30,6 @@ def served(
     """A default server: a good call, its answer, and its process."""
     log = tmp_path_factory.mktemp("floods") / "stderr"
     with running_server(ranker.repository, log, program=FEW_DESCRIPTORS) as server:
-        assert server.ready["transport"] == "native"
         inputs = good_inputs(3)
         message = infer_request(inputs).SerializeToString()
         target = Target(server.grpc_url, INFER, message)

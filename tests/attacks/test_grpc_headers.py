@@ -7,7 +7,6 @@ from contextlib import suppress
 
 import pytest
 
-from serving.transport.library import transport_refusal
 from tests.attacks.attacker import Target
 from tests.attacks.raw_http2 import (
     DATA,
@@ -26,9 +25,6 @@ from tests.attacks.raw_http2 import (
 from tests.attacks.test_grpc_floods import INFER, served
 
 __all__ = ["served"]
-pytestmark = pytest.mark.skipif(
-    transport_refusal() is not None, reason="the compiled transport is missing"
-)
 Served = tuple[Target, bytes, int]
 MIB = 2**20
 

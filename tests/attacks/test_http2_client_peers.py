@@ -10,7 +10,6 @@ import pytest
 from serving.status import StatusCode
 from serving.transport.client_settings import ClientLimits, ClientTls, Endpoint
 from serving.transport.http2_client import Http2Client, OutgoingCall
-from serving.transport.library import transport_refusal
 from tests.attacks.raw_http2 import (
     CONTINUATION,
     DATA,
@@ -38,7 +37,6 @@ from tests.support.scripted_server import (
 )
 from tests.support.tls import IssuedFiles, issue_files
 
-pytestmark = pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal()))
 SECONDS = 60.0
 PUSH = 5
 REQUEST = b"the request"

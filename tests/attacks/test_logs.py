@@ -11,7 +11,6 @@ import pytest
 
 from tests.attacks.raw_http2 import call, connect
 from tests.support.servers import (
-    NATIVE,
     Ranker,
     RunningServer,
     good_inputs,
@@ -46,14 +45,12 @@ CALLS = 200
 MOST_BYTES = 100_000
 
 
-@pytest.fixture(params=["grpcio", NATIVE])
-def server(
-    request: pytest.FixtureRequest, ranker: Ranker, tmp_path: Path
-) -> Iterator[RunningServer]:
+@pytest.fixture
+def server(ranker: Ranker, tmp_path: Path) -> Iterator[RunningServer]:
     tokens = tmp_path / "tokens"
     tokens.write_text(f"{TOKEN} predict # ranking\n")
     tokens.chmod(0o600)
-    options = ("--tokens-file", tokens, "--transport", request.param)
+    options = ("--tokens-file", tokens)
     # As users start it: gRPC reads its environment when it is imported.
     with running_server(ranker.repository, tmp_path / "log", *options, forked=False) as running:
         yield running

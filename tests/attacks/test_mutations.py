@@ -27,7 +27,6 @@ from tests.attacks.mutations import mutated
 from tests.support.server_processes import resident_bytes
 from tests.support.servers import (
     MODEL,
-    TRANSPORTS,
     Ranker,
     good_inputs,
     infer_request,
@@ -151,13 +150,12 @@ class Checker:
 
 @pytest.mark.timeout(3600 if COUNT > 10_000 else 300)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_mutated_messages_are_refused_in_words_or_answered_rightly(
-    tmp_path: Path, transport: str, form: Form
+    tmp_path: Path, form: Form
 ) -> None:
     ranker = publish_ranker(tmp_path / "repository")
-    options = ("--transport", transport, "--max-batch", MAX_BATCH)
-    random = Random(f"{transport} {form.wire}")
+    options = ("--max-batch", MAX_BATCH)
+    random = Random(form.wire)
     goods = [form.good(batch) for batch in (1, 2, 3, 7)]
     checker = Checker(ranker, form)
     waiting: deque[tuple[bytes, Any]] = deque()
@@ -183,6 +181,6 @@ def test_mutated_messages_are_refused_in_words_or_answered_rightly(
         assert resident_bytes(server.process.pid) < before + MOST_GROWTH_BYTES
         log = (tmp_path / "log").read_text()
         assert "internal error" not in log and "Traceback" not in log, log
-    print(f"\n{transport} {form.wire}: {COUNT} messages, {dict(checker.codes)}")  # noqa: T201
+    print(f"\n{form.wire}: {COUNT} messages, {dict(checker.codes)}")  # noqa: T201
     # Otherwise the test would show nothing.
     assert checker.codes["OK"] > COUNT // GOOD_EVERY and len(checker.codes) > 2

@@ -18,7 +18,6 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.support.servers import (
     MODEL,
-    TRANSPORTS,
     RunningServer,
     good_inputs,
     infer_request,
@@ -64,13 +63,11 @@ class Target:
             assert np.array_equal(got[name], scores), name
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def target(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Target]:
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("attacked")
     ranker = publish_ranker(folder / "repository")
-    limits = ("--max-batch", MAX_BATCH, "--max-message-mib", 1, "--transport", request.param)
+    limits = ("--max-batch", MAX_BATCH, "--max-message-mib", 1)
     log = folder / "stderr"
     with (
         # Some tests send 200 calls at once, which their number alone must not refuse.

@@ -8,7 +8,6 @@ import pytest
 
 from serving.transport.events import EventKind, EventReader
 from serving.transport.http2_server import Http2Server
-from serving.transport.library import transport_refusal
 from tests.attacks.raw_http2 import (
     ACK,
     DATA,
@@ -27,9 +26,6 @@ from tests.attacks.raw_http2 import (
 from tests.support.silent_server import silent_server
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(
-    transport_refusal() is not None, reason="the compiled transport is missing"
-)
 PATH = "/test/Call"
 CANCEL = (8).to_bytes(4, "big")
 ENHANCE_YOUR_CALM = 11

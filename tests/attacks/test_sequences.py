@@ -21,7 +21,6 @@ from tests.support.sequence_model import (
 )
 from tests.support.servers import (
     DATATYPES,
-    TRANSPORTS,
     RunningServer,
     infer_request,
     running_server,
@@ -100,12 +99,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> SequenceModel:
     return publish_sequences(tmp_path_factory.mktemp("attacked") / "repository")
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def target(
-    request: pytest.FixtureRequest, trained: SequenceModel, tmp_path_factory: Any
-) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def target(trained: SequenceModel, tmp_path_factory: Any) -> Iterator[RunningServer]:
     log = tmp_path_factory.mktemp("log") / "log"
-    options = ("--transport", request.param, "--max-ids", 2**21)
+    options = ("--max-ids", 2**21)
     with running_server(trained.repository, log, *options) as server:
         yield server
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.end_to_end.test_shared_features import ITEMS, USERS, Trained, infer, trained
-from tests.support.servers import TRANSPORTS, RunningServer, running_server
+from tests.support.servers import RunningServer, running_server
 
 __all__ = ["trained"]
 
@@ -78,12 +78,10 @@ CASES: dict[str, tuple[dict[str, NDArray[Any]], str]] = {
 }
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def target(
-    request: pytest.FixtureRequest, trained: Trained, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def target(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     log = tmp_path_factory.mktemp("attacked") / "log"
-    with running_server(trained.repository, log, "--transport", request.param) as server:
+    with running_server(trained.repository, log) as server:
         yield server
 
 

@@ -16,7 +16,6 @@ from tritonclient.grpc import service_pb2
 from tests.support.server_pages import samples
 from tests.support.servers import (
     MODEL,
-    TRANSPORTS,
     Ranker,
     RunningServer,
     good_inputs,
@@ -49,13 +48,11 @@ class Sender:
         return iter(self._requests.get, None)
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def server(
-    request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     log = tmp_path_factory.mktemp("streams") / "stderr"
     limits = ("--max-streams", MOST_STREAMS, "--max-stream-requests", MOST_REQUESTS)
-    with running_server(ranker.repository, log, "--transport", request.param, *limits) as server:
+    with running_server(ranker.repository, log, *limits) as server:
         yield server
     text = log.read_text()
     assert "Traceback" not in text and "internal error" not in text, text
@@ -219,11 +216,8 @@ def test_a_message_that_is_too_large_ends_its_stream_alone(stub: Any, ranker: Ra
     check_alive(stub, ranker)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_streams_share_the_limit_of_requests_in_progress(
-    ranker: Ranker, tmp_path: Path, transport: str
-) -> None:
-    limits = ("--max-concurrent-requests", 4, "--transport", transport)
+def test_streams_share_the_limit_of_requests_in_progress(ranker: Ranker, tmp_path: Path) -> None:
+    limits = ("--max-concurrent-requests", 4)
     with (
         running_server(ranker.repository, tmp_path / "log", *limits) as server,
         server.stub() as stub,
@@ -235,11 +229,10 @@ def test_streams_share_the_limit_of_requests_in_progress(
         assert all("in progress: 4 requests" in word for word in words - {""})
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_server_that_ends_answers_what_came_and_says_why_the_stream_ends(
-    ranker: Ranker, tmp_path: Path, transport: str
+    ranker: Ranker, tmp_path: Path
 ) -> None:
-    options = ("--drain-seconds", 600, "--transport", transport)
+    options = ("--drain-seconds", 600)
     with (
         running_server(ranker.repository, tmp_path / "log", *options) as server,
         server.stub() as stub,

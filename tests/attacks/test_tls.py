@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import trustme
 
-from serving.transport.library import transport_refusal
 from tests.attacks.attacker import Attacker, Target
 from tests.attacks.campaign import client_hello
 from tests.attacks.grpc_attacks import OPENING, Attack
@@ -26,9 +25,6 @@ from tests.attacks.tls_server import INFER, Served, serving
 from tests.support.servers import Ranker, good_inputs, infer_request, running_server
 from tests.support.tls import IssuedFiles, issue_files
 
-pytestmark = pytest.mark.skipif(
-    transport_refusal() is not None, reason="the compiled transport is missing"
-)
 CALLS = 30
 SLOW, PAUSE_SECONDS = 100, 0.05
 # Renegotiation and old versions are the openssl command's to ask for.

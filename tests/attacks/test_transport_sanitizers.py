@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from serving.transport.library import transport_refusal
 from tests.attacks.attacker import Attacker, Target
 from tests.attacks.grpc_attacks import FLOODS, UNFINISHED
 from tests.attacks.honest_client import HonestClient
@@ -17,9 +16,6 @@ from tests.support.scripted_server import scripted_server
 from tests.support.tls import issue_files
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(
-    transport_refusal() is not None, reason="the compiled transport is missing"
-)
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
     "tests/attacks/native/echo_server.cpp",

@@ -1,4 +1,4 @@
-"""Servers as users start them, on both transports and protected, and NVIDIA's clients for them."""
+"""Servers as users start them, plain and protected, and NVIDIA's clients for them."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -9,7 +9,6 @@ import trustme
 
 from tests.conformance.clients import Client, ConformingServer, Protection, make_client
 from tests.support.servers import (
-    TRANSPORTS,
     Ranker,
     RunningServer,
     publish_ranker,
@@ -26,14 +25,15 @@ def ranker(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
     return publish_ranker(tmp_path_factory.mktemp("conforming") / "repository")
 
 
-@pytest.fixture(scope="session", params=[*TRANSPORTS, "protected"])
+@pytest.fixture(scope="session", params=["plain", "protected"])
 def server(
     request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ConformingServer]:
-    """The last has TLS and tokens."""
+    """The second has TLS and tokens."""
     folder = tmp_path_factory.mktemp("server")
     log = folder / "stderr"
-    protection, options = None, ("--transport", request.param)
+    protection: Protection | None = None
+    options: tuple[object, ...] = ()
     if request.param == "protected":
         protection, options = protected(folder)
     with running_server(ranker.repository, log, *options) as running:
@@ -41,16 +41,9 @@ def server(
     assert "internal error" not in log.read_text(), log.read_text()
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
 @pytest.fixture(scope="module", params=["plain", "tls"])
 def running(
     request: pytest.FixtureRequest,
-    transport: str,
     ranker: Ranker,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[RunningServer, IssuedFiles | None]]:
@@ -59,7 +52,7 @@ def running(
     files = issue_files(folder) if request.param == "tls" else None
     options = () if files is None else files.options()
     log = folder / "log"
-    with running_server(ranker.repository, log, "--transport", transport, *options) as server:
+    with running_server(ranker.repository, log, *options) as server:
         yield server, files
     assert "internal error" not in log.read_text()
 

@@ -236,14 +236,11 @@ def test_no_message_is_lost_when_its_stream_is_half_closed_at_once(
         assert sorted(answer.infer_response.id for answer in answers) == ["0", "1"]
 
 
-def test_asyncio_asks_for_everything_at_once(server: GrpcServer, transport: str) -> None:
-    # grpcio's server refuses what it has no thread for.
-    at_once = 256 if transport == "native" else 16
-
+def test_asyncio_asks_for_everything_at_once(server: GrpcServer) -> None:
     async def ask() -> None:
         async with server.aio() as stub:
             responses = await asyncio.gather(
-                *(stub.ModelInfer(request_of(2, seed), timeout=SECONDS) for seed in range(at_once))
+                *(stub.ModelInfer(request_of(2, seed), timeout=SECONDS) for seed in range(256))
             )
             for seed, response in enumerate(responses):
                 server.check(response, 2, seed)
@@ -314,16 +311,14 @@ def test_one_channel_carries_many_calls_at_once(many: int, native: GrpcServer) -
 @pytest.fixture(scope="module")
 def native(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcServer]:
     folder = tmp_path_factory.mktemp("native")
-    with running_server(ranker.repository, folder / "log", "--transport", "native") as running:
+    with running_server(ranker.repository, folder / "log") as running:
         yield GrpcServer(running.grpc_url, None, ranker)
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_calls_outlast_their_connections(
-    transport: str, tls: bool, ranker: Ranker, tmp_path: Path
-) -> None:
+def test_calls_outlast_their_connections(tls: bool, ranker: Ranker, tmp_path: Path) -> None:
     files = issue_files(tmp_path) if tls else None
-    options = ("--transport", transport, "--max-connection-age", 1)
+    options = ("--max-connection-age", 1)
     options = (*options, *(() if files is None else files.options()))
     with running_server(ranker.repository, tmp_path / "log", *options) as running:
         server = GrpcServer(running.grpc_url, files, ranker)
@@ -344,16 +339,14 @@ def test_calls_outlast_their_connections(
             until(ended, "connections have ended", SECONDS)
 
 
-def test_a_client_that_waits_for_the_server_is_answered(
-    transport: str, ranker: Ranker, tmp_path: Path
-) -> None:
+def test_a_client_that_waits_for_the_server_is_answered(ranker: Ranker, tmp_path: Path) -> None:
     port = free_port()
     with grpc.insecure_channel(f"127.0.0.1:{port}", OWN) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         waiting = health.Check.future(
             health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=120
         )
-        options = ("--transport", transport, "--port", port)
+        options = ("--port", port)
         with running_server(ranker.repository, tmp_path / "log", *options):
             assert waiting.result().status in {1, 2}
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

@@ -20,7 +20,6 @@ from tritonclient.grpc import service_pb2
 
 from tests.support.http2_peer import INFER, Answer, Peer, framed
 from tests.support.servers import (
-    NATIVE,
     Ranker,
     RunningServer,
     good_inputs,
@@ -29,7 +28,6 @@ from tests.support.servers import (
 )
 from tests.support.tls import IssuedFiles
 
-pytestmark = pytest.mark.parametrize("transport", [NATIVE], scope="module")
 LARGEST_WINDOW = 2**31 - 1
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 

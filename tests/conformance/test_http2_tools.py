@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.http2_peer import INFER, framed
 from tests.support.servers import (
-    NATIVE,
     RunningServer,
     good_inputs,
     infer_request,
@@ -71,14 +70,11 @@ def server(
     return ToolServer(*running, body)
 
 
-pytestmark = pytest.mark.parametrize("transport", [NATIVE], scope="module")
-
-
 @pytest.mark.parametrize(
     ("clients", "streams", "calls"), [(1, 1, 100), (1, 256, 4000), (1, 2000, 6000), (16, 16, 4000)]
 )
 def test_h2load_has_every_call_answered(
-    server: ToolServer, transport: str, clients: int, streams: int, calls: int
+    server: ToolServer, clients: int, streams: int, calls: int
 ) -> None:
     before = server.answered()
     headers = [word for header in HEADERS for word in ("-H", header)]
@@ -95,7 +91,7 @@ def test_h2load_has_every_call_answered(
     assert server.answered() - before == calls
 
 
-def test_nghttp_sees_the_answer_and_its_trailers(server: ToolServer, transport: str) -> None:
+def test_nghttp_sees_the_answer_and_its_trailers(server: ToolServer) -> None:
     headers = [word for header in HEADERS for word in ("-H", header)]
     # nghttp checks no certificates.
     done = run("nghttp", "-nv", "-d", server.body, "-H", ":method: POST", *headers, server.url)
@@ -108,7 +104,7 @@ def test_nghttp_sees_the_answer_and_its_trailers(server: ToolServer, transport: 
 
 @pytest.mark.parametrize("form", [("--http2-prior-knowledge",), ("--http2",)])
 def test_curl_is_told_what_the_port_does_not_answer(
-    server: ToolServer, transport: str, form: tuple[str, ...]
+    server: ToolServer, form: tuple[str, ...]
 ) -> None:
     show = ("--output", "/dev/null", "--write-out", "%{http_code} %{http_version}")
     if server.files is None and form == ("--http2",):
@@ -122,7 +118,7 @@ def test_curl_is_told_what_the_port_does_not_answer(
     assert server.curl(*form, *show, "--request", "POST").stdout == "415 2"
 
 
-def test_curl_makes_a_call(server: ToolServer, transport: str, tmp_path: Path) -> None:
+def test_curl_makes_a_call(server: ToolServer, tmp_path: Path) -> None:
     answer = tmp_path / "answer"
     headers = [word for header in HEADERS for word in ("--header", header)]
     done = server.curl(
@@ -134,7 +130,7 @@ def test_curl_makes_a_call(server: ToolServer, transport: str, tmp_path: Path) -
     assert data.startswith(b"HTTP/2 200") and b"grpc-status: 0" in data
 
 
-def test_http_1_is_cut_off_and_not_left_waiting(server: ToolServer, transport: str) -> None:
+def test_http_1_is_cut_off_and_not_left_waiting(server: ToolServer) -> None:
     for form in (("--http1.1",), ("--http1.0",)):
         done = server.curl(*form)
         assert done.returncode not in {0, _TIMED_OUT}, done

@@ -12,9 +12,6 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.support.http2_peer import Peer, framed
 from tests.support.servers import (
-    NATIVE,
-    TRANSPORTS,
-    Command,
     Ranker,
     good_inputs,
     infer_request,
@@ -26,12 +23,11 @@ SECONDS = 60.0
 MESSAGE = infer_request(good_inputs(2)).SerializeToString()
 
 
-@pytest.mark.parametrize("transport", [NATIVE])
 @pytest.mark.parametrize("host", ["localhost", "::1"])
 def test_a_host_is_listened_on_by_name_and_over_ipv6(
-    ranker: Ranker, tmp_path: Path, host: str, transport: str
+    ranker: Ranker, tmp_path: Path, host: str
 ) -> None:
-    options = ("--transport", transport, "--host", host)
+    options = ("--host", host)
     with running_server(ranker.repository, tmp_path / "log", *options) as running:
         assert running.grpc_url.rpartition(":")[0] == ("[::1]" if host == "::1" else host)
         with grpc.insecure_channel(running.grpc_url) as channel:
@@ -42,12 +38,11 @@ def test_a_host_is_listened_on_by_name_and_over_ipv6(
             assert page.status == 200
 
 
-@pytest.mark.parametrize("transport", [NATIVE])
 def test_tls_without_h2_in_alpn_is_refused_and_not_left_waiting(
-    ranker: Ranker, tmp_path: Path, transport: str
+    ranker: Ranker, tmp_path: Path
 ) -> None:
     files = issue_files(tmp_path)
-    options = ("--transport", transport, *files.options())
+    options = files.options()
     with running_server(ranker.repository, tmp_path / "log", *options) as running:
         host, _, port = running.grpc_url.rpartition(":")
         for offered in ((), ("http/1.1",), ("h3", "spdy/3")):
@@ -63,12 +58,11 @@ def test_tls_without_h2_in_alpn_is_refused_and_not_left_waiting(
             assert peer.call(MESSAGE).status() == "0"
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_probes_and_reflection_are_answered_by_every_worker(
-    ranker: Ranker, tmp_path: Path, transport: str, workers: int
+    ranker: Ranker, tmp_path: Path, workers: int
 ) -> None:
-    options = ("--transport", transport, "--workers", workers)
+    options = ("--workers", workers)
     serving = health_pb2.HealthCheckResponse.SERVING
     unknown = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
     with running_server(ranker.repository, tmp_path / "log", *options) as running:
@@ -81,8 +75,7 @@ def test_probes_and_reflection_are_answered_by_every_worker(
                     watch = health.Watch(request, timeout=SECONDS)
                     assert next(watch).status == status
                     watch.cancel()
-                # More watches than the compiled transport has threads. All of them together are
-                # fewer than grpcio may have in progress, also if no end has been seen yet.
+                # More watches than the transport has threads.
                 watches = [
                     health.Watch(health_pb2.HealthCheckRequest(), timeout=SECONDS)
                     for _ in range(10)
@@ -104,11 +97,8 @@ def test_probes_and_reflection_are_answered_by_every_worker(
                 assert missing.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 
-@pytest.mark.parametrize("transport", [NATIVE])
-def test_a_server_that_looks_for_calls_answers_them(
-    ranker: Ranker, tmp_path: Path, transport: str
-) -> None:
-    options = ("--transport", transport, "--busy-poll-us", 500, "--slots", 2)
+def test_a_server_that_looks_for_calls_answers_them(ranker: Ranker, tmp_path: Path) -> None:
+    options = ("--busy-poll-us", 500, "--slots", 2)
     with (
         running_server(ranker.repository, tmp_path / "log", *options) as running,
         Peer(running.grpc_url) as first,
@@ -121,19 +111,11 @@ def test_a_server_that_looks_for_calls_answers_them(
             assert {peer.wait(stream).status() for peer, stream in streams} == {"0"}
 
 
-def test_grpcio_does_not_look_for_calls_and_says_so(ranker: Ranker, sharded_infer: Command) -> None:
-    words = ("serve", "-r", ranker.repository, "--transport", "grpcio", "--busy-poll-us", 9)
-    done = sharded_infer(*words)
-    done.refused("busy_poll_us: expected --transport native, got grpcio")
-
-
-@pytest.mark.parametrize("transport", [NATIVE])
-def test_reflection_is_asked_by_hand(ranker: Ranker, tmp_path: Path, transport: str) -> None:
-    options = ("--transport", transport)
+def test_reflection_is_asked_by_hand(ranker: Ranker, tmp_path: Path) -> None:
     path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
     ask = reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
     with (
-        running_server(ranker.repository, tmp_path / "log", *options) as running,
+        running_server(ranker.repository, tmp_path / "log") as running,
         Peer(running.grpc_url) as peer,
     ):
         stream = peer.begin(path=path)

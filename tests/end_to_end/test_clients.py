@@ -19,7 +19,6 @@ from tritonclient.grpc import service_pb2
 
 from serving.grpc_api.handlers import INFER_METHOD
 from serving.grpc_api.status_codes import PUSHBACK
-from serving.transport.library import transport_refusal
 from tests.support.server_pages import samples
 from tests.support.servers import (
     MODEL,
@@ -32,8 +31,6 @@ from tests.support.servers import (
 )
 from tests.support.waiting import until
 
-needs_native = pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal()))
-TRANSPORTS = ("grpcio", pytest.param("native", marks=needs_native))
 OK = grpc.StatusCode.OK
 CANCELLED = grpc.StatusCode.CANCELLED
 DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED
@@ -100,13 +97,11 @@ def _timed(run: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def narrow(
-    request: pytest.FixtureRequest, slow: Slow, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def narrow(slow: Slow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One slot, and room for a few requests that wait for it."""
     log = tmp_path_factory.mktemp("narrow") / "stderr"
-    options = ("--transport", request.param, "--slots", 1, "--max-queue-requests", QUEUE_LIMIT)
+    options = ("--slots", 1, "--max-queue-requests", QUEUE_LIMIT)
     with running_server(slow.repository, log, *options, program=slow.program) as server:
         yield server
     assert "internal error" not in log.read_text()
@@ -514,11 +509,8 @@ def test_only_a_batched_model_delays_a_single_request(ranker: Ranker, tmp_path: 
 # ---------------------------------------------------------------- the end
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_answers_that_are_being_sent_at_sigterm_arrive(
-    transport: str, slow: Slow, tmp_path: Path
-) -> None:
-    options = ("--transport", transport, "--slots", 1)
+def test_answers_that_are_being_sent_at_sigterm_arrive(slow: Slow, tmp_path: Path) -> None:
+    options = ("--slots", 1)
     log = tmp_path / "stderr"
     large = infer_request(good_inputs(20_000))
     with (

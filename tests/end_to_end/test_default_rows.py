@@ -36,7 +36,6 @@ from tests.support.server_pages import counted
 from tests.support.servers import (
     DATATYPES,
     MODEL,
-    TRANSPORTS,
     Arrays,
     Ranker,
     RunningServer,
@@ -216,18 +215,16 @@ def over_stream(server: RunningServer, inputs: Arrays) -> tuple[Arrays, str]:
     return scores_of(answer.infer_response), parameter(answer.infer_response)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_killed_host_costs_tables_with_default_rows_no_answer_and_each_answer_says_so(
-    published: Ranker, tmp_path: Path, transport: str
+    published: Ranker, tmp_path: Path
 ) -> None:
-    options = ("--transport", transport)
     inputs = good_inputs(8)
     expected = without_host(published, inputs)
     assert expected.tables
     with (
         running_hosts(published, tmp_path, (0,)) as others,
         running_lost(published, tmp_path / "lost") as lost,
-        running_front(published, tmp_path, {**others, LOST: lost}, LONG, *options) as front,
+        running_front(published, tmp_path, {**others, LOST: lost}, LONG) as front,
         ThreadPoolExecutor(8) as clients,
     ):
         assert is_whole(front, published)

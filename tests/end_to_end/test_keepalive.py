@@ -6,9 +6,7 @@ import struct
 import time
 from pathlib import Path
 
-import pytest
-
-from tests.support.servers import TRANSPORTS, Ranker, RunningServer, running_server
+from tests.support.servers import Ranker, RunningServer, running_server
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS, PING, GOAWAY = 4, 6, 7
@@ -60,11 +58,10 @@ class RawClient:
             self.socket.sendall(frame(PING, ACK, payload))
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_client_that_answers_no_ping_is_dropped_and_one_that_does_is_not(
-    ranker: Ranker, tmp_path: Path, transport: str
+    ranker: Ranker, tmp_path: Path
 ) -> None:
-    options: tuple[object, ...] = ("--transport", transport)
+    options: tuple[object, ...] = ()
     options += ("--keepalive-seconds", 1, "--keepalive-timeout-seconds", TIMEOUT_SECONDS)
     with running_server(ranker.repository, tmp_path / "log", *options) as server:
         began = time.monotonic()

@@ -19,7 +19,6 @@ from tests.support.server_pages import metric
 from tests.support.server_processes import workers_of
 from tests.support.servers import (
     MODEL,
-    TRANSPORTS,
     Ranker,
     RunningServer,
     good_inputs,
@@ -38,12 +37,10 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
     return publish_ranker(tmp_path_factory.mktemp("predictor") / "repository")
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def own_server(
-    request: pytest.FixtureRequest, own: Ranker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def own_server(own: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     log = tmp_path_factory.mktemp("served") / "log"
-    options = ("--transport", request.param, "--executor", "inline", "--max-batch", 64)
+    options = ("--executor", "inline", "--max-batch", 64)
     with running_server(own.repository, log, *options) as server:
         yield server
 

@@ -9,7 +9,6 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2
 
-from serving.transport.library import transport_refusal
 from tests.support.server_pages import readiness
 from tests.support.servers import (
     MODEL,
@@ -42,9 +41,6 @@ serving.cli.main()
 """
 SLOTS, QUEUED, ROUNDS = 2, 40, 20
 SECONDS = 30.0
-pytestmark = pytest.mark.skipif(
-    transport_refusal() is not None, reason="the compiled transport is missing"
-)
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ def held(ranker: Ranker, tmp_path: Path) -> Iterator[RunningServer]:
     """A server that answers no predict call until the fixture ends."""
     begun, fifo = tmp_path / "begun", tmp_path / "fifo"
     program = HELD.format(begun=str(begun), fifo=str(fifo))
-    options = ("--transport", "native", "--slots", SLOTS, "--heartbeat-seconds", 0)
+    options = ("--slots", SLOTS, "--heartbeat-seconds", 0)
     log = tmp_path / "log"
     message = infer_request(good_inputs(3))
     with (

@@ -27,7 +27,6 @@ from tests.support.servers import (
     DATATYPES,
     DENSE_WIDTH,
     MODEL,
-    TRANSPORTS,
     Arrays,
     Ranker,
     RunningServer,
@@ -35,8 +34,6 @@ from tests.support.servers import (
     infer_request,
     scores_of,
 )
-
-pytestmark = pytest.mark.parametrize("server", TRANSPORTS, indirect=True)
 
 FEATURES = ("user", "item", "history", "category", "brand")
 ROWS = {"user": 50, "item": 97, "history": 97, "category": 13, "brand": 20}

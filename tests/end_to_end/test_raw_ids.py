@@ -38,7 +38,6 @@ from tests.support.raw_ids import (
     raw_request,
 )
 from tests.support.servers import (
-    TRANSPORTS,
     Command,
     RunningServer,
     infer_request,
@@ -65,12 +64,12 @@ def plain(published: RawModel) -> Model:
     return open_model(published.plain)
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
+@pytest.fixture(scope="module")
 def server(
-    request: pytest.FixtureRequest, published: RawModel, tmp_path_factory: pytest.TempPathFactory
+    published: RawModel, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("server")
-    options = ("--workers", 2, "--transport", request.param)
+    options = ("--workers", 2)
     with running_server(published.path.parents[1], folder / "log", *options) as running:
         yield running
 
@@ -203,8 +202,7 @@ def test_publish_reads_the_file_that_the_spec_names(sharded_infer: Command, tmp_
     assert " kB (an unknown id reads row 2)" in shown.out
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_hashed_ids_read_the_rows_of_their_hashes(tmp_path: Path, transport: str) -> None:
+def test_hashed_ids_read_the_rows_of_their_hashes(tmp_path: Path) -> None:
     table = TableSpec("item", 1000, 1, id_map=IdMapSpec(hashed="xxh3_64", hash_seed=3))
     spec = replace(SPEC, name="hashed", tables=(table,))
     weights = {"item": torch.arange(1000.0)[:, None]}
@@ -213,7 +211,7 @@ def test_hashed_ids_read_the_rows_of_their_hashes(tmp_path: Path, transport: str
     wanted = hash_ids(IdHash.XXH3_64, ids, 3) % np.uint64(1000)
     message = infer_request({"item": ids, "age": np.zeros((5, 1), np.float32)}, model="hashed")
     with (
-        running_server(tmp_path / "models", tmp_path / "log", "--transport", transport) as server,
+        running_server(tmp_path / "models", tmp_path / "log") as server,
         server.stub() as stub,
     ):
         assert scores_of(stub.ModelInfer(message, timeout=60))["score"].tolist() == wanted.tolist()
@@ -224,8 +222,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return publish_words(tmp_path_factory.mktemp("words"), "word", "plain")
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_strings_are_hashed_by_the_server(words: Path, tmp_path: Path, transport: str) -> None:
+def test_strings_are_hashed_by_the_server(words: Path, tmp_path: Path) -> None:
     asked = [*WORDS, "not known"]
     age = {"name": "age", "datatype": "FP32", "shape": [5, 1], "data": [0.0] * 5}
     wanted = [0.5, 1.0, 1.5, 2.0, 0.0]
@@ -250,7 +247,7 @@ def test_strings_are_hashed_by_the_server(words: Path, tmp_path: Path, transport
     wrong.inputs.add(name="plain", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"")
     repository = words.parents[1]
     with (
-        running_server(repository, tmp_path / "log", "--transport", transport) as server,
+        running_server(repository, tmp_path / "log") as server,
         server.stub() as stub,
     ):
         for message in (raw, typed):

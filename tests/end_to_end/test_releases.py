@@ -16,21 +16,18 @@ from tests.support.server_processes import (
     resident_bytes,
     workers_of,
 )
-from tests.support.servers import MODEL, NATIVE, running_server
+from tests.support.servers import MODEL, running_server
 from tests.support.traffic import POLL, Publisher, ask, client_of, flip_bit, states, traffic
 from tests.support.waiting import until
 
 SOAK = os.environ.get("SHARDED_INFER_SOAK") == "1"
 
 
-@pytest.mark.parametrize(
-    ("workers", "transport"), [(1, "grpcio"), (2, "grpcio"), pytest.param(1, *NATIVE.values,
-     marks=NATIVE.marks)],
-)  # fmt: skip
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_new_version_takes_over_and_no_request_fails_or_is_answered_wrong(
-    publisher: Publisher, tmp_path: Path, workers: int, transport: str
+    publisher: Publisher, tmp_path: Path, workers: int
 ) -> None:
-    options = (*POLL, "--workers", workers, "--transport", transport)
+    options = (*POLL, "--workers", workers)
     with (
         running_server(publisher.repository, tmp_path / "log", *options) as server,
         client_of(server) as client,

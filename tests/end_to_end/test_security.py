@@ -23,7 +23,6 @@ from sharded_infer.v1 import predictor_pb2, predictor_pb2_grpc
 from tests.support.server_processes import free_port
 from tests.support.servers import (
     MODEL,
-    TRANSPORTS,
     Command,
     Ranker,
     RunningServer,
@@ -86,17 +85,13 @@ def private_file(path: Path, text: str) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def guarded(
-    request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def guarded(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server that asks for tokens, holds small limits, and lets clients load models."""
     folder = tmp_path_factory.mktemp("guarded")
     tokens = private_file(folder / "tokens", TOKENS)
     options = ("--tokens-file", tokens, "--max-ids", 100, "--max-inputs", 12)
-    with running_server(
-        ranker.repository, folder / "log", "--transport", request.param, *options
-    ) as running:
+    with running_server(ranker.repository, folder / "log", *options) as running:
         yield running
     assert "internal error" not in (folder / "log").read_text()
 
@@ -276,7 +271,7 @@ def test_what_is_no_number_is_refused(stub: Any, number: float) -> None:
     assert code is Code.INVALID_ARGUMENT and "weights of 'category'" in words
 
 
-@pytest.mark.parametrize("options", [("--workers", 2), ("--transport", "native")])
+@pytest.mark.parametrize("options", [("--workers", 2), ()])
 def test_tokens_are_rotated_with_a_signal(
     ranker: Ranker, tmp_path: Path, options: tuple[object, ...]
 ) -> None:
@@ -336,11 +331,8 @@ def test_tokens_come_from_the_environment_and_files_that_all_may_read_are_warned
     assert PREDICT not in text
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_client_without_a_token_is_limited_by_its_address(
-    ranker: Ranker, tmp_path: Path, transport: str
-) -> None:
-    options = ("--transport", transport, "--rate-limit", 0.01, "--rate-burst", 2)
+def test_a_client_without_a_token_is_limited_by_its_address(ranker: Ranker, tmp_path: Path) -> None:
+    options = ("--rate-limit", 0.01, "--rate-burst", 2)
     with (
         running_server(ranker.repository, tmp_path / "log", *options) as running,
         running.stub() as stub,
@@ -462,13 +454,12 @@ def certificates(tmp_path: Path) -> Certificates:
     return Certificates(tmp_path)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_tls_refuses_plain_clients_and_takes_new_certificates_without_a_restart(
-    ranker: Ranker, tmp_path: Path, certificates: Certificates, transport: str
+    ranker: Ranker, tmp_path: Path, certificates: Certificates
 ) -> None:
     other = trustme.CA()
     log = tmp_path / "log"
-    options = ("--transport", transport, *certificates.options())
+    options = certificates.options()
     with running_server(ranker.repository, log, *options) as running:
         with running.stub() as plain:
             assert code_of(lambda: infer(plain))[0] is Code.UNAVAILABLE
@@ -519,13 +510,11 @@ def test_https_takes_new_certificates_without_a_restart(
             fetch(url, tls=trusting(certificates.authority))
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_mtls_refuses_clients_without_a_certificate_of_its_authority(
-    ranker: Ranker, tmp_path: Path, certificates: Certificates, transport: str
+    ranker: Ranker, tmp_path: Path, certificates: Certificates
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
     options = (
-        *("--transport", transport),
         *certificates.options(),
         *("--tls-client-ca", certificates.ca, "--workers", 2, "--admin-address", address),
     )

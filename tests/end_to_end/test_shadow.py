@@ -20,7 +20,6 @@ from tests.support.fronts import running_front, running_hosts
 from tests.support.server_pages import counted, metric
 from tests.support.servers import (
     MODEL,
-    NATIVE,
     Command,
     RankerTower,
     RunningServer,
@@ -117,11 +116,10 @@ def shown_distance(server: RunningServer, output: str) -> float:
     return float(np.abs(shares[0] - shares[1]).max())
 
 
-@pytest.mark.parametrize("transport", ["grpcio", NATIVE])
 def test_the_shadow_scores_what_the_default_answered_and_the_differences_are_seen(
-    repository: Path, tmp_path: Path, transport: str
+    repository: Path, tmp_path: Path
 ) -> None:
-    options = (*SHADOW, "--shadow-share", 1, "--transport", transport)
+    options = (*SHADOW, "--shadow-share", 1)
     with (
         running_server(repository, tmp_path / "log", *options) as server,
         client_of(server) as client,

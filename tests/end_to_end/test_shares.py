@@ -19,7 +19,6 @@ from tests.support.server_pages import counted, metric
 from tests.support.servers import (
     DATATYPES,
     MODEL,
-    NATIVE,
     RunningServer,
     good_inputs,
     running_server,
@@ -97,16 +96,15 @@ def weigh(server: RunningServer, repository: Repository, weights: dict[str, int]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("transport", ["grpcio", pytest.param(*NATIVE.values, marks=NATIVE.marks)])
 def test_versions_share_the_requests_by_key_in_every_protocol(
-    publisher: Publisher, tmp_path: Path, workers: int, transport: str
+    publisher: Publisher, tmp_path: Path, workers: int
 ) -> None:
     publisher.good()
     repository = Repository(publisher.repository)
     repository.set_label(MODEL, "stable", 1)
     repository.set_label(MODEL, "canary", 2)
     versions = {"stable": 1, "canary": 2}
-    options = (*FOLLOW, "--workers", workers, "--transport", transport)
+    options = (*FOLLOW, "--workers", workers)
     with (
         running_server(publisher.repository, tmp_path / "log", *options) as server,
         client_of(server) as grpc_client,

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 from serving.protocol.wire_strings import packed_strings
 from sharded_infer.client import Bags, Client, PredictError, hash_strings
 from tests.support.raw_ids import WORD_SEED, WORDS, publish_words
-from tests.support.servers import TRANSPORTS, Command, RunningServer, running_server, scores_of
+from tests.support.servers import Command, RunningServer, running_server, scores_of
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +24,10 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return publish_words(tmp_path_factory.mktemp("words"), "word", "plain").parents[1]
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def server(
-    request: pytest.FixtureRequest, words: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def server(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("server")
-    options = ("--transport", request.param, "--shared-memory")
+    options = ("--shared-memory",)
     with running_server(words, folder / "log", *options) as running:
         yield running
 
@@ -119,8 +117,7 @@ def test_strings_may_lie_in_shared_memory(server: RunningServer) -> None:
         path.unlink()
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_all_features_at_once_may_be_strings(transport: str, tmp_path: Path) -> None:
+def test_all_features_at_once_may_be_strings(tmp_path: Path) -> None:
     path = publish_words(tmp_path / "both", "word", "other")
     packed = packed_strings([word.encode() for word in ("a", "größe", "", "a")])
     message = service_pb2.ModelInferRequest(model_name="words")
@@ -130,9 +127,8 @@ def test_all_features_at_once_may_be_strings(transport: str, tmp_path: Path) -> 
     message.inputs.add(name="sparse.lengths", datatype="INT32", shape=[2, 2])
     message.inputs.add(name="age", datatype="FP32", shape=[2, 1])
     message.raw_input_contents.extend([packed, lengths.tobytes(), AGE[:2].tobytes()])
-    options = ("--transport", transport)
     with (
-        running_server(path.parents[1], tmp_path / "log", *options) as server,
+        running_server(path.parents[1], tmp_path / "log") as server,
         server.stub() as stub,
     ):
         assert scores_of(stub.ModelInfer(message, timeout=60))["score"].tolist() == [1.0, 3.0]

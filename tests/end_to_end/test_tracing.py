@@ -19,7 +19,6 @@ pytest.importorskip("opentelemetry.sdk", reason="the extra `tracing` is not inst
 
 from kernels.wording import counted
 from serving.bench.load.library import load_generator_refusal
-from serving.transport.library import transport_refusal
 from sharded_infer import DenseSpec, ModelSpec, TowerSpec, publish
 from sharded_infer.specs.model_spec import ServingSpec
 from tests.end_to_end.test_workers import load, messages_of
@@ -28,7 +27,6 @@ from tests.support.server_processes import free_port
 from tests.support.servers import (
     DENSE_WIDTH,
     MODEL,
-    TRANSPORTS,
     Ranker,
     RunningServer,
     good_inputs,
@@ -43,7 +41,6 @@ PHASES = ("decode", "queue", "lookup", "tower", "encode")
 STATE = "vendor=1"
 _REFUSAL = load_generator_refusal()
 needs_load = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
-needs_native = pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +102,12 @@ def parent_of(number: int, sampled: bool = True) -> str:
     return f"00-{trace_of(number)}-{number:016x}-0{int(sampled)}"
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        ("grpcio", 1),
-        pytest.param(("native", 2), marks=needs_native),
-    ],
-    ids=lambda param: f"{param[0]}-{param[1]}",
-)
+@pytest.fixture(scope="module", params=[1, 2])
 def traced(
     request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Traced]:
-    transport, workers = request.param
     options: tuple[object, ...] = (
-        "--transport", transport, "--workers", workers, "--executor", "inline", "--slots", 1,
+        "--workers", request.param, "--executor", "inline", "--slots", 1,
         "--log-format", "json", "--trace-ratio", 0, "--slow-request-ms", 3,
     )  # fmt: skip
     log = tmp_path_factory.mktemp("traced") / "stderr"
@@ -325,13 +314,12 @@ def test_a_large_batch_mate_is_said_to_be_what_made_a_request_slow(tmp_path: Pat
     assert {span.attributes["sharded_infer.batch.requests"] for span in servers} == {2}
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_queue_is_said_to_be_what_makes_requests_slow(transport: str, tmp_path: Path) -> None:
+def test_a_queue_is_said_to_be_what_makes_requests_slow(tmp_path: Path) -> None:
     # One slot, and batches that hold it far longer than a small request takes, on any machine.
     publish_heavy(tmp_path / "models")
     with running_server(
         tmp_path / "models", tmp_path / "log", "--log-format", "json", "--slow-request-ms", 3,
-        "--executor", "inline", "--slots", 1, "--transport", transport,
+        "--executor", "inline", "--slots", 1,
     ) as server, server.stub() as stub:  # fmt: skip
         queued: list[dict[str, Any]] = []
         # The small ones may be read before the large ones hold the slot: then once more.
@@ -358,14 +346,10 @@ def test_a_queue_is_said_to_be_what_makes_requests_slow(transport: str, tmp_path
 
 
 @needs_load
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_slow_requests_have_no_more_lines_than_people_read(
-    transport: str, ranker: Ranker, tmp_path: Path
-) -> None:
+def test_slow_requests_have_no_more_lines_than_people_read(ranker: Ranker, tmp_path: Path) -> None:
     # Every request is slower than that: how fast the machine is does not matter.
     with running_server(
         ranker.repository, tmp_path / "log", "--log-format", "json", "--slow-request-ms", 0.001,
-        "--transport", transport,
     ) as server:  # fmt: skip
         began = time.monotonic()
         answered = load(server, messages_of(4), connections=2, concurrency=8, seconds=1.5)

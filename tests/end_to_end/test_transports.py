@@ -1,9 +1,8 @@
 """What a transport refuses by itself, without the message: a real port, a real client."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import grpc
 import pytest
@@ -11,13 +10,12 @@ import pytest
 from serving.config.server_config import ServerConfig
 from serving.grpc_api.compiled.native_transport import NativeTransport
 from serving.grpc_api.handlers import INFER_METHOD, INFERENCE_SERVICE, HandlerTable
-from serving.grpc_api.transport import Transport, make_transport
 from serving.inference.data_plane import DataPlane
 from serving.metrics.server_metrics import ServerMetrics
 from serving.scheduler.batcher import QueueLimits
 from serving.versions.served_versions import ServedVersions
 from sharded_infer.repositories.repository import Repository
-from tests.support.servers import MODEL, TRANSPORTS, Ranker, good_inputs, infer_request
+from tests.support.servers import MODEL, Ranker, good_inputs, infer_request
 from tests.support.waiting import until
 
 GARBAGE = b"\xff" * 100_000
@@ -30,19 +28,13 @@ class GrpcAdmission:
 
     Attributes:
         seconds: that a request needs at least.
-        asked: seconds left of each call that was looked at unread, and the thread that did.
     """
 
     data_plane: DataPlane
     metrics: ServerMetrics
     channel: grpc.Channel
-    transport: Transport
+    transport: NativeTransport
     seconds: float = 5.0
-    asked: list[tuple[float, str]] = field(default_factory=list)
-
-    def deadline_unreachable_anywhere(self, time_remaining: float) -> bool:
-        self.asked.append((time_remaining, threading.current_thread().name))
-        return time_remaining < self.seconds
 
     def call(self, message: bytes, seconds: float | None) -> grpc.Call:
         return self.channel.unary_unary(INFER_METHOD).future(message, timeout=seconds)
@@ -62,22 +54,21 @@ class GrpcAdmission:
     def takes(self, seconds: float) -> None:
         """Makes every request take at least so long."""
         self.seconds = seconds
-        if isinstance(self.transport, NativeTransport):
-            # Its thread tells the I/O thread after each step, at the latest when a call has come.
-            self.data_plane.dispatcher.backlog = lambda: seconds
-            self.call(GARBAGE, None).code()
+        # A thread tells the I/O thread after each step, at the latest when a call has come.
+        self.data_plane.dispatcher.backlog = lambda: seconds
+        self.call(GARBAGE, None).code()
 
 
 @contextmanager
-def _admission(transport_name: str, ranker: Ranker) -> Iterator[GrpcAdmission]:
-    config = ServerConfig(ranker.repository, port=0, transport=transport_name)
+def _admission(ranker: Ranker) -> Iterator[GrpcAdmission]:
+    config = ServerConfig(ranker.repository, port=0)
     metrics = ServerMetrics()
     store = ServedVersions(Repository(ranker.repository), metrics, topology=None, max_batch=256)
     data_plane = DataPlane(store, metrics, slots=1, limits=QueueLimits())
     handlers = HandlerTable(data_plane)
     handlers.services[INFERENCE_SERVICE] = {}
-    handlers.set_infer()
-    transport = make_transport(config, data_plane=data_plane, handlers=handlers)
+    handlers.add_predict_methods()
+    transport = NativeTransport(config, data_plane, handlers)
     port = transport.listen(0)
     store.load(MODEL)
     transport.warm(store.warm_up)
@@ -88,16 +79,9 @@ def _admission(transport_name: str, ranker: Ranker) -> Iterator[GrpcAdmission]:
         transport.stop(5.0)
 
 
-@pytest.fixture(params=TRANSPORTS)
-def admission(
-    request: pytest.FixtureRequest, ranker: Ranker, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[GrpcAdmission]:
-    with _admission(request.param, ranker) as admission:
-        monkeypatch.setattr(
-            admission.data_plane.dispatcher,
-            "deadline_unreachable_anywhere",
-            admission.deadline_unreachable_anywhere,
-        )
+@pytest.fixture
+def admission(ranker: Ranker) -> Iterator[GrpcAdmission]:
+    with _admission(ranker) as admission:
         admission.takes(5.0)
         yield admission
 
@@ -109,11 +93,6 @@ def test_a_hopeless_call_is_refused_and_counted_without_its_message(
     assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "more waits than can be answered" in call.details()
     until(lambda: admission.unknown() == 1.0, "it is counted")
-    if not isinstance(admission.transport, NativeTransport):
-        [(seconds, thread)] = admission.asked
-        # grpcio rounds a timeout up to what its header can say.
-        assert 0.0 < seconds <= 3.1
-        assert not thread.startswith("rpc"), "decided before a thread has it"
 
 
 def test_a_call_that_may_be_answered_is_read(admission: GrpcAdmission) -> None:
@@ -145,9 +124,7 @@ def test_a_bug_at_the_admission_does_not_end_the_server(
     def stumble(*_: float) -> bool:
         raise RuntimeError("a bug")
 
-    if isinstance(admission.transport, NativeTransport):
-        monkeypatch.setattr(admission.data_plane.dispatcher, "backlog", stumble)
-    monkeypatch.setattr(admission.data_plane.dispatcher, "deadline_unreachable_anywhere", stumble)
+    monkeypatch.setattr(admission.data_plane.dispatcher, "backlog", stumble)
     message = infer_request(good_inputs(3)).SerializeToString()
     admission.call(message, PATIENT).code()
     monkeypatch.undo()

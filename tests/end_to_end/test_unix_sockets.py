@@ -24,7 +24,6 @@ from tests.support.server_processes import children_of
 from tests.support.servers import (
     DATATYPES,
     MODEL,
-    NATIVE,
     Command,
     Ranker,
     RunningServer,
@@ -37,7 +36,6 @@ from tests.support.tls import issue_files
 from tests.support.waiting import until
 
 SECONDS = 60.0
-pytestmark = pytest.mark.parametrize("transport", [NATIVE])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def server(
     folder = tmp_path_factory.mktemp("u")
     sockets = sockets_in(folder)
     log = folder / "log"
-    options = ("--transport", "native", "--workers", request.param, *sockets.options())
+    options = ("--workers", request.param, *sockets.options())
     with running_server(ranker.repository, log, *options) as running:
         yield Sockets(sockets.grpc, sockets.http, sockets.admin, running)
         assert sockets.files() == [True] * 3
@@ -87,7 +85,7 @@ def same_scores(response: "service_pb2.ModelInferResponse", ranker: Ranker, batc
         np.testing.assert_array_equal(got[name], scores)
 
 
-def test_the_ready_line_says_where_it_answers(server: Sockets, transport: str) -> None:
+def test_the_ready_line_says_where_it_answers(server: Sockets) -> None:
     assert server.running is not None
     ready = server.running.ready
     assert ready["unix_url"] == f"unix:{server.grpc}"
@@ -95,9 +93,7 @@ def test_the_ready_line_says_where_it_answers(server: Sockets, transport: str) -
     assert ready["admin_url"] == f"unix:{server.admin}"
 
 
-def test_grpcio_is_answered_there_and_on_the_port(
-    server: Sockets, ranker: Ranker, transport: str
-) -> None:
+def test_grpc_is_answered_there_and_on_the_port(server: Sockets, ranker: Ranker) -> None:
     assert server.running is not None
     for address in (f"unix:{server.grpc}", f"unix://{server.grpc}", server.running.grpc_url):
         local = [("grpc.use_local_subchannel_pool", 1)]
@@ -110,7 +106,7 @@ def test_grpcio_is_answered_there_and_on_the_port(
             same_scores(streamed.infer_response, ranker, 3)
 
 
-def test_tritonclient_is_answered_there(server: Sockets, ranker: Ranker, transport: str) -> None:
+def test_tritonclient_is_answered_there(server: Sockets, ranker: Ranker) -> None:
     inputs = []
     for name, array in good_inputs(3).items():
         made = triton.InferInput(name, list(array.shape), DATATYPES[array.dtype.name])
@@ -123,9 +119,7 @@ def test_tritonclient_is_answered_there(server: Sockets, ranker: Ranker, transpo
         np.testing.assert_array_equal(result.as_numpy(name), scores)
 
 
-def test_curl_is_answered_over_http_and_http2(
-    server: Sockets, tmp_path: Path, transport: str
-) -> None:
+def test_curl_is_answered_over_http_and_http2(server: Sockets, tmp_path: Path) -> None:
     for path, words in (("/ready", "ready\n"), ("/live", "live\n")):
         done = run("curl", "-sS", "--unix-socket", server.http, f"http://localhost{path}")
         assert done.stdout == words, done.stderr
@@ -142,9 +136,7 @@ def test_curl_is_answered_over_http_and_http2(
     assert "HTTP/2 200" in called.stdout and "grpc-status: 0" in called.stdout, called.stderr
 
 
-def test_h2load_has_every_call_answered_there(
-    server: Sockets, tmp_path: Path, transport: str
-) -> None:
+def test_h2load_has_every_call_answered_there(server: Sockets, tmp_path: Path) -> None:
     body = tmp_path / "body"
     body.write_bytes(framed(infer_request(good_inputs(2)).SerializeToString()))
     done = run(
@@ -156,9 +148,7 @@ def test_h2load_has_every_call_answered_there(
     assert told is not None and told.groups() == ("2000", "0", "0"), done.stdout + done.stderr
 
 
-def test_the_admin_socket_alone_answers_what_changes_the_server(
-    server: Sockets, transport: str
-) -> None:
+def test_the_admin_socket_alone_answers_what_changes_the_server(server: Sockets) -> None:
     load = service_pb2.RepositoryModelLoadRequest(model_name=MODEL)
     infer = infer_request(good_inputs(1))
     good, denied = grpc.StatusCode.OK, grpc.StatusCode.PERMISSION_DENIED
@@ -169,11 +159,9 @@ def test_the_admin_socket_alone_answers_what_changes_the_server(
             assert [one.future(sent, timeout=SECONDS).code() for one, sent in calls] == codes
 
 
-def test_a_client_of_a_socket_is_known_by_its_user(
-    ranker: Ranker, tmp_path: Path, transport: str
-) -> None:
+def test_a_client_of_a_socket_is_known_by_its_user(ranker: Ranker, tmp_path: Path) -> None:
     sockets = sockets_in(tmp_path)
-    options = ("--transport", transport, "--rate-limit", 0.001, "--rate-burst", 2)
+    options = ("--rate-limit", 0.001, "--rate-burst", 2)
     with (
         running_server(ranker.repository, tmp_path / "log", *options, *sockets.options()),
         grpc.insecure_channel(f"unix:{sockets.grpc}") as channel,
@@ -189,9 +177,9 @@ def test_a_client_of_a_socket_is_known_by_its_user(
         assert f"expected fewer from 'uid {os.getuid()}'" in refused.details()
 
 
-def test_tls_is_spoken_there_too(ranker: Ranker, tmp_path: Path, transport: str) -> None:
+def test_tls_is_spoken_there_too(ranker: Ranker, tmp_path: Path) -> None:
     sockets, files = sockets_in(tmp_path), issue_files(tmp_path)
-    options = ("--transport", transport, *files.options(), *sockets.options())
+    options = (*files.options(), *sockets.options())
     with running_server(ranker.repository, tmp_path / "log", *options):
         credentials = grpc.ssl_channel_credentials(Path(files.ca).read_bytes())
         name = [("grpc.ssl_target_name_override", "127.0.0.1")]
@@ -207,10 +195,10 @@ def test_tls_is_spoken_there_too(ranker: Ranker, tmp_path: Path, transport: str)
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_servers_sockets_are_replaced_by_the_next(
-    ranker: Ranker, tmp_path: Path, transport: str, workers: int
+    ranker: Ranker, tmp_path: Path, workers: int
 ) -> None:
     sockets = sockets_in(tmp_path)
-    options = ("--transport", transport, "--workers", workers, *sockets.options())
+    options = ("--workers", workers, *sockets.options())
     log = tmp_path / "log"
     with running_server(ranker.repository, log, *options, exit_code=None) as killed:
         children = children_of(killed.process.pid)
@@ -235,11 +223,9 @@ def somebody_listens(path: str) -> bool:
         return True
 
 
-def test_a_worker_that_dies_is_replaced_on_the_socket(
-    ranker: Ranker, tmp_path: Path, transport: str
-) -> None:
+def test_a_worker_that_dies_is_replaced_on_the_socket(ranker: Ranker, tmp_path: Path) -> None:
     sockets = sockets_in(tmp_path)
-    options = ("--transport", transport, "--workers", 2, *sockets.options())
+    options = ("--workers", 2, *sockets.options())
     with running_server(ranker.repository, tmp_path / "log", *options) as running:
         before = set(children_of(running.process.pid))
         local = [("grpc.use_local_subchannel_pool", 1)]
@@ -259,10 +245,9 @@ def test_a_worker_that_dies_is_replaced_on_the_socket(
 
 
 def test_a_path_that_is_no_socket_is_refused_and_left_there(
-    ranker: Ranker, tmp_path: Path, transport: str, sharded_infer: Command
+    ranker: Ranker, tmp_path: Path, sharded_infer: Command
 ) -> None:
     words = ("serve", "-r", ranker.repository, "--port", 0, "--http-port", 0)
-    words = (*words, "--transport", transport)
     path = tmp_path / "s"
     path.write_text("words")
     for option in ("--unix-socket", "--http-unix-socket"):
@@ -278,12 +263,3 @@ def test_a_path_that_is_no_socket_is_refused_and_left_there(
     with closing(UnixSocket(str(tmp_path / "taken"))) as taken:
         done = sharded_infer(*words, "--unix-socket", taken.path)
         done.refused(f"socket {taken.path} cannot be had: another process listens there")
-
-
-def test_grpcio_does_not_listen_on_sockets_and_says_so(
-    ranker: Ranker, transport: str, sharded_infer: Command
-) -> None:
-    words = ("serve", "-r", ranker.repository, "--transport", "grpcio")
-    for option in (("--unix-socket", "/x"), ("--admin-address", "unix:/x")):
-        done = sharded_infer(*words, *option)
-        done.refused("Unix sockets for gRPC: expected --transport native, got grpcio")

@@ -13,7 +13,7 @@ import pytest
 from sharded_infer.client import AsyncClient, Client, Prediction
 from tests.support.raw_ids import SPEC, Arrays, RawModel, publish_raw
 from tests.support.server_pages import counted
-from tests.support.servers import TRANSPORTS, RunningServer, infer_request, running_server
+from tests.support.servers import RunningServer, infer_request, running_server
 
 # Of `item` unknown ids leave their bags, of `shop` and `ad` they read rows. Two know "shop".
 UNKNOWN = {"item": 2, "shop": 3, "ad": 4}
@@ -24,12 +24,12 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> RawModel:
     return publish_raw(tmp_path_factory.mktemp("raw"), topologies=("cpu:1",))
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
+@pytest.fixture(scope="module")
 def server(
-    request: pytest.FixtureRequest, published: RawModel, tmp_path_factory: pytest.TempPathFactory
+    published: RawModel, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("server")
-    options = ("--workers", 2, "--transport", request.param)
+    options = ("--workers", 2)
     with running_server(published.path.parents[1], folder / "log", *options) as running:
         yield running
 

@@ -27,7 +27,6 @@ from serving.bench.load.library import load_generator_refusal
 from serving.bench.load.result import LoadResult
 from serving.bench.load.target import Target
 from serving.host.listeners import hold_port
-from serving.transport.library import transport_refusal
 from sharded_infer import (
     DenseSpec,
     ModelSpec,
@@ -64,8 +63,6 @@ from tests.support.waiting import until
 _log = logging.getLogger(__name__)
 _REFUSAL = load_generator_refusal()
 needs_load = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
-needs_native = pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal()))
-TRANSPORTS = ("grpcio", pytest.param("native", marks=needs_native))
 OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
 HEALTH = health_pb2.HealthCheckRequest(service="")
 
@@ -85,13 +82,11 @@ def messages_of(count: int) -> list[bytes]:
 # ---------------------------------------------------------------- servers
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def pair(
-    request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def pair(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Two workers; a test that kills one waits for its successor."""
     log = tmp_path_factory.mktemp("pair") / "stderr"
-    options = ("--workers", 2, "--transport", request.param)
+    options = ("--workers", 2)
     with running_server(ranker.repository, log, *options) as server:
         yield server
     assert "internal error" not in log.read_text()
@@ -342,16 +337,15 @@ def test_no_process_outlives_a_killed_parent(ranker: Ranker, tmp_path: Path) -> 
 # ---------------------------------------------------------------- the end
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_clients_that_honour_readiness_see_no_failure_at_sigterm(
-    transport: str, ranker: Ranker, tmp_path: Path
+    ranker: Ranker, tmp_path: Path
 ) -> None:
     request = infer_request(good_inputs(4))
     codes: Counter[grpc.StatusCode] = Counter()
     lock, asked_on = threading.Lock(), threading.Event()
     # Far longer than a busy machine takes to see that the server drains.
     grace = 10.0
-    options = ("--workers", 2, "--transport", transport, "--grace-seconds", grace)
+    options = ("--workers", 2, "--grace-seconds", grace)
     with running_server(ranker.repository, tmp_path / "stderr", *options) as server:
 
         def ask_while_ready() -> None:
@@ -526,14 +520,13 @@ def _somebody_on(port: int, *, shares: bool) -> Iterator[None]:
 
 @pytest.mark.parametrize("shares", [False, True], ids=["alone", "with SO_REUSEPORT"])
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_port_that_another_server_has_is_refused_and_named(
-    transport: str, workers: int, shares: bool, ranker: Ranker, sharded_infer: Command
+    workers: int, shares: bool, ranker: Ranker, sharded_infer: Command
 ) -> None:
     port = free_port()
     words = ("serve", "-r", ranker.repository, "--port", port, "--http-port", 0)
     with _somebody_on(port, shares=shares):
-        done = sharded_infer(*words, "--workers", workers, "--transport", transport)
+        done = sharded_infer(*words, "--workers", workers)
     done.refused(f"port 127.0.0.1:{port} cannot be had")
 
 

@@ -26,7 +26,6 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 import serving.cli
 from kernels.row_format import RowFormat
-from serving.transport.library import transport_refusal
 from sharded_infer import (
     DenseSpec,
     Model,
@@ -43,11 +42,6 @@ Arrays = Mapping[str, NDArray[np.generic]]
 CommandProcess = subprocess.Popen[str] | ForkedProcess
 MODEL = "ranker"
 DENSE_WIDTH = 4
-NATIVE = pytest.param(
-    "native",
-    marks=pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal())),
-)
-TRANSPORTS = ("grpcio", NATIVE)
 DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
 _START_SECONDS = 120.0
 _STOP_SECONDS = 60.0
@@ -412,14 +406,10 @@ def ranker(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
 
 
 @pytest.fixture(scope="session")
-def server(
-    request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
-    """A server of the ranker, on grpcio; modules whose tests hold on others too parametrize it."""
+def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server of the ranker."""
     log = tmp_path_factory.mktemp("server") / "stderr"
-    transport = getattr(request, "param", "grpcio")
-    with running_server(ranker.repository, log, "--transport", transport) as running:
-        assert running.ready["transport"] == transport
+    with running_server(ranker.repository, log) as running:
         yield running
     assert "internal error" not in log.read_text()
 

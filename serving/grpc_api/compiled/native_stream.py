@@ -6,13 +6,15 @@ that a client that reads slowly is read slowly.
 
 import threading
 
-from serving.grpc_api.streams.stream_handler import STRICT
 from serving.grpc_api.streams.stream_messages import stream_error, stream_response
 from serving.grpc_api.streams.stream_requests import StreamRequests
 from serving.inference.data_plane import DataPlane
 from serving.status import DRAINING, Status
 from serving.transport.events import Event
 from serving.transport.http2_server import Http2Server
+
+# Triton's option: the first error ends the stream with a status code.
+STRICT = ("triton_grpc_error", "true")
 
 
 class NativeStream:

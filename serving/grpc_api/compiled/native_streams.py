@@ -14,7 +14,7 @@ class NativeStreams:
     def __init__(self, server: Http2Server, data_plane: DataPlane, config: ServerConfig) -> None:
         self._server = server
         self._data_plane = data_plane
-        self._most_calls = config.most_concurrent_requests
+        self._most_calls = config.max_concurrent_requests
         self._open = OpenStreams(config.max_streams, data_plane.count_dropped)
         self._streams: dict[int, NativeStream] = {}
 

@@ -153,13 +153,18 @@ class NativeTransport:
         if self._server is not None:
             self._await_warm()
 
+    def drain(self) -> None:
+        """Accepts no more streams; ends each open one once its received requests are answered."""
+        if self._streams is not None:
+            self._streams.drain()
+
     def stop(self, seconds: float) -> None:
         """Accepts no more calls; returns when all are answered or `seconds` have passed."""
-        server, rpcs, streams = self._server, self._rpcs, self._streams
-        if server is None or rpcs is None or streams is None:
+        server, rpcs = self._server, self._rpcs
+        if server is None or rpcs is None:
             return
         end = monotonic() + seconds
-        streams.drain()
+        self.drain()
         # Watches of health last until their clients end them.
         rpcs.end_streams(DRAINING)
         server.drain(seconds)
@@ -309,12 +314,12 @@ class NativeTransport:
             self._streams.take(event, message)
 
 
-def check_native() -> None:
-    """Refuses the native transport where it cannot run.
+def check_transport() -> None:
+    """Refuses to serve where the transport cannot run, before anything is loaded.
 
     Raises:
         InputError: the package was built without a compiler, or a library is missing.
     """
     refusal = transport_refusal()
     if refusal is not None:
-        raise InputError(f"the native transport cannot run: {refusal}")
+        raise InputError(f"the transport cannot run: {refusal}")

@@ -65,7 +65,7 @@ def limits_of(config: ServerConfig) -> Limits:
         # Others can connect, whatever one address does.
         address_connections=connections * 3 // 4 if connections >= _MANY else _NO_LIMIT,
         connection_calls=config.max_connection_streams or _CONNECTION_CALLS,
-        calls=config.most_concurrent_requests,
+        calls=config.max_concurrent_requests,
         header_bytes=(config.max_metadata_kib or 0) * 1024 or _HEADER_BYTES,
         stream_messages=config.max_stream_requests,
         handshake_seconds=_HANDSHAKE_SECONDS,

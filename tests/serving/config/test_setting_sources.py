@@ -83,7 +83,7 @@ def test_defaults_are_those_of_the_class(tmp_path: Path) -> None:
         ("port = 1.5", "port .*expected a whole number"),
         ("trace_ratio = nan", "trace_ratio .*from 0 to 1, got nan"),
         ("insecure = 1", "insecure .*expected true or false, got 1"),
-        ("transport = 'http'", "transport .*expected one of native, grpcio, got 'http'"),
+        ("executor = 'eager'", "executor .*expected one of inline, batched, auto, got 'eager'"),
         ("follow = 'newest'", "follow .*expected latest"),
         ("model = 'a'", "model .*expected a list of texts"),
         ("host = 1", "host .*expected a text, got 1"),

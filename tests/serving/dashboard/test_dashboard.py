@@ -281,7 +281,6 @@ def test_models_have_their_versions_names_failures_and_plans(
     assert missing is not None and missing.status == 404
 
 
-@pytest.mark.parametrize("server", ["grpcio"], indirect=True)
 def test_a_server_under_load_tells_its_counts(server: RunningServer) -> None:
     with server.stub() as stub:
         for _ in range(5):

@@ -15,7 +15,6 @@ from serving.metrics.request_counter import Answered
 from sharded_infer.towers.batch_sizes import padded_sizes
 from tests.support.servers import (
     MODEL,
-    TRANSPORTS,
     Ranker,
     good_inputs,
     infer_request,
@@ -127,11 +126,10 @@ def ask(stubs: Sequence[Any], sizes: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_servers_statistics_have_every_batch_at_its_size(
-    ranker: Ranker, tmp_path: Path, transport: str, workers: int
+    ranker: Ranker, tmp_path: Path, workers: int
 ) -> None:
-    options = ("--transport", transport, "--workers", workers, "--metrics", "off")
+    options = ("--workers", workers, "--metrics", "off")
     sizes = [5, 17, 5, 1, 40, 18, 5, 100] * 3
     with (
         running_server(ranker.repository, tmp_path / "log", *options) as server,

@@ -16,7 +16,6 @@ from tests.serving.commands.bench.test_bench_serve import SMALL
 from tests.support.servers import (
     DENSE_WIDTH,
     MODEL,
-    TRANSPORTS,
     Command,
     Ranker,
     RunningServer,
@@ -217,9 +216,8 @@ def test_bench_serve_says_that_its_load_generator_has_no_tls(
 
 
 @needs_generator
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_bench_serve_sends_a_token(
-    sharded_infer: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, transport: str
+    sharded_infer: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(WORKLOADS, "ranking", SMALL)
     SMALL.publish(tmp_path / "models")
@@ -227,7 +225,7 @@ def test_bench_serve_sends_a_token(
     token = private_file(tmp_path / "token", ALL)
     lesser = private_file(tmp_path / "lesser", METRICS)
     figures = tmp_path / "figures.json"
-    options = ("--tokens-file", tokens, "--transport", transport)
+    options = ("--tokens-file", tokens)
     with running_server(tmp_path / "models", tmp_path / "log", *options) as running:
         where = ("bench", "serve", "--address", running.grpc_url, "--duration", 0.3)
         words = (*where, "--metrics-url", running.metrics_url, "--deadline-ms", 20_000)

@@ -18,13 +18,11 @@ from serving.transport.http2_client import (
     OutgoingCall,
 )
 from serving.transport.http2_server import Http2Server
-from serving.transport.library import transport_refusal
 from sharded_infer.errors import InputError, InternalError
 from tests.support.echo_servers import MESSAGE_BYTES, PATH, compiled_echo, grpcio_echo
 from tests.support.tls import IssuedFiles, issue_files
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal()))
 SECONDS = 60.0
 SERVERS = {"compiled": compiled_echo, "grpcio": grpcio_echo}
 

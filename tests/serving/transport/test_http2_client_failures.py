@@ -19,7 +19,6 @@ from serving.transport.client_settings import ClientLimits, ClientTls, Endpoint
 from serving.transport.events import Event
 from serving.transport.http2_client import Http2Client, OutgoingCall
 from serving.transport.http2_server import Http2Server
-from serving.transport.library import transport_refusal
 from tests.attacks.raw_http2 import (
     ACK,
     DATA,
@@ -47,7 +46,6 @@ from tests.support.scripted_server import (
 from tests.support.tls import issue_files
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal()))
 SECONDS = 60.0
 REFUSED, CANCEL = 7, 8
 OK = (b"grpc-status", b"0")

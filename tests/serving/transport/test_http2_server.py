@@ -13,12 +13,10 @@ import pytest
 from serving.host.listeners import listen_on
 from serving.transport.events import Event, EventReader
 from serving.transport.http2_server import Http2Server
-from serving.transport.library import transport_refusal
 from serving.transport.limits import AccessBit, Limits, Method
 from tests.support.http2_peer import Headers, Peer, framed
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal()))
 PATH = "/test.Service/Method"
 MANY = 2**20
 SECONDS = 60.0

@@ -8,13 +8,9 @@ import pytest
 
 from serving.transport.events import EventReader
 from serving.transport.http2_server import Http2Server
-from serving.transport.library import transport_refusal
 from tests.support.silent_server import silent_server
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(
-    transport_refusal() is not None, reason="the compiled transport is missing"
-)
 PATH = "/test/Call"
 WORDS = "the deadline cannot be met: more waits than can be answered"
 MANY, FEW = 200, 50
