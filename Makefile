@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
 STAMP := $(VENV)/.installed
 
-.PHONY: setup bench-setup triton bench-peers nghttp2 demo test test-rest test-again test-all soak lint docs site protos dashboards requirements release gpu-check clean
+.PHONY: setup bench-setup triton bench-peers nghttp2 demo test test-rest test-slow test-again test-all soak lint docs site protos dashboards requirements release gpu-check clean
 
 setup: $(STAMP)
 
@@ -66,17 +66,21 @@ demo: setup
 # A file's tests share their servers; the files that take longest come first (tests/conftest.py), not
 # those of most tests. Torch's threads wait for each other without spinning: the cores have other work.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
-# On two cores. Tests of the full lane wait more than they work: for processes, and for time to pass.
+# On two cores. Tests beyond the fast lane wait more than they work: for processes, and for time to pass.
 FAST := $(PYTEST) --numprocesses 2
 FULL := $(PYTEST) --numprocesses 3
 
-# The fast lane (tests/lanes.py): every commit.
+# The lanes (tests/lanes.py): what every commit needs,
 test: setup
-	$(FAST) -m "not full"
+	$(FAST) -m "not rest and not slow"
 
-# What the fast lane leaves out.
+# real servers,
 test-rest: setup
-	$(FULL) -m full
+	$(FULL) -m rest
+
+# and what takes minutes; THIRD=0, 1 or 2 runs a part of it.
+test-slow: setup
+	$(FULL) -m slow $(if $(THIRD),--third $(THIRD))
 
 # What failed when tests last ran, with nothing beside it.
 test-again: setup

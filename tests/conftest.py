@@ -16,7 +16,7 @@ from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.publishing.publication import publish
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
-from tests.lanes import LONGEST_FILES, assign_lanes, check_processor_time
+from tests.lanes import LONGEST_FILES, THIRDS, assign_lanes, check_processor_time, third_of
 from tests.support.forked_command import restored_environment
 from tests.support.publisher import Publisher
 from tests.support.s3_server import BUCKET, S3Server, s3_server
@@ -39,6 +39,13 @@ TABLES = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the choice of a part of the slow lane."""
+    parser.addoption(
+        "--third", type=int, choices=range(THIRDS), help="run a third of the slow tests"
+    )
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """What imports of test modules set is gone: commands would not fit what forks them."""
@@ -59,6 +66,13 @@ def pytest_collection_modifyitems(
 ) -> Iterator[None]:
     """Assigns lanes before `-m` chooses; puts long files first, where processes share the tests."""
     assign_lanes(items, config.rootpath)
+    third = config.getoption("--third")
+    if third is not None:
+        chosen = [
+            i for i in items if third_of(i.path.relative_to(config.rootpath).as_posix()) == third
+        ]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
     yield
     if hasattr(config, "workerinput"):
         places = {config.rootpath / name: place for place, name in enumerate(LONGEST_FILES)}

@@ -1,13 +1,15 @@
-"""The lanes of the tests: what runs at every commit, and what only before a merge.
+"""The lanes of the tests.
 
-What no list names is fast: `make test`. The marker `full` is on the rest: `make test-rest`. The
-marker `soak` is on what has a long form, with SHARDED_INFER_SOAK=1: `make soak`; its short form is
-full.
+make test       what no list names, at every commit
+make test-rest  marker `rest`: servers of their own
+make test-slow  marker `slow`: minutes; continuous integration runs a third at each commit
+make soak       marker `soak`: the long forms, with SHARDED_INFER_SOAK=1; the short ones are slow
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -25,9 +27,8 @@ SOAK_FILES = (
     "tests/soak/test_swaps_of_fronts.py",
 )
 
-# What starts servers of its own, drives a browser, compiles, or repeats for long.
-FULL_FILES = (
-    "tests/aarch64/test_aarch64.py",
+# What starts servers of its own.
+REST_FILES = (
     "tests/attacks/test_attack_logs.py",
     "tests/attacks/test_certificate_files.py",
     "tests/attacks/test_control_messages.py",
@@ -45,42 +46,27 @@ FULL_FILES = (
     "tests/attacks/test_streams.py",
     "tests/attacks/test_stuck_workers.py",
     "tests/attacks/test_tls.py",
-    "tests/attacks/test_transport_sanitizers.py",
     "tests/attacks/test_unloadable_models.py",
-    "tests/compatibility/test_served.py",
-    "tests/compatibility/test_write.py",
     "tests/conformance/test_grpcio_clients.py",
     "tests/conformance/test_http2_peer.py",
     "tests/conformance/test_http2_tools.py",
     "tests/conformance/test_listening.py",
     "tests/conformance/test_model_control.py",
-    "tests/docker/test_dashboards.py",
-    "tests/docker/test_image.py",
     "tests/docker/test_kubernetes.py",
-    "tests/docker/test_metrics_end_to_end.py",
     "tests/docker/test_prometheus_rules.py",
-    "tests/docs/test_site.py",
     "tests/end_to_end/test_clients.py",
     "tests/end_to_end/test_cluster_bits.py",
     "tests/end_to_end/test_cut_network.py",
-    "tests/end_to_end/test_deepfm.py",
     "tests/end_to_end/test_default_rows.py",
     "tests/end_to_end/test_delta_equality.py",
     "tests/end_to_end/test_delta_swaps.py",
-    "tests/end_to_end/test_demo.py",
-    "tests/end_to_end/test_demo_on_processors.py",
     "tests/end_to_end/test_devices.py",
-    "tests/end_to_end/test_din.py",
     "tests/end_to_end/test_fronts.py",
     "tests/end_to_end/test_full_disk.py",
-    "tests/end_to_end/test_installed_wheel.py",
     "tests/end_to_end/test_keepalive.py",
     "tests/end_to_end/test_leases.py",
     "tests/end_to_end/test_live_hosts.py",
-    "tests/end_to_end/test_live_page.py",
     "tests/end_to_end/test_log_lines.py",
-    "tests/end_to_end/test_metrics_under_load.py",
-    "tests/end_to_end/test_neumf.py",
     "tests/end_to_end/test_ordered_rows.py",
     "tests/end_to_end/test_probes.py",
     "tests/end_to_end/test_promotion.py",
@@ -88,8 +74,6 @@ FULL_FILES = (
     "tests/end_to_end/test_raw_cluster.py",
     "tests/end_to_end/test_raw_default_rows.py",
     "tests/end_to_end/test_raw_ids.py",
-    "tests/end_to_end/test_ray_cluster.py",
-    "tests/end_to_end/test_ray_publish.py",
     "tests/end_to_end/test_replicas.py",
     "tests/end_to_end/test_repo_watch.py",
     "tests/end_to_end/test_rest.py",
@@ -99,10 +83,8 @@ FULL_FILES = (
     "tests/end_to_end/test_security.py",
     "tests/end_to_end/test_sequence_cluster.py",
     "tests/end_to_end/test_sequence_commands.py",
-    "tests/end_to_end/test_sequence_demo.py",
     "tests/end_to_end/test_sequence_requests.py",
     "tests/end_to_end/test_server.py",
-    "tests/end_to_end/test_server_memory.py",
     "tests/end_to_end/test_shadow.py",
     "tests/end_to_end/test_shard_host_page.py",
     "tests/end_to_end/test_shard_hosts.py",
@@ -111,15 +93,56 @@ FULL_FILES = (
     "tests/end_to_end/test_shares.py",
     "tests/end_to_end/test_signatures.py",
     "tests/end_to_end/test_strings.py",
-    "tests/end_to_end/test_strings_page.py",
-    "tests/end_to_end/test_torchrec_collection.py",
-    "tests/end_to_end/test_torchrec_dlrm.py",
-    "tests/end_to_end/test_torchrec_ids.py",
     "tests/end_to_end/test_traced_lookups.py",
     "tests/end_to_end/test_tracing.py",
     "tests/end_to_end/test_unix_sockets.py",
     "tests/end_to_end/test_unknown_ids.py",
     "tests/end_to_end/test_workers.py",
+    "tests/serving/cluster/test_managed_process.py",
+    "tests/serving/commands/models/test_publish_changes.py",
+    "tests/serving/commands/models/test_quantize.py",
+    "tests/serving/metrics/test_batch_counter.py",
+    "tests/serving/metrics/test_version_info.py",
+    "tests/serving/remote/promotion/test_promoter.py",
+    "tests/serving/remote/test_caller.py",
+    "tests/serving/remote_lookups/test_measured_hosts.py",
+    "tests/serving/scheduler/test_native_threads.py",
+    "tests/serving/transport/test_http2_client_failures.py",
+    "tests/sharded_infer/lookups/held/test_row_memory.py",
+    "tests/sharded_infer/repositories/test_crashes.py",
+    "tests/sharded_infer/towers/lowering/sequences/test_pair_layers.py",
+    "tests/sharded_infer/towers/split/test_user_split.py",
+    "tests/sharded_infer/towers/test_sequences.py",
+    "tests/sharded_infer/towers/test_tower_kernels.py",
+    "tests/support/test_forked_command.py",
+)
+
+# What drives a browser or Ray, trains, compiles, measures, or builds wheels and images.
+SLOW_FILES = (
+    "tests/aarch64/test_aarch64.py",
+    "tests/attacks/test_transport_sanitizers.py",
+    "tests/compatibility/test_served.py",
+    "tests/compatibility/test_write.py",
+    "tests/docker/test_dashboards.py",
+    "tests/docker/test_image.py",
+    "tests/docker/test_metrics_end_to_end.py",
+    "tests/docs/test_site.py",
+    "tests/end_to_end/test_deepfm.py",
+    "tests/end_to_end/test_demo.py",
+    "tests/end_to_end/test_demo_on_processors.py",
+    "tests/end_to_end/test_din.py",
+    "tests/end_to_end/test_installed_wheel.py",
+    "tests/end_to_end/test_live_page.py",
+    "tests/end_to_end/test_metrics_under_load.py",
+    "tests/end_to_end/test_neumf.py",
+    "tests/end_to_end/test_ray_cluster.py",
+    "tests/end_to_end/test_ray_publish.py",
+    "tests/end_to_end/test_sequence_demo.py",
+    "tests/end_to_end/test_server_memory.py",
+    "tests/end_to_end/test_strings_page.py",
+    "tests/end_to_end/test_torchrec_collection.py",
+    "tests/end_to_end/test_torchrec_dlrm.py",
+    "tests/end_to_end/test_torchrec_ids.py",
     "tests/gpu_check/test_gpu_check.py",
     "tests/kernels/gpu/test_triton_compiled.py",
     "tests/kernels/gpu/test_triton_interpreted.py",
@@ -127,7 +150,6 @@ FULL_FILES = (
     "tests/serving/bench/load/test_generator.py",
     "tests/serving/bench/load/test_http_generator.py",
     "tests/serving/bench/parts/test_device_scenarios.py",
-    "tests/serving/cluster/test_managed_process.py",
     "tests/serving/commands/bench/test_bench_cluster.py",
     "tests/serving/commands/bench/test_bench_decode.py",
     "tests/serving/commands/bench/test_bench_engine.py",
@@ -143,38 +165,22 @@ FULL_FILES = (
     "tests/serving/commands/bench/test_bench_sequences.py",
     "tests/serving/commands/bench/test_bench_serve.py",
     "tests/serving/commands/bench/test_bench_tiers.py",
-    "tests/serving/commands/models/test_publish_changes.py",
-    "tests/serving/commands/models/test_quantize.py",
     "tests/serving/demo/sequences/test_training.py",
     "tests/serving/demo/test_raw_ids.py",
     "tests/serving/demo/test_training.py",
     "tests/serving/host/test_installation.py",
     "tests/serving/host/test_malloc.py",
-    "tests/serving/metrics/test_batch_counter.py",
-    "tests/serving/metrics/test_version_info.py",
-    "tests/serving/remote/promotion/test_promoter.py",
-    "tests/serving/remote/test_caller.py",
-    "tests/serving/remote_lookups/test_measured_hosts.py",
-    "tests/serving/scheduler/test_native_threads.py",
-    "tests/serving/transport/test_http2_client_failures.py",
     "tests/sharded_infer/engines/test_torchrec_bit_equality.py",
-    "tests/sharded_infer/lookups/held/test_row_memory.py",
     "tests/sharded_infer/reports/plan/test_page.py",
     "tests/sharded_infer/reports/quantization/test_page.py",
-    "tests/sharded_infer/repositories/test_crashes.py",
     "tests/sharded_infer/test_address_space.py",
-    "tests/sharded_infer/towers/lowering/sequences/test_pair_layers.py",
-    "tests/sharded_infer/towers/split/test_user_split.py",
-    "tests/sharded_infer/towers/test_sequences.py",
-    "tests/sharded_infer/towers/test_tower_kernels.py",
     "tests/sharded_infer/zoo/test_published_sequence_towers.py",
     "tests/sharded_infer/zoo/test_sequence_stages.py",
-    "tests/support/test_forked_command.py",
     "tests/test_wheel.py",
 )
 
 # Single tests that take seconds, in files that are fast otherwise.
-FULL_TESTS: Mapping[str, tuple[str, ...]] = {
+REST_TESTS: Mapping[str, tuple[str, ...]] = {
     "tests/attacks/test_hostile_files.py": (
         "test_a_running_server_follows_other_models_while_ones_labels_are_a_fifo",
         "test_commands_do_not_wait_for_a_fifo_and_name_it",
@@ -184,7 +190,6 @@ FULL_TESTS: Mapping[str, tuple[str, ...]] = {
         "test_no_text_ends_a_command_with_a_traceback",
     ),
     "tests/conformance/test_description.py": ("test_a_log_setting_holds_in_every_worker",),
-    "tests/docs/test_blocks.py": ("test_a_page_runs_from_its_first_block_to_its_last",),
     "tests/end_to_end/test_predictor.py": ("test_retries_bridge_the_death_of_a_worker",),
     "tests/serving/commands/test_lazy_group.py": ("test_help_imports_nothing_heavy",),
     "tests/serving/config/test_setting_sources.py": (
@@ -218,17 +223,9 @@ FULL_TESTS: Mapping[str, tuple[str, ...]] = {
     "tests/sharded_infer/importing/changes/test_tracked_changes.py": (
         "test_ranks_have_each_their_own_rows_and_no_columns",
     ),
-    "tests/sharded_infer/importing/id_maps/test_torchrec_maps.py": (
-        "test_rows_are_those_of_mch_modules",
-        "test_rows_are_those_of_mpzch_modules",
-        "test_ids_that_are_divided_by_the_buckets_are_found",
-    ),
     "tests/sharded_infer/planning/test_planner.py": (
         "test_more_devices_of_any_kind_never_make_it_slower",
         "test_the_order_of_devices_does_not_change_the_cost",
-    ),
-    "tests/sharded_infer/publishing/test_imported_id_maps.py": (
-        "test_pooled_embeddings_are_those_of_torchrec_to_the_bit",
     ),
     "tests/sharded_infer/publishing/test_quantization.py": (
         "test_an_interrupted_run_leaves_no_folder_and_can_be_started_again",
@@ -238,6 +235,18 @@ FULL_TESTS: Mapping[str, tuple[str, ...]] = {
         "test_a_rewritten_operator_is_lowered_as_any_other",
         "test_a_snippet_scores_as_its_module_does_once_stored_and_read_back",
     ),
+}
+
+SLOW_TESTS: Mapping[str, tuple[str, ...]] = {
+    "tests/docs/test_blocks.py": ("test_a_page_runs_from_its_first_block_to_its_last",),
+    "tests/sharded_infer/importing/id_maps/test_torchrec_maps.py": (
+        "test_rows_are_those_of_mch_modules",
+        "test_rows_are_those_of_mpzch_modules",
+        "test_ids_that_are_divided_by_the_buckets_are_found",
+    ),
+    "tests/sharded_infer/publishing/test_imported_id_maps.py": (
+        "test_pooled_embeddings_are_those_of_torchrec_to_the_bit",
+    ),
     "tests/test_docs.py": (
         "test_the_notebook_is_typed_as_strictly_as_its_user_wants",
         "test_the_notebook_of_the_python_page_runs_and_scores",
@@ -245,22 +254,18 @@ FULL_TESTS: Mapping[str, tuple[str, ...]] = {
 }
 
 # What is slow for every test that asks for it: an object store is a process of its own.
-FULL_FIXTURES = frozenset({"s3_process"})
+REST_FIXTURES = frozenset({"s3_process"})
 
-# Of tests that hold for several transports, servers, clients, stores and sets of towers, one kind
-# is fast.
-FULL_VALUES: Mapping[str, frozenset[str]] = {
+# Of tests that hold for several servers, clients, stores and sets of towers, one kind is fast.
+REST_VALUES: Mapping[str, frozenset[str]] = {
     "client": frozenset({"aio"}),
     "controlled": frozenset({"protected"}),
     "kind": frozenset({"aio"}),
     "loader": frozenset({"aio"}),
     "location": frozenset({"s3"}),
-    "own_server": frozenset({"native"}),
-    "server": frozenset({"native", "protected"}),
-    "target": frozenset({"native"}),
+    "server": frozenset({"protected"}),
     "to": frozenset({"s3"}),
     "towers": frozenset({"all"}),
-    "transport": frozenset({"native"}),
 }
 
 # Products of parameters: fast are as many cases as have each pair of two parameters' values.
@@ -300,6 +305,8 @@ LONGEST_FILES = (
     "tests/soak/test_killed_processes.py",
 )
 
+THIRDS = 3
+
 # Processor time that a fast test may take in its own process. Tests take half of it at most where
 # they are written: on slow or busy processors the same test takes up to twice as long.
 FAST_PROCESSOR_SECONDS = 20
@@ -321,14 +328,16 @@ def assign_lanes(items: Iterable[pytest.Item], root: Path) -> None:
         function = getattr(item, "originalname", item.name)
         if path in SOAK_FILES:
             item.add_marker(pytest.mark.soak)
+        if path in SLOW_FILES or path in SOAK_FILES or function in SLOW_TESTS.get(path, ()):
+            item.add_marker(pytest.mark.slow)
+            continue
         if (
-            path in FULL_FILES
-            or path in SOAK_FILES
-            or function in FULL_TESTS.get(path, ())
-            or FULL_FIXTURES & set(getattr(item, "fixturenames", ()))
+            path in REST_FILES
+            or function in REST_TESTS.get(path, ())
+            or REST_FIXTURES & set(getattr(item, "fixturenames", ()))
             or _is_variant(item)
         ):
-            item.add_marker(pytest.mark.full)
+            item.add_marker(pytest.mark.rest)
             continue
         item.add_marker(pytest.mark.timeout(FAST_SECONDS, func_only=True))
         if path in PAIRWISE_FILES:
@@ -337,7 +346,19 @@ def assign_lanes(items: Iterable[pytest.Item], root: Path) -> None:
         chosen = all_pairs({item.name: _values(item) for item in cases})
         for item in cases:
             if item.name not in chosen:
-                item.add_marker(pytest.mark.full)
+                item.add_marker(pytest.mark.slow)
+
+
+def is_fast(item: pytest.Item) -> bool:
+    """Whether a test is in the lane of every commit."""
+    return item.get_closest_marker("rest") is None and item.get_closest_marker("slow") is None
+
+
+def third_of(path: str) -> int:
+    """The third, 0 to 2, of the slow lane that a file's tests are in: long files are spread."""
+    if path in LONGEST_FILES:
+        return LONGEST_FILES.index(path) % THIRDS
+    return crc32(path.encode()) % THIRDS
 
 
 def check_processor_time(item: pytest.Item, seconds: float) -> None:
@@ -347,10 +368,10 @@ def check_processor_time(item: pytest.Item, seconds: float) -> None:
         item: the test.
         seconds: of processor time, which its process took.
     """
-    if seconds > FAST_PROCESSOR_SECONDS and item.get_closest_marker("full") is None:
+    if seconds > FAST_PROCESSOR_SECONDS and is_fast(item):
         pytest.fail(
             f"took {seconds:.1f} s of processor time, expected at most {FAST_PROCESSOR_SECONDS} s "
-            "of a fast test; tests/lanes.py can make it full"
+            "of a fast test; tests/lanes.py has other lanes"
         )
 
 
@@ -388,6 +409,6 @@ def _values(item: pytest.Item) -> list[str]:
 def _is_variant(item: pytest.Item) -> bool:
     callspec = getattr(item, "callspec", None)
     return callspec is not None and any(
-        isinstance(value, str) and value in FULL_VALUES.get(name, ())
+        isinstance(value, str) and value in REST_VALUES.get(name, ())
         for name, value in callspec.params.items()
     )

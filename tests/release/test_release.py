@@ -192,7 +192,7 @@ def test_the_wheels_kernels_have_the_bits_of_the_references(
             "--rootdir",
             str(tmp_path),
             "-m",
-            "not full",
+            "not rest and not slow",
             *KERNEL_TESTS,
         ],
         cwd=tmp_path,
