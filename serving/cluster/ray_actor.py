@@ -1,6 +1,8 @@
 """Supervisors as actors of Ray, and what they are asked."""
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import ray
 from ray.actor import ActorHandle
@@ -8,9 +10,26 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_node_ip_address
 
 from serving.cluster.cluster_file import ClusterFile
-from serving.cluster.supervisor import Supervisor, Task, TaskState
+from serving.cluster.managed_process import ProcessState
+from serving.cluster.supervisor import Supervisor, Task
 
 _ANSWER_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """How a process is, and where.
+
+    Attributes:
+        node: address of its machine.
+        node_id: Ray's.
+        is_moved: Ray has started the actor again.
+    """
+
+    process: ProcessState
+    node: str
+    node_id: str
+    is_moved: bool
 
 
 def tasks_of(cluster: ClusterFile, folder: str) -> list[Task]:
@@ -63,16 +82,17 @@ class SupervisorActor:
             if one.host is not None
         }
         self._known: dict[str, str] = {}
-        self._supervisor = Supervisor(
-            task,
-            node=get_node_ip_address(),
-            node_id=ray.get_runtime_context().get_node_id(),
-            directory=self._addresses,
-        )
+        self._node, context = get_node_ip_address(), ray.get_runtime_context()
+        self._node_id = context.get_node_id()
+        with warnings.catch_warnings():
+            # It warns of what it calls itself.
+            warnings.simplefilter("ignore")
+            self._is_moved = bool(context.was_current_actor_reconstructed)
+        self._supervisor = Supervisor(task, node=self._node, directory=self._addresses)
 
     def state(self) -> TaskState:
         """How the process is."""
-        return self._supervisor.state()
+        return TaskState(self._supervisor.state(), self._node, self._node_id, self._is_moved)
 
     def stop(self) -> None:
         """Returns when the process has drained and ended."""

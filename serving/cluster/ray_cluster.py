@@ -11,7 +11,6 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import ray
-from ray._private import state as ray_state
 from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_placement_group, placement_group, remove_placement_group
@@ -20,9 +19,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from serving.cluster.capacity import Wanted, misfit
 from serving.cluster.cluster_file import ClusterFile
-from serving.cluster.ray_actor import SupervisorActor, actor_of, states_of, tasks_of
-from serving.cluster.ray_connection import connect, free_rooms
-from serving.cluster.supervisor import Task, TaskState
+from serving.cluster.ray_actor import SupervisorActor, TaskState, actor_of, states_of, tasks_of
+from serving.cluster.ray_connection import connect, free_in_all, unreserved_rooms
+from serving.cluster.supervisor import Task
 from sharded_infer.errors import CapacityError, InputError, ShardedInferError
 from sharded_infer.progress import Progress, no_progress
 
@@ -44,7 +43,7 @@ class ProcessReport:
         state: `ready`, `starting`, `unhealthy`, `lost` (Ray is moving it), or `missing`.
         address: of gRPC.
         http_url: of a front's metrics.
-        restarts: of the process, and of its actor.
+        restarts: of the process since its actor started, and one if Ray has moved the actor.
         problem: why it is not ready, as far as it is known.
     """
 
@@ -153,7 +152,7 @@ class RayCluster:
 
     def _place(self, *, make: bool = True) -> dict[str, PlacementGroup]:
         """A placement group for each host, and one for the fronts."""
-        groups, rooms = self._groups(), free_rooms()
+        groups, rooms = self._groups(), unreserved_rooms()
         new = []
         # Those that fit in the fewest places come first.
         for one in sorted(self._wanted(), key=lambda one: one.memory, reverse=True):
@@ -183,7 +182,8 @@ class RayCluster:
             for one in new:
                 remove_placement_group(groups[one.name])
             raise CapacityError(
-                words or f"{late[0].name}: Ray has placed it nowhere after {seconds:g} s"
+                words
+                or f"{late[0].name}: Ray has placed it nowhere after {seconds:g} s; {free_in_all()}"
             )
         return groups
 
@@ -248,9 +248,7 @@ def _report(task: Task, state: TaskState | None, actor: ActorHandle | None) -> P
     if state is None:
         # A task that Ray moves answers nothing.
         said = "missing" if actor is None else "lost"
-        return ProcessReport(
-            task.name, task.host, task.replica, said, *(None,) * 5, (), _moves(actor), ""
-        )
+        return ProcessReport(task.name, task.host, task.replica, said, *(None,) * 5, (), 0, "")
     process = state.process
     ready = process.ready or {}
     said = "ready" if process.is_healthy else "unhealthy" if ready else "starting"
@@ -265,12 +263,6 @@ def _report(task: Task, state: TaskState | None, actor: ActorHandle | None) -> P
         http_url=ready.get("metrics_url"),
         process_id=process.process_id,
         versions=process.versions,
-        restarts=process.restarts + _moves(actor),
+        restarts=process.restarts + state.is_moved,
         problem=process.problem,
     )
-
-
-def _moves(actor: ActorHandle | None) -> int:
-    if actor is None:
-        return 0
-    return int(ray_state.actors(actor._actor_id.hex()).get("NumRestarts", 0))

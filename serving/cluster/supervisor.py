@@ -45,32 +45,17 @@ class Task:
         return str(Path(self.folder, file))
 
 
-@dataclass(frozen=True, slots=True)
-class TaskState:
-    """How a process is, and where.
-
-    Attributes:
-        node: address of its machine.
-        node_id: Ray's.
-    """
-
-    process: ProcessState
-    node: str
-    node_id: str
-
-
 class Supervisor:
     """Runs the process of a task on this machine until it is stopped."""
 
-    def __init__(self, task: Task, *, node: str, node_id: str, directory: Directory) -> None:
+    def __init__(self, task: Task, *, node: str, directory: Directory) -> None:
         """Starts it: a shard host at once, a front when every host has an address.
 
         Args:
             node: the address to listen on.
             directory: asked by fronts, again and again.
         """
-        self._task, self._node, self._node_id = task, node, node_id
-        self._directory = directory
+        self._task, self._node, self._directory = task, node, directory
         self._process: ManagedProcess | None = None
         self._stop = threading.Event()
         self._known: dict[int, Sequence[str]] = {}
@@ -82,10 +67,9 @@ class Supervisor:
             self._follower = threading.Thread(target=self._follow, name="hosts file", daemon=True)
             self._follower.start()
 
-    def state(self) -> TaskState:
+    def state(self) -> ProcessState:
         """How the process is."""
-        process = ProcessState() if self._process is None else self._process.state
-        return TaskState(process, self._node, self._node_id)
+        return ProcessState() if self._process is None else self._process.state
 
     def stop(self) -> None:
         """Ends the process when it has drained."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,6 +131,18 @@ def test_processes_come_back_wherever_there_is_room_and_are_replaced_one_by_one(
             one["process_id"] for one in first.values()
         ]
 
+        # Another cluster is told what the first one holds: at most one node is empty.
+        (tmp_path / "other").mkdir()
+        other = cluster_file(tmp_path / "other", published, nodes.address, memory="3KB")
+        other.write_text(other.read_text().replace('"ranker"', '"other"', 1))
+        done = run("cluster", "up", other, seconds=SECONDS)
+        assert done.returncode == 1
+        assert re.search(
+            "host 1 wants (3.00 kB, no node has more than 1.60 kB free|"
+            "2 nodes with 3.00 kB and 1 CPU free each, only 1 of 5 has that)",
+            done.stderr,
+        )
+
         os.kill(first["host-1-0"]["process_id"], signal.SIGKILL)
         until(
             lambda: by_name(told("status", file, code=None))["host-1-0"]["restarts"] >= 1,
@@ -154,6 +167,7 @@ def test_processes_come_back_wherever_there_is_room_and_are_replaced_one_by_one(
         assert lost not in {one["node_id"] for one in second.values()}
         for host in (1, 2):
             assert second[f"host-{host}-0"]["node_id"] != second[f"host-{host}-1"]["node_id"]
+        assert all(second[name]["restarts"] == 1 for name in moved)
         check(front_of(second), published, 3)
 
         rolled = by_name(told("roll", file, "--timeout", SECONDS))

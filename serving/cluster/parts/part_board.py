@@ -10,12 +10,10 @@ class PartState:
 
     Attributes:
         node: the machine that had it last: its address, and the beginning of Ray's id.
-        starts: how often it was started.
         done: fp32 bytes of the rows that are encoded since the last start.
     """
 
     node: str
-    starts: int
     done: int
 
 
@@ -25,9 +23,9 @@ class PartBoard:
     def __init__(self) -> None:
         self._states: dict[int, PartState] = {}
 
-    def begin(self, part: int, node: str, starts: int) -> None:
+    def begin(self, part: int, node: str) -> None:
         """A part is started, the first time or again."""
-        self._states[part] = PartState(node, starts, 0)
+        self._states[part] = PartState(node, 0)
 
     def say(self, part: int, done: int) -> None:
         """How far a part is."""

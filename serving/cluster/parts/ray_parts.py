@@ -7,7 +7,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray._private.worker import global_worker
 from ray.actor import ActorHandle
 from ray.exceptions import RayError, RayTaskError
 from ray.util import get_node_ip_address
@@ -15,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from serving.cluster.capacity import Wanted, misfit
 from serving.cluster.parts.part_board import PartBoard, PartState
-from serving.cluster.ray_connection import connect, free_rooms, whole_rooms
+from serving.cluster.ray_connection import connect, free_in_all, whole_rooms
 from sharded_infer.errors import CapacityError, ShardedInferError
 from sharded_infer.progress import ENCODING, Progress
 
@@ -51,7 +50,12 @@ class PartNeeds:
 
 @dataclass(frozen=True, slots=True)
 class PartRun:
-    """A part that is stored; see `PartState`."""
+    """A part that is stored.
+
+    Attributes:
+        node: see `PartState`.
+        starts: how often it was started.
+    """
 
     made: "PublishedPart"
     node: str
@@ -99,10 +103,12 @@ class RayParts:
         task = ray.remote(publish_part_task).options(
             num_cpus=self._needs.cpus,
             memory=self._needs.memory,
-            max_retries=self._needs.retries,
+            # Ray's public interface does not say which retry runs: this process counts.
+            max_retries=0,
             scheduling_strategy="SPREAD",
         )
-        waiting = {task.remote(make, part, board): part for part in range(1, parts + 1)}
+        starts = dict.fromkeys(range(1, parts + 1), 1)
+        waiting = {task.remote(make, part, board): part for part in starts}
         made: dict[int, PublishedPart] = {}
         late = monotonic() + _ROOM_SECONDS
         try:
@@ -111,30 +117,35 @@ class RayParts:
                 states: Mapping[int, PartState] = ray.get(board.read.remote())
                 for one in done:
                     part = waiting.pop(one)
-                    made[part] = self._outcome(one, f"part {part}/{parts}", states.get(part))
+                    where = _where(f"part {part}/{parts}", states.get(part))
+                    outcome = self._outcome(one, where, starts[part])
+                    if outcome is None:
+                        starts[part] += 1
+                        waiting[task.remote(make, part, board)] = part
+                    else:
+                        made[part] = outcome
                 encoded = sum(one.fp32_bytes for one in made.values())
                 encoded += sum(state.done for part, state in states.items() if part not in made)
                 progress(f"{ENCODING} {parts} parts", encoded, fp32_bytes)
                 if not waiting:
                     break
                 if not states and monotonic() > late:
-                    why = misfit(self._wanted, free_rooms()) or "Ray has placed none"
-                    _log.warning("no part has begun yet: %s", why)
+                    _log.warning("no part has begun yet: %s", free_in_all())
                     late = float("inf")
         finally:
             _end(list(waiting))
-        return [
-            PartRun(made[part], states[part].node, states[part].starts) for part in sorted(made)
-        ]
+        return [PartRun(made[part], states[part].node, starts[part]) for part in sorted(made)]
 
-    def _outcome(self, task: Any, name: str, state: PartState | None) -> "PublishedPart":
-        where = name if state is None else f"{name} on node {state.node}"
+    def _outcome(self, task: Any, where: str, starts: int) -> "PublishedPart | None":
+        """The part; None: its process was lost, and it may be started again."""
         try:
             found = ray.get(task)
         except RayTaskError:
             # A fault of ours, with its traceback.
             raise
         except RayError as error:
+            if starts <= self._needs.retries:
+                return None
             why = str(error).partition("\n")[0]
             raise ShardedInferError(
                 f"{where}: its process was lost, and {self._needs.retries} retries did "
@@ -146,14 +157,16 @@ class RayParts:
         return made
 
 
+def _where(name: str, state: PartState | None) -> str:
+    return name if state is None else f"{name} on node {state.node}"
+
+
 def publish_part_task(
     make: MakePart, part: int, board: ActorHandle
 ) -> "PublishedPart | ShardedInferError":
     """Makes a part on the machine where Ray runs this; what it refuses is returned."""
     node_id = ray.get_runtime_context().get_node_id()
-    # A process that was lost before it came here counts too.
-    starts = 1 + int(global_worker.core_worker.get_current_task_attempt_number())
-    ray.get(board.begin.remote(part, f"{get_node_ip_address()} ({node_id[:8]})", starts))
+    ray.get(board.begin.remote(part, f"{get_node_ip_address()} ({node_id[:8]})"))
     said = 0.0
 
     def say(what: str, done: int, _total: int) -> None:

@@ -41,7 +41,8 @@ def cluster_up_command(
 def cluster_status_command(file: FileArgument, as_json: JsonOption = False) -> None:
     """Show the processes of a cluster: machines, addresses, versions.
 
-    Restarts are of a process, and of its supervisor by Ray. The exit code is 1 if one is not ready.
+    Restarts are of a process since its supervisor started, and one if Ray has moved that. The exit
+    code is 1 if one is not ready.
     """
     with _cluster(file) as cluster:
         reports = cluster.status()
