@@ -52,7 +52,6 @@ REST_FILES = (
     "tests/conformance/test_http2_tools.py",
     "tests/conformance/test_listening.py",
     "tests/conformance/test_model_control.py",
-    "tests/docker/test_kubernetes.py",
     "tests/docker/test_prometheus_rules.py",
     "tests/end_to_end/test_clients.py",
     "tests/end_to_end/test_cluster_bits.py",

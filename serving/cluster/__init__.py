@@ -1,1 +1,1 @@
-"""Where several processes of one model run: on Kubernetes, or on Ray."""
+"""Where several processes of one model run."""

@@ -117,7 +117,6 @@ class FrontsSection:
 
     Attributes:
         memory: bytes of one.
-        disk: bytes of one's cache of an object store.
         settings: more of `serve`'s.
         port: for gRPC.
     """
@@ -125,7 +124,6 @@ class FrontsSection:
     memory: Bytes
     count: Count = 1
     cpus: Cpus = 1.0
-    disk: Bytes = 100 * 10**9
     port: Port | None = None
     http_port: Port | None = None
     security: Security = Security()
@@ -154,13 +152,11 @@ class HostSection:
     Attributes:
         replicas: processes that hold the same rows, on different machines.
         memory: bytes of each.
-        disk: bytes of each one's cache of an object store.
     """
 
     memory: Bytes
     replicas: Count = 1
     cpus: Cpus = 1.0
-    disk: Bytes = 100 * 10**9
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
@@ -170,30 +166,6 @@ class LookupsSection:
     timeout_ms: Annotated[float, Field(gt=0, le=3.6e6)] = 1000.0
     token_file: str | None = None
     tls: HostsTls | None = None
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files that are named."""
-        tls = () if self.tls is None else (self.tls.ca, self.tls.certificate, self.tls.key)
-        return tuple(file for file in (self.token_file, *tls) if file is not None)
-
-
-@dataclass(frozen=True, slots=True, config=_STRICT)
-class KubernetesSection:
-    """What the manifest needs beside the rest.
-
-    Attributes:
-        secret: holds the files that the other sections name; None: `name`-files.
-        environment_secret: its keys become variables, such as the object store's credentials.
-        service_account: of the pods, for clouds that give them rights by it.
-        storage_class: of the disks; None: the cluster's default.
-    """
-
-    image: str = "sharded-infer:cpu"
-    secret: str | None = None
-    environment_secret: str | None = None
-    service_account: str | None = None
-    storage_class: str | None = None
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
@@ -212,7 +184,7 @@ class ClusterFile:
     """The file as it is written.
 
     Attributes:
-        name: of everything that is made; a cluster of Ray or a namespace may hold several.
+        name: of everything that is made; a cluster of Ray may hold several.
         hosts: by number in the plan; fronts hold the rows of the one host that is left out.
         models: none: all that the repository holds.
         topology: of the published plan; None: each version's first.
@@ -226,7 +198,6 @@ class ClusterFile:
     topology: str | None = None
     shard_hosts: ShardHostsSection = ShardHostsSection()
     lookups: LookupsSection = LookupsSection()
-    kubernetes: KubernetesSection = KubernetesSection()
     ray: RaySection = RaySection()
 
 

@@ -303,7 +303,6 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
         "demo --ratings": ("demo", "--model", "din", "--ratings"),
         "serve --config": ("serve", place, repository, "--print-config", "--config"),
         "serve-shards --config": (*shards, "--print-config", "--config"),
-        "cluster manifest file": ("cluster", "manifest", "--kubernetes"),
         **{f"cluster {name} file": ("cluster", name) for name in ("up", "status", "roll", "down")},
     }
 
@@ -314,7 +313,6 @@ _WRITTEN = {
         "plan", "formats", "lookup", "ids", "quantize", "decode", "engine", "serve", "executors",
         "releases", "metrics", "ranking", "peers", "cluster", "tiers", "sequences",
     )),
-    "cluster manifest --output",
     "bench plan --chart", "bench serve --chart", "bench quantize --folder", "bench tiers --folder",
     "calibrate --out", "calibrate --disk",
     "demo --json", "demo --repository", "doctor --folder", "inspect --html",

@@ -1,124 +1,429 @@
-"""The manifest for Kubernetes: its options, ports, paths and times are the server's."""
+"""The templates for Kubernetes: the API takes their objects, and the processes their settings."""
 
 import json
+import re
+import shutil
 import subprocess
-import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
+from serving.remote_lookups.hosts_file import read_hosts
 from sharded_infer.byte_sizes import parse_size
 from sharded_infer.files.cache_folder import CACHE_VARIABLE
 from sharded_infer.repositories.storage.version_cache import CACHE_SIZE_VARIABLE
 from tests.docker.dockerfile import DOCKER, ROOT, values
+from tests.support.servers import Command
 
 PAGE = ROOT / "docs" / "kubernetes.md"
-MANIFEST = DOCKER / "kubernetes.yaml"
+TEMPLATES = DOCKER / "kubernetes"
+# The oldest and the newest release of Kubernetes that get fixes.
+RELEASES = ("1.34", "1.37")
 # Beyond the draining time: workers that hang, then the process that answers HTTP.
-_PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 10
+NEEDS_KUBECTL = pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="kubectl is not installed"
+)
+# The cluster as it is in the tree, and as the page changes it.
+NAMES = (
+    "server",
+    pytest.param("cluster", marks=NEEDS_KUBECTL),
+    pytest.param("changed", marks=NEEDS_KUBECTL),
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A Deployment or a StatefulSet."""
+
+    kind: str
+    name: str
+    spec: dict[str, Any]
+    variables: dict[str, str]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        found: dict[str, str] = self.spec["template"]["metadata"]["labels"]
+        return found
+
+    @property
+    def pod(self) -> Any:
+        return self.spec["template"]["spec"]
+
+    @property
+    def container(self) -> Any:
+        (found,) = self.pod["containers"]
+        return found
+
+    @property
+    def ports(self) -> dict[str, int]:
+        return {port["name"]: port["containerPort"] for port in self.container["ports"]}
+
+    @property
+    def words(self) -> list[str]:
+        """Its command line, as the kubelet expands it."""
+        return [
+            re.sub(r"\$\((\w+)\)", lambda name: self.variables[name[1]], word)
+            for word in self.container["args"]
+        ]
+
+
+@dataclass(frozen=True)
+class Template:
+    objects: dict[tuple[str, str], Any]
+
+    @classmethod
+    def read(cls, text: str) -> "Template":
+        documents = yaml.safe_load_all(text)
+        return cls({(one["kind"], one["metadata"]["name"]): one for one in documents})
+
+    def of(self, kind: str) -> dict[str, Any]:
+        return {name: one for (found, name), one in self.objects.items() if found == kind}
+
+    def workloads(self) -> Iterator[Workload]:
+        for kind in ("StatefulSet", "Deployment"):
+            for name, one in self.of(kind).items():
+                template = one["spec"]["template"]
+                (container,) = template["spec"]["containers"]
+                variables: dict[str, str] = {}
+                for source in container.get("envFrom", []):
+                    if "configMapRef" in source:
+                        variables |= self.of("ConfigMap")[source["configMapRef"]["name"]]["data"]
+                for said in container["env"]:
+                    if "value" in said:
+                        variables[said["name"]] = said["value"]
+                    else:
+                        path = said["valueFrom"]["fieldRef"]["fieldPath"]
+                        label = path.removeprefix("metadata.labels['").removesuffix("']")
+                        variables[said["name"]] = template["metadata"]["labels"][label]
+                yield Workload(kind, name, one["spec"], variables)
+
+    def workload(self, name: str) -> Workload:
+        (found,) = [one for one in self.workloads() if one.name == name]
+        return found
+
+    def hosts_file(self) -> str:
+        text: str = self.of("ConfigMap")["ranker-hosts"]["data"]["hosts.toml"]
+        return text
+
+
+Settings = Callable[[Workload], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def objects() -> dict[str, Any]:
-    return {one["kind"]: one for one in yaml.safe_load_all(MANIFEST.read_text())}
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Template]:
+    found: dict[str, Template] = {}
+
+    def render(name: str) -> Template:
+        if name not in found:
+            if name == "server":
+                found[name] = Template.read((TEMPLATES / "server" / "server.yaml").read_text())
+            elif name == "cluster":
+                found[name] = built(TEMPLATES / "cluster")
+            else:
+                found[name] = built(changed_as_the_page_says(tmp_path_factory.mktemp("changed")))
+        return found[name]
+
+    return render
 
 
-@pytest.fixture(scope="module")
-def pod(objects: dict[str, Any]) -> Any:
-    return objects["Deployment"]["spec"]["template"]["spec"]
+@pytest.fixture
+def template(request: pytest.FixtureRequest, rendered: Callable[[str], Template]) -> Template:
+    return rendered(request.param)
 
 
-@pytest.fixture(scope="module")
-def container(pod: dict[str, Any]) -> Any:
-    (container,) = pod["containers"]
-    return container
+@pytest.fixture
+def cluster(rendered: Callable[[str], Template]) -> Template:
+    return rendered("cluster")
 
 
-@pytest.fixture(scope="module")
-def settings(container: dict[str, Any]) -> dict[str, Any]:
-    """What the server makes of the manifest's options, by its own reader."""
+@pytest.fixture
+def changed(rendered: Callable[[str], Template]) -> Template:
+    return rendered("changed")
+
+
+@pytest.fixture
+def settings(sharded_infer: Command, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """What a process makes of its command line and its variables, by its own reader."""
+
+    def read(workload: Workload) -> dict[str, Any]:
+        with monkeypatch.context() as patch:
+            for name, value in workload.variables.items():
+                patch.setenv(name, value)
+            done = sharded_infer(*workload.words, "--print-config", "--json")
+        # Unknown variables are warned of.
+        assert "SHARDED_INFER_" not in done.err
+        return {name: said["value"] for name, said in done.json().items()}
+
+    return read
+
+
+every_template = pytest.mark.parametrize("template", NAMES, indirect=True)
+every_cluster = pytest.mark.parametrize("template", NAMES[1:], indirect=True)
+
+
+def built(folder: Path) -> Template:
     done = subprocess.run(
-        [sys.executable, "-m", "serving.cli", *container["args"], "--print-config", "--json"],
-        cwd=ROOT,
+        ["kubectl", "kustomize", folder],  # noqa: S607 - wherever it is installed
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return {name: said["value"] for name, said in json.loads(done.stdout).items()}
+    return Template.read(done.stdout)
 
 
-def test_the_server_takes_the_options(settings: dict[str, Any]) -> None:
-    assert settings["follow"] == "labels:stable"
-    assert settings["host"] == "0.0.0.0"  # noqa: S104 - of a pod
+def changed_as_the_page_says(folder: Path) -> Path:
+    """TLS, another image, a third host, and the page's own block."""
+    shutil.copytree(TEMPLATES / "cluster", folder, dirs_exist_ok=True)
+    block = PAGE.read_text().partition("```yaml\n")[2].partition("```")[0]
+    image = "newName: registry.example/infer\n    newTag: gpu"
+    shutil.copytree(folder / "host-2", folder / "host-3")
+    for file, edits in {
+        "kustomization.yaml": {"newTag: cpu": image, "  - host-2\n": "  - host-2\n  - host-3\n"},
+        "host-3/kustomization.yaml": {"Host 2": "Host 3", '"-2"': '"-3"', '"2"': '"3"'},
+        "hosts.toml": {
+            "\n# With": '3 = ["ranker-host-3-0.ranker-host-3:8001", '
+            '"ranker-host-3-1.ranker-host-3:8001"]\n\n# With',
+            "# [tls]": "[tls]",
+            **{f"# {name} =": f"{name} =" for name in ("ca", "certificate", "key")},
+        },
+    }.items():
+        text = (folder / file).read_text()
+        for old, new in edits.items():
+            assert text.count(old) == 1, (file, old)
+            text = text.replace(old, new)
+        (folder / file).write_text(text)
+    with (folder / "kustomization.yaml").open("a") as file_of_all:
+        file_of_all.write(block)
+    return folder
 
 
-def test_ports_are_those_that_the_server_listens_on(
-    objects: dict[str, Any], container: dict[str, Any], settings: dict[str, Any]
-) -> None:
-    named = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert named == {"grpc": settings["port"], "http": settings["http_port"]}
-    service = objects["Service"]["spec"]["ports"]
-    assert {port["targetPort"]: port["port"] for port in service} == named
+@pytest.mark.parametrize("release", RELEASES)
+@every_template
+def test_the_schemas_of_kubernetes_take_every_object(template: Template, release: str) -> None:
+    for one in template.objects.values():
+        kubernetes_validate.validate(one, release, strict=True)
 
 
-def test_the_service_finds_the_pods(objects: dict[str, Any]) -> None:
-    deployment = objects["Deployment"]["spec"]
-    labels = deployment["template"]["metadata"]["labels"]
-    assert objects["Service"]["spec"]["selector"].items() <= labels.items()
-    assert deployment["selector"]["matchLabels"].items() <= labels.items()
+@pytest.mark.parametrize("file", ["cluster/front.yaml", "cluster/shard-host/shard-host.yaml"])
+def test_the_schemas_take_the_files_of_the_tree(file: str) -> None:
+    for one in Template.read((TEMPLATES / file).read_text()).objects.values():
+        kubernetes_validate.validate(one, RELEASES[-1], strict=True)
 
 
-def test_probes_ask_paths_that_there_are_without_a_token(container: dict[str, Any]) -> None:
-    asked = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness")}
-    assert {probe["path"] for probe in asked.values()} == {"/live"}
-    assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
-    description = json.loads((ROOT / "serving/http_api/openapi.json").read_text())
-    assert {"/live", "/ready"} <= set(description["paths"])
-    every = [*asked.values(), container["readinessProbe"]["httpGet"]]
-    assert {probe["port"] for probe in every} == {"http"}
+@pytest.mark.parametrize("template", NAMES[:1], indirect=True)
+def test_the_schemas_refuse_what_is_no_field(template: Template) -> None:
+    (found,) = template.of("Deployment").values()
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(found | {"replica": 3}, RELEASES[-1], strict=True)
 
 
-def test_a_pod_is_given_the_time_to_drain(pod: dict[str, Any], settings: dict[str, Any]) -> None:
-    needed = float(settings["grace_seconds"]) + float(settings["drain_seconds"])
-    assert pod["terminationGracePeriodSeconds"] >= needed + _PATIENCE_SECONDS
+@NEEDS_KUBECTL
+def test_a_server_is_what_its_file_says(rendered: Callable[[str], Template]) -> None:
+    assert built(TEMPLATES / "server") == rendered("server")
 
 
-def test_no_more_batches_run_than_the_pod_has_processors(
-    container: dict[str, Any], settings: dict[str, Any]
-) -> None:
-    cores = int(container["resources"]["limits"]["cpu"])
-    assert settings["workers"] * settings["slots"] == cores
+@every_template
+def test_the_processes_take_their_settings(template: Template, settings: Settings) -> None:
+    for workload in template.workloads():
+        taken = settings(workload)
+        assert taken["host"] == "0.0.0.0"  # noqa: S104 - of a pod
+        assert taken["repository"] == "s3://bucket/models"
+        grpc = "lookups" if workload.kind == "StatefulSet" else "grpc"
+        assert workload.ports == {grpc: taken["port"], "http": taken["http_port"]}
+        needed = taken["drain_seconds"] + taken.get("grace_seconds", 0) + PATIENCE_SECONDS
+        assert workload.pod["terminationGracePeriodSeconds"] >= needed
 
 
-def test_what_the_server_writes_and_reads_is_mounted(
-    pod: dict[str, Any], container: dict[str, Any], settings: dict[str, Any]
-) -> None:
-    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    volumes = {volume["name"]: volume for volume in pod["volumes"]}
-    assert set(mounted.values()) == set(volumes) and "/tmp" in mounted  # noqa: S108 - of a pod
-    variables = {one["name"]: one["value"] for one in container["env"]}
-    cache = volumes[mounted[variables[CACHE_VARIABLE]]]["emptyDir"]["sizeLimit"]
-    assert parse_size(variables[CACHE_SIZE_VARIABLE], "cache") < parse_size(f"{cache}B", "volume")
-    assert mounted[str(Path(settings["tokens_file"]).parent)] == "tokens"
+@every_template
+def test_services_find_their_pods_and_ports(template: Template) -> None:
+    workloads = list(template.workloads())
+    found = []
+    for name, service in template.of("Service").items():
+        selector = service["spec"]["selector"]
+        (workload,) = [one for one in workloads if selector.items() <= one.labels.items()]
+        for port in service["spec"]["ports"]:
+            assert workload.ports[port["targetPort"]] == port["port"]
+        if workload.kind == "StatefulSet":
+            assert workload.spec["serviceName"] == name and selector == workload.labels
+            assert service["spec"]["clusterIP"] == "None"
+            assert service["spec"]["publishNotReadyAddresses"]
+        found.append(workload.name)
+    assert sorted(found) == sorted(one.name for one in workloads)
+    for one in workloads:
+        assert one.spec["selector"]["matchLabels"].items() <= one.labels.items()
 
 
-def test_it_runs_as_the_image_does(pod: dict[str, Any], container: dict[str, Any]) -> None:
+@every_template
+def test_probes_ask_what_the_processes_answer(template: Template, settings: Settings) -> None:
+    paths = json.loads((ROOT / "serving/http_api/openapi.json").read_text())["paths"]
+    assert {"/live", "/ready"} <= set(paths)
+    for workload in template.workloads():
+        taken, container = settings(workload), workload.container
+        scheme = {} if taken["tls_certificate"] is None else {"scheme": "HTTPS"}
+        for kind, path in (("startup", "/live"), ("liveness", "/live"), ("readiness", "/ready")):
+            probe = container[f"{kind}Probe"]
+            if taken["tls_client_ca"] is None:
+                assert probe["httpGet"] == {"path": path, "port": "http", **scheme}
+                assert not probe.keys() & {"tcpSocket", "exec"}
+                continue
+            # The kubelet has no certificate to show.
+            assert "httpGet" not in probe
+            if kind == "readiness":
+                *command, file = probe["exec"]["command"]
+                assert command == ["python", "-m", "serving.cluster.host_check"]
+                assert file == "/etc/sharded-infer/hosts/hosts.toml"
+            else:
+                assert probe["tcpSocket"] == {"port": "http"}
+
+
+@every_template
+def test_what_is_written_and_read_is_mounted(template: Template, settings: Settings) -> None:
+    for workload in template.workloads():
+        taken, container = settings(workload), workload.container
+        claims = workload.spec.get("volumeClaimTemplates", [])
+        sizes = {
+            one["metadata"]["name"]: one["spec"]["resources"]["requests"]["storage"]
+            for one in claims
+        }
+        volumes = {one["name"]: one for one in workload.pod["volumes"]}
+        mounted = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+        assert sorted(mounted.values()) == sorted([*volumes, *sizes])
+        assert "/tmp" in mounted  # noqa: S108 - of a pod
+        files = [value for value in taken.values() if str(value).startswith("/etc/")]
+        assert files and {str(Path(file).parent) for file in files} <= set(mounted)
+        cache = mounted[workload.variables[CACHE_VARIABLE]]
+        size = sizes.get(cache) or volumes[cache]["emptyDir"]["sizeLimit"]
+        held = parse_size(workload.variables[CACHE_SIZE_VARIABLE], "cache")
+        assert held < parse_size(f"{size}B", "volume")
+
+
+@every_template
+def test_pods_run_as_the_image_does(template: Template) -> None:
     user, _, group = values("runtime", "USER")[-1].partition(":")
-    security = pod["securityContext"]
-    assert (security["runAsUser"], security["runAsGroup"]) == (int(user), int(group))
-    assert container["securityContext"]["readOnlyRootFilesystem"]
-    assert not pod["enableServiceLinks"]
+    for workload in template.workloads():
+        security, container = workload.pod["securityContext"], workload.container
+        assert (security["runAsUser"], security["runAsGroup"]) == (int(user), int(group))
+        assert security["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
+        assert not workload.pod["enableServiceLinks"]
+        assert container["resources"]["requests"] == container["resources"]["limits"]
 
 
-def test_the_page_says_the_times_of_the_manifest(
-    pod: dict[str, Any], settings: dict[str, Any]
+@pytest.mark.parametrize("template", NAMES[:1], indirect=True)
+def test_a_server_runs_no_more_batches_than_its_pod_has_processors(
+    template: Template, settings: Settings
 ) -> None:
+    (workload,) = template.workloads()
+    taken = settings(workload)
+    assert taken["follow"] == "labels:stable"
+    cores = int(workload.container["resources"]["limits"]["cpu"])
+    assert taken["workers"] * taken["slots"] == cores
+
+
+@pytest.mark.parametrize("template", NAMES[:1], indirect=True)
+def test_the_page_says_the_times_of_the_server(template: Template, settings: Settings) -> None:
     page = " ".join(PAGE.read_text().split())
-    assert f"grace of {float(settings['grace_seconds']):g}" in page
-    beyond = pod["terminationGracePeriodSeconds"] - sum(
-        float(settings[name]) for name in ("grace_seconds", "drain_seconds")
+    (workload,) = template.workloads()
+    taken = settings(workload)
+    assert f"grace of {taken['grace_seconds']:g}" in page
+    beyond = workload.pod["terminationGracePeriodSeconds"] - (
+        taken["grace_seconds"] + taken["drain_seconds"]
     )
     assert f"is the sum and {beyond:g}" in page
+
+
+@every_cluster
+def test_each_host_of_the_plan_is_a_set_whose_ordinals_are_its_replicas(
+    template: Template, settings: Settings, tmp_path: Path
+) -> None:
+    file = tmp_path / "hosts.toml"
+    file.write_text(template.hosts_file())
+    expected = {}
+    for workload in template.workloads():
+        if workload.kind == "Deployment":
+            assert settings(workload)["topology"] == "three"
+            continue
+        number = workload.labels["host"]
+        assert f"--host-number={number}" in workload.words
+        assert settings(workload)["topology"] == "three"
+        assert workload.spec["updateStrategy"] == {"type": "RollingUpdate"}
+        port = workload.ports["lookups"]
+        expected[int(number)] = tuple(
+            f"{workload.name}-{ordinal}.{workload.spec['serviceName']}:{port}"
+            for ordinal in range(workload.spec["replicas"])
+        )
+    assert read_hosts(file).hosts == expected
+    front = template.workload("ranker-front")
+    assert "--shard-hosts=/etc/sharded-infer/hosts/hosts.toml" in front.words
+
+
+@every_cluster
+def test_replicas_lie_on_different_nodes_and_one_at_a_time_is_disturbed(
+    template: Template,
+) -> None:
+    for workload in template.workloads():
+        budget = template.of("PodDisruptionBudget")[workload.name]["spec"]
+        assert budget["maxUnavailable"] == 1
+        assert budget["selector"]["matchLabels"] == workload.labels
+        (spread,) = workload.pod["topologySpreadConstraints"]
+        assert spread["labelSelector"]["matchLabels"] == workload.labels
+        rules = workload.pod["affinity"]["podAntiAffinity"]
+        if workload.kind == "StatefulSet":
+            (rule,) = rules["requiredDuringSchedulingIgnoredDuringExecution"]
+        else:
+            (weighted,) = rules["preferredDuringSchedulingIgnoredDuringExecution"]
+            rule = weighted["podAffinityTerm"]
+        assert rule["topologyKey"] == "kubernetes.io/hostname"
+        assert rule["labelSelector"]["matchLabels"] == workload.labels
+
+
+@NEEDS_KUBECTL
+def test_hosts_have_sizes_of_their_own(cluster: Template) -> None:
+    sizes = {}
+    for name in ("ranker-host-1", "ranker-host-2"):
+        (claim,) = cluster.workload(name).spec["volumeClaimTemplates"]
+        sizes[name] = claim["spec"]["resources"]["requests"]["storage"]
+    assert sizes == {"ranker-host-1": "400G", "ranker-host-2": "100G"}
+
+
+@NEEDS_KUBECTL
+@pytest.mark.parametrize("name", ["server", "cluster"])
+def test_the_secret_is_made_with_the_files_that_pods_read(
+    name: str, rendered: Callable[[str], Template], settings: Settings
+) -> None:
+    head = (TEMPLATES / name / "kustomization.yaml").read_text()
+    (told,) = re.findall(r"^#     kubectl create secret generic (.+)$", head, re.MULTILINE)
+    assert f"kubectl create secret generic {told}" in PAGE.read_text()
+    secret, *files = told.split()
+    found = rendered(name)
+    named = {settings(one)["tokens_file"] for one in found.workloads()}
+    if name == "cluster":
+        named |= set(re.findall(r'^token_file = "(.+)"$', found.hosts_file(), re.MULTILINE))
+    assert {f"--from-file={Path(file).name}" for file in named} == set(files)
+    for one in found.workloads():
+        secrets = [volume["secret"] for volume in one.pod["volumes"] if "secret" in volume]
+        assert [volume["secretName"] for volume in secrets] == [secret]
+
+
+@NEEDS_KUBECTL
+def test_what_the_page_changes_holds(changed: Template, settings: Settings, tmp_path: Path) -> None:
+    for workload in changed.workloads():
+        assert workload.container["image"] == "registry.example/infer:gpu"
+        assert workload.pod["serviceAccountName"] == "reader"
+        taken, claims = settings(workload), workload.spec.get("volumeClaimTemplates", [])
+        assert [claim["spec"]["storageClassName"] for claim in claims] == ["fast"] * len(claims)
+        assert (taken["tls_client_ca"] is None) == (workload.kind == "Deployment")
+    file = tmp_path / "hosts.toml"
+    file.write_text(changed.hosts_file())
+    tls = read_hosts(file).tls
+    assert tls is not None
+    folder = "/etc/sharded-infer/files"
+    assert [tls.ca, tls.certificate, tls.key] == [
+        f"{folder}/{name}" for name in ("ca.pem", "front.pem", "front.key")
+    ]

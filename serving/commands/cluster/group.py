@@ -30,11 +30,6 @@ CLUSTER_COMMANDS = (
         "serving.commands.cluster.cluster_publish:cluster_publish_command",
         "Publish a model in parts, which machines of Ray make.",
     ),
-    CommandEntry(
-        "manifest",
-        "serving.commands.cluster.cluster_manifest:cluster_manifest_command",
-        "Write the processes of a cluster as objects of Kubernetes.",
-    ),
 )
 
 cluster_app = typer.Typer(

@@ -32,7 +32,7 @@ def test_the_smallest_file_says_the_rest_by_defaults(tmp_path: Path) -> None:
     cluster = read_cluster(written(tmp_path, SMALL))
     assert (cluster.fronts.count, cluster.fronts.memory) == (1, 20 * 10**9)
     assert (cluster.hosts[1].replicas, cluster.hosts[1].memory) == (1, 200 * 10**9)
-    assert (cluster.models, cluster.topology, cluster.lookups.files) == ((), None, ())
+    assert (cluster.models, cluster.topology, cluster.lookups.token_file) == ((), None, None)
 
 
 @pytest.mark.parametrize(
