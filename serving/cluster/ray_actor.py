@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import ray
 from ray.actor import ActorHandle
@@ -32,7 +33,7 @@ class TaskState:
     is_moved: bool
 
 
-def tasks_of(cluster: ClusterFile, folder: str) -> list[Task]:
+def tasks_of(cluster: ClusterFile, folder: Path) -> list[Task]:
     """All processes: shard hosts first, one replica of each host after another.
 
     Args:

@@ -74,7 +74,7 @@ class RayCluster:
             InputError: Ray does not answer at the address.
         """
         self._cluster = cluster
-        self._tasks = tasks_of(cluster, str(folder.resolve()))
+        self._tasks = tasks_of(cluster, folder.resolve())
         connect(cluster.ray.address, "ray.address", cluster.name)
 
     def close(self) -> None:

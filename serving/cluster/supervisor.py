@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.cluster.cluster_file import FRONT_SETTINGS, ClusterFile
+from serving.cluster.command_lines import front_command, hosts_text, shard_host_command
 from serving.cluster.managed_process import ManagedProcess, ProcessState
 from serving.cluster.probes import front_probe, shard_host_probe
-from serving.cluster.process_words import front_words, hosts_text, shard_host_words
 
 _log = logging.getLogger("sharded_infer")
 _LOOK_SECONDS = 1.0
@@ -32,17 +32,13 @@ class Task:
     cluster: ClusterFile
     host: int | None
     replica: int
-    folder: str
+    folder: Path
 
     @property
     def name(self) -> str:
         """In messages, and of its actor."""
         role = "front" if self.host is None else f"host-{self.host}"
         return f"{role}-{self.replica}"
-
-    def place(self, file: str) -> str:
-        """Where a file that `cluster.toml` names lies."""
-        return str(Path(self.folder, file))
 
 
 class Supervisor:
@@ -83,36 +79,19 @@ class Supervisor:
         self._folder.rmdir()
 
     def _shard_host(self, number: int) -> ManagedProcess:
-        section, task = self._task.cluster.shard_hosts, self._task
-        words = shard_host_words(
-            task.cluster,
-            number,
-            host=self._node,
-            port=section.port or 0,
-            http_port=section.http_port or 0,
-            place=task.place,
-        )
+        cluster, folder = self._task.cluster, self._task.folder
+        words = shard_host_command(cluster, number, folder, self._node)
         # It is asked as a front asks it.
         file = self._folder / _HOSTS_FILE
-        file.write_text(hosts_text(task.cluster, {number: [self._node]}, task.place))
-        probe = shard_host_probe(file)
-        words += _slots(section.settings, task.cluster.hosts[number].cpus)
-        return ManagedProcess([*words, "--json"], probe, drain_seconds=_drain(section.settings))
+        file.write_text(hosts_text(cluster, folder, {number: [self._node]}))
+        drain = _drain(cluster.shard_hosts.settings)
+        return ManagedProcess(words, shard_host_probe(file), drain_seconds=drain)
 
     def _front(self, file: Path) -> ManagedProcess:
-        section, task = self._task.cluster.fronts, self._task
-        words = front_words(
-            task.cluster,
-            host=self._node,
-            port=section.port or 0,
-            http_port=section.http_port or 0,
-            hosts_file=str(file),
-            place=task.place,
-        )
-        words += _slots(section.settings, section.cpus)
-        return ManagedProcess(
-            [*words, "--json"], front_probe, drain_seconds=_drain(section.settings)
-        )
+        cluster, folder = self._task.cluster, self._task.folder
+        words = front_command(cluster, file, folder, self._node)
+        drain = _drain(cluster.fronts.settings)
+        return ManagedProcess(words, front_probe, drain_seconds=drain)
 
     def _follow(self) -> None:
         """Writes the hosts file whenever an address has changed."""
@@ -129,7 +108,7 @@ class Supervisor:
             if found == self._known or found.keys() != self._task.cluster.hosts.keys():
                 continue
             new = file.with_suffix(".new")
-            new.write_text(hosts_text(self._task.cluster, found, self._task.place))
+            new.write_text(hosts_text(self._task.cluster, self._task.folder, found))
             # A front never reads half of it.
             new.replace(file)
             self._known = found
@@ -140,10 +119,3 @@ class Supervisor:
 def _drain(settings: Mapping[str, float]) -> float:
     names = ("drain_seconds", "grace_seconds")
     return sum(float(settings.get(name, FRONT_SETTINGS[name].default)) for name in names)
-
-
-def _slots(settings: Mapping[str, int], cpus: float) -> list[str]:
-    """As many batches at once as it has processors: Ray counts these, and bounds nothing."""
-    if "slots" in settings:
-        return []
-    return [f"--slots={max(1, int(cpus) // settings.get('workers', 1))}"]

@@ -13,7 +13,7 @@ from ray.util import get_node_ip_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from serving.cluster.capacity import Wanted, misfit
-from serving.cluster.parts.part_board import PartBoard, PartState
+from serving.cluster.parts.part_status import PartStatus, PartStatusActor
 from serving.cluster.ray_connection import connect, free_in_all, whole_rooms
 from sharded_infer.errors import CapacityError, ShardedInferError
 from sharded_infer.progress import ENCODING, Progress
@@ -53,7 +53,7 @@ class PartRun:
     """A part that is stored.
 
     Attributes:
-        node: see `PartState`.
+        node: see `PartStatus`.
         starts: how often it was started.
     """
 
@@ -99,7 +99,7 @@ class RayParts:
         """
         # It is lost with this process alone.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        board = ray.remote(PartBoard).options(num_cpus=0, scheduling_strategy=here).remote()
+        board = ray.remote(PartStatusActor).options(num_cpus=0, scheduling_strategy=here).remote()
         task = ray.remote(publish_part_task).options(
             num_cpus=self._needs.cpus,
             memory=self._needs.memory,
@@ -114,10 +114,10 @@ class RayParts:
         try:
             while True:
                 done, _ = ray.wait(list(waiting), num_returns=1, timeout=_LOOK_SECONDS)
-                states: Mapping[int, PartState] = ray.get(board.read.remote())
+                statuses: Mapping[int, PartStatus] = ray.get(board.read.remote())
                 for one in done:
                     part = waiting.pop(one)
-                    where = _where(f"part {part}/{parts}", states.get(part))
+                    where = _where(f"part {part}/{parts}", statuses.get(part))
                     outcome = self._outcome(one, where, starts[part])
                     if outcome is None:
                         starts[part] += 1
@@ -125,16 +125,16 @@ class RayParts:
                     else:
                         made[part] = outcome
                 encoded = sum(one.fp32_bytes for one in made.values())
-                encoded += sum(state.done for part, state in states.items() if part not in made)
+                encoded += sum(status.done for part, status in statuses.items() if part not in made)
                 progress(f"{ENCODING} {parts} parts", encoded, fp32_bytes)
                 if not waiting:
                     break
-                if not states and monotonic() > late:
+                if not statuses and monotonic() > late:
                     _log.warning("no part has begun yet: %s", free_in_all())
                     late = float("inf")
         finally:
             _end(list(waiting))
-        return [PartRun(made[part], states[part].node, starts[part]) for part in sorted(made)]
+        return [PartRun(made[part], statuses[part].node, starts[part]) for part in sorted(made)]
 
     def _outcome(self, task: Any, where: str, starts: int) -> "PublishedPart | None":
         """The part; None: its process was lost, and it may be started again."""
@@ -157,8 +157,8 @@ class RayParts:
         return made
 
 
-def _where(name: str, state: PartState | None) -> str:
-    return name if state is None else f"{name} on node {state.node}"
+def _where(name: str, status: PartStatus | None) -> str:
+    return name if status is None else f"{name} on node {status.node}"
 
 
 def publish_part_task(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class PartState:
+class PartStatus:
     """A part that Ray has started.
 
     Attributes:
@@ -17,20 +17,20 @@ class PartState:
     done: int
 
 
-class PartBoard:
+class PartStatusActor:
     """An actor: parts write, the command reads."""
 
     def __init__(self) -> None:
-        self._states: dict[int, PartState] = {}
+        self._statuses: dict[int, PartStatus] = {}
 
     def begin(self, part: int, node: str) -> None:
         """A part is started, the first time or again."""
-        self._states[part] = PartState(node, 0)
+        self._statuses[part] = PartStatus(node, 0)
 
     def say(self, part: int, done: int) -> None:
         """How far a part is."""
-        self._states[part] = replace(self._states[part], done=done)
+        self._statuses[part] = replace(self._statuses[part], done=done)
 
-    def read(self) -> Mapping[int, PartState]:
+    def read(self) -> Mapping[int, PartStatus]:
         """What is known of each part that was started."""
-        return dict(self._states)
+        return dict(self._statuses)

@@ -1,0 +1,103 @@
+"""The command lines of a cluster's processes, and the hosts file that its fronts read."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from serving.cluster.cluster_file import (
+    FRONT_SETTINGS,
+    ClusterFile,
+    FrontsSection,
+    ShardHostsSection,
+)
+from serving.config.setting import DeclaredSetting, flag_of
+from serving.config.shard_host_settings import SHARD_HOST_SETTINGS
+from sharded_infer.files.toml_file import toml_text
+
+
+def shard_host_command(cluster: ClusterFile, number: int, folder: Path, address: str) -> list[str]:
+    """The command line of a replica of a host, from `serve-shards` on.
+
+    Args:
+        number: the host's in the plan.
+        folder: of `cluster.toml`.
+        address: to listen on.
+    """
+    section = cluster.shard_hosts
+    return [
+        "serve-shards",
+        f"--host-number={number}",
+        *_common(cluster, section, folder, address),
+        *_settings(SHARD_HOST_SETTINGS, section.settings, cluster.hosts[number].cpus),
+    ]
+
+
+def front_command(cluster: ClusterFile, hosts_file: Path, folder: Path, address: str) -> list[str]:
+    """The command line of a front, from `serve` on."""
+    section = cluster.fronts
+    return [
+        "serve",
+        f"--shard-hosts={hosts_file}",
+        *_common(cluster, section, folder, address),
+        *_settings(FRONT_SETTINGS, section.settings, section.cpus),
+    ]
+
+
+def hosts_text(cluster: ClusterFile, folder: Path, addresses: Mapping[int, Sequence[str]]) -> str:
+    """The hosts file.
+
+    Args:
+        addresses: of each host's replicas.
+    """
+    lookups = cluster.lookups
+    values: dict[str, Any] = {"timeout_ms": lookups.timeout_ms}
+    if lookups.token_file is not None:
+        values["token_file"] = str(folder / lookups.token_file)
+    if (tls := lookups.tls) is not None:
+        named = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
+        values["tls"] = {name: str(folder / file) for name, file in named.items() if file}
+    values["hosts"] = {
+        str(number): listed[0] if len(listed) == 1 else list(listed)
+        for number, listed in sorted(addresses.items())
+    }
+    return toml_text(values)
+
+
+def _common(
+    cluster: ClusterFile, section: FrontsSection | ShardHostsSection, folder: Path, address: str
+) -> list[str]:
+    repository, security = cluster.repository, section.security
+    if "://" not in repository:
+        repository = str(folder / repository)
+    words = [
+        f"--repository={repository}",
+        f"--host={address}",
+        f"--port={section.port or 0}",
+        f"--http-port={section.http_port or 0}",
+        "--json",
+    ]
+    words += [f"--model={model}" for model in cluster.models]
+    if cluster.topology is not None:
+        words.append(f"--topology={cluster.topology}")
+    words += [f"{flag_of(name)}={folder / file}" for name, file in security.files.items()]
+    if security.insecure:
+        words.append("--insecure")
+    return words
+
+
+def _settings(
+    declared: Mapping[str, DeclaredSetting], settings: Mapping[str, Any], cpus: float
+) -> list[str]:
+    words = []
+    for name, value in settings.items():
+        flag = declared[name].flag
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag.removeprefix('--')}")
+        elif isinstance(value, list):
+            words += [f"{flag}={one}" for one in value]
+        else:
+            words.append(f"{flag}={value}")
+    if "slots" not in settings:
+        # As many batches at once as it has processors: Ray counts these, and bounds nothing.
+        words.append(f"--slots={max(1, int(cpus) // settings.get('workers', 1))}")
+    return words
