@@ -36,12 +36,10 @@ def are_inside(bags: Bags, rows: Tensor) -> bool:
         rows: int64 `[F]`, rows of each feature's table.
 
     Returns:
-        False also where the check was not compiled, or the arrays are not contiguous.
+        False also where the arrays are not contiguous.
     """
     tensors = bags.values, bags.lengths, rows
-    if _LIBRARY is None or not all(
-        tensor.is_contiguous() and tensor.device.type == "cpu" for tensor in tensors
-    ):
+    if not all(tensor.is_contiguous() and tensor.device.type == "cpu" for tensor in tensors):
         return False
     addresses = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
     sizes = [ctypes.c_int64(size) for size in (*bags.lengths.shape, len(bags.values))]

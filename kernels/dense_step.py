@@ -47,14 +47,13 @@ class DenseStepFields(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL | None:
+def _load() -> ctypes.CDLL:
     library = load_library("kernels")
-    if library is not None:
-        library.sharded_infer_dense_step.restype = None
-        library.sharded_infer_dense_step.argtypes = (
-            ctypes.c_int32,
-            ctypes.POINTER(DenseStepFields),
-        )
+    library.sharded_infer_dense_step.restype = None
+    library.sharded_infer_dense_step.argtypes = (
+        ctypes.c_int32,
+        ctypes.POINTER(DenseStepFields),
+    )
     return library
 
 
@@ -236,8 +235,6 @@ def poison_of(values: Tensor) -> Tensor:
 
 
 def _run(instruction_set: InstructionSet, step: DenseStepFields) -> None:
-    if _LIBRARY is None:
-        raise InputError("the package was built without a compiler")
     _LIBRARY.sharded_infer_dense_step(instruction_set, step)
 
 

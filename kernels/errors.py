@@ -17,5 +17,9 @@ class RowReadError(ShardedInferError):
     """Rows that are not in memory, and that a file did not give in time or cannot give."""
 
 
+class CompiledCodeError(ShardedInferError):
+    """The installation lacks compiled code."""
+
+
 class InternalError(ShardedInferError, RuntimeError):
     """A broken invariant: a bug of this project, never the caller's fault."""

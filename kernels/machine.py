@@ -209,7 +209,5 @@ def chosen_set(
 @cache
 def _features() -> Feature:
     library = load_library("kernels")
-    if library is None:
-        return Feature(0)
     library.sharded_infer_features.restype = ctypes.c_uint32
     return Feature(library.sharded_infer_features())

@@ -19,9 +19,8 @@ from kernels.errors import LostMemoryError
 from kernels.native_library import load_library
 
 _LIBRARY = load_library("kernels")
-if _LIBRARY is not None:
-    _LIBRARY.sharded_infer_guard.argtypes = (ctypes.c_void_p, ctypes.c_int64)
-    _LIBRARY.sharded_infer_mark_of.restype = ctypes.POINTER(ctypes.c_int32)
+_LIBRARY.sharded_infer_guard.argtypes = (ctypes.c_void_p, ctypes.c_int64)
+_LIBRARY.sharded_infer_mark_of.restype = ctypes.POINTER(ctypes.c_int32)
 
 
 class Watch(NamedTuple):
@@ -91,9 +90,7 @@ class MappedFile:
 
 
 def _marked(mapping: memoryview) -> ctypes.c_int32:
-    """Address of the flag for lost pages. Without compiled code, lost pages end the process."""
-    if _LIBRARY is None:
-        return ctypes.c_int32(0)
+    """Address of the flag for lost pages."""
     address = np.frombuffer(mapping, np.uint8).ctypes.data
     place = _LIBRARY.sharded_infer_guard(address, len(mapping))
     if place < 0:

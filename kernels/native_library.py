@@ -1,13 +1,16 @@
 """Finds and loads compiled libraries.
 
 Compiled libraries lie beside their package's modules and are called through ctypes, which releases
-the GIL. Without a compiler a package is built without them.
+the GIL.
 """
 
 import ctypes
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from kernels.errors import CompiledCodeError
 
 if TYPE_CHECKING:
     # Every command asks which libraries were built, and NumPy takes 60 ms to import.
@@ -26,10 +29,24 @@ def library_path(package: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def load_library(package: str) -> ctypes.CDLL | None:
-    """The compiled library of a package; None if it was not built."""
+def load_library(package: str) -> ctypes.CDLL:
+    """The compiled library of a package.
+
+    Raises:
+        CompiledCodeError: it was not built.
+    """
     path = library_path(package)
-    return None if path is None else ctypes.CDLL(str(path))
+    if path is None:
+        raise CompiledCodeError(missing_text((package,)))
+    return ctypes.CDLL(str(path))
+
+
+def missing_text(packages: Sequence[str]) -> str:
+    """Text for people about packages without their libraries: what to install."""
+    return (
+        f"installed without compiled code ({', '.join(packages)}): install a wheel of "
+        "sharded-infer, or a C++ compiler (g++ or clang++) and then sharded-infer again"
+    )
 
 
 def keeping_gil(library: ctypes.CDLL) -> ctypes.PyDLL:

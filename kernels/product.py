@@ -67,11 +67,10 @@ class _Product(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL | None:
+def _load() -> ctypes.CDLL:
     library = load_library("kernels")
-    if library is not None:
-        library.sharded_infer_product.restype = None
-        library.sharded_infer_product.argtypes = (ctypes.c_int32, ctypes.POINTER(_Product))
+    library.sharded_infer_product.restype = None
+    library.sharded_infer_product.argtypes = (ctypes.c_int32, ctypes.POINTER(_Product))
     return library
 
 
@@ -80,8 +79,6 @@ _LIBRARY = _load()
 
 def product_dtypes(here: Machine | None = None) -> frozenset[torch.dtype]:
     """Dtypes of weights whose products are compiled for a machine; None: this one."""
-    if _LIBRARY is None:
-        return frozenset()
     here = here or machine()
     return frozenset(dtype for dtype in _FACTORS if product_set(dtype, here) is not None)
 
@@ -259,8 +256,6 @@ class Product:
             self.relu,
             step,
         )
-        if _LIBRARY is None:
-            raise InputError("the package was built without a compiler")
         _LIBRARY.sharded_infer_product(self.weight.instruction_set, call)
         return made
 

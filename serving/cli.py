@@ -8,7 +8,7 @@ import typer
 
 from serving.commands.console import ERRORS, OUT
 from serving.commands.lazy_group import CommandEntry, lazy_group
-from serving.host.installation import installation_text
+from serving.host.installation import check_compiled, installation_text
 from sharded_infer.errors import ShardedInferError
 
 COMMANDS = (
@@ -119,6 +119,7 @@ def _options(
     ] = False,
 ) -> None:
     """What stands before a command."""
+    check_compiled()
 
 
 def main() -> None:

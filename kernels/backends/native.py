@@ -64,11 +64,10 @@ class _Lookup(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL | None:
+def _load() -> ctypes.CDLL:
     library = load_library("kernels")
-    if library is not None:
-        library.sharded_infer_lookup.restype = None
-        library.sharded_infer_lookup.argtypes = (ctypes.c_int32, ctypes.POINTER(_Lookup))
+    library.sharded_infer_lookup.restype = None
+    library.sharded_infer_lookup.argtypes = (ctypes.c_int32, ctypes.POINTER(_Lookup))
     return library
 
 
@@ -99,8 +98,8 @@ class NativeBackend:
             InputError: the kernel was not compiled, or the machine lacks the instruction set.
         """
         reason = self.refusal(tables)
-        if reason is not None or _LIBRARY is None:
-            raise InputError(reason or "the native kernel is not there")
+        if reason is not None:
+            raise InputError(reason)
         available = lookup_instruction_sets()
         if instruction_set is not None and instruction_set not in available:
             raise InputError(
@@ -121,7 +120,7 @@ class NativeBackend:
         """Why this backend cannot look up these tables, or None when it can."""
         if tables.memory.device.type != "cpu":
             return f"native reads host memory, the tables are on {tables.memory.device}"
-        return None if _LIBRARY is not None else "the package was built without a compiler"
+        return None
 
     def pool(
         self, bags: Bags, out: Tensor | None = None, places: NDArray[np.uint64] | None = None
@@ -186,8 +185,6 @@ class KernelForCompiledCode(NamedTuple):
 
 def kernel_for_compiled_code() -> KernelForCompiledCode | None:
     """The kernel of this machine's fastest instruction set; None if it was not built."""
-    if _LIBRARY is None:
-        return None
     address = ctypes.cast(_LIBRARY.sharded_infer_lookup, ctypes.c_void_p).value
     if address is None:
         return None
@@ -207,8 +204,6 @@ def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
     Raises:
         InputError: the kernel was not compiled, or a tensor has another dtype or shape.
     """
-    if _LIBRARY is None:
-        raise InputError("the package was built without a compiler")
     if rows.dtype != torch.uint8 or rows.dim() != 2 or not rows.is_contiguous():
         raise InputError(f"rows: expected uint8 [n, row_bytes], got {rows.dtype}")
     if ids.dtype != torch.int64 or ids.dim() != 1 or not ids.is_contiguous():

@@ -1,7 +1,6 @@
 """An index of raw ids: for each 64-bit id the row of its table, from one cache line for most ids.
 
-It is read in place, from a mapped file. Unknown ids cost what known ones do. Without compiled code
-NumPy searches it, tens of times as slowly.
+It is read in place, from a mapped file. Unknown ids cost what known ones do.
 """
 
 import ctypes
@@ -21,7 +20,6 @@ from kernels.ids.index_layout import (
     hashes_of,
     homes_of,
     read_header,
-    rows_of,
 )
 from kernels.native_library import load_library
 
@@ -39,13 +37,12 @@ class IndexFields(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL | None:
+def _load() -> ctypes.CDLL:
     library = load_library("kernels")
-    if library is not None:
-        library.sharded_infer_rows_of_ids.restype = None
-        library.sharded_infer_rows_of_ids.argtypes = (
-            *(ctypes.POINTER(IndexFields), ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
-        )
+    library.sharded_infer_rows_of_ids.restype = None
+    library.sharded_infer_rows_of_ids.argtypes = (
+        *(ctypes.POINTER(IndexFields), ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
+    )
     return library
 
 
@@ -106,8 +103,6 @@ class IdIndex:
         if ids.dtype != np.int64 or ids.ndim != 1:
             raise InputError(f"ids: expected int64 [N], got {ids.dtype} {list(ids.shape)}")
         ids = np.ascontiguousarray(ids)
-        if _LIBRARY is None:
-            return rows_of(self._buckets, self._layout, ids.view(np.uint64))
         rows = np.empty(len(ids), np.int64)
         _LIBRARY.sharded_infer_rows_of_ids(
             self._fields, ids.ctypes.data, len(ids), rows.ctypes.data

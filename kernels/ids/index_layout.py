@@ -117,29 +117,3 @@ def filter_bits(hashes: NDArray[np.uint64]) -> NDArray[np.uint32]:
     """The bit of each hash in a filter."""
     places = ((hashes & np.uint64(255)) * np.uint64(24)) >> np.uint64(8)
     return np.uint32(256) << places.astype(np.uint32)
-
-
-def rows_of(
-    buckets: NDArray[np.void], layout: IndexLayout, keys: NDArray[np.uint64]
-) -> NDArray[np.int64]:
-    """The row of each key, -1 for unknown ones.
-
-    Args:
-        buckets: of dtype `BUCKET`, all.
-    """
-    hashes = hashes_of(keys, layout.seed)
-    places, bits = homes_of(hashes, layout.home_buckets), filter_bits(hashes)
-    rows = np.full(len(keys), -1, np.int64)
-    going = np.arange(len(keys))
-    for _ in range(MOST_STEPS + 1):
-        here = buckets[places[going]]
-        used = (here["last"] & np.uint32(7))[:, None] > np.arange(SLOTS)
-        same = (here["keys"] == keys[going, None]) & used
-        found, slot = same.any(1), same.argmax(1)
-        of_slot = here["rows"][np.arange(len(going)), slot].astype(np.int64)
-        rows[going[found]] = np.where(of_slot < layout.table_rows, of_slot, -1)[found]
-        going = going[~found & ((here["last"] & bits[going]) != 0)]
-        if not len(going):
-            break
-        places[going] += 1
-    return rows

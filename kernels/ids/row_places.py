@@ -78,13 +78,12 @@ def write_places(order: NDArray[np.uint32]) -> NDArray[np.uint8]:
     return file
 
 
-def _load() -> ctypes.CDLL | None:
+def _load() -> ctypes.CDLL:
     library = load_library("kernels")
-    if library is not None:
-        pointer, number = ctypes.c_void_p, ctypes.c_uint64
-        arguments = (pointer, number, number, pointer, ctypes.c_int64)
-        library.sharded_infer_placed_rows.argtypes = arguments
-        library.sharded_infer_placed_rows.restype = ctypes.c_int32
+    pointer, number = ctypes.c_void_p, ctypes.c_uint64
+    arguments = (pointer, number, number, pointer, ctypes.c_int64)
+    library.sharded_infer_placed_rows.argtypes = arguments
+    library.sharded_infer_placed_rows.restype = ctypes.c_int32
     return library
 
 
@@ -132,7 +131,7 @@ class RowPlaces:
             InputError: a row is outside the table, because its place was overwritten.
         """
         rows = np.array(ids)
-        if _LIBRARY is not None and _LIBRARY.sharded_infer_placed_rows(
+        if _LIBRARY.sharded_infer_placed_rows(
             self.blocks.ctypes.data, self.count, self.table_rows, rows.ctypes.data, len(rows)
         ):
             return rows

@@ -54,13 +54,12 @@ class AttentionFields(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL | None:
+def _load() -> ctypes.CDLL:
     library = load_library("kernels")
-    if library is not None:
-        call, space = library.sharded_infer_attention, library.sharded_infer_attention_space
-        call.restype, space.restype = None, ctypes.c_int64
-        call.argtypes = (ctypes.c_int32, ctypes.POINTER(AttentionFields))
-        space.argtypes = (ctypes.POINTER(AttentionFields),)
+    call, space = library.sharded_infer_attention, library.sharded_infer_attention_space
+    call.restype, space.restype = None, ctypes.c_int64
+    call.argtypes = (ctypes.c_int32, ctypes.POINTER(AttentionFields))
+    space.argtypes = (ctypes.POINTER(AttentionFields),)
     return library
 
 
@@ -226,9 +225,9 @@ class Attention:
             self.weights,
             self.causal,
         )
-        space = torch.empty(_LIBRARY.sharded_infer_attention_space(call))  # type: ignore[union-attr]
+        space = torch.empty(_LIBRARY.sharded_infer_attention_space(call))
         call.space = space.data_ptr()
-        _LIBRARY.sharded_infer_attention(self._set, call)  # type: ignore[union-attr]
+        _LIBRARY.sharded_infer_attention(self._set, call)
         return out
 
     def fields(self, heads: int, width: int, value_width: int) -> AttentionFields:

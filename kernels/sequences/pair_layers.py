@@ -80,13 +80,12 @@ class _PairLayers(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL | None:
+def _load() -> ctypes.CDLL:
     library = load_library("kernels")
-    if library is not None:
-        call, space = library.sharded_infer_pair_layers, library.sharded_infer_pair_layers_space
-        call.restype, space.restype = None, ctypes.c_int64
-        call.argtypes = (ctypes.c_int32, ctypes.POINTER(_PairLayers))
-        space.argtypes = (ctypes.POINTER(_PairLayers),)
+    call, space = library.sharded_infer_pair_layers, library.sharded_infer_pair_layers_space
+    call.restype, space.restype = None, ctypes.c_int64
+    call.argtypes = (ctypes.c_int32, ctypes.POINTER(_PairLayers))
+    space.argtypes = (ctypes.POINTER(_PairLayers),)
     return library
 
 
@@ -146,7 +145,7 @@ class PairLayers:
             by_position = _like(by_position, (length, outputs), "by_position")
         if by_candidate is not None:
             by_candidate = _like(by_candidate, (count, outputs), "by_candidate")
-        if self._set is None or _LIBRARY is None:
+        if self._set is None:
             return self.by_torch(positions, candidates, by_position, by_candidate)
         out = torch.empty(count, length)
         call = _PairLayers(

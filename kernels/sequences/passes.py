@@ -179,12 +179,11 @@ class _Passes(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL | None:
+def _load() -> ctypes.CDLL:
     library = load_library("kernels")
-    if library is not None:
-        call = library.sharded_infer_passes
-        call.restype = ctypes.c_int32
-        call.argtypes = (ctypes.c_int32, ctypes.POINTER(_Passes))
+    call = library.sharded_infer_passes
+    call.restype = ctypes.c_int32
+    call.argtypes = (ctypes.c_int32, ctypes.POINTER(_Passes))
     return library
 
 
@@ -222,7 +221,7 @@ class Passes:
         instruction_set: InstructionSet | None = None,
     ) -> None:
         self._set = chosen_set(_LIBRARY, instruction_set, "passes")
-        if _LIBRARY is None or self._set is None:
+        if self._set is None:
             raise InputError("passes: the package was built without a compiler")
         self._sizes = tuple(one.size() for one in (*inputs, *outputs))
         self._held: list[object] = []
@@ -305,5 +304,5 @@ class Passes:
             *self._fixed,
             *(ctypes.addressof(places), self._given_count, positions, candidates, None),
         )
-        if _LIBRARY.sharded_infer_passes(self._set, call):  # type: ignore[union-attr]
+        if _LIBRARY.sharded_infer_passes(self._set, call):
             raise MemoryError(f"passes: no memory for {positions} positions")

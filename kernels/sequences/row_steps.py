@@ -63,13 +63,12 @@ class _Steps(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL | None:
+def _load() -> ctypes.CDLL:
     library = load_library("kernels")
-    if library is not None:
-        call, columns = library.sharded_infer_row_steps, library.sharded_infer_row_panel_columns
-        call.restype, columns.restype = None, ctypes.c_int64
-        call.argtypes = (ctypes.c_int32, ctypes.POINTER(_Steps))
-        columns.argtypes = (ctypes.c_int32,)
+    call, columns = library.sharded_infer_row_steps, library.sharded_infer_row_panel_columns
+    call.restype, columns.restype = None, ctypes.c_int64
+    call.argtypes = (ctypes.c_int32, ctypes.POINTER(_Steps))
+    columns.argtypes = (ctypes.c_int32,)
     return library
 
 
@@ -130,7 +129,7 @@ class RowSteps:
         self.output_widths = [self.steps[one].width for one in self.outputs]
         self.instruction_set = chosen_set(_LIBRARY, instruction_set, "row steps")
         self.constants: list[Tensor] = []
-        if self.instruction_set is not None and _LIBRARY is not None:
+        if self.instruction_set is not None:
             self._prepare(int(_LIBRARY.sharded_infer_row_panel_columns(self.instruction_set)))
 
     def _prepare(self, panel: int) -> None:
@@ -204,7 +203,7 @@ class RowSteps:
             InputError: an input has another width.
         """
         shape = inputs[0].shape[:-1]
-        is_native = self.instruction_set is not None and _LIBRARY is not None
+        is_native = self.instruction_set is not None
         addresses: list[int] = []
         held = []
         for one, width in zip(inputs, self.widths, strict=True):
@@ -234,7 +233,7 @@ class RowSteps:
             ctypes.addressof(self._fields),
             *(len(self.steps), shape.numel(), _TILE),
         )
-        _LIBRARY.sharded_infer_row_steps(self.instruction_set, call)  # type: ignore[union-attr]
+        _LIBRARY.sharded_infer_row_steps(self.instruction_set, call)
         return tuple(made)
 
     def fields(self) -> tuple[RowsOfPass, object]:

@@ -2,7 +2,6 @@
 
 import ctypes
 
-from kernels.errors import InputError
 from kernels.native_library import load_library
 from kernels.row_overlay import OverlayFields
 
@@ -37,10 +36,8 @@ class MissingRow(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL | None:
+def _load() -> ctypes.CDLL:
     library = load_library("kernels")
-    if library is None:
-        return None
     declared = {
         "open": (_ADDRESS, (ctypes.POINTER(TierSettings),)),
         "close": (None, (_ADDRESS,)),
@@ -86,6 +83,4 @@ def tier_library() -> ctypes.CDLL:
     Raises:
         InputError: there is none.
     """
-    if _LIBRARY is None:
-        raise InputError("the package was built without a compiler: rows cannot lie in tiers")
     return _LIBRARY

@@ -38,15 +38,14 @@ class _Encoding(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL | None:
+def _load() -> ctypes.CDLL:
     library = load_library("quant")
-    if library is not None:
-        library.sharded_infer_encode.restype = ctypes.c_int64
-        library.sharded_infer_encode.argtypes = (
-            ctypes.c_int32,
-            ctypes.POINTER(_Encoding),
-            ctypes.POINTER(ctypes.c_int32),
-        )
+    library.sharded_infer_encode.restype = ctypes.c_int64
+    library.sharded_infer_encode.argtypes = (
+        ctypes.c_int32,
+        ctypes.POINTER(_Encoding),
+        ctypes.POINTER(ctypes.c_int32),
+    )
     return library
 
 
@@ -82,7 +81,7 @@ def encode_native(
     """
     available = encoder_instruction_sets()
     chosen = instruction_set if instruction_set is not None else max(available, default=None)
-    if _LIBRARY is None or chosen is None or chosen not in available:
+    if chosen is None or chosen not in available:
         raise InputError(
             f"the compiled encoder has no {chosen.name.lower() if chosen else 'instruction set'} "
             f"here, only {', '.join(s.name.lower() for s in available) or 'nothing'}"

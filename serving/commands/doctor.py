@@ -18,11 +18,10 @@ from rich.table import Table
 
 from kernels.errors import ShardedInferError
 from kernels.machine import Feature, machine
-from kernels.native_library import load_library
 from serving.commands.console import OUT, print_json
 from serving.commands.options.json_option import JsonOption
 from serving.host.addresses import LAST_PORT
-from serving.host.installation import COMPILED_CODE, missing_code, missing_text
+from serving.host.installation import COMPILED_PACKAGES
 from serving.transport.library import transport_library, transport_refusal
 from sharded_infer.artifacts.file_mapping import HUGE_PAGE_BYTES
 from sharded_infer.engines.device.requirements import missing_for_gpus
@@ -115,9 +114,6 @@ def _fbgemm() -> Finding:
 
 
 def _cpu() -> Finding:
-    if load_library("kernels") is None:
-        detail = f"{platform.machine()}: compiled code reads its features, and was not built"
-        return Finding("cpu", Verdict.NOTE, detail)
     try:
         here = machine()
     except ShardedInferError as error:
@@ -165,9 +161,8 @@ def _products() -> Finding:
 
 
 def _compiled() -> Finding:
-    if missing := missing_code():
-        return Finding("compiled", Verdict.PROBLEM, missing_text(missing))
-    return Finding("compiled", Verdict.OK, ", ".join(code.package for code in COMPILED_CODE))
+    # Without them no command runs.
+    return Finding("compiled", Verdict.OK, ", ".join(COMPILED_PACKAGES))
 
 
 def _http2() -> Finding:
@@ -192,7 +187,7 @@ def _kernels() -> Finding:
     except ShardedInferError as error:
         return Finding("kernels", Verdict.PROBLEM, str(error))
     if not found:
-        detail = "not compiled here: FBGEMM or torch look up in their place"
+        detail = "none for this processor: FBGEMM or torch look up in their place"
         return Finding("kernels", Verdict.NOTE, detail)
     return Finding("kernels", Verdict.OK, f"{found[-1]} of {', '.join(found)}")
 

@@ -5,7 +5,6 @@ from functools import cache
 
 from kernels.native_library import keeping_gil, load_library
 from serving.protocol.native_library import Model
-from sharded_infer.errors import InternalError
 
 # A bit of an integer stands for each output.
 MOST_OUTPUTS = 64
@@ -197,10 +196,7 @@ def held_calls_library() -> ctypes.PyDLL:
     Raises:
         InternalError: the package was built without a compiler.
     """
-    library = load_library("serving")
-    if library is None:
-        raise InternalError("calls are held by compiled code, but it was not built")
-    held = keeping_gil(library)
+    held = keeping_gil(load_library("serving"))
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(held, f"sharded_infer_calls_{name}")
         function.restype, function.argtypes = result, arguments

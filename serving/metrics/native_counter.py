@@ -34,7 +34,7 @@ class AnsweredCells(ctypes.Structure):
 
 def _load() -> ctypes.PyDLL | None:
     library = load_library("serving")
-    if library is None or sys.byteorder != "little":
+    if sys.byteorder != "little":
         return None
     counter = keeping_gil(library)
     integer, address = ctypes.c_int64, ctypes.c_void_p

@@ -19,7 +19,6 @@ from serving.grpc_api.compiled.native_transport import check_transport
 from serving.host.background import lower_priority
 from serving.host.cores import slots_of
 from serving.host.descriptors import allow_most_descriptors
-from serving.host.installation import missing_code, missing_text
 from serving.host.malloc import give_back_freed_memory, keep_freed_memory
 from serving.host.signal_flag import SignalFlag
 from serving.host.table_copies import shared_copies
@@ -96,8 +95,6 @@ def serve(
         _log.warning(
             "this C library cannot keep freed memory mapped: requests may cause page faults"
         )
-    if missing := tuple(code for code in missing_code() if code.serves):
-        _log.warning("%s", missing_text(missing))
     repository = Repository(config.repository, trusted_keys=config.trusted_key)
     models = _first_models(config, repository)
     known = list(dict.fromkeys((*(repository.models() if config.explicit else ()), *models)))

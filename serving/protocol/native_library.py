@@ -124,7 +124,7 @@ def _declare(library: ctypes.CDLL | ctypes.PyDLL) -> None:
 
 def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL] | None:
     library = load_library("serving")
-    if library is None or sys.byteorder != "little":
+    if sys.byteorder != "little":
         return None
     with_gil = keeping_gil(library)
     _declare(library)

@@ -106,11 +106,8 @@ _FUNCTIONS = {
 }
 
 
-def _load() -> ctypes.PyDLL | None:
-    library = load_library("serving")
-    if library is None:
-        return None
-    scheduler = keeping_gil(library)
+def _load() -> ctypes.PyDLL:
+    scheduler = keeping_gil(load_library("serving"))
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(scheduler, f"sharded_infer_{name}")
         function.restype, function.argtypes = result, arguments

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from serving.scheduler.batcher import Batch, Batcher, QueueLimits, Taken
+from serving.scheduler.batcher import Batch, QueueLimits, Taken
 from serving.scheduler.compiled_batcher import CompiledBatcher
-from serving.scheduler.compiled_library import LIBRARY
 from serving.scheduler.compiled_queue import CompiledQueue
-from serving.scheduler.cost_table import CostTable
-from serving.scheduler.request_queue import BatchingPolicy, Request, RequestQueue
+from serving.scheduler.request_queue import BatchingPolicy, Request
 from serving.scheduler.version_queue import VersionQueue
 
 
@@ -83,8 +81,6 @@ class Scheduler(Protocol[Request]):
 
 def new_scheduler(*, slots: int, limits: QueueLimits | None = None) -> Scheduler[Any]:
     """A scheduler for queues of `new_queue`, with all slots free."""
-    if LIBRARY is None:
-        return Batcher(slots=slots, limits=limits)
     return CompiledBatcher(slots=slots, limits=limits)
 
 
@@ -94,6 +90,4 @@ def new_queue(policy: BatchingPolicy, measured: Mapping[int, float]) -> VersionQ
     Args:
         measured: seconds of a batch by its samples, timed at warm-up.
     """
-    if LIBRARY is None:
-        return RequestQueue(policy, CostTable(measured))
     return CompiledQueue(policy, measured)

@@ -15,7 +15,6 @@ from serving.metrics.families.shard_host_families import HOST_LOOKUP_SECONDS
 from serving.protocol.lookups.version_key import VersionKey
 from serving.protocol.readers.native_id_maps import NativeIdMaps
 from serving.shard_host.lookup_counts import LookupCounts
-from sharded_infer.errors import InternalError
 from sharded_infer.lookups.share_lookups import ShareLookups
 
 _NUMBER, _ADDRESS, _SECONDS = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
@@ -66,8 +65,6 @@ class _Share(ctypes.Structure):
 @cache
 def _library() -> ctypes.CDLL:
     library = load_library("serving")
-    if library is None:
-        raise InternalError("the package was built without a compiler")
     declared = {
         "create": (_ADDRESS, (ctypes.POINTER(_SECONDS), _NUMBER)),
         "add": (_ADDRESS, (_ADDRESS, ctypes.POINTER(_Share))),

@@ -194,10 +194,7 @@ def transport_library() -> TransportLibrary:
     Raises:
         InputError: the package was built without a compiler, or a library is missing.
     """
-    loaded = load_library("serving")
-    if loaded is None:
-        raise InputError("the package was built without a C++ compiler")
-    library = TransportLibrary(loaded)
+    library = TransportLibrary(load_library("serving"))
     refusal = library.refusal()
     if refusal is not None:
         raise InputError(refusal)

@@ -11,17 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sharded_infer.errors import InternalError
-from sharded_infer.inputs.merge_layout import MergeSource, lay_out
-from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
-from sharded_infer.inputs.native_merge import has_native_merge, merge_native, merge_uniform
+from sharded_infer.inputs.merge_layout import lay_out
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.native_merge import merge_native, merge_uniform
 
 
-def merge_inputs(inputs: Sequence[ModelInput], *, native: bool | None = None) -> ModelInput:
+def merge_inputs(inputs: Sequence[ModelInput]) -> ModelInput:
     """Merges requests of one model into one batch.
 
     Args:
         inputs: one or more requests whose ids are checked.
-        native: use the compiled copying (True) or NumPy's (False); None takes what is available.
 
     Returns:
         All samples, in the order of the requests. A single input is returned as it is. Otherwise
@@ -29,19 +28,16 @@ def merge_inputs(inputs: Sequence[ModelInput], *, native: bool | None = None) ->
 
     Raises:
         InternalError: an input's ids are not checked, or inputs are not of one model.
-        InputError: the compiled copying is requested but not available.
     """
     if not inputs or not all(one.ids_checked for one in inputs):
         raise InternalError("a merge takes one or more requests whose ids are checked")
     if len(inputs) == 1:
         return inputs[0]
-    if native is None:
-        native = has_native_merge()
-    merged = _merge_uniform(inputs) if native else None
+    merged = _merge_uniform(inputs)
     if merged is not None:
         return merged
     source = lay_out(inputs)
-    groups = merge_native(source) if native else merge_numpy(source)
+    groups = merge_native(source)
     return ModelInput(
         batch_size=int(source.batch_sizes.sum()),
         groups=groups,
@@ -58,7 +54,7 @@ def _merge_uniform(inputs: Sequence[ModelInput]) -> ModelInput | None:
     """Merges requests that share the same features, or none, without a layout.
 
     Returns:
-        None if they do not, or if the merge was not compiled.
+        None if they do not.
     """
     first = inputs[0]
     sizes = []
@@ -94,47 +90,6 @@ def sample_slices(inputs: Sequence[ModelInput]) -> tuple[slice, ...]:
     """The place of each request's samples in the merged batch."""
     ends = itertools.accumulate(one.batch_size for one in inputs)
     return tuple(slice(end - one.batch_size, end) for one, end in zip(inputs, ends, strict=True))
-
-
-def merge_numpy(source: MergeSource) -> tuple[JaggedBatch, ...]:
-    """Merges groups by indexing; the reference of the compiled copying."""
-    batch_sizes, layouts = source.batch_sizes, source.layouts
-    features = len(source.shared)
-    bags = np.where(source.single[layouts], 1, batch_sizes[:, None])  # [R, F], by place
-    starts = (np.cumsum(bags) - bags.ravel()).reshape(bags.shape)
-    first_bags = np.empty_like(starts)  # [R, F], by feature
-    np.put_along_axis(first_bags, source.order[layouts], starts, axis=1)
-    single = np.empty(bags.shape, np.bool_)
-    np.put_along_axis(single, source.order[layouts], source.single[layouts], axis=1)
-    # Counts 0, 1, ... within each request; a bag for all samples stays where it is.
-    ends = np.cumsum(batch_sizes)
-    within = np.arange(ends[-1]) - np.repeat(ends - batch_sizes, batch_sizes)
-    groups = []
-    for shared in (False, True):
-        chosen = np.flatnonzero(source.shared == shared)
-        if not len(chosen):
-            continue
-        taken = first_bags[:, chosen].T
-        if not shared:
-            steps = np.repeat(~single[:, chosen].T, batch_sizes, axis=1)
-            taken = np.repeat(taken, batch_sizes, axis=1) + steps * within
-        groups.append(_take(source, chosen, taken, weighted=source.weighted[shared]))
-    if sum(len(group.features) for group in groups) != features:
-        raise InternalError("a feature is in no merged group")
-    return tuple(groups)
-
-
-def _take(
-    source: MergeSource, features: NDArray[np.int64], bags: NDArray[np.int64], *, weighted: bool
-) -> JaggedBatch:
-    """Bags of the source, `[F, B]`, as a batch."""
-    first_ids = np.cumsum(source.lengths) - source.lengths
-    lengths = source.lengths[bags]
-    flat = lengths.ravel()
-    begins = np.cumsum(flat) - flat
-    ids = np.repeat(first_ids[bags].ravel() - begins, flat) + np.arange(flat.sum())
-    weights = source.weights[ids] if weighted and source.weights is not None else None
-    return JaggedBatch(tuple(features.tolist()), source.values[ids], lengths, weights)
 
 
 def _rows(inputs: Sequence[ModelInput], position: int) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""The compiled merge, if the package was built with a compiler.
+"""The compiled merge.
 
 The pseudocode is in its source, `sharded_infer/native/`. Small merges keep the GIL: releasing it
 and waiting for it again takes longer than the copying.
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernels.native_library import address_of, keeping_gil, load_library
-from sharded_infer.errors import InputError
 from sharded_infer.inputs.merge_layout import MergeSource
 from sharded_infer.inputs.model_input import JaggedBatch
 
@@ -60,24 +59,13 @@ class _Uniform(ctypes.Structure):
 
 
 _LIBRARY = load_library("sharded_infer")
-_KEEPING_GIL = None if _LIBRARY is None else keeping_gil(_LIBRARY)
-
-
-def has_native_merge() -> bool:
-    """Whether the package was built with a compiler."""
-    return _LIBRARY is not None
+_KEEPING_GIL = keeping_gil(_LIBRARY)
 
 
 def merge_native(source: MergeSource) -> tuple[JaggedBatch, ...]:
-    """The merged groups, if they have features: by sample, then by request.
-
-    Raises:
-        InputError: the merge was not compiled.
-    """
+    """The merged groups, if they have features: by sample, then by request."""
     many = len(source.values) > _MANY_IDS
     library = _LIBRARY if many else _KEEPING_GIL
-    if library is None:
-        raise InputError("the package was built without a compiler")
     requests, features = len(source.batch_sizes), len(source.shared)
     places = np.empty((requests, features, 4), np.int64)
     merge = _Merge(
@@ -120,11 +108,11 @@ def merge_uniform(groups: Sequence[JaggedBatch]) -> JaggedBatch | None:
             gets.
 
     Returns:
-        None if it was not compiled, or if only some have weights.
+        None if only some have weights.
     """
     first = groups[0]
     weighted = first.weights is not None
-    if _KEEPING_GIL is None or any((g.weights is not None) != weighted for g in groups):
+    if any((g.weights is not None) != weighted for g in groups):
         return None
     parts: list[int] = []
     ids = bags = 0
@@ -148,6 +136,6 @@ def merge_uniform(groups: Sequence[JaggedBatch]) -> JaggedBatch | None:
     weights = None if merged.weights is None else address_of(merged.weights)
     out = _Group(address_of(merged.lengths), address_of(merged.values), weights)
     merge = _Uniform(len(groups), len(first.features), ctypes.addressof(table), out)
-    library = _LIBRARY if ids > _MANY_IDS and _LIBRARY is not None else _KEEPING_GIL
+    library = _LIBRARY if ids > _MANY_IDS else _KEEPING_GIL
     library.sharded_infer_merge_uniform(ctypes.byref(merge))
     return merged

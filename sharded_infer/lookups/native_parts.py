@@ -61,11 +61,9 @@ class _Matrix(ctypes.Structure):
     )
 
 
-def _load() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
-    """The library called without the GIL, and with it; None if it was not built."""
+def _load() -> tuple[ctypes.CDLL, ctypes.CDLL]:
+    """The library called without the GIL, and with it."""
     library = load_library("sharded_infer")
-    if library is None:
-        return None
     both = library, keeping_gil(library)
     matrix, array, number = ctypes.POINTER(_Matrix), ctypes.c_void_p, ctypes.c_int64
     bags = ctypes.POINTER(_BagArrays)
@@ -89,11 +87,6 @@ def _load() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
 
 
 _LIBRARIES = _load()
-
-
-def has_native_parts() -> bool:
-    """Whether the package was built with a compiler."""
-    return _LIBRARIES is not None
 
 
 class ChosenBags(NamedTuple):
@@ -265,8 +258,6 @@ def divide_means(
 
 
 def _library(size: int) -> ctypes.CDLL:
-    if _LIBRARIES is None:
-        raise InternalError("the package was built without a compiler")
     return _LIBRARIES[size < _MANY]
 
 

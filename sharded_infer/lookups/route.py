@@ -16,8 +16,8 @@ from kernels.pooled_lookup import PooledLookup
 from kernels.tiers.started_rows import StartedRows
 from sharded_infer.lookups.default_rows import FeatureDefault
 from sharded_infer.lookups.lookup_work import StepWork, rows_saved
-from sharded_infer.lookups.native_parts import ChosenBags, Selections, all_bags
-from sharded_infer.lookups.rank_part import RankPart, divide_means, write_parts
+from sharded_infer.lookups.native_parts import ChosenBags, Selections, all_bags, divide_means
+from sharded_infer.lookups.rank_part import RankPart, write_parts
 from sharded_infer.lookups.shard_hosts import StoredPieces
 from sharded_infer.specs.model_spec import FeatureSpec
 
@@ -325,7 +325,7 @@ class GroupLookup:
                 [(part, found) for _, part, found in self._late], self._repeats, self._pooled
             )
         if self.route.means is not None:
-            divide_means(self.route.means, self._pooled_lengths(), self._repeats, self._pooled)
+            divide_means(self._pooled_lengths(), self._repeats, self.route.means, self._pooled)
         for position, lost in self._lost.items():
             default = self.route.defaults[position]
             default.write(self._bags, lost, self._repeats, self._pooled)

@@ -75,9 +75,9 @@ class _Refused(ctypes.Structure):
 
 def _load() -> tuple[KernelForCompiledCode, ctypes.CDLL, ctypes.CDLL] | None:
     """The kernel, and the library called without the GIL and with it; None where it cannot read."""
-    library = load_library("serving") if sys.byteorder == "little" else None
+    library = load_library("serving")
     kernel = kernel_for_compiled_code()
-    if library is None or kernel is None:
+    if kernel is None or sys.byteorder != "little":
         return None
     both = library, keeping_gil(library)
     for one in both:

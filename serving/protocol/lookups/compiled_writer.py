@@ -33,8 +33,8 @@ class _Named(ctypes.Structure):
 
 def _load() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
     """The library called without the GIL, and with it; None where it cannot write."""
-    library = load_library("serving") if sys.byteorder == "little" else None
-    if library is None:
+    library = load_library("serving")
+    if sys.byteorder != "little":
         return None
     both = library, keeping_gil(library)
     arguments = ctypes.POINTER(_Named), _ADDRESS, _NUMBER, _ADDRESS

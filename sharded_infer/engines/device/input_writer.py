@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from kernels.native_library import load_library
 from sharded_infer.engines.device.input_layout import InputViews
-from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 
 # Which features a request shares depends on the client, so few patterns occur. The limit bounds
@@ -106,12 +105,7 @@ class InputWriter:
 
         Returns:
             The number of ids written.
-
-        Raises:
-            InternalError: the package was built without a compiler.
         """
-        if _LIBRARY is None:
-            raise InternalError("inputs of devices need the compiled library of sharded_infer")
         groups = (_SourceGroup * len(batch.groups))()
         # Views of others' arrays are copied; copies live until the call returns.
         kept = [_contiguous(group) for group in batch.groups]

@@ -8,7 +8,6 @@ from fbgemm_gpu import sparse_ops  # noqa: F401 - registers FBGEMM's operators
 from numpy.typing import NDArray
 
 from kernels.errors import InputError
-from kernels.ids import id_hash
 from kernels.ids.id_hash import (
     IdHash,
     StringHash,
@@ -18,20 +17,8 @@ from kernels.ids.id_hash import (
     murmur_hash3_2x64,
 )
 
-needs_compiled = pytest.mark.skipif(
-    id_hash._LIBRARY is None, reason="the package was built without a compiler"
-)
 WORD = 2**64 - 1
 STRINGS = [np.random.default_rng(n).bytes(n) for n in (*range(300), 1023, 1024, 1025, 5000, 70_000)]
-
-
-@pytest.fixture(params=["compiled", "NumPy"])
-def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which code hashes."""
-    if request.param == "NumPy":
-        monkeypatch.setattr(id_hash, "_LIBRARY", None)
-    elif id_hash._LIBRARY is None:
-        pytest.skip("the package was built without a compiler")
 
 
 def many_ids() -> NDArray[np.int64]:
@@ -40,7 +27,6 @@ def many_ids() -> NDArray[np.int64]:
     return np.concatenate([np.array(edges), drawn])
 
 
-@pytest.mark.usefixtures("code")
 @pytest.mark.parametrize("slots", [65_537, 65_539, 65_543, 65_551])
 def test_ids_have_the_hashes_of_torchrecs_modules(slots: int) -> None:
     """The sizes are primes with a product above 2^64: they tell all 64 bits.
@@ -59,7 +45,6 @@ def test_ids_have_the_hashes_of_torchrecs_modules(slots: int) -> None:
     assert np.array_equal(found.numpy(), expected)
 
 
-@pytest.mark.usefixtures("code")
 @pytest.mark.parametrize(("y", "seed"), [(0, 0), (7, 0), (0, 42), (2**31, 2**40)])
 def test_other_words_and_seeds_have_the_hashes_of_fbgemms_operator(y: int, seed: int) -> None:
     ids = many_ids()[:400]
@@ -72,13 +57,11 @@ def test_other_words_and_seeds_have_the_hashes_of_fbgemms_operator(y: int, seed:
         assert int(one) == hashes[at]
 
 
-@pytest.mark.usefixtures("code")
 def test_strided_ids_have_the_same_hashes() -> None:
     ids = many_ids()
     assert np.array_equal(murmur_hash3_2x64(ids[::7]), murmur_hash3_2x64(ids)[::7])
 
 
-@pytest.mark.usefixtures("code")
 @pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 + 5, 2**64 - 1])
 def test_hashes_of_ids_are_those_of_their_bytes_and_words(seed: int) -> None:
     ids = many_ids()[:2000]
@@ -142,34 +125,29 @@ def hashed(name: StringHash, strings: list[bytes], seed: int) -> list[int]:
     return found.view(np.uint64).tolist()
 
 
-@needs_compiled
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**64 - 1])
 def test_xxh3_is_the_packages(seed: int) -> None:
     expected = [xxhash.xxh3_64_intdigest(string, seed) for string in STRINGS]
     assert hashed(StringHash.XXH3_64, STRINGS, seed) == expected
 
 
-@needs_compiled
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
 def test_murmur3_is_the_papers(seed: int) -> None:
     expected = [murmur3_x64_128(string, seed) for string in STRINGS]
     assert hashed(StringHash.MURMUR3_X64_128, STRINGS, seed) == expected
 
 
-@needs_compiled
 def test_hashes_are_those_that_others_publish() -> None:
     """Of xxHash's and mmh3's documentation; no strings of ours can drift from them together."""
     assert hashed(StringHash.MURMUR3_X64_128, [b"foo"], 0) == [-2129773440516405919 & WORD]
     assert hashed(StringHash.XXH3_64, [b""], 0) == [0x2D06800538D394C2]
 
 
-@needs_compiled
 @pytest.mark.parametrize("name", StringHash)
 def test_no_strings_have_no_hashes(name: StringHash) -> None:
     assert hashed(name, [], 0) == []
 
 
-@needs_compiled
 @pytest.mark.parametrize("name", StringHash)
 def test_strings_may_lie_anywhere_in_the_data(name: StringHash) -> None:
     data, offsets = joined_strings([b"before", b"user-1", b"user-2", b"behind"])
@@ -209,12 +187,6 @@ def test_other_arrays_are_refused(
 def test_a_seed_of_more_bits_is_refused(name: StringHash, seed: int, bits: int) -> None:
     with pytest.raises(InputError, match=f"{name}: expected an unsigned number of {bits} bits"):
         hash_strings(name, *joined_strings([b"a"]), seed)
-
-
-def test_strings_need_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(id_hash, "_LIBRARY", None)
-    with pytest.raises(InputError, match="built without a compiler"):
-        hash_strings(StringHash.XXH3_64, *joined_strings([b"a"]))
 
 
 def test_ids_of_another_dtype_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""An index of raw ids beside a dict, written and searched by compiled code and by NumPy."""
+"""An index of raw ids beside a dict, written and searched."""
 
 import io
 import tracemalloc
@@ -11,24 +11,13 @@ import pytest
 from numpy.typing import NDArray
 
 from kernels.errors import InputError
-from kernels.ids import id_index, index_writer, placement
+from kernels.ids import id_index, index_writer
 from kernels.ids.id_index import IdIndex
 from kernels.ids.index_layout import BUCKET, HEADER_BYTES, IndexLayout, hashes_of, homes_of
 from kernels.ids.index_writer import write_id_index
 
 Ids = NDArray[np.int64]
 INT64 = np.iinfo(np.int64)
-
-
-@pytest.fixture(params=["compiled", "NumPy"])
-def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Which code writes and searches."""
-    if request.param == "NumPy":
-        monkeypatch.setattr(id_index, "_LIBRARY", None)
-        monkeypatch.setattr(placement, "_LIBRARY", None)
-    elif id_index._LIBRARY is None:
-        pytest.skip("the package was built without a compiler")
-    return str(request.param)
 
 
 def written(ids: Ids, rows: Ids, table_rows: int, chunk: int = 1000) -> bytes:
@@ -84,7 +73,7 @@ SETS: dict[str, Callable[[], Ids]] = {
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_it_answers_as_a_dict_does(name: str, code: str) -> None:
+def test_it_answers_as_a_dict_does(name: str) -> None:
     ids = SETS[name]()
     generator = np.random.default_rng(1)
     table_rows = len(ids) + 7
@@ -100,16 +89,6 @@ def test_it_answers_as_a_dict_does(name: str, code: str) -> None:
     assert index.count == len(ids)
     assert index.rows(asked[:0]).tolist() == []
     assert index.rows(asked[::3]).tolist() == expected[::3]
-
-
-@pytest.mark.skipif(id_index._LIBRARY is None, reason="the package was built without a compiler")
-@pytest.mark.parametrize("name", SETS)
-def test_numpy_writes_the_same_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = SETS[name]()
-    rows = np.arange(len(ids))
-    compiled = written(ids, rows, len(ids))
-    monkeypatch.setattr(placement, "_LIBRARY", None)
-    assert written(ids, rows, len(ids)) == compiled
 
 
 def test_the_order_of_the_ids_and_the_size_of_chunks_change_no_byte() -> None:
@@ -135,7 +114,7 @@ def test_an_index_has_sixteen_bytes_an_id() -> None:
     assert len(written(random_ids(40_000), np.zeros(40_000, np.int64), 1)) < 16 * 40_000 + 17_000
 
 
-def test_ids_that_fill_one_bucket_are_spread_by_another_seed(code: str) -> None:
+def test_ids_that_fill_one_bucket_are_spread_by_another_seed() -> None:
     ids = same_home(5000)
     data = written(ids, np.arange(5000), 5000)
     index = IdIndex.open(data)

@@ -7,7 +7,6 @@ import pytest
 from numpy.typing import NDArray
 
 from kernels.errors import InputError
-from kernels.ids import row_places
 from kernels.ids.row_places import MOST_CLASSES, RowPlaces, places_bytes, write_places
 
 # Ids 1 and 3 are in the first class, 0 and 2 in the second.
@@ -26,12 +25,7 @@ def changed(at: int, to: int) -> Callable[[bytes], bytes]:
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 255, 256, 257, 70_001])
 @pytest.mark.parametrize("classes", [1, 2, MOST_CLASSES])
-@pytest.mark.parametrize("is_compiled", [True, False])
-def test_each_id_has_the_row_that_stands_in_its_place(
-    monkeypatch: pytest.MonkeyPatch, count: int, classes: int, is_compiled: bool
-) -> None:
-    if not is_compiled:
-        monkeypatch.setattr(row_places, "_LIBRARY", None)
+def test_each_id_has_the_row_that_stands_in_its_place(count: int, classes: int) -> None:
     order = order_of(count, classes)
     file = write_places(order)
     assert len(file) == places_bytes(count)

@@ -16,19 +16,12 @@ from kernels.row_format import RowFormat
 from quant.encoding.rowwise import encode
 from sharded_infer.errors import InternalError
 from sharded_infer.inputs.merge import merge_inputs, sample_slices
+from sharded_infer.inputs.merge_layout import lay_out
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
-from sharded_infer.inputs.native_merge import has_native_merge
+from tests.reference.merge import merge_numpy
 
 ROWS, DIM, WIDTHS = 11, 5, (3, 1)
 FEATURES = 4
-BACKENDS = [
-    pytest.param(False, id="numpy"),
-    pytest.param(
-        True,
-        id="native",
-        marks=pytest.mark.skipif(not has_native_merge(), reason="built without a compiler"),
-    ),
-]
 
 
 def group(
@@ -161,7 +154,7 @@ def pooled(one: ModelInput) -> torch.Tensor:
 @settings(deadline=None)
 @given(requests())
 def test_the_samples_of_all_requests_keep_their_bags(inputs: list[ModelInput]) -> None:
-    merged = merge_inputs(inputs, native=False)
+    merged = merge_inputs(inputs)
     parts = [bags_of(one) for one in inputs]
     wanted = [[bag for part in parts for bag in part[feature]] for feature in range(FEATURES)]
     assert bags_of(merged) == wanted
@@ -173,11 +166,16 @@ def test_the_samples_of_all_requests_keep_their_bags(inputs: list[ModelInput]) -
             assert np.array_equal(merged.dense[position], np.concatenate(rows))
 
 
-@pytest.mark.skipif(not has_native_merge(), reason="built without a compiler")
+def merged_by_indexing(inputs: list[ModelInput]) -> ModelInput:
+    """The merged groups by NumPy; the rest as it is."""
+    merged = merge_inputs(inputs)
+    return merged if len(inputs) == 1 else replace(merged, groups=merge_numpy(lay_out(inputs)))
+
+
 @settings(deadline=None)
 @given(requests())
 def test_compiled_copying_gives_what_indexing_gives(inputs: list[ModelInput]) -> None:
-    check_same(merge_inputs(inputs, native=True), merge_inputs(inputs, native=False))
+    check_same(merge_inputs(inputs), merged_by_indexing(inputs))
 
 
 @settings(deadline=None, max_examples=30)
@@ -189,34 +187,30 @@ def test_embeddings_of_the_merged_batch_are_those_of_each_request_to_the_bit(
     assert torch.equal(pooled(merge_inputs(inputs)), alone)
 
 
-@pytest.mark.parametrize("native", BACKENDS)
-def test_what_every_request_shares_is_kept_once_a_request(native: bool) -> None:
+def test_what_every_request_shares_is_kept_once_a_request() -> None:
     inputs = [request(1, 3, (0, 2)), request(2, 1), request(3, 2, (0, 1, 2))]
-    merged = merge_inputs(inputs, native=native)
+    merged = merge_inputs(inputs)
     assert [g.features for g in merged.groups] == [(1, 3), (0, 2)]
     assert [g.lengths.shape for g in merged.groups] == [(2, 6), (2, 3)]
     assert merged.repeats is not None and merged.repeats.tolist() == [3, 1, 2]
 
 
-@pytest.mark.parametrize("native", BACKENDS)
-def test_requests_that_share_everything_are_one_group(native: bool) -> None:
-    merged = merge_inputs([request(i, 3, (0, 1, 2, 3)) for i in range(4)], native=native)
+def test_requests_that_share_everything_are_one_group() -> None:
+    merged = merge_inputs([request(i, 3, (0, 1, 2, 3)) for i in range(4)])
     assert [g.lengths.shape for g in merged.groups] == [(4, 4)]
     assert merged.repeats is not None and merged.repeats.tolist() == [3] * 4
 
 
-@pytest.mark.parametrize("native", BACKENDS)
-def test_requests_of_one_sample_share_nothing(native: bool) -> None:
-    merged = merge_inputs([request(i, 1) for i in range(5)], native=native)
+def test_requests_of_one_sample_share_nothing() -> None:
+    merged = merge_inputs([request(i, 1) for i in range(5)])
     assert [g.lengths.shape for g in merged.groups] == [(4, 5)] and merged.repeats is None
 
 
-@pytest.mark.parametrize("native", BACKENDS)
-def test_many_requests_of_many_features_are_merged(native: bool) -> None:
+def test_many_requests_of_many_features_are_merged() -> None:
     inputs = [request(i, 1 + i % 3, features=200) for i in range(256)]
-    merged = merge_inputs(inputs, native=native)
+    merged = merge_inputs(inputs)
     assert merged.groups[0].lengths.shape == (200, merged.batch_size)
-    check_same(merged, merge_inputs(inputs, native=False))
+    check_same(merged, merged_by_indexing(inputs))
 
 
 def test_one_request_is_returned_as_it_is() -> None:

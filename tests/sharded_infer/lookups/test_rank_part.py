@@ -11,19 +11,10 @@ from sharded_infer.errors import InternalError
 from sharded_infer.lookups import native_parts
 from sharded_infer.lookups.columns import column_runs
 from sharded_infer.lookups.native_parts import KeptIds
-from sharded_infer.lookups.rank_part import (
-    RankPart,
-    divide_by_torch,
-    select_by_torch,
-    selections_of,
-    write_by_torch,
-    write_parts,
-)
+from sharded_infer.lookups.rank_part import RankPart, selections_of, write_parts
+from tests.reference.rank_part import divide_by_torch, select_by_torch, write_by_torch
 
-pytestmark = [
-    pytest.mark.usefixtures("poisoned_memory"),
-    pytest.mark.skipif(not native_parts.has_native_parts(), reason="nothing was compiled"),
-]
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 Runs = list[tuple[int, int, bool]]
 # Hashes of raw ids.
@@ -217,12 +208,3 @@ def test_repeats_of_another_number_of_rows_are_our_bug(given: list[int]) -> None
     with pytest.raises(InternalError, match="repeats: expected 7 rows in all, got"):
         native_parts.divide_means(lengths, repeats, means, memory[1:8])
     assert not memory[0].any() and not memory[8].any()
-
-
-def test_lookups_are_the_same_without_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    part, bags = part_of([1, 0], runs=[(0, 2, True)]), bags_of(LENGTHS["some"], weighted=True)
-    monkeypatch.setattr(native_parts, "_LIBRARIES", None)
-    assert torch.equal(part.select(bags).values, select_by_torch(part, bags).values)
-    pooled = torch.ones(6, 2)
-    part.write(torch.ones(6, 2), None, pooled)
-    assert torch.equal(pooled, torch.full((6, 2), 2.0))

@@ -1,0 +1,1 @@
+"""References of compiled code, in torch and NumPy."""
