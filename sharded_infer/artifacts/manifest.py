@@ -26,6 +26,7 @@ MANIFEST_NAME = "manifest.json"
 TOWER_NAME = "tower.pt2"
 GOLDEN_NAME = "golden.safetensors"
 REPORT_NAME = "report.json"
+# The report as a page, in versions of earlier releases.
 REPORT_PAGE_NAME = "report.html"
 MAX_MANIFEST_BYTES = 256 * 2**20
 BLOCK_BYTES = 2**20  # of a table file, each with a hash of its own (`block_hashes.py`)

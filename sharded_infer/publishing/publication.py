@@ -233,7 +233,8 @@ def publish(
                         f"{error}{_tower_blame(judged[0], prepared, calibrating.model_input)}"
                     ) from error
                 report = replace(report, calibration=measured)
-            reports = {name: file_record(staged / name) for name in write_report(staged, report)}
+            name = write_report(staged, report)
+            reports = {name: file_record(staged / name)}
             complete = replace(
                 manifest,
                 golden=golden,

@@ -14,7 +14,7 @@ from torch import nn
 from quant.report import CalibrationReport, QuantizationReport
 from quant.sources.checkpoint import weights_of
 from quant.sources.weight_source import SourceError, WeightSource
-from sharded_infer.artifacts.manifest import REPORT_NAME, REPORT_PAGE_NAME, TableRecord
+from sharded_infer.artifacts.manifest import REPORT_NAME, TableRecord
 from sharded_infer.artifacts.report_file import dump_report
 from sharded_infer.errors import StorageError, WeightsError
 from sharded_infer.files.staged_folder import staged_folder, storage_errors
@@ -35,7 +35,6 @@ from sharded_infer.quality.quality import (
     measure_quality,
 )
 from sharded_infer.quality.quality_gate import check_quality
-from sharded_infer.reports.quantization.page import render_quantization_page
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
 
@@ -88,7 +87,7 @@ def quantize(
     """Writes a model's tables and the report about them.
 
     The folder holds `tables/*.safetensors`, `tables.json` (the place of all rows, and every file's
-    size and SHA-256, as in a manifest), `report.json` and `report.html`. It is staged and renamed.
+    size and SHA-256, as in a manifest) and `report.json`. It is staged and renamed.
 
     Args:
         out: the folder to make; it must not exist, or be empty.
@@ -183,8 +182,7 @@ def table_records(plan: FormatPlan, tables: WrittenTables) -> tuple[TableRecord,
     )
 
 
-def write_report(folder: Path, report: QuantizationReport) -> tuple[str, ...]:
-    """Writes the report for scripts and for people; returns the files' names."""
+def write_report(folder: Path, report: QuantizationReport) -> str:
+    """Writes the report; returns the file's name."""
     (folder / REPORT_NAME).write_bytes(dump_report(report))
-    (folder / REPORT_PAGE_NAME).write_text(render_quantization_page(report), encoding="utf-8")
-    return REPORT_NAME, REPORT_PAGE_NAME
+    return REPORT_NAME

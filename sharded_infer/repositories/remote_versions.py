@@ -18,7 +18,6 @@ from sharded_infer.artifacts.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
     REPORT_NAME,
-    REPORT_PAGE_NAME,
     Manifest,
     blocks_name,
     parse_manifest,
@@ -95,7 +94,7 @@ class RemoteVersions:
     def open(self, model: str, version: int) -> Artifact:
         """A version's manifest; plans and reports are fetched into the cache."""
         text, manifest = self._read(model, version)
-        small = {*manifest.plans.values(), REPORT_NAME, REPORT_PAGE_NAME} & set(manifest.files)
+        small = {*manifest.plans.values(), REPORT_NAME} & set(manifest.files)
         folder, held = self._folder(text, manifest, small, no_progress)
         held.close()
         return Artifact(folder, manifest)

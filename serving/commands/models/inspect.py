@@ -14,9 +14,9 @@ from serving.commands.options.key_options import TrustedKeyOption
 from serving.commands.options.version_options import ModelOption, RepositoryOption, VersionOption
 from serving.commands.version_summary import print_version
 from serving.commands.versions import key_ids, only_model
+from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.manifest import (
     REPORT_NAME,
-    REPORT_PAGE_NAME,
     Manifest,
     manifest_fields,
 )
@@ -32,7 +32,7 @@ def inspect_command(
         bool, typer.Option("--report", help="Show what quantization did instead.")
     ] = False,
     html: Annotated[
-        Path | None, typer.Option(help="Also copy the report's page to this file.")
+        Path | None, typer.Option(help="Also write the report as a page to this file.")
     ] = None,
     trusted_key: TrustedKeyOption = None,
     as_json: JsonOption = False,
@@ -42,17 +42,18 @@ def inspect_command(
     Beside the tower's precision it shows the one that this machine would run.
     Signatures are checked if --trusted-key names keys.
 
-    With --report, show what quantization did to the tables and scores. The same report is a page,
-    report.html in the version's folder.
+    With --report, show what quantization did to the tables and scores; with --html, write the same
+    as a page that needs no network.
     """
     published = Repository(repository, trusted_keys=trusted_key or ())
     artifact = published.open(only_model(published, model), version)
     manifest = artifact.manifest
     if html is not None:
-        page = artifact.read_small(REPORT_PAGE_NAME)
-        write_target(html, page)
+        read = load_by_name("sharded_infer.artifacts.report_file:report_from_fields")
+        render = load_by_name("sharded_infer.reports.quantization.page:render_quantization_page")
+        write_target(html, render(read(_report_fields(artifact))).encode())
     if report:
-        fields = _parsed(artifact.read_small(REPORT_NAME), str(artifact.path / REPORT_NAME))
+        fields = _report_fields(artifact)
         if as_json:
             print_json(fields)
             return
@@ -78,7 +79,8 @@ def _products(manifest: Manifest) -> str:
     return f"{chosen.running}: {chosen.reason}"
 
 
-def _parsed(content: bytes, where: str) -> dict[str, object]:
+def _report_fields(artifact: Artifact) -> dict[str, object]:
+    content, where = artifact.read_small(REPORT_NAME), artifact.path / REPORT_NAME
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError) as error:

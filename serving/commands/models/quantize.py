@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import OUT, print_json
+from serving.commands.console import OUT, print_json, write_target
 from serving.commands.lazy_group import load_by_name
 from serving.commands.models.quantization import (
     CalibrationOption,
@@ -42,12 +42,15 @@ def quantize_command(
     error_budget: ErrorBudgetOption = None,
     samples: SamplesOption = None,
     calibration: CalibrationOption = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write the report as a page to this file.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Quantize a model's tables into a folder, with a report of the errors.
 
-    The folder gets the tables, tables.json (where each row is), report.json and report.html. It is
-    written to a staging folder and renamed, so it is never incomplete. With --calibration the
+    The folder gets the tables, tables.json (where each row is) and report.json. It is written to a
+    staging folder and renamed, so it is never incomplete. With --calibration the
     weights must contain the tower too, or the spec must name its program. Tables are read and
     written in chunks on all cores, so memory stays small.
     """
@@ -74,6 +77,9 @@ def quantize_command(
                 progress=progress,
             )
     seconds = time.perf_counter() - started
+    if html is not None and report is not None:
+        render = load_by_name("sharded_infer.reports.quantization.page:render_quantization_page")
+        write_target(html, render(report).encode())
     if as_json:
         fields = format_plan_fields(plan) if report is None else report.fields()
         print_json({"seconds": seconds, **fields})

@@ -376,7 +376,8 @@ class _Delta:
         record = golden_record(golden, self._spec.gate, [golden_differences(served)])
         self._progress("scoring golden requests", 1, 1)
         report = QuantizationReport(self._spec.name, encoder_name(), self.encoded.reports, None)
-        files = {name: file_record(staged / name) for name in write_report(staged, report)}
+        name = write_report(staged, report)
+        files = {name: file_record(staged / name)}
         files[GOLDEN_NAME] = file_record(staged / GOLDEN_NAME)
         return replace(manifest, golden=record, files=manifest.files | files)
 

@@ -144,7 +144,6 @@ def test_a_version_holds_what_its_manifest_says(
         "plans/cpu-1.json",
         "plans/cpu-2.json",
         "plans/cpu-3x0.55KB.json",
-        "report.html",
         "report.json",
         "tables/bf16-00000.safetensors",
         "tables/bf16-00000.safetensors.blocks",
