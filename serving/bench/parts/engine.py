@@ -26,8 +26,8 @@ from serving.bench.parts.engine_figures import (
     MachineLimit,
     RankingRun,
 )
+from serving.bench.parts.installed_torchrec import INSTALL, torchrec_is_installed
 from serving.bench.parts.machine_limit import MatrixProducts, RowGather
-from serving.bench.peers.torchrec_planner import INSTALL, torchrec_is_installed
 from serving.bench.workloads.dlrm_v2 import USER_FEATURES, DlrmRequest, DlrmV2, one_user
 from serving.bench.workloads.dlrm_v2_shape import (
     DIM,
@@ -211,7 +211,7 @@ def _torchrec_variants(workload: DlrmV2, progress: Progress) -> dict[str, _Varia
     with warnings.catch_warnings():
         # Those of TorchRec's own imports.
         warnings.simplefilter("ignore")
-        from serving.bench.peers.torchrec_dlrm import build_torchrec_models
+        from serving.bench.parts.torchrec_dlrm import build_torchrec_models
     default, lowered = build_torchrec_models(workload)
     progress("building TorchRec's model", 1, 1)
     return {

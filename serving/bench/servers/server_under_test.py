@@ -1,18 +1,16 @@
 """A measured server: its address, processor time and counters."""
 
 import os
-import sys
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE, Popen
 
 from serving.bench.load.target import Target
 from serving.demo.server_process import server_process
 from serving.remote.caller import ANONYMOUS, Caller
 from serving.remote.scraped_metrics import scraped_samples
-from sharded_infer.errors import InputError, ShardedInferError
+from sharded_infer.errors import InputError
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -87,29 +85,6 @@ def served(
     """
     with server_process(repository, options=options, cpus=cpus) as server:
         yield ServerUnderTest(target_of(server.grpc_url), server.metrics_url, server.process.pid)
-
-
-@contextmanager
-def echoing(
-    transport: str, response_bytes: int, threads: int, cpus: Set[int] | None
-) -> Iterator[ServerUnderTest]:
-    """Starts a bare echo server, and stops it at the end; see `serving/bench/peers/echo_server.py`.
-
-    Raises:
-        ShardedInferError: it did not start.
-    """
-    command = [sys.executable, "-m", "serving.bench.peers.echo_server"]
-    command += [transport, str(response_bytes), str(threads)]
-    with Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True) as process:  # noqa: S603 - our own command
-        if cpus is not None:
-            os.sched_setaffinity(process.pid, cpus)
-        line = process.stdout.readline() if process.stdout is not None else ""
-        if not line:
-            raise ShardedInferError(f"the {transport} echo server did not start")
-        try:
-            yield ServerUnderTest(Target("127.0.0.1", int(line)), None, process.pid)
-        finally:
-            process.terminate()
 
 
 def target_of(address: str) -> Target:

@@ -13,8 +13,8 @@ from serving.bench.parts.engine import measure_engine
 from serving.bench.parts.engine_figures import EngineMeasurement, MachineLimit
 from serving.bench.workloads.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
 from serving.bench.workloads.drawn_ids import IdDistribution
-from serving.commands.bench.engine.devices import BenchDevice, bench_on_devices
-from serving.commands.bench.engine.sequences import bench_sequences
+from serving.commands.bench.engine_devices import BenchDevice, bench_on_devices
+from serving.commands.bench.engine_sequences import bench_sequences
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.options.tower_precision import on_processors

@@ -1,0 +1,216 @@
+"""Lookups in a table larger than memory, by exponents of Zipf's law.
+
+The table lies in a file. Of the memory that it may take, places of ordered rows take their part.
+Batches are looked up one after another, each by all threads, each thread a part of it. What makes
+ids and drops pages is not counted.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+from benchmarks.tiers.random_reads import random_reads
+from benchmarks.tiers.rocks_rows import RocksRows, write_rocks
+from benchmarks.tiers.row_stores import (
+    DIM,
+    ROW_BYTES,
+    Ids,
+    MappedRows,
+    RowStore,
+    TieredRows,
+)
+from kernels.ids.row_places import RowPlaces, places_bytes, write_places
+from kernels.row_format import RowFormat
+from kernels.tiers.row_tier import QUEUE_DEPTH
+from serving.bench.workloads.drawn_ids import scattered, zipf_ranks
+from sharded_infer.errors import InputError
+from sharded_infer.planning.disk_calibration import write_random_bytes
+from sharded_infer.planning.memory_budget import KeptRows, divide_memory, page_hit_rates
+from sharded_infer.planning.plan import StoredTable
+from sharded_infer.planning.table_use import TableUse
+from sharded_infer.progress import Progress
+from sharded_infer.publishing.rows.row_order import order_by_use
+from sharded_infer.specs.feature_statistics import FeatureStatistics, share_of_hottest
+
+THREADS = 16
+IDS_OF_A_BATCH = 2**14
+_PAST = 2**25  # ids that were looked up before: more pages than there is room for
+_MOST_WARMING = 240.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LookupRates:
+    """Of one way to hold the table.
+
+    Attributes:
+        hit_rate: share of the ids that needed no read; None: unknown.
+        rows_per_second: looked up.
+        reads_per_second: from the disk meanwhile; None: unknown.
+        planned_hit_rate: what the planner foresees; None: it does not know this way.
+    """
+
+    hit_rate: float | None
+    rows_per_second: float
+    reads_per_second: float | None
+    planned_hit_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentRates:
+    """Of one exponent.
+
+    Attributes:
+        exponent: of Zipf's law.
+        ideal_hit_rate: with the rows that are used most in all the memory.
+        mapped: rows in any order, and the page cache alone.
+        ordered: rows by use and a place for each id in memory, and the page cache alone.
+        tiers: the same rows and places, pinned and cached by `serve --row-memory-mib`.
+        rocksdb: RocksDB with a block cache of that memory; None: not asked for.
+        fio_reads: direct reads of 4 KiB a second, as many at once as tiers have; None: without fio.
+    """
+
+    exponent: float
+    ideal_hit_rate: float
+    mapped: LookupRates
+    ordered: LookupRates
+    tiers: LookupRates
+    rocksdb: LookupRates | None
+    fio_reads: float | None
+
+    @property
+    def over_mapped(self) -> float:
+        """Rows a second of tiers over those of mapped files in any order."""
+        return self.tiers.rows_per_second / self.mapped.rows_per_second
+
+    @property
+    def of_fio(self) -> float | None:
+        """Reads a second of tiers over those of fio."""
+        reads = self.tiers.reads_per_second
+        return None if self.fio_reads is None or reads is None else reads / self.fio_reads
+
+
+def measure_tiers(
+    gigabytes: float,
+    memory_gigabytes: float,
+    progress: Progress,
+    *,
+    exponents: Iterable[float],
+    seconds: float,
+    folder: Path | None = None,
+    with_rocksdb: bool = False,
+) -> list[ExponentRates]:
+    """Writes a table and measures it.
+
+    Args:
+        gigabytes: GiB of the table.
+        memory_gigabytes: GiB that its rows, pages or blocks, and the places of ids, may take.
+        seconds: of each measurement, counted while it looks up.
+        folder: where the table is written; None: the folder of temporary files.
+        with_rocksdb: whether RocksDB is measured beside it.
+
+    Raises:
+        InputError: fio fails, nothing was compiled, or the memory holds places alone.
+    """
+    torch.set_num_threads(1)
+    rows = int(gigabytes * 2**30) // ROW_BYTES
+    room = int(memory_gigabytes * 2**30)
+    left = room - places_bytes(rows)
+    if left <= 0:
+        raise InputError(
+            f"--memory: expected more than the places of {rows:,} rows take, "
+            f"{places_bytes(rows) / 2**30:.3g} GiB, got {memory_gigabytes:g} GiB"
+        )
+    places = _places(rows)
+    with TemporaryDirectory(prefix="sharded-infer-bench-", dir=folder) as made:
+        path = Path(made) / "table"
+        with path.open("wb", buffering=0) as file:
+            write_random_bytes(file.fileno(), rows * ROW_BYTES, progress)
+        if with_rocksdb:
+            write_rocks(Path(made), path, progress)
+        found = []
+        for exponent in exponents:
+            draw = partial(_ids, np.random.default_rng(1), exponent, rows)
+            kept, of_pages = _planned(exponent, rows, left)
+            rates = partial(_rates, draw=draw, seconds=seconds, progress=progress)
+            mapped = rates(MappedRows(path, room, draw(_PAST)), f"Zipf {exponent:g}, mapped")
+            store: RowStore = MappedRows(path, left, draw(_PAST), places)
+            ordered = rates(store, f"Zipf {exponent:g}, ordered", planned=of_pages)
+            store = TieredRows(path, kept, places, progress)
+            tiers = rates(store, f"Zipf {exponent:g}, tiers", planned=kept.hit_rate)
+            del store
+            # Beside them in time: disks are faster at times.
+            fio = random_reads(path, QUEUE_DEPTH, max(1, round(seconds)))
+            rocksdb = None
+            if with_rocksdb:
+                with closing(RocksRows(Path(made), room)) as peer:
+                    rocksdb = rates(peer, f"Zipf {exponent:g}, RocksDB")
+            ideal = share_of_hottest(exponent, rows, room // ROW_BYTES)
+            found.append(ExponentRates(exponent, ideal, mapped, ordered, tiers, rocksdb, fio))
+    return found
+
+
+def _places(rows: int) -> RowPlaces:
+    """As `publish` orders rows of which it is known how often they are used."""
+    counts = np.empty(rows)
+    counts[scattered(np.arange(rows), rows)] = np.arange(rows, 0, -1)
+    return RowPlaces.open(write_places(order_by_use(counts)), rows)
+
+
+def _ids(generator: np.random.Generator, exponent: float, rows: int, count: int) -> Ids:
+    return scattered(zipf_ranks(generator, exponent, rows, count), rows)
+
+
+def _planned(exponent: float, rows: int, room: int) -> tuple[KeptRows, float]:
+    """What tiers are divided into, and the hit rate of ordered rows with the page cache alone."""
+    table = StoredTable("table", rows, DIM, RowFormat.INT8)
+    uses = [TableUse(table, (FeatureStatistics(zipf=exponent),))]
+    [kept], [of_pages] = divide_memory(uses, room), page_hit_rates(uses, room)
+    return kept, of_pages
+
+
+def _rates(
+    store: RowStore,
+    what: str,
+    *,
+    draw: Callable[[int], Ids],
+    seconds: float,
+    progress: Progress,
+    planned: float | None = None,
+) -> LookupRates:
+    with ThreadPoolExecutor(THREADS) as readers:
+
+        def look_up() -> float:
+            ids = draw(IDS_OF_A_BATCH)
+            store.begin(ids)
+            parts: Sequence[Ids] = np.split(ids, THREADS)
+            started = time.perf_counter()
+            list(readers.map(store.look_up, parts))
+            spent = time.perf_counter() - started
+            store.end(ids)
+            return spent
+
+        progress(f"{what}: warming", 0, 1)
+        warming = 0.0
+        while not store.is_warm and warming < _MOST_WARMING:
+            warming += look_up()
+        progress(f"{what}: looking up", 0, 1)
+        before, spent, batches = store.found(), 0.0, 0
+        while spent < seconds:
+            spent += look_up()
+            batches += 1
+    after = store.found()
+    hits = reads = None
+    if after.hits is not None and before.hits is not None:
+        hits = (after.hits - before.hits) / (after.ids - before.ids)
+    if after.reads is not None and before.reads is not None:
+        reads = (after.reads - before.reads) / spent
+    progress(f"{what}: looking up", 1, 1)
+    return LookupRates(hits, batches * IDS_OF_A_BATCH / spent, reads, planned)
