@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.cluster.plain_hosts import PlainHosts
 from benchmarks.cluster.shard_hosts import MeasuredHost, shard_hosts
 from serving.bench.load.cores import one_core, split_cpus
-from serving.bench.servers.serve import in_turns
+from serving.bench.turns import in_turns
 from serving.bench.workloads.workload import BenchModel
 from serving.demo.shard_hosts import write_topology
 from serving.host.malloc import keep_freed_memory

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from benchmarks.peers.triton_server import model_name, triton_serving
 from serving.bench.load.cores import split_cpus
-from serving.bench.servers.serve import Loading, ServeFigures, in_turns, measure_answered, median_of
+from serving.bench.servers.serve import Loading, ServeFigures, measure_answered, median_of
 from serving.bench.servers.server_under_test import served
+from serving.bench.turns import in_turns
 from serving.bench.workloads.dlrm_v2 import DlrmV2
 from sharded_infer.progress import Progress
 from sharded_infer.specs.precision import Precision

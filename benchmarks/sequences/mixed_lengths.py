@@ -19,12 +19,12 @@ from serving.bench.load.cores import split_cpus
 from serving.bench.servers.serve import (
     Loading,
     ServeFigures,
-    in_turns,
     measure_closed,
     measure_open,
     percentiles_ms,
 )
 from serving.bench.servers.server_under_test import ServerUnderTest, served
+from serving.bench.turns import in_turns
 from sharded_infer.errors import InputError, ShardedInferError
 from sharded_infer.progress import Progress
 

@@ -16,11 +16,11 @@ from serving.bench.load.cores import split_cpus
 from serving.bench.servers.serve import (
     Loading,
     ServeFigures,
-    in_turns,
     measure_closed,
     median_of,
 )
 from serving.bench.servers.server_under_test import served
+from serving.bench.turns import in_turns
 from serving.bench.workloads.workload import BenchModel
 from sharded_infer.progress import Progress
 

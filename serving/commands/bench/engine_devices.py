@@ -5,10 +5,9 @@ from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 
-from rich.table import Table
-
 from serving.bench.parts.devices import DeviceRun, measure_devices
 from serving.bench.workloads.dlrm_v2 import DlrmV2
+from serving.commands.bench.report import TEXT, Form, print_table
 from serving.commands.console import OUT, write_json
 from serving.commands.progress_bars import progress_bars
 from sharded_infer.byte_sizes import three_digits
@@ -85,22 +84,20 @@ def bench_on_devices(
 
 
 def _print(found: dict[Precision, DeviceRun], pairs: int) -> None:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("tower", "scenario", "batch", "pairs/s", "p50 ms", "p95", "p99"):
-        justify = "left" if heading in {"tower", "scenario"} else "right"
-        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    columns: list[tuple[str, Form]] = [
+        ("tower", TEXT), ("scenario", TEXT), ("batch", ",.0f"), ("pairs/s", ",.0f"),
+        *((heading, three_digits) for heading in ("p50 ms", "p95", "p99")),
+    ]  # fmt: skip
+    rows: list[tuple[object, ...]] = []
     for precision, run in found.items():
         for batch, rate in run.offline.items():
-            table.add_row(precision, "offline", f"{batch:,}", f"{rate:,.0f}", "-", "-", "-")
+            rows.append((precision, "offline", batch, rate, None, None, None))
         for one in run.server:
-            table.add_row(
-                precision,
-                f"server, {one.offered_per_second * pairs:,.0f} offered",
-                f"{one.mean_batch:,.0f}",
-                f"{one.answered_per_second * pairs:,.0f}",
-                *(three_digits(one.latency_ms[key]) for key in ("p50", "p95", "p99")),
-            )
-    OUT.print(table)
+            name = f"server, {one.offered_per_second * pairs:,.0f} offered"
+            percentiles = (one.latency_ms[key] for key in ("p50", "p95", "p99"))
+            rate = one.answered_per_second * pairs
+            rows.append((precision, name, one.mean_batch, rate, *percentiles))
+    print_table(columns, rows)
     for precision, run in found.items():
         within = run.within(P99_MS, pairs)
         lines = "\n  ".join(run.memory)

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.table import Table
-
-from kernels.machine import machine
 from serving.bench.parts.sequence_engine import SequenceMeasurement, measure_sequences
 from serving.bench.workloads.sequence_models import SEQUENCE_MODELS
-from serving.commands.console import OUT, write_json
+from serving.commands.bench.report import TEXT, print_notes, print_table, times
+from serving.commands.console import write_json
 from serving.commands.progress_bars import progress_bars
 from sharded_infer.specs.precision import Precision
 
@@ -41,25 +39,21 @@ def bench_sequences(
                 seconds=seconds,
                 progress=progress,
             )
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("", "ms a request", "of once"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for precision, one in found.items():
-        for name, taken in (
-            (f"history once, {precision}", one.once),
-            (f"history with every candidate, {precision}", one.each),
-            ("eager torch, fp32, with every candidate", one.eager),
-            (f"matrix products, {one.running}", one.products),
-            ("copies of rows", one.copies),
-        ):
-            table.add_row(name, f"{taken * 1e3:.3g}", f"{taken / one.once:.2f}")
-    OUT.print(table)
-    OUT.print(
-        f"\n{workload}: {history} ids of history, {candidates} candidates, one core, "
-        f"{machine().class_text}",
-        highlight=False,
-        soft_wrap=True,
+    print_table(
+        [("", TEXT), ("ms a request", times(1e3, ".3g")), ("of once", ".2f")],
+        (
+            (name, taken, taken / one.once)
+            for precision, one in found.items()
+            for name, taken in (
+                (f"history once, {precision}", one.once),
+                (f"history with every candidate, {precision}", one.each),
+                ("eager torch, fp32, with every candidate", one.eager),
+                (f"matrix products, {one.running}", one.products),
+                ("copies of rows", one.copies),
+            )
+        ),
     )
+    print_notes(f"\n{workload}: {history} ids of history, {candidates} candidates, one core")
     fastest = min(found, key=lambda precision: found[precision].once)
     fields = {
         "workload": workload,
