@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -12,16 +13,17 @@ from tritonclient.grpc import service_pb2
 
 from benchmarks.sequences.sequence_traffic import SequenceTraffic, zipf_users
 from serving.bench.load.cores import split_cpus
-from serving.bench.load.process import ClosedLoad, run_in_process
+from serving.bench.load.generator import run_closed
+from serving.bench.load.process import run_in_process
 from serving.bench.servers.serve import (
     Loading,
     ServeFigures,
-    in_turns,
     measure_closed,
     measure_open,
     median_of,
 )
 from serving.bench.servers.server_under_test import ServerUnderTest, served
+from serving.bench.turns import in_turns
 from serving.remote.scraped_metrics import scraped_samples
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
@@ -157,7 +159,8 @@ def _compare(servers: dict[str, ServerUnderTest], traffic: SequenceTraffic, load
     messages = tuple(traffic.of_users(users, load.history, 0))
 
     def scores(name: str) -> list[bytes]:
-        asked = ClosedLoad(
+        asked = partial(
+            run_closed,
             servers[name].target,
             messages,
             connections=1,
