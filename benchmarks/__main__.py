@@ -16,37 +16,37 @@ COMMANDS = (
     ),
     CommandEntry(
         "formats",
-        "benchmarks.parts.formats_command:formats_command",
+        "benchmarks.parts.formats:formats_command",
         "Measure AUC, log loss and score differences of a trained model.",
     ),
     CommandEntry(
         "ids",
-        "benchmarks.parts.ids_command:ids_command",
+        "benchmarks.parts.ids:ids_command",
         "Measure the index of raw ids beside a gather.",
     ),
     CommandEntry(
         "tiers",
-        "benchmarks.tiers.command:tiers_command",
+        "benchmarks.tiers.tiers:tiers_command",
         "Measure a table larger than memory, ordered and not.",
     ),
     CommandEntry(
         "quantize",
-        "benchmarks.parts.quantize_command:quantize_command",
+        "benchmarks.parts.quantize:quantize_command",
         "Measure quantization from a checkpoint to tables.",
     ),
     CommandEntry(
         "decode",
-        "benchmarks.parts.decode_command:decode_command",
+        "benchmarks.parts.decode:decode_command",
         "Measure decoding beside protobuf's parsing and a plain loop.",
     ),
     CommandEntry(
         "ranking",
-        "benchmarks.parts.ranking_command:ranking_command",
+        "benchmarks.parts.ranking:ranking_command",
         "Measure a user's features sent once beside sent for every pair.",
     ),
     CommandEntry(
         "peers",
-        "benchmarks.peers.command:peers_command",
+        "benchmarks.peers.peers:peers_command",
         "Measure our server beside Triton with TorchRec's model behind it.",
     ),
     CommandEntry(
@@ -56,7 +56,7 @@ COMMANDS = (
     ),
     CommandEntry(
         "cluster",
-        "benchmarks.cluster.command:cluster_command",
+        "benchmarks.cluster.cluster:cluster_command",
         "Measure a plan over several hosts beside one process.",
     ),
     CommandEntry(
@@ -71,7 +71,7 @@ COMMANDS = (
     ),
     CommandEntry(
         "metrics",
-        "benchmarks.servers.metrics_command:metrics_command",
+        "benchmarks.servers.metrics:metrics_command",
         "Measure throughput with all metrics and with none.",
     ),
 )

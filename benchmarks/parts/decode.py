@@ -6,16 +6,23 @@ and its INT32 lengths for each feature; ranking ones have 26 features of 3 ids a
 numbers. Rounds of all variants alternate, forwards and backwards; times are medians, on one thread.
 """
 
-import statistics
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated
 
 import numpy as np
+import torch
+import typer
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from serving.bench.load.http_generator import binary_body
+from serving.bench.turns import Parts, medians_in_turns, seconds_of
+from serving.commands.bench.report import TEXT, print_notes, print_table
+from serving.commands.console import check_target, write_json
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.progress_bars import progress_bars
 from serving.http_api.json_codec import JsonCodec, read_request
 from serving.protocol.infer_writer import InferWriter
 from serving.protocol.message_format import MessageFormat
@@ -67,6 +74,57 @@ class DecodeMeasurement:
     http: float
 
 
+def decode_command(
+    inputs: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Ragged inputs of the first request.")
+    ] = 100,
+    batch: Annotated[
+        int, typer.Option(min=1, max=65_536, help="Samples of the first request.")
+    ] = 16,
+    json_file: JsonFileOption = None,
+) -> None:
+    """Measure decoding beside protobuf's parsing and a plain loop.
+
+    Decodes to the checked batch on one thread; measures our own message format and HTTP bodies too.
+    Takes five seconds. The file's top keys are those of the ragged request.
+    """
+    check_target(json_file)
+    torch.set_num_threads(1)
+    with progress_bars() as progress:
+        measured = measure_decoding(inputs, batch, progress)
+    figure = ".1f"
+    print_table(
+        [
+            ("request", TEXT), ("samples", "d"), ("KiB", figure), ("native", figure),
+            ("portable", figure), ("protobuf", figure), ("plain loop", figure),
+            ("Predict KiB", figure), ("Predict", figure), ("HTTP", figure),
+        ],
+        (
+            (
+                one.request, one.batch, one.message_bytes / 1024, one.native, one.portable,
+                one.protobuf, one.plain_loop, one.predict_bytes / 1024, one.predict, one.http,
+            )
+            for one in measured
+        ),
+    )  # fmt: skip
+    print_notes(
+        "microseconds a request; protobuf: parsing alone; plain loop: parsing and an array a "
+        "tensor, unchecked; Predict: the same inputs in our own form, compiled; HTTP: with binary "
+        "tensors"
+    )
+    first = measured[0]
+    fields = {
+        "inputs": inputs,
+        "batch": batch,
+        "native_us": first.native,
+        "portable_us": first.portable,
+        "protobuf_us": first.protobuf,
+        "plain_loop_us": first.plain_loop,
+        "measurements": [asdict(one) for one in measured],
+    }
+    write_json(json_file, fields)
+
+
 def measure_decoding(inputs: int, batch: int, progress: Progress) -> list[DecodeMeasurement]:
     """Measures the ragged request, then the ranking ones.
 
@@ -82,21 +140,9 @@ def measure_decoding(inputs: int, batch: int, progress: Progress) -> list[Decode
         cases.append((name, size, spec, *_ranking(generator, spec, size)))
     measured = []
     for name, size, model, message, predict in cases:
-        times = _times(model, size, message, predict)
-        measured.append(
-            DecodeMeasurement(
-                request=name,
-                batch=size,
-                message_bytes=len(message),
-                native=times.get("native"),
-                portable=times["portable"],
-                protobuf=times["protobuf"],
-                plain_loop=times["plain_loop"],
-                predict_bytes=len(predict),
-                predict=times.get("predict"),
-                http=times["http"],
-            )
-        )
+        times = {"native": None, "predict": None, **_times(model, size, message, predict)}
+        sizes = {"message_bytes": len(message), "predict_bytes": len(predict)}
+        measured.append(DecodeMeasurement(request=name, batch=size, **sizes, **times))  # type: ignore[arg-type]
         progress("decoding", len(measured), len(cases))
     return measured
 
@@ -152,12 +198,12 @@ def _times(spec: ModelSpec, batch: int, message: bytes, predict: bytes) -> dict[
         native = NativeReader(spec, max_batch=batch)
         variants["native"] = lambda: native.read_message(message)
         variants["predict"] = lambda: native.read_message(predict, MessageFormat.PREDICT)
-    found: dict[str, list[float]] = {name: [] for name in variants}
-    names = list(variants)
-    for turn in range(_ROUNDS):
-        for name in names if turn % 2 else names[::-1]:
-            found[name].append(_round(variants[name]))
-    return {name: statistics.median(of_one) for name, of_one in found.items()}
+    found = medians_in_turns(
+        {name: partial(_parts, decode) for name, decode in variants.items()},
+        rounds=_ROUNDS,
+        seconds=_ROUND_SECONDS,
+    )
+    return {name: parts["us"] for name, parts in found.items()}
 
 
 def _http(spec: ModelSpec, batch: int, message: bytes) -> Callable[[], object]:
@@ -178,14 +224,5 @@ def _http(spec: ModelSpec, batch: int, message: bytes) -> Callable[[], object]:
     return decode
 
 
-def _round(decode: Callable[[], object]) -> float:
-    """The median of calls one after another, microseconds."""
-    calls: list[float] = []
-    spent = 0.0
-    while spent < _ROUND_SECONDS:
-        started = time.perf_counter()
-        decode()
-        seconds = time.perf_counter() - started
-        spent += seconds
-        calls.append(seconds)
-    return statistics.median(calls) * 1e6
+def _parts(decode: Callable[[], object]) -> Parts:
+    return {"us": seconds_of(decode) * 1e6}

@@ -6,10 +6,18 @@ make a difference.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
 
 from kernels.row_format import RowFormat
+from serving.commands.bench.report import TEXT, print_notes, print_table
+from serving.commands.console import check_target, write_json
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.progress_bars import progress_bars
 from serving.demo.criteo import FEATURES, Examples
 from serving.demo.model import model_input, train_demo
 from sharded_infer.artifacts.report_file import MixReport
@@ -41,6 +49,51 @@ class FormatQuality:
     clicks: int
     mixes: tuple[MixReport, ...]
     budget_formats: Mapping[str, int]
+
+
+def formats_command(
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Click log in Criteo's format (TSV); default: one is generated."),
+    ] = None,
+    rows: Annotated[
+        int, typer.Option(min=10, help="Lines to generate, or the most lines to read.")
+    ] = 20_000,
+    json_file: JsonFileOption = None,
+) -> None:
+    """Measure AUC, log loss and score differences of a trained model in each row format.
+
+    Trains the demo's model on the first four fifths of the lines and scores the rest. Rows are
+    stored and read back as bf16, int8, int4 and int2, and in the mix that a memory budget of a
+    sixth of the fp32 size chooses.
+    """
+    check_target(json_file)
+    torch.set_num_threads(1)
+    with progress_bars() as progress:
+        measured = measure_formats(data, rows, progress)
+    fp32 = measured.mixes[0]
+    figure = ".5f"
+    print_table(
+        [
+            ("mix", TEXT), ("of fp32", ".3f"), ("AUC", figure), ("change", f"+{figure}"),
+            ("log loss", figure), ("mean", figure), ("p99", figure), ("max", figure),
+        ],
+        (
+            (
+                mix.name, mix.table_bytes / fp32.table_bytes, mix.auc,
+                None if mix.auc is None or fp32.auc is None else mix.auc - fp32.auc,
+                mix.log_loss, mix.mean_score_diff, mix.p99_score_diff, mix.max_score_diff,
+            )
+            for mix in measured.mixes
+        ),
+    )  # fmt: skip
+    chosen = ", ".join(f"{count} {name}" for name, count in measured.budget_formats.items())
+    print_notes(
+        f"{measured.data}: trained on {measured.training_rows:,} lines, scored "
+        f"{measured.scored_rows:,} with {measured.clicks:,} clicks; mean, p99 and max are "
+        f"differences of scores from fp32's; the budget chose {chosen}"
+    )
+    write_json(json_file, asdict(measured))
 
 
 def measure_formats(data: Path | None, rows: int, progress: Progress) -> FormatQuality:

@@ -6,17 +6,18 @@ cache. Variants take turns in random order; rates are medians, on one thread.
 """
 
 import re
-import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 import fbgemm_gpu  # noqa: F401 - registers its operators
 import numpy as np
 import torch
+import typer
 from numpy.typing import NDArray
 
 from kernels.backends.native import gather_rows
@@ -24,13 +25,18 @@ from kernels.ids.id_hash import murmur_hash3_2x64
 from kernels.ids.id_index import IdIndex
 from kernels.ids.index_layout import BUCKET_BYTES, IDS_OF_A_HOME, hashes_of, homes_of
 from kernels.ids.index_writer import write_id_index
+from serving.bench.turns import median_rates
+from serving.commands.bench.report import TEXT, print_notes, print_table, times
+from serving.commands.console import check_target, write_json
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.progress_bars import progress_bars
 from sharded_infer.artifacts.table_memory import copy_to_huge_pages
 from sharded_infer.errors import InternalError
 from sharded_infer.progress import Progress
 
 IDS_OF_A_CALL = 2**16
 _CHUNK = 2**20
-_LEAST_CALLS = 5
+_LEAST_ROUNDS = 5
 _MOST_PROBES = 128  # the default of TorchRec's module
 
 Ids = NDArray[np.int64]
@@ -61,6 +67,49 @@ class IdMeasurement:
     build_seconds: float
     build_bytes: int
     index_bytes: int
+
+
+def ids_command(
+    entries: Annotated[
+        int, typer.Option(min=16, max=2_000_000_000, help="Ids that the index knows.")
+    ] = 100_000_000,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Seconds of calls.")] = 10.0,
+    json_file: JsonFileOption = None,
+) -> None:
+    """Measure the index of raw ids beside a gather, NumPy's searchsorted and TorchRec's MPZCH.
+
+    Writes the index as publishing does, copies it to 2 MiB pages, and asks for known and unknown
+    random ids on one thread. The gather copies one cache line of the index for each id. All know as
+    many ids. Takes two minutes, 9 GB of memory and 3 GB of disk.
+    """
+    check_target(json_file)
+    with progress_bars() as progress:
+        measured = measure_ids(entries, progress, seconds=seconds)
+    millions = times(1e-6, ".2f")
+    print_table(
+        [("million ids a second", TEXT), ("known", millions), ("unknown", millions)],
+        (
+            ("ours", measured.known, measured.unknown),
+            ("gather of cache lines", measured.gather, None),
+            ("NumPy's searchsorted", measured.searchsorted, None),
+            ("TorchRec's MPZCH", measured.torchrec, measured.torchrec_unknown),
+        ),
+    )
+    print_notes(
+        f"{entries:,} ids, {measured.index_bytes / entries:.1f} bytes each; an unknown id takes "
+        f"{measured.known / measured.unknown:.2f} times what a known one takes; "
+        f"{measured.known / measured.gather:.2f} of the gather",
+        f"written in {measured.build_seconds:.1f} s and {measured.build_bytes / 1e6:.0f} MB of "
+        "memory",
+    )
+    fields = {
+        "entries": entries,
+        "ids_per_second": measured.known,
+        "unknown_over_known": measured.known / measured.unknown,
+        "gather_limit_fraction": measured.known / measured.gather,
+        "measurement": asdict(measured),
+    }
+    write_json(json_file, fields)
 
 
 def measure_ids(entries: int, progress: Progress, *, seconds: float = 10.0) -> IdMeasurement:
@@ -97,21 +146,21 @@ def measure_ids(entries: int, progress: Progress, *, seconds: float = 10.0) -> I
         "torchrec_unknown": operator,
     }
     generator = np.random.default_rng(0)
-    found: dict[str, list[float]] = {name: [] for name in (*variants, "gather")}
-    spent, calls = 0.0, 0
-    while spent < seconds or calls < _LEAST_CALLS:
-        for name in generator.permutation(list(found)):
-            numbers = generator.integers(0, entries, IDS_OF_A_CALL)
-            ids = ids_of(numbers + entries if name.endswith("unknown") else numbers)
-            run = variants.get(name) or partial(_gather, lines, _places(ids, len(lines)))
-            took = time.perf_counter()
-            run(ids)
-            took = time.perf_counter() - took
-            spent += took
-            found[name].append(len(ids) / took)
-        calls += 1
-        progress("looking up", min(int(spent), int(seconds)), int(seconds))
-    rates = {name: statistics.median(each) for name, each in found.items()}
+
+    def prepared(name: str) -> tuple[Callable[[], object], int]:
+        numbers = generator.integers(0, entries, IDS_OF_A_CALL)
+        ids = ids_of(numbers + entries if name.endswith("unknown") else numbers)
+        if name == "gather":
+            return partial(gather_rows, lines, _places(ids, len(lines))), len(ids)
+        return partial(variants[name], ids), len(ids)
+
+    rates = median_rates(
+        {name: partial(prepared, name) for name in (*variants, "gather")},
+        generator,
+        seconds=seconds,
+        least_rounds=_LEAST_ROUNDS,
+        progress=progress,
+    )
     return IdMeasurement(
         **rates,
         build_seconds=build_seconds,
@@ -139,10 +188,6 @@ def _places(ids: Ids, lines: int) -> torch.Tensor:
     """The cache line of each id's home, behind the header."""
     homes = max(1, lines - 256)
     return torch.from_numpy(homes_of(hashes_of(ids.view(np.uint64), 0), homes) + 1)
-
-
-def _gather(lines: torch.Tensor, places: torch.Tensor, _: Ids) -> object:
-    return gather_rows(lines, places)
 
 
 def _searched(ordered: Ids, rows: Ids, ids: Ids) -> Ids:

@@ -9,6 +9,7 @@ import importlib
 import json
 import mmap
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -18,10 +19,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+import typer
 
+from serving.bench.turns import seconds_of
+from serving.commands.bench.report import TEXT, print_notes, print_table
+from serving.commands.console import check_target, write_json
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.progress_bars import progress_bars
+from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
 
@@ -64,6 +73,43 @@ class QuantizeMeasurement:
         fields["peak_anonymous_bytes"] = self.peak_anonymous_bytes
         fields["encoder"] = self.encoder
         return fields
+
+
+def quantize_command(
+    gigabytes: Annotated[
+        float, typer.Option(min=0.01, help="Size of the checkpoint, fp32 GB.")
+    ] = 2.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each.")] = 5,
+    json_file: JsonFileOption = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the checkpoint and the tables; default: the system's temporary folder."
+        ),
+    ] = None,
+) -> None:
+    """Measure quantization from a checkpoint to tables, beside FBGEMM's operator.
+
+    The checkpoint is random rows of dim 128 in the page cache. The real command reads it in a
+    separate process. Its rate includes reading, encoding, errors, hashes and writing, on all cores.
+    FBGEMM's operator encodes rows in memory, on the one core that it uses.
+    """
+    check_target(json_file)
+    with progress_bars() as progress:
+        measured = measure_quantize(gigabytes, folder, progress, rounds=rounds)
+    print_table(
+        [("format", TEXT), ("GB/s in", ".2f"), ("FBGEMM's operator", ".2f"), ("ratio", ".2f")],
+        (
+            (name, measured.ours[name], peer, measured.ours[name] / peer)
+            for name, peer in measured.fbgemm.items()
+        ),
+    )
+    print_notes(
+        f"checkpoint of {size_text(measured.fp32_bytes)}, encoder {measured.encoder}, copying in "
+        f"memory {measured.copy:.2f} GB/s",
+        f"peak anonymous memory {size_text(measured.peak_anonymous_bytes)}",
+    )
+    write_json(json_file, measured.fields())
 
 
 def measure_quantize(
@@ -162,9 +208,7 @@ def _operator(row_format: str) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _rate(run: Callable[[], object], numbers: torch.Tensor) -> float:
-    started = time.perf_counter()
-    run()
-    return numbers.numel() * 4 / 1e9 / (time.perf_counter() - started)
+    return numbers.numel() * 4 / 1e9 / seconds_of(run)
 
 
 def _run_command(home: Path, rows: int, row_format: str) -> tuple[dict[str, float], int]:
@@ -191,10 +235,7 @@ def _run_command(home: Path, rows: int, row_format: str) -> tuple[dict[str, floa
     peak.join()
     if process.returncode:
         raise ShardedInferError(f"quantize failed: {errors.strip()}")
-    for path in (*out.glob("tables/*"), *(p for p in out.iterdir() if p.is_file())):
-        path.unlink()
-    (out / "tables").rmdir()
-    out.rmdir()
+    shutil.rmtree(out)
     answer: dict[str, float] = json.loads(text)
     return answer, peak.bytes
 

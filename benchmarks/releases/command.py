@@ -1,20 +1,18 @@
 """Measures the effect of a release on a server's latency."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from benchmarks.releases.deltas import DeltaMeasurement, measure_deltas
 from benchmarks.releases.release_round import ELSEWHERE, QUIET, RELEASE, ReleaseRound
 from benchmarks.releases.releases import Released, ReleaseLoad, measure_releases
-from kernels.machine import machine
 from serving.bench.workloads.workload import workload_named
-from serving.commands.console import OUT, check_target, write_json
+from serving.commands.bench.report import print_notes, print_table
+from serving.commands.console import check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.options.tower_precision import TowerPrecision
 from serving.commands.progress_bars import progress_bars
@@ -83,13 +81,11 @@ def releases_command(
         )
     released = measured.released
     _print_rounds(released.rounds)
-    OUT.print(
-        f"\n{_pooled_text(released)}\n"
-        f"\n{workload}, {precision} tower, {pairs} pairs, {released.rate:.0f} of "
+    print_notes(
+        f"\n{_pooled_text(released)}\n",
+        f"{workload}, {precision} tower, {pairs} pairs, {released.rate:.0f} of "
         f"{released.capacity:.0f} requests/s, {size_text(measured.table_bytes)} of tables, "
-        f"one core of {os.cpu_count()}, {machine().class_text}",
-        highlight=False,
-        soft_wrap=True,
+        "one core",
     )
     fields = {
         "workload": workload,
@@ -132,23 +128,19 @@ def _rounds(rounds: Sequence[ReleaseRound]) -> list[dict[str, object]]:
 def _print_deltas(found: DeltaMeasurement) -> None:
     released = found.released
     _print_rounds(released.rounds)
-    OUT.print(
+    print_notes(
         f"\n{found.changed_rows:,} of {found.rows:,} rows changed, "
         f"{size_text(found.table_bytes)} of table, {released.rate:.0f} of "
-        f"{released.capacity:.0f} requests/s, one core of {os.cpu_count()}, "
-        f"{machine().class_text}\n"
-        f"from publish to served: {released.load_seconds:.2f} s; whole: "
-        f"{found.full_seconds:.1f} s\n"
+        f"{released.capacity:.0f} requests/s, one core",
+        f"from publish to served: {released.load_seconds:.2f} s; whole: {found.full_seconds:.1f} s",
         f"written: {size_text(round(median(found.written_bytes)))}, "
         f"{found.bytes_over_changed:.2f} times the changed rows; whole: "
-        f"{size_text(found.full_bytes)}\n"
-        f"{_pooled_text(released)}\n"
+        f"{size_text(found.full_bytes)}",
+        _pooled_text(released),
         f"beside the command for a repository that nobody serves: "
         f"{_ratio_text(released.requests.p99_ratio(ELSEWHERE, QUIET))}; after it was published: "
-        f"{_ratio_text(released.loading.p99_ratio(RELEASE, QUIET))}\n"
+        f"{_ratio_text(released.loading.p99_ratio(RELEASE, QUIET))}",
         f"lookups with changed rows: {found.lookup_ratio:.3f} times the time of those without",
-        highlight=False,
-        soft_wrap=True,
     )
 
 
@@ -165,17 +157,14 @@ def _ratio_text(ratio: float | None) -> str:
 
 
 def _print_rounds(rounds: Sequence[ReleaseRound]) -> None:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("load s", "p50", "p99", "p50 releasing", "p99 releasing", "ratio", "failed"):
-        table.add_column(heading, justify="right")
-    for one in rounds:
-        table.add_row(
-            f"{one.load_seconds:.2f}",
-            f"{one.quiet_ms['p50']:.2f}",
-            f"{one.quiet_ms['p99']:.2f}",
-            f"{one.release_ms['p50']:.2f}",
-            f"{one.release_ms['p99']:.2f}",
-            f"{one.p99_ratio:.2f}",
-            str(one.failed),
-        )
-    OUT.print(table)
+    names = ("load s", "p50", "p99", "p50 releasing", "p99 releasing", "ratio")
+    print_table(
+        [*((name, ".2f") for name in names), ("failed", "d")],
+        (
+            (
+                one.load_seconds, one.quiet_ms["p50"], one.quiet_ms["p99"], one.release_ms["p50"],
+                one.release_ms["p99"], one.p99_ratio, one.failed,
+            )
+            for one in rounds
+        ),
+    )  # fmt: skip

@@ -31,8 +31,7 @@ from serving.bench.workloads.workload import BenchModel
 from sharded_infer.artifacts.manifest import MANIFEST_NAME, with_checksum
 from sharded_infer.progress import Progress
 
-_MESSAGES = 64
-_CONNECTIONS = 16
+_BUSY = 16
 _CAPACITY_SECONDS = 3.0
 
 
@@ -131,12 +130,9 @@ def releasing(
         ShardedInferError: a version could not be published, or did not load in time.
     """
     server_cpus, load_cpus = split_cpus()
-    messages = workload.messages(load.pairs, _MESSAGES)
-    loading = Loading(messages, load.pairs, _CONNECTIONS, load_cpus)
+    loading = Loading.of(workload, load.pairs, load_cpus)
     with served(repository, ["--poll-seconds=0.1", *load.options], server_cpus) as server:
-        closed, _ = measure_closed(
-            server, loading, concurrency=_CONNECTIONS, seconds=_CAPACITY_SECONDS
-        )
+        closed, _ = measure_closed(server, loading, concurrency=_BUSY, seconds=_CAPACITY_SECONDS)
         rate = load.share * closed.requests_per_second
         # Not measured: the kernel still arranges the memory of a server that has just started.
         measure_open(server, loading, rate=rate, seconds=load.seconds, poisson=True)

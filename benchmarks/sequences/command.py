@@ -1,12 +1,10 @@
 """Measures servers of towers over histories: short and long ones together, and the user cache."""
 
-import os
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from benchmarks.sequences.mixed_lengths import (
     LengthsMeasurement,
@@ -15,8 +13,8 @@ from benchmarks.sequences.mixed_lengths import (
 )
 from benchmarks.sequences.sequence_traffic import SequenceTraffic
 from benchmarks.sequences.user_caches import CacheMeasurement, UserLoad, measure_user_cache
-from kernels.machine import machine
 from serving.bench.workloads.sequence_models import SEQUENCE_MODELS
+from serving.commands.bench.report import TEXT, print_notes, print_table
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.options.tower_precision import TowerPrecision
@@ -137,33 +135,27 @@ def sequences_command(
         _print_users(cache)
     else:
         _print_lengths(mixed, short)
-    OUT.print(
-        f"\n{workload}, {precision} tower, {candidates} candidates, at {share:.0%}, "
-        f"one core of {os.cpu_count()}, {machine().class_text}",
-        highlight=False,
-        soft_wrap=True,
+    print_notes(
+        f"\n{workload}, {precision} tower, {candidates} candidates, at {share:.0%}, one core"
     )
     write_json(json_file, fields)
 
 
 def _print_lengths(found: LengthsMeasurement, short: int) -> None:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("", "capacity", "requests/s", "core", "p50", "p99", "p99 of all", "ratio"):
-        table.add_column(heading, justify="right" if heading else "left")
+    rows = []
     for alone, mixed in zip(found.short, found.mixed, strict=True):
         ratio = mixed.short_ms["p99"] / alone.short_ms["p99"]
-        for name, one, last in (("short only", alone, ""), ("mixed", mixed, f"{ratio:.2f}")):
-            table.add_row(
-                name,
-                f"{one.capacity:.0f}",
-                f"{one.rate:.0f}",
-                f"{one.busy_share:.0%}",
-                f"{one.short_ms['p50']:.2f}",
-                f"{one.short_ms['p99']:.2f}",
-                f"{one.all_ms['p99']:.2f}",
-                last,
-            )
-    OUT.print(table)
+        for name, one, last in (("short only", alone, None), ("mixed", mixed, ratio)):
+            p99 = one.short_ms["p99"], one.all_ms["p99"]
+            row = name, one.capacity, one.rate, one.busy_share, one.short_ms["p50"], *p99, last
+            rows.append(row)
+    print_table(
+        [
+            ("", TEXT), ("capacity", ".0f"), ("requests/s", ".0f"), ("core", ".0%"), ("p50", ".2f"),
+            ("p99", ".2f"), ("p99 of all", ".2f"), ("ratio", ".2f"),
+        ],
+        rows,
+    )  # fmt: skip
     OUT.print(
         f"\nms of requests with at most {short} ids, {found.short_share:.0%} of the mixed ones\n"
         f"median of the p99's ratio: {found.over_short_only('p99'):.2f}",
@@ -173,12 +165,13 @@ def _print_lengths(found: LengthsMeasurement, short: int) -> None:
 
 
 def _print_users(found: CacheMeasurement) -> None:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("", "CPU ms a request", "p50 ms", "p99 ms"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, one in (("no cache", found.plain), ("cache", found.cached)):
-        table.add_row(name, f"{one.cpu_ms:.2f}", f"{one.p50_ms:.2f}", f"{one.p99_ms:.2f}")
-    OUT.print(table)
+    print_table(
+        [("", TEXT), ("CPU ms a request", ".2f"), ("p50 ms", ".2f"), ("p99 ms", ".2f")],
+        (
+            (name, one.cpu_ms, one.p50_ms, one.p99_ms)
+            for name, one in (("no cache", found.plain), ("cache", found.cached))
+        ),
+    )
     OUT.print(
         f"\n{found.rate:.0f} requests/s, {found.hit_rate:.0%} hits, {found.saved:.0%} of the "
         f"processor time saved\n{found.compared} answers of hits equal those without, to the bit",

@@ -4,11 +4,9 @@ Two servers of one model on the same core take turns, each under random arrivals
 busy for about the same share of the time.
 """
 
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -23,14 +21,13 @@ from serving.bench.servers.serve import (
     measure_open,
     percentiles_ms,
 )
-from serving.bench.servers.server_under_test import ServerUnderTest, served
+from serving.bench.servers.server_under_test import ServerUnderTest, servers_of
 from serving.bench.turns import in_turns
 from sharded_infer.errors import InputError, ShardedInferError
 from sharded_infer.progress import Progress
 
 SHORT, MIXED = "short", "mixed"
 _MESSAGES = 2048
-_CONNECTIONS = 16
 # Requests in flight that keep a server busy all the time.
 _BUSY = 16
 # Seeds of trials begin here.
@@ -117,18 +114,12 @@ def measure_mixed_lengths(
         )
     own = {SHORT: short, MIXED: drawn}
     loads = {
-        name: Loading(
-            traffic.of_lengths(ones.tolist()), traffic.candidates, _CONNECTIONS, load_cpus
-        )
+        name: Loading(traffic.of_lengths(ones.tolist()), traffic.candidates, cpus=load_cpus)
         for name, ones in own.items()
     }
     found: dict[str, list[LengthsRound]] = {SHORT: [], MIXED: []}
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sharded-infer-bench-"))
-        traffic.model.publish(traffic.spec, Path(folder), progress)
-        servers = {
-            name: stack.enter_context(served(Path(folder), options, server_cpus)) for name in loads
-        }
+    publish = partial(traffic.model.publish, traffic.spec, progress=progress)
+    with servers_of(publish, dict.fromkeys(loads, options), server_cpus) as servers:
         for done, name in enumerate(in_turns(list(loads), rounds)):
             one = _round(
                 servers[name],

@@ -1,11 +1,8 @@
 """The same load of users, few of whom are frequent, on servers with a user cache and without."""
 
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -22,14 +19,13 @@ from serving.bench.servers.serve import (
     measure_open,
     median_of,
 )
-from serving.bench.servers.server_under_test import ServerUnderTest, served
+from serving.bench.servers.server_under_test import ServerUnderTest, servers_of
 from serving.bench.turns import in_turns
 from serving.remote.scraped_metrics import scraped_samples
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
 
 CACHED, PLAIN = "cache", "no cache"
-_CONNECTIONS = 16
 _BUSY = 16
 # Users whose answers are compared, each in a request of its own.
 _COMPARED = 256
@@ -100,21 +96,15 @@ def measure_user_cache(
             other bits than one without the cache.
     """
     server_cpus, load_cpus = split_cpus()
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sharded-infer-bench-"))
-        traffic.model.publish(traffic.spec, Path(folder), progress)
-        sizes = {CACHED: load.cache_mib, PLAIN: 0}
-        servers = {
-            name: stack.enter_context(
-                served(Path(folder), [f"--user-cache-mib={mib}", *options], server_cpus)
-            )
-            for name, mib in sizes.items()
-        }
+    publish = partial(traffic.model.publish, traffic.spec, progress=progress)
+    sizes = {CACHED: load.cache_mib, PLAIN: 0}
+    words = {name: [f"--user-cache-mib={mib}", *options] for name, mib in sizes.items()}
+    with servers_of(publish, words, server_cpus) as servers:
 
         def loading(count: int, seed: int) -> Loading:
             users = zipf_users(count, load.users, seed).tolist()
             messages = traffic.of_users(users, load.history, seed)
-            return Loading(messages, traffic.candidates, _CONNECTIONS, load_cpus)
+            return Loading(messages, traffic.candidates, cpus=load_cpus)
 
         first = loading(_COMPARED, 0)
         closed, _ = measure_closed(

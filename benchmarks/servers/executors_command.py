@@ -1,19 +1,18 @@
 """Measures the executors beside each other."""
 
-import os
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from benchmarks.servers.executors import ECHO, MODES, Cell, measure_matrix
+from benchmarks.servers.closed_loads import LoadCell
+from benchmarks.servers.executors import ECHO, MODES, measure_matrix
 from benchmarks.servers.overload import OverloadFigures, measure_overload
 from benchmarks.servers.queueing import QueueFigures, measure_queueing
 from benchmarks.servers.scheduling import SchedulingCost, measure_scheduling
-from kernels.machine import machine
 from serving.bench.workloads.workload import workload_named
+from serving.commands.bench.report import TEXT, print_notes, print_table
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.options.tower_precision import TowerPrecision
@@ -142,98 +141,75 @@ def executors_command(
         ]
         _print_overloads(loads)
         fields = [{"transport": name, **asdict(one)} for name, one in loads]
-    OUT.print(
-        f"{workload}, {precision} tower, server on one core, load on another, of {os.cpu_count()}, "
-        f"{machine().class_text}",
-        highlight=False,
-    )
+    print_notes(f"{workload}, {precision} tower, server on one core, load on another")
     write_json(json_file, fields)
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    words = {"transport", "executor", "arrivals", "errors", "scheduler"}
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in words else "right")
-    return table
-
-
-def _print_matrix(cells: list[Cell]) -> None:
-    table = _table(
-        "transport", "pairs", "in flight", *MODES, "echo", "auto/better", "auto/inline",
-        "auto/echo", "requests a batch", "p99 ms inline", "auto",
-    )  # fmt: skip
-    by_key = {(c.transport, c.pairs, c.concurrency, c.mode): c for c in cells}
+def _print_matrix(cells: list[LoadCell]) -> None:
+    by_key = {(c.server, c.pairs, c.concurrency, c.variant): c for c in cells}
+    rows = []
     for transport, pairs, flying in dict.fromkeys(key[:3] for key in by_key):
         row = {mode: by_key[transport, pairs, flying, mode] for mode in (*MODES, ECHO)}
-        rates = {mode: cell.requests_per_second for mode, cell in row.items()}
-        table.add_row(
-            transport,
-            str(pairs),
-            str(flying),
-            *(f"{rates[mode]:,.0f}" for mode in (*MODES, ECHO)),
-            f"{rates['auto'] / max(rates['inline'], rates['batched']):.2f}",
-            f"{rates['auto'] / rates['inline']:.2f}",
-            f"{rates['auto'] / rates[ECHO]:.2f}",
-            f"{row['auto'].mean_batch:.3g}",
-            f"{row['inline'].p99_ms:.3g}",
-            f"{row['auto'].p99_ms:.3g}",
-        )
-    OUT.print(table)
+        inline, batched, auto, echo = (cell.requests_per_second for cell in row.values())
+        over = auto / max(inline, batched), auto / inline, auto / echo
+        p99 = row["inline"].p99_ms, row["auto"].p99_ms
+        rates = inline, batched, auto, echo
+        rows.append((transport, pairs, flying, *rates, *over, row["auto"].mean_batch, *p99))
+    print_table(
+        [
+            ("transport", TEXT), ("pairs", "d"), ("in flight", "d"),
+            *((mode, ",.0f") for mode in (*MODES, ECHO)),
+            ("auto/better", ".2f"), ("auto/inline", ".2f"), ("auto/echo", ".2f"),
+            ("requests a batch", ".3g"), ("p99 ms inline", ".3g"), ("auto", ".3g"),
+        ],
+        rows,
+    )  # fmt: skip
     OUT.print("requests a second", highlight=False)
 
 
 def _print_scheduling(costs: list[SchedulingCost]) -> None:
-    table = _table("scheduler", "waiting", "deadlines alike", "different", "dispatcher's loop")
-    for one in costs:
-        times = (f"{seconds:.2f}" for seconds in (one.alike, one.different, one.dispatcher))
-        table.add_row(one.scheduler, str(one.waiting), *times)
-    OUT.print(table)
+    names = ("deadlines alike", "different", "dispatcher's loop")
+    print_table(
+        [("scheduler", TEXT), ("waiting", "d"), *((name, ".2f") for name in names)],
+        [(c.scheduler, c.waiting, c.alike, c.different, c.dispatcher) for c in costs],
+    )
     OUT.print("microseconds of processor time a request", highlight=False)
 
 
 def _print_queues(queues: list[tuple[str, QueueFigures]]) -> None:
-    table = _table(
-        "transport", "executor", "arrivals", "requests/s", "p50 ms", "p99", "p99 of a queue",
-        "ratio",
+    print_table(
+        [
+            ("transport", TEXT), ("executor", TEXT), ("arrivals", TEXT), ("requests/s", ",.0f"),
+            ("p50 ms", ".3g"), ("p99", ".3g"), ("p99 of a queue", ".3g"), ("ratio", ".2f"),
+        ],
+        (
+            (
+                name, one.mode, one.distribution, one.rate, one.latency_ms["p50"],
+                one.latency_ms["p99"], one.predicted_ms["p99"],
+                one.latency_ms["p99"] / one.predicted_ms["p99"],
+            )
+            for name, one in queues
+        ),
     )  # fmt: skip
-    for name, one in queues:
-        table.add_row(
-            name,
-            one.mode,
-            one.distribution,
-            f"{one.rate:,.0f}",
-            f"{one.latency_ms['p50']:.3g}",
-            f"{one.latency_ms['p99']:.3g}",
-            f"{one.predicted_ms['p99']:.3g}",
-            f"{one.latency_ms['p99'] / one.predicted_ms['p99']:.2f}",
-        )
-    OUT.print(table)
 
 
 def _print_overloads(loads: list[tuple[str, OverloadFigures]]) -> None:
-    table = _table(
-        "transport", "pairs", "deadline ms", "capacity/s", "offered/s", "in time/s", "of capacity",
-        "CPU ms an answer", "a refusal", "under load", "memory before", "after",
-        "p50 ms before", "1 s after", "lag p99 ms", "errors",
+    print_table(
+        [
+            ("transport", TEXT), ("pairs", "d"), ("deadline ms", "g"), ("capacity/s", ",.0f"),
+            ("offered/s", ",.0f"), ("in time/s", ",.0f"), ("of capacity", ".2f"),
+            ("CPU ms an answer", ".3g"), ("a refusal", ".3g"), ("under load", ".3g"),
+            ("memory before", size_text), ("after", size_text), ("p50 ms before", ".3g"),
+            ("1 s after", ".3g"), ("lag p99 ms", ".3g"), ("errors", TEXT),
+        ],
+        (
+            (
+                name, one.pairs, one.deadline_ms, one.capacity, one.offered, one.goodput,
+                one.goodput / one.capacity, one.answer_cpu_ms, one.refusal_cpu_ms,
+                one.overload_refusal_cpu_ms, one.resident_before, one.resident_after,
+                one.normal_p50_ms, one.recovered_p50_ms, one.generator_p99_lag_ms,
+                ", ".join(f"{n:,} {code}" for code, n in one.errors.items()),
+            )
+            for name, one in loads
+        ),
     )  # fmt: skip
-    for name, one in loads:
-        table.add_row(
-            name,
-            str(one.pairs),
-            f"{one.deadline_ms:g}",
-            f"{one.capacity:,.0f}",
-            f"{one.offered:,.0f}",
-            f"{one.goodput:,.0f}",
-            f"{one.goodput / one.capacity:.2f}",
-            f"{one.answer_cpu_ms:.3g}",
-            f"{one.refusal_cpu_ms:.3g}",
-            f"{one.overload_refusal_cpu_ms:.3g}",
-            size_text(one.resident_before),
-            size_text(one.resident_after),
-            f"{one.normal_p50_ms:.3g}",
-            f"{one.recovered_p50_ms:.3g}",
-            f"{one.generator_p99_lag_ms:.3g}",
-            ", ".join(f"{n:,} {code}" for code, n in one.errors.items()),
-        )
-    OUT.print(table)

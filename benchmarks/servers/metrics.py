@@ -4,21 +4,25 @@ Two servers of one model share a core, one of them idle at any time. Each round 
 in changing order, so that other work of the machine affects both alike.
 """
 
-import tempfile
 import time
 import timeit
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from statistics import median
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from serving.bench.load.cores import split_cpus
 from serving.bench.servers.serve import Loading, measure_answered
-from serving.bench.servers.server_under_test import ServerUnderTest, served
-from serving.bench.workloads.workload import BenchModel
+from serving.bench.servers.server_under_test import servers_of
+from serving.bench.workloads.workload import BenchModel, workload_named
+from serving.commands.bench.report import print_notes, print_table
+from serving.commands.console import check_target, write_json
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.options.tower_precision import TowerPrecision
+from serving.commands.progress_bars import progress_bars
 from serving.metrics.families.family import Detail
 from serving.metrics.server_metrics import ServerMetrics
 from serving.metrics.version_info import VersionInfo
@@ -26,8 +30,8 @@ from serving.metrics.version_metrics import Answered
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.lookups.lookup_work import LookupWork
 from sharded_infer.progress import Progress
+from sharded_infer.specs.precision import Precision
 
-_MESSAGES = 64
 _REPEATS, _CALLS = 7, 2000
 
 
@@ -59,28 +63,60 @@ class MetricsRound:
         return 1.0 - self.off_cpu_ms / self.full_cpu_ms if self.full_cpu_ms else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsCost:
-    """Summary of the rounds with requests of one size.
+def metrics_command(
+    workload: Annotated[
+        str, typer.Option(help="Model and requests: ranking, ragged or dlrm-v2.")
+    ] = "ranking",
+    precision: TowerPrecision = Precision.BF16,
+    pairs: Annotated[
+        list[int] | None, typer.Option(help="Samples of a request; may be repeated.", min=1)
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of each size.", min=1)] = 15,
+    seconds: Annotated[
+        float, typer.Option(help="Seconds of load on each server in a round.", min=0.2)
+    ] = 4.0,
+    concurrency: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 8,
+    json_file: JsonFileOption = None,
+) -> None:
+    """Measure throughput with all metrics and with none (`serve --metrics full` and `off`).
 
-    Attributes:
-        full: requests a second with all metrics, the rounds' median.
-        off: requests a second with none.
-        full_cpu_ms: processor milliseconds of a request with all metrics.
-        off_cpu_ms: the same with no metrics.
-        percent: share of the throughput that counting takes, the median of the rounds.
-        cpu_percent: share of a request's processor time, the median of the rounds.
-        counting_us: microseconds of a request in the counting calls, called in a loop.
+    Two servers share one core. A closed loop on another core loads them in turn, round by round.
+    Requests have 16 pairs and 1 pair unless --pairs says otherwise. The output also has the time of
+    the counting calls of one request, measured in a loop.
     """
-
-    pairs: int
-    full: float
-    off: float
-    full_cpu_ms: float
-    off_cpu_ms: float
-    percent: float
-    cpu_percent: float
-    counting_us: float
+    check_target(json_file)
+    with progress_bars() as progress:
+        chosen = workload_named(workload).in_precision(precision)
+        found = measure_metrics(
+            chosen,
+            sizes=pairs or [16, 1],
+            rounds=rounds,
+            seconds=seconds,
+            concurrency=concurrency,
+            progress=progress,
+        )
+    costs = [_summed_up(chosen, size, found) for size in dict.fromkeys(one.pairs for one in found)]
+    print_table(
+        [
+            ("pairs", "d"), ("full/s", ".0f"), ("off/s", ".0f"), ("cost %", ".2f"),
+            ("CPU ms full", ".4f"), ("CPU ms off", ".4f"), ("CPU cost %", ".2f"),
+            ("counting µs", ".2f"),
+        ],
+        [list(cost.values()) for cost in costs],
+    )  # fmt: skip
+    print_notes(
+        f"\n{workload}, {precision} tower, {rounds} rounds of {seconds:g} s, medians, "
+        f"{concurrency} in flight, servers on one core"
+    )
+    fields = {
+        "workload": workload,
+        "precision": precision,
+        "seconds": seconds,
+        "concurrency": concurrency,
+        "sizes": costs,
+        "rounds": [asdict(one) | {"cost": one.cost, "cpu_cost": one.cpu_cost} for one in found],
+    }
+    write_json(json_file, fields)
 
 
 def measure_metrics(
@@ -91,45 +127,39 @@ def measure_metrics(
     seconds: float,
     concurrency: int,
     progress: Progress,
-) -> tuple[list[MetricsCost], list[MetricsRound]]:
+) -> list[MetricsRound]:
     """Publishes the model, and loads a server with metrics and one without.
 
     Args:
         sizes: pairs of a request, measured in turn.
-        rounds: rounds of each size.
         seconds: load on each server in a round.
-
-    Returns:
-        The figures by size, and the rounds in order.
 
     Raises:
         ShardedInferError: a server did not answer.
     """
     server_cpus, load_cpus = split_cpus()
+    loadings = {pairs: Loading.of(workload, pairs, load_cpus) for pairs in sizes}
+    options = {detail: [f"--metrics={detail}", "--poll-seconds=0"] for detail in ("full", "off")}
     found: list[MetricsRound] = []
-    with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder, ExitStack() as stack:
-        workload.publish(Path(folder))
-        full, off = (
-            stack.enter_context(
-                served(Path(folder), [f"--metrics={detail}", "--poll-seconds=0"], server_cpus)
-            )
-            for detail in ("full", "off")
-        )
+    with servers_of(workload.publish, options, server_cpus) as servers:
         for number in range(rounds):
-            for pairs in sizes:
-                messages = workload.messages(pairs, _MESSAGES)
-                loading = Loading(messages, pairs, concurrency, load_cpus)
-                order = (full, off) if number % 2 == 0 else (off, full)
-                rates = {
-                    server.metrics_url: _rate(server, loading, concurrency, seconds)
-                    for server in order
+            for pairs, loading in loadings.items():
+                by_detail = {
+                    detail: measure_answered(
+                        "the server",
+                        servers[detail],
+                        loading,
+                        concurrency=concurrency,
+                        seconds=seconds,
+                    )
+                    for detail in (servers if number % 2 == 0 else reversed(servers))
                 }
-                with_all, with_none = rates[full.metrics_url], rates[off.metrics_url]
-                found.append(
-                    MetricsRound(pairs, with_all[0], with_none[0], with_all[1], with_none[1])
-                )
+                full, off = by_detail["full"], by_detail["off"]
+                rates = full.requests_per_second, off.requests_per_second
+                cpu = full.cpu_ms_per_request or 0.0, off.cpu_ms_per_request or 0.0
+                found.append(MetricsRound(pairs, *rates, *cpu))
                 progress("rounds", len(found), rounds * len(sizes))
-    return [_summed_up(workload, pairs, found) for pairs in sizes], found
+    return found
 
 
 def counting_seconds(workload: BenchModel, pairs: int, detail: Detail = Detail.FULL) -> float:
@@ -159,24 +189,18 @@ def counting_seconds(workload: BenchModel, pairs: int, detail: Detail = Detail.F
     return min(timeit.repeat(count, timer=timer, number=_CALLS, repeat=_REPEATS)) / _CALLS
 
 
-def _rate(
-    server: ServerUnderTest, loading: Loading, concurrency: int, seconds: float
-) -> tuple[float, float]:
-    figures = measure_answered(
-        "the server", server, loading, concurrency=concurrency, seconds=seconds
-    )
-    return figures.requests_per_second, figures.cpu_ms_per_request or 0.0
-
-
-def _summed_up(workload: BenchModel, pairs: int, rounds: Sequence[MetricsRound]) -> MetricsCost:
+def _summed_up(
+    workload: BenchModel, pairs: int, rounds: Sequence[MetricsRound]
+) -> dict[str, float]:
+    """Medians of the rounds with requests of one size, and what counting takes by itself."""
     own = [one for one in rounds if one.pairs == pairs]
-    return MetricsCost(
-        pairs=pairs,
-        full=median(one.full for one in own),
-        off=median(one.off for one in own),
-        full_cpu_ms=median(one.full_cpu_ms for one in own),
-        off_cpu_ms=median(one.off_cpu_ms for one in own),
-        percent=100.0 * median(one.cost for one in own),
-        cpu_percent=100.0 * median(one.cpu_cost for one in own),
-        counting_us=1e6 * counting_seconds(workload, pairs),
-    )
+    return {
+        "pairs": pairs,
+        "full": median(one.full for one in own),
+        "off": median(one.off for one in own),
+        "percent": 100.0 * median(one.cost for one in own),
+        "full_cpu_ms": median(one.full_cpu_ms for one in own),
+        "off_cpu_ms": median(one.off_cpu_ms for one in own),
+        "cpu_percent": 100.0 * median(one.cpu_cost for one in own),
+        "counting_us": 1e6 * counting_seconds(workload, pairs),
+    }

@@ -1,9 +1,6 @@
 """Offers a server several times its capacity, on a separate core."""
 
-import tempfile
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -15,11 +12,8 @@ from serving.bench.servers.serve import (
     measure_closed,
     measure_open,
 )
-from serving.bench.servers.server_under_test import served
+from serving.bench.servers.server_under_test import servers_of
 from serving.bench.workloads.workload import BenchModel
-
-_MESSAGES = 64
-_CONNECTIONS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +72,11 @@ def measure_overload(
         calm_seconds: duration of each measurement of the capacity, before and after.
     """
     server_cpus, load_cpus = split_cpus()
-    messages = workload.messages(pairs, _MESSAGES)
-    calm = Loading(messages, pairs, _CONNECTIONS, load_cpus)
-    hurried = Loading(messages, pairs, _CONNECTIONS, load_cpus, deadline_seconds)
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sharded-infer-bench-"))
-        workload.publish(Path(folder))
-        options = [f"--transport={transport}"]
-        server = stack.enter_context(served(Path(folder), options, server_cpus))
+    calm = Loading.of(workload, pairs, load_cpus)
+    hurried = replace(calm, deadline_seconds=deadline_seconds)
+    options = {transport: [f"--transport={transport}"]}
+    with servers_of(workload.publish, options, server_cpus) as servers:
+        server = servers[transport]
 
         def at_capacity() -> list[ServeFigures]:
             return [
@@ -98,8 +89,8 @@ def measure_overload(
         normal, _ = measure_closed(server, calm, concurrency=1, seconds=calm_seconds / 2)
         # A deadline that the cost table knows to be too short, KServe's, so that the client waits
         # for the refusal.
-        unreachable = Loading(
-            workload.messages(pairs, _MESSAGES, timeout_us=1), pairs, _CONNECTIONS, load_cpus
+        unreachable = replace(
+            calm, messages=workload.messages(pairs, len(calm.messages), timeout_us=1)
         )
         refused, _ = measure_closed(server, unreachable, concurrency=16, seconds=calm_seconds)
         before = server.counts().resident_bytes or 0

@@ -1,9 +1,7 @@
 """Compares executors with queueing theory: servers on one core, the load on another."""
 
-import tempfile
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import product
 
 from serving.bench.load.cores import split_cpus
 from serving.bench.servers.serve import (
@@ -13,12 +11,10 @@ from serving.bench.servers.serve import (
     percentiles_ms,
     simulate_queue,
 )
-from serving.bench.servers.server_under_test import ServerUnderTest, served
+from serving.bench.servers.server_under_test import ServerUnderTest, servers_of
+from serving.bench.turns import in_turns
 from serving.bench.workloads.workload import BenchModel
 from sharded_infer.progress import Progress
-
-_MESSAGES = 64
-_CONNECTIONS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +54,11 @@ def measure_queueing(
         seconds: duration of each measurement.
     """
     server_cpus, load_cpus = split_cpus()
-    loading = Loading(workload.messages(pairs, _MESSAGES), pairs, _CONNECTIONS, load_cpus)
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sharded-infer-bench-"))
-        workload.publish(Path(folder))
-        servers = {
-            mode: stack.enter_context(
-                served(
-                    Path(folder), [f"--executor={mode}", f"--transport={transport}"], server_cpus
-                )
-            )
-            for mode in ("inline", "auto")
-        }
+    loading = Loading.of(workload, pairs, load_cpus)
+    options = {
+        mode: [f"--executor={mode}", f"--transport={transport}"] for mode in ("inline", "auto")
+    }
+    with servers_of(workload.publish, options, server_cpus) as servers:
         capacity = min(
             measure_closed(servers["inline"], loading, concurrency=16, seconds=seconds / 2)[
                 0
@@ -78,23 +67,20 @@ def measure_queueing(
         )
         rate = capacity * share
         found: dict[tuple[str, str], list[QueueFigures]] = {}
-        done, total = 0, rounds * 4
-        for number in range(rounds):
-            for distribution in ("poisson", "constant"):
-                for mode in ("inline", "auto") if number % 2 == 0 else ("auto", "inline"):
-                    figures = _queueing(
-                        servers[mode],
-                        loading,
-                        mode=mode,
-                        distribution=distribution,
-                        rate=rate,
-                        seconds=seconds,
-                        cores=len(server_cpus),
-                        seed=number,
-                    )
-                    found.setdefault((mode, distribution), []).append(figures)
-                    done += 1
-                    progress("arrivals", done, total)
+        variants = list(product(servers, ("poisson", "constant")))
+        for done, (mode, distribution) in enumerate(in_turns(variants, rounds)):
+            figures = _queueing(
+                servers[mode],
+                loading,
+                mode=mode,
+                distribution=distribution,
+                rate=rate,
+                seconds=seconds,
+                cores=len(server_cpus),
+                seed=done // len(variants),
+            )
+            found.setdefault((mode, distribution), []).append(figures)
+            progress("arrivals", done + 1, rounds * len(variants))
     middle = rounds // 2
     return [
         sorted(ones, key=lambda one: one.latency_ms["p99"] / one.predicted_ms["p99"])[middle]

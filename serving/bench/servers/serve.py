@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,10 @@ from serving.bench.load.result import LoadResult
 from serving.bench.load.schedule import constant_schedule, poisson_schedule
 from serving.bench.load.target import Target
 from serving.bench.servers.server_under_test import Counts, ServerUnderTest
+from serving.bench.workloads.workload import BenchModel
 from sharded_infer.errors import InputError, ShardedInferError
 
+_MESSAGES = 64
 _PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
 _NOT_LET_IN = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
 # Of a load in which nothing is answered.
@@ -66,9 +69,14 @@ class Loading:
 
     messages: Sequence[bytes]
     pairs: int
-    connections: int
+    connections: int = 16
     cpus: Set[int] | None = None
     deadline_seconds: float | None = None
+
+    @classmethod
+    def of(cls, workload: BenchModel, pairs: int, cpus: Set[int] | None) -> Self:
+        """A load of random requests for a workload."""
+        return cls(workload.messages(pairs, _MESSAGES), pairs, cpus=cpus)
 
 
 def measure_closed(

@@ -1,10 +1,12 @@
 """A measured server: its address, processor time and counters."""
 
 import os
-from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from serving.bench.load.target import Target
 from serving.demo.server_process import server_process
@@ -14,6 +16,7 @@ from sharded_infer.errors import InputError
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_K = TypeVar("_K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,20 @@ def served(
     """
     with server_process(repository, options=options, cpus=cpus) as server:
         yield ServerUnderTest(target_of(server.grpc_url), server.metrics_url, server.process.pid)
+
+
+@contextmanager
+def servers_of(
+    publish: Callable[[Path], object], options: Mapping[_K, Sequence[str]], cpus: Set[int] | None
+) -> Iterator[dict[_K, ServerUnderTest]]:
+    """Publishes a model in a temporary folder, and starts a server for each set of options."""
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="sharded-infer-bench-"))
+        publish(Path(name))
+        yield {
+            key: stack.enter_context(served(Path(name), words, cpus))
+            for key, words in options.items()
+        }
 
 
 def target_of(address: str) -> Target:

@@ -75,14 +75,15 @@ def test_it_loads_both_servers_in_turns(benchmark: Command, tmp_path: Path) -> N
     assert done.code == 0, done.err
     assert "over Triton, bf16" in done.out
     fields = json.loads(file.read_text())
-    servers = {(one["server"], one["tower"]) for one in fields["measurements"]}
+    servers = {(one["server"], one["variant"]) for one in fields["measurements"]}
     assert servers == {("Triton", "fp32"), ("Triton", "bf16"), ("ours", "bf16")}
     assert {one["pairs"] for one in fields["measurements"]} == {270, 16, 1}
     assert all(
         one["requests_per_second"] > 0 and one["cpu_ms"] > 0 for one in fields["measurements"]
     )
     rates = {
-        (one["server"], one["tower"], one["pairs"]): one["rounds"] for one in fields["measurements"]
+        (one["server"], one["variant"], one["pairs"]): one["rounds"]
+        for one in fields["measurements"]
     }
     assert len(fields["ratios"]) == 6
     for one in fields["ratios"]:

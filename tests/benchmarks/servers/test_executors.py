@@ -28,7 +28,7 @@ def test_the_matrix_has_every_executor_and_an_echo_for_each_transport() -> None:
         seconds=0.3,
         progress=no_progress,
     )
-    assert [cell.mode for cell in cells] == ["inline", "batched", "auto", "echo"]
+    assert [cell.variant for cell in cells] == ["inline", "batched", "auto", "echo"]
     assert all(cell.requests_per_second > 0 for cell in cells)
     assert cells[0].mean_batch == 1
 

@@ -6,19 +6,27 @@ turns with the same batches.
 
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from benchmarks.cluster.plain_hosts import PlainHosts
 from benchmarks.cluster.shard_hosts import MeasuredHost, shard_hosts
+from kernels.wording import counted
 from serving.bench.load.cores import one_core, split_cpus
 from serving.bench.turns import in_turns
-from serving.bench.workloads.workload import BenchModel
+from serving.bench.workloads.workload import BenchModel, workload_named
+from serving.commands.bench.report import TEXT, print_notes, print_table, times
+from serving.commands.console import check_target, write_json
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.options.tower_precision import TowerPrecision
+from serving.commands.progress_bars import progress_bars
 from serving.demo.shard_hosts import write_topology
 from serving.host.malloc import keep_freed_memory
 from serving.protocol.lookups.version_key import version_key
@@ -27,6 +35,7 @@ from serving.remote_lookups.host_clients import HostClients
 from serving.remote_lookups.hosts_file import HostSettings
 from serving.remote_lookups.remote_hosts import RemoteHosts
 from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.byte_sizes import size_text
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.engines.model_engine import BatchResult
 from sharded_infer.inputs.model_input import ModelInput
@@ -35,6 +44,7 @@ from sharded_infer.lookups.shard_hosts import Front, PieceBags, StartedLookup
 from sharded_infer.lookups.share_lookups import MAX_ANSWER_BYTES
 from sharded_infer.progress import Progress
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.specs.precision import Precision
 
 ONE_PROCESS, OURS, PLAIN = "one process", "shard hosts", "plain gRPC"
 _MESSAGES = 16
@@ -78,6 +88,65 @@ class ClusterFigures:
     least_wire_bytes: float
     wire_bytes_ratio: float
     bits_equal: bool
+
+
+def cluster_command(
+    workload: Annotated[
+        str, typer.Option(help="Model and requests: ranking, ragged or dlrm-v2.")
+    ] = "ranking",
+    precision: TowerPrecision = Precision.BF16,
+    hosts: Annotated[int, typer.Option(help="Shard hosts.", min=1, max=64)] = 4,
+    pairs: Annotated[
+        list[int] | None, typer.Option(help="Samples of a request; may be repeated.", min=1)
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Turns of each way.", min=1)] = 5,
+    requests: Annotated[int, typer.Option(help="Requests of each turn.", min=1)] = 200,
+    json_file: JsonFileOption = None,
+) -> None:
+    """Measure a plan over several hosts beside one process.
+
+    Shard hosts are processes on this machine that share a core; the front is this process, on
+    another one. The plain way is gRPC's own client with a call for each piece of a table. Requests
+    have 1 pair and 270 unless --pairs says otherwise. Processor time is that of all processes.
+    """
+    check_target(json_file)
+    with progress_bars() as progress:
+        found = measure_cluster(
+            workload_named(workload).in_precision(precision),
+            hosts=hosts,
+            sizes=pairs or [1, 270],
+            rounds=rounds,
+            requests=requests,
+            progress=progress,
+        )
+    milliseconds = times(1e3, ".3g")
+    print_table(
+        [
+            ("pairs", "d"), ("lookups", TEXT), ("p50", milliseconds), ("CPU", milliseconds),
+            ("added p50", milliseconds), ("CPU ratio", ".2f"),
+        ],
+        (
+            (
+                one.pairs, name, way.p50_seconds, way.cpu_seconds,
+                way.p50_seconds - one.times[ONE_PROCESS].p50_seconds,
+                way.cpu_seconds / one.times[ONE_PROCESS].cpu_seconds,
+            )
+            for one in found
+            for name, way in one.times.items()
+        ),
+    )  # fmt: skip
+    print_notes(
+        *(
+            f"{one.pairs} pairs, {OURS}: {size_text(round(one.wire_bytes))} of messages, "
+            f"{one.wire_bytes_ratio:.2f} times the least; bits "
+            f"{'equal' if one.bits_equal else 'DIFFER'}"
+            for one in found
+        ),
+        f"\n{workload}, {precision} tower, {counted(hosts, 'shard host')}, {rounds} rounds of "
+        f"{counted(requests, 'request')}. Medians, milliseconds.",
+    )
+    fields = {"workload": workload, "precision": precision, "sizes": [asdict(f) for f in found]}
+    write_json(json_file, fields)
 
 
 def measure_cluster(

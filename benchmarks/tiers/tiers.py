@@ -9,16 +9,18 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 import numpy as np
 import torch
+import typer
 
 from benchmarks.tiers.random_reads import random_reads
-from benchmarks.tiers.rocks_rows import RocksRows, write_rocks
+from benchmarks.tiers.rocks_rows import RocksRows, has_rocksdb, write_rocks
 from benchmarks.tiers.row_stores import (
     DIM,
     ROW_BYTES,
@@ -31,6 +33,10 @@ from kernels.ids.row_places import RowPlaces, places_bytes, write_places
 from kernels.row_format import RowFormat
 from kernels.tiers.row_tier import QUEUE_DEPTH
 from serving.bench.workloads.drawn_ids import scattered, zipf_ranks
+from serving.commands.bench.report import TEXT, print_notes, print_table
+from serving.commands.console import check_target, write_json
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.progress_bars import progress_bars
 from sharded_infer.errors import InputError
 from sharded_infer.planning.disk_calibration import write_random_bytes
 from sharded_infer.planning.memory_budget import KeptRows, divide_memory, page_hit_rates
@@ -85,16 +91,90 @@ class ExponentRates:
     rocksdb: LookupRates | None
     fio_reads: float | None
 
-    @property
-    def over_mapped(self) -> float:
-        """Rows a second of tiers over those of mapped files in any order."""
-        return self.tiers.rows_per_second / self.mapped.rows_per_second
+    def ways(self) -> dict[str, LookupRates]:
+        """All that were measured, by name."""
+        ways = {"mapped": self.mapped, "ordered": self.ordered, "tiers": self.tiers}
+        return ways if self.rocksdb is None else {**ways, "RocksDB": self.rocksdb}
 
-    @property
-    def of_fio(self) -> float | None:
-        """Reads a second of tiers over those of fio."""
-        reads = self.tiers.reads_per_second
+    def over_fio(self, way: LookupRates) -> float | None:
+        """Reads a second of a way over those of fio."""
+        reads = way.reads_per_second
         return None if self.fio_reads is None or reads is None else reads / self.fio_reads
+
+
+_EXPONENTS = (0.8, 1.0, 1.05)
+
+
+def tiers_command(
+    gigabytes: Annotated[float, typer.Option(min=0.01, max=64, help="GiB of the table.")] = 8.0,
+    memory: Annotated[float, typer.Option(min=0.001, help="GiB that it may take.")] = 2.0,
+    exponent: Annotated[
+        list[float] | None,
+        typer.Option(min=0.1, max=3, help="Of Zipf's law; may be repeated. All: 0.8, 1, 1.05."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of each measurement.")] = 6.0,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the table is written, on the disk to measure.")
+    ] = None,
+    rocksdb: Annotated[
+        bool,
+        typer.Option(
+            "--rocksdb", help="RocksDB too, if rocksdict is installed. Takes twice the disk."
+        ),
+    ] = False,
+    json_file: JsonFileOption = None,
+) -> None:
+    """Measure a table larger than memory, ordered and not.
+
+    Mapped rows have the page cache as the only cache. Pages beyond the memory are dropped after
+    each batch, those that were used longest ago, which needs no right to limit a process. Rows in
+    tiers are pinned and cached as serve --row-memory-mib has them. Beside hit rates stand those
+    that plan --memory-budget foresees. fio, where it is installed, reads the same file. Takes
+    twelve minutes.
+    """
+    check_target(json_file)
+    if rocksdb and not has_rocksdb():
+        raise InputError("--rocksdb: rocksdict is not installed: pip install rocksdict")
+    with progress_bars() as progress:
+        found = measure_tiers(
+            gigabytes,
+            memory,
+            progress,
+            exponents=exponent or _EXPONENTS,
+            seconds=seconds,
+            folder=folder,
+            with_rocksdb=rocksdb,
+        )
+    share = ".1%"
+    print_table(
+        [
+            ("Zipf", "g"), ("", TEXT), ("hits", share), ("planned", share), ("ideal", share),
+            ("rows/s", ",.0f"), ("over mapped", ".2f"), ("reads/s", ",.0f"), ("of fio", ".2f"),
+        ],
+        (
+            (
+                one.exponent, name, way.hit_rate, way.planned_hit_rate, one.ideal_hit_rate,
+                way.rows_per_second, way.rows_per_second / one.mapped.rows_per_second,
+                way.reads_per_second, one.over_fio(way),
+            )
+            for one in found
+            for name, way in one.ways().items()
+        ),
+        title=f"{gigabytes:g} GiB in {memory:g} GiB of memory",
+    )  # fmt: skip
+    print_notes()
+    rates = [
+        {
+            **asdict(one),
+            "hit_rate": one.tiers.hit_rate,
+            "planned_hit_rate": one.tiers.planned_hit_rate,
+            "over_mapped": one.tiers.rows_per_second / one.mapped.rows_per_second,
+            "of_fio": one.over_fio(one.tiers),
+        }
+        for one in found
+    ]
+    fields = {"gigabytes": gigabytes, "memory_gigabytes": memory, "rates": rates}
+    write_json(json_file, fields)
 
 
 def measure_tiers(
