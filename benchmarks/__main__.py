@@ -11,7 +11,7 @@ from serving.commands.lazy_group import CommandEntry, lazy_group
 COMMANDS = (
     CommandEntry(
         "plan",
-        "benchmarks.plan.command:plan_command",
+        "benchmarks.plan.plan:plan_command",
         "Measure the planner's time and the quality of its plans.",
     ),
     CommandEntry(

@@ -164,9 +164,6 @@ def measure_cluster(
         sizes: pairs of a request, measured in turn.
         rounds: turns of each way.
         requests: of each turn.
-
-    Raises:
-        ShardedInferError: a host did not start, or did not answer.
     """
     _, host_cpus = split_cpus()
     keep_freed_memory()

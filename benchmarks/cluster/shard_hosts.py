@@ -32,9 +32,6 @@ def shard_hosts(
 
     Args:
         cpus: cores that they may use.
-
-    Raises:
-        ShardedInferError: one did not become ready, or did not stop cleanly.
     """
     with ExitStack() as stack:
         yield {

@@ -102,9 +102,6 @@ def measure_formats(data: Path | None, rows: int, progress: Progress) -> FormatQ
     Args:
         data: a click log; None generates one.
         rows: lines to generate, or the most lines to read.
-
-    Raises:
-        InputError: a bad log.
     """
     demo = train_demo(data, rows, progress)
     plan = open_format_plan(demo.spec, demo.trained.embeddings)

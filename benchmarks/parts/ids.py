@@ -117,9 +117,6 @@ def measure_ids(entries: int, progress: Progress, *, seconds: float = 10.0) -> I
 
     Args:
         seconds: of calls, all variants together.
-
-    Raises:
-        InputError: nothing was compiled.
     """
     torch.set_num_threads(1)
     with TemporaryDirectory(prefix="sharded-infer-bench-") as folder:

@@ -121,9 +121,6 @@ def measure_quantize(
         gigabytes: size of the checkpoint, 1e9 bytes of fp32.
         folder: temporary folder of the checkpoint and the tables; None: the system's.
         rounds: measurements of each.
-
-    Raises:
-        ShardedInferError: the command failed.
     """
     torch.set_num_threads(1)
     rates: dict[tuple[str, str], list[float]] = {}

@@ -155,9 +155,6 @@ def measure_peers(
         serve_options: further arguments of `sharded-infer serve`.
         rounds: measurements of each.
         seconds: duration of each measurement; of one without an answer, twice as long.
-
-    Raises:
-        ShardedInferError: a server did not start, or answered with an error.
     """
     server_cpus, load_cpus = split_cpus()
     with ExitStack() as stack:

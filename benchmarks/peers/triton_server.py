@@ -56,10 +56,6 @@ def triton_serving(
         denses: "fp32" (as TorchRec leaves them) or "bf16".
         max_rows: larger tables are cut to this number of rows.
         cpus: cores that it may use; None: those of this process.
-
-    Raises:
-        InputError: Triton or what it needs is missing.
-        ShardedInferError: it did not become ready.
     """
     server, stub = _programs(folder)
     with tempfile.TemporaryDirectory(prefix="sharded-infer-triton-") as name:

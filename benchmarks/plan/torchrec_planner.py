@@ -55,9 +55,6 @@ def run_torchrec(case: PlanCase, search: Search, limit_seconds: float) -> TorchR
 
     Args:
         case: int8 tables on equal GPUs.
-
-    Raises:
-        PlanError: TorchRec cannot describe the case, or failed without refusing it.
     """
     if not torchrec_is_installed():
         return TorchRecRun(Outcome.NOT_INSTALLED, reason=INSTALL)

@@ -87,9 +87,6 @@ def measure_deltas(
     Args:
         gigabytes: of the stored table.
         changed: share of its rows that each delta changes.
-
-    Raises:
-        ShardedInferError: a version could not be published, or did not load in time.
     """
     rows = int(gigabytes * 1e9 / _ROW_BYTES)
     workload = Workload("deltas", 1, rows, _DIM, _IDS, ragged=False, layers=(256,))

@@ -80,9 +80,6 @@ def measure_round(
     Returns:
         Its figures, the requests due until the version was served, and of these the ones due after
         it was published.
-
-    Raises:
-        ShardedInferError: the version did not load in time.
     """
     called = published = ready = 0.0
     cpus = set().union(*split_cpus())
@@ -142,9 +139,6 @@ def wait_until_served(
 
     Args:
         goes_on: whether to wait longer.
-
-    Raises:
-        ShardedInferError: it did not load, or not in time.
     """
     while (state := _state_of(client, version)) != "READY":
         if state == "UNAVAILABLE" or not goes_on():

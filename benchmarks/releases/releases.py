@@ -101,11 +101,7 @@ class ReleaseMeasurement:
 def measure_releases(
     workload: BenchModel, load: ReleaseLoad, progress: Progress
 ) -> ReleaseMeasurement:
-    """Publishes the model, serves it on one core, and releases it in each round under load.
-
-    Raises:
-        ShardedInferError: a version did not load in time.
-    """
+    """Publishes the model, serves it on one core, and releases it in each round under load."""
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         workload.publish(Path(folder))
         coming = _Coming(Path(folder) / workload.name)
@@ -125,9 +121,6 @@ def releasing(
 
     Yields:
         The server, as long as it is wanted, and the figures.
-
-    Raises:
-        ShardedInferError: a version could not be published, or did not load in time.
     """
     server_cpus, load_cpus = split_cpus()
     loading = Loading.of(workload, load.pairs, load_cpus)

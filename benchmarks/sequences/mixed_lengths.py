@@ -99,10 +99,6 @@ def measure_mixed_lengths(
             this share of its capacity.
         seconds: of random arrivals, for each server in each round.
         options: further arguments of `sharded-infer serve`.
-
-    Raises:
-        InputError: none of the histories is short.
-        ShardedInferError: a server does not start, or a request failed.
     """
     server_cpus, load_cpus = split_cpus()
     drawn = lognormal_lengths(_MESSAGES, shortest=lengths.shortest, longest=lengths.longest)

@@ -9,6 +9,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from benchmarks.sequences.sequence_traffic import SequenceTraffic, zipf_users
+from benchmarks.servers.closed_loads import median_of
 from serving.bench.load.cores import split_cpus
 from serving.bench.load.generator import run_closed
 from serving.bench.load.process import run_in_process
@@ -17,7 +18,6 @@ from serving.bench.servers.serve import (
     ServeFigures,
     measure_closed,
     measure_open,
-    median_of,
 )
 from serving.bench.servers.server_under_test import ServerUnderTest, servers_of
 from serving.bench.turns import in_turns
@@ -90,10 +90,6 @@ def measure_user_cache(
 
     Args:
         options: further arguments of `sharded-infer serve`.
-
-    Raises:
-        ShardedInferError: a server does not start, a request failed, or an answer of a hit has
-            other bits than one without the cache.
     """
     server_cpus, load_cpus = split_cpus()
     publish = partial(traffic.model.publish, traffic.spec, progress=progress)

@@ -1,13 +1,18 @@
 """Closed loads on several servers in turns."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 
-from serving.bench.servers.serve import Loading, ServeFigures, measure_answered, median_of
+from serving.bench.servers.serve import Loading, ServeFigures, measure_closed
 from serving.bench.servers.server_under_test import ServerUnderTest
 from serving.bench.turns import in_turns
+from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
+
+# Of a load in which nothing is answered.
+_MOST_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +53,6 @@ def closed_loads(
         loads: pairs of a request, and requests in flight, measured one after another.
         loading: the load of a server with requests of so many pairs.
         seconds: duration of each measurement; of one without an answer, twice as long.
-
-    Raises:
-        ShardedInferError: a server answered with an error.
     """
     cells = []
     for pairs, flying in loads:
@@ -64,6 +66,34 @@ def closed_loads(
             progress(f"{pairs} pairs, {flying} in flight", done + 1, rounds * len(servers))
         cells += [_cell(*key, pairs, flying, of_one) for key, of_one in found.items()]
     return cells
+
+
+def measure_answered(
+    name: str, server: ServerUnderTest, loading: Loading, *, concurrency: int, seconds: float
+) -> ServeFigures:
+    """As `measure_closed`, but again for twice as long while nothing is answered.
+
+    A processor without bf16 products takes seconds for a large batch.
+
+    Args:
+        name: of the server, for messages.
+    """
+    while True:
+        figures, _ = measure_closed(server, loading, concurrency=concurrency, seconds=seconds)
+        if figures.errors:
+            raise ShardedInferError(f"{name}: answered {figures.errors}")
+        if figures.requests_per_second:
+            return figures
+        if seconds > _MOST_SECONDS:
+            raise ShardedInferError(f"{name}: answered nothing in {seconds:g} s")
+        seconds *= 2
+
+
+def median_of(
+    figures: Sequence[ServeFigures], value: Callable[[ServeFigures], float | None]
+) -> float:
+    """The median over the figures that have the value."""
+    return median(found for one in figures if (found := value(one)) is not None)
 
 
 def _cell(

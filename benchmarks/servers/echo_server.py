@@ -35,11 +35,7 @@ _OPEN_CALLS = 2**20
 def echoing(
     transport: str, response_bytes: int, threads: int, cpus: Set[int] | None
 ) -> Iterator[ServerUnderTest]:
-    """Starts a bare echo server, and stops it at the end.
-
-    Raises:
-        ShardedInferError: it did not start.
-    """
+    """Starts a bare echo server, and stops it at the end."""
     command = [sys.executable, "-m", "benchmarks.servers.echo_server"]
     command += [transport, str(response_bytes), str(threads)]
     with Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True) as process:  # noqa: S603 - our own command

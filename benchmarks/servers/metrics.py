@@ -14,8 +14,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from benchmarks.servers.closed_loads import measure_answered
 from serving.bench.load.cores import split_cpus
-from serving.bench.servers.serve import Loading, measure_answered
+from serving.bench.servers.serve import Loading
 from serving.bench.servers.server_under_test import servers_of
 from serving.bench.workloads.workload import BenchModel, workload_named
 from serving.commands.bench.report import print_notes, print_table
@@ -133,9 +134,6 @@ def measure_metrics(
     Args:
         sizes: pairs of a request, measured in turn.
         seconds: load on each server in a round.
-
-    Raises:
-        ShardedInferError: a server did not answer.
     """
     server_cpus, load_cpus = split_cpus()
     loadings = {pairs: Loading.of(workload, pairs, load_cpus) for pairs in sizes}

@@ -1,7 +1,11 @@
 """Compares executors with queueing theory: servers on one core, the load on another."""
 
+import heapq
 from dataclasses import dataclass
 from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
 
 from serving.bench.load.cores import split_cpus
 from serving.bench.servers.serve import (
@@ -9,7 +13,6 @@ from serving.bench.servers.serve import (
     measure_closed,
     measure_open,
     percentiles_ms,
-    simulate_queue,
 )
 from serving.bench.servers.server_under_test import ServerUnderTest, servers_of
 from serving.bench.turns import in_turns
@@ -112,3 +115,26 @@ def _queueing(
     services = alone.latency[alone.codes == 0]
     simulated = simulate_queue(result.scheduled, services, cores)
     return QueueFigures(mode, distribution, rate, figures.latency_ms, percentiles_ms(simulated))
+
+
+def simulate_queue(
+    arrivals: NDArray[np.float64], services: NDArray[np.float64], servers: int, seed: int = 1
+) -> NDArray[np.float64]:
+    """Latencies of a first-come-first-served queue, as of a perfect server.
+
+    Args:
+        arrivals: seconds, ascending.
+        services: measured service times, seconds; sampled at random.
+        servers: requests served at once.
+
+    Returns:
+        Seconds from each arrival to its end.
+    """
+    drawn = np.random.default_rng(seed).choice(services, len(arrivals))
+    free = [0.0] * servers
+    ends = np.empty(len(arrivals))
+    for number, (arrival, service) in enumerate(zip(arrivals, drawn, strict=True)):
+        end = max(arrival, heapq.heappop(free)) + service
+        heapq.heappush(free, end)
+        ends[number] = end
+    return ends - arrivals

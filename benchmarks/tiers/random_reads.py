@@ -13,9 +13,6 @@ def random_reads(path: Path, depth: int, seconds: int) -> float | None:
 
     Args:
         depth: reads that are in progress at once.
-
-    Raises:
-        InputError: fio failed; gives its words.
     """
     program = shutil.which("fio")
     if program is None:

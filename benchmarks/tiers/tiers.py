@@ -195,9 +195,6 @@ def measure_tiers(
         seconds: of each measurement, counted while it looks up.
         folder: where the table is written; None: the folder of temporary files.
         with_rocksdb: whether RocksDB is measured beside it.
-
-    Raises:
-        InputError: fio fails, nothing was compiled, or the memory holds places alone.
     """
     torch.set_num_threads(1)
     rows = int(gigabytes * 2**30) // ROW_BYTES

@@ -1,10 +1,8 @@
 """One load on one server: rates, latencies, errors, processor time, batches."""
 
-import heapq
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from typing import Self
 
 import numpy as np
@@ -18,13 +16,11 @@ from serving.bench.load.schedule import constant_schedule, poisson_schedule
 from serving.bench.load.target import Target
 from serving.bench.servers.server_under_test import Counts, ServerUnderTest
 from serving.bench.workloads.workload import BenchModel
-from sharded_infer.errors import InputError, ShardedInferError
+from sharded_infer.errors import InputError
 
 _MESSAGES = 64
 _PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
 _NOT_LET_IN = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
-# Of a load in which nothing is answered.
-_MOST_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,31 +109,6 @@ def measure_closed(
             deadline_seconds=loading.deadline_seconds,
         )
     return _measure(server, load, loading)
-
-
-def measure_answered(
-    name: str, server: ServerUnderTest, loading: Loading, *, concurrency: int, seconds: float
-) -> ServeFigures:
-    """As `measure_closed`, but again for twice as long while nothing is answered.
-
-    A processor without bf16 products takes seconds for a large batch.
-
-    Args:
-        name: of the server, for messages.
-
-    Raises:
-        InputError: the server cannot be reached, or refuses every call.
-        ShardedInferError: it answered with errors, or did not in a minute.
-    """
-    while True:
-        figures, _ = measure_closed(server, loading, concurrency=concurrency, seconds=seconds)
-        if figures.errors:
-            raise ShardedInferError(f"{name}: answered {figures.errors}")
-        if figures.requests_per_second:
-            return figures
-        if seconds > _MOST_SECONDS:
-            raise ShardedInferError(f"{name}: answered nothing in {seconds:g} s")
-        seconds *= 2
 
 
 def measure_open(
@@ -230,33 +201,3 @@ def percentiles_ms(latencies: NDArray[np.float64]) -> dict[str, float]:
     found = {name: float(value) for name, value in zip(_PERCENTILES, values, strict=True)}
     found |= {"mean": float(latencies.mean()), "max": float(latencies.max())}
     return {name: seconds * 1e3 for name, seconds in found.items()}
-
-
-def simulate_queue(
-    arrivals: NDArray[np.float64], services: NDArray[np.float64], servers: int, seed: int = 1
-) -> NDArray[np.float64]:
-    """Latencies of a first-come-first-served queue, as of a perfect server.
-
-    Args:
-        arrivals: seconds, ascending.
-        services: measured service times, seconds; sampled at random.
-        servers: requests served at once.
-
-    Returns:
-        Seconds from each arrival to its end.
-    """
-    drawn = np.random.default_rng(seed).choice(services, len(arrivals))
-    free = [0.0] * servers
-    ends = np.empty(len(arrivals))
-    for number, (arrival, service) in enumerate(zip(arrivals, drawn, strict=True)):
-        end = max(arrival, heapq.heappop(free)) + service
-        heapq.heappush(free, end)
-        ends[number] = end
-    return ends - arrivals
-
-
-def median_of(
-    figures: Sequence[ServeFigures], value: Callable[[ServeFigures], float | None]
-) -> float:
-    """The median over the figures that have the value."""
-    return median(found for one in figures if (found := value(one)) is not None)

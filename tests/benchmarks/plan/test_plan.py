@@ -18,7 +18,7 @@ from benchmarks.plan.families import (
     three_hot_tables,
     wide_range,
 )
-from benchmarks.plan.measurement import (
+from benchmarks.plan.plan import (
     PlanBench,
     PlanMeasurement,
     TorchRecFigures,

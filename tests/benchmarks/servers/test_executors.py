@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from benchmarks.servers.executors import measure_matrix
 from benchmarks.servers.overload import measure_overload
-from benchmarks.servers.queueing import measure_queueing
+from benchmarks.servers.queueing import measure_queueing, simulate_queue
 from serving.bench.load.library import load_generator_refusal
 from serving.bench.workloads.workload import Workload
 from sharded_infer.progress import no_progress
@@ -15,6 +16,25 @@ needs_generator = pytest.mark.skipif(
     load_generator_refusal() is not None, reason=str(load_generator_refusal())
 )
 SMALL = Workload("ranking", 3, 50, 4, 2, ragged=False, layers=(8,))
+
+
+def test_an_idle_queue_answers_in_the_service_time() -> None:
+    arrivals = np.arange(10.0)
+    assert np.allclose(simulate_queue(arrivals, np.array([0.25]), servers=1), 0.25)
+
+
+def test_a_queue_serves_in_order_with_as_many_servers_as_it_has() -> None:
+    arrivals = np.zeros(4)
+    assert np.allclose(simulate_queue(arrivals, np.array([1.0]), servers=1), [1, 2, 3, 4])
+    assert np.allclose(simulate_queue(arrivals, np.array([1.0]), servers=2), [1, 1, 2, 2])
+
+
+def test_a_simulated_queue_waits_as_pollaczek_and_khinchine_say() -> None:
+    # Mean wait of M/D/1 at load 0.7: 0.7 / (2 * (1 - 0.7)) service times.
+    generator = np.random.default_rng(3)
+    arrivals = np.cumsum(generator.exponential(1 / 0.7, 400_000))
+    latency = simulate_queue(arrivals, np.array([1.0]), servers=1)
+    assert latency.mean() - 1.0 == pytest.approx(0.7 / 0.6, rel=0.05)
 
 
 @needs_generator

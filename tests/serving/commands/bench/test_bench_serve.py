@@ -10,7 +10,7 @@ import pytest
 
 from serving.bench.charts.latency_chart import LoadPoint, latency_chart
 from serving.bench.load.library import load_generator_refusal
-from serving.bench.servers.serve import percentiles_ms, simulate_queue
+from serving.bench.servers.serve import percentiles_ms
 from serving.bench.servers.server_under_test import target_of
 from serving.bench.workloads.workload import WORKLOADS, Workload, workload_named
 from serving.protocol.readers.input_reader import InputReader
@@ -27,25 +27,6 @@ SMALL = Workload("ranking", 3, 50, 4, 2, ragged=False, layers=(8,))
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workload]:
     monkeypatch.setitem(WORKLOADS, "ranking", SMALL)
     return SMALL
-
-
-def test_an_idle_queue_answers_in_the_service_time() -> None:
-    arrivals = np.arange(10.0)
-    assert np.allclose(simulate_queue(arrivals, np.array([0.25]), servers=1), 0.25)
-
-
-def test_a_queue_serves_in_order_with_as_many_servers_as_it_has() -> None:
-    arrivals = np.zeros(4)
-    assert np.allclose(simulate_queue(arrivals, np.array([1.0]), servers=1), [1, 2, 3, 4])
-    assert np.allclose(simulate_queue(arrivals, np.array([1.0]), servers=2), [1, 1, 2, 2])
-
-
-def test_a_simulated_queue_waits_as_pollaczek_and_khinchine_say() -> None:
-    # Mean wait of M/D/1 at load 0.7: 0.7 / (2 * (1 - 0.7)) service times.
-    generator = np.random.default_rng(3)
-    arrivals = np.cumsum(generator.exponential(1 / 0.7, 400_000))
-    latency = simulate_queue(arrivals, np.array([1.0]), servers=1)
-    assert latency.mean() - 1.0 == pytest.approx(0.7 / 0.6, rel=0.05)
 
 
 def test_percentiles_are_those_of_the_latencies_to_three_digits() -> None:
