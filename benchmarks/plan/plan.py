@@ -15,8 +15,9 @@ from benchmarks.plan.families import (
     quality_cases,
     speed_cases,
 )
-from benchmarks.plan.scaling_chart import Series, scaling_chart
+from benchmarks.plan.scaling_chart import scaling_chart
 from benchmarks.plan.torchrec_planner import Outcome, Search, TorchRecRun, run_torchrec
+from serving.bench.charts.line_chart import Series
 from serving.bench.parts.installed_torchrec import INSTALL, torchrec_is_installed
 from serving.commands.bench.report import Form, print_notes, print_table
 from serving.commands.console import OUT, check_target, write_json, write_target

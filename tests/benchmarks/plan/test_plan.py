@@ -23,12 +23,13 @@ from benchmarks.plan.plan import (
     PlanMeasurement,
     TorchRecFigures,
 )
-from benchmarks.plan.scaling_chart import Series, scaling_chart
+from benchmarks.plan.scaling_chart import scaling_chart
 from benchmarks.plan.torchrec_planner import (
     Outcome,
     Search,
     run_torchrec,
 )
+from serving.bench.charts.line_chart import Series
 from serving.bench.parts.installed_torchrec import torchrec_is_installed
 from sharded_infer.planning.plan import Shard
 from sharded_infer.planning.planner import make_plan
