@@ -51,7 +51,7 @@ COMMANDS = (
     ),
     CommandEntry(
         "executors",
-        "benchmarks.servers.executors_command:executors_command",
+        "benchmarks.servers.executors:executors_command",
         "Measure the executors inline, batched and auto beside each other.",
     ),
     CommandEntry(

@@ -5,7 +5,8 @@ turns with the same batches.
 """
 
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,6 @@ import numpy as np
 import typer
 
 from benchmarks.cluster.plain_hosts import PlainHosts
-from benchmarks.cluster.shard_hosts import MeasuredHost, shard_hosts
 from kernels.wording import counted
 from serving.bench.load.cores import one_core, split_cpus
 from serving.bench.turns import in_turns
@@ -27,6 +27,7 @@ from serving.commands.console import check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.options.tower_precision import TowerPrecision
 from serving.commands.progress_bars import progress_bars
+from serving.demo.server_process import command_process
 from serving.demo.shard_hosts import write_topology
 from serving.host.malloc import keep_freed_memory
 from serving.protocol.lookups.version_key import version_key
@@ -147,6 +148,46 @@ def cluster_command(
     )
     fields = {"workload": workload, "precision": precision, "sizes": [asdict(f) for f in found]}
     write_json(json_file, fields)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredHost:
+    """A running shard host."""
+
+    address: str
+    process_id: int
+
+    def cpu_seconds(self) -> float:
+        """Processor time of all its threads."""
+        total = 0
+        for task in Path(f"/proc/{self.process_id}/task").iterdir():
+            # Nanoseconds on a processor come first (the kernel's sched-stats.rst).
+            total += int((task / "schedstat").read_text().split()[0])
+        return total / 1e9
+
+
+@contextmanager
+def shard_hosts(
+    repository: Path, hosts: int, cpus: Set[int]
+) -> Iterator[Mapping[int, MeasuredHost]]:
+    """Starts `sharded-infer serve-shards` for each host of the plan, and stops them at the end.
+
+    Args:
+        cpus: cores that they may use.
+    """
+    with ExitStack() as stack:
+        yield {
+            number: stack.enter_context(_shard_host(repository, number, cpus))
+            for number in range(hosts)
+        }
+
+
+@contextmanager
+def _shard_host(repository: Path, number: int, cpus: Set[int]) -> Iterator[MeasuredHost]:
+    words = ("--repository", repository, "--host-number", number, "--slots", 1)
+    ports = ("--port", 0, "--http-port", 0)
+    with command_process("serve-shards", *words, *ports, cpus=cpus) as started:
+        yield MeasuredHost(str(started.ready()["grpc_url"]), started.process.pid)
 
 
 def measure_cluster(

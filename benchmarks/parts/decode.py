@@ -19,6 +19,7 @@ from tritonclient.grpc import service_pb2
 
 from serving.bench.load.http_generator import binary_body
 from serving.bench.turns import Parts, medians_in_turns, seconds_of
+from serving.bench.workloads.request_message import request_message
 from serving.commands.bench.report import TEXT, print_notes, print_table
 from serving.commands.console import check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
@@ -44,7 +45,6 @@ Arrays = dict[str, NDArray[np.generic]]
 RANKING_FEATURES, RANKING_IDS, DENSE_WIDTH = 26, 3, 13
 RANKING_BATCHES = (1, 16, 270)
 _ROWS, _MOST_IDS = 100_000, 5
-_DATATYPES = {dtype.name: datatype for datatype, dtype in DTYPES.items()}
 _ROUNDS, _ROUND_SECONDS = 31, 0.01
 
 
@@ -160,22 +160,14 @@ def _ragged(generator: np.random.Generator, spec: ModelSpec, batch: int) -> tupl
         inputs[feature.name] = ids
         inputs[f"{feature.name}.lengths"] = lengths
         bags[feature.name] = Bags(ids, lengths)
-    return _serialized(inputs), predict_message("bench", candidates=bags)
+    return request_message("bench", inputs), predict_message("bench", candidates=bags)
 
 
 def _ranking(generator: np.random.Generator, spec: ModelSpec, batch: int) -> tuple[bytes, bytes]:
     inputs: Arrays = {"dense": generator.random((batch, DENSE_WIDTH), dtype=np.float32)}
     for feature in spec.features:
         inputs[feature.name] = generator.integers(0, _ROWS, (batch, RANKING_IDS))
-    return _serialized(inputs), predict_message("bench", candidates=inputs)
-
-
-def _serialized(inputs: Arrays) -> bytes:
-    request = service_pb2.ModelInferRequest(model_name="bench")
-    for name, array in inputs.items():
-        request.inputs.add(name=name, datatype=_DATATYPES[array.dtype.name], shape=array.shape)
-        request.raw_input_contents.append(array.tobytes())
-    return bytes(request.SerializeToString())
+    return request_message("bench", inputs), predict_message("bench", candidates=inputs)
 
 
 def _loop(message: bytes) -> Arrays:

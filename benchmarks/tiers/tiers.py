@@ -5,6 +5,9 @@ Batches are looked up one after another, each by all threads, each thread a part
 ids and drops pages is not counted.
 """
 
+import json
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +22,6 @@ import numpy as np
 import torch
 import typer
 
-from benchmarks.tiers.random_reads import random_reads
 from benchmarks.tiers.rocks_rows import RocksRows, has_rocksdb, write_rocks
 from benchmarks.tiers.row_stores import (
     DIM,
@@ -175,6 +177,38 @@ def tiers_command(
     ]
     fields = {"gigabytes": gigabytes, "memory_gigabytes": memory, "rates": rates}
     write_json(json_file, fields)
+
+
+def random_reads(path: Path, depth: int, seconds: int) -> float | None:
+    """Direct reads of 4 KiB a second, at random places of a file; None: fio is not installed.
+
+    Args:
+        depth: reads that are in progress at once.
+    """
+    program = shutil.which("fio")
+    if program is None:
+        return None
+    options = {
+        "name": "random",
+        "filename": path,
+        "rw": "randread",
+        "bs": "4k",
+        "direct": 1,
+        "ioengine": "libaio",
+        "iodepth": depth,
+        "runtime": seconds,
+        "output-format": "json",
+    }
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    done = subprocess.run(  # noqa: S603 - fio, on our own file
+        [program, "--readonly", "--time_based", "--norandommap", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise InputError(f"bench tiers: fio failed: {done.stderr.strip()[-500:]}")
+    return float(json.loads(done.stdout)["jobs"][0]["read"]["iops"])
 
 
 def measure_tiers(
