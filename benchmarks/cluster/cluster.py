@@ -170,11 +170,7 @@ class MeasuredHost:
 def shard_hosts(
     repository: Path, hosts: int, cpus: Set[int]
 ) -> Iterator[Mapping[int, MeasuredHost]]:
-    """Starts `sharded-infer serve-shards` for each host of the plan, and stops them at the end.
-
-    Args:
-        cpus: cores that they may use.
-    """
+    """Starts `sharded-infer serve-shards` for each host of the plan, and stops them at the end."""
     with ExitStack() as stack:
         yield {
             number: stack.enter_context(_shard_host(repository, number, cpus))
@@ -199,13 +195,7 @@ def measure_cluster(
     requests: int,
     progress: Progress,
 ) -> list[ClusterFigures]:
-    """Publishes the model for so many hosts, starts them, and measures.
-
-    Args:
-        sizes: pairs of a request, measured in turn.
-        rounds: turns of each way.
-        requests: of each turn.
-    """
+    """Publishes the model for so many hosts, starts them, and measures."""
     _, host_cpus = split_cpus()
     keep_freed_memory()
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as name:

@@ -126,11 +126,7 @@ def decode_command(
 
 
 def measure_decoding(inputs: int, batch: int, progress: Progress) -> list[DecodeMeasurement]:
-    """Measures the ragged request, then the ranking ones.
-
-    Args:
-        inputs: ragged features of the first request.
-    """
+    """Measures the ragged request, then the ranking ones."""
     generator = np.random.default_rng(0)
     spec = ModelSpec("ragged", _tables(inputs))
     cases = [(f"{inputs} ragged inputs", batch, spec, *_ragged(generator, spec, batch))]

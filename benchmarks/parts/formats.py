@@ -97,12 +97,7 @@ def formats_command(
 
 
 def measure_formats(data: Path | None, rows: int, progress: Progress) -> FormatQuality:
-    """Trains, and scores the held-out clicks in each mix of formats.
-
-    Args:
-        data: a click log; None generates one.
-        rows: lines to generate, or the most lines to read.
-    """
+    """Trains, and scores the held-out clicks in each mix of formats."""
     demo = train_demo(data, rows, progress)
     plan = open_format_plan(demo.spec, demo.trained.embeddings)
     fp32_bytes = sum(4 * table.rows * table.dim for table in demo.spec.tables)

@@ -115,13 +115,7 @@ def quantize_command(
 def measure_quantize(
     gigabytes: float, folder: Path | None, progress: Progress, *, rounds: int = 5
 ) -> QuantizeMeasurement:
-    """Writes a checkpoint of random rows, and quantizes it in each round.
-
-    Args:
-        gigabytes: size of the checkpoint, 1e9 bytes of fp32.
-        folder: temporary folder of the checkpoint and the tables; None: the system's.
-        rounds: measurements of each.
-    """
+    """Writes a checkpoint of random rows, and quantizes it in each round."""
     torch.set_num_threads(1)
     rates: dict[tuple[str, str], list[float]] = {}
     peak, copies, encoder = 0, [], ""

@@ -113,11 +113,7 @@ def ranking_command(
 def measure_ranking(
     models: Sequence[RankingModel], *, pairs: int, requests: int, progress: Progress
 ) -> list[RankingMeasurement]:
-    """Publishes each model in a temporary folder and measures it.
-
-    Args:
-        requests: of each form, at least 1.
-    """
+    """Publishes each model in a temporary folder and measures it."""
     keep_freed_memory()
     measured = []
     for number, model in enumerate(models):

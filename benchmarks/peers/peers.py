@@ -149,11 +149,6 @@ def measure_peers(
     """Closed loads on every server.
 
     Args:
-        triton: folder of Triton's package.
-        precisions: of our towers, each in a server of its own.
-        denses: dtypes of TorchRec's dense parts, each a model of one Triton.
-        serve_options: further arguments of `sharded-infer serve`.
-        rounds: measurements of each.
         seconds: duration of each measurement; of one without an answer, twice as long.
     """
     server_cpus, load_cpus = split_cpus()

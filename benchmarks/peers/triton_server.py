@@ -54,8 +54,6 @@ def triton_serving(
     Args:
         folder: where the package was unpacked.
         denses: "fp32" (as TorchRec leaves them) or "bf16".
-        max_rows: larger tables are cut to this number of rows.
-        cpus: cores that it may use; None: those of this process.
     """
     server, stub = _programs(folder)
     with tempfile.TemporaryDirectory(prefix="sharded-infer-triton-") as name:

@@ -80,11 +80,7 @@ def wide_range(tables: int) -> PlanCase:
 
 
 def mlperf_dlrm_v2(devices: int) -> PlanCase:
-    """MLPerf Inference's DLRM-v2: 26 tables of dim 128, with its numbers of ids a bag.
-
-    Args:
-        devices: of 80 GB each.
-    """
+    """MLPerf Inference's DLRM-v2: 26 tables of dim 128, with its numbers of ids a bag."""
     dims = np.full(len(ROWS), DIM)
     return _case(
         MLPERF,

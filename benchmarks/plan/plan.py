@@ -40,7 +40,6 @@ class TorchRecFigures:
         seconds: of planning; None without a plan.
         time_ratio: its plan's slowest rank over ours, by our cost model; above 1 ours is better.
         memory_imbalance: bytes of its fullest rank over the mean.
-        reason: why there is no plan.
     """
 
     outcome: Outcome

@@ -41,7 +41,6 @@ class TorchRecRun:
 
     Attributes:
         seconds: of planning, the median if short; None without a plan.
-        reason: why there is no plan.
     """
 
     outcome: Outcome

@@ -82,12 +82,7 @@ class DeltaMeasurement:
 def measure_deltas(
     *, gigabytes: float, changed: float, load: ReleaseLoad, progress: Progress
 ) -> DeltaMeasurement:
-    """Publishes a table whole, then changes some of its rows in each round under load.
-
-    Args:
-        gigabytes: of the stored table.
-        changed: share of its rows that each delta changes.
-    """
+    """Publishes a table whole, then changes some of its rows in each round under load."""
     rows = int(gigabytes * 1e9 / _ROW_BYTES)
     workload = Workload("deltas", 1, rows, _DIM, _IDS, ragged=False, layers=(256,))
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:

@@ -135,11 +135,7 @@ def measure_round(
 def wait_until_served(
     client: InferenceServerClient, version: int, *, goes_on: Callable[[], bool] = lambda: True
 ) -> None:
-    """Waits until all answers may be of a version.
-
-    Args:
-        goes_on: whether to wait longer.
-    """
+    """Waits until all answers may be of a version."""
     while (state := _state_of(client, version)) != "READY":
         if state == "UNAVAILABLE" or not goes_on():
             raise ShardedInferError(f"version {version} did not load in time")

@@ -40,10 +40,7 @@ class ReleaseLoad:
     """Settings of a load under which versions are released.
 
     Attributes:
-        pairs: samples of a request.
-        share: of the capacity.
         seconds: of load in each run of a round, in which a version must load.
-        options: further arguments of `sharded-infer serve`.
     """
 
     pairs: int

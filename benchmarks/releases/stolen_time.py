@@ -44,23 +44,14 @@ class StolenTime:
         self.sample(monotonic())
 
     def sample(self, now: float) -> None:
-        """Reads the counts.
-
-        Args:
-            now: seconds of the monotonic clock.
-        """
+        """Reads the counts."""
         lines = (line.split() for line in self._file.read_text().splitlines())
         ticks = sum(int(fields[_STEAL]) for fields in lines if fields[0] in self._names)
         self._times.append(now)
         self._ticks.append(ticks)
 
     def between(self, first: float, last: float) -> float:
-        """Seconds that were taken of all these cores, from the sample before to the one after.
-
-        Args:
-            first: seconds of the monotonic clock.
-            last: likewise.
-        """
+        """Seconds that were taken of all these cores, from the sample before to the one after."""
         begin = max(0, bisect_right(self._times, first) - 1)
         end = min(len(self._times) - 1, bisect_left(self._times, last))
         return (self._ticks[end] - self._ticks[begin]) / _CLOCK_TICKS

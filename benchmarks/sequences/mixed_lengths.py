@@ -97,8 +97,6 @@ def measure_mixed_lengths(
     Args:
         share: of the time that each server keeps its core busy, about. It is never sent more than
             this share of its capacity.
-        seconds: of random arrivals, for each server in each round.
-        options: further arguments of `sharded-infer serve`.
     """
     server_cpus, load_cpus = split_cpus()
     drawn = lognormal_lengths(_MESSAGES, shortest=lengths.shortest, longest=lengths.longest)

@@ -34,11 +34,7 @@ class SequenceTraffic:
         ]
 
     def of_users(self, users: Iterable[int], length: int, seed: int) -> list[bytes]:
-        """A ModelInferRequest for each user, whose history is always the same.
-
-        Args:
-            seed: of the candidates.
-        """
+        """A ModelInferRequest for each user, whose history is always the same."""
         return [
             self._message(np.random.default_rng((_SEED, user)), length, (seed, number))
             for number, user in enumerate(users)

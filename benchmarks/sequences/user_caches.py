@@ -86,11 +86,7 @@ class CacheMeasurement:
 def measure_user_cache(
     traffic: SequenceTraffic, load: UserLoad, options: Sequence[str], progress: Progress
 ) -> CacheMeasurement:
-    """Publishes the model in a temporary folder and measures both servers.
-
-    Args:
-        options: further arguments of `sharded-infer serve`.
-    """
+    """Publishes the model in a temporary folder and measures both servers."""
     server_cpus, load_cpus = split_cpus()
     publish = partial(traffic.model.publish, traffic.spec, progress=progress)
     sizes = {CACHED: load.cache_mib, PLAIN: 0}

@@ -74,9 +74,6 @@ def measure_answered(
     """As `measure_closed`, but again for twice as long while nothing is answered.
 
     A processor without bf16 products takes seconds for a large batch.
-
-    Args:
-        name: of the server, for messages.
     """
     while True:
         figures, _ = measure_closed(server, loading, concurrency=concurrency, seconds=seconds)

@@ -129,12 +129,7 @@ def measure_metrics(
     concurrency: int,
     progress: Progress,
 ) -> list[MetricsRound]:
-    """Publishes the model, and loads a server with metrics and one without.
-
-    Args:
-        sizes: pairs of a request, measured in turn.
-        seconds: load on each server in a round.
-    """
+    """Publishes the model, and loads a server with metrics and one without."""
     server_cpus, load_cpus = split_cpus()
     loadings = {pairs: Loading.of(workload, pairs, load_cpus) for pairs in sizes}
     options = {detail: [f"--metrics={detail}", "--poll-seconds=0"] for detail in ("full", "off")}

@@ -68,7 +68,6 @@ def measure_overload(
 
     Args:
         times: offered load as a multiple of the capacity.
-        seconds: duration of the overload.
         calm_seconds: duration of each measurement of the capacity, before and after.
     """
     server_cpus, load_cpus = split_cpus()

@@ -54,7 +54,6 @@ def measure_queueing(
     Args:
         share: of the inline executor's lowest capacity of the rounds.
         rounds: measurements of each; the round with the median p99 is returned.
-        seconds: duration of each measurement.
     """
     server_cpus, load_cpus = split_cpus()
     loading = Loading.of(workload, pairs, load_cpus)

@@ -53,12 +53,7 @@ class SchedulingCost:
 def measure_scheduling(
     *, waiting: Sequence[int], rounds: int, progress: Progress
 ) -> list[SchedulingCost]:
-    """Measures both schedulers, or the reference alone where nothing was built.
-
-    Args:
-        waiting: numbers of requests that wait at once.
-        rounds: of each; the medians are returned.
-    """
+    """Measures both schedulers, or the reference alone where nothing was built."""
     names = ["reference"] if LIBRARY is None else ["reference", "compiled"]
     found = []
     for count in waiting:
