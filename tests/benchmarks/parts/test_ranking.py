@@ -49,9 +49,3 @@ def test_both_messages_have_the_same_candidates_and_one_user(
     assert np.array_equal(group.lengths[6:, 0], once.groups[1].lengths[:, 0])
     own = once.groups[0].values
     assert np.array_equal(group.values[: len(own)], own)
-
-
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
-    done = run_benchmark("ranking", "--json", tmp_path / "none" / "ranking.json")
-    assert done.returncode == 1
-    assert "cannot be written: expected a file in an existing folder" in done.stderr
