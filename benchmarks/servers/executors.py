@@ -29,33 +29,25 @@ from sharded_infer.specs.precision import Precision
 
 MODES = ("inline", "batched", "auto")
 ECHO = "echo"
-_ECHO_THREADS = {"grpcio": 8, "native": 1}
 _ECHO_RESPONSE_BYTES = 100
 
 
 def measure_matrix(
     workload: BenchModel,
     *,
-    transports: Sequence[str],
     pairs: Sequence[int],
     concurrencies: Sequence[int],
     rounds: int,
     seconds: float,
     progress: Progress,
 ) -> list[LoadCell]:
-    """Every executor and an echo server, over every transport, under closed loads."""
+    """Every executor and an echo server, under closed loads."""
     server_cpus, load_cpus = split_cpus()
-    options = {
-        (transport, mode): [f"--executor={mode}", f"--transport={transport}"]
-        for transport, mode in product(transports, MODES)
-    }
+    options = {("executor", mode): [f"--executor={mode}"] for mode in MODES}
     with ExitStack() as stack:
         servers = stack.enter_context(servers_of(workload.publish, options, server_cpus))
-        for transport in transports:
-            threads = _ECHO_THREADS[transport]
-            servers[transport, ECHO] = stack.enter_context(
-                echoing(transport, _ECHO_RESPONSE_BYTES, threads, server_cpus)
-            )
+        echo = echoing(_ECHO_RESPONSE_BYTES, server_cpus)
+        servers[ECHO, ECHO] = stack.enter_context(echo)
         return closed_loads(
             servers,
             product(pairs, concurrencies),
@@ -92,9 +84,6 @@ def executors_command(
         ),
     ] = "ranking",
     precision: TowerPrecision = Precision.BF16,
-    transport: Annotated[
-        list[str] | None, typer.Option(help="grpcio or native; may be repeated; default: both.")
-    ] = None,
     pairs: Annotated[
         list[int] | None,
         typer.Option(help="Samples of a request; may be repeated; default: 1, 16 and 270.", min=1),
@@ -128,7 +117,6 @@ def executors_command(
     """
     check_target(json_file)
     chosen = workload_named(workload).in_precision(precision)
-    transports = transport or ["grpcio", "native"]
     sizes = pairs or [1, 16, 270]
     if part is Part.SCHEDULER:
         with progress_bars() as progress:
@@ -142,7 +130,6 @@ def executors_command(
         with progress_bars() as progress:
             cells = measure_matrix(
                 chosen,
-                transports=transports,
                 pairs=sizes,
                 concurrencies=concurrency or [1, 16],
                 rounds=rounds,
@@ -153,56 +140,46 @@ def executors_command(
         fields: object = [asdict(cell) for cell in cells]
     elif part is Part.ARRIVALS:
         with progress_bars() as progress:
-            queues = [
-                (name, one)
-                for name in transports
-                for one in measure_queueing(
-                    chosen,
-                    transport=name,
-                    pairs=sizes[-1],
-                    share=share,
-                    rounds=rounds,
-                    seconds=seconds,
-                    progress=progress,
-                )
-            ]
+            queues = measure_queueing(
+                chosen,
+                pairs=sizes[-1],
+                share=share,
+                rounds=rounds,
+                seconds=seconds,
+                progress=progress,
+            )
         _print_queues(queues)
-        fields = [{"transport": name, **asdict(one)} for name, one in queues]
+        fields = [asdict(one) for one in queues]
     else:
         loads = [
-            (
-                name,
-                measure_overload(
-                    chosen,
-                    transport=name,
-                    pairs=size,
-                    times=times,
-                    deadline_seconds=deadline_ms / 1e3,
-                    seconds=seconds,
-                ),
+            measure_overload(
+                chosen,
+                pairs=size,
+                times=times,
+                deadline_seconds=deadline_ms / 1e3,
+                seconds=seconds,
             )
-            for name in transports
             for size in (pairs or [270, 1])
         ]
         _print_overloads(loads)
-        fields = [{"transport": name, **asdict(one)} for name, one in loads]
+        fields = [asdict(one) for one in loads]
     print_notes(f"{workload}, {precision} tower, server on one core, load on another")
     write_json(json_file, fields)
 
 
 def _print_matrix(cells: list[LoadCell]) -> None:
-    by_key = {(c.server, c.pairs, c.concurrency, c.variant): c for c in cells}
+    by_key = {(c.pairs, c.concurrency, c.variant): c for c in cells}
     rows = []
-    for transport, pairs, flying in dict.fromkeys(key[:3] for key in by_key):
-        row = {mode: by_key[transport, pairs, flying, mode] for mode in (*MODES, ECHO)}
+    for pairs, flying in dict.fromkeys(key[:2] for key in by_key):
+        row = {mode: by_key[pairs, flying, mode] for mode in (*MODES, ECHO)}
         inline, batched, auto, echo = (cell.requests_per_second for cell in row.values())
         over = auto / max(inline, batched), auto / inline, auto / echo
         p99 = row["inline"].p99_ms, row["auto"].p99_ms
         rates = inline, batched, auto, echo
-        rows.append((transport, pairs, flying, *rates, *over, row["auto"].mean_batch, *p99))
+        rows.append((pairs, flying, *rates, *over, row["auto"].mean_batch, *p99))
     print_table(
         [
-            ("transport", TEXT), ("pairs", "d"), ("in flight", "d"),
+            ("pairs", "d"), ("in flight", "d"),
             *((mode, ",.0f") for mode in (*MODES, ECHO)),
             ("auto/better", ".2f"), ("auto/inline", ".2f"), ("auto/echo", ".2f"),
             ("requests a batch", ".3g"), ("p99 ms inline", ".3g"), ("auto", ".3g"),
@@ -221,27 +198,27 @@ def _print_scheduling(costs: list[SchedulingCost]) -> None:
     OUT.print("microseconds of processor time a request", highlight=False)
 
 
-def _print_queues(queues: list[tuple[str, QueueFigures]]) -> None:
+def _print_queues(queues: list[QueueFigures]) -> None:
     print_table(
         [
-            ("transport", TEXT), ("executor", TEXT), ("arrivals", TEXT), ("requests/s", ",.0f"),
+            ("executor", TEXT), ("arrivals", TEXT), ("requests/s", ",.0f"),
             ("p50 ms", ".3g"), ("p99", ".3g"), ("p99 of a queue", ".3g"), ("ratio", ".2f"),
         ],
         (
             (
-                name, one.mode, one.distribution, one.rate, one.latency_ms["p50"],
+                one.mode, one.distribution, one.rate, one.latency_ms["p50"],
                 one.latency_ms["p99"], one.predicted_ms["p99"],
                 one.latency_ms["p99"] / one.predicted_ms["p99"],
             )
-            for name, one in queues
+            for one in queues
         ),
     )  # fmt: skip
 
 
-def _print_overloads(loads: list[tuple[str, OverloadFigures]]) -> None:
+def _print_overloads(loads: list[OverloadFigures]) -> None:
     print_table(
         [
-            ("transport", TEXT), ("pairs", "d"), ("deadline ms", "g"), ("capacity/s", ",.0f"),
+            ("pairs", "d"), ("deadline ms", "g"), ("capacity/s", ",.0f"),
             ("offered/s", ",.0f"), ("in time/s", ",.0f"), ("of capacity", ".2f"),
             ("CPU ms an answer", ".3g"), ("a refusal", ".3g"), ("under load", ".3g"),
             ("memory before", size_text), ("after", size_text), ("p50 ms before", ".3g"),
@@ -249,12 +226,12 @@ def _print_overloads(loads: list[tuple[str, OverloadFigures]]) -> None:
         ],
         (
             (
-                name, one.pairs, one.deadline_ms, one.capacity, one.offered, one.goodput,
+                one.pairs, one.deadline_ms, one.capacity, one.offered, one.goodput,
                 one.goodput / one.capacity, one.answer_cpu_ms, one.refusal_cpu_ms,
                 one.overload_refusal_cpu_ms, one.resident_before, one.resident_after,
                 one.normal_p50_ms, one.recovered_p50_ms, one.generator_p99_lag_ms,
                 ", ".join(f"{n:,} {code}" for code, n in one.errors.items()),
             )
-            for name, one in loads
+            for one in loads
         ),
     )  # fmt: skip

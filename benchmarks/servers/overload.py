@@ -57,7 +57,6 @@ class OverloadFigures:
 def measure_overload(
     workload: BenchModel,
     *,
-    transport: str,
     pairs: int,
     times: float,
     deadline_seconds: float,
@@ -73,9 +72,8 @@ def measure_overload(
     server_cpus, load_cpus = split_cpus()
     calm = Loading.of(workload, pairs, load_cpus)
     hurried = replace(calm, deadline_seconds=deadline_seconds)
-    options = {transport: [f"--transport={transport}"]}
-    with servers_of(workload.publish, options, server_cpus) as servers:
-        server = servers[transport]
+    with servers_of(workload.publish, {"": ()}, server_cpus) as servers:
+        server = servers[""]
 
         def at_capacity() -> list[ServeFigures]:
             return [

@@ -42,7 +42,6 @@ class QueueFigures:
 def measure_queueing(
     workload: BenchModel,
     *,
-    transport: str,
     pairs: int,
     share: float,
     rounds: int,
@@ -57,9 +56,7 @@ def measure_queueing(
     """
     server_cpus, load_cpus = split_cpus()
     loading = Loading.of(workload, pairs, load_cpus)
-    options = {
-        mode: [f"--executor={mode}", f"--transport={transport}"] for mode in ("inline", "auto")
-    }
+    options = {mode: [f"--executor={mode}"] for mode in ("inline", "auto")}
     with servers_of(workload.publish, options, server_cpus) as servers:
         capacity = min(
             measure_closed(servers["inline"], loading, concurrency=16, seconds=seconds / 2)[

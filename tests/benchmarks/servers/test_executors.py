@@ -38,10 +38,9 @@ def test_a_simulated_queue_waits_as_pollaczek_and_khinchine_say() -> None:
 
 
 @needs_generator
-def test_the_matrix_has_every_executor_and_an_echo_for_each_transport() -> None:
+def test_the_matrix_has_every_executor_and_an_echo() -> None:
     cells = measure_matrix(
         SMALL,
-        transports=("grpcio",),
         pairs=(1,),
         concurrencies=(2,),
         rounds=1,
@@ -57,7 +56,6 @@ def test_the_matrix_has_every_executor_and_an_echo_for_each_transport() -> None:
 def test_arrivals_are_measured_beside_a_queue_with_the_same_arrivals() -> None:
     figures = measure_queueing(
         replace(SMALL, layers=(16,)),
-        transport="grpcio",
         pairs=2,
         share=0.3,
         rounds=1,
@@ -75,7 +73,6 @@ def test_an_overload_is_answered_in_part_and_the_rest_refused_with_a_code() -> N
     for _ in range(3):
         figures = measure_overload(
             SMALL,
-            transport="grpcio",
             pairs=200,
             times=2.0,
             deadline_seconds=0.1,
