@@ -39,7 +39,7 @@ triton: $(TRITON)
 $(TRITON): $(STAMP)
 	rm -rf build/triton
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/triton \
-	  $$($(BIN)/python -c 'from serving.bench.servers.triton_server import NUMPY, PACKAGE; print(NUMPY, PACKAGE)')
+	  $$($(BIN)/python -c 'from benchmarks.peers.triton_server import NUMPY, PACKAGE; print(NUMPY, PACKAGE)')
 	touch $(TRITON)
 
 # The sources of the wheels' libnghttp2.
@@ -58,7 +58,7 @@ $(NGHTTP2): release/nghttp2.txt $(STAMP)
 
 # Our server beside Triton with TorchRec's model behind it; OPTIONS may name more options.
 bench-peers: bench-setup triton
-	$(BIN)/sharded-infer bench peers $(OPTIONS)
+	$(BIN)/python -m benchmarks peers $(OPTIONS)
 
 demo: setup
 	$(BIN)/sharded-infer demo

@@ -58,7 +58,7 @@ for an unknown model have `model="unknown"`.
   are counted once a second.
 - **`serve --metrics basic`** leaves out ranks, rows, scores, the cost table's error and
   processes. **`off`** counts only what ModelStatistics reports, without histograms, and what
-  costs requests nothing: versions, releases and memory. `sharded-infer bench metrics` measures
+  costs requests nothing: versions, releases and memory. `python -m benchmarks metrics` measures
   the cost of counting.
 - **A shard host** has a page of its own, with these and with processes and memory of the server.
 """

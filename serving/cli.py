@@ -85,7 +85,7 @@ COMMANDS = (
     CommandEntry(
         "bench",
         "serving.commands.bench_group:bench_app",
-        "Measure this project beside its peers.",
+        "Measure lookups, engines and servers on this machine.",
     ),
 )
 
@@ -123,11 +123,16 @@ def _options(
 
 
 def main() -> None:
-    """Runs the command; what the project refuses is one line on stderr and exit code 1."""
+    """Runs the command."""
+    run(app)
+
+
+def run(commands: typer.Typer) -> None:
+    """Runs commands; what the project refuses is one line on stderr and exit code 1."""
     # Read when gRPC is imported. Its C code writes beside the log, as often as clients make it.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        app()
+        commands()
     except ShardedInferError as error:
         _refuse(str(error))
     except OSError as error:

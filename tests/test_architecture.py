@@ -3,7 +3,7 @@
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("kernels", "quant", "sharded_infer", "serving")
+PACKAGES = ("kernels", "quant", "sharded_infer", "serving", "benchmarks")
 MOST_MODULES = 15
 
 

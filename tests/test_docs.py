@@ -13,6 +13,7 @@ import torch
 from typer.main import get_command
 
 import sharded_infer
+from benchmarks.__main__ import app as benchmarks
 from quant.sources.checkpoint import open_weights
 from serving.cli import app
 from sharded_infer.importing.tower_source import load_tower
@@ -26,10 +27,13 @@ from sharded_infer.specs.spec_file import load_spec
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *ROOT.glob("*.md"),
+    ROOT / "benchmarks" / "README.md",
     *(page for page in (ROOT / "docs").glob("*.md") if page.name != "cli.md"),
 ]
 # After variables that are set for it.
-_CALL = re.compile(r"(?:\$ )?(?:[A-Z_]+=\S+ )*sharded-infer (.*)")
+_CALL = re.compile(
+    r"(?:\$ )?(?:[A-Z_]+=\S+ )*(sharded-infer|(?:\.venv/bin/)?python -m benchmarks)(?: (.*)|$)"
+)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -83,19 +87,19 @@ def test_the_readme_leads_to_every_page() -> None:
     assert [page.name for page in (ROOT / "docs").glob("*.md") if page.name not in readme] == []
 
 
-def _console_lines(page: Path) -> Iterator[list[str]]:
-    """The words of each command of ours in a page's console blocks."""
+def _console_lines(page: Path) -> Iterator[tuple[Any, list[str]]]:
+    """Each command of ours in a page's console blocks, and the words behind it."""
     for block in re.findall(r"```(?:console|sh)\n(.*?)```", page.read_text(), re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
             if called := _CALL.match(line):
-                yield shlex.split(called[1], comments=True)
+                commands = app if called[1] == "sharded-infer" else benchmarks
+                yield get_command(commands), shlex.split(called[2] or "", comments=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_in_console_blocks_have_the_options_that_are_shown(page: Path) -> None:
     wrong = []
-    for words in _console_lines(page):
-        command: Any = get_command(app)
+    for command, words in _console_lines(page):
         while hasattr(command, "commands") and words:
             name, *words = words
             # The group's own lists are names alone until a command is asked for.

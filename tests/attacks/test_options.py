@@ -114,7 +114,7 @@ def _in_time() -> Iterator[None]:
 
 def test_the_walk_finds_the_options() -> None:
     found = {str(option) for option in options()}
-    assert {"plan --batch", "serve --slots", "doctor --port", "bench plan --chart"} <= found
+    assert {"plan --batch", "serve --slots", "doctor --port", "bench serve --chart"} <= found
     assert len(found) > 150
 
 
@@ -296,9 +296,7 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
             "--tls-certificate",
         ),
         "repo promote --tls-key": (*promote, "--tls-certificate", str(files.spec), "--tls-key"),
-        "bench formats --data": ("bench", "formats", "--data"),
         "bench serve --token-file": ("bench", "serve", "--address", "127.0.0.1:9", "--token-file"),
-        "bench peers --triton": ("bench", "peers", "--triton"),
         "demo --data": ("demo", "--data"),
         "demo --ratings": ("demo", "--model", "din", "--ratings"),
         "serve --config": ("serve", place, repository, "--print-config", "--config"),
@@ -309,11 +307,8 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
 
 # Files and folders that are written.
 _WRITTEN = {
-    *(f"bench {name} --json" for name in (
-        "plan", "formats", "lookup", "ids", "quantize", "decode", "engine", "serve", "executors",
-        "releases", "metrics", "ranking", "peers", "cluster", "tiers", "sequences",
-    )),
-    "bench plan --chart", "bench serve --chart", "bench quantize --folder", "bench tiers --folder",
+    *(f"bench {name} --json" for name in ("lookup", "engine", "serve")),
+    "bench serve --chart",
     "calibrate --out", "calibrate --disk",
     "demo --json", "demo --repository", "doctor --folder", "inspect --html",
     "plan --html", "plan --json", "quantize --out", "spec --out",

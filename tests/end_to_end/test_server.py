@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 import serving.cli
+from serving.bench.load.generator import run_closed
 from serving.bench.load.library import load_generator_refusal
-from serving.bench.load.process import ClosedLoad, run_in_process
-from serving.bench.load.target import Target
+from serving.bench.load.process import run_in_process
 from serving.bench.servers.server_under_test import target_of
 from serving.bench.workloads.workload import Workload, workload_named
 from serving.metrics.families.all_families import PHASES
@@ -367,26 +368,27 @@ def test_requests_fault_hardly_any_pages_in_steady_state(tmp_path: Path) -> None
     assert isinstance(model, Workload)
     model = replace(model, rows=2_000)
     model.publish(tmp_path / "models")
-    load = ClosedLoad(
-        target=Target("127.0.0.1", 0),
-        messages=tuple(model.messages(64, 16)),
-        connections=4,
-        concurrency=4,
-        seconds=60,
-        max_calls=500,
-    )
+    messages, calls = model.messages(64, 16), 500
     with running_server(tmp_path / "models", tmp_path / "log", forked=False) as server:
-        aimed = replace(load, target=target_of(server.grpc_url))
-        run_in_process(aimed, None)
+        load = partial(
+            run_closed,
+            target_of(server.grpc_url),
+            messages,
+            connections=4,
+            concurrency=4,
+            seconds=60,
+            max_calls=calls,
+        )
+        run_in_process(load, None)
         # A worker counts them ten times a second or so.
         time.sleep(0.3)
         before = samples(server.metrics_url)["sharded_infer_minor_page_faults_total", ()]
-        assert run_in_process(aimed, None).counts == {"OK": load.max_calls}
+        assert run_in_process(load, None).counts == {"OK": calls}
         # A worker counts them ten times a second or so.
         time.sleep(0.3)
         after = samples(server.metrics_url)["sharded_infer_minor_page_faults_total", ()]
     # 64 samples' embeddings alone are 104 pages. 0.6 were measured, and 6 on a busy machine.
-    assert (after - before) / load.max_calls < 20
+    assert (after - before) / calls < 20
 
 
 def test_counts_equal_the_requests_sent_by_code_and_in_samples(

@@ -329,12 +329,12 @@ def sharded_infer(
     # pytest-xdist says 80: tables are then cut.
     monkeypatch.delenv("COLUMNS", raising=False)
 
-    def call(*words: object, stdin: str = "") -> Done:
+    def call(*words: object, stdin: str = "", main: Callable[[], None] = serving.cli.main) -> Done:
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["sharded-infer", *map(str, words)])
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
         try:
-            serving.cli.main()
+            main()
             code: object = 0
         except SystemExit as exited:
             code = exited.code or 0

@@ -7,10 +7,10 @@ those.
 """
 
 import resource
-import statistics
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter, thread_time
 
@@ -26,8 +26,9 @@ from serving.bench.parts.engine_figures import (
     MachineLimit,
     RankingRun,
 )
+from serving.bench.parts.installed_torchrec import INSTALL, torchrec_is_installed
 from serving.bench.parts.machine_limit import MatrixProducts, RowGather
-from serving.bench.peers.torchrec_planner import INSTALL, torchrec_is_installed
+from serving.bench.turns import Parts, medians_in_turns
 from serving.bench.workloads.dlrm_v2 import USER_FEATURES, DlrmRequest, DlrmV2, one_user
 from serving.bench.workloads.dlrm_v2_shape import (
     DIM,
@@ -56,7 +57,7 @@ _GATHER, _GATHER_4K = "gather, 2 MiB", "gather, 4 KiB"
 _TORCHREC, _TORCHREC_BF16 = "TorchRec", "TorchRec, bf16"
 
 # One call on a request; returns the seconds of its parts.
-_Variant = Callable[[DlrmRequest], dict[str, float]]
+_Variant = Callable[[DlrmRequest], Parts]
 
 
 def measure_engine(
@@ -112,7 +113,7 @@ def _measure(
         for precision, one in ours.items()
     }
     for precision, product in products.items():
-        variants[f"products, {precision}"] = _without_request(product)
+        variants[f"products, {precision}"] = partial(_measured, product)
     row_bytes = RowFormat.INT8.row_bytes(DIM)
     for name in (_GATHER, _GATHER_4K):
         gather = RowGather(workload.rows, row_bytes, huge_pages=name == _GATHER)
@@ -152,7 +153,7 @@ def _measure(
     )
 
 
-def _run(found: dict[str, float], products: HostProducts, limit: MachineLimit) -> EngineRun:
+def _run(found: Parts, products: HostProducts, limit: MachineLimit) -> EngineRun:
     stages = {stage: found[stage] for stage in STAGES}
     return EngineRun(products, stages, found[_WHOLE], found[_FAULTS], limit)
 
@@ -170,7 +171,7 @@ class _Ours:
         self._writer = InferWriter(model.name, model.version, model.spec.tower.outputs)
         _read_every_page(model)
 
-    def __call__(self, request: DlrmRequest) -> dict[str, float]:
+    def __call__(self, request: DlrmRequest) -> Parts:
         message = self._workload.message(request)
         faults = _minor_faults()
         started = perf_counter()
@@ -211,7 +212,7 @@ def _torchrec_variants(workload: DlrmV2, progress: Progress) -> dict[str, _Varia
     with warnings.catch_warnings():
         # Those of TorchRec's own imports.
         warnings.simplefilter("ignore")
-        from serving.bench.peers.torchrec_dlrm import build_torchrec_models
+        from serving.bench.parts.torchrec_dlrm import build_torchrec_models
     default, lowered = build_torchrec_models(workload)
     progress("building TorchRec's model", 1, 1)
     return {
@@ -220,12 +221,12 @@ def _torchrec_variants(workload: DlrmV2, progress: Progress) -> dict[str, _Varia
     }
 
 
+def _measured(measure: Callable[[], Parts], _: DlrmRequest) -> Parts:
+    return measure()
+
+
 def _timed(name: str, seconds: Callable[[DlrmRequest], float]) -> _Variant:
     return lambda request: {name: seconds(request)}
-
-
-def _without_request(measure: Callable[[], dict[str, float]]) -> _Variant:
-    return lambda _: measure()
 
 
 def _take_turns(
@@ -235,27 +236,21 @@ def _take_turns(
     rounds: int,
     seconds: float,
     progress: Progress,
-) -> tuple[dict[str, dict[str, float]], float]:
+) -> tuple[dict[str, Parts], float]:
     """The medians of each variant's parts, and the share of the core that this thread had."""
     generator = np.random.default_rng(0)
-    for variant in variants.values():
+    calls = {
+        name: partial(_call, workload, one, generator, pairs) for name, one in variants.items()
+    }
+    for call in calls.values():
         # The first call compiles kernels for the sizes that it meets.
-        variant(workload.draw(generator, pairs))
-    turns: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
-    total, done = rounds * len(variants), 0
+        call()
     started, used = perf_counter(), thread_time()
-    for number in range(rounds):
-        for name in list(variants) if number % 2 == 0 else reversed(variants):
-            calls: list[dict[str, float]] = []
-            until = perf_counter() + seconds
-            while perf_counter() < until or len(calls) < _LEAST_CALLS:
-                calls.append(variants[name](workload.draw(generator, pairs)))
-            turns[name].append(_medians(calls))
-            done += 1
-            progress("measuring", done, total)
-    core_share = (thread_time() - used) / (perf_counter() - started)
-    return {name: _medians(of_one) for name, of_one in turns.items()}, core_share
+    found = medians_in_turns(
+        calls, rounds=rounds, seconds=seconds, least_calls=_LEAST_CALLS, progress=progress
+    )
+    return found, (thread_time() - used) / (perf_counter() - started)
 
 
-def _medians(calls: list[dict[str, float]]) -> dict[str, float]:
-    return {part: statistics.median(call[part] for call in calls) for part in calls[0]}
+def _call(workload: DlrmV2, variant: _Variant, generator: np.random.Generator, pairs: int) -> Parts:
+    return variant(workload.draw(generator, pairs))

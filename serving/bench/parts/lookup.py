@@ -8,8 +8,6 @@ medians, on one thread, with the outputs' memory mapped before (`serving/host/ma
 """
 
 import mmap
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -25,6 +23,7 @@ from kernels.backends.native import NativeBackend, gather_rows
 from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
 from kernels.row_format import RowFormat
+from serving.bench.turns import median_rates
 from serving.bench.workloads.drawn_ids import IdDistribution, draw_ids
 from serving.host.malloc import keep_freed_memory
 from sharded_infer.artifacts.file_mapping import HUGE_PAGE_BYTES, map_file
@@ -37,7 +36,7 @@ BATCHES = (1, 16, 270)
 PAGES = ("4 KiB", "2 MiB", "defaults")
 # Makes numbers that no format stores as subnormal ones, which some processors are slow with.
 _BYTE = 0x3C
-_LEAST_CALLS = 6
+_LEAST_ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +98,17 @@ def measure_lookups(
         for ids in ("uniform", "zipf"):
             for batch in BATCHES:
                 bags = partial(_bags, generator, ids, batch, rows)
-                rates = _rates(lookups, generator, bags, seconds)
+                rates = median_rates(
+                    {name: partial(_call, lookup, bags) for name, lookup in lookups.items()},
+                    generator,
+                    seconds=seconds,
+                    least_rounds=_LEAST_ROUNDS,
+                )
                 measured.append(
                     LookupMeasurement(
-                        pages=pages,
-                        ids=ids,
-                        batch=batch,
+                        pages,
+                        ids,
+                        batch,
                         ours=rates["ours"],
                         fbgemm=rates.get("fbgemm"),
                         torch=rates.get("torch"),
@@ -149,6 +153,13 @@ def mapped_memory(count: int) -> Tensor:
     return memory
 
 
+def _call(
+    lookup: Callable[[Bags], object], bags: Callable[[], Bags]
+) -> tuple[Callable[[], object], int]:
+    given = bags()
+    return partial(lookup, given), len(given.values)
+
+
 def _quietly(_: int) -> None:
     pass
 
@@ -189,23 +200,3 @@ def _embedding_bags(weights: Tensor, bags: Bags) -> list[Tensor]:
         torch.nn.functional.embedding_bag(values, table, offsets, mode="sum")
         for values, table in zip(bags.values.view(TABLES, -1), weights, strict=True)
     ]
-
-
-def _rates(
-    lookups: dict[str, Callable[[Bags], object]],
-    generator: np.random.Generator,
-    bags: Callable[[], Bags],
-    seconds_of_calls: float,
-) -> dict[str, float]:
-    found: dict[str, list[float]] = {name: [] for name in lookups}
-    spent, calls = 0.0, 0
-    while spent < seconds_of_calls or calls < _LEAST_CALLS:
-        for name in generator.permutation(list(lookups)):
-            given = bags()
-            started = time.perf_counter()
-            lookups[name](given)
-            seconds = time.perf_counter() - started
-            spent += seconds
-            found[name].append(len(given.values) / seconds)
-        calls += 1
-    return {name: statistics.median(rates) for name, rates in found.items()}

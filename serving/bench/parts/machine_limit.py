@@ -1,7 +1,6 @@
 """The limits of a core: matrix products of a tower's sizes, and reading random rows."""
 
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from kernels.dense_step import ByteLevels
 from kernels.machine import machine
 from kernels.product import PackedWeight, Product, product_dtypes
 from serving.bench.parts.lookup import private_memory
+from serving.bench.turns import seconds_of
 from serving.bench.workloads.dlrm_v2 import DlrmRequest
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.host_products import has_products
@@ -58,7 +58,7 @@ class MatrixProducts:
     def __call__(self) -> dict[str, float]:
         """Seconds of every layer's product in each variant, as `<layer> <variant>`."""
         return {
-            f"{layer} {way}": min(_seconds(product) for _ in range(_PRODUCTS_IN_A_ROW))
+            f"{layer} {way}": min(seconds_of(product) for _ in range(_PRODUCTS_IN_A_ROW))
             for layer, ways in enumerate(self._products)
             for way, product in enumerate(ways)
         }
@@ -152,10 +152,10 @@ class RowGather:
         self._first_rows = np.concatenate([[0], np.cumsum(rows)[:-1]])
 
     def seconds(self, request: DlrmRequest) -> float:
-        """Seconds to copy a request's rows; as `seconds_of` its ids."""
-        return self.seconds_of(request.ids)
+        """Seconds to copy a request's rows; as `seconds_of_ids`."""
+        return self.seconds_of_ids(request.ids)
 
-    def seconds_of(self, ids: Sequence[NDArray[np.int64]]) -> float:
+    def seconds_of_ids(self, ids: Sequence[NDArray[np.int64]]) -> float:
         """Seconds to copy some rows of each table.
 
         Raises:
@@ -163,10 +163,4 @@ class RowGather:
         """
         parts = [first + one.ravel() for first, one in zip(self._first_rows, ids, strict=True)]
         together = torch.from_numpy(np.concatenate(parts))
-        return _seconds(lambda: gather_rows(self._matrix, together))
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    started = perf_counter()
-    call()
-    return perf_counter() - started
+        return seconds_of(lambda: gather_rows(self._matrix, together))

@@ -4,10 +4,10 @@ Variants take turns in rounds, forwards and backwards; figures are medians of th
 Every call has a request of its own, so that none finds rows in the cache that the one before read.
 """
 
-import statistics
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from kernels.row_format import RowFormat
 from serving.bench.load.cores import one_core
 from serving.bench.parts.machine_limit import RowGather, products_of
+from serving.bench.turns import Parts, medians_in_turns, seconds_of
 from serving.bench.workloads.sequence_models import DIM, MatrixProduct, SequenceModel
 from serving.host.malloc import keep_freed_memory
 from sharded_infer.engines.executor import run_batch
@@ -28,6 +29,7 @@ from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.precision import Precision
 
 _ONCE, _EACH, _EAGER = "once", "each", "eager"
+_SECONDS = "seconds"
 _WARM_CALLS = 3
 
 
@@ -98,10 +100,19 @@ def measure_sequences(
             products = _Products(workload.products(history, candidates), running)
             calls |= {f"product {at}": way for at, way in enumerate(products.calls)}
             gather = RowGather((rows,), RowFormat.INT8.row_bytes(DIM), huge_pages=True)
-            calls["gather"] = lambda: gather.seconds_of(
+            calls["gather"] = lambda: gather.seconds_of_ids(
                 [np.random.default_rng().integers(0, rows, history + candidates)]
             )
-            found = _in_turns(calls, rounds, seconds, progress)
+            for call in calls.values():
+                for _ in range(_WARM_CALLS):
+                    call()
+            turns = medians_in_turns(
+                {name: partial(_parts, call) for name, call in calls.items()},
+                rounds=rounds,
+                seconds=seconds,
+                progress=progress,
+            )
+    found = {name: parts[_SECONDS] for name, parts in turns.items()}
     return SequenceMeasurement(
         once=found[_ONCE],
         each=found[_EACH],
@@ -113,9 +124,11 @@ def measure_sequences(
 
 
 def _ours(model: Model, request: ModelInput) -> float:
-    began = perf_counter()
-    run_batch(model, [request])
-    return perf_counter() - began
+    return seconds_of(lambda: run_batch(model, [request]))
+
+
+def _parts(call: Callable[[], float]) -> Parts:
+    return {_SECONDS: call()}
 
 
 def _eager(tower: nn.Module, weight: nn.Embedding, request: ModelInput, has_ages: bool) -> float:
@@ -172,28 +185,4 @@ def _ways_of(
 
 
 def _timed(call: Callable[[], object]) -> Callable[[], float]:
-    def seconds() -> float:
-        began = perf_counter()
-        call()
-        return perf_counter() - began
-
-    return seconds
-
-
-def _in_turns(
-    calls: dict[str, Callable[[], float]], rounds: int, seconds: float, progress: Progress
-) -> dict[str, float]:
-    medians: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        for _ in range(_WARM_CALLS):
-            call()
-    names = list(calls)
-    for done in range(rounds):
-        for name in names if done % 2 == 0 else reversed(names):
-            taken: list[float] = []
-            began = perf_counter()
-            while not taken or perf_counter() - began < seconds:
-                taken.append(calls[name]())
-            medians[name].append(statistics.median(taken))
-        progress("measuring", done + 1, rounds)
-    return {name: statistics.median(found) for name, found in medians.items()}
+    return lambda: seconds_of(call)

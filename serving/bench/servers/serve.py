@@ -1,28 +1,26 @@
 """One load on one server: rates, latencies, errors, processor time, batches."""
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from statistics import median
-from typing import TypeVar
+from functools import partial
+from typing import Self
 
 import numpy as np
-from hdrh.histogram import HdrHistogram
 from numpy.typing import NDArray
 
-from serving.bench.load.process import ClosedLoad, OpenLoad, run_in_process
+from serving.bench.load.generator import run_closed, run_open
+from serving.bench.load.http_generator import run_http_closed
+from serving.bench.load.process import run_in_process
 from serving.bench.load.result import LoadResult
 from serving.bench.load.schedule import constant_schedule, poisson_schedule
 from serving.bench.load.target import Target
 from serving.bench.servers.server_under_test import Counts, ServerUnderTest
-from sharded_infer.errors import InputError, ShardedInferError
+from serving.bench.workloads.workload import BenchModel
+from sharded_infer.errors import InputError
 
-_LOWEST_US, _HIGHEST_US, _DIGITS = 1, 3_600_000_000, 3
+_MESSAGES = 64
 _PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
 _NOT_LET_IN = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
-# Of a load in which nothing is answered.
-_MOST_SECONDS = 60.0
-_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +65,14 @@ class Loading:
 
     messages: Sequence[bytes]
     pairs: int
-    connections: int
+    connections: int = 16
     cpus: Set[int] | None = None
     deadline_seconds: float | None = None
+
+    @classmethod
+    def of(cls, workload: BenchModel, pairs: int, cpus: Set[int] | None) -> Self:
+        """A load of random requests for a workload."""
+        return cls(workload.messages(pairs, _MESSAGES), pairs, cpus=cpus)
 
 
 def measure_closed(
@@ -88,44 +91,24 @@ def measure_closed(
     Raises:
         InputError: the server cannot be reached, or refuses every call.
     """
-    # Over HTTP a connection carries one request at a time.
-    is_http = server.target.is_http
-    load = ClosedLoad(
-        target=server.target,
-        messages=tuple(loading.messages),
-        connections=concurrency if is_http else min(loading.connections, concurrency),
+    load = partial(
+        run_http_closed,
+        server.target,
+        loading.messages,
         concurrency=concurrency,
         seconds=seconds,
-        deadline_seconds=loading.deadline_seconds,
         warm_up_seconds=warm_up_seconds,
         keep_responses=False,
     )
+    if not server.target.is_http:
+        load = partial(
+            run_closed,
+            *load.args,
+            **load.keywords,
+            connections=min(loading.connections, concurrency),
+            deadline_seconds=loading.deadline_seconds,
+        )
     return _measure(server, load, loading)
-
-
-def measure_answered(
-    name: str, server: ServerUnderTest, loading: Loading, *, concurrency: int, seconds: float
-) -> ServeFigures:
-    """As `measure_closed`, but again for twice as long while nothing is answered.
-
-    A processor without bf16 products takes seconds for a large batch.
-
-    Args:
-        name: of the server, for messages.
-
-    Raises:
-        InputError: the server cannot be reached, or refuses every call.
-        ShardedInferError: it answered with errors, or did not in a minute.
-    """
-    while True:
-        figures, _ = measure_closed(server, loading, concurrency=concurrency, seconds=seconds)
-        if figures.errors:
-            raise ShardedInferError(f"{name}: answered {figures.errors}")
-        if figures.requests_per_second:
-            return figures
-        if seconds > _MOST_SECONDS:
-            raise ShardedInferError(f"{name}: answered nothing in {seconds:g} s")
-        seconds *= 2
 
 
 def measure_open(
@@ -148,9 +131,10 @@ def measure_open(
     schedule = (
         poisson_schedule(rate, seconds, seed) if poisson else constant_schedule(rate, seconds)
     )
-    load = OpenLoad(
-        target=server.target,
-        messages=tuple(loading.messages),
+    load = partial(
+        run_open,
+        server.target,
+        loading.messages,
         connections=loading.connections,
         schedule=schedule,
         deadline_seconds=loading.deadline_seconds,
@@ -160,12 +144,11 @@ def measure_open(
 
 
 def _measure(
-    server: ServerUnderTest, load: ClosedLoad | OpenLoad, loading: Loading
+    server: ServerUnderTest, load: Callable[[], LoadResult], loading: Loading
 ) -> tuple[ServeFigures, LoadResult]:
     before = server.counts()
-    cpus = None if loading.cpus is None else set(loading.cpus)
-    result = run_in_process(load, cpus)
-    _check_let_in(result, load.target)
+    result = run_in_process(load, loading.cpus)
+    _check_let_in(result, server.target)
     return figures_of(result, loading.pairs, before, server.counts()), result
 
 
@@ -206,54 +189,15 @@ def figures_of(result: LoadResult, pairs: int, before: Counts, after: Counts) ->
 
 
 def percentiles_ms(latencies: NDArray[np.float64]) -> dict[str, float]:
-    """Percentiles of latencies, milliseconds, from an HDR histogram (three digits).
+    """Percentiles of latencies, their mean and their maximum, milliseconds.
 
     Args:
         latencies: seconds; if empty, the result is empty.
     """
     if not len(latencies):
         return {}
-    histogram = HdrHistogram(_LOWEST_US, _HIGHEST_US, _DIGITS)
-    for latency in latencies:
-        histogram.record_value(max(_LOWEST_US, round(latency * 1e6)))
-    values = {
-        name: histogram.get_value_at_percentile(percentile) / 1e3
-        for name, percentile in _PERCENTILES.items()
-    }
-    return {**values, "mean": histogram.get_mean_value() / 1e3, "max": float(latencies.max()) * 1e3}
-
-
-def simulate_queue(
-    arrivals: NDArray[np.float64], services: NDArray[np.float64], servers: int, seed: int = 1
-) -> NDArray[np.float64]:
-    """Latencies of a first-come-first-served queue, as of a perfect server.
-
-    Args:
-        arrivals: seconds, ascending.
-        services: measured service times, seconds; sampled at random.
-        servers: requests served at once.
-
-    Returns:
-        Seconds from each arrival to its end.
-    """
-    drawn = np.random.default_rng(seed).choice(services, len(arrivals))
-    free = [0.0] * servers
-    ends = np.empty(len(arrivals))
-    for number, (arrival, service) in enumerate(zip(arrivals, drawn, strict=True)):
-        end = max(arrival, heapq.heappop(free)) + service
-        heapq.heappush(free, end)
-        ends[number] = end
-    return ends - arrivals
-
-
-def in_turns(variants: Sequence[_V], rounds: int) -> Iterator[_V]:
-    """Each variant once a round, forwards and backwards: a drift of the machine meets all alike."""
-    for number in range(rounds):
-        yield from variants if number % 2 == 0 else reversed(variants)
-
-
-def median_of(
-    figures: Sequence[ServeFigures], value: Callable[[ServeFigures], float | None]
-) -> float:
-    """The median over the figures that have the value."""
-    return median(found for one in figures if (found := value(one)) is not None)
+    # Latencies that occurred, none between two of them.
+    values = np.percentile(latencies, list(_PERCENTILES.values()), method="inverted_cdf")
+    found = {name: float(value) for name, value in zip(_PERCENTILES, values, strict=True)}
+    found |= {"mean": float(latencies.mean()), "max": float(latencies.max())}
+    return {name: seconds * 1e3 for name, seconds in found.items()}

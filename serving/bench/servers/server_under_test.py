@@ -1,21 +1,22 @@
 """A measured server: its address, processor time and counters."""
 
 import os
-import sys
-from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE, Popen
+from typing import TypeVar
 
 from serving.bench.load.target import Target
 from serving.demo.server_process import server_process
 from serving.remote.caller import ANONYMOUS, Caller
 from serving.remote.scraped_metrics import scraped_samples
-from sharded_infer.errors import InputError, ShardedInferError
+from sharded_infer.errors import InputError
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_K = TypeVar("_K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +91,17 @@ def served(
 
 
 @contextmanager
-def echoing(
-    transport: str, response_bytes: int, threads: int, cpus: Set[int] | None
-) -> Iterator[ServerUnderTest]:
-    """Starts a bare echo server, and stops it at the end; see `serving/bench/peers/echo_server.py`.
-
-    Raises:
-        ShardedInferError: it did not start.
-    """
-    command = [sys.executable, "-m", "serving.bench.peers.echo_server"]
-    command += [transport, str(response_bytes), str(threads)]
-    with Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True) as process:  # noqa: S603 - our own command
-        if cpus is not None:
-            os.sched_setaffinity(process.pid, cpus)
-        line = process.stdout.readline() if process.stdout is not None else ""
-        if not line:
-            raise ShardedInferError(f"the {transport} echo server did not start")
-        try:
-            yield ServerUnderTest(Target("127.0.0.1", int(line)), None, process.pid)
-        finally:
-            process.terminate()
+def servers_of(
+    publish: Callable[[Path], object], options: Mapping[_K, Sequence[str]], cpus: Set[int] | None
+) -> Iterator[dict[_K, ServerUnderTest]]:
+    """Publishes a model in a temporary folder, and starts a server for each set of options."""
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="sharded-infer-bench-"))
+        publish(Path(name))
+        yield {
+            key: stack.enter_context(served(Path(name), words, cpus))
+            for key, words in options.items()
+        }
 
 
 def target_of(address: str) -> Target:

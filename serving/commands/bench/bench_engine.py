@@ -6,15 +6,15 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from kernels.machine import machine
 from serving.bench.parts.engine import measure_engine
 from serving.bench.parts.engine_figures import EngineMeasurement, MachineLimit
 from serving.bench.workloads.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
 from serving.bench.workloads.drawn_ids import IdDistribution
-from serving.commands.bench.engine.devices import BenchDevice, bench_on_devices
-from serving.commands.bench.engine.sequences import bench_sequences
+from serving.commands.bench.engine_devices import BenchDevice, bench_on_devices
+from serving.commands.bench.engine_sequences import bench_sequences
+from serving.commands.bench.report import TEXT, print_table, times
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.options.tower_precision import on_processors
@@ -213,39 +213,43 @@ def _run_fields(measured: EngineMeasurement, precision: Precision) -> dict[str, 
 
 
 def _print(measured: EngineMeasurement) -> None:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("", "ms a request", "pairs/s", "limit's share"):
-        table.add_column(heading, justify="right" if heading else "left")
-
-    def row(name: str, seconds: float | None, limit: MachineLimit | None, whole: bool) -> None:
-        table.add_row(
-            name,
-            "-" if seconds is None else f"{seconds * 1e3:.3g}",
-            "-" if seconds is None or not whole else f"{measured.rate(seconds):,.0f}",
-            "-" if seconds is None or limit is None else f"{limit.seconds / seconds:.2f}",
-        )
-
+    # Name, seconds, whether they are of a whole request, and the limit beside them.
+    rows: list[tuple[str, float | None, bool, MachineLimit | None]] = []
     for precision, run in measured.runs.items():
-        for stage, of_stage in run.stages.items():
-            row(f"  {stage}", of_stage, None, whole=False)
-        row(f"ours, {precision}, message to response", run.whole_seconds, run.limit, whole=True)
-        row(f"ours, {precision}, lookup and tower", run.computing_seconds, run.limit, whole=True)
-        row(
-            f"  matrix products, {run.products.running}",
-            run.limit.matrix_seconds,
-            None,
-            whole=False,
-        )
-        row(f"limit, {precision}", run.limit.seconds, run.limit, whole=True)
-    gathers = measured.runs[measured.fastest].limit
-    row("  gather, 2 MiB pages (in the limits)", gathers.gather_seconds, None, whole=False)
-    row("  gather, 4 KiB pages", gathers.gather_4k_seconds, None, whole=False)
-    row("TorchRec", measured.torchrec_seconds, None, whole=True)
-    row("TorchRec, bf16", measured.torchrec_bf16_seconds, None, whole=True)
-    ranking = measured.ranking
-    row("one user, its features for every pair", ranking.expanded_seconds, None, whole=True)
-    row("one user, its features once", ranking.shared_seconds, None, whole=True)
-    OUT.print(table)
+        ours, limit = f"ours, {precision}", run.limit
+        rows += [(f"  {stage}", seconds, False, None) for stage, seconds in run.stages.items()]
+        rows += [
+            (f"{ours}, message to response", run.whole_seconds, True, limit),
+            (f"{ours}, lookup and tower", run.computing_seconds, True, limit),
+            (f"  matrix products, {run.products.running}", limit.matrix_seconds, False, None),
+            (f"limit, {precision}", limit.seconds, True, limit),
+        ]
+    gathers, ranking = measured.runs[measured.fastest].limit, measured.ranking
+    rows += [
+        ("  gather, 2 MiB pages (in the limits)", gathers.gather_seconds, False, None),
+        ("  gather, 4 KiB pages", gathers.gather_4k_seconds, False, None),
+        ("TorchRec", measured.torchrec_seconds, True, None),
+        ("TorchRec, bf16", measured.torchrec_bf16_seconds, True, None),
+        ("one user, its features for every pair", ranking.expanded_seconds, True, None),
+        ("one user, its features once", ranking.shared_seconds, True, None),
+    ]
+    print_table(
+        [
+            ("", TEXT),
+            ("ms a request", times(1e3, ".3g")),
+            ("pairs/s", ",.0f"),
+            ("limit's share", ".2f"),
+        ],
+        (
+            (
+                name,
+                seconds,
+                measured.rate(seconds) if whole else None,
+                None if seconds is None or limit is None else limit.seconds / seconds,
+            )
+            for name, seconds, whole, limit in rows
+        ),
+    )
     products = "; ".join(run.products.text for run in measured.runs.values())
     faults = ", ".join(f"{run.minor_faults:g} ({one})" for one, run in measured.runs.items())
     OUT.print(

@@ -1,16 +1,15 @@
 """Measures the lookup kernel."""
 
-import os
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from kernels.machine import machine
 from kernels.row_format import RowFormat
 from serving.bench.parts.lookup import DIM, IDS_OF_A_BAG, TABLES, measure_lookups
-from serving.commands.console import OUT, check_target, write_json
+from serving.commands.bench.report import TEXT, print_notes, print_table, times
+from serving.commands.console import check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.progress_bars import progress_bars
 
@@ -36,29 +35,25 @@ def bench_lookup_command(
     check_target(json_file)
     with progress_bars() as progress:
         measured = measure_lookups(row_format, rows, progress, seconds=seconds)
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    headings = ("pages", "ids", "samples", "ours", "FBGEMM", "ratio", "torch", "gather", "of it")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in {"pages", "ids"} else "right")
-    for one in measured:
-        table.add_row(
-            one.pages,
-            one.ids,
-            str(one.batch),
-            f"{one.ours / 1e6:.1f}",
-            "-" if one.fbgemm is None else f"{one.fbgemm / 1e6:.1f}",
-            "-" if one.fbgemm is None else f"{one.ours / one.fbgemm:.2f}",
-            "-" if one.torch is None else f"{one.torch / 1e6:.1f}",
-            f"{one.gather_limit / 1e6:.1f}",
-            f"{one.ours / one.gather_limit:.2f}",
-        )
-    OUT.print(table)
-    OUT.print(
+    millions = times(1e-6, ".1f")
+    print_table(
+        [
+            ("pages", TEXT), ("ids", TEXT), ("samples", "d"), ("ours", millions),
+            ("FBGEMM", millions), ("ratio", ".2f"), ("torch", millions), ("gather", millions),
+            ("of it", ".2f"),
+        ],
+        (
+            (
+                one.pages, one.ids, one.batch, one.ours, one.fbgemm,
+                one.fbgemm and one.ours / one.fbgemm, one.torch, one.gather_limit,
+                one.ours / one.gather_limit,
+            )
+            for one in measured
+        ),
+    )  # fmt: skip
+    print_notes(
         f"million rows a second, {row_format}, {TABLES} tables of {rows:,} rows of dim {DIM}, bags "
-        f"of {IDS_OF_A_BAG}; torch: bf16 rows\n"
-        f"{os.cpu_count()} CPU cores, {machine().class_text}",
-        highlight=False,
-        soft_wrap=True,
+        f"of {IDS_OF_A_BAG}; torch: bf16 rows"
     )
     chosen = next(m for m in measured if (m.pages, m.ids, m.batch) == ("2 MiB", "uniform", 270))
     fields = {

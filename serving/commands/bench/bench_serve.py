@@ -1,9 +1,8 @@
 """Measures a server under load."""
 
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
@@ -12,14 +11,14 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
-from rich.table import Table
 
 from kernels.machine import machine
 from serving.bench.charts.latency_chart import LoadPoint, latency_chart
 from serving.bench.load.cores import split_cpus
 from serving.bench.servers.serve import Loading, ServeFigures, measure_closed, measure_open
-from serving.bench.servers.server_under_test import ServerUnderTest, served, target_of
-from serving.bench.workloads.workload import BenchModel, workload_named
+from serving.bench.servers.server_under_test import ServerUnderTest, servers_of, target_of
+from serving.bench.workloads.workload import workload_named
+from serving.commands.bench.report import TEXT, print_table
 from serving.commands.console import OUT, check_target, write_json, write_target
 from serving.commands.options.caller_options import TokenFileOption, caller_of
 from serving.commands.options.json_option import JsonFileOption
@@ -29,8 +28,6 @@ from sharded_infer.byte_sizes import three_digits
 from sharded_infer.errors import InputError
 from sharded_infer.specs.precision import Precision
 
-_MESSAGES = 64
-_CONNECTIONS = 16
 _SWEEP = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.05)
 _CAPACITY_CONCURRENCY = 16
 _ROUNDS = 3
@@ -132,16 +129,14 @@ def bench_serve_command(
         raise InputError("--transport http with --address needs --metrics-url: its host and port")
     chosen = workload_named(workload).in_precision(precision)
     server_cpus, load_cpus = split_cpus()
-    loading = Loading(
-        messages=chosen.messages(pairs, _MESSAGES),
-        pairs=pairs,
-        connections=_CONNECTIONS,
-        cpus=load_cpus,
+    loading = replace(
+        Loading.of(chosen, pairs, load_cpus),
         deadline_seconds=None if deadline_ms is None else deadline_ms / 1e3,
     )
     with ExitStack() as stack:
         if address is None:
-            server = stack.enter_context(_started(chosen, serve_option or (), server_cpus))
+            options = {"": serve_option or ()}
+            server = stack.enter_context(servers_of(chosen.publish, options, server_cpus))[""]
         else:
             caller = caller_of(CallerFiles(token=token_file))
             target = replace(target_of(address), token=caller.call.token)
@@ -172,16 +167,6 @@ def bench_serve_command(
         highlight=False,
     )
     write_json(json_file, fields)
-
-
-@contextmanager
-def _started(
-    workload: BenchModel, options: Sequence[str], cpus: set[int]
-) -> Iterator[ServerUnderTest]:
-    with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
-        workload.publish(Path(folder))
-        with served(Path(folder), options, cpus) as server:
-            yield server
 
 
 def _sweep(
@@ -258,28 +243,20 @@ def _beside_grpc(
 
 
 def _print(rows: Sequence[tuple[str, ServeFigures]]) -> None:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    headings = (
-        "load", "req/s", "pairs/s", "p50", "p95", "p99", "p99.9", "errors", "CPU", "batch", "lag",
+    percentiles = ("p50", "p95", "p99", "p99.9")
+    print_table(
+        [
+            ("load", TEXT), ("req/s", ",.1f"), ("pairs/s", ",.0f"),
+            *((name, three_digits) for name in percentiles),
+            ("errors", TEXT), ("CPU", ".3g"), ("batch", ".3g"), ("lag", ".3g"),
+        ],
+        (
+            (
+                name, one.requests_per_second, one.pairs_per_second,
+                *map(one.latency_ms.get, percentiles),
+                ", ".join(f"{n} {code}" for code, n in one.errors.items()) or "0",
+                one.cpu_ms_per_request, one.mean_batch, one.generator_p99_lag_ms,
+            )
+            for name, one in rows
+        ),
     )  # fmt: skip
-    for heading in headings:
-        # What is narrow enough for 80 columns is not wrapped; several kinds of errors may be.
-        table.add_column(
-            heading,
-            justify="left" if heading in {"load", "errors"} else "right",
-            no_wrap=heading != "errors",
-        )
-    for name, figures in rows:
-        latency = [figures.latency_ms.get(key) for key in ("p50", "p95", "p99", "p99.9")]
-        cpu, batch = figures.cpu_ms_per_request, figures.mean_batch
-        table.add_row(
-            name,
-            f"{figures.requests_per_second:,.1f}",
-            f"{figures.pairs_per_second:,.0f}",
-            *("-" if value is None else three_digits(value) for value in latency),
-            ", ".join(f"{n} {code}" for code, n in figures.errors.items()) or "0",
-            "-" if cpu is None else f"{cpu:.3g}",
-            "-" if batch is None else f"{batch:.3g}",
-            f"{figures.generator_p99_lag_ms:.3g}",
-        )
-    OUT.print(table)

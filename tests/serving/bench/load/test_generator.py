@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from kernels.errors import InputError
 from serving.bench.load.generator import run_closed, run_open
 from serving.bench.load.library import load_generator_refusal
-from serving.bench.load.process import ClosedLoad, OpenLoad, run_in_process
+from serving.bench.load.process import run_in_process
 from serving.bench.load.schedule import constant_schedule, poisson_schedule
 from serving.bench.load.target import Target
 
@@ -456,18 +457,21 @@ def test_a_process_of_its_own_returns_the_same(target: Target) -> None:
     cpus = {min(os.sched_getaffinity(0))}
     messages = (b"one", b"abort 5 gone", b"")
     closed = run_in_process(
-        ClosedLoad(target, messages, connections=1, concurrency=1, seconds=9, max_calls=6), cpus
+        partial(run_closed, target, messages, connections=1, concurrency=1, seconds=9, max_calls=6),
+        cpus,
     )
     assert closed.codes.tolist() == [0, 5, 0, 0, 5, 0] and closed.codes.dtype == np.uint8
     assert closed.responses == {0: b"one", 2: b""} and closed.errors == {5: "gone"}
     schedule = constant_schedule(100, 0.05)
-    opened = run_in_process(OpenLoad(target, messages, connections=2, schedule=schedule), None)
+    opened = run_in_process(
+        partial(run_open, target, messages, connections=2, schedule=schedule), None
+    )
     np.testing.assert_array_equal(opened.scheduled, schedule)
     assert opened.counts == {"OK": 3, "NOT_FOUND": 2}
 
 
 def test_a_process_of_its_own_refuses_as_the_function_does(target: Target) -> None:
-    load = ClosedLoad(target, (), connections=1, concurrency=1, seconds=1)
+    load = partial(run_closed, target, (), connections=1, concurrency=1, seconds=1)
     with pytest.raises(InputError, match="messages: expected at least one"):
         run_in_process(load, None)
     with pytest.raises(InputError, match="cpus: cannot run on"):

@@ -3,12 +3,13 @@
 import http.server
 import json
 import threading
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
 
 from serving.bench.load.http_generator import run_http_closed
-from serving.bench.load.process import ClosedLoad, run_in_process
+from serving.bench.load.process import run_in_process
 from serving.bench.load.target import Target
 from sharded_infer.errors import InputError
 from tests.support.servers import Ranker, RunningServer, good_inputs, infer_request
@@ -39,7 +40,14 @@ def test_every_call_is_answered_with_the_scores_of_its_message(
 
 
 def test_a_process_of_its_own_brings_the_same(server: RunningServer) -> None:
-    load = ClosedLoad(target_of(server), tuple(MESSAGES), 2, 2, 0.3, warm_up_seconds=0.1)
+    load = partial(
+        run_http_closed,
+        target_of(server),
+        MESSAGES,
+        concurrency=2,
+        seconds=0.3,
+        warm_up_seconds=0.1,
+    )
     result = run_in_process(load, None)
     assert result.counts == {"OK": len(result.codes)} and sorted(result.responses) == [0, 1, 2, 3]
     assert (result.scheduled >= 0).all() and result.connection_calls.sum() > len(result.codes)

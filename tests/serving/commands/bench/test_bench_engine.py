@@ -14,13 +14,12 @@ from torch import nn
 import serving.bench.parts.engine as engine_measurement
 from kernels.backends.native import lookup_instruction_sets
 from serving.bench.load.cores import one_core
+from serving.bench.parts.installed_torchrec import torchrec_is_installed
 from serving.bench.parts.lookup import private_memory
 from serving.bench.parts.machine_limit import MatrixProducts
-from serving.bench.peers.torchrec_planner import torchrec_is_installed
 from serving.bench.workloads.dlrm_v2 import DlrmV2, one_user
 from serving.bench.workloads.dlrm_v2_shape import IDS_OF_A_BAG, ROWS
 from serving.bench.workloads.drawn_ids import IdDistribution, draw_ids
-from serving.bench.workloads.plan_families import mlperf_dlrm_v2
 from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.specs.precision import Precision
 from tests.support.servers import Command, run
@@ -95,10 +94,6 @@ def test_large_tables_are_cut_and_small_ones_are_not() -> None:
     assert max(DlrmV2().rows) == 2_000_000
 
 
-def test_the_planners_case_is_of_the_same_tables() -> None:
-    assert [use.table.rows for use in mlperf_dlrm_v2(1).uses.values()] == list(ROWS)
-
-
 def test_its_messages_are_what_was_drawn() -> None:
     request = SMALL.draw(np.random.default_rng(3), 5)
     reader = InputReader(SMALL.spec(), max_batch=5)
@@ -171,7 +166,7 @@ def test_a_layers_limit_is_its_faster_product(precision: Precision) -> None:
     assert products.layer_seconds(slower) == [expected, expected]
 
 
-@pytest.mark.parametrize("bench", ["engine", "serve", "executors", "releases", "metrics"])
+@pytest.mark.parametrize("bench", ["engine", "serve"])
 def test_a_benchmark_of_processors_has_no_tf32(sharded_infer: Command, bench: str) -> None:
     done = sharded_infer("bench", bench, "--precision", "tf32")
     assert done.code == 2
@@ -212,7 +207,7 @@ def test_without_torchrec_it_says_why_there_is_no_peer(
 def test_torchrecs_model_pools_its_rows_and_scores_alike_in_both_precisions() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from serving.bench.peers.torchrec_dlrm import build_torchrec_models, jagged
+        from serving.bench.parts.torchrec_dlrm import build_torchrec_models, jagged
 
         default, lowered = build_torchrec_models(SMALL)
         request = SMALL.draw(np.random.default_rng(1), 7)

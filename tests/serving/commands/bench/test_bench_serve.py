@@ -1,8 +1,7 @@
-"""The load of `bench serve` and `bench executors`: their figures, on small models."""
+"""The load of `bench serve`: its figures, on small models."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,15 +10,11 @@ import pytest
 
 from serving.bench.charts.latency_chart import LoadPoint, latency_chart
 from serving.bench.load.library import load_generator_refusal
-from serving.bench.servers.executors import measure_matrix
-from serving.bench.servers.overload import measure_overload
-from serving.bench.servers.queueing import measure_queueing
-from serving.bench.servers.serve import percentiles_ms, simulate_queue
+from serving.bench.servers.serve import percentiles_ms
 from serving.bench.servers.server_under_test import target_of
 from serving.bench.workloads.workload import WORKLOADS, Workload, workload_named
 from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.errors import InputError
-from sharded_infer.progress import no_progress
 from tests.support.servers import Command
 
 needs_generator = pytest.mark.skipif(
@@ -32,25 +27,6 @@ SMALL = Workload("ranking", 3, 50, 4, 2, ragged=False, layers=(8,))
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workload]:
     monkeypatch.setitem(WORKLOADS, "ranking", SMALL)
     return SMALL
-
-
-def test_an_idle_queue_answers_in_the_service_time() -> None:
-    arrivals = np.arange(10.0)
-    assert np.allclose(simulate_queue(arrivals, np.array([0.25]), servers=1), 0.25)
-
-
-def test_a_queue_serves_in_order_with_as_many_servers_as_it_has() -> None:
-    arrivals = np.zeros(4)
-    assert np.allclose(simulate_queue(arrivals, np.array([1.0]), servers=1), [1, 2, 3, 4])
-    assert np.allclose(simulate_queue(arrivals, np.array([1.0]), servers=2), [1, 1, 2, 2])
-
-
-def test_a_simulated_queue_waits_as_pollaczek_and_khinchine_say() -> None:
-    # Mean wait of M/D/1 at load 0.7: 0.7 / (2 * (1 - 0.7)) service times.
-    generator = np.random.default_rng(3)
-    arrivals = np.cumsum(generator.exponential(1 / 0.7, 400_000))
-    latency = simulate_queue(arrivals, np.array([1.0]), servers=1)
-    assert latency.mean() - 1.0 == pytest.approx(0.7 / 0.6, rel=0.05)
 
 
 def test_percentiles_are_those_of_the_latencies_to_three_digits() -> None:
@@ -158,57 +134,3 @@ def test_bench_serve_over_http_is_a_closed_loop(
 def test_bench_serve_refuses_both_kinds_of_loop_at_once(sharded_infer: Command) -> None:
     done = sharded_infer("bench", "serve", "--requests-per-second", 5, "--concurrency", 2)
     done.refused("--requests-per-second", "--concurrency")
-
-
-@needs_generator
-def test_the_matrix_has_every_executor_and_an_echo_for_each_transport(small: Workload) -> None:
-    cells = measure_matrix(
-        small,
-        transports=("grpcio",),
-        pairs=(1,),
-        concurrencies=(2,),
-        rounds=1,
-        seconds=0.3,
-        progress=no_progress,
-    )
-    assert [cell.mode for cell in cells] == ["inline", "batched", "auto", "echo"]
-    assert all(cell.requests_per_second > 0 for cell in cells)
-    assert cells[0].mean_batch == 1
-
-
-@needs_generator
-def test_arrivals_are_measured_beside_a_queue_with_the_same_arrivals(small: Workload) -> None:
-    figures = measure_queueing(
-        replace(small, layers=(16,)),
-        transport="grpcio",
-        pairs=2,
-        share=0.3,
-        rounds=1,
-        seconds=0.6,
-        progress=no_progress,
-    )
-    kinds = {(one.mode, one.distribution) for one in figures}
-    assert kinds == {(m, d) for m in ("inline", "auto") for d in ("poisson", "constant")}
-    assert all(one.latency_ms["p99"] > 0 and one.predicted_ms["p99"] > 0 for one in figures)
-
-
-@needs_generator
-def test_an_overload_is_answered_in_part_and_the_rest_refused_with_a_code(small: Workload) -> None:
-    # What is measured one after another is compared: others may have the cores in between.
-    for _ in range(3):
-        figures = measure_overload(
-            small,
-            transport="grpcio",
-            pairs=200,
-            times=2.0,
-            deadline_seconds=0.1,
-            seconds=1.0,
-            calm_seconds=0.5,
-        )
-        if figures.goodput > 0 and figures.overload_refusal_cpu_ms < figures.answer_cpu_ms:
-            break
-    assert 0 < figures.goodput <= figures.offered
-    assert figures.refusal_cpu_ms > 0 and figures.answer_cpu_ms > 0
-    assert figures.overload_refusal_cpu_ms < figures.answer_cpu_ms
-    # CANCELLED: grpcio by itself, when calls come faster than Python can take them.
-    assert set(figures.errors) <= {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "CANCELLED"}

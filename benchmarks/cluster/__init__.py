@@ -1,0 +1,1 @@
+"""A plan over several hosts beside one process."""

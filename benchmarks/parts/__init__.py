@@ -1,0 +1,1 @@
+"""Parts of a request or a publication, in one process."""

@@ -1,0 +1,216 @@
+"""Times the decoding of requests: compiled, through protobuf, and by a plain loop.
+
+The same inputs are also sent as a PredictRequest, our own form, and over HTTP as JSON and binary
+tensors; HTTP's times are with the request's header. Ragged requests have an INT64 input
+and its INT32 lengths for each feature; ranking ones have 26 features of 3 ids a sample and 13 dense
+numbers. Rounds of all variants alternate, forwards and backwards; times are medians, on one thread.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2
+
+from serving.bench.load.http_generator import binary_body
+from serving.bench.turns import Parts, medians_in_turns, seconds_of
+from serving.bench.workloads.request_message import request_message
+from serving.commands.bench.report import TEXT, print_notes, print_table
+from serving.commands.console import check_target, write_json
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.progress_bars import progress_bars
+from serving.http_api.json_codec import JsonCodec, read_request
+from serving.protocol.infer_writer import InferWriter
+from serving.protocol.message_format import MessageFormat
+from serving.protocol.native_library import LIBRARIES
+from serving.protocol.predict_writer import PredictWriter
+from serving.protocol.readers.input_reader import InputReader
+from serving.protocol.readers.native_reader import NativeReader
+from serving.protocol.readers.portable_reader import PortableReader
+from serving.protocol.request_tensors import RequestTensors
+from serving.protocol.version_io import VersionIO
+from serving.protocol.wire_tensors import DTYPES
+from sharded_infer.client import Bags
+from sharded_infer.client.request_message import request_message as predict_message
+from sharded_infer.progress import Progress
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
+
+Arrays = dict[str, NDArray[np.generic]]
+
+RANKING_FEATURES, RANKING_IDS, DENSE_WIDTH = 26, 3, 13
+RANKING_BATCHES = (1, 16, 270)
+_ROWS, _MOST_IDS = 100_000, 5
+_ROUNDS, _ROUND_SECONDS = 31, 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeMeasurement:
+    """Times of one request, microseconds.
+
+    Attributes:
+        native: to the checked batch by compiled code; None if it was not built.
+        portable: to the checked batch through protobuf.
+        protobuf: protobuf's parsing alone.
+        plain_loop: parsing, and a loop that makes each tensor an array, without checks or a batch.
+        predict_bytes: size of the same inputs as a PredictRequest.
+        predict: from that to the checked batch by compiled code; None if it was not built.
+        http: from an HTTP body to the checked batch, by compiled code if it was built.
+    """
+
+    request: str
+    batch: int
+    message_bytes: int
+    native: float | None
+    portable: float
+    protobuf: float
+    plain_loop: float
+    predict_bytes: int
+    predict: float | None
+    http: float
+
+
+def decode_command(
+    inputs: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Ragged inputs of the first request.")
+    ] = 100,
+    batch: Annotated[
+        int, typer.Option(min=1, max=65_536, help="Samples of the first request.")
+    ] = 16,
+    json_file: JsonFileOption = None,
+) -> None:
+    """Measure decoding beside protobuf's parsing and a plain loop.
+
+    Decodes to the checked batch on one thread; measures our own message format and HTTP bodies too.
+    Takes five seconds. The file's top keys are those of the ragged request.
+    """
+    check_target(json_file)
+    torch.set_num_threads(1)
+    with progress_bars() as progress:
+        measured = measure_decoding(inputs, batch, progress)
+    figure = ".1f"
+    print_table(
+        [
+            ("request", TEXT), ("samples", "d"), ("KiB", figure), ("native", figure),
+            ("portable", figure), ("protobuf", figure), ("plain loop", figure),
+            ("Predict KiB", figure), ("Predict", figure), ("HTTP", figure),
+        ],
+        (
+            (
+                one.request, one.batch, one.message_bytes / 1024, one.native, one.portable,
+                one.protobuf, one.plain_loop, one.predict_bytes / 1024, one.predict, one.http,
+            )
+            for one in measured
+        ),
+    )  # fmt: skip
+    print_notes(
+        "microseconds a request; protobuf: parsing alone; plain loop: parsing and an array a "
+        "tensor, unchecked; Predict: the same inputs in our own form, compiled; HTTP: with binary "
+        "tensors"
+    )
+    first = measured[0]
+    fields = {
+        "inputs": inputs,
+        "batch": batch,
+        "native_us": first.native,
+        "portable_us": first.portable,
+        "protobuf_us": first.protobuf,
+        "plain_loop_us": first.plain_loop,
+        "measurements": [asdict(one) for one in measured],
+    }
+    write_json(json_file, fields)
+
+
+def measure_decoding(inputs: int, batch: int, progress: Progress) -> list[DecodeMeasurement]:
+    """Measures the ragged request, then the ranking ones."""
+    generator = np.random.default_rng(0)
+    spec = ModelSpec("ragged", _tables(inputs))
+    cases = [(f"{inputs} ragged inputs", batch, spec, *_ragged(generator, spec, batch))]
+    spec = ModelSpec("ranking", _tables(RANKING_FEATURES), DenseSpec({"dense": DENSE_WIDTH}))
+    for size in RANKING_BATCHES:
+        name = f"{RANKING_FEATURES} features of {RANKING_IDS} ids"
+        cases.append((name, size, spec, *_ranking(generator, spec, size)))
+    measured = []
+    for name, size, model, message, predict in cases:
+        times = {"native": None, "predict": None, **_times(model, size, message, predict)}
+        sizes = {"message_bytes": len(message), "predict_bytes": len(predict)}
+        measured.append(DecodeMeasurement(request=name, batch=size, **sizes, **times))  # type: ignore[arg-type]
+        progress("decoding", len(measured), len(cases))
+    return measured
+
+
+def _tables(count: int) -> tuple[TableSpec, ...]:
+    return tuple(TableSpec(f"feature_{i}", _ROWS, 16) for i in range(count))
+
+
+def _ragged(generator: np.random.Generator, spec: ModelSpec, batch: int) -> tuple[bytes, bytes]:
+    inputs: Arrays = {}
+    bags = {}
+    for feature in spec.features:
+        lengths = generator.integers(0, _MOST_IDS + 1, batch).astype(np.int32)
+        ids = generator.integers(0, _ROWS, int(lengths.sum()))
+        inputs[feature.name] = ids
+        inputs[f"{feature.name}.lengths"] = lengths
+        bags[feature.name] = Bags(ids, lengths)
+    return request_message("bench", inputs), predict_message("bench", candidates=bags)
+
+
+def _ranking(generator: np.random.Generator, spec: ModelSpec, batch: int) -> tuple[bytes, bytes]:
+    inputs: Arrays = {"dense": generator.random((batch, DENSE_WIDTH), dtype=np.float32)}
+    for feature in spec.features:
+        inputs[feature.name] = generator.integers(0, _ROWS, (batch, RANKING_IDS))
+    return request_message("bench", inputs), predict_message("bench", candidates=inputs)
+
+
+def _loop(message: bytes) -> Arrays:
+    request = service_pb2.ModelInferRequest.FromString(message)
+    return {
+        tensor.name: np.frombuffer(raw, DTYPES[tensor.datatype]).reshape(tensor.shape)
+        for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True)
+    }
+
+
+def _times(spec: ModelSpec, batch: int, message: bytes, predict: bytes) -> dict[str, float]:
+    portable, parse = PortableReader(spec, max_batch=batch), service_pb2.ModelInferRequest
+    variants: dict[str, Callable[[], object]] = {
+        "portable": lambda: portable.read_message(message),
+        "protobuf": lambda: parse.FromString(message),
+        "plain_loop": lambda: _loop(message),
+        "http": _http(spec, batch, message),
+    }
+    if LIBRARIES is not None:
+        native = NativeReader(spec, max_batch=batch)
+        variants["native"] = lambda: native.read_message(message)
+        variants["predict"] = lambda: native.read_message(predict, MessageFormat.PREDICT)
+    found = medians_in_turns(
+        {name: partial(_parts, decode) for name, decode in variants.items()},
+        rounds=_ROUNDS,
+        seconds=_ROUND_SECONDS,
+    )
+    return {name: parts["us"] for name, parts in found.items()}
+
+
+def _http(spec: ModelSpec, batch: int, message: bytes) -> Callable[[], object]:
+    model, text, contents = binary_body(message)
+    body, json_bytes = text + contents, len(text)
+    io = VersionIO(
+        InputReader(spec, max_batch=batch),
+        InferWriter(model, 1, ()),
+        PredictWriter(model, 1, ()),
+    )
+    codec, shared = JsonCodec(), RequestTensors(None)
+
+    def decode() -> object:
+        request = read_request(model, "", body, json_bytes)
+        codec.header(request)
+        return codec.decode(request, io, shared)
+
+    return decode
+
+
+def _parts(decode: Callable[[], object]) -> Parts:
+    return {"us": seconds_of(decode) * 1e6}

@@ -1,0 +1,254 @@
+"""Rates of quantizing a checkpoint to tables, beside FBGEMM's operator on rows in memory.
+
+Ours is the real command in a separate process: it reads the checkpoint from the page cache,
+encodes, measures errors, hashes and writes. FBGEMM's operator only encodes, on the one core that it
+uses. Rounds alternate, so a busy machine slows both.
+"""
+
+import importlib
+import json
+import mmap
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+
+from serving.bench.turns import seconds_of
+from serving.commands.bench.report import TEXT, print_notes, print_table
+from serving.commands.console import check_target, write_json
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.progress_bars import progress_bars
+from sharded_infer.byte_sizes import size_text
+from sharded_infer.errors import ShardedInferError
+from sharded_infer.progress import Progress
+
+DIM = 128
+FORMATS = ("int8", "int4")
+_TABLES = 4
+_OPERATOR_ROWS = 2**19  # 256 MiB: beyond any cache
+_CHUNK_ROWS = 2**16
+_SAMPLE_SECONDS = 0.01
+_COMMAND_SECONDS = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeMeasurement:
+    """Medians of rates, fp32 GB a second.
+
+    Attributes:
+        fp32_bytes: size of the checkpoint.
+        ours: rate of the command by format, from opening the checkpoint to the finished folder.
+        fbgemm: rate of FBGEMM's operator by format.
+        copy: rate of copying the same numbers in memory, reading and writing.
+        peak_anonymous_bytes: the command's largest RssAnon: all memory but mapped files.
+    """
+
+    fp32_bytes: int
+    ours: dict[str, float]
+    fbgemm: dict[str, float]
+    copy: float
+    peak_anonymous_bytes: int
+    encoder: str
+
+    def fields(self) -> dict[str, object]:
+        """The figures for JSON."""
+        fields: dict[str, object] = {"fp32_bytes": self.fp32_bytes}
+        for name in FORMATS:
+            fields[f"{name}_gb_per_second"] = self.ours[name]
+            fields[f"fbgemm_{name}_gb_per_second"] = self.fbgemm[name]
+            fields[f"{name}_ratio"] = self.ours[name] / self.fbgemm[name]
+        fields["copy_gb_per_second"] = self.copy
+        fields["peak_anonymous_bytes"] = self.peak_anonymous_bytes
+        fields["encoder"] = self.encoder
+        return fields
+
+
+def quantize_command(
+    gigabytes: Annotated[
+        float, typer.Option(min=0.01, help="Size of the checkpoint, fp32 GB.")
+    ] = 2.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each.")] = 5,
+    json_file: JsonFileOption = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the checkpoint and the tables; default: the system's temporary folder."
+        ),
+    ] = None,
+) -> None:
+    """Measure quantization from a checkpoint to tables, beside FBGEMM's operator.
+
+    The checkpoint is random rows of dim 128 in the page cache. The real command reads it in a
+    separate process. Its rate includes reading, encoding, errors, hashes and writing, on all cores.
+    FBGEMM's operator encodes rows in memory, on the one core that it uses.
+    """
+    check_target(json_file)
+    with progress_bars() as progress:
+        measured = measure_quantize(gigabytes, folder, progress, rounds=rounds)
+    print_table(
+        [("format", TEXT), ("GB/s in", ".2f"), ("FBGEMM's operator", ".2f"), ("ratio", ".2f")],
+        (
+            (name, measured.ours[name], peer, measured.ours[name] / peer)
+            for name, peer in measured.fbgemm.items()
+        ),
+    )
+    print_notes(
+        f"checkpoint of {size_text(measured.fp32_bytes)}, encoder {measured.encoder}, copying in "
+        f"memory {measured.copy:.2f} GB/s",
+        f"peak anonymous memory {size_text(measured.peak_anonymous_bytes)}",
+    )
+    write_json(json_file, measured.fields())
+
+
+def measure_quantize(
+    gigabytes: float, folder: Path | None, progress: Progress, *, rounds: int = 5
+) -> QuantizeMeasurement:
+    """Writes a checkpoint of random rows, and quantizes it in each round."""
+    torch.set_num_threads(1)
+    rates: dict[tuple[str, str], list[float]] = {}
+    peak, copies, encoder = 0, [], ""
+    with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-", dir=folder) as name:
+        home = Path(name)
+        rows = max(1, round(gigabytes * 1e9 / (4 * DIM * _TABLES)))
+        write_checkpoint(home / "weights.safetensors", rows)
+        numbers = torch.randn(_OPERATOR_ROWS, DIM, generator=torch.Generator().manual_seed(0))
+        target = torch.empty_like(numbers)
+        _touch_memory(4 * DIM * _TABLES * rows)
+        # Once unmeasured: it brings the command's own files into the disk's cache.
+        _run_command(home, rows, FORMATS[0])
+        done = 0
+        for _ in range(rounds):
+            copies.append(_rate(lambda: target.copy_(numbers), numbers))
+            for row_format in FORMATS:
+                operator = _operator(row_format)
+                theirs = _rate(lambda o=operator: o(numbers), numbers)  # type: ignore[misc]
+                rates.setdefault(("fbgemm", row_format), []).append(theirs)
+                answer, anonymous = _run_command(home, rows, row_format)
+                peak = max(peak, anonymous)
+                encoder = str(answer["encoder"])
+                ours = 4 * DIM * _TABLES * rows / answer["seconds"] / 1e9
+                rates.setdefault(("ours", row_format), []).append(ours)
+                done += 1
+                progress("quantizing", done, rounds * len(FORMATS))
+    return QuantizeMeasurement(
+        fp32_bytes=4 * DIM * _TABLES * rows,
+        ours={f: statistics.median(rates["ours", f]) for f in FORMATS},
+        fbgemm={f: statistics.median(rates["fbgemm", f]) for f in FORMATS},
+        copy=statistics.median(copies),
+        peak_anonymous_bytes=peak,
+        encoder=encoder,
+    )
+
+
+def write_checkpoint(path: Path, rows: int) -> None:
+    """Writes a safetensors file of normal fp32 tables `[rows, 128]`, a chunk at a time."""
+    table_bytes = 4 * DIM * rows
+    header = json.dumps(
+        {
+            f"t{i}": {
+                "dtype": "F32",
+                "shape": [rows, DIM],
+                "data_offsets": [i * table_bytes, (i + 1) * table_bytes],
+            }
+            for i in range(_TABLES)
+        }
+    ).encode()
+    header += b" " * (-len(header) % 64)
+    generator = np.random.default_rng(0)
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for _ in range(_TABLES):
+            for start in range(0, rows, _CHUNK_ROWS):
+                count = min(_CHUNK_ROWS, rows - start)
+                file.write(generator.standard_normal((count, DIM), dtype=np.float32).data)
+        # What the kernel has yet to write would slow down what is measured next.
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _touch_memory(count: int) -> None:
+    """Writes to memory of the given size and frees it.
+
+    The first write to a virtual machine's memory is slow, because the host has to allocate it.
+    Otherwise the first variant to use such pages would be charged for that.
+    """
+    with mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        for offset in range(0, count, mmap.PAGESIZE):
+            memory[offset] = 1
+
+
+def _operator(row_format: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    # Registers them; a third of a second, which every command would take otherwise.
+    importlib.import_module("fbgemm_gpu")
+    operators = torch.ops.fbgemm
+    if row_format == "int8":
+        return lambda rows: operators.FloatToFused8BitRowwiseQuantized(rows)
+    return lambda rows: operators.FloatToFusedNBitRowwiseQuantizedSBHalf(rows, 4)
+
+
+def _rate(run: Callable[[], object], numbers: torch.Tensor) -> float:
+    return numbers.numel() * 4 / 1e9 / seconds_of(run)
+
+
+def _run_command(home: Path, rows: int, row_format: str) -> tuple[dict[str, float], int]:
+    spec = home / "model.toml"
+    tables = "".join(
+        f'[[tables]]\nname = "t{i}"\nrows = {rows}\ndim = {DIM}\n' for i in range(_TABLES)
+    )
+    spec.write_text(f'name = "bench"\n{tables}[quantization]\nformat = "{row_format}"\n')
+    out = home / "out"
+    command = [sys.executable, "-m", "serving.cli", "quantize", "--json"]
+    command += ["--spec", str(spec), "--weights", str(home / "weights.safetensors")]
+    # The command is this package's own.
+    process = subprocess.Popen(  # noqa: S603
+        [*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    peak = _PeakAnonymous(process.pid)
+    peak.start()
+    try:
+        text, errors = process.communicate(timeout=_COMMAND_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        process.communicate()
+        raise ShardedInferError(f"quantize took more than {_COMMAND_SECONDS} s") from error
+    peak.join()
+    if process.returncode:
+        raise ShardedInferError(f"quantize failed: {errors.strip()}")
+    shutil.rmtree(out)
+    answer: dict[str, float] = json.loads(text)
+    return answer, peak.bytes
+
+
+class _PeakAnonymous(threading.Thread):
+    """Samples a process's RssAnon until it ends; `bytes` is the maximum."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._status = Path(f"/proc/{pid}/status")
+        self.bytes = 0
+
+    def run(self) -> None:
+        """Samples every 10 ms."""
+        while True:
+            try:
+                lines = self._status.read_text().splitlines()
+            except OSError:
+                return
+            anonymous = [line for line in lines if line.startswith("RssAnon:")]
+            # A process that has ended but was not waited for has no memory.
+            if not anonymous:
+                return
+            self.bytes = max(self.bytes, int(anonymous[0].split()[1]) * 1024)
+            time.sleep(_SAMPLE_SECONDS)

@@ -1,0 +1,1 @@
+"""The planner beside TorchRec's."""

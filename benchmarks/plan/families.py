@@ -1,0 +1,168 @@
+"""Families of tables and devices of the planner's benchmark, seeded, the same on every machine.
+
+All tables are int8 with one feature, on H100s. A bag has one id unless a family says otherwise.
+"Log-uniform" rows are as many between 1e3 and 1e4 as between 1e4 and 1e5.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.row_format import RowFormat
+from serving.bench.workloads.dlrm_v2_shape import DIM, IDS_OF_A_BAG, ROWS
+from sharded_infer.planning.cost_model import CostModel
+from sharded_infer.planning.plan import Shard, StoredTable
+from sharded_infer.planning.table_use import TableUse
+from sharded_infer.planning.topology import Topology
+from sharded_infer.planning.topology_file import parse_topology
+from sharded_infer.specs.feature_statistics import FeatureStatistics
+
+Integers = NDArray[np.int64]
+
+SMALL_TABLES = "small-tables"
+WIDE_RANGE = "wide-range"
+MLPERF = "mlperf-dlrm-v2"
+THREE_HOT = "three-hot-tables"
+MANY_TABLES = "many-tables"
+CURVE = "curve"
+
+CURVE_SIZES = (100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
+HOT_SHARE = 0.7
+_SEED = 4  # one with which 500 tables of the wide range fit: 93% of the memory
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCase:
+    """Tables to plan on devices."""
+
+    family: str
+    uses: dict[str, TableUse]
+    topology: Topology
+
+    def load(self) -> CostModel:
+        """A new cost model, so that no timing profits from earlier results."""
+        return CostModel(self.uses, self.topology)
+
+
+def quality_cases() -> tuple[PlanCase, ...]:
+    """The four families that measure the quality of plans."""
+    return (
+        small_tables(),
+        *(wide_range(tables) for tables in (100, 500, 2_000)),
+        *(mlperf_dlrm_v2(devices) for devices in (1, 2, 8)),
+        three_hot_tables(),
+    )
+
+
+def speed_cases() -> tuple[PlanCase, ...]:
+    """The cases that measure the planner's speed."""
+    return many_tables(5_000, 16), many_tables(50_000, 128)
+
+
+def small_tables() -> PlanCase:
+    """500 tables, dims 4 to 16, rows 2 to 1,000, 8 devices: many small tables."""
+    random = _random(SMALL_TABLES, 500)
+    rows, dims = random.integers(2, 1_001, 500), random.integers(4, 17, 500)
+    return _case(SMALL_TABLES, rows, dims, "h100:8x80GB")
+
+
+def wide_range(tables: int) -> PlanCase:
+    """Rows log-uniform from 1e3 up, dims 16 to 256 in steps of 16, 8 devices of 80 GB.
+
+    The upper end is 1e8: 500 such tables are 608 GB on average, 95% of the memory. 2,000 would be
+    2.4 TB, so their upper end is 1.6e7, about three quarters of the memory.
+    """
+    random = _random(WIDE_RANGE, tables)
+    rows = _log_uniform(random, 1e3, 1.6e7 if tables > 500 else 1e8, tables)
+    return _case(WIDE_RANGE, rows, _wide_dims(random, tables), "h100:8x80GB")
+
+
+def mlperf_dlrm_v2(devices: int) -> PlanCase:
+    """MLPerf Inference's DLRM-v2: 26 tables of dim 128, with its numbers of ids a bag."""
+    dims = np.full(len(ROWS), DIM)
+    return _case(
+        MLPERF,
+        np.array(ROWS),
+        dims,
+        f"h100:{devices}x80GB",
+        IDS_OF_A_BAG,
+    )
+
+
+def three_hot_tables() -> PlanCase:
+    """300 tables of dim 64, three of which hold 70% of the load; 8 devices.
+
+    The others have 1 to 20 ids a bag; the three have equally many, as required.
+    """
+    random = _random(THREE_HOT, 300)
+    rows = _log_uniform(random, 1e3, 1e7, 300)
+    ids = random.integers(1, 21, 300).astype(np.float64)
+    ids[:3] = 1.0
+    dims = np.full(300, 64)
+    seconds = _whole_seconds(_case(THREE_HOT, rows, dims, "h100:8x80GB", ids.tolist()))
+    ids[:3] = 2.0
+    twice = _whole_seconds(_case(THREE_HOT, rows, dims, "h100:8x80GB", ids.tolist()))
+    # A table's seconds are linear in its ids.
+    wanted = float(seconds[3:].sum()) * HOT_SHARE / (1 - HOT_SHARE) / 3
+    ids[:3] = 1 + (wanted - seconds[:3]) / (twice[:3] - seconds[:3])
+    return _case(THREE_HOT, rows, dims, "h100:8x80GB", ids.tolist())
+
+
+def many_tables(tables: int, devices: int) -> PlanCase:
+    """Rows log-uniform from 1e3 to 1e7, dims 16 to 256 in steps of 16, devices of 80 GB.
+
+    Args:
+        tables: 390 a device fill three quarters of its memory.
+    """
+    random = _random(MANY_TABLES, tables)
+    rows = _log_uniform(random, 1e3, 1e7, tables)
+    return _case(MANY_TABLES, rows, _wide_dims(random, tables), f"h100:{devices}x80GB")
+
+
+def curve_case(tables: int) -> PlanCase:
+    """A point of the scaling curve: rows log-uniform from 1e3 to 1e5, dims 16 to 256; 8 devices.
+
+    Args:
+        tables: up to 50,000 fit.
+    """
+    random = _random(CURVE, tables)
+    rows = _log_uniform(random, 1e3, 1e5, tables)
+    return _case(CURVE, rows, _wide_dims(random, tables), "h100:8x80GB")
+
+
+def _random(family: str, tables: int) -> np.random.Generator:
+    return np.random.default_rng([_SEED, tables, *family.encode()])
+
+
+def _log_uniform(
+    random: np.random.Generator, lowest: float, highest: float, count: int
+) -> Integers:
+    exponents = random.uniform(np.log(lowest), np.log(highest), count)
+    return np.exp(exponents).astype(np.int64)
+
+
+def _wide_dims(random: np.random.Generator, count: int) -> Integers:
+    return 16 * random.integers(1, 17, count)
+
+
+def _case(
+    family: str,
+    rows: Integers,
+    dims: Integers,
+    topology: str,
+    ids: Sequence[float] | None = None,
+) -> PlanCase:
+    uses = {}
+    for index, (count, dim) in enumerate(zip(rows.tolist(), dims.tolist(), strict=True)):
+        table = StoredTable(f"t{index:05}", count, dim, RowFormat.INT8)
+        statistics = FeatureStatistics(pooling_factor=1.0 if ids is None else ids[index])
+        uses[table.name] = TableUse(table, (statistics,))
+    return PlanCase(family, uses, parse_topology(topology))
+
+
+def _whole_seconds(case: PlanCase) -> NDArray[np.float64]:
+    load = case.load()
+    tables = [use.table for use in case.uses.values()]
+    return np.array([load.seconds(Shard(t.name, 0, 0, t.rows, 0, t.dim)) for t in tables])

@@ -1,0 +1,1 @@
+"""Latency of a server while versions are released."""

@@ -1,0 +1,222 @@
+"""Effect and speed of a delta version, beside a whole release of the same table.
+
+One table of int8 rows is published and served on one core. In each round some of its rows are
+published by the command, on the load's core, while requests come: the time from its start
+until all answers may be of the new version, and the latency meanwhile. The same command for a copy
+of the repository, which nobody serves, shows what it costs by itself. Lookups with as many changed
+rows in front of a table are measured beside lookups without, in this process.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import monotonic, perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tritonclient.grpc import InferenceServerClient
+
+from benchmarks.releases.release_round import wait_until_served
+from benchmarks.releases.releases import Released, ReleaseLoad, releasing
+from kernels.bags import Bags
+from kernels.fused_tables import FusedTables
+from kernels.pooled_lookup import PooledLookup
+from kernels.row_format import RowFormat
+from kernels.row_overlay import OverlayLayer, RowOverlay
+from serving.bench.load.cores import split_cpus
+from serving.bench.parts.lookup import private_memory
+from serving.bench.servers.server_under_test import ServerUnderTest
+from serving.bench.workloads.workload import Workload
+from serving.host.background import LOWEST
+from sharded_infer.errors import ShardedInferError
+from sharded_infer.importing.changes.changed_rows import ChangedRows
+from sharded_infer.importing.changes.written_files import write_changes
+from sharded_infer.progress import Progress
+from sharded_infer.repositories.repository import Repository
+
+_DIM, _IDS = 128, 20
+_TABLE = "C0"
+_ROW_BYTES = RowFormat.INT8.row_bytes(_DIM)
+_LOOKUP_ROUNDS, _LOOKUP_CALLS = 20, 200
+_LINKED_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaMeasurement:
+    """Figures of deltas.
+
+    Attributes:
+        rows, changed_rows: of the table, and of each delta.
+        table_bytes: of the stored table.
+        written_bytes: of each delta's files that its base does not have.
+        full_seconds: from the call that publishes the whole table until it was served.
+        full_bytes: of its files.
+        lookup_ratio: of the times of lookups with changed rows, and without; the median.
+    """
+
+    released: Released
+    rows: int
+    changed_rows: int
+    table_bytes: int
+    written_bytes: tuple[int, ...]
+    full_seconds: float
+    full_bytes: int
+    lookup_ratio: float
+
+    @property
+    def bytes_over_changed(self) -> float:
+        """Bytes written over those of the changed rows, as they are stored."""
+        return median(self.written_bytes) / (self.changed_rows * _ROW_BYTES)
+
+
+def measure_deltas(
+    *, gigabytes: float, changed: float, load: ReleaseLoad, progress: Progress
+) -> DeltaMeasurement:
+    """Publishes a table whole, then changes some of its rows in each round under load."""
+    rows = int(gigabytes * 1e9 / _ROW_BYTES)
+    workload = Workload("deltas", 1, rows, _DIM, _IDS, ragged=False, layers=(256,))
+    with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
+        repository = Path(folder) / "repository"
+        progress("publishing the table", 0, 1)
+        workload.publish(repository)
+        progress("publishing the table", 1, 1)
+        elsewhere = Path(folder) / "elsewhere"
+        shutil.copytree(repository, elsewhere, copy_function=_link_large)
+        # What was written is on the disk before anything is measured.
+        os.sync()
+        coming = _ComingRows(repository, elsewhere, Path(folder), rows, max(1, int(rows * changed)))
+        with releasing(workload, repository, coming, load, progress) as (server, released):
+            full_seconds, full_bytes = _full_release(server, workload, repository)
+    return DeltaMeasurement(
+        released=released,
+        rows=rows,
+        changed_rows=coming.changed,
+        table_bytes=rows * _ROW_BYTES,
+        written_bytes=tuple(coming.written_bytes),
+        full_seconds=full_seconds,
+        full_bytes=full_bytes,
+        lookup_ratio=_lookup_ratio(rows, coming.changed, load.pairs, progress),
+    )
+
+
+@dataclass(slots=True)
+class _ComingRows:
+    """Files of changed rows, each published by the command.
+
+    Attributes:
+        elsewhere: a copy of the repository that nobody serves.
+    """
+
+    repository: Path
+    elsewhere: Path
+    folder: Path
+    rows: int
+    changed: int
+    written: int = 0
+    written_bytes: list[int] = field(default_factory=list)
+
+    def prepare(self) -> Callable[[], int]:
+        """Writes a file of changed rows; what publishes it."""
+        path = self._write()
+
+        def publish() -> int:
+            said = self._publish(path, self.repository)
+            self.written_bytes.append(said["written_bytes"])
+            return int(said["version"])
+
+        return publish
+
+    def prepare_elsewhere(self) -> Callable[[], object]:
+        """Writes a file of changed rows; what publishes it where nobody serves it."""
+        return partial(self._publish, self._write(), self.elsewhere)
+
+    def _write(self) -> Path:
+        self.written += 1
+        generator = np.random.default_rng(self.written)
+        ids = generator.choice(self.rows, self.changed, replace=False)
+        values = torch.from_numpy(generator.standard_normal((self.changed, _DIM), np.float32))
+        path = self.folder / f"changed-{self.written}.safetensors"
+        write_changes({_TABLE: ChangedRows(ids, values / _DIM)}, path)
+        return path
+
+    def _publish(self, path: Path, repository: Path) -> Any:
+        # The priority that the command takes beside a server.
+        words = ("publish", "--repository", repository, "--changed", path, "--nice", LOWEST)
+        with subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-m", "serving.cli", *map(str, words), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            # The server keeps its core. The load stands for clients on other machines: from its
+            # start, the command has what they leave of theirs.
+            os.sched_setaffinity(process.pid, split_cpus()[1])
+            os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+            out, errors = process.communicate()
+        if process.returncode:
+            raise ShardedInferError(f"publish --changed failed: {errors.strip()}")
+        return json.loads(out)
+
+
+def _link_large(source: str, target: str) -> None:
+    """Links the table's file; small ones are of one repository, such as locks."""
+    copy = os.link if os.path.getsize(source) > _LINKED_BYTES else shutil.copy2
+    copy(source, target)
+
+
+def _full_release(server: ServerUnderTest, workload: Workload, location: Path) -> tuple[float, int]:
+    """Publishes the whole table, without a load: seconds until it is served, and bytes."""
+    began, repository = monotonic(), Repository(location)
+    workload.publish(location)
+    version = repository.versions(workload.name)[-1]
+    with InferenceServerClient(f"{server.target.host}:{server.target.port}") as client:
+        wait_until_served(client, version)
+    seconds = monotonic() - began
+    files = repository.manifest(workload.name, version).files
+    return seconds, sum(record.bytes for record in files.values())
+
+
+def _lookup_ratio(rows: int, changed: int, pairs: int, progress: Progress) -> float:
+    """Time of lookups with changed rows over that without, in turns, on one thread."""
+    torch.set_num_threads(1)
+    generator = np.random.default_rng(0)
+    memory = private_memory(rows * _ROW_BYTES, huge=True)
+    ids = np.sort(generator.choice(rows, changed, replace=False)).astype(np.int64)
+    stored = private_memory(changed * _ROW_BYTES, huge=True).view(changed, _ROW_BYTES)
+    overlay = RowOverlay.of(rows, rows, [OverlayLayer(ids, stored)])
+    lookups = {
+        name: PooledLookup(_tables(memory, rows, overlays))
+        for name, overlays in (("plain", ()), ("overlaid", (overlay,)))
+    }
+    ratios = []
+    for number in range(_LOOKUP_ROUNDS):
+        took = {}
+        # Either first in turn, each with rows that are in no cache.
+        for name in sorted(lookups, reverse=number % 2 == 0):
+            batches = [_bags(generator, rows, pairs) for _ in range(_LOOKUP_CALLS)]
+            began = perf_counter()
+            for bags in batches:
+                lookups[name](bags, ids_checked=True)
+            took[name] = perf_counter() - began
+        ratios.append(took["overlaid"] / took["plain"])
+        progress("looking up", number + 1, _LOOKUP_ROUNDS)
+    return median(ratios)
+
+
+def _tables(memory: Tensor, rows: int, overlays: tuple[RowOverlay, ...]) -> FusedTables:
+    return FusedTables(memory, RowFormat.INT8, (0,), (rows,), (_DIM,), (False,), overlays=overlays)
+
+
+def _bags(generator: np.random.Generator, rows: int, pairs: int) -> Bags:
+    values = torch.from_numpy(generator.integers(0, rows, pairs * _IDS))
+    return Bags(values, torch.full((1, pairs), _IDS))

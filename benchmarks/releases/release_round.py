@@ -1,0 +1,148 @@
+"""One round of a load: the same requests without a release, and with one.
+
+Where publishing takes processor time, a third run has the same work beside it, for a repository
+that nobody serves: what that costs, the machine costs, and not the release.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic, sleep
+from typing import Protocol
+
+from tritonclient.grpc import InferenceServerClient
+
+from benchmarks.releases.same_requests import Run, SameRequests
+from benchmarks.releases.stolen_time import StolenTime
+from serving.bench.load.cores import split_cpus
+from serving.bench.servers.serve import Loading, measure_open, percentiles_ms
+from serving.bench.servers.server_under_test import ServerUnderTest
+from sharded_infer.errors import ShardedInferError
+
+_LEAD_SECONDS = 0.5  # of load before the version appears
+_POLL_SECONDS = 0.05
+# What is beside the requests of a run.
+QUIET, ELSEWHERE, RELEASE = "quiet", "elsewhere", "release"
+
+
+class Coming(Protocol):
+    """Versions that are released one after another."""
+
+    def prepare(self) -> Callable[[], int]:
+        """Makes a version ready, unmeasured; what publishes it, which returns its number."""
+        ...
+
+    def prepare_elsewhere(self) -> Callable[[], object] | None:
+        """The same for a repository that nobody serves; None: publishing takes no time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRound:
+    """One round: the same schedule without and with a release.
+
+    Attributes:
+        publish_seconds: from the call that publishes until it returned.
+        load_seconds: from the call until the version was served.
+        quiet_ms: percentiles of requests due within those seconds, without a release.
+        release_ms: the same with a release.
+        stolen_seconds: of both cores, by the hypervisor, in those seconds of each run.
+        failed: requests of all runs that were not OK.
+    """
+
+    publish_seconds: float
+    load_seconds: float
+    quiet_ms: dict[str, float]
+    release_ms: dict[str, float]
+    stolen_seconds: dict[str, float]
+    failed: int
+
+    @property
+    def p99_ratio(self) -> float:
+        """The p99 with the release over that without."""
+        return self.release_ms["p99"] / self.quiet_ms["p99"]
+
+
+def measure_round(
+    server: ServerUnderTest,
+    loading: Loading,
+    coming: Coming,
+    rate: float,
+    seconds: float,
+    number: int,
+) -> tuple[ReleaseRound, SameRequests, SameRequests]:
+    """The same schedule without and with a release.
+
+    Args:
+        number: of the round: the runs take turns which comes first.
+
+    Returns:
+        Its figures, the requests due until the version was served, and of these the ones due after
+        it was published.
+    """
+    called = published = ready = 0.0
+    cpus = set().union(*split_cpus())
+
+    def load() -> Run:
+        with StolenTime(cpus) as stolen:
+            _, result = measure_open(
+                server, loading, rate=rate, seconds=seconds, poisson=True, seed=number + 1
+            )
+        return Run(result, stolen)
+
+    def beside(work: Callable[[], object]) -> Run:
+        with ThreadPoolExecutor(1) as threads:
+            running = threads.submit(load)
+            sleep(_LEAD_SECONDS)
+            work()
+            return running.result()
+
+    def release() -> Run:
+        publish = coming.prepare()
+        channel = f"{server.target.host}:{server.target.port}"
+        with ThreadPoolExecutor(1) as threads, InferenceServerClient(channel) as client:
+            nonlocal called, published, ready
+            running = threads.submit(load)
+            sleep(_LEAD_SECONDS)
+            called = monotonic()
+            version = publish()
+            published = monotonic()
+            # The index is cheap to ask for; the metrics page would take the core for milliseconds.
+            wait_until_served(client, version, goes_on=lambda: not running.done())
+            ready = monotonic()
+            return running.result()
+
+    turns: list[tuple[str, Callable[[], Run]]] = [(QUIET, load), (RELEASE, release)]
+    elsewhere = coming.prepare_elsewhere()
+    if elsewhere is not None:
+        turns.insert(1, (ELSEWHERE, partial(beside, elsewhere)))
+    first = number % len(turns)
+    runs = {name: run() for name, run in (*turns[first:], *turns[:first])}
+    began = runs[RELEASE].result.began
+    whole = SameRequests(runs, max(0.0, called - began), min(ready - began, seconds))
+    found = ReleaseRound(
+        publish_seconds=published - called,
+        load_seconds=ready - called,
+        quiet_ms=percentiles_ms(runs[QUIET].latencies(whole.first, whole.last)),
+        release_ms=percentiles_ms(runs[RELEASE].latencies(whole.first, whole.last)),
+        stolen_seconds={n: run.stolen_within(whole.first, whole.last) for n, run in runs.items()},
+        failed=sum(int((run.result.codes != 0).sum()) for run in runs.values()),
+    )
+    return found, whole, SameRequests(runs, max(0.0, published - began), whole.last)
+
+
+def wait_until_served(
+    client: InferenceServerClient, version: int, *, goes_on: Callable[[], bool] = lambda: True
+) -> None:
+    """Waits until all answers may be of a version."""
+    while (state := _state_of(client, version)) != "READY":
+        if state == "UNAVAILABLE" or not goes_on():
+            raise ShardedInferError(f"version {version} did not load in time")
+        sleep(_POLL_SECONDS)
+
+
+def _state_of(client: InferenceServerClient, version: int) -> str:
+    """The state of a version in the server; empty if it has not seen it."""
+    entries = client.get_model_repository_index().models
+    return next((str(one.state) for one in entries if one.version == str(version)), "")

@@ -1,0 +1,72 @@
+"""Requests for a tower over histories: of users with short and long ones, and of frequent users."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.bench.workloads.drawn_ids import IdDistribution, draw_ids
+from serving.bench.workloads.request_message import request_message
+from serving.bench.workloads.sequence_models import SequenceModel
+from sharded_infer.specs.model_spec import ModelSpec
+
+_SEED = 20261124
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceTraffic:
+    """Requests of one model.
+
+    Attributes:
+        candidates: samples of a request, which share one history.
+    """
+
+    model: SequenceModel
+    spec: ModelSpec
+    candidates: int
+
+    def of_lengths(self, lengths: Iterable[int]) -> list[bytes]:
+        """A ModelInferRequest for each length of a history, each of another user."""
+        return [
+            self._message(np.random.default_rng((_SEED, number)), length, number)
+            for number, length in enumerate(lengths)
+        ]
+
+    def of_users(self, users: Iterable[int], length: int, seed: int) -> list[bytes]:
+        """A ModelInferRequest for each user, whose history is always the same."""
+        return [
+            self._message(np.random.default_rng((_SEED, user)), length, (seed, number))
+            for number, user in enumerate(users)
+        ]
+
+    def _message(
+        self, of_user: np.random.Generator, length: int, seed: int | tuple[int, int]
+    ) -> bytes:
+        inputs = self.model.history(self.spec, of_user, length)
+        rows = self.spec.tables[0].rows
+        inputs["candidate"] = np.random.default_rng(seed).integers(0, rows, self.candidates)
+        return request_message(self.spec.name, inputs)
+
+
+def lognormal_lengths(count: int, *, shortest: int, longest: int) -> NDArray[np.int64]:
+    """Lengths of histories, lognormal.
+
+    The median is the geometric mean of the bounds, which are two standard deviations of the
+    logarithm away from it; the 5% beyond them are moved to them.
+
+    Returns:
+        int64 `[count]`, the same at every call.
+    """
+    low, high = np.log(shortest), np.log(longest)
+    drawn = np.random.default_rng(_SEED).lognormal((low + high) / 2, (high - low) / 4, count)
+    return np.clip(np.rint(drawn), shortest, longest).astype(np.int64)
+
+
+def zipf_users(count: int, users: int, seed: int) -> NDArray[np.int64]:
+    """Who sends each request: few users send many.
+
+    Returns:
+        int64 `[count]`, all in `[0, users)`.
+    """
+    return draw_ids(np.random.default_rng((_SEED, seed)), IdDistribution.ZIPF, users, count)

@@ -1,0 +1,1 @@
+"""Executors and metrics of servers under load."""

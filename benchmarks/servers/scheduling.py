@@ -1,0 +1,136 @@
+"""Times what queueing and choosing a request costs: compiled, and by the reference in Python.
+
+So many requests of one sample are queued, and then taken and finished until none waits. Batches
+run in no time, but count as 2 ms and 2 µs a sample. Times are processor time of one thread. Rounds
+of both schedulers alternate.
+"""
+
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic, thread_time
+from typing import Any
+
+from serving.scheduler.batcher import Batcher, QueueLimits
+from serving.scheduler.compiled_batcher import CompiledBatcher
+from serving.scheduler.compiled_queue import CompiledQueue
+from serving.scheduler.cost_table import CostTable
+from serving.scheduler.dispatcher import Dispatcher
+from serving.scheduler.request_queue import BatchingPolicy, QueuedRequest, RequestQueue
+from serving.scheduler.scheduler import Scheduler
+from serving.scheduler.version_queue import VersionQueue
+from sharded_infer.progress import Progress
+
+_MEASURED = {2**power: 2e-3 + 2e-6 * 2**power for power in range(11)}
+# A measurement repeats until it has queued so many.
+_LEAST_REQUESTS = 1000
+_DEADLINE, _SHORTEST, _LONGEST = 0.6, 0.3, 0.9
+# For the dispatcher's loop, whose clock is real: nothing takes so long.
+_FAR_DEADLINE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingCost:
+    """Processor time of a request, microseconds.
+
+    Attributes:
+        scheduler: "compiled" or "reference".
+        waiting: requests that are queued before the first is taken.
+        alike: to offer, take and finish it; all requests have as long a deadline.
+        different: the same; deadlines differ, so that most requests are queued between others.
+        dispatcher: in the dispatcher's loop, from its arrival to its result.
+    """
+
+    scheduler: str
+    waiting: int
+    alike: float
+    different: float
+    dispatcher: float
+
+
+def measure_scheduling(
+    *, waiting: Sequence[int], rounds: int, progress: Progress
+) -> list[SchedulingCost]:
+    """Measures both schedulers."""
+    names = ("reference", "compiled")
+    found = []
+    for count in waiting:
+        times: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
+        for number in range(rounds):
+            for name in names if number % 2 else reversed(names):
+                generator = random.Random(number)  # noqa: S311 - deadlines, not a secret
+                times[name].append(_round(name, count, generator))
+            progress(f"{count} waiting", number + 1, rounds)
+        for name in names:
+            medians = (statistics.median(part) for part in zip(*times[name], strict=True))
+            found.append(SchedulingCost(name, count, *medians))
+    return found
+
+
+def _round(name: str, waiting: int, generator: random.Random) -> tuple[float, float, float]:
+    def different() -> float:
+        return generator.uniform(_SHORTEST, _LONGEST)
+
+    return (
+        _decisions_us(*_made(name, waiting), waiting, lambda: _DEADLINE),
+        _decisions_us(*_made(name, waiting), waiting, different),
+        _dispatcher_us(*_made(name, waiting), waiting),
+    )
+
+
+def _made(name: str, waiting: int) -> tuple[Scheduler[Any], VersionQueue]:
+    limits, policy = QueueLimits(requests=waiting), BatchingPolicy()
+    if name == "reference":
+        return Batcher(limits=limits), RequestQueue(policy, CostTable(_MEASURED))
+    return CompiledBatcher(limits=limits), CompiledQueue(policy, _MEASURED)
+
+
+def _decisions_us(
+    scheduler: Scheduler[Any], queue: VersionQueue, waiting: int, deadline: Callable[[], float]
+) -> float:
+    scheduler.add_queue(queue)
+    turns, now, spent = -(-_LEAST_REQUESTS // waiting), 0.0, 0.0
+    for _ in range(turns):
+        requests = [
+            QueuedRequest(queue, samples=1, arrived=now, deadline=now + deadline())
+            for _ in range(waiting)
+        ]
+        began = thread_time()
+        for request in requests:
+            scheduler.offer(request, now)
+        while (batch := scheduler.take(now).batch) is not None:
+            scheduler.finish(batch, seconds=batch.predicted, now=now)
+        spent += thread_time() - began
+        now += 1.0
+    return spent / (turns * waiting) * 1e6
+
+
+def _dispatcher_us(scheduler: Scheduler[Any], queue: VersionQueue, waiting: int) -> float:
+    dispatcher: Dispatcher[QueuedRequest] = Dispatcher(
+        scheduler,
+        lambda requests: [True] * len(requests),
+        observe=_nothing,
+        on_dropped=_nothing,
+        on_waiting=_nothing,
+    )
+    dispatcher.add_queue(queue)
+    turns, spent = -(-_LEAST_REQUESTS // waiting), 0.0
+    for _ in range(turns):
+        began = thread_time()
+        for _ in range(waiting):
+            now = monotonic()
+            deadline = now + _FAR_DEADLINE
+            # As a transport does before it reads the request.
+            dispatcher.deadline_unreachable(queue, deadline)
+            dispatcher.offer(
+                QueuedRequest(queue, samples=1, arrived=now, deadline=deadline, on_done=_nothing)
+            )
+        while dispatcher.work():
+            pass
+        spent += thread_time() - began
+    return spent / (turns * waiting) * 1e6
+
+
+def _nothing(*_: object) -> None:
+    """What the dispatcher tells is not counted here."""

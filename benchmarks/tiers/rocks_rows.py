@@ -1,0 +1,114 @@
+"""Rows as values of RocksDB, a peer of our tiers: its keys are the ids.
+
+One level of sorted files with blocks of 4 KiB, uncompressed; reads past the page cache, and a block
+cache as the only cache.
+"""
+
+import importlib.util
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from rocksdict import Options
+
+from benchmarks.tiers.row_stores import ROW_BYTES, Found, Ids, pooled, row_lookup
+from sharded_infer.progress import Progress
+
+_FILE_ROWS = 2**21
+_WARM_SECONDS = 30.0
+
+
+def has_rocksdb() -> bool:
+    """Whether `rocksdict` is installed."""
+    return importlib.util.find_spec("rocksdict") is not None
+
+
+def write_rocks(folder: Path, table: Path, progress: Progress) -> None:
+    """Writes a table's file to a new database: row r with the key r."""
+    import rocksdict
+
+    content = np.memmap(table, np.uint8, "r")
+    count = len(content) // ROW_BYTES
+    options, files = _options(0), []
+    for first in range(0, count, _FILE_ROWS):
+        progress("writing RocksDB", first, count)
+        some = content[first * ROW_BYTES : (first + _FILE_ROWS) * ROW_BYTES].tobytes()
+        keys = _keys(np.arange(first, min(count, first + _FILE_ROWS)))
+        path = str(folder / f"{first}.sst")
+        writer = rocksdict.SstFileWriter(options)
+        writer.open(path)
+        for at, key in enumerate(keys):
+            writer[key] = some[at * ROW_BYTES : (at + 1) * ROW_BYTES]
+        writer.finish()
+        files.append(path)
+    move = rocksdict.IngestExternalFileOptions()
+    move.set_move_files(True)
+    database = rocksdict.Rdict(str(folder / "db"), options)
+    database.ingest_external_file(files, move)
+    database.close()
+    progress("writing RocksDB", count, count)
+
+
+class RocksRows:
+    """Rows of a database that `write_rocks` wrote."""
+
+    def __init__(self, folder: Path, room: int) -> None:
+        """Opens it.
+
+        Args:
+            room: bytes of its block cache, in which its index is too.
+        """
+        import rocksdict
+
+        access = rocksdict.AccessType.read_only()
+        self._database = rocksdict.Rdict(str(folder / "db"), _options(room), access_type=access)
+        self._since = monotonic()
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether it has looked up for half a minute."""
+        return monotonic() - self._since > _WARM_SECONDS
+
+    def begin(self, ids: Ids) -> None:
+        """Nothing."""
+
+    def look_up(self, ids: Ids) -> torch.Tensor:
+        """As `RowStore`."""
+        found: Any = self._database.get(_keys(ids))
+        rows = torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8)
+        return pooled(row_lookup(rows), np.arange(len(ids)))
+
+    def end(self, ids: Ids) -> None:
+        """Nothing."""
+
+    def found(self) -> Found:
+        """Its binding does not say what its cache did."""
+        return Found(0, None, None)
+
+    def close(self) -> None:
+        """Closes it."""
+        self._database.close()
+
+
+def _keys(ids: Ids) -> list[Any]:
+    whole = ids.astype(">u8").tobytes()
+    return [whole[at : at + 8] for at in range(0, len(whole), 8)]
+
+
+def _options(room: int) -> "Options":
+    import rocksdict
+
+    blocks = rocksdict.BlockBasedOptions()
+    blocks.set_block_size(4096)
+    if room:
+        blocks.set_block_cache(rocksdict.Cache(room))
+        blocks.set_cache_index_and_filter_blocks(True)
+    options = rocksdict.Options(raw_mode=True)
+    options.set_block_based_table_factory(blocks)
+    options.set_compression_type(rocksdict.DBCompressionType.none())
+    options.set_use_direct_reads(True)
+    return options

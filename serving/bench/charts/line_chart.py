@@ -1,0 +1,138 @@
+"""Lines through points as a picture: SVG, each axis linear or logarithmic."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+from xml.sax.saxutils import escape
+
+COLOURS = ("#1b6ca8", "#7a5195", "#c8553d")
+_WIDTH, _HEIGHT = 720, 440
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 150, 40, 60
+_GREY = "#888888"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis.
+
+    Attributes:
+        ticks: values at which a line and a number stand.
+    """
+
+    title: str
+    lowest: float
+    highest: float
+    ticks: Sequence[float]
+    is_log: bool = True
+
+    @classmethod
+    def decades(cls, title: str, values: Iterable[float]) -> Self:
+        """A logarithmic axis of the powers of ten around some values."""
+        powers = [math.log10(value) for value in values]
+        low, high = math.floor(min(powers)), math.ceil(max(powers))
+        high = max(high, low + 1)
+        ticks = [10.0**power for power in range(low, high + 1)]
+        return cls(title, ticks[0], ticks[-1], ticks)
+
+    def share(self, value: float) -> float:
+        """Where a value stands, 0 to 1."""
+        low, high, at = self.lowest, self.highest, value
+        if self.is_log:
+            low, high, at = (math.log10(one) for one in (low, high, at))
+        return (at - low) / (high - low)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points of one line, ascending, and the text beside the last."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+def line_chart(
+    title: str,
+    x: Axis,
+    y: Axis,
+    series: Sequence[Series],
+    *,
+    guide: Series | None = None,
+    mark: tuple[float, str] | None = None,
+) -> str:
+    """Draws an SVG document.
+
+    Args:
+        series: as many as there are colours, at most; those without points are left out.
+        guide: a dashed line without points.
+        mark: a value of x with a dashed line, and its text.
+    """
+    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+
+    def place(point: tuple[float, float]) -> tuple[float, float]:
+        across, up = x.share(point[0]), y.share(point[1])
+        return _LEFT + across * (right - _LEFT), bottom - up * (bottom - _TOP)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="12" role="img" '
+        f'aria-label="{escape(title)}">',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
+        _text(_LEFT, 22, title, anchor="start", size=14),
+    ]
+    for tick in x.ticks:
+        left, _ = place((tick, y.lowest))
+        parts += [_line(f"M{left:.1f} {_TOP}V{bottom}"), _text(left, bottom + 18, f"{tick:,.0f}")]
+    for tick in y.ticks:
+        _, top = place((x.highest, tick))
+        parts.append(_line(f"M{_LEFT} {top:.1f}H{right}"))
+        parts.append(_text(_LEFT - 8, top + 4, f"{tick:g}", anchor="end"))
+    if mark is not None:
+        left, _ = place((mark[0], y.lowest))
+        parts.append(_line(f"M{left:.1f} {_TOP}V{bottom}", _GREY, dashes="5 4"))
+        parts.append(_text(left, _TOP - 4, mark[1]))
+    parts.append(_text((_LEFT + right) / 2, _HEIGHT - 16, x.title))
+    parts.append(
+        f'<g transform="translate(18 {(_TOP + bottom) / 2:.1f}) rotate(-90)">'
+        f"{_text(0, 0, y.title)}</g>"
+    )
+    shown = [(one, colour, "") for one, colour in zip(series, COLOURS, strict=False) if one.points]
+    if guide is not None:
+        shown.append((guide, _GREY, "5 4"))
+    names = []
+    for one, colour, dashes in shown:
+        places = [place(point) for point in one.points]
+        path = " ".join(f"{left:.1f},{top:.1f}" for left, top in places)
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5" '
+            f'stroke-dasharray="{dashes}"/>'
+        )
+        if not dashes:
+            circles = (f'cx="{left:.1f}" cy="{top:.1f}" r="3"' for left, top in places)
+            parts += [f'<circle {circle} fill="{colour}"/>' for circle in circles]
+        names.append((places[-1], one.name, colour))
+    lowest = -math.inf
+    for (left, top), name, colour in sorted(names, key=lambda found: found[0][1]):
+        # Moved down where two would meet.
+        lowest = max(top + 4, lowest + 16)
+        parts.append(_text(left + 8, lowest, name, anchor="start", colour=colour))
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _line(path: str, colour: str = "#dddddd", dashes: str = "") -> str:
+    return f'<path d="{path}" stroke="{colour}" stroke-dasharray="{dashes}"/>'
+
+
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    *,
+    anchor: str = "middle",
+    colour: str = "#333333",
+    size: int = 12,
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" '
+        f'font-size="{size}">{escape(text)}</text>'
+    )

@@ -1,1 +1,0 @@
-"""Peers of the benchmarks."""

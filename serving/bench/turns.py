@@ -1,0 +1,85 @@
+"""Variants in turns, so that a slow phase of the machine meets all alike, and their medians."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+from time import perf_counter
+from typing import TypeVar
+
+import numpy as np
+
+from sharded_infer.progress import Progress, no_progress
+
+_V = TypeVar("_V")
+_K = TypeVar("_K", bound=str)
+
+Parts = dict[str, float]
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    began = perf_counter()
+    call()
+    return perf_counter() - began
+
+
+def in_turns(variants: Sequence[_V], rounds: int) -> Iterator[_V]:
+    """Each variant once a round, forwards and backwards."""
+    for number in range(rounds):
+        yield from variants if number % 2 == 0 else reversed(variants)
+
+
+def medians_in_turns(
+    variants: Mapping[_K, Callable[[], Parts]],
+    *,
+    rounds: int,
+    seconds: float,
+    least_calls: int = 1,
+    progress: Progress = no_progress,
+) -> dict[_K, Parts]:
+    """The medians over the rounds of each round's medians.
+
+    Args:
+        variants: calls that return figures of their parts.
+        seconds: of calls of one variant in a round, with what prepares them.
+        least_calls: of a variant in a round.
+    """
+    found: dict[_K, list[Parts]] = {name: [] for name in variants}
+    for done, name in enumerate(in_turns(list(variants), rounds)):
+        calls: list[Parts] = []
+        until = perf_counter() + seconds
+        while perf_counter() < until or len(calls) < least_calls:
+            calls.append(variants[name]())
+        found[name].append(_medians(calls))
+        progress("measuring", done + 1, rounds * len(variants))
+    return {name: _medians(of_rounds) for name, of_rounds in found.items()}
+
+
+def median_rates(
+    variants: Mapping[str, Callable[[], tuple[Callable[[], object], int]]],
+    generator: np.random.Generator,
+    *,
+    seconds: float,
+    least_rounds: int,
+    progress: Progress = no_progress,
+) -> dict[str, float]:
+    """Median rates of variants that are called once a round, in random order.
+
+    Args:
+        variants: what prepares a call, unmeasured; returns the call and the work that it does.
+        seconds: of all calls together.
+    """
+    rates: dict[str, list[float]] = {name: [] for name in variants}
+    spent, rounds = 0.0, 0
+    while spent < seconds or rounds < least_rounds:
+        for name in generator.permutation(list(variants)):
+            call, work = variants[name]()
+            took = seconds_of(call)
+            spent += took
+            rates[name].append(work / took)
+        rounds += 1
+        progress("measuring", min(int(spent), int(seconds)), int(seconds))
+    return {name: median(of_one) for name, of_one in rates.items()}
+
+
+def _medians(calls: Sequence[Parts]) -> Parts:
+    return {part: median(call[part] for call in calls) for part in calls[0]}

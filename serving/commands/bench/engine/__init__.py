@@ -1,1 +1,0 @@
-"""What `bench engine` measures beside DLRM-v2 on the host, and `bench sequences`."""

@@ -1,0 +1,237 @@
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import app
+from benchmarks.plan.families import (
+    HOT_SHARE,
+    PlanCase,
+    many_tables,
+    mlperf_dlrm_v2,
+    quality_cases,
+    small_tables,
+    three_hot_tables,
+    wide_range,
+)
+from benchmarks.plan.plan import (
+    PlanBench,
+    PlanMeasurement,
+    TorchRecFigures,
+)
+from benchmarks.plan.scaling_chart import scaling_chart
+from benchmarks.plan.torchrec_planner import (
+    Outcome,
+    Search,
+    run_torchrec,
+)
+from serving.bench.charts.line_chart import Series
+from serving.bench.parts.installed_torchrec import torchrec_is_installed
+from sharded_infer.planning.plan import Shard
+from sharded_infer.planning.planner import make_plan
+from sharded_infer.planning.topology_file import parse_topology
+
+KEYS = {
+    "family",
+    "tables",
+    "devices",
+    "seconds",
+    "gap",
+    "memory_imbalance",
+    "torchrec_seconds",
+    "torchrec_time_ratio",
+}
+
+
+def _fill(case: PlanCase) -> float:
+    """Part of the devices' memory that the tables take."""
+    stored = sum(use.table.stored_bytes for use in case.uses.values())
+    return stored / sum(device.memory_bytes or 0 for device in case.topology.devices)
+
+
+def _rows(case: PlanCase) -> np.ndarray:
+    return np.array([use.table.rows for use in case.uses.values()])
+
+
+def _dims(case: PlanCase) -> set[int]:
+    return {use.table.dim for use in case.uses.values()}
+
+
+def _measure(case: PlanCase) -> PlanMeasurement:
+    (measurement,) = PlanBench(limit_seconds=0).measure([case])
+    return measurement
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, PlanMeasurement]:
+    """The quality cases by family and number of tables."""
+    return {
+        f"{c.family} {len(c.uses)} {len(c.topology.devices)}": _measure(c) for c in quality_cases()
+    }
+
+
+# The families
+
+
+def test_the_families_are_the_same_every_time() -> None:
+    assert quality_cases() == quality_cases()
+    assert many_tables(5_000, 16) == many_tables(5_000, 16)
+
+
+def test_small_tables_are_many_and_small() -> None:
+    case = small_tables()
+    assert len(case.uses) == 500 and len(case.topology.devices) == 8
+    assert _dims(case) == set(range(4, 17))
+    assert 2 <= _rows(case).min() < 20 and 980 < _rows(case).max() <= 1_000
+
+
+@pytest.mark.parametrize(("tables", "highest"), [(100, 1e8), (500, 1e8), (2_000, 1.6e7)])
+def test_the_wide_range_is_log_uniform_and_fits(tables: int, highest: float) -> None:
+    case = wide_range(tables)
+    assert len(case.uses) == tables
+    assert {device.memory_bytes for device in case.topology.devices} == {80 * 10**9}
+    assert len(case.topology.devices) == 8
+    assert _dims(case) == set(range(16, 257, 16))
+    rows = _rows(case)
+    assert rows.min() >= 1e3 and rows.max() <= highest
+    # Half of them lie below the geometric middle.
+    assert np.mean(rows < (1e3 * highest) ** 0.5) == pytest.approx(0.5, abs=0.1)
+    assert _fill(case) < 0.95
+
+
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_the_mlperf_tables_are_the_benchmark_s(devices: int) -> None:
+    case = mlperf_dlrm_v2(devices)
+    assert len(case.uses) == 26 and len(case.topology.devices) == devices
+    assert _dims(case) == {128}
+    assert _rows(case).sum() == 204_184_588
+    assert sum(use.pooling_factor for use in case.uses.values()) == 214
+
+
+def test_three_hot_tables_hold_most_of_the_load() -> None:
+    case = three_hot_tables()
+    load = case.load()
+    seconds = [
+        load.seconds(Shard(t.name, 0, 0, t.rows, 0, t.dim))
+        for t in (use.table for use in case.uses.values())
+    ]
+    assert len(seconds) == 300
+    assert sum(sorted(seconds)[-3:]) / sum(seconds) == pytest.approx(HOT_SHARE, abs=0.001)
+
+
+def test_the_speed_sizes_leave_memory_to_spare() -> None:
+    case = many_tables(5_000, 16)
+    assert len(case.uses) == 5_000 and len(case.topology.devices) == 16
+    assert 0.5 < _fill(case) < 0.8
+
+
+# Quality and speed. Times are generous: machines are slow or busy.
+
+
+def test_plans_are_close_to_the_bound(measured: dict[str, PlanMeasurement]) -> None:
+    gaps = {name: one.gap for name, one in measured.items() if one.family != "mlperf-dlrm-v2"}
+    assert len(gaps) == 5
+    assert {name: gap for name, gap in gaps.items() if gap > 0.02} == {}
+
+
+def test_plans_use_memory_evenly(measured: dict[str, PlanMeasurement]) -> None:
+    found = {
+        name: one.memory_imbalance
+        for name, one in measured.items()
+        if one.family != "mlperf-dlrm-v2"
+    }
+    assert {name: imbalance for name, imbalance in found.items() if imbalance > 1.10} == {}
+
+
+def _processor_seconds(case: PlanCase) -> float:
+    """What a plan takes, however busy the machine is."""
+    began = process_time()
+    make_plan(case.load())
+    return process_time() - began
+
+
+def test_500_tables_are_planned_in_a_moment() -> None:
+    (case,) = (c for c in quality_cases() if (c.family, len(c.uses)) == ("small-tables", 500))
+    assert _processor_seconds(case) < 3 * 0.1
+
+
+@pytest.mark.parametrize(("tables", "devices", "seconds"), [(5_000, 16, 1.0), (50_000, 128, 10.0)])
+def test_many_tables_are_planned_quickly(tables: int, devices: int, seconds: float) -> None:
+    case = many_tables(tables, devices)
+    (measurement,) = PlanBench(limit_seconds=0).measure([case])
+    assert _processor_seconds(case) < 3 * seconds
+    assert measurement.gap <= 0.02 and measurement.memory_imbalance <= 1.10
+
+
+# The command
+
+
+def test_the_command_prints_a_table_and_writes_the_figures(tmp_path: Path) -> None:
+    target = tmp_path / "figures.json"
+    arguments = ["plan", "--family", "small-tables", "--torchrec-seconds", "0"]
+    done = CliRunner().invoke(app, [*arguments, "--json", str(target)])
+    assert done.exit_code == 0, done.output
+    assert "small-tables" in done.output and "TorchRec" in done.output
+    (figures,) = json.loads(target.read_text())
+    assert set(figures) >= KEYS
+    assert (figures["tables"], figures["devices"]) == (500, 8)
+    assert figures["torchrec_seconds"] is None and figures["torchrec_time_ratio"] is None
+
+
+def test_the_command_names_the_families_when_one_is_unknown() -> None:
+    done = CliRunner().invoke(app, ["plan", "--family", "large"])
+    assert done.exit_code == 1
+    assert "small-tables" in str(done.exception)
+
+
+def test_the_figures_without_a_name_are_torchrec_s_better_plan() -> None:
+    quick = TorchRecFigures(Outcome.PLANNED, 0.1, time_ratio=1.5, memory_imbalance=1.1)
+    full = TorchRecFigures(Outcome.PLANNED, 9.0, time_ratio=1.2, memory_imbalance=1.4)
+    both = {Search.QUICK: quick, Search.FULL: full}
+    fields = PlanMeasurement("any", 10, 2, 0.01, 0.0, 1.0, both).fields()
+    assert fields["torchrec_search"] == "full" and fields["torchrec_seconds"] == 9.0
+    assert fields["torchrec_quick_time_ratio"] == 1.5
+
+
+def test_the_chart_is_an_image_with_every_point() -> None:
+    points = ((100.0, 0.05), (1_000.0, 0.2), (50_000.0, 8.0))
+    theirs = ((100.0, 0.3), (1_000.0, 4.0))
+    text = scaling_chart("Time & tables", [Series("ours", points), Series("theirs", theirs)])
+    root = ElementTree.fromstring(text)  # noqa: S314 - our own text
+    circles = root.findall("{http://www.w3.org/2000/svg}circle")
+    assert len(circles) == 5
+    assert all(
+        0 <= float(c.attrib["cx"]) <= 720 and 0 <= float(c.attrib["cy"]) <= 440 for c in circles
+    )
+    for words in ("ours", "theirs", "N log N", "seconds to plan", "50,000", "Time &amp; tables"):
+        assert words in text
+
+
+# TorchRec
+
+
+@pytest.mark.skipif(torchrec_is_installed(), reason="TorchRec is installed")
+def test_without_torchrec_its_run_says_how_to_install_it() -> None:
+    run = run_torchrec(small_tables(), Search.QUICK, 1.0)
+    assert run.outcome is Outcome.NOT_INSTALLED
+    assert "torchrec" in run.reason
+
+
+@pytest.mark.skipif(not torchrec_is_installed(), reason="TorchRec is not installed")
+class TestTorchRec:
+    def test_its_plan_is_one_of_ours(self) -> None:
+        run = run_torchrec(mlperf_dlrm_v2(2), Search.FULL, 60.0)
+        assert run.outcome is Outcome.PLANNED
+        assert run.plan is not None and {shard.rank for shard in run.plan.shards} == {0, 1}
+
+    def test_it_is_stopped_at_the_limit(self) -> None:
+        assert run_torchrec(small_tables(), Search.FULL, 0.5).outcome is Outcome.TIMED_OUT
+
+    def test_tables_that_do_not_fit_are_refused(self) -> None:
+        case = wide_range(100)
+        small = PlanCase(case.family, case.uses, parse_topology("h100:2x1GB"))
+        assert run_torchrec(small, Search.QUICK, 60.0).outcome is Outcome.REFUSED
