@@ -181,7 +181,7 @@ def _called(sharded_infer: Command, line: list[str]) -> Done:
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("--threads", "4097"), ("--threads", "999999999999"), ("--slots", "1025"),
+        ("--slots", "999999999999"), ("--slots", "1025"),
         ("--max-message-mib", "2048"), ("--drain-seconds", "inf"), ("--grace-seconds", "86401"),
         ("--workers", "0"), ("--poll-seconds", "-1"),
     ],
@@ -311,7 +311,7 @@ _WRITTEN = {
     "bench serve --chart",
     "calibrate --out", "calibrate --disk",
     "demo --json", "demo --repository", "doctor --folder", "inspect --html",
-    "plan --html", "plan --json", "quantize --out", "spec --out",
+    "plan --html", "plan --json", "quantize --html", "quantize --out", "spec --out",
 }  # fmt: skip
 
 
