@@ -1,4 +1,4 @@
-"""Compiles our libraries where a compiler is and nobody has built them: merging is slow without."""
+"""Compiles our libraries where nobody has built them."""
 
 import shutil
 import subprocess
