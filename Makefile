@@ -8,15 +8,29 @@ STAMP := $(VENV)/.installed
 
 .PHONY: setup bench-setup triton bench-peers nghttp2 demo test test-rest test-slow test-again test-all soak lint docs site protos dashboards requirements release gpu-check clean
 
-setup: $(STAMP)
+# What serves, without what develops it: enough for the demo.
+RUNTIME := $(VENV)/.runtime-installed
+# Python compiles what it imports; pip would compile all of torch.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 
-$(STAMP): pyproject.toml setup.py Makefile $(wildcard */native/* */native/*/* serving/bench/native/*)
+# Packages come while the compiler runs.
+$(RUNTIME): pyproject.toml setup.py Makefile $(wildcard */native/* */native/*/*)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" \
-	  || PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu \
-	     $(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	SHARDED_INFER_BENCH=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(PIP) --quiet "setuptools>=77"
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+	  >$(VENV)/runtime.txt
+	$(BIN)/python -W ignore setup.py --quiet build_ext --inplace & \
+	  { $(PIP) "$(TORCH)" --requirement $(VENV)/runtime.txt \
+	    || PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu \
+	       $(PIP) "$(TORCH)" --requirement $(VENV)/runtime.txt; } && wait $$!
+	$(PIP) --quiet --no-build-isolation --editable .
+	touch $(RUNTIME)
+
+setup: $(STAMP)
+
+$(STAMP): $(RUNTIME) $(wildcard serving/bench/native/*)
+	SHARDED_INFER_BENCH=1 $(PIP) --quiet --editable ".[dev]"
 	touch $(STAMP)
 
 # The peers of the benchmarks, which some tests compare with too. Without their dependencies:
@@ -60,7 +74,11 @@ $(NGHTTP2): release/nghttp2.txt $(STAMP)
 bench-peers: bench-setup triton
 	$(BIN)/python -m benchmarks peers $(OPTIONS)
 
-demo: setup
+# Needs no more than what serves.
+demo:
+	@test -e $(RUNTIME) || echo "The demo takes two to three minutes: it installs torch and other packages into $(VENV) \
+	(200 MB to download, 1 GB on disk) while it compiles on all cores, then trains, publishes, serves and scores a model."
+	@$(MAKE) --no-print-directory $(RUNTIME)
 	$(BIN)/sharded-infer demo
 
 # A file's tests share their servers; the files that take longest come first (tests/conftest.py), not

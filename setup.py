@@ -69,11 +69,21 @@ class BuildCompiledCode(build_ext):
         for archive in self._openssl:
             if not archive.is_file():
                 raise FileNotFoundError(f"{OPENSSL}: there is no {archive}")
+        for extension in self.distribution.ext_modules:
+            extension.depends += ["pyproject.toml", "setup.py"]
         super().finalize_options()
 
     def get_ext_filename(self, fullname: str) -> str:
         """The file of one: ctypes opens it, so its name has no version of Python's."""
         return f"{fullname.replace('.', os.sep)}.so"
+
+    def run(self) -> None:
+        """Builds in place where that is asked for, and only what is older than its sources."""
+        if self.inplace:
+            # setuptools builds everything in a folder of its own, and copies it.
+            super(build_ext, self).run()
+        else:
+            super().run()
 
     def build_extensions(self) -> None:
         """Builds all: their sources are compiled side by side, on all cores."""
