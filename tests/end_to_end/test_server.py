@@ -136,7 +136,7 @@ def test_requests_in_flight_at_sigterm_are_finished(ranker: Ranker, tmp_path: Pa
     request = infer_request(inputs)
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     with (
-        running_server(ranker.repository, tmp_path / "stderr", "--threads", count) as server,
+        running_server(ranker.repository, tmp_path / "stderr") as server,
         grpc.insecure_channel(server.grpc_url, options=options) as channel,
     ):
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -321,7 +321,7 @@ def test_what_is_ready_is_printed_as_one_line_of_json(server: RunningServer) -> 
 def test_requests_over_the_limit_at_once_are_refused_as_exhausted(
     ranker: Ranker, tmp_path: Path
 ) -> None:
-    limits = ("--threads", 1, "--max-concurrent-requests", 2)
+    limits = ("--max-concurrent-requests", 2)
     with running_server(ranker.repository, tmp_path / "stderr", *limits) as server:
         request = infer_request(good_inputs(2000))
         with server.stub() as stub:

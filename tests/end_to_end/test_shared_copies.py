@@ -92,7 +92,7 @@ def test_versions_and_workers_that_come_later_share_one_copy(tmp_path: Path) -> 
     first = publish_wide(tmp_path / "r")
     table_bytes = open_model(first).artifact.manifest.table_bytes
     assert table_bytes > 20e6
-    options = ("--workers", WORKERS, "--threads", 2, "--memory", "huge", "--follow", "latest:2")
+    options = ("--workers", WORKERS, "--memory", "huge", "--follow", "latest:2")
     served = running_server(
         tmp_path / "r", tmp_path / "stderr", *options, "--poll-seconds", 0.2, forked=False
     )

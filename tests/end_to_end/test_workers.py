@@ -426,7 +426,7 @@ def test_workers_share_the_tables_pages(memory: str, tmp_path: Path) -> None:
         },
         model="wide",
     )
-    options = ("--workers", 3, "--slots", 1, "--threads", 2, "--memory", memory)
+    options = ("--workers", 3, "--slots", 1, "--memory", memory)
     of_memory = _of_huge_pages if memory == "huge" else _of_files
     for path in published.path.glob("tables/*"):
         write_in_small_pieces(path, path.read_bytes())

@@ -766,7 +766,7 @@ def test_doctor_tries_the_pages_of_a_repository(sharded_infer: Command, tmp_path
 
 
 def test_a_wrong_command_line_is_exit_code_2(sharded_infer: Command) -> None:
-    for words in (("serv",), ("inspect",), ("serve", "-r", "x", "--threads", "0"), ("publish",)):
+    for words in (("serv",), ("inspect",), ("serve", "-r", "x", "--slots", "-1"), ("publish",)):
         done = sharded_infer(*words)
         assert done.code == 2 and done.out == "" and done.err
 
