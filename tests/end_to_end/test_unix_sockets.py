@@ -204,7 +204,8 @@ def test_a_killed_servers_sockets_are_replaced_by_the_next(
         children = children_of(killed.process.pid)
         for pid in (killed.process.pid, *children):
             os.kill(pid, signal.SIGKILL)
-        until(lambda: not somebody_listens(sockets.grpc), "nobody listens", SECONDS)
+        paths = (sockets.grpc, sockets.http, sockets.admin)
+        until(lambda: not any(map(somebody_listens, paths)), "nobody listens", SECONDS)
     assert sockets.files() == [True] * 3
     with (
         running_server(ranker.repository, log, *options),

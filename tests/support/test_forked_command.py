@@ -39,7 +39,7 @@ def test_it_has_the_environment_and_the_folder_of_who_asks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "settings.toml").write_text("threads = 7\n")
+    (tmp_path / "settings.toml").write_text("slots = 7\n")
     monkeypatch.setenv("SHARDED_INFER_CONFIG", "settings.toml")
     words = ("serve", "-r", "models", "--print-config", "--json")
     with_file = json.loads(run(*words).stdout)
