@@ -192,8 +192,8 @@ def _print_matrix(cells: list[LoadCell]) -> None:
 def _print_scheduling(costs: list[SchedulingCost]) -> None:
     names = ("deadlines alike", "different", "dispatcher's loop")
     print_table(
-        [("scheduler", TEXT), ("waiting", "d"), *((name, ".2f") for name in names)],
-        [(c.scheduler, c.waiting, c.alike, c.different, c.dispatcher) for c in costs],
+        [("waiting", "d"), *((name, ".2f") for name in names)],
+        [(c.waiting, c.alike, c.different, c.dispatcher) for c in costs],
     )
     OUT.print("microseconds of processor time a request", highlight=False)
 

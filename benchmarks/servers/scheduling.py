@@ -1,8 +1,7 @@
-"""Times what queueing and choosing a request costs: compiled, and by the reference in Python.
+"""Times how much queueing and choosing a request costs.
 
-So many requests of one sample are queued, and then taken and finished until none waits. Batches
-run in no time, but count as 2 ms and 2 µs a sample. Times are processor time of one thread. Rounds
-of both schedulers alternate.
+Requests of one sample are queued, and then taken and finished until none waits. Batches run in no
+time, but count as 2 ms and 2 µs a sample. Times are processor time of one thread.
 """
 
 import random
@@ -13,12 +12,8 @@ from time import monotonic, thread_time
 from typing import Any
 
 from serving.scheduler.batcher import Batcher, QueueLimits
-from serving.scheduler.compiled_batcher import CompiledBatcher
-from serving.scheduler.compiled_queue import CompiledQueue
-from serving.scheduler.cost_table import CostTable
 from serving.scheduler.dispatcher import Dispatcher
-from serving.scheduler.request_queue import BatchingPolicy, QueuedRequest, RequestQueue
-from serving.scheduler.scheduler import Scheduler
+from serving.scheduler.queued_request import BatchingPolicy, QueuedRequest
 from serving.scheduler.version_queue import VersionQueue
 from sharded_infer.progress import Progress
 
@@ -35,14 +30,12 @@ class SchedulingCost:
     """Processor time of a request, microseconds.
 
     Attributes:
-        scheduler: "compiled" or "reference".
         waiting: requests that are queued before the first is taken.
         alike: to offer, take and finish it; all requests have as long a deadline.
         different: the same; deadlines differ, so that most requests are queued between others.
         dispatcher: in the dispatcher's loop, from its arrival to its result.
     """
 
-    scheduler: str
     waiting: int
     alike: float
     different: float
@@ -52,43 +45,32 @@ class SchedulingCost:
 def measure_scheduling(
     *, waiting: Sequence[int], rounds: int, progress: Progress
 ) -> list[SchedulingCost]:
-    """Measures both schedulers."""
-    names = ("reference", "compiled")
-    found = []
+    """Measures the scheduler with each number of requests that wait; medians of the rounds."""
+    costs = []
     for count in waiting:
-        times: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
+        times: list[tuple[float, float, float]] = []
         for number in range(rounds):
-            for name in names if number % 2 else reversed(names):
-                generator = random.Random(number)  # noqa: S311 - deadlines, not a secret
-                times[name].append(_round(name, count, generator))
+            times.append(_round(count, random.Random(number)))  # noqa: S311 - deadlines, no secret
             progress(f"{count} waiting", number + 1, rounds)
-        for name in names:
-            medians = (statistics.median(part) for part in zip(*times[name], strict=True))
-            found.append(SchedulingCost(name, count, *medians))
-    return found
+        medians = (statistics.median(part) for part in zip(*times, strict=True))
+        costs.append(SchedulingCost(count, *medians))
+    return costs
 
 
-def _round(name: str, waiting: int, generator: random.Random) -> tuple[float, float, float]:
+def _round(waiting: int, generator: random.Random) -> tuple[float, float, float]:
     def different() -> float:
         return generator.uniform(_SHORTEST, _LONGEST)
 
+    limits = QueueLimits(requests=waiting)
     return (
-        _decisions_us(*_made(name, waiting), waiting, lambda: _DEADLINE),
-        _decisions_us(*_made(name, waiting), waiting, different),
-        _dispatcher_us(*_made(name, waiting), waiting),
+        _decisions_us(Batcher(limits=limits), waiting, lambda: _DEADLINE),
+        _decisions_us(Batcher(limits=limits), waiting, different),
+        _dispatcher_us(Batcher(limits=limits), waiting),
     )
 
 
-def _made(name: str, waiting: int) -> tuple[Scheduler[Any], VersionQueue]:
-    limits, policy = QueueLimits(requests=waiting), BatchingPolicy()
-    if name == "reference":
-        return Batcher(limits=limits), RequestQueue(policy, CostTable(_MEASURED))
-    return CompiledBatcher(limits=limits), CompiledQueue(policy, _MEASURED)
-
-
-def _decisions_us(
-    scheduler: Scheduler[Any], queue: VersionQueue, waiting: int, deadline: Callable[[], float]
-) -> float:
+def _decisions_us(scheduler: Batcher[Any], waiting: int, deadline: Callable[[], float]) -> float:
+    queue = VersionQueue(BatchingPolicy(), _MEASURED)
     scheduler.add_queue(queue)
     turns, now, spent = -(-_LEAST_REQUESTS // waiting), 0.0, 0.0
     for _ in range(turns):
@@ -106,7 +88,8 @@ def _decisions_us(
     return spent / (turns * waiting) * 1e6
 
 
-def _dispatcher_us(scheduler: Scheduler[Any], queue: VersionQueue, waiting: int) -> float:
+def _dispatcher_us(scheduler: Batcher[Any], waiting: int) -> float:
+    queue = VersionQueue(BatchingPolicy(), _MEASURED)
     dispatcher: Dispatcher[QueuedRequest] = Dispatcher(
         scheduler,
         lambda requests: [True] * len(requests),

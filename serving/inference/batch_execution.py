@@ -22,10 +22,10 @@ from serving.metrics.version_metrics import Answered
 from serving.observability.host_spans import traced_batch
 from serving.scheduler.batcher import Batch
 from serving.scheduler.dispatcher import complete
-from serving.scheduler.request_queue import RequestState
+from serving.scheduler.queued_request import RequestState
 from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.engines.executor import RequestResult, run_batch, split_result
-from sharded_infer.errors import InternalError, ShardedInferError
+from sharded_infer.errors import ShardedInferError
 
 # By so much a host's clock may end a lookup before its time.
 _SOON_SECONDS = 0.01
@@ -44,7 +44,7 @@ class BatchExecution:
     def __init__(
         self,
         reports: RequestReports | None,
-        held: HeldCalls | None = None,
+        held: HeldCalls,
         shadows: Shadows | None = None,
     ) -> None:
         self._reports, self._held, self._shadows = reports, held, shadows
@@ -66,8 +66,6 @@ class BatchExecution:
 
     def _run_held(self, batch: HeldBatch) -> None:
         held, version = self._held, batch.version
-        if held is None:
-            raise InternalError("a batch is held by nobody")
         late: DeadlineError | None = None
         try:
             began = perf_counter()
@@ -105,7 +103,7 @@ class BatchExecution:
     def _kept(
         self, batch: HeldBatch, ran: RequestResult, merging: float
     ) -> Sequence[ShadowRequest]:
-        if self._shadows is None or self._held is None:
+        if self._shadows is None:
             return ()
         return self._held.kept(batch, ran, merging)
 
@@ -164,7 +162,7 @@ class BatchExecution:
         if metrics.lookups is not None:
             metrics.lookups.looked_up(ran.work, ran.batch, ran.scores)
         reports = self._reports
-        if reports is None or usage is None or self._held is None:
+        if reports is None or usage is None:
             return
         if reports.has_slow(version, answers.slowest_seconds):
             calls = self._held.described(batch.handles)

@@ -30,10 +30,8 @@ from serving.protocol.predict_method import PredictMethod
 from serving.protocol.request_header import RequestHeader
 from serving.protocol.request_tensors import RequestTensors
 from serving.routing.router import Route, Router
-from serving.scheduler.batcher import QueueLimits
-from serving.scheduler.compiled_batcher import CompiledBatcher
+from serving.scheduler.batcher import Batcher, QueueLimits
 from serving.scheduler.dispatcher import Dispatcher
-from serving.scheduler.scheduler import Scheduler, new_scheduler
 from serving.shared_memory.regions import SharedMemory
 from serving.status import Status, StatusCode, status_of
 from serving.versions.served_versions import ServedVersions, Shares
@@ -116,10 +114,18 @@ class DataPlane:
         self._shadows = shadows
         self.calls = CallsInProgress(metrics.in_flight)
         self.traces = reports is not None and reports.traces
-        scheduler = new_scheduler(slots=slots, limits=limits)
-        self.held = self._held_calls(scheduler)
+        batcher: Batcher[Any] = Batcher(slots=slots, limits=limits)
+        self.held = HeldCalls(
+            batcher,
+            changed=self.calls.add_predict,
+            show_queue=show_queue,
+            outcome=self._outcome,
+            answered=self._answered,
+        )
+        if reports is not None:
+            self.held.set_traced(reports.bound)
         self.dispatcher: Dispatcher[Any] = Dispatcher(
-            scheduler,
+            batcher,
             BatchExecution(reports, self.held, shadows),
             observe=count_batch,
             on_dropped=count_dropped,
@@ -129,58 +135,12 @@ class DataPlane:
             lambda version: self.dispatcher.add_queue(version.queue),
             lambda version: self.dispatcher.remove_queue(version.queue),
         )
+        store.on_change(self.held.versions.add, self.held.versions.remove)
+        store.on_names(self.held.versions.set_names)
         self.shadow_thread: ShadowThread | None = None
         if shadows is not None:
             self.shadow_thread = ShadowThread(shadows, self.dispatcher)
             store.on_names(self._set_shadows)
-
-    def _held_calls(self, scheduler: Scheduler[Any]) -> HeldCalls | None:
-        if not isinstance(scheduler, CompiledBatcher):
-            return None
-        held = HeldCalls(
-            scheduler,
-            changed=self.calls.add_predict,
-            show_queue=show_queue,
-            outcome=self._outcome,
-            answered=self._answered,
-        )
-        if self._reports is not None:
-            held.set_traced(self._reports.bound)
-        self._store.on_change(held.versions.add, held.versions.remove)
-        self._store.on_names(held.versions.set_names)
-        return held
-
-    def predict(
-        self,
-        codec: Codec[Asked, Answer],
-        request: Asked,
-        *,
-        method: PredictMethod = PredictMethod.MODEL_INFER,
-        time_remaining: float | None = None,
-        metadata: Metadata = (),
-        watch: Callable[[PredictCall], None] = _ignore,
-    ) -> Answer | Status:
-        """Answers a call on the calling thread, which waits while the call is queued.
-
-        Args:
-            time_remaining: seconds to the client's deadline; None if it has none.
-            metadata: of the request; needed only if requests are traced.
-            watch: called with the call before it waits, so that it can be cancelled.
-
-        Returns:
-            The answer, or the status that says why there is none.
-        """
-        call = self._begin(codec, request, method, time_remaining, metadata)
-        if isinstance(call, Status):
-            return call
-        watch(call)
-        try:
-            self.dispatcher.run(call)
-        except Exception as error:
-            return self._refuse(error, call)
-        outcome: Answer | Status = self._outcome(call)
-        self._answered(call)
-        return outcome
 
     def submit(
         self,
@@ -238,7 +198,7 @@ class DataPlane:
 
     def cancel_held(self, number: int) -> None:
         """Gives up a held call of this number, if there is one and it waits."""
-        call = None if self.held is None else self.held.cancel(number)
+        call = self.held.cancel(number)
         if call is not None:
             self.dispatcher.gave_up(call)
 
@@ -255,22 +215,6 @@ class DataPlane:
     def count_dropped(self, reason: str, count: int) -> None:
         """Counts connections or calls that a gRPC transport has dropped."""
         self._metrics.grpc_dropped(reason, count)
-
-    def refuse_unreachable(self, time_remaining: float | None) -> Status | None:
-        """Refuses and counts an unread call, if no model could answer it in time.
-
-        Args:
-            time_remaining: seconds to the client's deadline; None if it has none.
-
-        Returns:
-            None if the call may be answered.
-        """
-        if time_remaining is None:
-            return None
-        if not self.dispatcher.deadline_unreachable_anywhere(time_remaining):
-            return None
-        self._metrics.unknown_failed(_UNREACHABLE.code.name)
-        return _UNREACHABLE
 
     def _begin(
         self,
@@ -348,12 +292,10 @@ class DataPlane:
     def _set_shadows(self, served: Served, _shares: Shares) -> None:
         if self._shadows is not None:
             self._shadows.set_names(served)
-            if self.held is not None:
-                self.held.set_kept(self._shadows.share if self._shadows.any else 0.0)
+            self.held.set_kept(self._shadows.share if self._shadows.any else 0.0)
 
     def _chance(self, number: int | None) -> Callable[[], int] | None:
-        held = self.held
-        return None if held is None or number is None else lambda: held.chance(number)
+        return None if number is None else lambda: self.held.chance(number)
 
     def _outcome(self, call: PredictCall) -> Any:
         return call.result if call.error is None else self._refuse(call.error, call)

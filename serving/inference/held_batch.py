@@ -12,7 +12,7 @@ from serving.inference.held_calls_library import AnsweredStruct, EndedStruct, Ke
 from serving.inference.shadows.shadow_request import ShadowRequest, copied_scores
 from serving.protocol.codec import MESSAGE_CODECS
 from serving.protocol.predict_method import PredictMethod
-from serving.scheduler.request_queue import QueuedRequest
+from serving.scheduler.queued_request import QueuedRequest
 from serving.status import StatusCode
 from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.engines.executor import RequestResult

@@ -46,9 +46,9 @@ from serving.protocol.predict_method import PredictMethod
 from serving.protocol.request_header import RequestHeader
 from serving.protocol.request_tensors import RequestTensors
 from serving.routing.weighted_choice import mixed
-from serving.scheduler.compiled_batcher import CompiledBatcher
+from serving.scheduler.batcher import Batcher
 from serving.scheduler.dispatcher import complete
-from serving.scheduler.request_queue import RequestState
+from serving.scheduler.queued_request import RequestState
 from serving.status import Status, status_of
 from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.engines.executor import RequestResult
@@ -68,7 +68,7 @@ class HeldCalls:
 
     def __init__(
         self,
-        batcher: CompiledBatcher[Any],
+        batcher: Batcher[Any],
         *,
         changed: Callable[[int], None],
         show_queue: Callable[[LoadedVersion], None],

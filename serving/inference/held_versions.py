@@ -11,7 +11,6 @@ from serving.inference.held_calls_library import (
 )
 from serving.protocol.readers.native_reader import NativeReader
 from serving.routing.router import shared_model
-from serving.scheduler.compiled_queue import CompiledQueue
 from serving.versions.loaded_version import LoadedVersion
 from serving.versions.served_versions import Names, Shares
 from sharded_infer.errors import InternalError
@@ -44,7 +43,7 @@ class HeldVersions:
         """Prepares a version; its calls are held when it has a name."""
         reader, queue = version.io.reader.native, version.queue
         outputs = tuple(name.encode() for name in version.model.spec.tower.outputs)
-        if reader is None or not isinstance(queue, CompiledQueue) or len(outputs) > MOST_OUTPUTS:
+        if reader is None or len(outputs) > MOST_OUTPUTS:
             return
         if version.model.spec.sequences:
             # Compiled code knows a call's samples, and the work of sequences is in their lengths.

@@ -11,7 +11,7 @@ from serving.protocol.codec import Codec, Scored
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.request_header import RequestHeader
 from serving.protocol.request_tensors import RequestTensors
-from serving.scheduler.request_queue import QueuedRequest
+from serving.scheduler.queued_request import QueuedRequest
 from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.engines.executor import RequestResult
 from sharded_infer.inputs.model_input import ModelInput

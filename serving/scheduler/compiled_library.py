@@ -1,7 +1,4 @@
-"""Bindings of the compiled scheduler, if it was built.
-
-Its source is in `serving/native/scheduler/`.
-"""
+"""Bindings of the compiled scheduler (`serving/native/scheduler/`)."""
 
 import ctypes
 
@@ -94,10 +91,6 @@ _FUNCTIONS = {
     "scheduler_deadline_unreachable": (
         _INTEGER,
         (_ADDRESS, _ADDRESS, _SECONDS, _INTEGER, _SECONDS),
-    ),
-    "scheduler_deadline_unreachable_anywhere": (
-        _INTEGER,
-        (_ADDRESS, _SECONDS, _SECONDS, _INTEGER),
     ),
     "scheduler_backlog": (_SECONDS, (_ADDRESS, _SECONDS)),
     "scheduler_urgent_lead": (_SECONDS, (_ADDRESS, _SECONDS)),

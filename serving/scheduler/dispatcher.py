@@ -1,12 +1,8 @@
-"""Runs the batches that the batcher chooses: run slots, waiting threads, results.
+"""Runs the batches that the batcher chooses in its run slots.
 
-The dispatcher has no threads of its own. The thread that brings a request runs it at once if a slot
-is free, then runs what has arrived meanwhile (Leader/Followers, Schmidt et al., 2000). An idle
-server therefore has no hand-off between socket and kernel.
-
-A thread that waits for its answer (`run`) returns as soon as it has it, and wakes the thread of the
-next request. No answer waits for other requests' batches. Threads that only bring requests
-(`offer`, `work`) run everything that is ready.
+The dispatcher has no threads of its own. Threads that bring requests (`offer`, `work`) run
+everything that is ready, so an idle server has no hand-off between socket and kernel
+(Leader/Followers, Schmidt et al., 2000).
 """
 
 import ctypes
@@ -18,24 +14,13 @@ from typing import Any, Generic
 
 from kernels.wording import counted
 from serving.errors import CancelledError, DeadlineError
-from serving.scheduler.arrivals import Arrivals
-from serving.scheduler.batcher import Batch
-from serving.scheduler.request_queue import (
-    BatchingMode,
-    QueuedRequest,
-    Request,
-    RequestState,
-)
-from serving.scheduler.scheduler import Scheduler
+from serving.scheduler.batcher import Batch, Batcher
+from serving.scheduler.queued_request import QueuedRequest, Request, RequestState
 from serving.scheduler.version_queue import VersionQueue
 from sharded_infer.errors import InternalError
 
 _log = logging.getLogger("sharded_infer")
 _FOREVER = float("inf")
-# Seconds; Python limits the timeout of a lock.
-_LONGEST_WAIT = 3600.0
-# The longest that a batch waits for requests in transit, in seconds.
-_LONGEST_LINGER = 0.001
 # After this many yields without a new request, a thread stops yielding.
 _YIELDS = 6
 # After this many batches in a row that no request joined, only one batch in this many yields.
@@ -48,13 +33,12 @@ class Dispatcher(Generic[Request]):
     """Runs the requests of one process. Thread-safe.
 
     Attributes:
-        arrivals: counts requests that the transport has received but not yet queued.
-        on_more: called when a batch is ready, a slot is free, and no thread waits for its requests.
+        on_more: called when another batch is ready and a slot is free.
     """
 
     def __init__(
         self,
-        batcher: Scheduler[Request],
+        batcher: Batcher[Request],
         execute: Callable[[Sequence[Request]], Sequence[Any]],
         *,
         observe: Callable[[Batch[Request], float], None],
@@ -83,7 +67,6 @@ class Dispatcher(Generic[Request]):
         self.on_more: Callable[[], None] = _nobody
         # Batches in a row that no request joined.
         self._lonely = 0
-        self.arrivals = Arrivals()
 
     @property
     def slots(self) -> int:
@@ -118,16 +101,6 @@ class Dispatcher(Generic[Request]):
         with self._lock:
             return self._batcher.deadline_unreachable(queue, deadline, priority, now)
 
-    def deadline_unreachable_anywhere(self, time_remaining: float) -> bool:
-        """Whether every queue would refuse a request with this many seconds left."""
-        if not self._batcher.requests:
-            return False
-        now, in_transit = monotonic(), self.arrivals.in_transit
-        with self._lock:
-            return self._batcher.deadline_unreachable_anywhere(
-                now + time_remaining, now, in_transit
-            )
-
     def backlog(self) -> float:
         """Seconds to a deadline below which every request would be refused, to 8 ms; at most 2."""
         if not self._batcher.requests:
@@ -139,27 +112,6 @@ class Dispatcher(Generic[Request]):
         """Seconds by which an unread request may go before others with its deadline."""
         with self._lock:
             return self._batcher.urgent_lead(monotonic())
-
-    def run(self, request: Request) -> None:
-        """Runs a request and waits until its `result` or `error` is set.
-
-        Raises:
-            DeadlineError, QueueFullError: the request is refused and not run.
-        """
-        request.wake_lock = threading.Lock()
-        request.wake_lock.acquire()
-        try:
-            with self._lock:
-                self._batcher.offer(request, monotonic())
-        finally:
-            self.arrivals.own_queued()
-        leads = True
-        while not request.done:
-            if leads and self.work():
-                continue
-            self._on_waiting(request)
-            leads = self._wait(request)
-        self._wake_next()
 
     def offer(self, request: Request) -> None:
         """Queues a request, whose answer goes to `on_done`. The caller must call `work` afterwards.
@@ -175,7 +127,7 @@ class Dispatcher(Generic[Request]):
         """Runs one batch on this thread, if one is ready and a slot is free.
 
         Args:
-            gathered: the thread has waited for requests in transit already.
+            gathered: the thread has read what came already.
 
         Returns:
             Whether a batch was run; if so, there may be another.
@@ -186,16 +138,13 @@ class Dispatcher(Generic[Request]):
         with self._lock:
             now = monotonic()
             taken = self._batcher.take(now)
-            other = None if taken.batch is None else self._batcher.next_request(now)
+            other = taken.batch is not None and self._batcher.is_ready(now)
         self._drop(taken.dropped)
         if taken.batch is None:
             return False
-        if other is not None:
+        if other:
             # Another slot is free, and this thread is about to be busy.
-            if other.wake_lock is None:
-                self.on_more()
-            else:
-                other.wake()
+            self.on_more()
         self._run(taken.batch)
         return True
 
@@ -230,7 +179,7 @@ class Dispatcher(Generic[Request]):
     def _take_idle(self, request: Request) -> Batch[Request] | None:
         with self._lock:
             spare = self._batcher.idle_slots - self._gathering
-            if spare <= 0 or self._batcher.requests or self.arrivals.in_transit > 0:
+            if spare <= 0 or self._batcher.requests:
                 return None
             now = monotonic()
             self._batcher.offer(request, now)
@@ -269,18 +218,15 @@ class Dispatcher(Generic[Request]):
             return self._batcher.due(monotonic())
 
     def _gather(self) -> bool:
-        """Waits for requests in transit, if it saves time; False if other threads already do."""
+        """Yields to other threads if more requests would save time; False if others do already."""
         with self._lock:
-            seconds = self._batcher.linger_seconds(monotonic())
-            if seconds <= 0.0:
+            if self._batcher.linger_seconds(monotonic()) <= 0.0:
                 return True
             if self._gathering >= self._batcher.idle_slots:
                 return False
             self._gathering += 1
-        if self.arrivals.in_transit > 0 or self._lonely < _LONELY or self._lonely % _LONELY == 0:
+        if self._lonely < _LONELY or self._lonely % _LONELY == 0:
             self._make_way()
-        if self.arrivals.in_transit > 0:
-            self.arrivals.wait(min(seconds, _LONGEST_LINGER))
         with self._lock:
             self._gathering -= 1
             self._lonely = self._lonely + 1 if self._batcher.requests < 2 else 0
@@ -291,10 +237,10 @@ class Dispatcher(Generic[Request]):
 
         If no other thread can run, this takes a microsecond or two.
         """
-        seen, in_vain = self.arrivals.in_transit, 0
+        seen, in_vain = self._batcher.requests, 0
         while in_vain < _YIELDS:
             _sched_yield()
-            before, seen = seen, self.arrivals.in_transit + self._batcher.requests
+            before, seen = seen, self._batcher.requests
             in_vain = 0 if seen > before else in_vain + 1
 
     def _run(self, batch: Batch[Request]) -> None:
@@ -330,70 +276,6 @@ class Dispatcher(Generic[Request]):
                 request.result = result
                 complete(request)
 
-    def _wait(self, request: Request) -> bool:
-        """Waits until a request's state may have changed, or its time to act has come.
-
-        Returns:
-            Whether it is still queued; if so, its thread should try to run a batch.
-        """
-        wake_lock = request.wake_lock
-        if wake_lock is None:
-            raise InternalError("a request waits that nobody can wake")
-        patience = self._patience(request)
-        if patience is None:
-            return True
-        if patience == _FOREVER:
-            wake_lock.acquire()
-        else:
-            wake_lock.acquire(timeout=min(patience, _LONGEST_WAIT))
-        if request.done:
-            return False
-        with self._lock:
-            if request.state is not RequestState.WAITING:
-                return False
-            late = request.deadline <= monotonic()
-            if late:
-                self._batcher.cancel(request)
-                request.state = RequestState.EXPIRED
-        if late:
-            self._drop([request])
-        return not late
-
-    def _patience(self, request: Request) -> float | None:
-        """Seconds that a request's thread may sleep; None if it is ready and a slot is free."""
-        with self._lock:
-            if request.state is not RequestState.WAITING:
-                return _FOREVER  # it is running, and its answer will wake the thread
-            now = monotonic()
-            batched = request.queue.policy.mode is BatchingMode.BATCHED
-            due = request.queue.due(now) if batched else now
-            if due <= now:
-                if self._batcher.idle_slots > self._gathering:
-                    return None  # it became ready after its thread last looked
-                # The thread that frees a slot will wake it. If other requests leave meanwhile, the
-                # queue is ready again when this request has waited the full delay.
-                due = request.arrived + request.queue.policy.max_delay
-                if not batched or due <= now:
-                    due = request.deadline
-            return max(0.0, min(due, request.deadline) - now)
-
-    def _wake_next(self) -> None:
-        """Makes sure that a thread runs what is ready, before this thread returns."""
-        # A request that is offered after this check finds the slot free.
-        while self._batcher.requests:
-            with self._lock:
-                request = self._batcher.next_request(monotonic())
-            if request is None:
-                return
-            if request.wake_lock is not None:
-                request.wake()
-                return
-            # No thread waits for this request.
-            if self.on_more is not _nobody:
-                self.on_more()
-                return
-            self.work()
-
     def _drop(self, requests: Iterable[Request]) -> None:
         for request in requests:
             self._on_dropped(request)
@@ -409,14 +291,12 @@ class Dispatcher(Generic[Request]):
 
 
 def _nobody() -> None:
-    """Does nothing: a thread that brings a request or ends a batch runs what is ready."""
+    """Does nothing: threads that bring requests run what is ready."""
 
 
 def complete(request: QueuedRequest) -> None:
-    """Tells whoever waits that a request has its result or error."""
-    if request.on_done is None:
-        request.wake()
-    else:
+    """Calls `on_done` of a request that has its result or error."""
+    if request.on_done is not None:
         try:
             request.on_done(request)
         except Exception:

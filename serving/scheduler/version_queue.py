@@ -1,45 +1,98 @@
-"""What is asked of a version's queue, whatever schedules it."""
+"""One version's queue in compiled code, and what its batches cost."""
 
-from typing import Protocol
+import ctypes
+import weakref
+from collections.abc import Mapping
 
-from serving.scheduler.request_queue import BatchingPolicy
+from serving.scheduler.compiled_library import LIBRARY, Sums
+from serving.scheduler.queued_request import BatchingMode, BatchingPolicy
+
+_MODES = list(BatchingMode)
 
 
-class Costs(Protocol):
-    """Estimated run times of batches."""
+class Costs:
+    """A queue's cost table. Thread-safe."""
+
+    def __init__(self, queue: int) -> None:
+        """Owns the compiled queue whose table it is: others may hold the table alone."""
+        weakref.finalize(self, LIBRARY.sharded_infer_queue_destroy, queue).atexit = False
+        self._queue = queue
+        self._predicted = LIBRARY.sharded_infer_queue_predicted
+        self._is_stale = LIBRARY.sharded_infer_queue_is_stale
+        self._observe = LIBRARY.sharded_infer_queue_observe
 
     def predicted(self, samples: int) -> float:
         """Estimated seconds of a batch of at least one sample."""
+        seconds: float = self._predicted(self._queue, samples)
+        return seconds
 
     def observe(
         self, samples: int, seconds: float, now: float, *, cpu_seconds: float | None = None
     ) -> None:
-        """Learns from a batch that has run; `cpu_seconds` is None if all were processor time."""
+        """Learns from a batch that has run.
+
+        Args:
+            seconds: the batch's elapsed time.
+            now: in seconds, on any one clock.
+            cpu_seconds: processor time of the batch's thread; None means all of `seconds`.
+        """
+        burnt = seconds if cpu_seconds is None else cpu_seconds
+        self._observe(self._queue, samples, seconds, now, burnt)
 
     def is_stale(self, samples: int, now: float) -> bool:
-        """Whether no batch near this size has run for a second."""
+        """True if no batch near this size has run for a second."""
+        return bool(self._is_stale(self._queue, samples, now))
 
 
-class VersionQueue(Protocol):
-    """One version's queue. Reading it is thread-safe."""
+class VersionQueue:
+    """One version's queue. Only its batcher changes it; reading it is thread-safe."""
 
-    @property
-    def policy(self) -> BatchingPolicy:
-        """How its requests are combined into batches."""
+    def __init__(self, policy: BatchingPolicy, measured: Mapping[int, float]) -> None:
+        """Starts empty, with the timings of warm-up.
 
-    @property
-    def costs(self) -> Costs:
-        """What its batches cost."""
+        Args:
+            measured: seconds of a batch by its samples, timed at warm-up; at least one size, all
+                values positive.
+        """
+        sizes = sorted(measured)
+        count = len(sizes)
+        self.policy = policy
+        self.address: int = LIBRARY.sharded_infer_queue_create(
+            _MODES.index(policy.mode),
+            policy.max_batch,
+            policy.max_delay,
+            policy.device_slots,
+            (ctypes.c_int64 * count)(*sizes),
+            (ctypes.c_double * count)(*(measured[size] for size in sizes)),
+            count,
+        )
+        self.costs = Costs(self.address)
+        self._sums = Sums.from_address(LIBRARY.sharded_infer_queue_sums(self.address))
+        self._due = LIBRARY.sharded_infer_queue_due
+        self._oldest_arrival = LIBRARY.sharded_infer_queue_oldest_arrival
+        self._saw = LIBRARY.sharded_infer_queue_saw
+
+    def __len__(self) -> int:
+        """The number of waiting requests."""
+        waiting: int = self._sums.requests
+        return waiting
 
     @property
     def samples(self) -> int:
         """Of all waiting requests together."""
-
-    def __len__(self) -> int:
-        """The number of waiting requests."""
+        samples: int = self._sums.samples
+        return samples
 
     def oldest_arrival(self) -> float:
         """When the request that has waited longest arrived; infinity if no request waits."""
+        arrived: float = self._oldest_arrival(self.address)
+        return arrived
+
+    def saw(self, samples: int) -> None:
+        """Records the size of a request, whether it is queued or not."""
+        self._saw(self.address, samples)
 
     def due(self, now: float) -> float:
-        """When its batch begins if nothing else arrives; infinity if no request waits."""
+        """When the queue's batch begins if nothing else arrives; infinity if no request waits."""
+        when: float = self._due(self.address, now)
+        return when

@@ -8,7 +8,7 @@ from serving.host.table_copies import TableCopies
 from serving.metrics.server_metrics import VersionMetrics
 from serving.protocol.input_limits import InputLimits
 from serving.protocol.version_io import VersionIO
-from serving.scheduler.request_queue import BatchingMode, BatchingPolicy
+from serving.scheduler.queued_request import BatchingMode, BatchingPolicy
 from serving.scheduler.version_queue import VersionQueue
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.table_memory import TableMemory

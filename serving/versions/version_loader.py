@@ -13,7 +13,7 @@ from serving.protocol.infer_writer import InferWriter
 from serving.protocol.predict_writer import PredictWriter
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.version_io import VersionIO
-from serving.scheduler.scheduler import new_queue
+from serving.scheduler.version_queue import VersionQueue
 from serving.versions.load_phases import LoadPhases
 from serving.versions.loaded_version import LoadedVersion, ServingOverrides
 from serving.versions.memory_fit import (
@@ -154,7 +154,7 @@ class VersionLoader:
                 InferWriter(model.name, model.version, outputs),
                 PredictWriter(model.name, model.version, outputs),
             ),
-            queue=new_queue(self.overrides.batching_policy(model), costs),
+            queue=VersionQueue(self.overrides.batching_policy(model), costs),
             metrics=metrics,
             huge_page_bytes=huge_page_bytes,
         )

@@ -127,7 +127,7 @@ class NativeTransport:
             self._handlers.guard.share_rates(server.take_rate)
         self._predicts = predicts = NativePredicts(server, self._data_plane)
         held = self._data_plane.held
-        if held is not None and not self._admin:
+        if not self._admin:
             held.attach(server.answering, self._predict, predicts.reply)
         self._server = server
         self._order = EventOrder(partial(self._take_or_fail, server))

@@ -10,13 +10,13 @@ from serving.inference.shadows.shadow_request import ShadowRequest
 from serving.inference.shadows.shadows import Shadows
 from serving.protocol.request_tensors import RequestTensors
 from serving.scheduler.dispatcher import Dispatcher
-from serving.scheduler.request_queue import (
+from serving.scheduler.queued_request import (
     LOWEST_PRIORITY,
     BatchingMode,
     BatchingPolicy,
     QueuedRequest,
 )
-from serving.scheduler.scheduler import new_queue
+from serving.scheduler.version_queue import VersionQueue
 from serving.status import status_of
 from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.engines.executor import run_batch
@@ -39,7 +39,7 @@ class ShadowThread:
     def __init__(self, shadows: Shadows, dispatcher: Dispatcher[Any]) -> None:
         self._shadows, self._dispatcher = shadows, dispatcher
         # Known to the dispatcher only while a request is in it: deadlines are not judged by it.
-        self._queue = new_queue(BatchingPolicy(BatchingMode.INLINE), {1: _FIRST_SECONDS})
+        self._queue = VersionQueue(BatchingPolicy(BatchingMode.INLINE), {1: _FIRST_SECONDS})
         dispatcher.add_queue(self._queue)
         dispatcher.remove_queue(self._queue)
         self._closed = threading.Event()

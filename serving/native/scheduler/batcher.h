@@ -81,15 +81,13 @@ class Batcher {
   }
 
   // Whether every queue's `offer` would refuse a request that has not been read yet, if it is as
-  // small and as urgent as any recent one. `in_transit`: requests received but not yet queued.
-  bool deadline_unreachable_anywhere(double deadline, double now, std::int64_t in_transit) const {
+  // small and as urgent as any recent one.
+  bool deadline_unreachable_anywhere(double deadline, double now) const {
     const double key = key_of(now, deadline, unread_priority(now));
     const double latest_end = latest_end_of(now, deadline);
     for (const Queue* queue : queues_) {
       const auto samples = static_cast<std::int64_t>(std::nearbyint(queue->least_samples()));
-      const double before = static_cast<double>(in_transit) * queue->costs().predicted(samples) /
-                            static_cast<double>(counters_.slots);
-      if (expected_end(*queue, samples, key, now) + before <= latest_end) return false;
+      if (expected_end(*queue, samples, key, now) <= latest_end) return false;
     }
     return !queues_.empty();
   }
@@ -98,7 +96,7 @@ class Batcher {
   double backlog(double now) const {
     double reachable = kLongestBacklog;
     for (double step = kLongestBacklog / 2; step >= kBacklogStep; step /= 2)
-      if (!deadline_unreachable_anywhere(now + (reachable - step), now, 0)) reachable -= step;
+      if (!deadline_unreachable_anywhere(now + (reachable - step), now)) reachable -= step;
     return reachable <= kBacklogStep ? 0.0 : reachable;
   }
 
@@ -131,7 +129,7 @@ class Batcher {
     return queue ? &queue->order().head() : nullptr;
   }
 
-  // Seconds that the next batch may wait for requests in transit; 0 or less: do not wait.
+  // Seconds that the next batch may wait for more requests; 0 or less: do not wait.
   double linger_seconds(double now) const {
     const Request* first = next_request(now);
     if (!first || !gains_from_batching(*first->queue)) return 0.0;

@@ -139,12 +139,6 @@ EXPORTED std::int64_t sharded_infer_scheduler_deadline_unreachable(Scheduler* sc
                                                    effective_priority(priority), now);
 }
 
-EXPORTED std::int64_t sharded_infer_scheduler_deadline_unreachable_anywhere(
-    Scheduler* scheduler, double deadline, double now, std::int64_t in_transit) {
-  const std::lock_guard<std::mutex> lock(scheduler->mutex());
-  return scheduler->batcher().deadline_unreachable_anywhere(deadline, now, in_transit);
-}
-
 EXPORTED double sharded_infer_scheduler_backlog(Scheduler* scheduler, double now) {
   const std::lock_guard<std::mutex> lock(scheduler->mutex());
   return scheduler->batcher().backlog(now);

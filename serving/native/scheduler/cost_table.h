@@ -1,4 +1,4 @@
-// Estimates a batch's run time from its samples; serving/scheduler/cost_table.py is its reference.
+// Estimates a batch's run time from its samples; tests/reference/cost_table.py is its reference.
 #pragma once
 #include <algorithm>
 #include <cstddef>

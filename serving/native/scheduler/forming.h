@@ -1,5 +1,5 @@
 // Which requests of a queue run together, and which are dropped so that others are answered;
-// serving/scheduler/batch_forming.py is its reference and says why.
+// tests/reference/batch_forming.py is its reference and says why.
 #pragma once
 #include "queue.h"
 

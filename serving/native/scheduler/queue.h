@@ -1,4 +1,4 @@
-// One version's queue; `RequestQueue` of serving/scheduler/request_queue.py is its reference.
+// One version's queue; `RequestQueue` of tests/reference/request_queue.py is its reference.
 #pragma once
 #include <cmath>
 #include <utility>

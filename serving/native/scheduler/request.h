@@ -1,5 +1,5 @@
 // One request as the scheduler sees it, and how its queue batches; see
-// serving/scheduler/request_queue.py, whose doubles and order of operations these files keep.
+// tests/reference/request_queue.py, whose doubles and order of operations these files keep.
 #pragma once
 #include <algorithm>
 #include <cstdint>

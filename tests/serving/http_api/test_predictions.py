@@ -12,7 +12,7 @@ from serving.config.server_config import ServerConfig
 from serving.http_api.exchange import HttpAnswer, HttpRequest
 from serving.http_api.predictions import Predictions
 from serving.inference.data_plane import CallsInProgress
-from serving.scheduler.request_queue import BatchingMode
+from serving.scheduler.queued_request import BatchingMode
 from tests.end_to_end.test_rest import document
 from tests.serving.inference.test_data_plane import Desk
 from tests.support.servers import MODEL, Ranker, publish_ranker

@@ -1,7 +1,6 @@
 """Predict calls from message to message, without a transport: what is passed on and counted."""
 
 import math
-import threading
 from time import monotonic
 from typing import Any
 
@@ -16,7 +15,7 @@ from serving.inference.predict_call import PredictCall
 from serving.metrics.server_metrics import ServerMetrics
 from serving.protocol.codec import INFER_CODEC
 from serving.scheduler.batcher import QueueLimits
-from serving.scheduler.request_queue import BatchingMode
+from serving.scheduler.queued_request import BatchingMode
 from serving.status import Status, StatusCode
 from serving.versions.loaded_version import ServingOverrides
 from serving.versions.served_versions import ServedVersions
@@ -228,26 +227,10 @@ def test_only_requests_whose_deadlines_pass_fail_for_a_late_lookup(
     if passes:
         calls[0].deadline = calls[2].deadline = monotonic()
         calls[1].deadline = last
-    results = BatchExecution(None)(calls)
+    results = BatchExecution(None, waiting.data_plane.held)(calls)
     failed = [isinstance(result, DeadlineError) for result in results]
     # A lookup that took the time of the hosts file says nothing of any one request.
     assert failed == ([True, False, True, False] if passes else [True] * 4)
     assert ran == ([4, 2] if passes else [4])
     # They do not wait for the others.
     assert told == ([0, 2] if passes else [0])
-
-
-def test_both_ways_of_asking_give_the_same_bytes(ranker: Ranker) -> None:
-    standby = Desk(ranker, BatchingMode.AUTO)
-    seen: list[PredictCall] = []
-    answers: list[bytes | Status] = []
-    asking = threading.Thread(
-        target=lambda: answers.append(
-            standby.data_plane.predict(INFER_CODEC, message(), watch=seen.append)
-        )
-    )
-    asking.start()
-    asking.join(LONG)
-    standby.submit()
-    assert standby.data_plane.dispatcher.work()
-    assert isinstance(answers[0], bytes) and answers == standby.outcomes and len(seen) == 1

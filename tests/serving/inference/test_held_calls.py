@@ -31,10 +31,9 @@ from serving.observability.tracer import Tracer
 from serving.protocol.codec import INFER_CODEC, MESSAGE_CODECS
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.readers.native_reader import NativeReader
-from serving.scheduler.batcher import QueueLimits
-from serving.scheduler.compiled_batcher import CompiledBatcher
-from serving.scheduler.compiled_queue import CompiledQueue
-from serving.scheduler.request_queue import BatchingMode, BatchingPolicy
+from serving.scheduler.batcher import Batcher, QueueLimits
+from serving.scheduler.queued_request import BatchingMode, BatchingPolicy
+from serving.scheduler.version_queue import VersionQueue
 from serving.status import Status, StatusCode
 from serving.transport.library import EVENT
 from serving.versions.loaded_version import ServingOverrides, WeightedVersion
@@ -46,6 +45,7 @@ from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.v1 import predictor_pb2
+from tests.support.asking import ask
 from tests.support.requests_by_chance import MAX_BATCH, SPEC, inputs_by_chance, serialized
 from tests.support.servers import MODEL, Ranker, good_inputs, infer_request, scores_of
 
@@ -135,7 +135,6 @@ class Place:
 
     @property
     def held(self) -> HeldCalls:
-        assert self.plane.held is not None
         return self.plane.held
 
     def ask(self, *messages: bytes, method: int = INFER, **fields: Any) -> list[bytes | Status]:
@@ -218,14 +217,13 @@ def predict_message(**fields: Any) -> bytes:
     ],
 )
 def test_an_answer_has_the_bytes_of_other_calls(place: Place, sent: bytes) -> None:
-    assert place.ask(sent) == [place.other.predict(INFER_CODEC, sent)]
+    assert place.ask(sent) == [ask(place.other, sent)]
 
 
 def test_a_predict_answer_differs_in_its_times_alone(place: Place) -> None:
-    codec = MESSAGE_CODECS[PredictMethod.PREDICT]
     for sent in (predict_message(), predict_message(request_id="a-1", outputs=["score"])):
         (own,) = place.ask(sent, method=PREDICT)
-        other = place.other.predict(codec, sent, method=PredictMethod.PREDICT)
+        other = ask(place.other, sent, method=PredictMethod.PREDICT)
         assert isinstance(own, bytes) and isinstance(other, bytes) and len(own) == len(other)
         read = [predictor_pb2.PredictResponse.FromString(one) for one in (own, other)]
         for one in read:
@@ -310,7 +308,7 @@ def test_what_is_unusual_or_refused_is_left(
 ) -> None:
     assert place.wire.take(place.held, (sent,), **fields)[1] == [0]
     assert place.plane.calls.in_progress == 0 and place.plane.dispatcher.waiting == (0, 0)
-    assert place.ask(message()) == [place.other.predict(INFER_CODEC, message())]
+    assert place.ask(message()) == [ask(place.other, message())]
 
 
 def test_numbers_that_are_not_finite_are_left(place: Place) -> None:
@@ -365,7 +363,7 @@ def test_the_same_is_counted_as_of_other_calls(ranker: Ranker) -> None:
     sent = [message(samples, seed) for seed, samples in enumerate((3, 1, 200))]
     for one in sent:
         place.ask(one)
-        place.other.predict(INFER_CODEC, one)
+        ask(place.other, one)
     assert page(place.metrics) == page(place.other_metrics)
     version, other = place.store.get(MODEL).metrics, place.other_metrics.version(MODEL, 1)
     own, wanted = version.totals(), other.totals()
@@ -428,7 +426,7 @@ def test_calls_that_would_be_too_late_are_refused_and_counted(ranker: Ranker) ->
     place.wire.take(place.held, [message()])
     numbers, left = place.wire.take(place.held, [message()] * 2, seconds_left=1.0)
     assert left == []
-    other = place.plane.predict(INFER_CODEC, message(), time_remaining=1.0)
+    other = ask(place.plane, message(), time_remaining=1.0)
     assert isinstance(other, Status) and other.code is StatusCode.DEADLINE_EXCEEDED
     assert [place.wire.answers[number] for number in numbers] == [other, other]
     counted = page(place.metrics)
@@ -450,7 +448,7 @@ def test_held_calls_run_beside_others_in_one_batch(ranker: Ranker) -> None:
         (message(3, 2), message(1, 3)), (place.wire.answers[n] for n in numbers), strict=True
     ):
         own = scores_of(infer_response(answer))
-        alone = scores_of(infer_response(place.other.predict(INFER_CODEC, sent)))
+        alone = scores_of(infer_response(ask(place.other, sent)))
         for name, scores in alone.items():
             np.testing.assert_allclose(own[name], scores, atol=1e-2)
 
@@ -463,7 +461,7 @@ def test_calls_that_share_different_features_are_answered(place: Place) -> None:
     answers = place.ask(*sent)
     for one, answer in zip(sent, answers, strict=True):
         own = scores_of(infer_response(answer))
-        alone = scores_of(infer_response(place.other.predict(INFER_CODEC, one)))
+        alone = scores_of(infer_response(ask(place.other, one)))
         for name, scores in alone.items():
             np.testing.assert_allclose(own[name], scores, atol=1e-2)
 
@@ -621,7 +619,7 @@ def test_calls_that_become_pythons_are_kept_as_well(ranker: Ranker) -> None:
         pass
     assert outcomes and place.store.get(MODEL).metrics.totals().executions == 1
     assert [r.message for r in beside.taken()] == [message(2, 1), message(3, 2), message(1, 3)]
-    assert isinstance(place.plane.predict(INFER_CODEC, message(4)), bytes)
+    assert isinstance(ask(place.plane, message(4)), bytes)
     assert [r.samples for r in beside.taken()] == [4]
 
 
@@ -679,9 +677,9 @@ def test_slow_calls_are_reported_as_others_are(
     assert slow == 2
 
 
-def small_calls(keep: list[Any]) -> tuple[HeldCalls, CompiledBatcher[Any], NativeReader]:
+def small_calls(keep: list[Any]) -> tuple[HeldCalls, Batcher[Any], NativeReader]:
     """Held calls of the small model, whose batches never run."""
-    batcher: CompiledBatcher[Any] = CompiledBatcher(limits=QueueLimits())
+    batcher: Batcher[Any] = Batcher(limits=QueueLimits())
     held = HeldCalls(
         batcher,
         changed=lambda _: None,
@@ -690,7 +688,7 @@ def small_calls(keep: list[Any]) -> tuple[HeldCalls, CompiledBatcher[Any], Nativ
         answered=lambda _: None,
     )
     reader = NativeReader(SPEC, max_batch=MAX_BATCH)
-    queue = CompiledQueue(BatchingPolicy(BatchingMode.BATCHED, 10_000, 0.0), {1: 1e-9})
+    queue = VersionQueue(BatchingPolicy(BatchingMode.BATCHED, 10_000, 0.0), {1: 1e-9})
     batcher.add_queue(queue)
     model = SimpleNamespace(name=SPEC.name, version=1, spec=SPEC, work=BatchWork(SPEC))
     version: Any = SimpleNamespace(
@@ -778,19 +776,18 @@ def test_labels_are_chosen_by_key_as_for_other_calls(ranker: Ranker) -> None:
     for key in KEYS:
         sent = keyed_message(key)
         (own,) = place.ask(sent)
-        assert own == place.other.predict(INFER_CODEC, sent)
+        assert own == ask(place.other, sent)
         labels.add(infer_response(own).parameters["label"].string_param)
     assert labels == {"stable", "canary", "a-long-name-of-a-label"}
 
 
 def test_labels_of_predict_calls_are_chosen_by_key_as_for_other_calls(ranker: Ranker) -> None:
     place = share_place(ranker, {"stable": 50, "canary": 50})
-    codec = MESSAGE_CODECS[PredictMethod.PREDICT]
     found: dict[str | int, str] = {}
     for key in KEYS:
         sent = keyed_predict_message(key)
         (own,) = place.ask(sent, method=PREDICT)
-        other = place.other.predict(codec, sent, method=PredictMethod.PREDICT)
+        other = ask(place.other, sent, method=PredictMethod.PREDICT)
         assert isinstance(own, bytes) and isinstance(other, bytes)
         read = [predictor_pb2.PredictResponse.FromString(one).label for one in (own, other)]
         assert read[0] == read[1]

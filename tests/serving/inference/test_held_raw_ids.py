@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.protocol.codec import INFER_CODEC
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.unknown_ids import Cells
 from serving.status import Status, StatusCode
 from tests.serving.inference.test_held_calls import Place, place_of
+from tests.support.asking import ask
 from tests.support.raw_ids import Arrays, RawModel, publish_raw, raw_request
 from tests.support.servers import infer_request
 
@@ -39,7 +39,7 @@ def test_calls_with_raw_ids_are_held_and_counted_as_others(raw: RawModel, place:
     model = place.store.get("raw").model
     reader = InputReader(model.spec, max_batch=9, backend="portable", id_maps=model.id_maps)
     for one in sent:
-        assert place.ask(one) == [place.other.predict(INFER_CODEC, one)]
+        assert place.ask(one) == [ask(place.other, one)]
         reader.read_message(one)
     assert counts_of(place).tolist() == reader.unknown_ids.tolist()
     assert reader.unknown_ids.sum() > 50
@@ -53,7 +53,7 @@ def test_calls_that_are_left_are_counted_by_who_reads_them(raw: RawModel, place:
     for inputs, words in ((unknown, "id 4 is not in the id map of table 'user'"), (spoilt, "nan")):
         message = message_of(inputs)
         assert place.wire.take(place.held, (message,))[1] == [0]
-        refusal = place.other.predict(INFER_CODEC, message)
+        refusal = ask(place.other, message)
         assert isinstance(refusal, Status) and refusal.code is StatusCode.INVALID_ARGUMENT
         assert words in refusal.message.lower()
     assert not counts_of(place).any()
@@ -64,5 +64,5 @@ def test_a_map_that_shrinks_fails_calls_in_words(raw: RawModel, place: Place) ->
     assert isinstance(place.ask(message)[0], bytes)
     (raw.path / "id_maps" / "user.index").write_bytes(b"")
     assert place.wire.take(place.held, (message,))[1] == [0]
-    refusal = place.other.predict(INFER_CODEC, message)
+    refusal = ask(place.other, message)
     assert isinstance(refusal, Status) and "has become shorter" in refusal.message

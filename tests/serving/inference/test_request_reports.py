@@ -13,13 +13,13 @@ from serving.metrics.server_metrics import ServerMetrics, VersionMetrics
 from serving.observability.request_timeline import RequestTimeline
 from serving.observability.trace_settings import TraceSampling
 from serving.observability.tracer import Tracer
-from serving.protocol.codec import INFER_CODEC
 from serving.scheduler.batcher import QueueLimits
-from serving.scheduler.request_queue import BatchingMode
+from serving.scheduler.queued_request import BatchingMode
 from serving.status import Status, StatusCode
 from serving.versions.loaded_version import ServingOverrides
 from serving.versions.served_versions import ServedVersions
 from sharded_infer.repositories.repository import Repository
+from tests.support.asking import ask
 from tests.support.servers import MODEL, Ranker, good_inputs, infer_request
 
 TRACE = 0x4BF92F3577B34DA6A3CE929D0E0E4736
@@ -39,7 +39,7 @@ class Told:
 
     def ask(self, message: bytes) -> bytes | Status:
         metadata = PARENT if self.data_plane.traces else ()
-        return self.data_plane.predict(INFER_CODEC, message, metadata=metadata)
+        return ask(self.data_plane, message, metadata=metadata)
 
     def timelines(self) -> list[RequestTimeline]:
         if self.tracer is not None:
@@ -148,7 +148,7 @@ def test_slow_requests_are_counted_and_logged_without_traces(
 def test_nothing_is_told_of_a_request_that_is_neither(
     told: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert isinstance(told.data_plane.predict(INFER_CODEC, message()), bytes)
+    assert isinstance(ask(told.data_plane, message()), bytes)
     assert (told.slow, told.exemplars, told.timelines(), caplog.records) == ([], [], [], [])
 
 
@@ -167,7 +167,7 @@ def test_an_inference_without_reports_reads_neither_usage_nor_metadata(
     data_plane = data_plane_of(loaded)
     monkeypatch.setattr("serving.inference.batch_execution.read_usage", lambda: 1 / 0)
     assert not data_plane.traces
-    assert isinstance(data_plane.predict(INFER_CODEC, message()), bytes)
+    assert isinstance(ask(data_plane, message()), bytes)
 
 
 @pytest.mark.parametrize(("option", "seconds"), [(0.0, float("inf")), (25.0, 0.025), (0.5, 0.0005)])

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving.metrics.families.family import Detail
 from serving.metrics.server_metrics import ServerMetrics
 from serving.process.process_sampler import ProcessSampler
-from serving.scheduler.request_queue import QueuedRequest
-from serving.scheduler.scheduler import new_scheduler
+from serving.scheduler.batcher import Batcher
+from serving.scheduler.queued_request import QueuedRequest
 from serving.versions.served_versions import ServedVersions, report_dropped, report_loaded
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.repositories.repository import Repository
@@ -51,11 +51,10 @@ def test_the_oldest_request_has_the_age_of_the_look_and_none_has_none(
         QueuedRequest(loaded_version.queue, samples=1, arrived=now - 0.25, priority=10),
         QueuedRequest(loaded_version.queue, samples=1, arrived=now - 0.125, priority=1),
     ]
-    scheduler = new_scheduler(slots=1)
-    scheduler.add_queue(loaded_version.queue)
+    batcher: Batcher[QueuedRequest] = Batcher(slots=1)
+    batcher.add_queue(loaded_version.queue)
     for ticket in tickets:
-        scheduler.offer(ticket, now)
-    assert scheduler.next_request(now) is tickets[1]
+        batcher.offer(ticket, now)
     loaded_version.metrics.queue(requests=2, samples=2)
     watch.look(now)
     assert page_of(metrics)["sharded_infer_queue_oldest_seconds"] == pytest.approx(0.25)

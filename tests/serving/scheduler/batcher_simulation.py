@@ -15,14 +15,9 @@ from typing import Any
 
 from serving.errors import DeadlineError, QueueFullError
 from serving.scheduler.batcher import Batch, Batcher, Taken
-from serving.scheduler.cost_table import CostTable
-from serving.scheduler.request_queue import (
-    BatchingMode,
-    BatchingPolicy,
-    QueuedRequest,
-    RequestQueue,
-)
-from tests.serving.scheduler.twin_batcher import TwinBatcher, TwinQueue
+from serving.scheduler.queued_request import BatchingMode, BatchingPolicy
+from serving.scheduler.version_queue import VersionQueue
+from tests.reference.request_queue import OrderedRequest
 
 Curve = Callable[[int], float]
 NEVER = math.inf
@@ -60,12 +55,12 @@ class Fate(Enum):
     CANCELLED = "cancelled"
 
 
-class Simulated(QueuedRequest):
+class Simulated(OrderedRequest):
     """A request that knows what it was to be."""
 
     __slots__ = ("arrival",)
 
-    def __init__(self, queue: RequestQueue[Any], arrival: Arrival, **fields: Any) -> None:
+    def __init__(self, queue: VersionQueue, arrival: Arrival, **fields: Any) -> None:
         super().__init__(queue, **fields)
         self.arrival = arrival
 
@@ -89,7 +84,7 @@ class VirtualServer:
     def __init__(
         self,
         batcher: Batcher,
-        queues: Sequence[RequestQueue],
+        queues: Sequence[VersionQueue],
         service: Callable[[Batch], float],
         *,
         expire_seconds: float = 0.1,
@@ -105,9 +100,9 @@ class VirtualServer:
         self.batcher = batcher
         self.queues = queues
         self.now = 0.0
-        self.requests: list[QueuedRequest] = []
-        self.fates: dict[QueuedRequest, list[Fate]] = defaultdict(list)
-        self.errors: dict[QueuedRequest, QueueFullError | DeadlineError] = {}
+        self.requests: list[Simulated] = []
+        self.fates: dict[Simulated, list[Fate]] = defaultdict(list)
+        self.errors: dict[Simulated, QueueFullError | DeadlineError] = {}
         self.runs: list[Run] = []
         self.running: list[Batch] = []
         self.most_waiting = 0
@@ -134,7 +129,7 @@ class VirtualServer:
         """Seconds from coming to the answer, of each request that ran."""
         return [run.ended - request.arrived for run in self.runs for request in run.batch.requests]
 
-    def in_time(self) -> list[QueuedRequest]:
+    def in_time(self) -> list[Simulated]:
         """The requests that were answered before their deadline."""
         return [
             request
@@ -182,7 +177,7 @@ class VirtualServer:
         self._expect_next()
         self._take()
 
-    def _cancel(self, request: QueuedRequest) -> None:
+    def _cancel(self, request: Simulated) -> None:
         if self.batcher.cancel(request):
             self.fates[request].append(Fate.CANCELLED)
         self._take()
@@ -242,10 +237,10 @@ def mixed(samples: int) -> float:
     return 1e-3 + 10e-6 * samples
 
 
-def measured(curve: Curve, *, largest: int = 1024, factor: float = 1.0) -> CostTable:
-    """The table of a warm-up at the powers of two; `factor`: what it is off by."""
+def measured(curve: Curve, *, largest: int = 1024, factor: float = 1.0) -> dict[int, float]:
+    """Seconds of a warm-up by samples, at the powers of two; `factor`: what they are off by."""
     sizes = [2**power for power in range(largest.bit_length())]
-    return CostTable({size: factor * curve(size) for size in sizes})
+    return {size: factor * curve(size) for size in sizes}
 
 
 def queue_of(
@@ -254,9 +249,9 @@ def queue_of(
     *,
     max_delay: float = 0.001,
     factor: float = 1.0,
-) -> RequestQueue:
+) -> VersionQueue:
     """A queue that merges up to 1,024 samples."""
-    return TwinQueue(BatchingPolicy(mode, 1024, max_delay), measured(curve, factor=factor))
+    return VersionQueue(BatchingPolicy(mode, 1024, max_delay), measured(curve, factor=factor))
 
 
 def noisy(curve: Curve, generator: random.Random, noise: float = 0.05) -> Callable[[Batch], float]:
@@ -279,23 +274,3 @@ def poisson(
     while at < seconds:
         yield Arrival(at, **fields)
         at += generator.expovariate(rate)
-
-
-def request_of(
-    queue: RequestQueue,
-    samples: int = 1,
-    *,
-    at: float = 0.0,
-    deadline: float = NEVER,
-    priority: int = 0,
-) -> QueuedRequest:
-    return QueuedRequest(queue, samples=samples, arrived=at, deadline=deadline, priority=priority)
-
-
-def batcher_with(queue: RequestQueue, *requests: QueuedRequest) -> Batcher:
-    """A batcher in which they wait."""
-    batcher = TwinBatcher()
-    batcher.add_queue(queue)
-    for request in requests:
-        batcher.offer(request, request.arrived)
-    return batcher

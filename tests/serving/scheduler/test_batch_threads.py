@@ -3,7 +3,7 @@
 import pytest
 
 from serving.scheduler.batch_threads import EXPIRY_SECONDS, Expiry
-from serving.scheduler.request_queue import BatchingMode
+from serving.scheduler.queued_request import BatchingMode
 from serving.status import Status, StatusCode
 from tests.serving.inference.test_data_plane import LONG, Desk
 from tests.support.servers import Ranker

@@ -4,7 +4,6 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean
@@ -15,16 +14,14 @@ from hypothesis import strategies as st
 
 from serving.errors import DeadlineError, QueueFullError
 from serving.scheduler.batcher import Batch, Batcher, QueueLimits, Taken
-from serving.scheduler.cost_table import CostTable
-from serving.scheduler.request_queue import (
-    PATIENCE,
-    PRIORITY_SECONDS,
+from serving.scheduler.queued_request import (
     BatchingMode,
     BatchingPolicy,
     QueuedRequest,
-    RequestQueue,
     RequestState,
 )
+from serving.scheduler.version_queue import VersionQueue
+from tests.reference.request_queue import PATIENCE, PRIORITY_SECONDS, OrderedRequest
 from tests.serving.scheduler.batcher_simulation import (
     NEVER,
     Arrival,
@@ -39,7 +36,6 @@ from tests.serving.scheduler.batcher_simulation import (
     poisson,
     queue_of,
 )
-from tests.serving.scheduler.twin_batcher import TwinBatcher, TwinQueue
 
 CURVES = (linear, fixed, mixed)
 # A curve, and requests with which it is as its name says.
@@ -80,9 +76,9 @@ class Traffic:
     table_factor: float
     noise: float
 
-    def queues(self) -> list[RequestQueue]:
+    def queues(self) -> list[VersionQueue]:
         return [
-            TwinQueue(
+            VersionQueue(
                 BatchingPolicy(mode, self.max_batch, self.max_delay),
                 measured(CURVES[at % 3], largest=self.max_batch, factor=self.table_factor),
             )
@@ -165,16 +161,14 @@ class WatchedServer(VirtualServer):
 
     def __init__(self, traffic: Traffic) -> None:
         self.limits = traffic.limits
-        self._account: list[QueuedRequest] = []
-        batcher = TwinBatcher(slots=traffic.slots, limits=traffic.limits)
+        self._account: list[OrderedRequest] = []
+        batcher = Batcher(slots=traffic.slots, limits=traffic.limits)
         super().__init__(batcher, traffic.queues(), traffic.service())
 
-    def waiting(self, queue: RequestQueue | None = None) -> list[QueuedRequest]:
+    def waiting(self, queue: VersionQueue | None = None) -> list[OrderedRequest]:
         """Who waits by our own account, in the order of the keys."""
         requests = (t for t in self.requests if t not in self.fates)
-        return sorted(
-            (t for t in requests if queue in (None, t.queue)), key=lambda t: (t.key, t.sequence)
-        )
+        return sorted((t for t in requests if queue in (None, t.queue)), key=lambda t: t.key)
 
     def took(self, taken: Taken) -> None:
         for request in taken.dropped:
@@ -183,7 +177,7 @@ class WatchedServer(VirtualServer):
         if taken.batch is not None:
             self._check(taken.batch, taken.dropped)
 
-    def _check(self, batch: Batch, dropped: list[QueuedRequest]) -> None:
+    def _check(self, batch: Batch, dropped: list[OrderedRequest]) -> None:
         policy, costs = batch.queue.policy, batch.queue.costs
         assert {t.queue for t in batch.requests} == {batch.queue}
         assert batch.started == self.now and batch.predicted == costs.predicted(batch.samples)
@@ -215,8 +209,8 @@ class WatchedServer(VirtualServer):
             most = (limits.requests, limits.samples, limits.size_bytes)
             assert all(counter <= limit for counter, limit in zip(counters, most, strict=True))
         for queue in self.queues:
-            assert list(queue.in_order()) == self.waiting(queue)
-            assert queue.samples == sum(t.samples for t in queue.in_order())
+            waiting = self.waiting(queue)
+            assert (len(queue), queue.samples) == (len(waiting), sum(t.samples for t in waiting))
         assert batcher.idle_slots == batcher.slots - len(self.running) >= 0
         if batcher.idle_slots == 0:
             assert batcher.due(self.now) == NEVER
@@ -266,7 +260,7 @@ def test_without_priorities_and_deadlines_a_queue_is_first_in_first_out(traffic:
 @settings(max_examples=300)
 @given(_traffic(modes=(BatchingMode.AUTO, BatchingMode.INLINE), deadlines=("none", "loose")))
 def test_an_idle_batcher_runs_what_comes_at_once(traffic: Traffic) -> None:
-    batcher = TwinBatcher(slots=traffic.slots, limits=traffic.limits)
+    batcher = Batcher(slots=traffic.slots, limits=traffic.limits)
     queues = traffic.queues()
     for queue in queues:
         batcher.add_queue(queue)
@@ -280,15 +274,15 @@ def test_an_idle_batcher_runs_what_comes_at_once(traffic: Traffic) -> None:
 
 
 def _offered(
-    queue: RequestQueue, batcher: Batcher, samples: int = 1, **fields: float
+    queue: VersionQueue, batcher: Batcher, samples: int = 1, **fields: float
 ) -> QueuedRequest:
     request = QueuedRequest(queue, samples=samples, arrived=0.0, **fields)  # type: ignore[arg-type]
     batcher.offer(request, 0.0)
     return request
 
 
-def _batcher(*queues: RequestQueue, slots: int = 1, limits: QueueLimits | None = None) -> Batcher:
-    batcher = TwinBatcher(slots=slots, limits=limits)
+def _batcher(*queues: VersionQueue, slots: int = 1, limits: QueueLimits | None = None) -> Batcher:
+    batcher = Batcher(slots=slots, limits=limits)
     for queue in queues:
         batcher.add_queue(queue)
     return batcher
@@ -404,7 +398,7 @@ def test_no_stream_of_urgent_requests_holds_back_another_for_ever(
         stream, [Arrival(0.5, samples=270, priority=10)], key=lambda arrival: arrival.at
     )
     server = VirtualServer(
-        TwinBatcher(), [queue_of(curve, BatchingMode.INLINE)], noisy(curve, generator)
+        Batcher(), [queue_of(curve, BatchingMode.INLINE)], noisy(curve, generator)
     )
     server.run(arrivals)
     waits = [
@@ -450,7 +444,7 @@ def test_three_times_the_capacity_leaves_nine_tenths_of_it_in_time(
     arrivals = poisson(
         3.0 * capacity, seconds, generator, samples=samples, deadline_seconds=deadline_seconds
     )
-    server = VirtualServer(TwinBatcher(slots=slots), [queue_of(curve)], noisy(curve, generator))
+    server = VirtualServer(Batcher(slots=slots), [queue_of(curve)], noisy(curve, generator))
     server.run(arrivals)
     assert _goodput(server, deadline_seconds, seconds) >= 0.92 * capacity
     # Who runs is answered in time, and no more wait than can be answered before their deadlines.
@@ -462,7 +456,7 @@ def test_three_times_the_capacity_in_single_samples_is_merged_and_memory_is_boun
     generator = random.Random(1)
     capacity = _throughput(fixed, 1)
     arrivals = poisson(3.0 * capacity, 0.04, generator, samples=1, deadline_seconds=0.02)
-    server = VirtualServer(TwinBatcher(), [queue_of(fixed)], noisy(fixed, generator)).run(arrivals)
+    server = VirtualServer(Batcher(), [queue_of(fixed)], noisy(fixed, generator)).run(arrivals)
     assert _goodput(server, 0.005, 0.04) >= 0.92 * capacity
     assert server.most_waiting == 1024
 
@@ -475,7 +469,7 @@ def test_a_few_tight_deadlines_do_not_cost_the_others_theirs(curve: Curve, sampl
         Arrival(a.at, samples=samples, deadline_seconds=generator.choice((0.005,) + (0.1,) * 4))
         for a in poisson(rate, 8000 / rate, generator)
     ]
-    server = VirtualServer(TwinBatcher(), [queue_of(curve)], noisy(curve, generator)).run(arrivals)
+    server = VirtualServer(Batcher(), [queue_of(curve)], noisy(curve, generator)).run(arrivals)
     patient = [a for a in arrivals if a.deadline_seconds == 0.1]
     answered = [t for t in server.in_time() if t.arrival.deadline_seconds == 0.1]
     assert len(answered) >= 0.97 * len(patient)
@@ -484,7 +478,7 @@ def test_a_few_tight_deadlines_do_not_cost_the_others_theirs(curve: Curve, sampl
 def _mean_delay(curve: Curve, samples: int, mode: BatchingMode, slots: int, rate: float) -> float:
     generator = random.Random(1)
     queue = queue_of(curve, mode)
-    server = VirtualServer(TwinBatcher(slots=slots), [queue], noisy(curve, generator))
+    server = VirtualServer(Batcher(slots=slots), [queue], noisy(curve, generator))
     return mean(server.run(poisson(rate, 2000 / rate, generator, samples=samples)).delays())
 
 
@@ -538,9 +532,7 @@ def test_a_table_that_is_far_too_high_recovers_beside_a_busy_queue() -> None:
         ],
         key=lambda arrival: arrival.at,
     )
-    server = VirtualServer(TwinBatcher(slots=1), [high, busy], noisy(linear, generator)).run(
-        arrivals
-    )
+    server = VirtualServer(Batcher(slots=1), [high, busy], noisy(linear, generator)).run(arrivals)
     answered = [t for t in server.in_time() if t.queue is high and t.arrived > 30.0]
     came = [t for t in server.requests if t.queue is high and t.arrived > 30.0]
     assert len(answered) >= 0.9 * len(came)
@@ -552,110 +544,72 @@ def test_a_table_that_is_too_low_is_learnt_and_late_answers_cease() -> None:
     queue = queue_of(linear, factor=1 / 3)
     rate = 2.0 / linear(270)
     arrivals = poisson(rate, 2.0, generator, samples=270, deadline_seconds=0.05)
-    server = VirtualServer(TwinBatcher(), [queue], noisy(linear, generator)).run(arrivals)
+    server = VirtualServer(Batcher(), [queue], noisy(linear, generator)).run(arrivals)
     ran = [t for run in server.runs for t in run.batch.requests if t.arrived > 0.5]
     in_time = [t for t in server.in_time() if t.arrived > 0.5]
     assert len(in_time) >= 0.99 * len(ran) > 0
     assert queue.costs.predicted(270) == pytest.approx(linear(270), rel=0.1)
 
 
-# ---------------------------------------------------------------- refusing what is not read
+# ---------------------------------------------------------------- unread requests
 
 
-def _overloaded(*, samples: int = 270) -> tuple[RequestQueue, Batcher]:
-    """A queue in which requests wait for about as long as their deadlines of 50 ms allow."""
+def _busy(samples: int, *others: VersionQueue) -> tuple[VersionQueue, Batcher]:
+    """A queue whose batch of `samples` runs, and that no small request has come to lately."""
     queue = queue_of(linear)
-    batcher = _batcher(queue)
-    with suppress(DeadlineError):
-        while True:
-            _offered(queue, batcher, samples, deadline=0.05)
+    batcher = _batcher(queue, *others)
+    _offered(queue, batcher, samples)
+    assert batcher.take(0.0).batch is not None
+    for _ in range(100):
+        queue.saw(2000)
     return queue, batcher
 
 
-def test_nothing_deadline_unreachable_anywhere_that_an_empty_queue_would_take() -> None:
-    assert not _batcher().deadline_unreachable_anywhere(0.001, 0.0)
-    assert not _batcher(queue_of(linear)).deadline_unreachable_anywhere(0.05, 0.0)
-    assert _batcher(queue_of(linear)).deadline_unreachable_anywhere(linear(1) / 2, 0.0)
-
-
-def test_unread_is_refused_what_offer_would_refuse_if_it_were_like_the_others() -> None:
-    queue, batcher = _overloaded()
-    for _ in range(100):  # so that the first size, one sample, is forgotten
-        with pytest.raises(DeadlineError):
-            _offered(queue, batcher, 270, deadline=0.05)
-    assert batcher.deadline_unreachable_anywhere(0.05, 0.0)
-    waiting = batcher.requests
-    # The boundary is where `offer` has it.
-    later = 0.05 + linear(270) * 1.2
-    assert not batcher.deadline_unreachable_anywhere(later, 0.0)
-    _offered(queue, batcher, 270, deadline=later)
-    assert batcher.requests == waiting + 1 and batcher.deadline_unreachable_anywhere(later, 0.0)
-
-
-def test_unread_a_request_may_be_as_small_as_those_that_came_lately() -> None:
-    queue, batcher = _overloaded()
-    for _ in range(100):
-        queue.saw(270)
-    assert batcher.deadline_unreachable_anywhere(0.05, 0.0)
-    queue.saw(1)
-    queue.saw(270)
-    assert not batcher.deadline_unreachable_anywhere(0.05, 0.0)
-    _offered(queue, batcher, 1, deadline=0.05)
-
-
-def test_unread_a_request_may_be_as_urgent_as_those_that_came_lately() -> None:
-    queue, batcher = _overloaded()
-    for _ in range(100):
-        queue.saw(270)
-    assert batcher.deadline_unreachable_anywhere(0.05, 0.0)
-    assert batcher.urgent_lead(0.0) == 0.0
-    _offered(queue, batcher, 270, deadline=0.05, priority=1)
-    assert not batcher.deadline_unreachable_anywhere(0.05, 0.0)
-    assert batcher.urgent_lead(0.0) == 0.05
-    assert batcher.deadline_unreachable_anywhere(61.05, 61.0), "nobody urgent has come for a minute"
-    assert batcher.urgent_lead(61.0) == 0.0
+def test_an_idle_batcher_has_no_backlog() -> None:
+    assert _batcher().backlog(0.0) == 0.0
+    assert _batcher(queue_of(linear)).backlog(0.0) == 0.0
 
 
 @pytest.mark.parametrize("samples", [3_000, 30_000, 150_000])
 def test_a_backlog_is_where_unread_requests_begin_to_be_refused(samples: int) -> None:
-    queue = queue_of(linear)
-    batcher = _batcher(queue)
-    assert batcher.backlog(0.0) == 0.0
-    _offered(queue, batcher, samples, deadline=NEVER)
-    assert batcher.take(0.0).batch is not None
-    for _ in range(100):
-        queue.saw(1)
+    queue, batcher = _busy(samples)
+    queue.saw(1)
     backlog = batcher.backlog(0.0)
     assert linear(samples) < backlog < linear(samples) + 0.05
-    assert not batcher.deadline_unreachable_anywhere(backlog, 0.0)
-    assert batcher.deadline_unreachable_anywhere(backlog - 1 / 128, 0.0)
+    assert not batcher.deadline_unreachable(queue, backlog, 0, 0.0)
+    assert batcher.deadline_unreachable(queue, backlog - 1 / 128, 0, 0.0)
 
 
-def test_unread_a_request_stands_behind_those_that_were_let_in_before_it() -> None:
-    queue = queue_of(linear)
-    batcher = _batcher(queue)
-    for _ in range(100):
-        queue.saw(270)
-    assert not batcher.deadline_unreachable_anywhere(0.05, 0.0, in_transit=5)
-    assert batcher.deadline_unreachable_anywhere(0.05, 0.0, in_transit=50)
+def test_an_unread_request_may_be_as_small_as_those_that_came_lately() -> None:
+    queue, batcher = _busy(30_000)
+    assert linear(32_000) <= batcher.backlog(0.0) < linear(33_000)
+    queue.saw(1)
+    queue.saw(2000)
+    assert linear(30_000) <= batcher.backlog(0.0) < linear(31_500)
 
 
-def test_unread_no_request_is_refused_that_another_queue_could_answer() -> None:
-    queue, batcher = _overloaded()
-    for _ in range(100):
-        queue.saw(270)
-    assert batcher.deadline_unreachable_anywhere(0.05, 0.0)
+def test_no_unread_request_is_refused_that_another_queue_could_answer() -> None:
+    _, batcher = _busy(30_000)
+    assert batcher.backlog(0.0) >= linear(32_000)
     # One of smaller requests, as far as is known.
     batcher.add_queue(queue_of(linear))
-    assert not batcher.deadline_unreachable_anywhere(0.05, 0.0)
+    assert batcher.backlog(0.0) < linear(31_500)
+
+
+def test_an_unread_request_may_be_as_urgent_as_those_of_the_last_minute() -> None:
+    queue, batcher = _busy(30_000)
+    assert batcher.urgent_lead(0.0) == 0.0
+    _offered(queue, batcher, 270, priority=1)
+    assert batcher.urgent_lead(0.0) == 0.05
+    assert batcher.urgent_lead(61.0) == 0.0
 
 
 def test_a_queue_whose_devices_hold_fewer_batches_sets_the_slots_while_it_is_there() -> None:
-    batcher = TwinBatcher(slots=8)
-    costs = CostTable({1: 1e-3})
+    batcher = Batcher(slots=8)
+    costs = {1: 1e-3}
     cores, gpus = (
-        TwinQueue(BatchingPolicy(), costs),
-        TwinQueue(BatchingPolicy(device_slots=2), costs),
+        VersionQueue(BatchingPolicy(), costs),
+        VersionQueue(BatchingPolicy(device_slots=2), costs),
     )
     batcher.add_queue(cores)
     assert batcher.slots == 8

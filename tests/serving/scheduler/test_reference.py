@@ -11,16 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.errors import DeadlineError, QueueFullError
-from serving.scheduler.batcher import Batch, QueueLimits
-from serving.scheduler.compiled_batcher import CompiledBatcher
-from serving.scheduler.compiled_queue import CompiledQueue
-from serving.scheduler.cost_table import CostTable
-from serving.scheduler.request_queue import (
-    BatchingMode,
-    BatchingPolicy,
-    QueuedRequest,
-    RequestState,
-)
+from serving.scheduler.batcher import Batch, Batcher, QueueLimits
+from serving.scheduler.queued_request import BatchingMode, BatchingPolicy, RequestState
+from serving.scheduler.version_queue import VersionQueue
+from tests.reference.cost_table import CostTable
+from tests.reference.request_queue import OrderedRequest
 from tests.serving.scheduler.batcher_simulation import NEVER, fixed, linear, measured
 from tests.serving.scheduler.twin_batcher import TwinBatcher, TwinQueue
 
@@ -88,7 +83,7 @@ class Stage:
         self._random = random.Random(scene.seed)
         self._queues: list[TwinQueue] = []
         self._left: list[TwinQueue] = []
-        self._requests: list[QueuedRequest] = []
+        self._requests: list[OrderedRequest] = []
         self._running: list[Batch[Any]] = []
         for at in range(len(scene.policies)):
             self._add_queue(at)
@@ -113,7 +108,7 @@ class Stage:
             queue.check(self.now)
 
     def _add_queue(self, at: int) -> None:
-        queue = TwinQueue(self._scene.policies[at], CostTable(self._scene.tables[at]))
+        queue = TwinQueue(self._scene.policies[at], self._scene.tables[at])
         self._queues.append(queue)
         self.batcher.add_queue(queue)
 
@@ -139,7 +134,7 @@ class Stage:
             queues = self._left if generator.random() < 0.05 else self._queues
             if not queues:
                 return
-            request = QueuedRequest(
+            request = OrderedRequest(
                 generator.choice(queues),
                 samples=generator.choice((1, 1, 8, 270, generator.randint(1, 2000))),
                 arrived=self.now - generator.choice((0.0, 0.0, generator.random() * 0.01)),
@@ -177,8 +172,6 @@ class Stage:
         batcher.backlog(now)
         batcher.urgent_lead(now)
         batcher.linger_seconds(now)
-        transit = generator.choice((0, 0, 5, 1000))
-        batcher.deadline_unreachable_anywhere(self._deadline(), now, transit)
         for queue in self._queues + self._left:
             # Clients may send any unsigned number of 64 bits.
             priority = generator.choice((generator.randrange(13), 2**64 - 1))
@@ -219,7 +212,7 @@ def test_thousands_of_steps_with_hundreds_waiting_leave_no_difference() -> None:
 def test_a_compiled_table_learns_what_the_reference_learns(
     table: dict[int, float], timings: list[tuple[int, float, float | None]], gap: float
 ) -> None:
-    costs, compiled = CostTable(table), CompiledQueue(BatchingPolicy(), table).costs
+    costs, compiled = CostTable(table), VersionQueue(BatchingPolicy(), table).costs
     for number, (samples, seconds, cpu_seconds) in enumerate(timings):
         now = gap * number
         costs.observe(samples, seconds, now, cpu_seconds=cpu_seconds)
@@ -232,8 +225,8 @@ def test_a_compiled_table_learns_what_the_reference_learns(
 @pytest.mark.parametrize("deadlines", ["none", "alike", "mixed"])
 def test_ten_thousand_wait_and_leave_in_order(deadlines: str) -> None:
     generator = random.Random(1)
-    queue = CompiledQueue(BatchingPolicy(max_batch=1024), {1: fixed(1), 1024: fixed(1024)})
-    batcher: CompiledBatcher[QueuedRequest] = CompiledBatcher(limits=QueueLimits(requests=10_000))
+    queue = VersionQueue(BatchingPolicy(max_batch=1024), {1: fixed(1), 1024: fixed(1024)})
+    batcher: Batcher[OrderedRequest] = Batcher(limits=QueueLimits(requests=10_000))
     batcher.add_queue(queue)
     spans = {
         "none": lambda: NEVER,
@@ -243,7 +236,7 @@ def test_ten_thousand_wait_and_leave_in_order(deadlines: str) -> None:
     requests = []
     for number in range(10_000):
         at = number * 1e-5
-        request = QueuedRequest(
+        request = OrderedRequest(
             queue,
             samples=1,
             arrived=at,
@@ -256,7 +249,7 @@ def test_ten_thousand_wait_and_leave_in_order(deadlines: str) -> None:
     gone = set(generator.sample(requests, 3000))
     for request in gone:
         assert batcher.cancel(request)
-    ran: list[QueuedRequest] = []
+    ran: list[OrderedRequest] = []
     while batcher.requests:
         taken = batcher.take(0.2)
         assert taken.batch is not None and not taken.dropped
@@ -271,7 +264,7 @@ def test_a_queue_that_nobody_holds_is_kept_while_the_batcher_needs_it() -> None:
     batcher = TwinBatcher()
     queue = TwinQueue(BatchingPolicy(), measured(linear))
     batcher.add_queue(queue)
-    request = QueuedRequest(queue, samples=1, arrived=0.0)
+    request = OrderedRequest(queue, samples=1, arrived=0.0)
     batcher.offer(request, 0.0)
     batcher.remove_queue(queue)
     del queue

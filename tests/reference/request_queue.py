@@ -9,69 +9,22 @@ deadline further away than PATIENCE, or none, counts as PATIENCE. Each priority 
 fixed time of waiting, so that urgent requests cannot hold back others for ever.
 """
 
-import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from serving.scheduler.cost_table import CostTable
+from serving.scheduler.queued_request import BatchingMode, BatchingPolicy, QueuedRequest
+from tests.reference.cost_table import CostTable
 
 PATIENCE = 1.0
 PRIORITY_SECONDS = 0.05
-DEFAULT_PRIORITY = 2
-LOWEST_PRIORITY = 10
 _FOREVER = float("inf")
 # Share of a request's time, on arrival, that is kept for writing and sending its answer.
 _RESERVED_SHARE = 0.1
 _MOST_RESERVED = 0.005
 # How fast `least_samples` follows larger requests.
 _LEAST_RISES = 0.05
-
-
-class BatchingMode(Enum):
-    """How a queue's requests are combined into batches."""
-
-    INLINE = "inline"  # never: each request runs by itself
-    BATCHED = "batched"  # always: requests wait up to the delay for more
-    AUTO = "auto"  # those that arrived while all slots were busy, as far as batching is worth it
-
-
-class RequestState(Enum):
-    """A request's state; it only moves down this list."""
-
-    NEW = 0
-    WAITING = 1
-    RUNNING = 2
-    EXPIRED = 3
-    INFEASIBLE = 4
-    CANCELLED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class BatchingPolicy:
-    """How one queue batches.
-
-    Attributes:
-        max_batch: the most samples in a batch of several requests.
-        max_delay: seconds that a batched queue waits for more requests.
-        by_clock: a batch's cost is its elapsed time, because it waits for devices. Otherwise the
-            cost is its thread's processor time.
-        device_slots: batches that the devices hold at once; 0 if the queue runs on the host.
-    """
-
-    mode: BatchingMode = BatchingMode.AUTO
-    max_batch: int = 1024
-    max_delay: float = 0.001
-    by_clock: bool = False
-    device_slots: int = 0
-
-
-def effective_priority(priority: int) -> int:
-    """The priority used for a request: 1 to 10. 0 stands for the default."""
-    return min(priority, LOWEST_PRIORITY) or DEFAULT_PRIORITY
 
 
 def key_of(arrived: float, deadline: float, priority: int) -> float:
@@ -86,79 +39,27 @@ def latest_end_of(arrived: float, deadline: float) -> float:
     return deadline - min(_RESERVED_SHARE * (deadline - arrived), _MOST_RESERVED)
 
 
-class QueuedRequest:
-    """One request from its arrival to its result.
+class OrderedRequest(QueuedRequest):
+    """A request in the reference's queue.
 
     Attributes:
-        queue: of the kind that its batcher needs.
-        latest_end: when its batch must end, on the clock of `arrived`.
-        priority: from 1, the most urgent, to 10.
         key: orders the queue; `sequence` breaks ties.
+        latest_end: when its batch must end, on the clock of `arrived`.
         alone_ns: estimated time to run it alone, set when it is queued. Whole nanoseconds, because
             they add to the same sum in any order.
-        started: when its batch began; 0 if none has.
-        error: why there is no result.
-        on_done: called once with the request when it has a result or an error, on the thread that
-            caused it. None if a thread waits for the request.
-        wake_lock: held while a thread waits for the result; releasing it wakes the thread.
     """
 
-    __slots__ = (
-        "alone_ns", "arrived", "deadline", "error", "key", "latest_end", "on_done", "priority",
-        "queue", "result", "samples", "sequence", "size_bytes", "started", "state", "wake_lock",
-    )  # fmt: skip
+    __slots__ = ("alone_ns", "key", "latest_end", "sequence")
 
-    def __init__(
-        self,
-        queue: Any,
-        *,
-        samples: int,
-        arrived: float,
-        deadline: float = _FOREVER,
-        size_bytes: int = 0,
-        priority: int = 0,
-        on_done: Callable[[Any], None] | None = None,
-    ) -> None:
-        """Describes a request that is not queued yet.
-
-        Args:
-            arrived: in seconds, on any clock.
-            deadline: on the same clock; infinity if there is none.
-            size_bytes: of the request's message.
-            priority: 1 to 10; 0 means the default.
-        """
-        self.queue = queue
-        self.samples = samples
-        self.arrived = arrived
-        self.deadline = deadline
-        self.size_bytes = size_bytes
-        self.priority = effective_priority(priority)
-        self.key = key_of(arrived, deadline, self.priority)
-        self.latest_end = latest_end_of(arrived, deadline)
+    def __init__(self, queue: Any, *, samples: int, arrived: float, **fields: Any) -> None:
+        super().__init__(queue, samples=samples, arrived=arrived, **fields)
+        self.key = key_of(arrived, self.deadline, self.priority)
+        self.latest_end = latest_end_of(arrived, self.deadline)
         self.sequence = 0
         self.alone_ns = 0
-        self.state = RequestState.NEW
-        self.started = 0.0
-        self.result: Any = None
-        self.error: Exception | None = None
-        self.on_done = on_done
-        self.wake_lock: threading.Lock | None = None
-
-    @property
-    def done(self) -> bool:
-        """Whether the request has a result or an error."""
-        return self.result is not None or self.error is not None
-
-    def wake(self) -> None:
-        """Wakes the waiting thread; repeated calls do no harm."""
-        if self.wake_lock is not None:
-            try:  # noqa: SIM105 - `suppress` takes as long as the release
-                self.wake_lock.release()
-            except RuntimeError:
-                pass
 
 
-Request = TypeVar("Request", bound=QueuedRequest)
+Request = TypeVar("Request", bound=OrderedRequest)
 
 
 class Place(NamedTuple):
