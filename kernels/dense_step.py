@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.machine import InstructionSet, instruction_sets
+from kernels.machine import InstructionSet, chosen_set
 from kernels.native_library import load_library
 
 _BFLOATS, _BYTES = 1, 2  # `Low` of kernels/native/dense.h
@@ -58,11 +58,6 @@ def _load() -> ctypes.CDLL:
 
 
 _LIBRARY = _load()
-
-
-def dense_instruction_sets() -> tuple[InstructionSet, ...]:
-    """Instruction sets that can run the pass here, the fastest last; empty if none was built."""
-    return instruction_sets(_LIBRARY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,14 +110,10 @@ class DenseStep:
             raise InputError("a dense step: expected something to be wanted of it")
         if isinstance(low, torch.dtype) and low is not torch.bfloat16:
             raise InputError(f"low: expected bfloat16 or the levels of bytes, got {low}")
-        available = dense_instruction_sets()
-        if instruction_set is not None and instruction_set not in available:
-            names = ", ".join(s.name.lower() for s in available) or "none"
-            raise InputError(f"a dense step: no {instruction_set.name.lower()} here, only {names}")
         self._keep = keep
         self._levels = low if isinstance(low, ByteLevels) else None
         self._bfloats = low is torch.bfloat16
-        self._set = instruction_set if instruction_set is not None else max(available, default=None)
+        self._set = chosen_set(instruction_set, "a dense step")
 
     def __call__(
         self, values: Tensor, first: Tensor | None = None, factor: Tensor | None = None
@@ -134,7 +125,7 @@ class DenseStep:
             first: as `values`, or None.
             factor: fp32 or bf16, as `values`; given with `first`.
         """
-        if self._set is None or not _fits(values, first, factor):
+        if not _fits(values, first, factor):
             return self.by_torch(values, first, factor)
         made = self.results(values.shape)
         step = dense_step_fields(

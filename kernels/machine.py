@@ -176,34 +176,29 @@ def limited_machine(architecture: str, processor: Feature, limits: Mapping[str, 
     return Machine(architecture, processor, ours, onednn, limits)
 
 
-def instruction_sets(library: ctypes.CDLL | None) -> tuple[InstructionSet, ...]:
-    """Variants of a library that this machine can and may run, the fastest last.
+def instruction_sets() -> tuple[InstructionSet, ...]:
+    """Variants of compiled code that this machine can and may run, the fastest last.
 
     Raises:
         InputError: as `machine`.
     """
-    return () if library is None else machine().instruction_sets
+    return machine().instruction_sets
 
 
-def chosen_set(
-    library: ctypes.CDLL | None, wanted: InstructionSet | None, what: str
-) -> InstructionSet | None:
-    """The instruction set that a pass runs with: the wanted one, else the fastest.
+def chosen_set(wanted: InstructionSet | None, kernel: str) -> InstructionSet:
+    """The wanted instruction set, else the fastest.
 
     Args:
-        what: names the pass in the error.
-
-    Returns:
-        None if nothing was built.
+        kernel: its name in the error.
 
     Raises:
         InputError: this machine cannot or may not run the wanted one.
     """
-    available = instruction_sets(library)
+    available = instruction_sets()
     if wanted is not None and wanted not in available:
-        names = ", ".join(variant.name.lower() for variant in available) or "none"
-        raise InputError(f"{what}: no {wanted.name.lower()} here, only {names}")
-    return wanted if wanted is not None else max(available, default=None)
+        names = ", ".join(variant.name.lower() for variant in available)
+        raise InputError(f"{kernel}: no {wanted.name.lower()} here, only {names}")
+    return max(available) if wanted is None else wanted
 
 
 @cache

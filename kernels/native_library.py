@@ -6,6 +6,7 @@ the GIL.
 
 import ctypes
 import importlib.util
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,8 +34,10 @@ def load_library(package: str) -> ctypes.CDLL:
     """The compiled library of a package.
 
     Raises:
-        CompiledCodeError: it was not built.
+        CompiledCodeError: it was not built, or the machine is big-endian.
     """
+    if sys.byteorder != "little":
+        raise CompiledCodeError("sharded-infer runs on little-endian machines alone")
     path = library_path(package)
     if path is None:
         raise CompiledCodeError(missing_text((package,)))

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from kernels.backends.backend import LookupBackend
 from kernels.backends.fbgemm import FbgemmBackend
-from kernels.backends.gather import GatherBackend
 from kernels.backends.native import NativeBackend
 from kernels.bags import Bags
 from kernels.bounds import locate, out_of_range
@@ -18,7 +17,7 @@ from kernels.wording import counted
 
 # In order of preference: the first that accepts the tables is used. Ours has FBGEMM's bits, and is
 # faster the smaller the batch (docs/benchmarks.md).
-BACKENDS: tuple[type[LookupBackend], ...] = (NativeBackend, FbgemmBackend, GatherBackend)
+BACKENDS: tuple[type[LookupBackend], ...] = (NativeBackend, FbgemmBackend)
 
 
 class PooledLookup:

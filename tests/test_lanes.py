@@ -78,7 +78,7 @@ import pytest
 def test_a_product(format, batch, weighted): ...
 
 @pytest.mark.parametrize("location", ["local", "s3"])
-@pytest.mark.parametrize("backend", ["native", "gather"])
+@pytest.mark.parametrize("backend", ["native", "fbgemm"])
 def test_variant(location, backend): ...
 
 def test_plain(): ...
@@ -122,7 +122,7 @@ def test_a_listed_file_is_in_its_lane_whole(collected: list[pytest.Item]) -> Non
 
 def test_one_kind_of_what_holds_for_several_is_fast(collected: list[pytest.Item]) -> None:
     # A parameter that is not listed may have the same values.
-    expected = {"test_variant[native-s3]", "test_variant[gather-s3]", "test_a_store"}
+    expected = {"test_variant[native-s3]", "test_variant[fbgemm-s3]", "test_a_store"}
     assert names(collected, "test_product", "rest") == expected
     assert names(collected, "test_other", "rest") == {*expected, "test_plain"}
 

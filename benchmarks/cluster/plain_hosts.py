@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.bags import Bags
-from serving.protocol.lookups.lookup_messages import LOOKUP_PATH, write_lookup_by_numpy
+from serving.protocol.lookups.lookup_messages import LOOKUP_PATH, write_lookup
 from serving.protocol.lookups.sum_messages import read_sums
 from serving.protocol.lookups.version_key import VersionKey
 from sharded_infer.lookups.shard_hosts import GroupAnswer, PieceBags, StartedLookup
@@ -50,7 +50,7 @@ class PlainHosts:
         )
 
     def _ask(self, host: int, group: PieceBags) -> Any:
-        return self._calls[host].future(write_lookup_by_numpy(self._key, [group]), timeout=_SECONDS)
+        return self._calls[host].future(bytes(write_lookup(self._key, [group])), timeout=_SECONDS)
 
 
 class _Started:

@@ -27,7 +27,6 @@ from serving.commands.progress_bars import progress_bars
 from serving.http_api.json_codec import JsonCodec, read_request
 from serving.protocol.infer_writer import InferWriter
 from serving.protocol.message_format import MessageFormat
-from serving.protocol.native_library import LIBRARIES
 from serving.protocol.predict_writer import PredictWriter
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.native_reader import NativeReader
@@ -182,10 +181,9 @@ def _times(spec: ModelSpec, batch: int, message: bytes, predict: bytes) -> dict[
         "plain_loop": lambda: _loop(message),
         "http": _http(spec, batch, message),
     }
-    if LIBRARIES is not None:
-        native = NativeReader(spec, max_batch=batch)
-        variants["native"] = lambda: native.read_message(message)
-        variants["predict"] = lambda: native.read_message(predict, MessageFormat.PREDICT)
+    native = NativeReader(spec, max_batch=batch)
+    variants["native"] = lambda: native.read_message(message)
+    variants["predict"] = lambda: native.read_message(predict, MessageFormat.PREDICT)
     found = medians_in_turns(
         {name: partial(_parts, decode) for name, decode in variants.items()},
         rounds=_ROUNDS,

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.bags import Bags
-from kernels.errors import InputError
+from kernels.errors import InputError, InternalError
 from kernels.fused_tables import FusedTables
-from kernels.machine import InstructionSet, instruction_sets
+from kernels.machine import InstructionSet, chosen_set, instruction_sets
 from kernels.native_library import address_of, load_library
 from kernels.row_format import RowFormat
 from kernels.row_overlay import OverlayFields
@@ -75,11 +75,6 @@ _LIBRARY = _load()
 _GATHERED_ROWS = 256  # that a bare gather writes over and over: they stay in the first cache
 
 
-def lookup_instruction_sets() -> tuple[InstructionSet, ...]:
-    """Instruction sets that can look up here, the fastest last; empty if nothing was compiled."""
-    return instruction_sets(_LIBRARY)
-
-
 class NativeBackend:
     """One compiled call over all features of some tables."""
 
@@ -95,18 +90,12 @@ class NativeBackend:
             instruction_set: None takes the fastest.
 
         Raises:
-            InputError: the kernel was not compiled, or the machine lacks the instruction set.
+            InputError: the tables are not on the host, or the machine lacks the instruction set.
         """
         reason = self.refusal(tables)
         if reason is not None:
             raise InputError(reason)
-        available = lookup_instruction_sets()
-        if instruction_set is not None and instruction_set not in available:
-            raise InputError(
-                f"native: this machine has no {instruction_set.name.lower()}, only "
-                f"{', '.join(s.name.lower() for s in available)}"
-            )
-        self.instruction_set = max(available) if instruction_set is None else instruction_set
+        self.instruction_set = chosen_set(instruction_set, "native")
         self._run = _LIBRARY.sharded_infer_lookup
         # Held, because the kernel is given addresses.
         self._memory, self._overlays = tables.memory, tables.overlays
@@ -183,12 +172,12 @@ class KernelForCompiledCode(NamedTuple):
     formats: Mapping[RowFormat, int]
 
 
-def kernel_for_compiled_code() -> KernelForCompiledCode | None:
-    """The kernel of this machine's fastest instruction set; None if it was not built."""
+def kernel_for_compiled_code() -> KernelForCompiledCode:
+    """The kernel of this machine's fastest instruction set."""
     address = ctypes.cast(_LIBRARY.sharded_infer_lookup, ctypes.c_void_p).value
     if address is None:
-        return None
-    return KernelForCompiledCode(address, max(lookup_instruction_sets()), _FORMATS)
+        raise InternalError("the lookup kernel has no address")
+    return KernelForCompiledCode(address, max(instruction_sets()), _FORMATS)
 
 
 def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
@@ -202,7 +191,7 @@ def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
         uint8 `[256, row_bytes]`, a ring buffer of the rows read last.
 
     Raises:
-        InputError: the kernel was not compiled, or a tensor has another dtype or shape.
+        InputError: a tensor has another dtype or shape.
     """
     if rows.dtype != torch.uint8 or rows.dim() != 2 or not rows.is_contiguous():
         raise InputError(f"rows: expected uint8 [n, row_bytes], got {rows.dtype}")

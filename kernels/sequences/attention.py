@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kernels.dense_step import tensor_address
 from kernels.errors import InputError
-from kernels.machine import InstructionSet, chosen_set, instruction_sets
+from kernels.machine import InstructionSet, chosen_set
 from kernels.native_library import load_library
 
 _FLOAT_BYTES: Final = 4
@@ -66,11 +66,6 @@ def _load() -> ctypes.CDLL:
 _LIBRARY = _load()
 
 
-def attention_instruction_sets() -> tuple[InstructionSet, ...]:
-    """Instruction sets that can run the pass here, the fastest last; empty if none was built."""
-    return instruction_sets(_LIBRARY)
-
-
 @dataclass(frozen=True, slots=True)
 class Attention:
     """The pass, prepared for its options; any number of threads may run it.
@@ -90,11 +85,11 @@ class Attention:
     divisor: float = 1.0
     causal: bool = False
     instruction_set: InstructionSet | None = None
-    _set: InstructionSet | None = field(init=False, repr=False, compare=False)
+    _set: InstructionSet = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Once: asking for it takes as long as a small attention.
-        chosen = chosen_set(_LIBRARY, self.instruction_set, "attention")
+        chosen = chosen_set(self.instruction_set, "attention")
         object.__setattr__(self, "_set", chosen)
 
     def __call__(
@@ -121,7 +116,7 @@ class Attention:
             fp32 `[B, H, Q, n]`; `transpose(1, 2)` is without gaps.
         """
         tensors = query, key, value
-        if self._set is None or not _fit(*tensors, bias, mask):
+        if not _fit(*tensors, bias, mask):
             return self.by_torch(query, key, value, bias, mask, first)
         samples, heads, queries, width = query.shape
         keys, value_width = value.shape[2:]
@@ -175,7 +170,7 @@ class Attention:
             fits = fits and column == 1 and one.dtype is torch.float32
             addresses.append(one.data_ptr() + _FLOAT_BYTES * begin)
             strides += (sample, width, row)
-        if self._set is None or not fits or not _added_fit(bias, mask, scores):
+        if not fits or not _added_fit(bias, mask, scores):
             parts = zip((query, key, value), columns, strict=True)
             turned = (_heads_of(one, heads, *chosen).transpose(1, 2) for one, chosen in parts)
             query, key, value = turned

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kernels.dense_step import tensor_address
 from kernels.errors import InputError
-from kernels.machine import InstructionSet, chosen_set, instruction_sets
+from kernels.machine import InstructionSet, chosen_set
 from kernels.native_library import load_library
 
 
@@ -92,11 +92,6 @@ def _load() -> ctypes.CDLL:
 _LIBRARY = _load()
 
 
-def pair_layers_instruction_sets() -> tuple[InstructionSet, ...]:
-    """Instruction sets that can run the pass here, the fastest last; empty if none was built."""
-    return instruction_sets(_LIBRARY)
-
-
 class PairLayers:
     """The pass, prepared for its layers; any number of threads may run it.
 
@@ -113,7 +108,7 @@ class PairLayers:
         follows = all(b[1] == a[0] for a, b in pairwise(widths))
         if not widths or not follows or widths[-1][0] != 1:
             raise InputError(f"pair layers: expected layers that end with one output, got {widths}")
-        self._set = chosen_set(_LIBRARY, instruction_set, "pair layers")
+        self._set = chosen_set(instruction_set, "pair layers")
         self._fields = (_Layer * len(self.layers))(*map(_fields_of, self.layers))
 
     def __call__(
@@ -145,8 +140,6 @@ class PairLayers:
             by_position = _like(by_position, (length, outputs), "by_position")
         if by_candidate is not None:
             by_candidate = _like(by_candidate, (count, outputs), "by_candidate")
-        if self._set is None:
-            return self.by_torch(positions, candidates, by_position, by_candidate)
         out = torch.empty(count, length)
         call = _PairLayers(
             positions.data_ptr(),

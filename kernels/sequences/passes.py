@@ -34,7 +34,7 @@ __all__ = [
     "PairBiasing",
     "Passes",
     "RowStepping",
-    "passes_instruction_sets",
+    "instruction_sets",
 ]
 
 # As many rows or columns as there are positions; `kPositions` of kernels/native/passes.h.
@@ -190,11 +190,6 @@ def _load() -> ctypes.CDLL:
 _LIBRARY = _load()
 
 
-def passes_instruction_sets() -> tuple[InstructionSet, ...]:
-    """Instruction sets that can run them here, the fastest last; empty if none was built."""
-    return instruction_sets(_LIBRARY)
-
-
 class Passes:
     """The passes of one call, prepared; any number of threads may run them.
 
@@ -207,7 +202,7 @@ class Passes:
         kinds: of the passes.
 
     Raises:
-        InputError: nothing was compiled, the machine lacks the instruction set, or row steps are
+        InputError: the machine lacks the instruction set, or row steps are
             prepared for another one.
     """
 
@@ -220,9 +215,7 @@ class Passes:
         *,
         instruction_set: InstructionSet | None = None,
     ) -> None:
-        self._set = chosen_set(_LIBRARY, instruction_set, "passes")
-        if self._set is None:
-            raise InputError("passes: the package was built without a compiler")
+        self._set = chosen_set(instruction_set, "passes")
         self._sizes = tuple(one.size() for one in (*inputs, *outputs))
         self._held: list[object] = []
         memories = [*inputs, *outputs, *others]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.machine import InstructionSet, chosen_set, instruction_sets
+from kernels.machine import InstructionSet, chosen_set
 from kernels.native_library import load_library
 from kernels.sequences.row_step import (
     Columns,
@@ -75,11 +75,6 @@ def _load() -> ctypes.CDLL:
 _LIBRARY = _load()
 
 
-def row_steps_instruction_sets() -> tuple[InstructionSet, ...]:
-    """Instruction sets that can run the pass here, the fastest last; empty if none was built."""
-    return instruction_sets(_LIBRARY)
-
-
 class RowsOfPass(ctypes.Structure):
     """`RowsOfPass` of kernels/native/passes.h."""
 
@@ -104,7 +99,7 @@ class RowSteps:
     Attributes:
         output_widths: columns of each wanted result.
         constants: what the steps hold, for a count of the program's memory.
-        instruction_set: what they are prepared for; None: torch runs them.
+        instruction_set: what they are prepared for.
 
     Raises:
         InputError: a step reads what is not there, or has sources, a weight or a bias of other
@@ -127,10 +122,9 @@ class RowSteps:
         if not self.outputs or not all(0 <= one < len(self.steps) for one in self.outputs):
             raise InputError(f"row steps: {len(self.steps)} steps, wanted results of {outputs}")
         self.output_widths = [self.steps[one].width for one in self.outputs]
-        self.instruction_set = chosen_set(_LIBRARY, instruction_set, "row steps")
+        self.instruction_set = chosen_set(instruction_set, "row steps")
         self.constants: list[Tensor] = []
-        if self.instruction_set is not None:
-            self._prepare(int(_LIBRARY.sharded_infer_row_panel_columns(self.instruction_set)))
+        self._prepare(int(_LIBRARY.sharded_infer_row_panel_columns(self.instruction_set)))
 
     def _prepare(self, panel: int) -> None:
         """Lays out the weights, the constants and the numbers between the steps."""
@@ -203,7 +197,7 @@ class RowSteps:
             InputError: an input has another width.
         """
         shape = inputs[0].shape[:-1]
-        is_native = self.instruction_set is not None
+        is_native = True
         addresses: list[int] = []
         held = []
         for one, width in zip(inputs, self.widths, strict=True):

@@ -3,17 +3,17 @@
 import torch
 from torch import Tensor
 
+from kernels.machine import instruction_sets
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
 from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError
-from quant.encoding.native_encoder import MAX_DIM, encode_native, encoder_instruction_sets
+from quant.encoding.native_encoder import MAX_DIM, encode_native
 from quant.encoding.rowwise import encode
 
 
 def encoder_name() -> str:
-    """The encoder of integer rows: `native` with its instruction set, or `torch`."""
-    available = encoder_instruction_sets()
-    return f"native {max(available).name.lower()}" if available else "torch"
+    """The encoder of integer rows: `native` with its instruction set."""
+    return f"native {max(instruction_sets()).name.lower()}"
 
 
 def encode_rows(
@@ -21,8 +21,8 @@ def encode_rows(
 ) -> EncodedRows:
     """Encodes numbers as stored rows, with their errors.
 
-    The compiled encoder, if there is one, encodes integer rows; torch encodes the rest. The bytes
-    are the same.
+    Compiled code encodes integer rows of up to 8,192 numbers, torch the rest; the bytes are the
+    same.
 
     Args:
         rows: fp32 `[n, dim]`.
@@ -33,7 +33,7 @@ def encode_rows(
         UnrepresentableRowError: a row holds NaN or infinity, or exceeds the format's range.
         InputError: `rows` is not fp32 `[n, dim]`.
     """
-    if row_format.is_integer and encoder_instruction_sets() and rows.shape[1] <= MAX_DIM:
+    if row_format.is_integer and rows.shape[1] <= MAX_DIM:
         return encode_native(row_format, rows, clip=clip, out=out)
     stored = encode(row_format, rows, clip=clip)
     squares = rows.square().sum(1)

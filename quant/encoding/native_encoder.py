@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.machine import InstructionSet, instruction_sets
+from kernels.machine import InstructionSet, chosen_set
 from kernels.native_library import load_library
 from kernels.row_format import RowFormat
 from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError
@@ -52,11 +52,6 @@ def _load() -> ctypes.CDLL:
 _LIBRARY = _load()
 
 
-def encoder_instruction_sets() -> tuple[InstructionSet, ...]:
-    """Instruction sets that can encode here, the fastest last; empty if nothing was compiled."""
-    return instruction_sets(_LIBRARY)
-
-
 def encode_native(
     row_format: RowFormat,
     rows: Tensor,
@@ -79,13 +74,7 @@ def encode_native(
         UnrepresentableRowError: a row holds NaN or infinity, or exceeds fp16's range.
         InputError: the rows, the format or the instruction set is not supported.
     """
-    available = encoder_instruction_sets()
-    chosen = instruction_set if instruction_set is not None else max(available, default=None)
-    if chosen is None or chosen not in available:
-        raise InputError(
-            f"the compiled encoder has no {chosen.name.lower() if chosen else 'instruction set'} "
-            f"here, only {', '.join(s.name.lower() for s in available) or 'nothing'}"
-        )
+    chosen = chosen_set(instruction_set, "the encoder")
     if rows.dtype != torch.float32 or rows.dim() != 2 or not 1 <= rows.shape[1] <= MAX_DIM:
         raise InputError(f"rows: expected float32 [n, dim], got {rows.dtype} {list(rows.shape)}")
     if not row_format.is_integer:

@@ -59,7 +59,7 @@ def read_usual(model: str, version: str, body: bytes, json_bytes: int | None) ->
     Returns:
         The body, or None if `read_document` must read it.
     """
-    if LIBRARIES is None or json_bytes is None or json_bytes > min(len(body), MOST_JSON_BYTES):
+    if json_bytes is None or json_bytes > min(len(body), MOST_JSON_BYTES):
         return None
     found = JsonHeader()
     if not LIBRARIES[1].sharded_infer_read_json_header(body, json_bytes, found):

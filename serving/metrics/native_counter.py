@@ -1,13 +1,8 @@
-"""The compiled counter of requests, loaded where the package was built with a compiler.
-
-Its source is `serving/native/counting.cpp`.
-"""
+"""The compiled counter of requests (`serving/native/counting.cpp`)."""
 
 import ctypes
-import sys
 
 from kernels.native_library import keeping_gil, load_library
-from sharded_infer.errors import InputError
 
 
 class Boundaries(ctypes.Structure):
@@ -32,10 +27,8 @@ class AnsweredCells(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.PyDLL | None:
+def _load() -> ctypes.PyDLL:
     library = load_library("serving")
-    if sys.byteorder != "little":
-        return None
     counter = keeping_gil(library)
     integer, address = ctypes.c_int64, ctypes.c_void_p
     answered = counter.sharded_infer_count_answered
@@ -49,17 +42,3 @@ def _load() -> ctypes.PyDLL | None:
 
 # Calls keep the GIL, as they are short.
 COUNTER = _load()
-
-
-def chosen_counter(native: bool | None) -> ctypes.PyDLL | None:
-    """The compiled counter; None: Python counts.
-
-    Args:
-        native: by compiled code, or not; None takes compiled code if there is any.
-
-    Raises:
-        InputError: compiled code is requested, but missing.
-    """
-    if native and COUNTER is None:
-        raise InputError("compiled counting is asked for, but was not built")
-    return None if native is False else COUNTER

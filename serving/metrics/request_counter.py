@@ -7,7 +7,6 @@ for each request:
 
 import ctypes
 from array import array
-from bisect import bisect_left
 from collections.abc import Sequence
 
 from serving.metrics.cells import MetricCells
@@ -21,8 +20,7 @@ from serving.metrics.families.request_families import (
     REQUESTS,
     SAMPLES,
 )
-from serving.metrics.native_counter import AnsweredCells, Boundaries, chosen_counter
-from sharded_infer.errors import InternalError
+from serving.metrics.native_counter import COUNTER, AnsweredCells, Boundaries
 
 # Of one request: samples, the seconds of decode, queue, lookup, tower, encode and the whole, and
 # ids outside their tables. A plain tuple: making anything better costs as much as counting it.
@@ -48,17 +46,12 @@ class AnsweredCounter:
         worker_requests: int,
         last_request: int,
         detail: Detail,
-        native: bool | None = None,
     ) -> None:
         """Looks up the cells.
 
         Args:
             worker_requests: cell of the requests that a worker answered.
             last_request: cell of the last request's time.
-            native: by compiled code, or by Python; None takes compiled code if there is any.
-
-        Raises:
-            InputError: compiled code is requested, but missing.
         """
         self._cells = cells
         self._ok = block.cell(REQUESTS, "OK")
@@ -71,8 +64,6 @@ class AnsweredCounter:
             first + family.buckets for first, (family, _) in zip(self._buckets, _TIMED, strict=True)
         )
         self._with_histograms = detail is not Detail.OFF
-        counter = chosen_counter(native)
-        self._count_natively = None if counter is None else counter.sharded_infer_count_answered
         self.set_boundaries(LATENCY_BOUNDARIES)
 
     def set_boundaries(self, whole: tuple[float, ...]) -> None:
@@ -99,9 +90,6 @@ class AnsweredCounter:
         Args:
             now: seconds since 1970.
         """
-        if self._count_natively is None:
-            self._count(requests, now)
-            return
         values = array("d", requests[0])
         for request in requests[1:]:
             values.extend(request)
@@ -112,27 +100,6 @@ class AnsweredCounter:
 
         Args:
             requests: address of an `Answered` of float64 for each.
-
-        Raises:
-            InternalError: compiled code is missing.
         """
-        if self._count_natively is None:
-            raise InternalError("requests are packed, but compiled counting was not built")
         own, where = self._cells.own_address, self._where_address
-        self._count_natively(own, where, requests, count, now)
-
-    def _count(self, requests: Sequence[Answered], now: float) -> None:
-        own = self._cells.own
-        for samples, *seconds, ids_outside in requests:
-            own[self._ok] += 1.0
-            own[self._samples] += samples
-            for cell, took in zip(self._sums, seconds, strict=True):
-                own[cell] += took
-            if not self._with_histograms:
-                continue
-            own[self._worker_requests] += 1.0
-            own[self._ids_out_of_range] += ids_outside
-            timed = zip(self._buckets, self._boundaries, seconds, strict=True)
-            for first, boundaries, took in timed:
-                own[first + bisect_left(boundaries, took)] += 1.0
-        own[self._last_request] = now
+        COUNTER.sharded_infer_count_answered(own, where, requests, count, now)

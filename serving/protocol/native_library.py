@@ -1,11 +1,7 @@
-"""Bindings of the compiled reader of requests, if it was built.
-
-Its source is in `serving/native/`. It is not used on machines that are not little-endian.
-"""
+"""Bindings of the compiled reader of requests (`serving/native/`)."""
 
 import ctypes
 import struct
-import sys
 
 from kernels.ids.id_index import IndexFields
 from kernels.native_library import keeping_gil, load_library
@@ -122,10 +118,8 @@ def _declare(library: ctypes.CDLL | ctypes.PyDLL) -> None:
     library.sharded_infer_count_unknown.argtypes = (address, address, integer)
 
 
-def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL] | None:
+def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
     library = load_library("serving")
-    if sys.byteorder != "little":
-        return None
     with_gil = keeping_gil(library)
     _declare(library)
     _declare(with_gil)

@@ -69,11 +69,9 @@ def read_header(message: bytes, form: MessageFormat = MessageFormat.INFER) -> Re
         message: its inputs are not read, and may be malformed.
 
     Returns:
-        None if compiled code is missing or declines, because the message is unusual or malformed.
+        None if compiled code declines, because the message is unusual or malformed.
         Then `header_of` or `predict_header_of` of the parsed message decides.
     """
-    if LIBRARIES is None:
-        return None
     header = Header()
     library = LIBRARIES[1]
     read = library.sharded_infer_read_header

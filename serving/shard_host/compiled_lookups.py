@@ -110,11 +110,9 @@ class CompiledLookups:
         Returns:
             What `drop` takes; None: compiled code cannot look up such tables.
         """
-        kernel = kernel_for_compiled_code()
-        if kernel is None or any(
-            piece.backend != _NATIVE or piece.tables.tiers for piece in lookups.pieces
-        ):
+        if any(piece.backend != _NATIVE or piece.tables.tiers for piece in lookups.pieces):
             return None
+        kernel = kernel_for_compiled_code()
         pieces = (_Piece * len(lookups.pieces))()
         id_maps = {one.table.name: one for one in lookups.id_maps if one is not None}
         maps = NativeIdMaps(lookups.spec, id_maps)

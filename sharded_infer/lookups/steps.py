@@ -103,10 +103,8 @@ def make_remote_step(
     )
 
 
-def _stored(entries: Sequence[Entry], columns: int) -> StoredPieces | None:
+def _stored(entries: Sequence[Entry], columns: int) -> StoredPieces:
     kernel = kernel_for_compiled_code()
-    if kernel is None:
-        return None
     return StoredPieces(
         np.array(
             [

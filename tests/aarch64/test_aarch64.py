@@ -16,11 +16,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.backends.native import NativeBackend, lookup_instruction_sets
+from kernels.backends.native import NativeBackend
 from kernels.bags import Bags
 from kernels.dense_step import ByteLevels, DenseStep
 from kernels.fused_tables import FusedTables
-from kernels.machine import InstructionSet
+from kernels.machine import InstructionSet, instruction_sets
 from kernels.row_format import RowFormat
 from quant.encoding.native_encoder import encode_native
 from release.toolchain import Processor, environment
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(
     reason=f"{COMPILER} or {EMULATOR} is not there: .ci/run installs both",
 )
 needs_avx2 = pytest.mark.skipif(
-    InstructionSet.AVX2 not in lookup_instruction_sets(),
+    InstructionSet.AVX2 not in instruction_sets(),
     reason="this machine has no AVX2, whose fused sums ARM's are compared with",
 )
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from kernels.backends.native import lookup_instruction_sets
-from kernels.machine import InstructionSet
+from kernels.machine import InstructionSet, instruction_sets
 from sharded_infer import Repository
 from sharded_infer.errors import ArtifactError
 from tests.compatibility.corpus import FOLDER, Arrays, Corpus, releases, score_all
@@ -25,7 +24,7 @@ UNFUSED_ROUNDING = 1e-6
 def check_scores(model: str, got: Arrays, expected: Arrays) -> None:
     """Scores have the bits that are stored; where sums have no fixed order, almost."""
     assert got.keys() == expected.keys()
-    has_fused = InstructionSet.AVX2 in lookup_instruction_sets()
+    has_fused = InstructionSet.AVX2 in instruction_sets()
     for name, scores in expected.items():
         assert got[name].dtype == scores.dtype and got[name].shape == scores.shape
         if model == ANY_ORDER or not has_fused:

@@ -4,18 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.dense_step import (
-    ByteLevels,
-    DenseStep,
-    dense_instruction_sets,
-    poison_of,
-    to_bytes,
-)
+from kernels.dense_step import ByteLevels, DenseStep, poison_of, to_bytes
 from kernels.errors import InputError
-from kernels.machine import InstructionSet
+from kernels.machine import InstructionSet, instruction_sets
 
 WIDTHS = (1, 15, 16, 17, 48, 130)
-every_set = pytest.mark.parametrize("instruction_set", dense_instruction_sets())
+every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
 
 
 def numbers(rows: int, width: int, seed: int) -> Tensor:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.backends.native import lookup_instruction_sets
 from kernels.bags import Bags
 from kernels.errors import LostMemoryError
 from kernels.fused_tables import FusedTables
@@ -21,10 +20,7 @@ from kernels.row_format import RowFormat
 PAGE = mmap.PAGESIZE
 ROWS, DIM = 600, 16  # of fp32: 64 bytes a row, nine pages and a half
 SIZE = ROWS * 4 * DIM
-needs_native = pytest.mark.skipif(
-    not lookup_instruction_sets(), reason="the package was built without a compiler"
-)
-BACKENDS = ("native", "gather", "fbgemm")
+BACKENDS = ("native", "fbgemm")
 
 
 def mapped(path: Path, content: bytes) -> MappedFile:
@@ -44,7 +40,6 @@ def bag(row: int) -> Bags:
     return Bags(torch.tensor([row]), torch.tensor([[1]]), None)
 
 
-@needs_native
 def test_a_file_that_loses_pages_of_zeros_is_refused_at_once(tmp_path: Path) -> None:
     file = mapped(tmp_path / "index", b"\1" * PAGE + bytes(2 * PAGE))
     file.check()
@@ -53,7 +48,6 @@ def test_a_file_that_loses_pages_of_zeros_is_refused_at_once(tmp_path: Path) -> 
         file.check()
 
 
-@needs_native
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
@@ -79,7 +73,6 @@ def test_no_row_of_a_file_that_was_cut_is_given_out(
     assert torch.equal(lookup_of(anew, backend)(bag(ROWS - 1))[0], rows[-1])
 
 
-@needs_native
 def test_zeros_at_the_end_of_a_file_hide_no_cut(tmp_path: Path) -> None:
     content = b"\1" * (2 * PAGE + 100) + b"\0" * 200
     for left in (len(content) - 100, len(content) - 200, len(content) - 201, 2 * PAGE, 5):
@@ -97,7 +90,6 @@ def test_zeros_at_the_end_of_a_file_hide_no_cut(tmp_path: Path) -> None:
             file.check_size()
 
 
-@needs_native
 def test_a_mapping_that_is_freed_gives_its_place_back(tmp_path: Path) -> None:
     # More than there are places.
     for _ in range(70_000):
@@ -135,7 +127,6 @@ print("lives on")
 """
 
 
-@needs_native
 @pytest.mark.parametrize(
     ("before", "what", "code", "said"),
     [

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.backends.backend import LookupBackend
-from kernels.backends.native import NativeBackend, lookup_instruction_sets
+from kernels.backends.native import NativeBackend
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
+from kernels.machine import instruction_sets
 from kernels.pooled_lookup import BACKENDS, PooledLookup
 from kernels.row_format import RowFormat
 from tests.support.lookup_cases import BATCHES, CASES, Case, fill, store
@@ -29,25 +30,10 @@ def is_for_fbgemm(tables: FusedTables) -> bool:
     return whole and tables.row_format not in {RowFormat.BF16, RowFormat.FP8}
 
 
-def backend_of(tables: FusedTables) -> str:
-    """Ours, where it was compiled."""
-    if lookup_instruction_sets():
-        return "native"
-    return "fbgemm" if is_for_fbgemm(tables) else "gather"
-
-
 def run(tables: FusedTables, bags: Bags) -> Tensor:
     lookup = PooledLookup(tables)
-    assert lookup.backend == backend_of(tables)
+    assert lookup.backend == "native"
     return lookup(bags)
-
-
-def test_every_backend_is_in_the_matrix() -> None:
-    assert [candidate.name for candidate in BACKENDS] == [
-        "native",
-        "fbgemm",
-        "gather",
-    ]
 
 
 @pytest.mark.usefixtures("poisoned_memory")
@@ -66,12 +52,9 @@ def test_a_backend_agrees_with_the_reference(
     # Sums of up to 500 numbers of size 1, each sum rounding by 2**-24 of its running value.
     expected = reference.pooled_lookup(tables, bags)
     torch.testing.assert_close(pooled, expected, rtol=1e-5, atol=1e-4)
-    # The others too, wherever this one is preferred.
-    gathered = PooledLookup(tables, backend="gather")(bags)
-    torch.testing.assert_close(gathered, expected, rtol=1e-5, atol=1e-4)
     ours = [
         NativeBackend(tables, instruction_set=instruction_set).pool(bags)
-        for instruction_set in lookup_instruction_sets()
+        for instruction_set in instruction_sets()
     ]
     for found in ours:
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
@@ -141,12 +124,11 @@ def test_a_lookup_leaves_its_inputs_as_they_were(row_format: RowFormat) -> None:
         assert torch.equal(tensor, was)
 
 
-@pytest.mark.parametrize("row_format", RowFormat)
-def test_a_forced_backend_is_used_and_named(row_format: RowFormat) -> None:
-    tables = store(CASES["sums"], row_format)
+def test_a_forced_backend_is_used_and_named() -> None:
+    tables = store(CASES["sums"], RowFormat.INT8)
     bags = fill(tables, BATCHES["ragged"])
-    forced = PooledLookup(tables, backend=backend_of(tables))
-    assert forced.backend == backend_of(tables)
+    forced = PooledLookup(tables, backend="fbgemm")
+    assert forced.backend == "fbgemm"
     assert torch.equal(forced(bags), PooledLookup(tables)(bags))
 
 
@@ -158,7 +140,7 @@ def test_a_forced_backend_is_used_and_named(row_format: RowFormat) -> None:
         (
             RowFormat.INT8,
             "cuda",
-            "no backend is called 'cuda', expected one of native, fbgemm, gather",
+            "no backend is called 'cuda', expected one of native, fbgemm",
         ),
     ],
 )
@@ -172,7 +154,7 @@ def test_a_forced_backend_that_cannot_is_refused_with_its_reason(
 @pytest.mark.parametrize(("row_format", "dim"), [(RowFormat.INT4, 3), (RowFormat.INT2, 6)])
 def test_dims_that_do_not_fill_bytes_are_not_for_fbgemm(row_format: RowFormat, dim: int) -> None:
     tables = store(Case([(4, dim)], [(0, False)]), row_format)
-    assert PooledLookup(tables).backend == backend_of(tables) != "fbgemm"
+    assert PooledLookup(tables).backend == "native"
     with pytest.raises(InputError, match=f"fbgemm needs {row_format} dims in multiples of"):
         PooledLookup(tables, backend="fbgemm")
 
@@ -180,7 +162,7 @@ def test_dims_that_do_not_fill_bytes_are_not_for_fbgemm(row_format: RowFormat, d
 def test_a_missing_fbgemm_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     tables = store(CASES["sums"], RowFormat.INT8)
-    assert PooledLookup(tables).backend in {"native", "gather"}
+    assert PooledLookup(tables).backend == "native"
     with pytest.raises(InputError, match="fbgemm: fbgemm_gpu is not installed"):
         PooledLookup(tables, backend="fbgemm")
 
@@ -236,7 +218,7 @@ def test_another_number_of_features_is_refused(row_format: RowFormat) -> None:
         PooledLookup(tables)(Bags(torch.zeros(3, dtype=torch.int64), torch.tensor([[1], [1], [1]])))
 
 
-@pytest.mark.parametrize("backend", ["native", "fbgemm", "gather"])
+@pytest.mark.parametrize("backend", ["native", "fbgemm"])
 def test_tables_on_a_device_are_refused(backend: str) -> None:
     # The meta device stands for any that is not the host.
     tables = store(CASES["sums"], RowFormat.INT8)

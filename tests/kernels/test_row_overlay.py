@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from kernels import reference
-from kernels.backends.native import NativeBackend, lookup_instruction_sets
+from kernels.backends.native import NativeBackend
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
+from kernels.machine import instruction_sets
 from kernels.pooled_lookup import PooledLookup
 from kernels.row_format import RowFormat
 from kernels.row_overlay import OverlayLayer, RowOverlay
@@ -61,12 +62,10 @@ def test_changed_rows_are_read_in_place_of_a_tables_own(
     tables = overlaid(whole, new=new)
     for batch, weighted in (("ragged", True), ("long", False), ("all bags empty", False)):
         bags = fill(whole, BATCHES[batch], weighted=weighted)
-        for instruction_set in lookup_instruction_sets():
+        for instruction_set in instruction_sets():
             expected = NativeBackend(whole, instruction_set=instruction_set).pool(bags)
             found = NativeBackend(tables, instruction_set=instruction_set).pool(bags)
             assert torch.equal(found, expected)
-        expected = PooledLookup(whole, backend="gather")(bags)
-        assert torch.equal(PooledLookup(tables, backend="gather")(bags), expected)
     bags = fill(whole, BATCHES["ragged"], weighted=True)
     expected = reference.pooled_lookup(whole, bags)
     assert torch.equal(reference.pooled_lookup(tables, bags), expected)
@@ -88,9 +87,7 @@ def test_a_part_of_a_table_has_its_part_of_the_overlay() -> None:
     bags = fill(part(whole, ()), [[300, 0, 200]])
     expected = PooledLookup(part(whole, ()))(bags)
     cut = part(tables, (overlay.part(first),))
-    for backend in ("native", "gather") if lookup_instruction_sets() else ("gather",):
-        known = PooledLookup(part(whole, ()), backend=backend)(bags)
-        assert torch.equal(PooledLookup(cut, backend=backend)(bags), known)
+    assert torch.equal(PooledLookup(cut)(bags), expected)
     torch.testing.assert_close(expected, reference.pooled_lookup(cut, bags))
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from kernels.backends.native import lookup_instruction_sets
-from kernels.machine import MAX_INSTRUCTION_SET, InstructionSet
+from kernels.machine import MAX_INSTRUCTION_SET, InstructionSet, instruction_sets
 
 
 class Limits(NamedTuple):
@@ -40,7 +39,7 @@ PROCESSOR_CLASSES: Final[Mapping[str, Limits]] = MappingProxyType(
 
 def can_run(processor_class: str) -> bool:
     """Whether this machine has its instruction set, and code for it; torch does not ask."""
-    return PROCESSOR_CLASSES[processor_class].ours in lookup_instruction_sets()
+    return PROCESSOR_CLASSES[processor_class].ours in instruction_sets()
 
 
 def limiting_variables(processor_class: str) -> dict[str, str]:

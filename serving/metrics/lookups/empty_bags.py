@@ -1,4 +1,4 @@
-"""Counts the samples with an empty bag of a feature, by compiled code if there is any.
+"""Counts the samples with an empty bag of a feature, by compiled code.
 
 for each group and feature, in its first table: samples whose bag has no ids
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from kernels.native_library import address_of
 from serving.metrics.cells import MetricCells
-from serving.metrics.native_counter import chosen_counter
+from serving.metrics.native_counter import COUNTER
 from serving.metrics.version_info import named_places
-from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.model_input import ModelInput
 
 # Which features a request shares varies by client: few patterns occur, and the bound keeps a
 # hostile one from filling memory with them.
@@ -24,20 +24,14 @@ _MAX_PATTERNS = 64
 class EmptyBags:
     """Counts one version's empty bags."""
 
-    def __init__(self, cells: MetricCells, first: int, *, native: bool | None = None) -> None:
+    def __init__(self, cells: MetricCells, first: int) -> None:
         """Starts without features.
 
         Args:
             first: cell of the first feature.
-            native: by compiled code, or by NumPy; None takes compiled code if there is any.
-
-        Raises:
-            InputError: compiled code is requested, but missing.
         """
         self._cells = cells
         self._first = first
-        counter = chosen_counter(native)
-        self._count_natively = None if counter is None else counter.sharded_infer_count_empty_bags
         self._places: tuple[int, ...] = ()
         self._where: dict[tuple[int, ...], NDArray[np.int64]] = {}
 
@@ -61,13 +55,10 @@ class EmptyBags:
             if group.batch_size != batch.batch_size:
                 repeats = batch.repeats
                 each = batch.batch_size if repeats is None else 1
-            if self._count_natively is None:
-                self._count(group, repeats, each)
-                continue
             lengths = group.lengths
             if not (lengths.flags.c_contiguous and lengths.flags.writeable):
                 lengths = lengths.copy()
-            self._count_natively(
+            COUNTER.sharded_infer_count_empty_bags(
                 self._cells.own_address,
                 address_of(self._cells_of(group.features)),
                 address_of(lengths),
@@ -75,14 +66,6 @@ class EmptyBags:
                 None if repeats is None else address_of(repeats),
                 each,
             )
-
-    def _count(self, group: JaggedBatch, repeats: NDArray[np.int64] | None, each: int) -> None:
-        empty = group.lengths == 0
-        counts = empty.sum(axis=1) if repeats is None else empty @ repeats
-        own = self._cells.own
-        for cell, count in zip(self._cells_of(group.features), counts, strict=True):
-            if cell >= 0:
-                own[cell] += count * each
 
     def _cells_of(self, features: tuple[int, ...]) -> NDArray[np.int64]:
         cells = self._where.get(features)

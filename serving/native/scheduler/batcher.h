@@ -1,5 +1,5 @@
 // Decides which requests run next and which run together, without threads, clocks or I/O;
-// `Batcher` of serving/scheduler/batcher.py is its reference.
+// tests/reference/batcher.py is its reference.
 //
 // Not thread-safe: the caller holds a lock. Every time is in seconds on one clock of the caller's.
 #pragma once

@@ -5,7 +5,6 @@ built, rows are never asked for, and NumPy reads the sums.
 """
 
 import ctypes
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -73,12 +72,9 @@ class _Refused(ctypes.Structure):
     )
 
 
-def _load() -> tuple[KernelForCompiledCode, ctypes.CDLL, ctypes.CDLL] | None:
-    """The kernel, and the library called without the GIL and with it; None where it cannot read."""
+def _load() -> tuple[KernelForCompiledCode, ctypes.CDLL, ctypes.CDLL]:
+    """The kernel, and the library called without the GIL and with it."""
     library = load_library("serving")
-    kernel = kernel_for_compiled_code()
-    if kernel is None or sys.byteorder != "little":
-        return None
     both = library, keeping_gil(library)
     for one in both:
         one.sharded_infer_answer_read.restype = ctypes.c_int32
@@ -86,7 +82,7 @@ def _load() -> tuple[KernelForCompiledCode, ctypes.CDLL, ctypes.CDLL] | None:
             *(_ADDRESS, _NUMBER, ctypes.POINTER(_AskedGroup), _NUMBER),
             *(_ADDRESS, ctypes.c_int32, ctypes.POINTER(_Refused)),
         )
-    return kernel, *both
+    return kernel_for_compiled_code(), *both
 
 
 _LIBRARIES = _load()
@@ -94,7 +90,7 @@ _LIBRARIES = _load()
 
 def reads_rows(groups: Sequence[PieceBags]) -> bool:
     """Whether the host may answer with stored rows."""
-    return _LIBRARIES is not None and all(group.stored is not None for group in groups)
+    return all(group.stored is not None for group in groups)
 
 
 def read_answer(message: memoryview, groups: Sequence[PieceBags]) -> list[GroupAnswer]:
@@ -111,7 +107,7 @@ def read_answer(message: memoryview, groups: Sequence[PieceBags]) -> list[GroupA
         InternalError: the bytes are not such a message, or not one for these groups.
     """
     try:
-        if _LIBRARIES is None or not reads_rows(groups):
+        if not reads_rows(groups):
             answers = _read_by_numpy(message, groups)
         else:
             answers = _read(*_LIBRARIES, message, groups)

@@ -1,10 +1,6 @@
-"""Messages of lookups that compiled code writes, if it was built.
-
-Its source is `serving/native/lookups/write_lookup.cpp`.
-"""
+"""Messages of lookups, written by compiled code (`serving/native/lookups/write_lookup.cpp`)."""
 
 import ctypes
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,11 +27,9 @@ class _Named(ctypes.Structure):
     )
 
 
-def _load() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
-    """The library called without the GIL, and with it; None where it cannot write."""
+def _load() -> tuple[ctypes.CDLL, ctypes.CDLL]:
+    """The library called without the GIL, and with it."""
     library = load_library("serving")
-    if sys.byteorder != "little":
-        return None
     both = library, keeping_gil(library)
     arguments = ctypes.POINTER(_Named), _ADDRESS, _NUMBER, _ADDRESS
     for one in both:
@@ -74,10 +68,8 @@ def arrays_of(bags: Bags) -> Arrays:
 
 def compiled_lookups(
     key: VersionKey, asked: Sequence[tuple[Sequence[PieceBags], int]], *, rows: bool
-) -> list[NDArray[np.uint8]] | None:
-    """A serialized LookupRequest for each host's groups and share; None where it was not built."""
-    if _LIBRARIES is None:
-        return None
+) -> list[NDArray[np.uint8]]:
+    """A serialized LookupRequest for each host's groups and share."""
     named = _Named(key.model.encode(), key.version, key.manifest)
     # `Asked` and `PieceBags` of serving/native/lookups/write_lookup.h.
     hosts = np.array([(share, len(groups), rows) for groups, share in asked], np.uint64)

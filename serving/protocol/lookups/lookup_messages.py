@@ -17,7 +17,7 @@ from sharded_infer.lookups.native_parts import all_bags
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.tensors import tensor_of
 from sharded_infer.v1 import shard_host_pb2
-from sharded_infer.v1.wire import bytes_field, message_field, number_field, text_field
+from sharded_infer.v1.wire import message_field, number_field, text_field
 
 SHARD_HOST_SERVICE = "sharded_infer.v1.ShardHost"
 LOOKUP_PATH = f"/{SHARD_HOST_SERVICE}/Lookup"
@@ -102,8 +102,6 @@ def write_lookup(
 ) -> Message:
     """A serialized LookupRequest; numbers are as narrow as they fit.
 
-    Compiled code writes it. `write_lookup_by_numpy` is its reference, and serves without it.
-
     Args:
         share: `digest_number` of the share that the host must hold; 0: any.
         rows: whether `read_answer` will read stored rows.
@@ -115,24 +113,7 @@ def write_lookups(
     key: VersionKey, asked: Sequence[tuple[Sequence[PieceBags], int]], *, rows: bool = False
 ) -> Sequence[Message]:
     """As `write_lookup` of each host's groups and share."""
-    written = compiled_lookups(key, asked, rows=rows)
-    if written is None:
-        return [write_lookup_by_numpy(key, groups, share, rows=rows) for groups, share in asked]
-    return written
-
-
-def write_lookup_by_numpy(
-    key: VersionKey, groups: Sequence[PieceBags], share: int = 0, *, rows: bool = False
-) -> bytes:
-    """As `write_lookup`."""
-    return b"".join(
-        (
-            _key_bytes(key),
-            *(message_field(4, _group_bytes(group)) for group in groups),
-            _fixed64_field(5, share) if share else b"",
-            number_field(6, rows),
-        )
-    )
+    return compiled_lookups(key, asked, rows=rows)
 
 
 def read_lookup(message: bytes) -> tuple[VersionKey, int, list[PieceBags]]:
@@ -157,33 +138,6 @@ def _key_bytes(key: VersionKey) -> bytes:
 
 def _fixed64_field(field: int, number: int) -> bytes:
     return bytes((field << 3 | _FIXED64,)) + number.to_bytes(8, "little")
-
-
-def _group_bytes(group: PieceBags) -> bytes:
-    bags = group.bags
-    lengths, length_bytes = _narrow(bags.lengths.numpy(), _LENGTH_WIDTHS)
-    ids, id_bytes = _narrow(bags.values.numpy(), _WIDTHS)
-    weights = b"" if bags.weights is None else bags.weights.numpy().astype("<f4").tobytes()
-    return b"".join(
-        (
-            bytes_field(1, group.pieces.astype("<u4").tobytes()),
-            bytes_field(2, lengths),
-            number_field(3, length_bytes),
-            bytes_field(4, ids),
-            number_field(5, id_bytes),
-            bytes_field(6, weights),
-            number_field(7, group.sum_bytes if group.sum_bytes != FP32_BYTES else 0),
-            number_field(8, group.raw),
-        )
-    )
-
-
-def _narrow(numbers: NDArray[np.int64], widths: Sequence[int]) -> tuple[bytes, int]:
-    """The numbers' bytes, and how many each has."""
-    # Raw ids may be negative: all bits count.
-    most = int(numbers.astype(np.uint64).max()) if numbers.size else 0
-    width = next(width for width in widths if most < 1 << 8 * width)
-    return numbers.astype(f"<u{width}").tobytes(), width
 
 
 def _group_of(where: str, group: Any) -> PieceBags:

@@ -5,7 +5,6 @@ from typing import Literal
 
 from serving.protocol.input_limits import InputLimits
 from serving.protocol.message_format import MessageFormat
-from serving.protocol.native_library import LIBRARIES
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
 from serving.protocol.readers.unknown_ids import Cells, UnknownIds
@@ -41,15 +40,12 @@ class InputReader:
         """Prepares the reader of a model.
 
         Args:
-            backend: `portable` avoids compiled code; None uses it if it was built.
+            backend: `portable` avoids compiled code.
             limits: None: there are none, and NaN and infinity are read.
             id_maps: by table; ids of others that need one are left raw.
             unknown_ids: the attribute, contiguous; None: zeros.
-
-        Raises:
-            InputError: compiled code is requested, but was not built.
         """
-        self.backend: Backend = backend or ("portable" if LIBRARIES is None else "native")
+        self.backend: Backend = backend or "native"
         native = self.backend == "native"
         max_ids = None if limits is None else limits.max_ids
         self._unknown = unknown = UnknownIds(spec, unknown_ids)

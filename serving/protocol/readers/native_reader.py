@@ -25,7 +25,6 @@ from serving.protocol.readers.native_id_maps import NativeIdMaps
 from serving.protocol.readers.native_sequences import NativeSequences
 from serving.protocol.readers.unknown_ids import UnknownIds
 from serving.protocol.wire_tensors import WireTensor
-from sharded_infer.errors import InputError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
@@ -79,12 +78,7 @@ class NativeReader:
             max_ids: counted for each table that looks them up; None: no limit.
             id_maps: by table; ids of others that need one are left raw.
             unknown_ids: where unknown ids are counted; None: nowhere that is seen.
-
-        Raises:
-            InputError: the reader was not compiled.
         """
-        if LIBRARIES is None:
-            raise InputError("the package was built without a compiler")
         self._libraries = LIBRARIES
         features, sparse = spec.input_features, SparseInputs(spec)
         required_inputs = spec.required_inputs

@@ -1,6 +1,5 @@
 """Counts of the raw ids that id maps do not know, by table."""
 
-import threading
 from collections.abc import Iterable
 
 import numpy as np
@@ -37,17 +36,12 @@ class UnknownIds:
                 f"unknown ids: expected float64 [{len(self._places)}], got {self.cells.dtype} "
                 f"{list(self.cells.shape)}"
             )
-        self._lock = threading.Lock()
 
     def add(self, unknown: Iterable[tuple[str, int]]) -> None:
         """Counts the unknown ids of one request: tables and how many."""
         counts = np.zeros(len(self.cells), np.int64)
         for table, count in unknown:
             counts[self._places[table]] = count
-        if LIBRARIES is None:
-            with self._lock:
-                self.cells += counts
-            return
         # Compiled code may add to them meanwhile, without the GIL.
         LIBRARIES[1].sharded_infer_count_unknown(
             address_of(self.cells), address_of(counts), len(counts)

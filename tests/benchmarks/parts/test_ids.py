@@ -3,14 +3,7 @@
 import json
 from pathlib import Path
 
-import pytest
-
-from kernels.backends.native import lookup_instruction_sets
 from tests.benchmarks.forked import run_benchmark
-
-pytestmark = pytest.mark.skipif(
-    not lookup_instruction_sets(), reason="the package was built without a compiler"
-)
 
 
 def test_it_measures_known_and_unknown_ids_beside_the_peers(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import torch
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from benchmarks.peers.triton_server import DEFAULT_FOLDER, model_name, triton_serving
-from kernels.backends.native import lookup_instruction_sets
 from serving.bench.load.library import load_generator_refusal
 from serving.bench.parts.installed_torchrec import torchrec_is_installed
 from serving.bench.workloads.dlrm_v2 import DlrmV2
@@ -25,10 +24,7 @@ needs_torchrec = pytest.mark.skipif(
     not torchrec_is_installed(), reason="TorchRec is not installed: run make bench-setup"
 )
 needs_peers = pytest.mark.skipif(
-    not torchrec_is_installed()
-    or not TRITON.is_dir()
-    or load_generator_refusal() is not None
-    or not lookup_instruction_sets(),
+    not torchrec_is_installed() or not TRITON.is_dir() or load_generator_refusal() is not None,
     reason="the peers are not installed: run make bench-setup triton",
 )
 

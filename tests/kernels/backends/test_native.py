@@ -3,17 +3,13 @@
 import pytest
 import torch
 
-from kernels.backends.native import NativeBackend, gather_rows, lookup_instruction_sets
+from kernels.backends.native import NativeBackend, gather_rows
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.machine import InstructionSet
+from kernels.machine import InstructionSet, instruction_sets
 from kernels.row_format import RowFormat
 from quant.encoding.rowwise import encode
-
-pytestmark = pytest.mark.skipif(
-    not lookup_instruction_sets(), reason="the package was built without a compiler"
-)
 
 DIMS = (1, 5, 16, 33, 128, 200)
 SAMPLES = 7
@@ -40,7 +36,7 @@ def bags() -> Bags:
 
 
 @pytest.mark.parametrize("row_format", RowFormat)
-@pytest.mark.parametrize("instruction_set", lookup_instruction_sets())
+@pytest.mark.parametrize("instruction_set", instruction_sets())
 def test_it_writes_where_it_is_told_and_nowhere_else(
     row_format: RowFormat, instruction_set: InstructionSet
 ) -> None:
@@ -55,7 +51,7 @@ def test_it_writes_where_it_is_told_and_nowhere_else(
 
 
 @pytest.mark.parametrize("row_format", RowFormat)
-@pytest.mark.parametrize("instruction_set", lookup_instruction_sets())
+@pytest.mark.parametrize("instruction_set", instruction_sets())
 def test_bf16_output_is_the_fp32_output_rounded(
     row_format: RowFormat, instruction_set: InstructionSet
 ) -> None:
@@ -79,8 +75,8 @@ def test_an_instruction_set_that_is_not_there_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     baseline = (InstructionSet.BASELINE,)
-    monkeypatch.setattr("kernels.backends.native.lookup_instruction_sets", lambda: baseline)
-    with pytest.raises(InputError, match="this machine has no avx2, only baseline"):
+    monkeypatch.setattr("kernels.machine.instruction_sets", lambda: baseline)
+    with pytest.raises(InputError, match="native: no avx2 here, only baseline"):
         NativeBackend(tables_of(RowFormat.INT8), instruction_set=InstructionSet.AVX2)
 
 

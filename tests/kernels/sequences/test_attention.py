@@ -6,10 +6,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.errors import InputError
-from kernels.machine import InstructionSet
-from kernels.sequences.attention import Attention, Weights, attention_instruction_sets
+from kernels.machine import InstructionSet, instruction_sets
+from kernels.sequences.attention import Attention, Weights
 
-every_set = pytest.mark.parametrize("instruction_set", attention_instruction_sets())
+every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
 
 
 def numbers(*shape: int, seed: int) -> Tensor:
@@ -73,7 +73,7 @@ def test_a_query_has_the_same_bits_in_every_batch(
 
 
 def test_instruction_sets_with_fused_products_have_the_same_bits() -> None:
-    fused = [s for s in attention_instruction_sets() if s is not InstructionSet.BASELINE]
+    fused = [s for s in instruction_sets() if s is not InstructionSet.BASELINE]
     inputs = heads_of(2, 83, 2, 16, seed=2)
     for weights in Weights:
         found = [Attention(weights, instruction_set=one)(*inputs) for one in fused]

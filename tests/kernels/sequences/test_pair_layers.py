@@ -7,15 +7,10 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.machine import InstructionSet
-from kernels.sequences.pair_layers import (
-    Activation,
-    PairLayer,
-    PairLayers,
-    pair_layers_instruction_sets,
-)
+from kernels.machine import InstructionSet, instruction_sets
+from kernels.sequences.pair_layers import Activation, PairLayer, PairLayers
 
-every_set = pytest.mark.parametrize("instruction_set", pair_layers_instruction_sets())
+every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
 
 
 def numbers(*shape: int, seed: int) -> Tensor:
@@ -73,7 +68,7 @@ def test_a_pair_has_the_same_bits_in_every_batch(instruction_set: InstructionSet
 
 @pytest.mark.parametrize("activation", list(Activation))
 def test_instruction_sets_with_fused_products_have_the_same_bits(activation: Activation) -> None:
-    fused = [s for s in pair_layers_instruction_sets() if s is not InstructionSet.BASELINE]
+    fused = [s for s in instruction_sets() if s is not InstructionSet.BASELINE]
     inputs = numbers(83, 16, seed=1), numbers(5, 16, seed=2)
     found = [layers_of((16, 36, 1), activation, one)(*inputs) for one in fused]
     assert all(torch.equal(one, found[0]) for one in found)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.machine import InstructionSet
+from kernels.machine import InstructionSet, instruction_sets
 from kernels.sequences.attention import Attention, Weights
 from kernels.sequences.pair_biases import StepFunction, step_function
 from kernels.sequences.passes import (
@@ -22,12 +22,11 @@ from kernels.sequences.passes import (
     PairBiasing,
     Passes,
     RowStepping,
-    passes_instruction_sets,
 )
 from kernels.sequences.row_step import Columns, RowStep, StepKind
 from kernels.sequences.row_steps import RowSteps
 
-every_set = pytest.mark.parametrize("instruction_set", passes_instruction_sets())
+every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
 every_length = pytest.mark.parametrize("positions", [1, 6, 17, 100])
 WIDTH, HEADS, LONGEST = 24, 2, 100
 
@@ -209,7 +208,7 @@ def test_attention_reads_only_the_biases_that_a_causal_pass_writes(
 
 
 def test_tensors_that_do_not_fit_are_refused() -> None:
-    fastest = max(passes_instruction_sets())
+    fastest = max(instruction_sets())
     steps = RowStepping(summed(fastest), [Operand(0), Operand(1), Operand(2)])
     passes = Passes([Memory(POSITIONS, WIDTH)] * 2, [Memory(POSITIONS, WIDTH)], [], [steps])
     rows, out = numbers(5, WIDTH), torch.empty(5, WIDTH)
@@ -222,7 +221,7 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
 
 
 def test_steps_of_another_instruction_set_are_refused() -> None:
-    sets = passes_instruction_sets()
+    sets = instruction_sets()
     if len(sets) < 2:
         pytest.skip("this machine has one instruction set")
     steps = RowStepping(summed(sets[0]), [Operand(0), Operand(1), Operand(2)])

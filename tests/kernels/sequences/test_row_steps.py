@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.machine import InstructionSet
+from kernels.machine import InstructionSet, instruction_sets
 from kernels.sequences.row_step import Columns, RowStep, StepKind
-from kernels.sequences.row_steps import RowSteps, row_steps_instruction_sets
+from kernels.sequences.row_steps import RowSteps
 
-every_set = pytest.mark.parametrize("instruction_set", row_steps_instruction_sets())
+every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
 ACTIVATIONS = [StepKind.RELU, StepKind.SIGMOID, StepKind.SILU, StepKind.GELU]
 close = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -60,7 +60,7 @@ def test_a_row_has_the_same_bits_among_others(instruction_set: InstructionSet) -
 
 
 def test_instruction_sets_with_fused_products_have_the_same_bits() -> None:
-    fused = [s for s in row_steps_instruction_sets() if s is not InstructionSet.BASELINE]
+    fused = [s for s in instruction_sets() if s is not InstructionSet.BASELINE]
     widths, steps, outputs = block(24, 80)
     inputs = [numbers(50, one, seed=one) for one in widths]
     found = [RowSteps(widths, steps, outputs, instruction_set=one)(*inputs) for one in fused]

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.backends.native import NativeBackend, lookup_instruction_sets
+from kernels.backends.native import NativeBackend
 from kernels.errors import InputError, RowReadError
 from kernels.fused_tables import FusedTables
+from kernels.machine import instruction_sets
 from kernels.pooled_lookup import PooledLookup
 from kernels.row_format import RowFormat
 from kernels.tiers.native_tiers import queued_reads
@@ -110,7 +111,7 @@ def test_changed_rows_stand_in_front_of_tiers(tmp_path: Path, new: int) -> None:
     whole = store(SEVERAL_LINES, RowFormat.INT8)
     changed = tiered(overlaid(whole, new=new), tmp_path / "rows", hot=100, cached=7)
     bags = fill(whole, BATCHES["long"], weighted=True)
-    for instruction_set in lookup_instruction_sets():
+    for instruction_set in instruction_sets():
         rows = PooledLookup(changed).start(bags)
         rows.wait(monotonic() + 10)
         kernel = NativeBackend(changed, instruction_set=instruction_set)
@@ -216,8 +217,7 @@ def test_numbers_of_memory_are_those_of_rows_and_slots(file: Path) -> None:
     assert np.prod([tier.rows, tier.row_bytes]) == ROWS * ROW_BYTES
 
 
-@pytest.mark.parametrize("backend", ["fbgemm", "gather"])
-def test_other_backends_refuse_tiers(tmp_path: Path, backend: str) -> None:
+def test_fbgemm_refuses_tiers(tmp_path: Path) -> None:
     whole = store(SEVERAL_LINES, RowFormat.INT8)
     with pytest.raises(InputError, match="lie in tiers"):
-        PooledLookup(tiered(whole, tmp_path / "rows", hot=1, cached=1), backend=backend)
+        PooledLookup(tiered(whole, tmp_path / "rows", hot=1, cached=1), backend="fbgemm")

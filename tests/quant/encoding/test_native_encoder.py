@@ -10,21 +10,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.machine import InstructionSet
+from kernels.machine import InstructionSet, instruction_sets
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
 from quant.encoding.clipping import scale_and_bias
 from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError
 from quant.encoding.encoder import encoder_name
-from quant.encoding.native_encoder import encode_native, encoder_instruction_sets
+from quant.encoding.native_encoder import encode_native
 from quant.encoding.rowwise import encode
 
 INTEGERS = [f for f in RowFormat if f.is_integer]
 DIMS = [1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 64, 100, 128, 1000, 1024]
-
-needs_compiler = pytest.mark.skipif(
-    not encoder_instruction_sets(), reason="the package was built without a compiler"
-)
 
 
 def hard_rows(dim: int) -> Tensor:
@@ -48,8 +44,7 @@ def hard_rows(dim: int) -> Tensor:
     )
 
 
-@needs_compiler
-@pytest.mark.parametrize("instruction_set", encoder_instruction_sets())
+@pytest.mark.parametrize("instruction_set", instruction_sets())
 @pytest.mark.parametrize("row_format", INTEGERS)
 @pytest.mark.parametrize("dim", DIMS)
 def test_bytes_without_clipping_are_those_of_the_reference(
@@ -61,21 +56,17 @@ def test_bytes_without_clipping_are_those_of_the_reference(
     assert encoded.minmax_squared_errors is None
 
 
-@needs_compiler
 @pytest.mark.parametrize("row_format", INTEGERS)
 @pytest.mark.parametrize("dim", DIMS)
 def test_every_instruction_set_gives_the_same_bytes_and_errors(
     row_format: RowFormat, dim: int
 ) -> None:
     rows = hard_rows(dim)
-    results = [
-        encode_native(row_format, rows, instruction_set=s) for s in encoder_instruction_sets()
-    ]
+    results = [encode_native(row_format, rows, instruction_set=s) for s in instruction_sets()]
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(parts(results[0]), parts(other), strict=True))
 
 
-@needs_compiler
 @pytest.mark.parametrize("row_format", INTEGERS)
 @pytest.mark.parametrize("dim", DIMS)
 def test_errors_are_those_of_the_rows_as_they_are_read_back(
@@ -90,7 +81,6 @@ def test_errors_are_those_of_the_rows_as_they_are_read_back(
     torch.testing.assert_close(encoded.squares, rows.double().square().sum(1), **near)
 
 
-@needs_compiler
 @pytest.mark.parametrize("row_format", [RowFormat.INT4, RowFormat.INT2])
 @pytest.mark.parametrize("dim", DIMS)
 def test_clipped_rows_are_the_references_and_never_worse_than_minimum_to_maximum(
@@ -110,11 +100,10 @@ def test_clipped_rows_are_the_references_and_never_worse_than_minimum_to_maximum
     torch.testing.assert_close(minmax, plain.square().sum(1), rtol=1e-4, atol=1e-30)
 
 
-@needs_compiler
 @given(
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40),
     st.sampled_from(INTEGERS),
-    st.sampled_from(encoder_instruction_sets() or (InstructionSet.BASELINE,)),
+    st.sampled_from(instruction_sets()),
 )
 def test_any_row_is_encoded_or_refused_as_the_reference_does(
     numbers: list[float], row_format: RowFormat, instruction_set: InstructionSet
@@ -135,7 +124,6 @@ def test_any_row_is_encoded_or_refused_as_the_reference_does(
     assert ours == reason_or_bytes(lambda: encode(row_format, rows, clip=False))
 
 
-@needs_compiler
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False), st.sampled_from([4, 2]))
 def test_halves_are_rounded_as_torch_rounds_them(number: float, bits: int) -> None:
     rows = torch.tensor([[number]])
@@ -143,13 +131,12 @@ def test_halves_are_rounded_as_torch_rounds_them(number: float, bits: int) -> No
     if not bool(torch.isfinite(bias)):
         return
     row_format = RowFormat.INT4 if bits == 4 else RowFormat.INT2
-    for instruction_set in encoder_instruction_sets():
+    for instruction_set in instruction_sets():
         encoded = encode_native(row_format, rows, clip=False, instruction_set=instruction_set)
         assert torch.equal(encoded.stored[0, 2:4].clone().view(torch.float16), bias[0])
 
 
-@needs_compiler
-@pytest.mark.parametrize("instruction_set", encoder_instruction_sets())
+@pytest.mark.parametrize("instruction_set", instruction_sets())
 @pytest.mark.parametrize("row_format", INTEGERS)
 @pytest.mark.parametrize("dim", [1, 16, 21])
 @pytest.mark.parametrize("strange", [torch.nan, torch.inf, -torch.inf])
@@ -163,14 +150,12 @@ def test_the_first_row_that_is_no_number_is_named(
     assert refused.value.row == 5
 
 
-@needs_compiler
 @pytest.mark.parametrize("row_format", INTEGERS)
 def test_no_rows_are_no_rows(row_format: RowFormat) -> None:
     encoded = encode_native(row_format, torch.empty(0, 7))
     assert encoded.stored.shape == (0, row_format.row_bytes(7))
 
 
-@needs_compiler
 def test_what_it_cannot_encode_is_refused() -> None:
     rows = torch.zeros(2, 4)
     with pytest.raises(InputError, match="expected int8, int4 or int2, got fp16"):

@@ -14,7 +14,6 @@ from serving.http_api.infer_request import read_document
 from serving.http_api.json_codec import read_request
 from serving.http_api.usual_body import UsualBody, read_usual
 from serving.protocol.infer_writer import InferWriter
-from serving.protocol.native_library import LIBRARIES
 from serving.protocol.predict_writer import PredictWriter
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.portable_reader import PortableReader
@@ -31,7 +30,6 @@ from tests.support.requests_by_chance import (
     inputs_by_chance,
 )
 
-compiled = pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
 IO = VersionIO(
     InputReader(SPEC, max_batch=MAX_BATCH),
     InferWriter("m", 1, ()),
@@ -87,7 +85,6 @@ def check_agrees(text: bytes, tensors: bytes) -> UsualBody | None:
     found = read_usual("m", "3", text + tensors, len(text))
     if found is None:
         return None
-    assert LIBRARIES is not None
     batch = IO.reader.read_body(text + tensors, len(text))
     if batch is not None:
         check_same(batch, portable(text, tensors))
@@ -103,7 +100,6 @@ def check_agrees(text: bytes, tensors: bytes) -> UsualBody | None:
     return found
 
 
-@compiled
 @settings(deadline=None, max_examples=200)
 @given(inputs_by_chance(), st.integers(0, 2**32), st.sampled_from([None, 1, "\t"]))
 def test_bodies_are_read_as_they_are_tensor_by_tensor(
@@ -118,7 +114,6 @@ def test_bodies_are_read_as_they_are_tensor_by_tensor(
     check_same(found.decode(IO, RequestTensors(None)), batch)
 
 
-@compiled
 @settings(deadline=None, max_examples=100)
 @given(inputs_by_chance(), st.integers(0, 2**32))
 def test_changed_bytes_are_never_read_differently(inputs: Arrays, seed: int) -> None:
@@ -134,7 +129,6 @@ def test_changed_bytes_are_never_read_differently(inputs: Arrays, seed: int) -> 
         check_agrees(np.delete(changed, slice(start, start + gap)).tobytes(), binary(inputs))
 
 
-@compiled
 def test_a_body_cut_anywhere_is_not_read() -> None:
     text = json.dumps(document(INPUTS)).encode()
     for size in range(len(text)):
@@ -181,7 +175,6 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-@compiled
 @pytest.mark.parametrize("edit", EDITS)
 def test_what_is_unusual_is_left_to_the_reader_of_tensors(edit: str) -> None:
     body = document(INPUTS)

@@ -1,4 +1,4 @@
-"""Counting answered requests: compiled code and Python write the same cells."""
+"""Counting answered requests: compiled code writes the cells that their sums say."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,16 @@ import pytest
 from serving.metrics.cells import MetricCells
 from serving.metrics.families.all_families import VERSION_FAMILIES
 from serving.metrics.families.family import Detail, FamilyBlock
-from serving.metrics.families.request_families import LATENCY_BOUNDARIES, REQUEST_SECONDS
-from serving.metrics.native_counter import COUNTER
+from serving.metrics.families.request_families import (
+    LATENCY_BOUNDARIES,
+    PHASE_SECONDS,
+    QUEUE_SECONDS,
+    REQUEST_SECONDS,
+    REQUESTS,
+    SAMPLES,
+)
 from serving.metrics.request_counter import Answered, AnsweredCounter
 from serving.metrics.version_info import latency_boundaries
-
-needs_native = pytest.mark.skipif(COUNTER is None, reason="serving's native code is not built")
 
 
 def requests_by_chance() -> list[Answered]:
@@ -31,7 +35,7 @@ def requests_by_chance() -> list[Answered]:
     ]
 
 
-def counted(native: bool, detail: Detail, objective: float) -> list[float]:
+def counted(detail: Detail, objective: float) -> list[float]:
     """All cells after requests came one by one and in batches."""
     cells = MetricCells(1)
     first = cells.allocate(sum(family.cells for family in VERSION_FAMILIES))
@@ -42,7 +46,6 @@ def counted(native: bool, detail: Detail, objective: float) -> list[float]:
         worker_requests=cells.allocate(1),
         last_request=cells.allocate(1),
         detail=detail,
-        native=native,
     )
     counter.set_boundaries(latency_boundaries(objective))
     cells.use(0)
@@ -54,16 +57,28 @@ def counted(native: bool, detail: Detail, objective: float) -> list[float]:
     return [*cells.rows()[0]]
 
 
-@needs_native
 @pytest.mark.parametrize("detail", list(Detail))
 @pytest.mark.parametrize("objective", [0.033, 0.06, 25.0])
-def test_compiled_code_and_python_count_alike_to_the_bit(detail: Detail, objective: float) -> None:
-    assert counted(True, detail, objective) == counted(False, detail, objective)
+def test_every_cell_is_the_sum_over_the_requests(detail: Detail, objective: float) -> None:
+    cells = counted(detail, objective)
+    requests = requests_by_chance()
+    block = FamilyBlock(VERSION_FAMILIES, (), 0)
+    phases = [(PHASE_SECONDS, phase) for phase in ("lookup", "tower", "encode")]
+    timed = [(PHASE_SECONDS, "decode"), (QUEUE_SECONDS, None), *phases, (REQUEST_SECONDS, None)]
+    for place, (family, label) in enumerate(timed, 1):
+        first = block.cell(family, label)
+        last = first + family.buckets
+        times = [request[place] for request in requests]
+        assert cells[last] == pytest.approx(sum(times))
+        edges = latency_boundaries(objective if family is REQUEST_SECONDS else 0.0)
+        buckets = np.bincount(np.searchsorted(edges, times), minlength=last - first).tolist()
+        assert cells[first:last] == (buckets if detail is not Detail.OFF else [0.0] * len(buckets))
+    assert cells[block.cell(REQUESTS, "OK")] == len(requests)
+    assert cells[block.cell(SAMPLES)] == sum(request[0] for request in requests)
 
 
-@pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_native)])
-def test_an_objective_is_a_boundary_that_splits_exactly(native: bool) -> None:
-    cells = counted(native, Detail.FULL, 0.033)
+def test_an_objective_is_a_boundary_that_splits_exactly() -> None:
+    cells = counted(Detail.FULL, 0.033)
     first = FamilyBlock(VERSION_FAMILIES, (), 0).cell(REQUEST_SECONDS)
     buckets = cells[first : first + REQUEST_SECONDS.buckets]
     boundaries = latency_boundaries(0.033)
@@ -72,9 +87,8 @@ def test_an_objective_is_a_boundary_that_splits_exactly(native: bool) -> None:
     assert sum(buckets) == len(requests_by_chance())
 
 
-@pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_native)])
-def test_with_metrics_off_only_what_statistics_report_is_counted(native: bool) -> None:
-    off, full = counted(native, Detail.OFF, 0.0), counted(native, Detail.FULL, 0.0)
+def test_with_metrics_off_only_what_statistics_report_is_counted() -> None:
+    off, full = counted(Detail.OFF, 0.0), counted(Detail.FULL, 0.0)
     block = FamilyBlock(VERSION_FAMILIES, (), 0)
     first = block.cell(REQUEST_SECONDS)
     total = first + REQUEST_SECONDS.buckets

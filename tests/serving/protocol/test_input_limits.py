@@ -2,14 +2,13 @@ import numpy as np
 import pytest
 
 from serving.protocol.input_limits import InputLimits
-from serving.protocol.native_library import LIBRARIES
 from serving.protocol.readers.input_reader import Backend, InputReader
 from serving.protocol.readers.native_reader import NativeReader
 from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, ServingSpec, TableSpec, TowerSpec
 from tests.support.servers import infer_request
 
-BACKENDS: tuple[Backend, ...] = ("portable",) if LIBRARIES is None else ("portable", "native")
+BACKENDS: tuple[Backend, ...] = ("portable", "native")
 
 
 def spec(serving: ServingSpec) -> ModelSpec:
@@ -81,7 +80,6 @@ def test_an_id_of_a_feature_of_two_tables_counts_in_both() -> None:
                 reader.read_message(message)
 
 
-@pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
 def test_compiled_code_copies_no_ids_beyond_the_limit() -> None:
     tables = tuple(TableSpec(f"t{n}", 9, 1, features=("user",)) for n in range(3))
     reader = NativeReader(ModelSpec("m", tables), max_batch=8, max_ids=17)

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.protocol.message_format import MessageFormat
-from serving.protocol.native_library import LIBRARIES
 from serving.protocol.predict_message import PredictInputs
 from serving.protocol.predict_writer import PredictWriter
 from serving.protocol.readers.input_reader import InputReader
@@ -31,9 +30,8 @@ from tests.support.requests_by_chance import (
     serialized,
 )
 
-compiled = pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
 PORTABLE = PortableReader(SPEC, max_batch=MAX_BATCH)
-NATIVE = None if LIBRARIES is None else NativeReader(SPEC, max_batch=MAX_BATCH)
+NATIVE = NativeReader(SPEC, max_batch=MAX_BATCH)
 INFER = PortableReader(SPEC, max_batch=MAX_BATCH)
 CONTEXT, BID = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(1, np.float32)
 DENSE = {"context": CONTEXT}
@@ -41,7 +39,6 @@ FEATURES = {feature.name for feature in SPEC.features}
 
 
 def native(message: bytes) -> Any:
-    assert NATIVE is not None
     return NATIVE.read_message(message, MessageFormat.PREDICT)
 
 
@@ -80,7 +77,6 @@ def has_nan(model_input: ModelInput) -> bool:
     return any(np.isnan(array).any() for array in (*model_input.dense, *weights))
 
 
-@compiled
 @settings(deadline=None, max_examples=400)
 @given(inputs_by_chance())
 def test_every_form_is_read_as_the_protocols_form_is(inputs: Arrays) -> None:
@@ -96,7 +92,6 @@ def test_every_form_is_read_as_the_protocols_form_is(inputs: Arrays) -> None:
     check_same(found, wanted)
 
 
-@compiled
 @settings(deadline=None, max_examples=500)
 @given(inputs_by_chance(), st.randoms(use_true_random=False))
 def test_mutated_messages_are_read_as_the_portable_path_reads_them(
@@ -120,7 +115,6 @@ def test_mutated_messages_are_read_as_the_portable_path_reads_them(
                 check_same(found, wanted)
 
 
-@compiled
 def test_a_clients_messages_are_read_by_compiled_code() -> None:
     for written in (
         good(),
@@ -184,8 +178,7 @@ def test_what_does_not_fit_is_refused_by_name(inputs: dict[str, Any], words: str
             ],
         },
     )
-    if LIBRARIES is not None:
-        assert native(written) is None
+    assert native(written) is None
     with pytest.raises(RequestError, match=words):
         InputReader(SPEC, max_batch=MAX_BATCH).read_message(written, form=MessageFormat.PREDICT)
 
@@ -239,7 +232,6 @@ def test_strings_that_do_not_fit_are_refused_by_name(sparse: dict[str, Any], wor
         ids_of(sparse)
 
 
-@compiled
 @pytest.mark.parametrize("more", [{}, {"ids": [1, 2]}])
 def test_strings_are_left_to_the_portable_path(more: dict[str, Any]) -> None:
     """Compiled code must not take their feature for one without ids."""
@@ -289,19 +281,17 @@ def test_headers_are_the_same_by_either_reader() -> None:
     )
     wanted = RequestHeader("small", "stable", "r-1", 3, 0, ("score", "click"))
     assert predict_header_of(predictor_pb2.PredictRequest.FromString(written)) == wanted
-    if LIBRARIES is not None:
-        assert read_header(written, MessageFormat.PREDICT) == wanted
-        assert read_header(message(model="münchen"), MessageFormat.PREDICT) is None
+    assert read_header(written, MessageFormat.PREDICT) == wanted
+    assert read_header(message(model="münchen"), MessageFormat.PREDICT) is None
 
 
 def test_only_protobuf_reads_whether_unknown_ids_are_asked_for() -> None:
     request = predictor_pb2.PredictRequest.FromString(good())
     request.report_unknown_ids = True
     assert predict_header_of(request).reports_unknown_ids
-    if LIBRARIES is not None:
-        assert native(good()) is not None
-        assert native(request.SerializeToString()) is None
-        assert read_header(request.SerializeToString(), MessageFormat.PREDICT) is None
+    assert native(good()) is not None
+    assert native(request.SerializeToString()) is None
+    assert read_header(request.SerializeToString(), MessageFormat.PREDICT) is None
 
 
 @pytest.mark.parametrize("key", ["user-7", "", 0, -1, 2**63 - 1, None])
@@ -313,13 +303,11 @@ def test_routing_keys_are_the_same_by_either_reader(key: str | int | None) -> No
         wanted = key.to_bytes(8, "little", signed=True)
     request = predictor_pb2.PredictRequest.FromString(written)
     assert predict_header_of(request).routing_key == wanted
-    if LIBRARIES is not None:
-        header = read_header(written, MessageFormat.PREDICT)
-        assert header is not None and header.routing_key == wanted
-        check_same(native(written), PORTABLE.read_message(written, form=MessageFormat.PREDICT))
+    header = read_header(written, MessageFormat.PREDICT)
+    assert header is not None and header.routing_key == wanted
+    check_same(native(written), PORTABLE.read_message(written, form=MessageFormat.PREDICT))
 
 
-@compiled
 @pytest.mark.parametrize("keys", [("a", 1), (1, "a"), ("a", "b"), (1, 2)])
 def test_of_two_routing_keys_the_last_counts_and_protobuf_reads_them(
     keys: tuple[str | int, str | int],

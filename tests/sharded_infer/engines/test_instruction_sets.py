@@ -16,14 +16,13 @@ from typing import Any, Final, NamedTuple
 import pytest
 import torch
 
-from kernels.backends.native import lookup_instruction_sets
-from kernels.dense_step import dense_instruction_sets
 from kernels.errors import InputError
 from kernels.machine import (
     MAX_INSTRUCTION_SET,
     Feature,
     InstructionSet,
     ProcessorClass,
+    instruction_sets,
     limited_machine,
     machine,
 )
@@ -90,7 +89,7 @@ BOUNDS = {
 SCRIPT = """
 import json, os, sys, traceback
 import torch
-from kernels.backends.native import lookup_instruction_sets
+from kernels.machine import instruction_sets
 from kernels.product import product_dtypes
 from sharded_infer.artifacts.golden import load_golden
 from sharded_infer.engines.golden_check import check_golden
@@ -122,7 +121,7 @@ def ran(path, option):
 def tell(paths):
     torch.set_num_threads(1)
     told = {
-        "sets": [one.name for one in lookup_instruction_sets()],
+        "sets": [one.name for one in instruction_sets()],
         "aten": torch.backends.cpu.get_cpu_capability(),
         "exact_int8": has_exact_int8(),
         "products": sorted(str(one).removeprefix("torch.") for one in product_dtypes()),
@@ -331,18 +330,14 @@ def test_a_process_has_the_code_of_its_class_and_none_beyond(
 
 
 def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not lookup_instruction_sets():
-        pytest.skip("nothing was compiled")
     monkeypatch.setenv(MAX_INSTRUCTION_SET, "avx3")
     with pytest.raises(InputError, match=f"expected {', '.join(PROCESSOR_CLASSES)}, got 'avx3'"):
-        lookup_instruction_sets()
+        instruction_sets()
 
 
-def test_both_kernels_obey_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not lookup_instruction_sets():
-        pytest.skip("nothing was compiled")
+def test_kernels_obey_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MAX_INSTRUCTION_SET, "baseline")
-    assert lookup_instruction_sets() == dense_instruction_sets() == (InstructionSet.BASELINE,)
+    assert instruction_sets() == (InstructionSet.BASELINE,)
 
 
 def assert_close(

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from kernels.backends.native import lookup_instruction_sets
 from kernels.errors import InputError
 from kernels.stored_rows import decode
 from quant.encoding.rowwise import encode
@@ -29,9 +28,7 @@ from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, ServingSpec, Ta
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.tower import Tower
 
-BACKENDS = {"int8": "fbgemm", "bf16": "gather"}  # where no compiler was
-if lookup_instruction_sets():
-    BACKENDS = {"int8": "native", "bf16": "native"}
+BACKENDS = {"int8": "native", "bf16": "native"}
 
 Arrays = dict[str, NDArray[np.generic]]
 TOPOLOGIES = ("cpu:1", "cpu:2", "cpu:3x0.55KB")

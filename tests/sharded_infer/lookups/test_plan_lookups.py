@@ -14,7 +14,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from kernels.backends.native import lookup_instruction_sets
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
 from quant.encoding.rowwise import encode
@@ -33,9 +32,7 @@ from sharded_infer.publishing.table_layout import MAX_FILE_BYTES, lay_out
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from tests.support.table_files import write_table_file
 
-BACKENDS = {"int8": "fbgemm", "bf16": "gather"}  # where no compiler was
-if lookup_instruction_sets():
-    BACKENDS = {"int8": "native", "bf16": "native"}
+BACKENDS = {"int8": "native", "bf16": "native"}
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 

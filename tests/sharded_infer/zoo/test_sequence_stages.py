@@ -8,12 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels.errors import InputError
-from kernels.sequences.passes import (
-    Attending,
-    PairBiasing,
-    RowStepping,
-    passes_instruction_sets,
-)
+from kernels.sequences.passes import Attending, PairBiasing, RowStepping
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
@@ -123,7 +118,7 @@ def test_histories_of_any_length_and_any_candidates_have_torchs_scores(stages: S
         calls = [one.passes.kinds for one in modules if isinstance(one, JoinedPasses)]
         found[0] += sum(of_one.count(Attending) for of_one in calls)
         assert tuple(found) == PASSES[stages.architecture]
-    if stages.architecture in JOINED and passes_instruction_sets():
+    if stages.architecture in JOINED:
         [call] = calls
         kinds_of_call = RowStepping, Attending, PairBiasing
         assert tuple(map(call.count, kinds_of_call)) == JOINED[stages.architecture]
@@ -143,7 +138,7 @@ def test_histories_of_any_length_and_any_candidates_have_torchs_scores(stages: S
 
 
 def test_one_call_for_both_stages_has_the_bits_of_two(stages: Stages) -> None:
-    can = stages.architecture in JOINED and bool(passes_instruction_sets())
+    can = stages.architecture in JOINED
     for length, candidates in ((1, 1), (5, 100), (MAX_LENGTH, 6), (MAX_LENGTH, 1000)):
         given = stages.request(length, candidates)
         found = stages.together(given)

@@ -26,7 +26,6 @@ from kernels.sequences.passes import (
     PairBiasing,
     Passes,
     RowStepping,
-    passes_instruction_sets,
 )
 from sharded_infer.towers.lowering.constants import (
     add_call,
@@ -104,10 +103,8 @@ def join_passes(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int
         inputs: inputs of two lengths, of two sequences never the same.
 
     Returns:
-        The number of calls; 0 where nothing was compiled.
+        The number of calls.
     """
-    if not passes_instruction_sets():
-        return 0
     groups = PassGroups(program, [kinds_of(program, one) for one in inputs])
     found = [passes for passes in groups.found if len(passes) >= _FEWEST]
     for passes in found:

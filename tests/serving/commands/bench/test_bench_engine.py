@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import serving.bench.parts.engine as engine_measurement
-from kernels.backends.native import lookup_instruction_sets
 from serving.bench.load.cores import one_core
 from serving.bench.parts.installed_torchrec import torchrec_is_installed
 from serving.bench.parts.lookup import private_memory
@@ -25,9 +24,6 @@ from sharded_infer.specs.precision import Precision
 from tests.support.servers import Command, run
 
 SMALL = DlrmV2(max_rows=50)
-needs_kernels = pytest.mark.skipif(
-    not lookup_instruction_sets(), reason="the package was built without a compiler"
-)
 needs_torchrec = pytest.mark.skipif(
     not torchrec_is_installed(), reason="TorchRec is not installed: make bench-setup"
 )
@@ -173,7 +169,6 @@ def test_a_benchmark_of_processors_has_no_tf32(sharded_infer: Command, bench: st
     assert "processors compute a tf32 tower in fp32: measure fp32" in done.err
 
 
-@needs_kernels
 @needs_torchrec
 def test_it_measures_the_engine_beside_torchrec_and_the_limit(tmp_path: Path) -> None:
     file = tmp_path / "engine.json"
@@ -187,7 +182,6 @@ def test_it_measures_the_engine_beside_torchrec_and_the_limit(tmp_path: Path) ->
     assert fields["torchrec_refusal"] is None
 
 
-@needs_kernels
 def test_without_torchrec_it_says_why_there_is_no_peer(
     sharded_infer: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

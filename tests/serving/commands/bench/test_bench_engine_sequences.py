@@ -5,12 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kernels.backends.native import lookup_instruction_sets
 from tests.support.servers import run
 
-pytestmark = pytest.mark.skipif(
-    not lookup_instruction_sets(), reason="the package was built without a compiler"
-)
 TINY = ("--max-rows", 50, "--history", 9, "--candidates", 3, "--rounds", 1, "--seconds", 0.01)
 
 

@@ -5,12 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.backends.native import lookup_instruction_sets
 from tests.support.servers import run
-
-pytestmark = pytest.mark.skipif(
-    not lookup_instruction_sets(), reason="the package was built without a compiler"
-)
 
 
 @pytest.mark.parametrize("row_format", ["int8", "bf16"])

@@ -1,14 +1,12 @@
-"""Empty bags counted by feature: compiled and by NumPy, in one process and in several."""
+"""Empty bags counted by feature, in one process and in several."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.metrics.cells import MetricCells
 from serving.metrics.families.model_families import NAMED_PLACES, OTHERS
 from serving.metrics.lookups.empty_bags import EmptyBags
-from serving.metrics.native_counter import COUNTER
 from serving.metrics.version_info import FactCells, VersionInfo
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.merge import merge_inputs
@@ -16,22 +14,16 @@ from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
 from tests.support.requests_by_chance import SPEC, Arrays, inputs_by_chance
 
-NATIVE = [
-    False,
-    pytest.param(
-        True, marks=pytest.mark.skipif(COUNTER is None, reason="built without a compiler")
-    ),
-]
 FEATURES = tuple(feature.name for feature in SPEC.features)
 
 
-def counted(batches: list[ModelInput], *, native: bool) -> dict[str, int]:
+def counted(batches: list[ModelInput]) -> dict[str, int]:
     """What one process counts, by name."""
     cells = MetricCells(1)
     first = cells.allocate(len(NAMED_PLACES))
     facts = FactCells(cells)
     facts.write(VersionInfo(0.06, (1,), ("score",), FEATURES))
-    counter = EmptyBags(cells, first, native=native)
+    counter = EmptyBags(cells, first)
     counter.set_features(FEATURES)
     for batch in batches:
         counter.count(batch)
@@ -51,15 +43,14 @@ def empty_by_hand(request: ModelInput) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("native", NATIVE)
 @given(sent=st.lists(inputs_by_chance(), min_size=1, max_size=4))
-def test_every_sample_without_ids_is_counted(native: bool, sent: list[Arrays]) -> None:
+def test_every_sample_without_ids_is_counted(sent: list[Arrays]) -> None:
     """Requests one by one and as one batch, with bags that samples share."""
     requests = [InputPolicy(SPEC).apply(make_input(SPEC, inputs)) for inputs in sent]
     by_hand = [empty_by_hand(request) for request in requests]
     wanted = {name: sum(one[name] for one in by_hand) for name in SPEC.sparse_inputs}
-    assert counted(requests, native=native) == wanted
-    assert counted([merge_inputs(requests)], native=native) == wanted
+    assert counted(requests) == wanted
+    assert counted([merge_inputs(requests)]) == wanted
 
 
 def test_features_without_a_place_of_their_own_are_counted_together() -> None:

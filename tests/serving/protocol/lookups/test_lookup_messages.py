@@ -13,7 +13,6 @@ from serving.protocol.lookups.lookup_messages import (
     read_lookup,
     write_describe,
     write_lookup,
-    write_lookup_by_numpy,
     write_lookups,
 )
 from serving.protocol.lookups.sum_messages import read_sums, write_sums
@@ -22,6 +21,7 @@ from sharded_infer.errors import InternalError, RequestError
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.tensors import tensor_of
 from sharded_infer.v1 import shard_host_pb2
+from tests.reference.lookup_request import write_lookup_by_numpy
 
 KEY = VersionKey("ranker", 7, 2**64 - 3)
 SHARE = 0xFEDCBA9876543210

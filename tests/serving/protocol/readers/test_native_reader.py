@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from serving.protocol.native_library import LIBRARIES
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
 from serving.protocol.wire_tensors import WireTensor
-from sharded_infer.errors import InputError, RequestError, RequestTooLargeError
+from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from tests.support.requests_by_chance import (
     DATATYPES,
@@ -28,18 +27,16 @@ from tests.support.requests_by_chance import (
     serialized,
 )
 
-compiled = pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
 PORTABLE = PortableReader(SPEC, max_batch=MAX_BATCH)
 DENSE: Arrays = {
     "context": np.arange(6, dtype=np.float32).reshape(2, 3),
     "bid": np.ones((1, 1), np.float32),
 }
 GOOD: Arrays = {**DENSE, "item": np.array([1, 2]), "hashed": np.array([[8], [-1]])}
-NATIVE = None if LIBRARIES is None else NativeReader(SPEC, max_batch=MAX_BATCH)
+NATIVE = NativeReader(SPEC, max_batch=MAX_BATCH)
 
 
 def native(message: bytes) -> Any:
-    assert NATIVE is not None
     return NATIVE.read_message(message)
 
 
@@ -51,7 +48,6 @@ def check_agrees(message: bytes) -> bool:
     return found is not None
 
 
-@compiled
 @settings(deadline=None, max_examples=250)
 @given(inputs_by_chance())
 def test_every_form_is_read_as_the_portable_path_reads_it(inputs: Arrays) -> None:
@@ -70,7 +66,6 @@ REQUIRING = replace(
 )
 
 
-@compiled
 @settings(deadline=None, max_examples=200)
 @given(inputs_by_chance())
 def test_a_required_feature_is_missed_by_both_readers(inputs: Arrays) -> None:
@@ -100,11 +95,9 @@ def wire_tensors(inputs: Arrays) -> list[WireTensor]:
     return tensors
 
 
-@compiled
 @settings(deadline=None, max_examples=200)
 @given(inputs_by_chance())
 def test_tensors_by_themselves_are_read_as_in_a_message(inputs: Arrays) -> None:
-    assert NATIVE is not None
     found = NATIVE.read_tensors(wire_tensors(inputs))
     assert found is not None
     check_same(found, PORTABLE.read_message(serialized(inputs)))
@@ -125,10 +118,8 @@ TENSOR_EDITS: dict[str, Callable[[list[WireTensor]], list[WireTensor]]] = {
 }
 
 
-@compiled
 @pytest.mark.parametrize("edit", TENSOR_EDITS)
 def test_tensors_that_are_unusual_are_left_to_the_portable_path(edit: str) -> None:
-    assert NATIVE is not None
     tensors = TENSOR_EDITS[edit](wire_tensors(GOOD))
     assert NATIVE.read_tensors(tensors) is None
     said: list[int | str] = []
@@ -143,7 +134,6 @@ def test_tensors_that_are_unusual_are_left_to_the_portable_path(edit: str) -> No
     assert said[0] == said[1]
 
 
-@compiled
 @settings(deadline=None, max_examples=15)
 @given(inputs_by_chance())
 def test_a_message_cut_anywhere_is_left_to_the_portable_path(inputs: Arrays) -> None:
@@ -152,7 +142,6 @@ def test_a_message_cut_anywhere_is_left_to_the_portable_path(inputs: Arrays) -> 
         check_agrees(message[:size])
 
 
-@compiled
 @settings(deadline=None, max_examples=100)
 @given(inputs_by_chance(), st.integers(0, 2**32))
 def test_changed_bytes_are_never_read_differently(inputs: Arrays, seed: int) -> None:
@@ -203,7 +192,6 @@ EDITS: dict[str, Callable[[Any], object]] = {
 }
 
 
-@compiled
 @pytest.mark.parametrize("edit", EDITS)
 def test_what_is_unusual_is_left_to_the_portable_path(edit: str) -> None:
     request = service_pb2.ModelInferRequest.FromString(serialized(GOOD))
@@ -223,7 +211,6 @@ def test_what_is_unusual_is_left_to_the_portable_path(edit: str) -> None:
     assert said[0] == said[1]
 
 
-@compiled
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
@@ -269,7 +256,6 @@ def test_what_is_wrong_is_said_by_the_portable_path(inputs: Arrays, words: str) 
         InputReader(SPEC, max_batch=MAX_BATCH).read_message(message)
 
 
-@compiled
 def test_a_batch_that_is_too_large_is_left_to_the_portable_path() -> None:
     message = serialized({**DENSE, "context": np.ones((MAX_BATCH + 1, 3), np.float32)})
     assert native(message) is None
@@ -277,14 +263,12 @@ def test_a_batch_that_is_too_large_is_left_to_the_portable_path() -> None:
         InputReader(SPEC, max_batch=MAX_BATCH).read_message(message)
 
 
-@compiled
 def test_requests_of_other_orders_and_forms_may_follow_each_other() -> None:
     forms = [GOOD, dict(reversed(GOOD.items())), DENSE, {**GOOD, "clicked": np.array([3])}]
     for _ in range(3):
         assert all(check_agrees(serialized(form)) for form in forms)
 
 
-@compiled
 def test_a_result_outlives_its_message_and_later_requests() -> None:
     message = serialized(GOOD)
     first = native(message)
@@ -296,9 +280,7 @@ def test_a_result_outlives_its_message_and_later_requests() -> None:
     assert np.array_equal(first.dense[0], kept[1])
 
 
-@compiled
 def test_threads_decode_side_by_side() -> None:
-    assert NATIVE is not None
     messages = [
         serialized({**DENSE, "item": np.array([i % 9, 1]), "hashed": np.array([i])})
         for i in range(40)
@@ -322,7 +304,6 @@ def test_threads_decode_side_by_side() -> None:
     assert not failures
 
 
-@compiled
 def test_a_model_of_many_features_finds_each_by_name() -> None:
     names = [f"f{'x' * (i % 23)}{i}" for i in range(300)]
     spec = ModelSpec("wide", tuple(TableSpec(name, i + 1, 1) for i, name in enumerate(names)))
@@ -340,19 +321,6 @@ def test_the_portable_path_may_be_asked_for() -> None:
     check_same(reader.read_message(message), PORTABLE.read_message(message))
     # Two ids that are outside, each in two tables.
     assert reader.read_message(message).ids_outside == 4
-
-
-def test_without_a_compiler_the_portable_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (
-        "serving.protocol.readers.native_reader",
-        "serving.protocol.readers.input_reader",
-    ):
-        monkeypatch.setattr(f"{module}.LIBRARIES", None)
-    reader = InputReader(SPEC, max_batch=MAX_BATCH)
-    assert reader.backend == "portable"
-    check_same(reader.read_message(serialized(GOOD)), PORTABLE.read_message(serialized(GOOD)))
-    with pytest.raises(InputError, match="without a compiler"):
-        InputReader(SPEC, max_batch=MAX_BATCH, backend="native")
 
 
 def test_bytes_that_are_no_message_are_refused_in_words() -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from kernels.errors import LostMemoryError
 from kernels.ids.id_index import IdIndex
 from kernels.ids.index_writer import id_index_parts
-from serving.protocol.native_library import LIBRARIES
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
@@ -25,8 +24,6 @@ from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec, SharedRows
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
 from tests.support.requests_by_chance import MAX_BATCH, Arrays, check_same, inputs_by_chance
 from tests.support.requests_by_chance import serialized as message_of
-
-compiled = pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
 
 
 def table(name: str, unknown: Any, *features: str, rows: int = 24) -> TableSpec:
@@ -113,7 +110,6 @@ def readers() -> Readers:
     return Readers(MAPS)
 
 
-@compiled
 @settings(deadline=None, max_examples=50)
 @given(inputs=inputs_by_chance(SPEC, RAW))
 def test_raw_ids_are_mapped_as_the_portable_path_maps_them(
@@ -122,7 +118,6 @@ def test_raw_ids_are_mapped_as_the_portable_path_maps_them(
     readers.check_agree(inputs)
 
 
-@compiled
 def test_bags_of_thousands_of_ids_are_mapped_alike() -> None:
     generator = np.random.default_rng(3)
     seen: Counter[str] = Counter()
@@ -141,7 +136,6 @@ def test_bags_of_thousands_of_ids_are_mapped_alike() -> None:
 DENSE: Arrays = {"age": np.zeros((2, 1), np.float32)}
 
 
-@compiled
 def test_an_unknown_id_that_is_refused_is_worded_by_the_portable_path() -> None:
     reader = InputReader(SPEC, max_batch=2, id_maps=MAPS)
     # Others of the request are unknown too: nothing of it is counted.
@@ -152,7 +146,7 @@ def test_an_unknown_id_that_is_refused_is_worded_by_the_portable_path() -> None:
     assert not reader.unknown_ids.any()
 
 
-@pytest.mark.parametrize("backend", ["portable", pytest.param("native", marks=compiled)])
+@pytest.mark.parametrize("backend", ["portable", "native"])
 def test_unknown_ids_are_counted_in_the_cells_that_are_given(backend: Any) -> None:
     cells = np.full(len(SPEC.mapped_tables), 0.5)
     reader = InputReader(SPEC, max_batch=2, id_maps=MAPS, unknown_ids=cells, backend=backend)
@@ -174,7 +168,6 @@ def test_cells_of_another_shape_are_a_bug() -> None:
         UnknownIds(SPEC, np.zeros(3))
 
 
-@compiled
 def test_threads_count_every_unknown_id() -> None:
     reader = InputReader(SPEC, max_batch=2, id_maps=MAPS)
     message = message_of({**DENSE, "one": np.array([-9, -8])})
@@ -192,7 +185,7 @@ def test_threads_count_every_unknown_id() -> None:
     assert reader.unknown_ids.sum() == 4 * 500 * 2
 
 
-@pytest.mark.parametrize("backend", ["portable", pytest.param("native", marks=compiled)])
+@pytest.mark.parametrize("backend", ["portable", "native"])
 def test_ids_of_a_table_without_its_map_stay_raw_whatever_they_are(backend: Any) -> None:
     reader = InputReader(SPEC, max_batch=2, id_maps=MAPS, backend=backend)
     ids = np.array([[-1, 2**63 - 1], [-(2**63), 5]])
@@ -209,7 +202,6 @@ def test_ids_of_a_table_without_its_map_stay_raw_whatever_they_are(backend: Any)
         assert reader.native.read_message(message_of({**DENSE, "left": ids})) is not None
 
 
-@compiled
 def test_an_id_map_that_shrinks_is_an_error_of_the_portable_path(tmp_path: Path) -> None:
     one = SPEC.mapped_tables[1]
     generator = np.random.default_rng(0)
@@ -229,7 +221,6 @@ def test_an_id_map_that_shrinks_is_an_error_of_the_portable_path(tmp_path: Path)
             reader.read_message(message)
 
 
-@compiled
 @settings(deadline=None, max_examples=30)
 @given(inputs=inputs_by_chance(SPEC, RAW), seed=st.integers(0, 2**32))
 def test_changed_bytes_are_never_read_differently(

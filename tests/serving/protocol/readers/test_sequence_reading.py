@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.protocol.message_format import MessageFormat
-from serving.protocol.native_library import LIBRARIES
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
@@ -28,15 +27,10 @@ from tests.support.sequences_by_chance import (
     sequences_by_chance,
 )
 
-compiled = pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
 MAPS = id_maps()
 COUNTS = UnknownIds(SPEC), UnknownIds(SPEC)
 PORTABLE = PortableReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS, unknown_ids=COUNTS[1])
-NATIVE = (
-    None
-    if LIBRARIES is None
-    else NativeReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS, unknown_ids=COUNTS[0])
-)
+NATIVE = NativeReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS, unknown_ids=COUNTS[0])
 PRICE = np.ones((1, 1), np.float32)
 GOOD: Arrays = {
     "price": PRICE,
@@ -50,7 +44,6 @@ GOOD: Arrays = {
 
 
 def native(message: bytes, form: MessageFormat = MessageFormat.INFER) -> Any:
-    assert NATIVE is not None
     return NATIVE.read_message(message, form)
 
 
@@ -64,7 +57,6 @@ def values_of(found: ModelInput, name: str) -> list[list[int]]:
     return [group.values[a:b].tolist() for a, b in zip(begins, ends, strict=True)]
 
 
-@compiled
 @settings(deadline=None, max_examples=100)
 @given(sequences_by_chance())
 def test_every_form_is_read_as_the_portable_path_reads_it(inputs: Arrays) -> None:
@@ -73,7 +65,6 @@ def test_every_form_is_read_as_the_portable_path_reads_it(inputs: Arrays) -> Non
     assert found is not None
     check_same(found, wanted)
     np.testing.assert_array_equal(COUNTS[0].cells, COUNTS[1].cells)
-    assert NATIVE is not None
     tensors = [
         WireTensor(name, DATATYPES[array.dtype.name], array.shape, array.tobytes())
         for name, array in inputs.items()
@@ -81,7 +72,6 @@ def test_every_form_is_read_as_the_portable_path_reads_it(inputs: Arrays) -> Non
     check_same(NATIVE.read_tensors(tensors), PORTABLE.read_tensors(tensors))
 
 
-@compiled
 @settings(deadline=None, max_examples=100)
 @given(sequences_by_chance())
 def test_predict_is_read_as_the_protocols_form_is(inputs: Arrays) -> None:
@@ -94,7 +84,6 @@ def test_predict_is_read_as_the_protocols_form_is(inputs: Arrays) -> None:
     COUNTS[0].cells[:] = COUNTS[1].cells[:] = 0
 
 
-@compiled
 @settings(deadline=None, max_examples=60)
 @given(sequences_by_chance(), st.randoms(use_true_random=False), st.booleans())
 def test_changed_messages_are_never_read_differently(
@@ -117,7 +106,6 @@ def test_changed_messages_are_never_read_differently(
                 check_same(found, wanted)
 
 
-@compiled
 def test_what_is_left_out_of_a_sequence_keeps_its_place() -> None:
     found = native(serialized(GOOD))
     assert values_of(found, "history") == [[1, 8], [2]]
@@ -128,7 +116,6 @@ def test_what_is_left_out_of_a_sequence_keeps_its_place() -> None:
     assert [len(bag) for bag in values_of(found, "pair")] == [4, 2]
 
 
-@compiled
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

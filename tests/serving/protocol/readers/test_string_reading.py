@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.protocol.native_library import LIBRARIES
 from serving.protocol.readers.native_reader import NativeReader
 from tests.support.requests_by_chance import check_same
 from tests.support.string_requests import (
@@ -25,7 +24,6 @@ from tests.support.string_requests import (
     tensors_of,
 )
 
-pytestmark = pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
 PORTABLE = portable_reader()
 FEATURES = ("word", "token", "left", "both", "crossed")
 

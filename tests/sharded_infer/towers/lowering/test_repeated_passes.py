@@ -17,7 +17,6 @@ from torch.fx import GraphModule
 
 from kernels.machine import MAX_INSTRUCTION_SET
 from kernels.product import product_dtypes
-from kernels.sequences.passes import passes_instruction_sets
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.towers.lowering.packing import pack_products, packable_dtypes
@@ -310,9 +309,8 @@ def test_a_tower_whose_passes_ran_twice_scores_as_one_whose_passes_ran_once(
 def test_every_pass_was_repeated_where_it_had_something_to_do(repeats: Repeats) -> None:
     names = {name for passes in PASSES.values() for name in passes}
     assert {one.name for one in repeats.found} == names
-    # What does nothing where nothing was compiled, or products in fp32 alone.
-    idle = set() if passes_instruction_sets() else {"join_passes"}
-    idle |= set() if repeats.compiled - {torch.float32} else {"join_crosses"}
+    # What does nothing where products are in fp32 alone.
+    idle = set() if repeats.compiled - {torch.float32} else {"join_crosses"}
     idle |= set() if repeats.compiled or packable_dtypes() else {"pack_products"}
     # It counts nothing.
     idle.add("compute_in_fp32")

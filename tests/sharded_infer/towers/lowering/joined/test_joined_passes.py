@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn import functional
 
-from kernels.sequences.passes import passes_instruction_sets
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
@@ -24,9 +23,6 @@ from sharded_infer.zoo.history import SequenceSizes
 from sharded_infer.zoo.hstu import RelativeBias
 from sharded_infer.zoo.registry import ARCHITECTURES, build_tower
 
-pytestmark = pytest.mark.skipif(
-    not passes_instruction_sets(), reason="the package was built without a compiler"
-)
 DIM, LONGEST = 16, 20
 SHARED = ("history", "history_lengths", "age")
 
