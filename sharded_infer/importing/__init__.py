@@ -1,1 +1,1 @@
-"""Imports models that others trained, and checks the import."""
+"""Import of externally trained models, and its checks."""

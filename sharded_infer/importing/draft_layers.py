@@ -1,4 +1,4 @@
-"""Which of a checkpoint's matrices belong to layers, by their keys and neighbours."""
+"""Detection of a checkpoint's layer matrices by their keys and neighbours."""
 
 import re
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from quant.sources.weight_source import WeightSource
 _LAYER = re.compile(
     r"(.*\.)?(weight_(ih|hh)_l\d+(_reverse)?|in_proj_weight|weight_[gv]|parametrizations\..*)"
 )
-# Words in the names of layers that have no bias to be known by.
+# Words in the names of layers that may lack a bias.
 _WORDS = re.compile(
     r"linear|fc|mlp|dense|proj|projection|head|hidden|layers?|tower|top|bottom|cross(es)?|out"
     r"|output|logits?|deep|gate|attn|attention|over|inter"
@@ -19,11 +19,7 @@ _WORDS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LayerWeight:
-    """A matrix that probably belongs to a layer.
-
-    Attributes:
-        sure: whether it cannot be a table.
-    """
+    """A matrix that probably belongs to a layer; if `sure`, it cannot be a table."""
 
     key: str
     shape: tuple[int, ...]
@@ -32,11 +28,7 @@ class LayerWeight:
 
 
 def layer_weight(source: WeightSource, key: str, keys: Collection[str]) -> LayerWeight | None:
-    """Why a matrix belongs to a layer; None if it could be a table.
-
-    Args:
-        keys: all keys of the checkpoint.
-    """
+    """The reason a matrix belongs to a layer, given all keys; None if it could be a table."""
     shape = source.shape(key)
     if _LAYER.fullmatch(key):
         return LayerWeight(key, shape, "a recurrent, attention or normed layer's", sure=True)

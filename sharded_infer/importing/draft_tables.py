@@ -1,4 +1,4 @@
-"""Which of a checkpoint's weights are embedding tables, and what is known of each."""
+"""Detection of a checkpoint's embedding tables."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -16,27 +16,25 @@ from sharded_infer.importing.draft_layers import LayerWeight, layer_weight
 from sharded_infer.specs.spec_file import parse_spec
 
 _TORCHREC = re.compile(r"(?:.*\.)?(embedding_bags|embeddings|embedding)\.([^.]+)\.weight")
-# Last words of a key that say nothing about which table it is.
+# Last words of a key that do not identify the table.
 _GENERIC = re.compile(r"\d+|emb|embed|embedding|embeddings|embedding_bag|weight|weights|table")
 _MAX_DIM = 8192
-# What TorchRec's quantized collections hold; its bf16 cannot be looked up, its fp8 is another one.
+# Formats of TorchRec's quantized collections; its bf16 has no lookup, its fp8 is another format.
 _STORED = (RowFormat.INT8, RowFormat.INT4, RowFormat.INT2, RowFormat.FP16, RowFormat.FP32)
-# TorchRec rounds quantized rows up to as many bytes.
+# TorchRec pads quantized rows to a multiple of this many bytes.
 _ALIGNMENT = 16
 _ELEMENTS_IN_BYTE = {RowFormat.INT8: 1, RowFormat.INT4: 2, RowFormat.INT2: 4}
 
 
 @dataclass(frozen=True, slots=True)
 class DraftedTable:
-    """A weight that looks like a table.
+    """A weight that looks like a table, with doubts about guessed fields.
 
     Attributes:
-        name: a valid name, unique among the tables.
-        found_by_name: whether the key follows from the name and can be left out.
-        pooled: whether its rows are pooled, as far as the key tells; else each is used alone.
-        dim: elements of a row, certain or guessed.
-        stored: the row format of a quantized weight, certain or guessed.
-        doubts: why a field is guessed, by field.
+        name: valid and unique among the tables.
+        found_by_name: True if the key follows from the name and can be left out.
+        pooled: False if each row is used alone, as far as the key tells.
+        stored: the row format of a quantized weight.
     """
 
     name: str
@@ -52,16 +50,11 @@ class DraftedTable:
 def draft_tables(
     source: WeightSource, *, tower: Collection[str], dim: int | None, taken: Collection[str]
 ) -> tuple[list[DraftedTable], list[LayerWeight]]:
-    """The weights that look like tables, in the source's order, and those that look like layers'.
+    """Probable tables in the source's order, and probable layers.
 
-    Tables are the weights under TorchRec's names. Without any, they are all matrices that belong to
-    no layer; those without `emb` in their key are doubtful.
-
-    Args:
-        dim: of all tables, if the tower's sizes give it; it decides ambiguous quantized rows.
-
-    Raises:
-        SourceError: a weight cannot be read.
+    Tables are the weights under TorchRec's names. Without any, they are all matrices outside
+    layers; keys without `emb` are doubtful. `dim`, the common dim if the tower determines it,
+    decides ambiguous quantized rows. Raises SourceError if a weight is unreadable.
     """
     keys = list(source.keys())
     others = [key for key in keys if key not in tower and _is_matrix(source, key)]
@@ -125,7 +118,7 @@ def _draft(
 def _guess_rows(
     source: WeightSource, key: str, rows: int, width: int, dim: int | None
 ) -> tuple[RowFormat, int, dict[str, str]] | None:
-    """The format and the dim of quantized rows, and the doubts about them."""
+    """The format and dim of quantized rows, and the doubts about them."""
     said = said_format(source, key)
     unsure: dict[str, str] = {}
     if f"{key}_qscale" in set(source.keys()):
@@ -140,7 +133,7 @@ def _guess_rows(
     if most < 1:
         return None
     least = most if width % _ALIGNMENT else max(1, most - _ALIGNMENT * in_byte + 1)
-    # The one multiple of 16 bytes in reach; half of one in a row of 16 bytes.
+    # The only multiple of 16 bytes in range; half of it for a 16-byte row.
     step = _ALIGNMENT * in_byte
     guess = most if least == most else (most // step * step or step // 2)
     reach = f"is {most}" if least == most else f"is {least} to {most}"
@@ -171,7 +164,6 @@ def _is_found(
 
 
 def _is_of_rows(key: str) -> bool:
-    """Whether a key is that of a TorchRec `EmbeddingCollection`'s table."""
     torchrec = _TORCHREC.fullmatch(bare_key(key))
     return torchrec is not None and torchrec[1] == "embeddings"
 

@@ -1,4 +1,4 @@
-"""Which of a checkpoint's weights belong to a tower, and what is known of it."""
+"""Detection of a zoo tower in a checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +19,8 @@ _UNKNOWN = 'an architecture of the zoo with its sizes, or program = "tower.pt2"'
 class DraftedTower:
     """A tower of the zoo, if the checkpoint holds one.
 
-    Attributes:
-        sizes: of its layers; None without a known tower.
-        fields: of the spec's `[tower]`.
-        field_doubts: why a field is guessed, by field.
-        dim: of all tables, if the sizes give it.
+    `fields` are those of the spec's `[tower]`, `field_doubts` the reasons of guesses, and `dim` is
+    that of all tables if the sizes determine it.
     """
 
     keys: frozenset[str] = frozenset()
@@ -35,15 +32,11 @@ class DraftedTower:
 
     @property
     def inputs(self) -> dict[str, int]:
-        """The dense inputs: a tower of the zoo has one."""
+        """The dense inputs: a zoo tower has one."""
         return {} if self.sizes is None else {"dense": self.sizes.dense_width}
 
     def doubts(self, dims: Sequence[int]) -> list[str]:
-        """What contradicts the tower's sizes.
-
-        Args:
-            dims: of the tables, each taken as one feature's.
-        """
+        """Contradictions between the tower's sizes and the tables' dims, one feature each."""
         if self.sizes is None:
             return [self.reason]
         sizes, dim, width = self.sizes, self.sizes.bottom[-1], self.sizes.embedding_width
@@ -78,7 +71,7 @@ class DraftedTower:
 
 
 def draft_tower(source: WeightSource) -> DraftedTower:
-    """Finds a tower of the zoo, under our names or under TorchRec's."""
+    """Find a zoo tower under our names or TorchRec's."""
     keys = list(source.keys())
     default = TowerSpec().weights
     ours = [
@@ -107,7 +100,7 @@ def draft_tower(source: WeightSource) -> DraftedTower:
     if len(prefixes) > 1:
         others = ", ".join(map(ascii, prefixes[1:]))
         doubts["weights"] = f"there are towers under {others} too"
-    # Features of TorchRec's models and of a DLRM have the bottom's width; a DCNv2's may differ.
+    # Features of TorchRec's models and of DLRM have the bottom's width; those of DCNv2 may differ.
     known = not ours or not sizes.crosses
     dim = sizes.bottom[-1] if known else None
     return DraftedTower(frozenset(named.values()), sizes, fields, doubts, dim)

@@ -1,8 +1,8 @@
-"""Compares the model that was read with the trained model, by their fp32 scores.
+"""Comparison of the imported model with the trained model by fp32 scores.
 
-The gate compares a version with the weights as read. This compares those weights with the trained
-modules, or with scores that they gave. Neither side is rounded, so the bound is tight: a share of
-the largest number.
+The gate compares a version with the imported weights; this check compares those weights with the
+trained modules or recorded scores. Neither side is rounded, so the bound is tight: a share of the
+largest number.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ from sharded_infer.quality.fp32_model import TRAINED, Fp32Model
 from sharded_infer.quality.quality import CalibrationSamples, batches
 from sharded_infer.specs.model_spec import ModelSpec
 
-# Sums of a thousand fp32 numbers in another order differ by less; a wrong import by far more.
+# Reordered sums of a thousand fp32 numbers differ by less; a wrong import by far more.
 DEFAULT_BOUND = 1e-4
 _STEPS = 4  # of a module's own dtype, where that is coarser than the bound
 _SMALLEST = 1e-6  # of the largest number: below, everything counts as 0
@@ -45,7 +45,7 @@ class _Difference:
         if trained.is_floating_point():
             self.step = max(self.step, torch.finfo(trained.dtype).eps)
         expected = trained.double()
-        # What is not a number in the trained model is refused, or stored as 0, elsewhere.
+        # Non-finite trained numbers are refused, or stored as 0, elsewhere.
         known = torch.isfinite(expected)
         if not bool(known.any()):
             return
@@ -74,24 +74,19 @@ def check_import(
     calibration: CalibrationSamples | None = None,
     progress: Progress = no_progress,
 ) -> ImportReport | None:
-    """Compares the model that was read with the trained model, as far as possible.
+    """Compare the imported model with the trained model; None if nothing is comparable.
 
-    With modules in memory, each feature's pooled embeddings, or the rows of its sequence, are
+    With modules in memory (a `LiveSource`), each feature's pooled embeddings or sequence rows are
     compared with the modules' outputs, then the scores. With recorded scores, only the scores.
 
     Args:
         model: its spec comes from `resolve_spec`.
-        source: the weights; a `LiveSource` has the modules.
-        samples: golden requests, if they are not the first calibration samples.
-        calibration: more samples, perhaps with the trained model's scores.
-        progress: called with the samples compared.
-
-    Returns:
-        None if nothing could be compared.
+        samples: golden requests, unless they are the first calibration samples.
+        calibration: more samples, optionally with the trained model's scores.
 
     Raises:
-        GateError: a difference beyond `gate.max_import_diff`; names the first feature and table, or
-            the first output.
+        GateError: a difference beyond `gate.max_import_diff`; names feature and table, or the
+            output.
         SpecError, WeightsError: the modules cannot be called on the samples; see `TrainedModel`.
     """
     bound = model.spec.gate.max_import_diff or DEFAULT_BOUND
@@ -129,7 +124,7 @@ def _against_modules(
     bound: float,
     progress: Progress,
 ) -> tuple[float, float, float]:
-    """The largest differences of embeddings and of scores, as shares, and the largest allowed."""
+    """The largest differences of embeddings and scores, as shares, and the largest allowed."""
     spec = model.spec
     gaps = [_Difference() for _ in spec.table_features]
     scored = {name: _Difference() for name in spec.tower.outputs}
@@ -169,7 +164,7 @@ def _against_modules(
 
 
 def _feature_columns(model: Fp32Model, batch: ModelInput) -> list[Tensor]:
-    """The columns of `Fp32Model.pooled` that each of the spec's `table_features` fills."""
+    """The columns of `Fp32Model.pooled` for each of the spec's `table_features`."""
     found: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
     start = 0
     for feature, dim in model.columns(batch):

@@ -1,4 +1,4 @@
-"""Finds the one mistake of an import that explains recorded scores."""
+"""Search for the single import mistake that explains recorded scores."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,13 +22,9 @@ def likely_mistake(
 ) -> str:
     """The end of a sentence that names a mistake; empty if no single one explains the scores.
 
-    It tries another pooling of one table, two swapped tables or dense inputs of one shape, and a
-    sigmoid.
-
-    Args:
-        samples: one jagged batch of all features; the first 64 are used.
-        recorded: the trained model's scores, fp32 `[B]` or `[B, K]`.
-        bound: the largest difference of right scores, as a share of the largest.
+    Tries another pooling of one table, two swapped tables or dense inputs of one shape, and a
+    sigmoid. The first 64 samples, a jagged batch of all features, are compared with the trained
+    scores (fp32 `[B]` or `[B, K]`). `bound` is a share of the largest score.
     """
     first = samples.samples(0, min(_SAMPLES, samples.batch_size))
     expected = recorded[: first.batch_size].astype(np.float64)
@@ -59,7 +55,6 @@ def _scores(model: Fp32Model, samples: ModelInput, output: str) -> NDArray[np.fl
 
 
 def _changes(model: Fp32Model, samples: ModelInput) -> Iterator[tuple[str, Fp32Model, ModelInput]]:
-    """Models and samples with one change each, and its description."""
     spec = model.spec
     for place, table in enumerate(spec.tables):
         pooling: Literal["sum", "mean"] = "sum" if table.pooling == "mean" else "mean"

@@ -1,7 +1,4 @@
-"""Drafts a `model.toml` for a checkpoint from its names and shapes.
-
-Guesses are marked `# CHECK:`.
-"""
+"""Draft of a `model.toml` from a checkpoint's names and shapes; guesses are marked `# CHECK:`."""
 
 import json
 import re
@@ -33,17 +30,10 @@ _ORDER = "tables, and each one's features, in the order of their embeddings in t
 
 
 def draft_spec(source: WeightSource, name: str, *, max_length: int = DEFAULT_MAX_LENGTH) -> str:
-    """The text of a `model.toml` for a checkpoint.
+    """Draft a `model.toml` that `load_spec` reads; guessed lines end with `# CHECK: ...`.
 
-    Args:
-        max_length: of each sequence: a feature of a TorchRec `EmbeddingCollection`.
-
-    Returns:
-        TOML that `load_spec` reads; lines with a guess end with a comment, `# CHECK: ...`.
-
-    Raises:
-        SpecError: `name` is not a valid name, or `max_length` no length of a sequence.
-        WeightsError: no weight of the checkpoint could be a table, or one cannot be read.
+    `max_length` is that of each sequence: a feature of a TorchRec `EmbeddingCollection`. Raises
+    SpecError for an invalid name or length; WeightsError if no weight could be a table.
     """
     sequences: dict[str, object] = {"x": {"max_length": max_length, "features": ["table"]}}
     tables_of_one = [{"name": "table", "rows": 1, "dim": 1}]
@@ -68,7 +58,7 @@ def draft_spec(source: WeightSource, name: str, *, max_length: int = DEFAULT_MAX
 
 
 def count_checks(draft: str) -> int:
-    """The number of lines of a draft that are marked for checking."""
+    """The number of lines marked for checking."""
     return sum(_MARK in line for line in draft.split("\n"))
 
 
@@ -91,7 +81,6 @@ def _table_lines(table: DraftedTable) -> list[str]:
 def _sequence_lines(
     tables: Sequence[DraftedTable], tower: DraftedTower, max_length: int
 ) -> list[str]:
-    """A sequence for each table whose rows are used one by one."""
     taken = {"embeddings", *tower.inputs}
     lines = ["", _MARK + _UNPOOLED] if tables else []
     for table in tables:
@@ -106,7 +95,6 @@ def _sequence_lines(
 
 
 def _left_out_lines(layers: Sequence[LayerWeight]) -> list[str]:
-    """Comments on the weights that are not tables, with the reasons."""
     lines = [
         f"{'# ' if layer.sure else _MARK}{layer.key!a} {list(layer.shape)} is left out: "
         f"{layer.reason}"
@@ -161,7 +149,7 @@ def _value(value: object) -> str:
 
 
 def _string(text: str) -> str:
-    # JSON leaves DEL and the controls behind it as they are; terminals obey them.
+    # JSON leaves DEL and C1 control characters unescaped; terminals obey them.
     return _CONTROLS.sub(
         lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False)
     )

@@ -1,6 +1,6 @@
-"""Imports TorchRec's DLRM and DLRM_DCN from memory: their spec, their weights and our tower.
+"""Import of TorchRec's DLRM and DLRM_DCN from memory: spec, weights and our tower.
 
-TorchRec itself is not imported: its modules are recognised by their parts.
+TorchRec is not imported: its modules are recognised by their attributes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,30 +32,30 @@ _POOLINGS = {"SUM": "sum", "MEAN": "mean"}
 def from_torchrec(
     model: nn.Module, name: str = "torchrec"
 ) -> tuple[ModelSpec, WeightSource, nn.Module]:
-    """Imports a TorchRec DLRM or DLRM_DCN.
+    """Import a TorchRec DLRM or DLRM_DCN.
 
     Args:
-        model: the model, with embeddings trained or quantized by TorchRec. It may be wrapped in
-            `DLRMTrain`, `DistributedDataParallel`, or a `DistributedModelParallel` whose tables are
-            whole in this process.
-        name: the model's, in repositories and on the wire.
+        model: with embeddings trained or quantized by TorchRec. It may be wrapped in `DLRMTrain`,
+            `DistributedDataParallel`, or a `DistributedModelParallel` whose tables are whole in
+            this process.
+        name: the model's name in repositories and on the wire.
 
     Returns:
-        What `publish` takes: the spec, the weights and our tower. The spec has the tables and
-        features in TorchRec's order, and the formats of quantized tables. The weights are read in
-        place, quantized rows unchanged. The tower's scores are the sigmoid of the model's logits.
+        The spec, the weights and our tower, as `publish` takes them. The spec has TorchRec's order
+            of tables and features, and the formats of quantized tables. The weights are read in
+            place, quantized rows unchanged. The tower's scores are the sigmoid of the model's
+            logits.
 
     Raises:
-        SpecError: it is not such a model, or uses what a spec cannot describe: feature processors,
-            pruned tables, another interaction.
-        WeightsError: a parameter is missing or of another shape, or a table is spread over
-            processes.
+        SpecError: another kind of model, or feature processors, pruned tables or another
+            interaction.
+        WeightsError: a parameter is missing or misshapen, or a table is spread over processes.
     """
     inner = _unwrap(model)
     configs = _configs(inner)
     weights = {key: _whole(key, value) for key, value in inner.state_dict().items()}
     names = [name for config in configs for name in config.feature_names]
-    # TorchRec's DLRM does not find features again that several tables pool.
+    # TorchRec's DLRM cannot select features that several tables pool.
     whole = partial(_scores, inner) if len(set(names)) == len(names) else None
     source = LiveSource(weights, {"": inner}, type(inner).__name__, whole=whole)
     shapes = {n: source.shape(key) for n, key in torchrec_keys(source.keys(), "").items()}
@@ -71,7 +71,7 @@ def from_torchrec(
 
 
 def _scores(model: nn.Module, dense: Mapping[str, Tensor], features: Any) -> dict[str, Tensor]:
-    """The model's own scores, as the probabilities that our tower gives."""
+    """The model's own scores, as the probabilities of our tower."""
     was_training = model.training
     model.eval()
     try:
@@ -104,7 +104,7 @@ def _configs(model: nn.Module) -> Sequence[Any]:
             f"({processors[0].lstrip('_')}), which a spec cannot describe"
         )
     configs: Any = getattr(collection, "embedding_bag_configs", None)
-    # A sharded collection keeps them to itself.
+    # A sharded collection keeps them private.
     configs = configs() if callable(configs) else getattr(collection, "_embedding_bag_configs", ())
     if not configs:
         raise SpecError(
@@ -165,7 +165,7 @@ def _dense_part(sizes: TowerSizes) -> dict[str, Any]:
 
 
 def _whole(key: str, value: Any) -> Tensor:
-    """A parameter as one plain tensor, if TorchRec has a class of its own for it."""
+    """A parameter as one plain tensor, unwrapped from TorchRec's tensor classes."""
     local = value.to_local() if hasattr(value, "to_local") else value
     if hasattr(local, "local_shards"):
         shards = [getattr(shard, "tensor", shard) for shard in local.local_shards()]

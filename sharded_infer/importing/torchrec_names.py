@@ -1,4 +1,4 @@
-"""TorchRec's DLRM and DLRM_DCN: which of their parameters is which of our towers'.
+"""TorchRec's DLRM and DLRM_DCN: mapping of their parameters to our towers'.
 
 | ours | TorchRec's |
 | --- | --- |
@@ -10,9 +10,9 @@
 | `crosses.{i}.up.bias` | `inter_arch.crossnet.bias.{i}` |
 
 The names are those of `torchrec/models/dlrm.py` and `torchrec/modules/crossnet.py`, release 1.8.
-Both towers concatenate the same vectors in the same order. Only DLRM's pairs of vectors are in
-another order, so the columns of the first top layer are permuted. TorchRec's models return
-log-odds: our scores are their sigmoid.
+Both towers concatenate the same vectors in the same order. Only DLRM's pairs of vectors differ in
+order, so the columns of the first top layer are permuted. TorchRec's models return log-odds: our
+scores are their sigmoid.
 """
 
 import re
@@ -29,17 +29,17 @@ BOTTOM = "dense_arch.model._mlp"
 OVER = "over_arch.model.0._mlp"
 LAST = "over_arch.model.1"
 CROSSNET = "inter_arch.crossnet"
-# What a tower is found by.
+# The parameter that identifies a tower.
 _FIRST = f"{BOTTOM}.0._linear.weight"
-# The parts of TorchRec's models that make up the tower.
+# The modules of TorchRec's models that make up the tower.
 _PARTS = ("dense_arch.", "inter_arch.", "over_arch.")
-# What torch.compile puts between a compiled part and its parameters.
+# The prefix that torch.compile adds to a compiled module's parameters.
 _COMPILED = "_orig_mod."
 _CROSS = {"down.weight": "V_kernels", "up.weight": "W_kernels", "up.bias": "bias"}
 _CROSS_NAME = re.compile(re.escape(CROSSNET) + r"\.(W_kernels|V_kernels|bias)\.\d+(\..*)?")
 
 
-# What TorchRec's collections keep their tables under.
+# Attributes of TorchRec's collections that hold their tables.
 _TABLES = ("embedding_bags", "embeddings")
 
 
@@ -75,11 +75,7 @@ def torchrec_keys(keys: Iterable[str], prefix: str) -> dict[str, str]:
 
 
 def torchrec_name(parameter: str, top_layers: int) -> str:
-    """TorchRec's name of one of our parameters.
-
-    Args:
-        parameter: a name in the state dict of a zoo tower.
-    """
+    """TorchRec's name of a zoo tower's parameter."""
     stack, _, rest = parameter.partition(".")
     if stack == "crosses":
         index, _, kind = rest.partition(".")
@@ -94,14 +90,7 @@ def torchrec_name(parameter: str, top_layers: int) -> str:
 
 
 def refuse_foreign(names: Iterable[str]) -> None:
-    """Refuses an interaction that the zoo has no tower with, such as DLRM_Projection's.
-
-    Args:
-        names: of a TorchRec tower's parameters, below their prefix.
-
-    Raises:
-        WeightsError: naming a parameter of the interaction.
-    """
+    """Refuse (WeightsError) parameters of an interaction without a zoo tower."""
     inter = sorted(name for name in names if name.startswith("inter_arch."))
     foreign = [name for name in inter if not _CROSS_NAME.fullmatch(name)]
     if foreign:
@@ -116,19 +105,11 @@ def read_parameters(
     shapes: Mapping[str, tuple[int, ...]],
     read: Callable[[str], Tensor],
 ) -> dict[str, Tensor]:
-    """A zoo tower's parameters, read from a TorchRec tower.
+    """Read the fp32 parameters of a zoo tower from a TorchRec tower.
 
-    Args:
-        wanted: the zoo tower's parameters and their shapes.
-        shapes: of the TorchRec tower's parameters, by name below their prefix.
-        read: a whole parameter, by TorchRec's name for it.
-
-    Returns:
-        fp32 parameters for the zoo tower's `load_state_dict`.
-
-    Raises:
-        WeightsError: a parameter is missing, has another shape, or has no place in the tower;
-            names it and both shapes.
+    `wanted` has the zoo tower's shapes, `shapes` those of TorchRec's names below the prefix; `read`
+    takes TorchRec's name. Raises WeightsError, naming the parameter and both shapes, if one is
+    missing, misshapen or without a place in the tower.
     """
     refuse_foreign(shapes)
     top_layers = _layers(wanted, "top")
@@ -141,7 +122,7 @@ def read_parameters(
                 f"{name!r} is {list(shapes[name])}, expected {list(wanted[parameter])}"
             )
     known = tuple(f"{name}." for name in names.values())
-    # An optimizer's state is kept under its parameter's name.
+    # An optimizer's state has its parameter's name as its prefix.
     extra = [n for n in shapes if n not in names.values() and not n.startswith(known)]
     if extra:
         raise WeightsError(
@@ -158,17 +139,10 @@ def read_parameters(
 def reorder_pairs(weight: Tensor, dim: int) -> Tensor:
     """The first top layer of a TorchRec DLRM, with its columns in our DLRM's order.
 
-    Both take the bottom's vector, then the dot product of every pair of vectors: TorchRec reads the
-    upper triangle of the products row by row, ours is the lower one.
-
-    Args:
-        weight: `[out, dim + (F + 1) F / 2]`, with F features.
-
-    Returns:
-        The weight, its columns after the first `dim` permuted.
-
-    Raises:
-        WeightsError: its width fits no number of features.
+    Both take the bottom's vector, then the dot product of every pair of F vectors: TorchRec reads
+    the upper triangle of the products row by row, ours is the lower one. `weight` is `[out, dim +
+    (F + 1) F / 2]`; columns after the first `dim` are permuted. Raises WeightsError if its width
+    fits no F.
     """
     pairs = weight.shape[1] - dim
     vectors = pair_vectors(pairs)
@@ -187,7 +161,7 @@ def reorder_pairs(weight: Tensor, dim: int) -> Tensor:
 
 
 def pair_vectors(pairs: int) -> int | None:
-    """The number of vectors that have so many pairs; None if there is none."""
+    """The number of vectors with this many pairs; None if there is none."""
     if pairs < 0:
         return None
     vectors = (1 + isqrt(1 + 8 * pairs)) // 2

@@ -19,11 +19,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TowerSizes:
-    """A tower's sizes.
-
-    Attributes:
-        crosses: rank and width of each cross of a DCNv2; none for a DLRM.
-    """
+    """A tower's sizes; `crosses` are the rank and width of each cross of a DCNv2."""
 
     dense_width: int
     bottom: tuple[int, ...]
@@ -55,13 +51,9 @@ class TowerSizes:
 
 
 def torchrec_sizes(shapes: Mapping[str, Shape]) -> TowerSizes:
-    """The sizes of a TorchRec tower.
+    """The sizes of a TorchRec tower, from its parameters' shapes below their prefix.
 
-    Args:
-        shapes: of its parameters, by name below their prefix.
-
-    Raises:
-        WeightsError: it is neither a DLRM nor a DLRM_DCN, or lacks a layer.
+    Raises WeightsError if it is neither a DLRM nor a DLRM_DCN, or lacks a layer.
     """
     refuse_foreign(shapes)
     bottom = _layers(shapes, (f"{BOTTOM}.{i}._linear.weight" for i in count()))
@@ -72,14 +64,7 @@ def torchrec_sizes(shapes: Mapping[str, Shape]) -> TowerSizes:
 
 
 def zoo_sizes(shapes: Mapping[str, Shape]) -> TowerSizes:
-    """The sizes of a tower of the zoo.
-
-    Args:
-        shapes: of its parameters, by name in its state dict.
-
-    Raises:
-        WeightsError: it lacks its bottom or its top, or a weight is not 2-D.
-    """
+    """The sizes of a zoo tower; WeightsError if bottom or top is missing, or a weight not 2-D."""
     # Every other layer is a ReLU.
     bottom = _layers(shapes, (f"bottom.layers.{i}.weight" for i in count(0, 2)))
     top = _layers(shapes, (f"top.layers.{i}.weight" for i in count(0, 2)))

@@ -1,4 +1,4 @@
-"""Loads the tower that a spec names: of the zoo with trained weights, or a stored program."""
+"""The tower of a spec: from the zoo with trained weights, or a stored program."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,11 +32,9 @@ _DEFAULT_PREFIX = TowerSpec().weights
 
 
 class ProgramTower(nn.Module):
-    """A stored program as a module that takes its inputs by name.
+    """A stored program (inputs by position) as a module that takes its inputs by name.
 
-    Attributes:
-        program: takes its inputs by position.
-        names_inputs: whether the file names the inputs; otherwise the spec's order holds.
+    Without `names_inputs` the file does not name its inputs, and the spec's order holds.
     """
 
     def __init__(
@@ -53,25 +51,22 @@ class ProgramTower(nn.Module):
         self._outputs = outputs
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Runs the program and returns its outputs by name."""
+        """Run the program; outputs by name."""
         results = self.program(*(inputs[name] for name in self._inputs))
         return dict(zip(self._outputs, results, strict=True))
 
 
 def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module:
-    """Builds the tower that a spec names.
+    """Build the tower of a spec that has an architecture or a program.
 
-    Args:
-        spec: its tower has an architecture or a program.
-        source: holds the zoo tower's parameters under `tower.weights`, or those of TorchRec's DLRM
-            or DLRM_DCN under `tower.weights` or, if that is the default, under any prefix.
-        folder: the program's path is relative to it.
+    `source` holds the zoo tower's parameters under `tower.weights`, or those of TorchRec's DLRM or
+    DLRM_DCN under `tower.weights` or, if that is the default, under any prefix. The program's path
+    is relative to `folder`.
 
     Raises:
         SpecError: the spec names no tower, or sizes that the architecture refuses.
-        WeightsError: the checkpoint lacks a parameter of the tower, or has another shape of it.
-        TowerError: the program cannot be read or must not be loaded, or its inputs or outputs
-            differ from the spec's.
+        WeightsError: a parameter of the tower is missing or has another shape.
+        TowerError: a program is unreadable, must not be loaded or differs from the spec.
     """
     described = spec.tower
     if described.program is not None:
@@ -108,14 +103,10 @@ def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module
 
 
 def another_tower(spec: ModelSpec, path: Path) -> nn.Module:
-    """Reads a tower for a model that is published.
+    """Read a replacement tower for a published version's spec; errors as `load_tower`.
 
-    Args:
-        spec: of the published version.
-        path: a `.pt2` program, or a checkpoint with the parameters of the spec's architecture.
-
-    Raises:
-        SpecError, WeightsError, TowerError: as `load_tower`; or the spec has no architecture.
+    `path` is a `.pt2` program, or a checkpoint with parameters of the spec's architecture;
+    SpecError if it has none.
     """
     if path.suffix == ".pt2":
         tower = replace(spec.tower, architecture=None, options={}, program=path.name)
@@ -130,11 +121,10 @@ def another_tower(spec: ModelSpec, path: Path) -> nn.Module:
 def _check_program(
     program: GraphModule, path: Path, spec: ModelSpec
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Compares a program with the spec, before torch fails on a difference.
+    """Compare a program with the spec, before torch fails on a difference.
 
-    Returns:
-        The names of its inputs and outputs, in its own order. If the file names them, the spec may
-        have another order.
+    Returns its input and output names in its own order; named ones may differ from the spec's
+    order.
     """
     (output,) = program.graph.find_nodes(op="output")
     found, outputs = len(output.args[0]), spec.tower.outputs
@@ -148,7 +138,7 @@ def _check_program(
     described = "dense.inputs, the sequences" if taken.sequences else "dense.inputs"
     wanted = taken.names
     if not taken.embedding_width and len(placeholders) == len(wanted) - 1:
-        # A program of torch's own need not take embeddings of no width.
+        # A program exported by torch itself may lack embeddings of zero width.
         wanted = wanted[:-1]
     if len(placeholders) != len(wanted):
         count = len(placeholders)
@@ -176,7 +166,7 @@ def _check_program(
 def _check_width(
     path: Path, name: str, traced: int | None, taken: TowerInputs, spec: ModelSpec
 ) -> None:
-    """Refuses an input that was exported with another width, if the file says which."""
+    """Refuse an input exported with another width, if the file declares it."""
     wanted = taken.widths.get(name)
     if traced is None or wanted is None or traced == wanted:
         return
@@ -191,7 +181,7 @@ def _check_width(
 
 
 def _refuse_alike(path: Path, taken: TowerInputs) -> None:
-    """Refuses a program without names if its inputs cannot be told apart."""
+    """Refuse a program without names if its inputs are indistinguishable."""
     by_width: dict[int, str] = {}
     for name, width in taken.dense.items():
         other = by_width.setdefault(width, name)
@@ -247,7 +237,7 @@ def _parameters(
     wanted: Mapping[str, Tensor], source: WeightSource, prefix: str
 ) -> dict[str, Tensor]:
     keys = set(source.keys())
-    # Behind what wrapped the model when it was saved.
+    # Names below the prefixes of wrappers at the time of saving.
     bare: dict[str, list[str]] = {}
     for held in keys:
         bare.setdefault(bare_key(held), []).append(held)

@@ -1,4 +1,4 @@
-"""The model as it was trained: live modules, called as torch and TorchRec call them."""
+"""The trained model: live modules, called as torch and TorchRec call them."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ from sharded_infer.quality.fp32_model import checked_bags, with_bags
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec
 from sharded_infer.tensors import tensor_of
 
-# What scores a batch: dense inputs by name, and all features as a KeyedJaggedTensor.
+# Scores a batch: dense inputs by name, and all features as a KeyedJaggedTensor.
 WholeModel = Callable[[Mapping[str, Tensor], Any], Mapping[str, Tensor]]
 # Ids `[N]`, lengths `[B]` and weights `[N]` or None of one feature.
 _Part = tuple[Tensor, Tensor, Tensor | None]
@@ -35,17 +35,12 @@ _ROWS = 65_536  # of a table, looked at together
 
 
 class TrainedModel:
-    """The modules that hold a model's embeddings, and perhaps the whole model."""
+    """The modules that hold a model's embeddings, and optionally the whole model."""
 
     def __init__(self, spec: ModelSpec, source: LiveSource) -> None:
-        """Finds each feature's module.
+        """Find each feature's module; `spec` comes from `resolve_spec`.
 
-        Args:
-            spec: from `resolve_spec`.
-
-        Raises:
-            WeightsError: a table's weight is missing, or a module would still scale rows
-                (`max_norm`).
+        Raises WeightsError if a table's weight is missing, or a module still has `max_norm`.
         """
         try:
             keys = weight_keys(spec, source)
@@ -86,23 +81,19 @@ class TrainedModel:
 
     @property
     def features(self) -> int:
-        """Features whose modules can be called."""
+        """The number of features with callable modules."""
         return len(self._modules) + sum(len(places) for _, places in self._collections)
 
     def embeddings(self, model_input: ModelInput) -> dict[int, Tensor]:
-        """Pooled embeddings and rows of sequences, by the feature's place in `table_features`.
+        """Pooled embeddings and sequence rows, by the feature's place in `table_features`.
 
-        Args:
-            model_input: one jagged batch of all features. Ids outside their tables are treated as
-                the spec says; padding is left to a module that knows it.
-
-        Returns:
-            `[B, dim]` on the host, in the dtype that the module returns, of each feature whose
-            module can be called; `[B, L * dim]` of one of a sequence, padded to L.
+        Only of features with callable modules: `[B, dim]` on the host in the module's dtype; `[B, L
+        * dim]` for a sequence, padded to L. `model_input` is one jagged batch of all features. Ids
+        outside their tables are treated as in the spec; a module that knows its padding handles it.
 
         Raises:
             SpecError: the samples have weights, and a module ignores or refuses them.
-            WeightsError: a module fails; names the table, and what it raised.
+            WeightsError: a module fails; names the table and the module's error.
             InputError, RequestError: as `Fp32Model.pooled`.
         """
         found: dict[int, Tensor] = {}
@@ -113,16 +104,13 @@ class TrainedModel:
             feature = self._features[place]
             with _named(f"table {feature.table.name!r}: its {type(module).__name__}"):
                 found[place] = _from_module(feature, module, *parts[place]).detach().cpu()
-        # Of a sequence each place is a bag.
+        # Each position of a sequence is a bag.
         return {place: rows.reshape(model_input.batch_size, -1) for place, rows in found.items()}
 
     def scores(self, model_input: ModelInput) -> dict[str, NDArray[np.float32]] | None:
-        """The whole model's scores by output, fp32 `[B]` or `[B, K]`.
+        """The whole model's scores, fp32 `[B]` or `[B, K]`; None for embeddings only.
 
-        None if only the model's embeddings are known.
-
-        Raises:
-            SpecError, WeightsError, InputError, RequestError: as `embeddings`.
+        Errors as `embeddings`.
         """
         if self._whole is None or not self._collections:
             return None
@@ -134,7 +122,7 @@ class TrainedModel:
         return {name: tensor.float().cpu().numpy() for name, tensor in scores.items()}
 
     def _parts(self, model_input: ModelInput) -> list[_Part]:
-        """The bags of each feature; those of a sequence are its padded places, of an id or none."""
+        """Bags of each feature; a sequence's bags are its padded positions, of at most one id."""
         bags = checked_bags(self._policy, model_input)
         counts = bags.lengths.sum(1).tolist()
         values = torch.split(bags.values, counts)
@@ -156,7 +144,7 @@ class TrainedModel:
     ) -> dict[int, Tensor]:
         given = parts
         if not collection.pools:
-            # Of rows that are not pooled it does not matter whose they are.
+            # Unpooled rows do not depend on their owner.
             given = [(ids, torch.tensor([len(ids)]), scales) for ids, _, scales in parts]
         with _named(f"its {type(collection.module).__name__}"):
             returned = collection.module(self._jagged(collection, places, given))
@@ -164,7 +152,7 @@ class TrainedModel:
         found = {}
         for place, table in places.items():
             name = self._features[place].name
-            # Of a feature of several tables TorchRec says which.
+            # TorchRec qualifies the features of several tables.
             named = name if name in by_name else f"{name}@{table}"
             if named not in by_name:
                 raise SpecError(
@@ -184,7 +172,7 @@ class TrainedModel:
         places: Mapping[int, str],
         parts: list[_Part],
     ) -> Any:
-        """A KeyedJaggedTensor of the collection's own features; those that we lack have no ids."""
+        """A KeyedJaggedTensor of the collection's own features; features we lack are empty."""
         weighted = collection.pools and collection.module.is_weighted()
         given = {self._features[place].name: place for place in places}
         samples = len(parts[next(iter(places))][1])
@@ -200,7 +188,7 @@ class TrainedModel:
                 )
         device = _device(collection.module)
         all_scales = [torch.ones(len(v)) if s is None else s for v, _, s in chosen]
-        # There is no TorchRec without a collection of it.
+        # A collection exists, so TorchRec is installed.
         jagged = importlib.import_module("torchrec.sparse.jagged_tensor").KeyedJaggedTensor
         return jagged(
             keys=list(names),
@@ -231,7 +219,7 @@ def _from_module(
 
 
 def _pooled(feature: FeatureSpec, rows: Tensor, lengths: Tensor, scales: Tensor | None) -> Tensor:
-    """Rows `[N, dim]` of a module that does not pool, as the spec pools them: fp32 `[B, dim]`."""
+    """Pool rows `[N, dim]` of an unpooled module as the spec does: fp32 `[B, dim]`."""
     rows = rows.float()
     if scales is not None:
         rows = rows * scales[:, None]
@@ -243,7 +231,7 @@ def _pooled(feature: FeatureSpec, rows: Tensor, lengths: Tensor, scales: Tensor 
 
 
 def _check_norms(feature: FeatureSpec, module: nn.Module) -> None:
-    """Refuses rows that a module with `max_norm` would scale when it looks them up."""
+    """Refuse rows that a module with `max_norm` would scale at lookup."""
     most = getattr(module, "max_norm", None)
     weight = getattr(module, "weight", None)
     if most is None or not isinstance(weight, Tensor) or weight.dtype not in FLOATING:
@@ -270,7 +258,7 @@ def _device(module: nn.Module) -> torch.device:
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Runs a module eagerly without gradients; errors name the module."""
+    """Run a module eagerly without gradients; errors name the module."""
     try:
         with torch.inference_mode():
             yield

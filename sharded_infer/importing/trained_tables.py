@@ -1,4 +1,4 @@
-"""What live modules say of their tables, in addition to the spec."""
+"""Table settings read from live modules, in addition to the spec."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +15,7 @@ from sharded_infer.errors import SpecError
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from sharded_infer.specs.spec_file import dump_spec, parse_spec
 
-# TorchRec's collections that do more than look up: they weigh or rename ids first.
+# TorchRec's collections that weight or rename ids before their lookup.
 PROCESSORS = ("feature_processor", "_feature_processors", "_managed_collision_collection")
 # The names of torchrec.modules.embedding_configs.DataType. Its NFP8 rows are not our fp8.
 STORED_FORMATS = {
@@ -28,24 +28,23 @@ STORED_FORMATS = {
     "INT2": RowFormat.INT2,
 }
 _HAS_ID_MAPS = "; give its state dict, and id_maps=id_maps_of(it)"
-# Methods that give the configs of a collection that pools, and of one that does not.
+# Methods that return the configs of a pooling and of an unpooled collection.
 _CONFIGS = {True: "embedding_bag_configs", False: "embedding_configs"}
-# Where a collection that changes features keeps the one that looks them up.
+# The attribute that holds the lookup collection inside a processing one.
 _WRAPPED = "_embedding_module."
 _QUANTIZED = (RowFormat.INT8, RowFormat.INT4, RowFormat.INT2)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedTable:
-    """What a module says of one table; None for what it does not say.
+    """A module's settings of one table; None for unknown ones.
 
     Attributes:
         pooling: `sum` or `mean`.
         stored: the row format of quantized rows.
-        tells_padding: whether such modules can have a padding id.
-        padding_idx: the id that the module leaves out of its bags.
+        tells_padding: True if such modules can have a padding id, left out of their bags.
         refusal: why a spec cannot describe the module; empty if one can.
-        pools: whether the module pools bags, or looks up rows alone; None: either.
+        pools: False if the module looks up single rows; None: either.
     """
 
     said_by: str
@@ -62,10 +61,8 @@ class TrainedTable:
 class TorchRecCollection:
     """A TorchRec `EmbeddingBagCollection` or `EmbeddingCollection`, recognised by its parts.
 
-    Attributes:
-        prefix: of its state dict's keys in the weights.
-        pools: whether it pools; else it returns a row for each id.
-        processors: what it does with features before their lookup; empty if it only looks up.
+    `prefix` is that of its keys in the weights; `processors` change features before their lookup.
+    Unless it `pools`, it returns a row for each id.
     """
 
     prefix: str
@@ -81,7 +78,7 @@ class TorchRecCollection:
 
     @property
     def is_callable(self) -> bool:
-        """Whether it can be called here: one that TorchRec has sharded cannot."""
+        """True if it can be called here: a collection sharded by TorchRec cannot."""
         return callable(getattr(self.module, _CONFIGS[self.pools], None))
 
 
@@ -100,23 +97,16 @@ def torchrec_collections(source: LiveSource) -> list[TorchRecCollection]:
 
 
 def resolve_spec(spec: ModelSpec, source: WeightSource) -> ModelSpec:
-    """Completes a spec from the modules that hold the weights.
+    """Complete a spec with the modules' settings, so that every table has its pooling.
 
-    Args:
-        source: files and tensors say nothing of poolings and features.
-
-    Returns:
-        A spec in which every table has its pooling.
-
-    Raises:
-        SpecError: spec and module contradict each other, or a spec cannot describe the module;
-            names the table and both values.
+    Files and tensors declare none. Raises SpecError, naming the table and both values, if spec and
+    module disagree or a spec cannot describe the module.
     """
     trained = trained_tables(source) if isinstance(source, LiveSource) else {}
     fields = dump_spec(spec)
     for table, own in zip(spec.tables, fields["tables"], strict=True):
         key = None
-        # A weight that is not there is refused where it is read.
+        # A missing weight is refused where it is read.
         with suppress(SourceError):
             key = find_key(source, table.name, table.weights)
         said = trained.get(key) if key is not None else None
@@ -133,7 +123,7 @@ def resolve_spec(spec: ModelSpec, source: WeightSource) -> ModelSpec:
 
 
 def _check_order(spec: ModelSpec, source: LiveSource) -> None:
-    """Refuses an order of features other than the collection's, which the tower was trained on."""
+    """Refuse an order of features other than the collection's, which the tower was trained on."""
     order = [(feature.name, feature.table.name) for feature in spec.features]
     for collection in torchrec_collections(source):
         if not collection.pools:
@@ -149,7 +139,7 @@ def _check_order(spec: ModelSpec, source: LiveSource) -> None:
 
 
 def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
-    """What modules say of their tables, by the weight's key."""
+    """Table settings of modules, by the weight's key."""
     found: dict[str, TrainedTable] = {}
     for key, module in source.embeddings().items():
         if isinstance(module, nn.EmbeddingBag):
@@ -192,13 +182,12 @@ def _unknown_pooling(mode: str) -> str:
 
 def _configs(module: nn.Module, name: str) -> Sequence[Any]:
     given = getattr(module, name, None)
-    # A collection that TorchRec has sharded keeps them to itself.
+    # A collection that TorchRec has sharded keeps them private.
     configs = given() if callable(given) else getattr(module, f"_{name}", ())
     return [config for config in configs if hasattr(config, "feature_names")]
 
 
 def _from_module(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> dict[str, object]:
-    """The fields of a table that its module determines."""
     if said.refusal:
         raise SpecError(f"table {table.name!r}: {said.refusal}")
     if table.pooling is not None and said.pooling not in (None, table.pooling):
@@ -233,7 +222,7 @@ def _from_module(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> dict[
 
 
 def _check_pooled(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> None:
-    """Refuses a sequence of a module that pools, and bags of one that does not."""
+    """Refuse a sequence from a pooling module, and bags from an unpooled one."""
     unpooled = {name for one in spec.sequences.values() for name in one.features}
     for name in table.features or said.features or ():
         if said.pools and name in unpooled:
@@ -250,9 +239,5 @@ def _check_pooled(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> None
 
 
 def weight_keys(spec: ModelSpec, source: WeightSource) -> Mapping[str, str]:
-    """Each table's key in the weights, by table name.
-
-    Raises:
-        SourceError: a table's weight is missing.
-    """
+    """Each table's key in the weights, by name; SourceError if a weight is missing."""
     return {table.name: find_key(source, table.name, table.weights) for table in spec.tables}

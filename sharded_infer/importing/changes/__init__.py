@@ -1,1 +1,1 @@
-"""Rows that changed since a version was published, from whatever delivers them."""
+"""Rows changed since a version was published, read from several sources."""

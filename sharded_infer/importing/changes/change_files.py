@@ -42,18 +42,17 @@ _FORMATS = {str(row_format): row_format for row_format in RowFormat}
 
 
 def open_changes(path: Path | str, *, table: str | None = None) -> Changes:
-    """Reads changed rows from a file, or from all files of a folder.
+    """Read changed rows from a file, or from all files of a folder.
 
-    The files of a folder are parts of one change, such as those of several ranks. Files whose
-    names start with a dot or end in `.tmp` or `.partial` are still being written, and left out.
+    The files of a folder are shards of one change, for example one per rank. Files still being
+    written (names that start with a dot or end in `.tmp` or `.partial`) are skipped.
 
     Args:
-        path: `.safetensors`, `.npz` or Parquet, see docs/releases.md, or a folder of such files.
-        table: the table of a Parquet file that has no column `table`.
+        path: `.safetensors`, `.npz` or Parquet (see docs/releases.md), or a folder of such files.
+        table: the table of a Parquet file without a `table` column.
 
     Raises:
-        WeightsError: a file cannot be read or is no such file, or its rows contradict themselves;
-            names the file, the table and the column.
+        WeightsError: an unreadable or inconsistent file; names file, table and column.
     """
     path = Path(path)
     if not path.is_dir():
@@ -128,7 +127,7 @@ def _table(source: WeightSource, table: str, keys: dict[str, str]) -> ChangedRow
 
 
 def _column(source: WeightSource, key: str) -> Ids:
-    # A copy: what is mapped is the file's as long as it is read.
+    # A copy: the mapping is valid only while the file is open.
     return read_column(source, key, 0, check_column(source, key)).copy()
 
 
@@ -169,7 +168,7 @@ def _parquet(file: ParquetRows, table: str | None) -> Changes:
     return {name: _joined_parts(file, name, those) for name, those in parts.items()}
 
 
-# Ids of rows, the rows, and ids that are removed.
+# Row ids, rows, and removed ids.
 _Part = tuple[Ids, NDArray[Any], Ids]
 
 

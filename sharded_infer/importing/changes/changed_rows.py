@@ -1,4 +1,4 @@
-"""Changed rows of tables: what they are, and what several changes come to together."""
+"""Changed rows of tables, and how successive or parallel changes combine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,10 +20,9 @@ class ChangedRows:
 
     Attributes:
         ids: int64 `[M]`: rows of the table, or raw ids if the table has an id map.
-        values: fp32 `[M, dim]` as trained; None if `stored` is given, or if there are no ids.
-        stored: uint8 `[M, row_bytes]`, rows as they are stored, to be taken over as they are.
-        row_format: of `stored`.
-        removed: int64 `[K]`: raw ids that the table's id map is to lose, if it has them.
+        values: fp32 `[M, dim]` as trained; None if `stored` is set or there are no ids.
+        stored: uint8 `[M, row_bytes]`, rows in `row_format`, copied unchanged.
+        removed: int64 `[K]`: raw ids to delete from the table's id map, if present.
     """
 
     ids: Ids
@@ -34,11 +33,11 @@ class ChangedRows:
 
     @property
     def rows(self) -> Tensor | None:
-        """`values` or `stored`, whichever is given."""
+        """`values` or `stored`, whichever is set."""
         return self.values if self.stored is None else self.stored
 
     def taken(self, positions: NDArray[np.int64] | NDArray[np.bool_]) -> "ChangedRows":
-        """Some of the ids, with their rows and all that is removed."""
+        """A subset of the ids with their rows, and all of `removed`."""
         chosen = torch.from_numpy(positions)
         return ChangedRows(
             self.ids[positions],
@@ -54,14 +53,10 @@ Changes = Mapping[str, ChangedRows]
 
 
 def check_changes(changes: Changes, where: str) -> Changes:
-    """Refuses changes that contradict themselves. Whether they fit a version is not looked at.
+    """Check changes for internal consistency; a version's shapes are not checked.
 
-    Args:
-        where: where they come from, for messages.
-
-    Raises:
-        WeightsError: a shape or dtype is another, an id comes twice, or is changed and removed;
-            names the table.
+    Raises WeightsError, naming the table: wrong shape or dtype, a repeated id, or an id both
+    changed and removed. `where` is their origin, for messages.
     """
     for table, changed in changes.items():
         name = f"{where}: table {table[:200]!r}"
@@ -82,13 +77,12 @@ def check_changes(changes: Changes, where: str) -> Changes:
 
 
 def merged(earlier: Changes, later: Changes) -> Changes:
-    """Two changes, one after the other, as one.
+    """Merge two successive changes.
 
-    Later rows win. An id that comes back is no longer removed, and one that is removed later is no
-    longer changed. It stays removed, even if only the earlier changes brought it.
+    Later rows win. A removed id that returns is no longer removed; one removed later is no longer
+    changed, and stays removed even if only the earlier changes introduced it.
 
-    Raises:
-        WeightsError: rows of a table have two forms; names the table and both.
+    Raises WeightsError, naming a table and both row formats, if its rows have two.
     """
     return dict(earlier) | {
         table: _merged(f"table {table!r}", earlier[table], changed) if table in earlier else changed
@@ -97,14 +91,10 @@ def merged(earlier: Changes, later: Changes) -> Changes:
 
 
 def joined(parts: Mapping[str, Changes]) -> Changes:
-    """Changes of one moment that came in parts, as of several ranks or files.
+    """Join simultaneous changes of several ranks or files, by name.
 
-    Args:
-        parts: the changes of each part, by its name.
-
-    Raises:
-        WeightsError: two parts say different things of one id, or rows of a table have two forms;
-            names the table, the id and a part.
+    Raises WeightsError, naming the table, the id and a shard, if two shards disagree about an id or
+    a table's rows have two formats.
     """
     whole: dict[str, ChangedRows] = {}
     for where, changes in parts.items():
@@ -146,7 +136,7 @@ def _merged(name: str, earlier: ChangedRows, later: ChangedRows) -> ChangedRows:
     kept = earlier.taken(~np.isin(earlier.ids, np.concatenate([later.ids, later.removed])))
     still_removed = earlier.removed[~np.isin(earlier.removed, later.ids)]
     removed = np.union1d(still_removed, later.removed)
-    # What is only removed has no rows, and no form of them.
+    # Removals alone have no rows, and no row format.
     with_rows = [one for one in (kept, later) if one.rows is not None]
     if len(with_rows) == 2 and _form(kept) != _form(later):
         raise WeightsError(

@@ -19,21 +19,20 @@ _CHUNK_BYTES = 8 * 2**20  # of fp32 rows, read at once of either
 
 
 def changes_between(old: object, new: object, spec: ModelSpec) -> Changes:
-    """Rows of which any bit differs, and rows that are new at a table's end.
+    """Rows with any differing bit, and rows appended to a table.
 
-    Both are compared a range of rows at a time. Only rows that differ are kept in memory.
+    Checkpoints are compared one range of rows at a time; only differing rows stay in memory.
 
     Args:
-        old: weights as `publish` takes them, or the path of a checkpoint.
-        new: likewise.
-        spec: whose tables are compared. A table may have other rows than it says.
+        old: weights as `publish` takes them, or a checkpoint's path; likewise `new`.
+        spec: names the tables to compare; their row counts may differ from it.
 
     Returns:
-        Changed rows of each table that has some: as they are stored, if both are quantized.
+        Changes of each changed table, as stored if both sides are quantized.
 
     Raises:
-        WeightsError: a table is missing, has fewer rows than before, another dim or another row
-            format, or has an id map; names the table and both.
+        WeightsError: a table is missing, shrank, has another dim or row format, or has an id map;
+            names the table and both.
     """
     try:
         sources = _source(old), _source(new)
@@ -96,7 +95,7 @@ def _weight(spec: ModelSpec, table: TableSpec, source: WeightSource) -> TableWei
 
 
 def _differing(before: TableWeight, after: TableWeight) -> Iterator[tuple[int, Tensor]]:
-    """The first row of each range, and bool `[N]`: which of its rows differ or are new."""
+    """Yield the first row of each range, and bool `[N]`: its changed or new rows."""
     size = max(1, _CHUNK_BYTES // (4 * after.dim))
     for start in range(0, before.rows, size):
         stop = min(start + size, before.rows)

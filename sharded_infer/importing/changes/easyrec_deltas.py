@@ -1,11 +1,11 @@
 """TorchEasyRec's delta dumps: Parquet files of each rank, step by step.
 
 Source: `tzrec/utils/delta_embedding_dump.py` and `quant_util.py` of TorchEasyRec. Columns read:
-`global_step`, `table_fqn`, `key_id` and `embedding`, a list of fp32 numbers or, quantized, of the
-bytes of a row: one a number, then fp16 scale and fp16 offset. Our int8 rows have these two first.
+`global_step`, `table_fqn`, `key_id` and `embedding`: a list of fp32 numbers or, quantized, of row
+bytes: one per number, then fp16 scale and fp16 offset. Our int8 rows start with these two.
 
-Keys of tables with ZCH or dynamic embeddings are raw ids; all others are rows. An id that ZCH has
-evicted comes with the row that stands for unknown ids: such files remove none.
+Keys of tables with ZCH or dynamic embeddings are raw ids; all others are rows. An id evicted by ZCH
+comes with the row of unknown ids, so these files remove no ids.
 """
 
 import re
@@ -33,19 +33,13 @@ from sharded_infer.importing.torchrec_names import table_of
 
 _COLUMNS = ("global_step", "table_fqn", "key_id", "embedding")
 _STEP = re.compile(r"step_\d{1,18}")
-# The files of a step's ranks.
+# One file of each rank of a step.
 _RANK = re.compile(r"(?P<name>.+)_rank_(?P<rank>\d{1,6})_of_(?P<ranks>\d{1,6})\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of one table, the later of a key last.
-
-    Attributes:
-        steps: int64 `[N]`.
-        keys: int64 `[N]`.
-        rows: fp32 `[N, dim]`, or uint8 `[N, dim + 4]`.
-    """
+    """Rows of one table, the latest of a key last: fp32 `[N, dim]` or uint8 `[N, dim + 4]`."""
 
     steps: Ids
     keys: Ids
@@ -53,29 +47,21 @@ class _Rows:
 
 
 def is_easyrec(path: Path) -> bool:
-    """Whether a Parquet file, or the first one of a folder, is a delta dump of TorchEasyRec.
-
-    Raises:
-        WeightsError: it cannot be read.
-    """
+    """True if a Parquet file, or a folder's first one, is a delta dump of TorchEasyRec."""
     files = _files(path) if path.is_dir() else [path]
     first = next((file for file in files if file.suffix in SUFFIXES), None)
     return first is not None and set(_COLUMNS) <= ParquetRows(first).kinds.keys()
 
 
 def open_easyrec_deltas(path: Path | str) -> Changes:
-    """Reads delta dumps of TorchEasyRec; the latest step of each key wins.
+    """Read delta dumps of TorchEasyRec; the latest step of each key wins.
 
-    Args:
-        path: a file; a folder `step_N` with the files of all ranks; or the folder of such folders,
-            or of files.
-
-    Returns:
-        Changed rows by the last part of `table_fqn`: as stored, int8, if they are quantized.
+    `path` is a file, a folder `step_N` with the files of all ranks, or a folder of either. Changes
+    are by the last component of `table_fqn`; quantized rows stay int8 as stored.
 
     Raises:
-        WeightsError: a file is damaged or has other columns, the file of a rank is missing, or two
-            ranks have different rows of one key in one step; names the file or the table.
+        WeightsError: a damaged file, other columns, a missing rank, or rows of one key that differ
+            between ranks in one step; names the file or the table.
     """
     path = Path(path)
     files = [path]
@@ -98,7 +84,6 @@ def open_easyrec_deltas(path: Path | str) -> Changes:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of a folder and of its folders `step_N`, in the order of their names."""
     files = []
     for name in written_names(folder):
         path = folder / name
@@ -110,7 +95,6 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _check_ranks(files: Iterable[Path]) -> None:
-    """Refuses a step of which the file of a rank is not there."""
     found: dict[tuple[Path, str, int], set[int]] = {}
     for file in files:
         match = _RANK.fullmatch(file.name)

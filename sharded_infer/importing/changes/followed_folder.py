@@ -1,4 +1,4 @@
-"""A folder that files of changed rows come into, in the order of their names."""
+"""A folder that receives files of changed rows, in the order of their names."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -15,25 +15,25 @@ _NUMBER = re.compile(r"([0-9]+)")
 class FollowedFolder:
     """Files of changed rows, or folders of such files, in the order of their names.
 
-    Numbers in names count as numbers: `step_9` comes before `step_10`. A file counts once it has
-    its final name: whoever writes it renames it then, from a name that starts with a dot or ends in
-    `.tmp` or `.partial`, or from elsewhere.
+    Numbers in names sort numerically: `step_9` precedes `step_10`. A file counts once it has its
+    final name. Its writer renames it from a name that starts with a dot or ends in `.tmp` or
+    `.partial`, or from elsewhere.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        # Names that were seen before; None before the first look.
+        # Names seen before; None before the first scan.
         self._seen: frozenset[str] | None = None
 
     def pending(self, after: str | None = None) -> list[Path]:
-        """What has not been published yet, in order.
+        """Unpublished paths, in order.
 
         Args:
-            after: the name that was published last, and with it all before it; None: none was.
+            after: the name published last, which covers all names before it; None: nothing is
+                published.
 
         Raises:
-            WeightsError: the folder cannot be read, or a file has come since the last call whose
-                name is before `after`; names both.
+            WeightsError: an unreadable folder, or a new file that precedes `after`; names both.
         """
         names = written_names(self.path)
         try:
@@ -44,14 +44,13 @@ class FollowedFolder:
         return [self.path / name for name in found]
 
     def read(self, paths: Iterable[Path], *, table: str | None = None) -> Changes:
-        """The changes of several files as one; later rows win.
+        """Merge the changes of several files, in the order of `pending`; later rows win.
 
         Args:
-            paths: in order, as `pending` returns them.
             table: as in `open_changes`.
 
         Raises:
-            WeightsError: a file is damaged; names it. Nothing of the others is returned either.
+            WeightsError: a file is damaged; names it. No changes are returned then.
         """
         changes: Changes = {}
         for path in paths:
@@ -66,14 +65,7 @@ class FollowedFolder:
 def pending_names(
     names: Sequence[str], after: str | None, seen: Collection[str] | None
 ) -> list[str]:
-    """Names after the one that was published last, in order.
-
-    Args:
-        seen: names that were there before; None if that is not known.
-
-    Raises:
-        WeightsError: a new name is before `after`, so that it jumps the order.
-    """
+    """Names after `after`, in order; WeightsError if one absent from `seen` precedes it."""
     ordered = sorted(names, key=_place)
     if after is None:
         return ordered
@@ -87,7 +79,7 @@ def pending_names(
 
 
 def _place(name: str) -> tuple[tuple[tuple[str, int], ...], str]:
-    """Where a name stands in the order: `a9` before `a10`; equal ones by their characters."""
+    """Sort key of a name: `a9` before `a10`; ties by characters."""
     steps = _NUMBER.split(name)
     texts, numbers = steps[::2], [*map(int, steps[1::2]), -1]
     return tuple(zip(texts, numbers, strict=True)), name

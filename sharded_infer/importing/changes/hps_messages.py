@@ -2,8 +2,8 @@
 
     kcat -C -e -t hps_et.<model>.<table> -f '%R%s' > item.hps
 
-Each message is its length, int32 big-endian (`%R`, -1: a message without content), and its content
-(`%s`), in which all numbers are little-endian:
+Each message is its length, int32 big-endian (`%R`, -1: no content), and its content (`%s`), whose
+numbers are all little-endian:
 
     "HCTR", uint32 bytes of a row, then keys and rows in turn: (int64 or uint32, fp32 [dim]) ...
 
@@ -42,16 +42,15 @@ _MOST_BYTES = 128 * 2**20
 def open_hps_messages(
     path: Path | str, table: str, *, keys: Literal["int64", "uint32"] = "int64"
 ) -> Changes:
-    """Reads a file of HPS's messages of one table; the last row of each key wins.
+    """Read a file of HPS's messages of one table; the last row of each key wins.
 
     Args:
         path: written by kcat with `-f '%R%s'`.
-        table: whose rows they are.
-        keys: the type of the keys: `int64` if the HPS has `"i64_input_key": true`.
+        keys: `int64` if HPS is configured with `"i64_input_key": true`.
 
     Raises:
-        WeightsError: the file is cut or is something else, or its rows have several lengths; names
-            the file and the byte.
+        WeightsError: a truncated or foreign file, or mixed row lengths; names the file and the
+            byte.
     """
     path = Path(path)
     if keys not in ("int64", "uint32"):
@@ -82,7 +81,7 @@ def open_hps_messages(
 
 
 def _messages(path: Path, file: BufferedReader) -> Iterator[tuple[str, bytes]]:
-    """Each message's place, for errors, and its content."""
+    """Yield each message's position, for errors, and its content."""
     while prefix := file.read(_LENGTH.size):
         where = f"{path}: message at byte {file.tell() - len(prefix)}"
         length = _LENGTH.unpack(prefix)[0] if len(prefix) == _LENGTH.size else 0
@@ -100,7 +99,6 @@ def _messages(path: Path, file: BufferedReader) -> Iterator[tuple[str, bytes]]:
 
 
 def _pairs(where: str, content: bytes, key: np.dtype[Any]) -> NDArray[Any]:
-    """The `key`s and `row`s of a message."""
     magic, row_bytes = _HEADER.unpack_from(content) if len(content) >= _HEADER.size else (b"", 0)
     if magic != _MAGIC:
         raise WeightsError(
@@ -112,7 +110,7 @@ def _pairs(where: str, content: bytes, key: np.dtype[Any]) -> NDArray[Any]:
             f"{where}: expected keys of {counted(key.itemsize, 'byte')} with rows of {row_bytes}, "
             f"fp32, got {counted(held, 'byte')} of them"
         )
-    # Without keys nothing is said of the rows.
+    # A message without keys does not determine the row's size.
     numbers = row_bytes // 4 if held else 0
     pair = np.dtype([("key", key), ("row", "<f4", (numbers,))])
     return np.frombuffer(content, pair, offset=_HEADER.size, count=held // size if held else 0)

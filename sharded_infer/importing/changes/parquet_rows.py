@@ -1,4 +1,4 @@
-"""Columns of ids and of rows in a Parquet file, read in batches and checked."""
+"""Checked columns of ids and rows in a Parquet file, read in batches."""
 
 import importlib
 import re
@@ -21,14 +21,10 @@ _STRINGS = re.compile(r"(dictionary<values=)?(large_)?string(,.*|$)")
 
 
 class ParquetRows:
-    """A Parquet file of ids and their rows, which needs pyarrow."""
+    """A Parquet file of ids and their rows; requires pyarrow."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the file's schema.
-
-        Raises:
-            WeightsError: it cannot be read, is not Parquet, or pyarrow is not installed.
-        """
+        """Read the schema; WeightsError if unreadable, not Parquet, or pyarrow is missing."""
         self.path = path
         try:
             self._parquet: Any = importlib.import_module("pyarrow.parquet")
@@ -47,11 +43,7 @@ class ParquetRows:
             raise WeightsError(f"{path}: not Parquet: {error!s:.200}") from error
 
     def batches(self, columns: Iterable[str]) -> Iterator[Any]:
-        """The file's rows, as batches of pyarrow with these columns.
-
-        Raises:
-            WeightsError: a column is missing, or the file cannot be read any more.
-        """
+        """Yield pyarrow batches of these columns; WeightsError if one is missing or unreadable."""
         wanted = list(columns)
         for name in wanted:
             if name not in self.kinds:
@@ -62,7 +54,7 @@ class ParquetRows:
             with open_regular(self.path, follow=True) as file, self._parquet.ParquetFile(file) as o:
                 for batch in o.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
                     for name in wanted:
-                        # An altered file may have lists or texts that end outside their values.
+                        # In an altered file, lists or strings may end outside their buffers.
                         batch.column(name).validate(full=True)
                     row += batch.num_rows
                     yield batch
@@ -74,14 +66,14 @@ class ParquetRows:
             ) from error
 
     def whole_numbers(self, batch: Any, name: str) -> Ids:
-        """A column of whole numbers as int64 `[N]`; uint64 bit for bit."""
+        """An integer column as int64 `[N]`; uint64 bit for bit."""
         kind = self.kinds[name]
         if not kind.removeprefix("u").startswith("int"):
             raise WeightsError(f"{self.path}: {name!r}: expected whole numbers, got {kind[:100]}")
         return as_ids(self._filled(batch, name).to_numpy())
 
     def texts(self, batch: Any, name: str) -> tuple[NDArray[np.int32], list[str]]:
-        """A column of strings: of each row the number of its string, and the strings."""
+        """A string column: each row's index into the list of distinct strings."""
         kind = self.kinds[name]
         column = self._filled(batch, name)
         if not _STRINGS.match(kind):
@@ -101,16 +93,10 @@ class ParquetRows:
         return flags
 
     def rows(self, batch: Any, name: str, chosen: NDArray[np.bool_]) -> NDArray[np.generic]:
-        """Rows of a column of lists.
+        """The `chosen` (bool `[N]`) rows of a column of lists: `[M, width]` in the file's dtype.
 
-        Args:
-            chosen: bool `[N]`, which of the batch's rows.
-
-        Returns:
-            `[M, width]` in the file's own dtype; `[0, 0]` if none is chosen.
-
-        Raises:
-            WeightsError: it holds no lists of numbers, or lists of several lengths.
+        `[0, 0]` if no row is chosen. Raises WeightsError unless it holds equally long lists of
+        numbers.
         """
         where = f"{self.path}: {name!r}"
         column = batch.column(name)

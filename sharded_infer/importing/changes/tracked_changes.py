@@ -1,6 +1,6 @@
-"""Rows that TorchRec's `ModelDeltaTracker` has seen in training.
+"""Rows tracked by TorchRec's `ModelDeltaTracker` during training.
 
-TorchRec itself is not imported: its trackers are recognised by what they offer. Source:
+TorchRec is not imported: its trackers are recognised by duck typing. Source:
 `torchrec/distributed/model_tracker`, release 1.8.
 """
 
@@ -15,23 +15,23 @@ from sharded_infer.errors import WeightsError
 from sharded_infer.importing.changes.changed_rows import ChangedRows, Changes, check_changes
 from sharded_infer.importing.torchrec_names import table_of
 
-# The part of a managed collision collection that looks rows up.
+# The lookup module inside a managed collision collection.
 _MANAGED = "_embedding_module"
 
 
 def changes_of_tracker(tracker: Any, consumer: str | None = None) -> Changes:
-    """Rows that were looked up since the consumer last asked, as they are now.
+    """Current values of the rows looked up since the consumer's last read.
 
-    With `TrackingMode.EMBEDDING` the tracker has each row as it was looked up first; rows that
-    still are the same are left out. Each rank has the rows of its own shards.
+    With `TrackingMode.EMBEDDING` the tracker keeps each row as first looked up; unchanged rows are
+    left out. Each rank has the rows of its own shards.
 
     Args:
         tracker: a `ModelDeltaTrackerTrec` of a `DistributedModelParallel`.
-        consumer: as in its `get_unique`. What is returned does not come again: `get_unique` and
-            `step` are called.
+        consumer: as in its `get_unique`. Rows are returned once: `get_unique` and `step` are
+            called.
 
     Raises:
-        WeightsError: it is no tracker, or a table is cut by columns or has managed collisions.
+        WeightsError: not a tracker, or a table is sharded by columns or has managed collisions.
     """
     if not (hasattr(tracker, "get_unique") and hasattr(tracker, "get_tracked_modules")):
         raise WeightsError(f"expected TorchRec's ModelDeltaTracker, got a {type(tracker).__name__}")
@@ -57,7 +57,7 @@ def _unique(tracker: Any, consumer: str | None) -> Mapping[str, Any]:
     if consumer not in tracker.per_consumer_batch_idx:
         known = list(tracker.per_consumer_batch_idx)
         raise WeightsError(f"the tracker has no consumer {consumer!r}, only {known!s:.200}")
-    # For a table without lookups TorchRec's get_unique fails.
+    # TorchRec's get_unique fails for a table without lookups.
     lookups = tracker.store.per_fqn_lookups
     for name in [name for name, found in lookups.items() if not found]:
         del lookups[name]
@@ -67,17 +67,17 @@ def _unique(tracker: Any, consumer: str | None) -> Mapping[str, Any]:
         raise WeightsError(
             f"the tracker: expected lookups in all tables since {consumer!r} last read it: {error}"
         ) from error
-    # Lookups that come before the next step would belong to no reading.
+    # Lookups before the next step would otherwise belong to no read.
     tracker.step()
     return unique
 
 
 def _weights(tracker: Any) -> Iterator[tuple[str, tuple[int, Tensor]]]:
-    """Each table's first row and rows in this process, by the tracker's name for it."""
+    """Yield the tracker's name of each table with its local first row and rows."""
     for module_name, module in tracker.get_tracked_modules().items():
         managed = _MANAGED in module_name.split(".")
         prefix = f"{module_name}." if module_name else ""
-        # A state dict has what is cached on a device written back first.
+        # A state dict writes device caches back first.
         for key, weight in module.state_dict(prefix=prefix).items():
             if not key.endswith(".weight") or not isinstance(weight, Tensor):
                 continue
@@ -93,8 +93,7 @@ def _weights(tracker: Any) -> Iterator[tuple[str, tuple[int, Tensor]]]:
 
 
 def _shard(table: str, weight: Any) -> tuple[int, Tensor] | None:
-    """The first row and the rows of this process's shard; None if it has none."""
-    # Sharded tensors and DTensors, told by what they offer.
+    # Sharded tensors and DTensors, recognised by duck typing.
     local = weight.to_local() if hasattr(weight, "to_local") else weight
     if not hasattr(local, "local_shards"):
         return 0, local.detach()

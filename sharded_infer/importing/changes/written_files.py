@@ -1,4 +1,4 @@
-"""Files of changed rows that are written under another name first, so that none is read in part."""
+"""Atomically renamed files of changed rows, so that no partial file is read."""
 
 import uuid
 from collections.abc import Iterator
@@ -18,22 +18,22 @@ _UNFINISHED = (".tmp", ".partial")
 
 
 def write_changes(changes: Changes, path: Path | str) -> None:
-    """Writes changed rows as a file that `open_changes` reads.
+    """Write changed rows to a file that `open_changes` reads.
 
-    The file gets its name when it is whole and on disk, so a folder that is followed may hold it.
+    The file is renamed once complete and on disk, so it may lie in a followed folder.
 
     Args:
         path: ends in `.safetensors`.
 
     Raises:
-        WeightsError: the changes contradict themselves, or the name ends otherwise.
+        WeightsError: inconsistent changes, or another suffix.
         StorageError: it cannot be written.
     """
     path = Path(path)
     if path.suffix != ".safetensors":
         raise WeightsError(f"{path}: expected a name that ends in .safetensors")
     named = _tensors(check_changes(changes, "the changes"))
-    # Copies: safetensors writes no tensors that share memory.
+    # Copies: safetensors refuses tensors that share memory.
     tensors = {name: tensor.clone() for name, tensor in named}
     try:
         with _unfinished(path) as place:
@@ -46,13 +46,7 @@ def write_changes(changes: Changes, path: Path | str) -> None:
 
 
 def written_names(folder: Path) -> list[str]:
-    """The names in a folder, sorted, without those that are still being written.
-
-    Those start with a dot, or end in `.tmp` or `.partial`.
-
-    Raises:
-        WeightsError: it cannot be read.
-    """
+    """Sorted names of finished files in a folder; WeightsError if it is unreadable."""
     try:
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Id maps that others trained or wrote: raw ids and their rows, in chunks."""
+"""External id maps: raw ids and their rows, in chunks."""

@@ -39,20 +39,18 @@ def open_id_file(
     strings: Literal["xxh3_64", "murmur3_x64_128"] | None = None,
     seed: int = 0,
 ) -> IdMapSource:
-    """Opens a file of ids and rows, or a vocabulary.
+    """Open a file of ids and rows, or a vocabulary.
 
     Args:
-        path: `.parquet`, `.npz` or `.safetensors` with columns of whole numbers `[N]`, or a `.npy`
-            file of ids `[N]`, or of ids and rows `[N, 2]`; or a `.txt` file of strings, as
-            `open_vocabulary` takes it.
-        ids: the column of ids. uint64 ids are taken bit for bit.
-        rows: the column of rows. Without one, an id's row is its position.
-        frequencies: the column that says how often each id is used; it may be missing.
-        strings: the function that makes ids of a vocabulary's strings.
-        seed: of that function.
+        path: `.parquet`, `.npz` or `.safetensors` with integer columns `[N]`; `.npy` with ids
+            `[N]`, or ids and rows `[N, 2]`; or `.txt` with strings, as in `open_vocabulary`.
+        ids: the column of ids; uint64 is taken bit for bit.
+        rows: the column of rows. Without it, an id's row is its position.
+        frequencies: the column of each id's use count; it may be missing.
+        strings: the hash function of a vocabulary's strings; `seed` is its seed.
 
     Raises:
-        WeightsError: it cannot be read, or is no such file; names the column.
+        WeightsError: the file is unreadable or of another kind; names the column.
     """
     path = Path(path)
     try:
@@ -60,7 +58,7 @@ def open_id_file(
     except OSError as error:
         raise WeightsError(f"{path}: cannot be read: {error.strerror or error}") from error
     if path.suffix == ".txt":
-        # Without a function it is refused there.
+        # A missing hash function is refused there.
         return open_vocabulary(path, cast(Any, strings), seed)
     if path.suffix in _PARQUET:
         return _parquet(path, ids, rows, frequencies)
@@ -149,10 +147,10 @@ def _parquet(path: Path, ids: str, rows: str, frequencies: str) -> IdMapSource:
 
 
 def _parquet_chunks(path: Path, parquet: Any, columns: list[str]) -> Iterator[Chunk]:
-    """One or two columns; of one, each number's position is the second."""
+    """Chunks of one or two columns; with one, the second is each number's position."""
     start = 0
     try:
-        # Else it reads whole columns of a group of rows at once.
+        # By default it reads whole columns of a row group at once.
         with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER) as file:
             for batch in file.iter_batches(batch_size=CHUNK, columns=columns):
                 found = []

@@ -1,4 +1,4 @@
-"""An id map to import: raw ids, their rows, and what unknown ids mean."""
+"""An id map to import: raw ids, their rows, and the handling of unknown ids."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,17 +21,15 @@ Unknown = Literal["error", "zero"] | SharedRows | HashedRows
 
 @dataclass(frozen=True, slots=True)
 class IdMapSource:
-    """Raw ids and their rows, read in chunks, as often as they are needed.
+    """Raw ids and their rows, re-readable in chunks.
 
     Attributes:
-        description: where they are, for messages.
-        count: the number of ids.
-        read: yields ids and rows, int64 `[N]` each; each id is to come once.
-        table_rows: rows of the table that the source belongs to, if it says so.
-        unknown: what an id means that is not there, if the source says so.
-        strings: the function that made ids of strings; None if they are no strings.
-        seed: of that function.
-        frequencies: yields rows and how often each is used, int64 `[N]` each; None: unknown.
+        description: their origin, for messages.
+        read: yields ids and rows, int64 `[N]` each; each id must come once.
+        table_rows: rows of the source's table, if known.
+        unknown: the handling of unknown ids, if the source determines it.
+        strings: the hash function of string ids, with `seed`; None for integer ids.
+        frequencies: yields rows and their use counts, int64 `[N]` each; None: unknown.
     """
 
     description: str
@@ -44,11 +42,10 @@ class IdMapSource:
     frequencies: Callable[[], Iterator[Chunk]] | None = None
 
     def chunks(self, table_rows: int) -> Iterator[Chunk]:
-        """Ids and rows of a table of so many rows, int64 `[N]` each.
+        """Yield ids and rows, int64 `[N]` each, of a table of this size.
 
-        Raises:
-            WeightsError: the table has other rows, an id's row is none of it, or more or fewer
-                ids come than `count`.
+        Raises WeightsError for another table size, a row out of range, or a number of ids not
+        `count`.
         """
         if self.table_rows not in (None, table_rows):
             raise WeightsError(

@@ -1,4 +1,4 @@
-"""Tables whose rows were trained by id: ids and rows side by side, in parts.
+"""Tables trained by id: ids and rows side by side, in shards.
 
 | written by | ids | rows |
 | --- | --- | --- |
@@ -6,8 +6,8 @@
 | TorchEasyRec | `<table>.keys` in `sparse_dynamic_embedding-RR-of-WW.npz` | `<table>.values` |
 | DeepRec | tensor `<name>-keys`, or `<name>/part_P-keys` | `<name>-values` |
 
-DeepRec's `<name>-freqs` say how often each id came. dynamicemb's `<table>_emb_scores.rank_R...` do
-where its score strategy counts (LFU); else they may be times.
+DeepRec's `<name>-freqs` are use counts of ids. So are dynamicemb's `<table>_emb_scores.rank_R...`
+under LFU; under other strategies they may be times.
 
 Sources: `dump_load.py` of NVIDIA's recsys-examples (dynamicemb), `export_util.py` of TorchEasyRec,
 and docs/Embedding-Variable-Export-Format.md of DeepRec. An id's row is its position.
@@ -46,20 +46,16 @@ class KeyedTables:
 
     Attributes:
         weights: each table's rows, fp32 `[rows, dim]`, under the table's name.
-        id_maps: each table's ids. What unknown ids mean is for the spec to say.
+        id_maps: each table's ids; the spec defines the handling of unknown ids.
     """
 
     weights: WeightSource
     id_maps: Mapping[str, IdMapSource]
 
     def beside(self, weights: object) -> WeightSource:
-        """These tables and a model's other weights, as one source for `publish`.
+        """Combine these tables and a model's other `weights` into one source for `publish`.
 
-        Args:
-            weights: as `publish` takes them.
-
-        Raises:
-            WeightsError: both hold a weight of one name.
+        Raises WeightsError if both hold a weight of one name.
         """
         other = weights_of(weights)
         parts: dict[str, list[Part]] = {key: [(other, key)] for key in list(other.keys())}
@@ -77,17 +73,17 @@ def open_keyed_tables(
     *,
     scores_are_frequencies: bool = False,
 ) -> KeyedTables:
-    """Opens tables that were trained by id.
+    """Open tables that were trained by id.
 
     Args:
-        weights: a folder that dynamicemb's `DynamicEmbDump` wrote, or one of its collections'; the
+        weights: a folder written by dynamicemb's `DynamicEmbDump`, or one of its collections; the
             `sparse` folder of a TorchEasyRec export; or DeepRec's tensors by name, in memory or in
             a file (`.npz`, `.safetensors`).
-        scores_are_frequencies: dynamicemb's scores say how often each id came.
+        scores_are_frequencies: dynamicemb's scores are use counts of ids.
 
     Raises:
-        WeightsError: it holds no such tables, a part is missing or cut, or ids and rows do not fit
-            together; names the table and the file.
+        WeightsError: no such tables, a missing or truncated shard, or ids without rows; names the
+            table and the file.
     """
     try:
         if isinstance(weights, str | Path) and Path(weights).is_dir():
@@ -134,7 +130,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _grouped(pattern: re.Pattern[str], files: Iterable[Path]) -> dict[str, list[Path]]:
-    """The files of each table, in the order of their parts, which must be all there."""
+    """The files of each table in shard order; refuses missing shards."""
     found: dict[str, dict[int, Path]] = {}
     wholes: dict[str, int] = {}
     for path in files:
@@ -161,7 +157,7 @@ def _grouped(pattern: re.Pattern[str], files: Iterable[Path]) -> dict[str, list[
 
 
 def _width(table: str, ids: Iterable[Part], values: Iterable[Path]) -> int:
-    """Numbers of a row: the files do not say it."""
+    """Numbers of a row, which the files do not declare."""
     width = 0
     for (source, key), path in zip(ids, values, strict=True):
         count = source.shape(key)[0]

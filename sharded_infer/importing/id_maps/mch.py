@@ -1,9 +1,9 @@
 """TorchRec's MCH: ids in ascending order, the row of each, and a row for all others.
 
-Each training rank has a segment of the rows and, of the ids, what row-wise sharding sends to it. It
-keeps its last row for its unknown ids. Source: `MCHManagedCollisionModule` and `_mch_remap` of
-torchrec/modules/mc_modules.py, `RwSparseFeaturesDist` of torchrec/distributed/sharding/
-rw_sharding.py, release 1.8.
+Each training rank has a segment of the rows and the ids that row-wise sharding sends to it. Its
+last row serves its unknown ids. Source: `MCHManagedCollisionModule` and `_mch_remap` of
+torchrec/modules/mc_modules.py, `RwSparseFeaturesDist` of
+torchrec/distributed/sharding/rw_sharding.py, release 1.8.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,17 +38,16 @@ def mch_source(
     input_size: int = _MOST,
     counts: str | None = None,
 ) -> IdMapSource:
-    """The id map of one table; reads it once, to check and count it.
+    """Open, check and count the id map of one table.
 
     Args:
         ids: the key of the ids, int64 `[Z]`, ascending in each segment, `EMPTY` ones last.
         rows: the key of the rows, int64 `[Z]`, each in its id's segment.
         starts: the first row of each training rank's segment, ascending from 0.
         input_size: `input_hash_size` of the module.
-        counts: the key of how often each id came, int64 `[Z]`; None: it is not known.
+        counts: the key of the ids' use counts, int64 `[Z]`; None: unknown.
 
-    Raises:
-        WeightsError: the arrays are no such map; names the id and its segment.
+    Raises WeightsError, naming the id and its segment, if the arrays are not such a map.
     """
     table_rows = check_column(source, ids)
     check_column(source, rows, table_rows)
@@ -112,13 +111,12 @@ class _Reader:
                 if known < len(ids) and empty is None:
                     empty = int(rows[known])
                 yield ids[:known].copy(), rows[:known].copy()
-            # The module finds this id in its first empty slot.
+            # The module resolves this id to its first empty slot.
             most = np.array([EMPTY])
             if empty is not None and self._segments_of(most)[0] == segment:
                 yield most, np.array([empty])
 
     def _segments_of(self, ids: Ids) -> Ids:
-        """The rank that row-wise sharding sends each id to."""
         return segments_of(ids, len(self.segments), self.input_size)
 
     def _check_order(self, ids: Ids, segment: int) -> None:

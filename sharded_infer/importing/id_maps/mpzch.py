@@ -1,7 +1,7 @@
 """TorchRec's MPZCH: a hash table of ids, whose slots are the table's rows.
 
-The rows are cut into equal buckets. An id is searched from a slot of its bucket that its hash
-chooses, slot by slot, at most `max_probe` of them; empty ones do not stop the search. Source:
+The rows are divided into equal buckets. The search for an id starts at a slot of its bucket chosen
+by its hash and probes at most `max_probe` slots; empty slots do not stop it. Source:
 `HashZchManagedCollisionModule` and `TrainInputMapper` of torchrec/modules/hash_mc_modules.py,
 release 1.8, and `process_item_zch` of FBGEMM's faster_hash_ops.
 """
@@ -37,14 +37,14 @@ EMPTY = -1  # of a slot without an id
 
 @dataclass(frozen=True, slots=True)
 class MpzchSettings:
-    """What a checkpoint does not say of a `HashZchManagedCollisionModule`; defaults as there.
+    """Settings of a `HashZchManagedCollisionModule` that a checkpoint lacks; its defaults.
 
     Attributes:
-        disable_fallback: unknown ids are left out; else they read a row that their hash chooses.
+        disable_fallback: unknown ids are left out; else they read a row chosen by their hash.
         divided: `inference_dispatch_div_train_world_size`.
         reserved_slots: at the end of each bucket, `get_reserved_slots_per_bucket()`; None without
             `opt_in_prob`.
-        track_id_freq: the module counts how often each id comes.
+        track_id_freq: the module counts the uses of each id.
     """
 
     disable_fallback: bool
@@ -58,18 +58,12 @@ class MpzchSettings:
 def mpzch_source(
     source: WeightSource, ids: str, buckets: int, settings: MpzchSettings
 ) -> IdMapSource:
-    """The id map of one table; reads it once, to check and count it.
+    """Open, check and count the id map of one table.
 
-    Its metadata are not read: in every eviction policy of release 1.8 they are times.
-
-    Args:
-        ids: the key of the identities, int64 `[Z]` or `[Z, 1]`, `EMPTY` without an id. Beside it
-            lie the counts, if the settings say that there are some.
-        buckets: `total_num_buckets`.
-
-    Raises:
-        WeightsError: the rows are no such table, or an id lies where the module, with these
-            settings, does not find it; names the id and its slot.
+    The key `ids` holds identities, int64 `[Z]` or `[Z, 1]`, `EMPTY` in free slots; counts lie
+    beside it if `settings` track them. `buckets` is `total_num_buckets`. Other metadata is ignored:
+    in every eviction policy of release 1.8 it holds times. Raises WeightsError, naming the id and
+    its slot, if an id is unreachable with these settings, or if the rows are not such a table.
     """
     rows = check_column(source, ids)
     where = f"{source.description}: {ids!r}"
@@ -109,7 +103,6 @@ class _Reader:
 
     @property
     def _open(self) -> int:
-        """Slots of a bucket that ids are searched in."""
         return self.size - (self.settings.reserved_slots or 0)
 
     def __call__(self) -> Iterator[Chunk]:
@@ -123,7 +116,6 @@ class _Reader:
         yield from self._empty()
 
     def _ids(self, stored: Ids, buckets: Ids) -> Ids:
-        """Ids as they are given to the module."""
         settings = self.settings
         if not settings.divided:
             return stored
@@ -155,11 +147,11 @@ class _Reader:
             )
 
     def _first(self, stored: Ids) -> Ids:
-        """The slot of its bucket that each id's search begins at."""
+        """The slot of its bucket at which each id's search starts."""
         return (murmur_hash3_2x64(stored) % np.uint64(self._open)).astype(np.int64)
 
     def _empty(self) -> Iterator[Chunk]:
-        """Ids that are `EMPTY` to the module: it finds them in the first empty slot."""
+        """Ids equal to `EMPTY`, which the module resolves to the first empty slot."""
         if self.settings.input_hash_size:
             return  # they are negative, which it does not take
         given = np.arange(-self.buckets, 0) if self.settings.divided else np.array([EMPTY])

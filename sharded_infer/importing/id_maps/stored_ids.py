@@ -1,4 +1,4 @@
-"""Columns of ids and rows, read in chunks and checked."""
+"""Checked columns of ids and rows, read in chunks."""
 
 from collections.abc import Iterator
 
@@ -19,14 +19,7 @@ _NUMBERS = (
 
 
 def check_column(source: WeightSource, key: str, count: int | None = None) -> int:
-    """The number of elements of a column, `[N]` or `[N, 1]` whole numbers.
-
-    Args:
-        count: what it must be, if that is known.
-
-    Raises:
-        WeightsError: there is no such column, or it is of another shape, length or dtype.
-    """
+    """The length of an integer column `[N]` or `[N, 1]`; WeightsError if not, or not `count`."""
     try:
         shape = source.shape(key)
         dtype = source.read(key, 0, 0).dtype if shape else None
@@ -43,13 +36,7 @@ def check_column(source: WeightSource, key: str, count: int | None = None) -> in
 
 
 def read_column(source: WeightSource, key: str, start: int, stop: int) -> Ids:
-    """Elements `[start, stop)` of a column that `check_column` accepts, as int64.
-
-    Those of uint64 are taken bit for bit, as hashes are.
-
-    Raises:
-        WeightsError: they cannot be read any more.
-    """
+    """Elements `[start, stop)` of a checked column as int64; WeightsError if unreadable."""
     try:
         return as_ids(source.read(key, start, stop).reshape(stop - start).numpy())
     except SourceError as error:
@@ -57,14 +44,14 @@ def read_column(source: WeightSource, key: str, start: int, stop: int) -> Ids:
 
 
 def as_ids(numbers: NDArray[np.generic]) -> Ids:
-    """Whole numbers of any width as int64; uint64 bit for bit."""
+    """Integers of any width as int64; uint64 bit for bit."""
     if numbers.dtype == np.uint64:
         return numbers.view(np.int64)
     return numbers.astype(np.int64, copy=False)
 
 
 def chunks_of(count: int) -> Iterator[tuple[int, int]]:
-    """The ranges that a column of so many ids is read in."""
+    """The ranges in which a column of this length is read."""
     for start in range(0, count, CHUNK):
         yield start, min(start + CHUNK, count)
 
@@ -76,6 +63,6 @@ def by_position(source: WeightSource, key: str, count: int) -> Iterator[Chunk]:
 
 
 def counts_by_position(source: WeightSource, key: str, count: int) -> Iterator[Chunk]:
-    """Rows, each the position of its number in a column, and these numbers."""
+    """Positions (rows) and the counts of a column."""
     for numbers, rows in by_position(source, key, count):
         yield rows, numbers

@@ -1,6 +1,6 @@
 """Id maps of TorchRec's managed collision modules: from memory, state dicts and checkpoints.
 
-TorchRec itself is not imported: its modules are recognised by their parts.
+TorchRec is not imported: its modules are recognised by their attributes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from sharded_infer.importing.id_maps.mpzch import (
 from sharded_infer.importing.id_maps.stored_ids import check_column, read_column
 
 Weights = Path | str | Mapping[str, object] | nn.Module | WeightSource
-# Whether a function changes ids before the map sees them, and who calls it.
+# Where a hash function is applied to ids before the map.
 InputHash = Literal["none", "caller"]
 _COLLECTION = "_managed_collision_modules"
 
@@ -42,14 +42,14 @@ def id_maps_of(*ranks: nn.Module, input_hash: InputHash = "none") -> dict[str, I
     """The id maps of modules in memory, by table.
 
     Args:
-        ranks: a module that has managed collisions, such as TorchRec's
-            `ManagedCollisionEmbeddingBagCollection` or its quantized form; if it is sharded by
-            rows, that of each training rank in order.
-        input_hash: "caller" if clients send ids that an `input_hash_func` has changed already.
+        ranks: a module with managed collisions, such as TorchRec's
+            `ManagedCollisionEmbeddingBagCollection` or its quantized form; if sharded by rows, that
+            of each training rank in order.
+        input_hash: "caller" if clients send ids already hashed by an `input_hash_func`.
 
     Raises:
-        WeightsError: there is none, the ranks do not fit together, or a module is not described by
-            its arrays; names the table.
+        WeightsError: there is no such module, the ranks do not match, or a module's arrays do not
+            describe it; names the table.
     """
     if input_hash not in ("none", "caller"):
         raise WeightsError(f"expected input_hash 'none' or 'caller', got {input_hash!r}")
@@ -86,14 +86,14 @@ def mch_id_map(
     """The id map of an MCH table in a state dict or a checkpoint.
 
     Args:
-        weights: a checkpoint's path, a state dict, or what `publish` takes as weights.
-        input_hash: "none" if the module has no `input_hash_func`, "caller" if clients send ids that
-            it has changed already. No checkpoint holds that function.
+        weights: a checkpoint's path, a state dict, or weights as `publish` takes them.
+        input_hash: "none" if the module has no `input_hash_func`, "caller" if clients apply it. No
+            checkpoint holds that function.
         input_hash_size: of the module; it matters if there were several training ranks.
-        segments: the first row of each training rank; None takes those that the checkpoint says.
+        segments: the first row of each training rank; None reads them from the checkpoint.
 
     Raises:
-        WeightsError: it holds no such map, or contradicts itself.
+        WeightsError: there is no such map, or it is inconsistent.
     """
     if input_hash not in ("none", "caller"):
         raise WeightsError(
@@ -116,11 +116,11 @@ def mpzch_id_map(
 
     Args:
         weights: as in `mch_id_map`.
-        settings: of the module; wrong ones are refused where an id is not found with them.
-        buckets: `total_num_buckets`; None takes what the checkpoint says.
+        settings: of the module; refused if they leave an id unreachable.
+        buckets: `total_num_buckets`; None reads it from the checkpoint.
 
     Raises:
-        WeightsError: it holds no such map, or contradicts itself or the settings.
+        WeightsError: there is no such map, or it is inconsistent with itself or the settings.
     """
     source = _source(weights)
     ids = _key(source, table, MPZCH_IDS)
@@ -160,19 +160,17 @@ def _key(source: WeightSource, table: str, name: str) -> str:
 
 
 def _segments(source: WeightSource, ids: str) -> list[int]:
-    """The first row of each training rank."""
     if isinstance(source, DistributedCheckpointSource):
         return source.starts(ids)
     key = ids.removesuffix(MCH_IDS) + MCH_SEGMENTS
     if key not in set(source.keys()):
         return [0]
-    # The first row of each and the end of the last, then -1.
+    # First rows of the ranks and the end of the last, then -1.
     said = read_column(source, key, 0, check_column(source, key))
     return [int(start) for start in said[said >= 0][:-1]] or [0]
 
 
 def _modules(module: nn.Module) -> dict[str, Any]:
-    """MCH and MPZCH modules by their table."""
     found: dict[str, Any] = {}
     for path, part in module.named_modules():
         if hasattr(part, MCH_IDS) or hasattr(part, MPZCH_IDS):

@@ -1,4 +1,4 @@
-"""Vocabularies: files of strings, one a line, whose row is the line's number from 0."""
+"""Vocabularies: files of strings, one a line; a string's row is its line's number from 0."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,17 +21,16 @@ _CHUNK_BYTES = 2**24  # of strings that are hashed at once
 def open_vocabulary(
     path: Path | str, strings: Literal["xxh3_64", "murmur3_x64_128"], seed: int = 0
 ) -> IdMapSource:
-    """Opens a vocabulary; reads it once, to check and count it.
+    """Open, check and count a vocabulary.
 
     Args:
-        path: a file of lines, which end with a line feed, or a carriage return and one. Strings
-            are taken as bytes.
-        strings: the function that makes ids of them.
+        path: a file of lines ending in LF or CR LF. Strings are taken as bytes.
+        strings: the hash function from strings to ids.
         seed: of that function.
 
     Raises:
-        WeightsError: it cannot be read, is empty or has a string that is too long; a string comes
-            twice, or two strings have one hash: names both lines.
+        WeightsError: the file is unreadable or empty, a string is too long or repeated, or two
+            strings collide; names both lines.
     """
     path = Path(path)
     if strings not in [name.value for name in StringHash]:
@@ -68,7 +67,7 @@ class _Reader:
             yield self._hash(lines), np.arange(start, start + len(lines))
 
     def twice(self, wanted: int) -> WeightsError:
-        """Names the first two lines that have a hash."""
+        """An error naming the first two lines with this hash."""
         found: list[tuple[int, bytes]] = []
         for number, line in enumerate(self._lines()):
             if int(self._hash([line])[0]) == wanted:
