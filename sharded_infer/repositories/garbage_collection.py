@@ -1,4 +1,4 @@
-"""Garbage collection: removes versions that nobody needs."""
+"""Garbage collection of unneeded versions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -10,17 +10,13 @@ from sharded_infer.repositories.labels import Labels
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.stored_versions import Leftovers
 
-# Far longer than any upload: until then a store's file may belong to a publisher that is at work.
+# Far longer than any upload: newer files may belong to an active publisher.
 SAFE_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class VersionFate:
-    """Whether one version stays.
-
-    Attributes:
-        kept_because: the reason why it stays; empty if it is removed.
-    """
+    """A version, and the reason to keep it (empty: it is removed)."""
 
     version: int
     kept_because: str
@@ -30,9 +26,7 @@ class VersionFate:
 class Collected:
     """The result of a garbage collection, or of its dry run.
 
-    Attributes:
-        fates: of every version, ascending.
-        freed_bytes: of files that only removed versions had.
+    `fates` are of every version, ascending; `freed_bytes` of files that only removed versions had.
     """
 
     model: str
@@ -47,13 +41,9 @@ class Collected:
 
 
 def choose_versions(versions: Iterable[int], labels: Labels, keep: int) -> list[VersionFate]:
-    """Decides which versions stay, and why.
+    """Decide which versions stay, and why; labelled versions and their rollback targets stay.
 
-    Args:
-        labels: their versions stay, and those to which they would be rolled back.
-
-    Raises:
-        InputError: `keep` is less than 1: a number could be used twice.
+    Raises InputError if `keep` is less than 1: a number could be reused.
     """
     if keep < 1:
         raise InputError(f"keep: {keep}, expected at least 1: the latest version always stays")
@@ -66,7 +56,7 @@ def choose_versions(versions: Iterable[int], labels: Labels, keep: int) -> list[
             continue
         finally:
             reasons[version] = f"label {label}"
-    # What a collection that was killed began to remove is removed: no label can name it.
+    # Versions half removed by a killed collection are removed: no label can name them.
     return [
         VersionFate(version, "" if version in labels.removing else reasons.get(version, ""))
         for version in ordered
@@ -82,20 +72,18 @@ def collect(
     safe_seconds: float = SAFE_SECONDS,
     progress: Progress = no_progress,
 ) -> Collected:
-    """Removes versions that are not among the latest, have no label and are not in use.
+    """Remove versions that are not among the latest, have no label and are not in use.
 
     Args:
         keep: the number of latest versions that stay.
-        dry_run: only report what would be removed.
-        safe_seconds: a store's unused files are removed if they are older, by the store's own
-            clock.
+        safe_seconds: minimum age of a store's removed unused files, by the store's clock.
         progress: called with the versions removed so far.
 
     Raises:
         InputError: `keep` is less than 1.
-        NotFoundError: there is no such model.
-        ArtifactError: a manifest or the labels are damaged, so what they need is unknown.
-        StorageError: the repository cannot be read or written.
+        NotFoundError: no such model.
+        ArtifactError: a damaged manifest or label file, whose needs are unknown.
+        StorageError: the repository is unreadable or unwritable.
     """
     manifests = {n: repository.manifest(model, n) for n in repository.versions(model)}
     fates: list[VersionFate] = []
@@ -114,7 +102,7 @@ def collect(
     if dry_run:
         mark(repository.label_history(model))
     else:
-        # Marked first: no label moves to a version between the choice and its removal.
+        # Marked first: no label moves to a version between its choice and its removal.
         repository.change_labels(model, mark)
         chosen = [fate.version for fate in fates if not fate.kept_because]
         for count, version in enumerate(chosen, start=1):
@@ -142,7 +130,7 @@ def collect(
 
 
 def _freed_bytes(removed: Iterable[Manifest], kept: Iterable[Manifest]) -> int:
-    """Bytes of the files that only removed versions have; equal files are stored once."""
+    """Bytes of files that only removed versions have; equal files are stored once."""
     freed = {record.sha256: record.bytes for m in removed for record in m.files.values()}
     needed = {record.sha256 for m in kept for record in m.files.values()}
     return sum(size for sha256, size in freed.items() if sha256 not in needed)

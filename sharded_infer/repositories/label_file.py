@@ -1,4 +1,4 @@
-"""The stored file of a model's labels, which is replaced in one step."""
+"""The stored file of a model's labels, replaced atomically."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -8,33 +8,26 @@ from sharded_infer.repositories.stored_versions import StoredVersions
 
 
 class LabelFile:
-    """The stored labels of one model."""
+    """The stored labels of one model.
+
+    Methods raise ArtifactError if the file is damaged, StorageError if it is inaccessible.
+    """
 
     def __init__(self, stored: StoredVersions, model: str) -> None:
         self._stored = stored
         self._model = model
 
     def read(self) -> tuple[Labels, str | None]:
-        """The labels, and a tag of this content; None if there is no file.
-
-        Raises:
-            ArtifactError: the file is damaged.
-            StorageError: it cannot be read.
-        """
+        """The labels, and a tag of this content; None if there is no file."""
         if (found := self._stored.read_labels(self._model)) is None:
             return Labels(), None
         where = f"{self._stored.location}/{self._model}/{LABELS_NAME}"
         return parse_labels(found[0], where), found[1]
 
     def change(self, change: Callable[[Labels], Labels]) -> Labels:
-        """Replaces the labels in one step, also under concurrent changes.
+        """Replace the labels atomically, also under concurrent changes.
 
-        Args:
-            change: returns the new labels; called again if the labels changed meanwhile.
-
-        Raises:
-            ArtifactError: the file is damaged.
-            StorageError: it cannot be read or written.
+        `change` returns the new labels; it is called again if they changed meanwhile.
         """
         while True:
             labels, tag = self.read()
@@ -45,22 +38,17 @@ class LabelFile:
                 return changed
 
     def weigh(self, weights: Mapping[str, int]) -> Labels:
-        """Sets the weights of labels, in one step.
+        """Set the weights of labels atomically; empty weights clear ended promotions too.
 
-        Args:
-            weights: as `Labels.weighted`; empty: ended promotions are forgotten too.
-
-        Raises:
-            InputError, NotFoundError: as `Labels.weighted`, or a label's version is gone.
-            ArtifactError: a label's version, or the file, is damaged.
-            StorageError: something cannot be read or written.
+        Raises InputError or NotFoundError as `Labels.weighted`, or if a label's version is gone;
+        ArtifactError also if that version is damaged.
         """
 
         def change(labels: Labels) -> Labels:
             weighted = labels.weighted(weights)
             for label in weights:
                 self._stored.manifest(self._model, labels.versions[label])
-            # Releases before weights and promotions read such a file.
+            # Releases without weights and promotions can read such a file.
             return weighted if weights else replace(weighted, ended={})
 
         return self.change(change)

@@ -1,4 +1,4 @@
-"""A model's labels, such as `stable`: the versions that they point at, and their history.
+"""A model's labels, such as `stable`: their versions and history.
 
 `labels.json`: {"stable": 3, "canary": 4, "history": {"stable": [2, 1]}, "removing": [],
 "weights": [{"canary": 5, "stable": 95}], "promotion": {...}, "ended": {"canary": [...]}}
@@ -30,22 +30,19 @@ _KEPT = 16  # versions of a label's history, its ended promotions, and former we
 _HISTORY, _REMOVING, _WEIGHTS = "history", "removing", "weights"
 _PROMOTION, _ENDED = "promotion", "ended"
 _RESERVED = {_HISTORY, _REMOVING, _WEIGHTS, _PROMOTION, _ENDED, "latest"}
-# Never a number, so that a request may name either; letters of URLs and metrics only.
+# Never a number, so that a request may name either; only characters safe in URLs and metrics.
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The labels of one model.
+    """The labels of one model; histories hold at most 16 entries, the latest first.
 
     Attributes:
-        history: each label's previous versions, the latest first; at most 16.
-        removing: versions that garbage collection is removing; no label may move to them.
-        weights: of the labels that share the requests which name no version; empty: none do.
-        past_weights: the weights before, the latest first; at most 16.
+        removing: versions under garbage collection; no label may move to them.
+        weights: shares of labels in requests without a version; empty: no sharing.
         promotion: the one in progress, whose weights are in force.
-        ended: of each label, the promotions that did not reach their end, the latest first; at
-            most 16.
+        ended: each label's promotions that did not complete.
     """
 
     versions: Mapping[str, int] = field(default_factory=dict)
@@ -57,11 +54,9 @@ class Labels:
     ended: Mapping[str, tuple[EndedPromotion, ...]] = field(default_factory=dict)
 
     def moved(self, label: str, version: int) -> "Labels":
-        """The labels with one moved or added. A promotion of the label ends.
+        """Move or add a label, ending its promotion.
 
-        Raises:
-            InputError: the label's name is invalid.
-            NotFoundError: the version is being removed.
+        Raises InputError for an invalid name, NotFoundError if the version is being removed.
         """
         check_label(label)
         if version in self.removing:
@@ -79,10 +74,9 @@ class Labels:
         )
 
     def moved_back(self, label: str, version: int) -> "Labels":
-        """The labels with one moved back to a version, whose history it resumes.
+        """Move a label back to a version and resume its history.
 
-        Raises:
-            NotFoundError: the version is being removed.
+        Raises NotFoundError if the version is being removed.
         """
         past = self.history.get(label, ())
         moved = self.moved(label, version)
@@ -90,11 +84,7 @@ class Labels:
         return replace(moved, history={**moved.history, label: kept})
 
     def without(self, label: str) -> "Labels":
-        """The labels except one, and its weight.
-
-        Raises:
-            NotFoundError: there is no such label.
-        """
+        """Remove a label and its weight; NotFoundError if there is none."""
         self.version(label)
         kept = {name: weight for name, weight in self.weights.items() if name != label}
         return replace(
@@ -105,15 +95,10 @@ class Labels:
         )
 
     def weighted(self, weights: Mapping[str, int]) -> "Labels":
-        """The labels with these weights, and no others. A promotion ends.
+        """Set exactly these weights, 1 to 1,000,000 of at most 8 labels; a promotion ends.
 
-        Args:
-            weights: 1 to 1,000,000 by label, of 8 labels at most; empty: no label has one, and
-                those before are forgotten.
-
-        Raises:
-            InputError: a weight is none, or there are too many.
-            NotFoundError: there is no such label.
+        Empty weights also clear their history. Raises InputError for invalid or too many weights,
+        NotFoundError for an unknown label.
         """
         if len(weights) > MOST_WEIGHTED:
             raise InputError(
@@ -127,7 +112,7 @@ class Labels:
                 )
         if weights == self.weights and self.promotion is None:
             return self
-        # Nothing is remembered then: releases before weights read such a file.
+        # Without history, releases older than weights can read the file.
         past = (self.weights, *self.past_weights)[:_KEPT] if self.weights and weights else ()
         if weights == self.weights:
             past = self.past_weights
@@ -140,11 +125,9 @@ class Labels:
         return replace(self.weighted(promotion.weights), promotion=promotion)
 
     def taken_back(self, reason: str, now: float, *, keep_weights: bool = False) -> "Labels":
-        """The labels after a promotion that does not reach its end, with the reason kept.
+        """End a promotion early and record the reason; `now` in seconds since 1970.
 
-        Args:
-            now: seconds since 1970.
-            keep_weights: leave the source its share; otherwise the target gets all requests.
+        With `keep_weights` the source keeps its share; otherwise the target gets all requests.
         """
         if (promotion := self.promotion) is None:
             return self
@@ -154,21 +137,13 @@ class Labels:
         return replace(self.weighted(weights), ended={**self.ended, promotion.source: past})
 
     def weights_at(self, now: float) -> Mapping[str, int]:
-        """The weights that servers follow: those of an expired promotion leave the target all.
-
-        Args:
-            now: seconds since 1970.
-        """
+        """Effective weights at `now` (seconds since 1970): the target has all after expiry."""
         if self.promotion is not None and self.promotion.has_expired(now):
             return {self.promotion.target: WHOLE}
         return self.weights
 
     def version(self, label: str) -> int:
-        """The version of a label.
-
-        Raises:
-            NotFoundError: there is no such label.
-        """
+        """The version of a label; NotFoundError if there is none."""
         if label not in self.versions:
             known = ", ".join(sorted(self.versions)) or "none"
             raise NotFoundError(
@@ -177,13 +152,9 @@ class Labels:
         return self.versions[label]
 
     def before(self, label: str, published: Iterable[int]) -> int:
-        """The version to which a label would be rolled back.
+        """A label's rollback version: its previous one, or else the next lower one.
 
-        Returns:
-            Its previous version, or else the next lower one.
-
-        Raises:
-            NotFoundError: there is no such label, or no such version.
+        Raises NotFoundError if there is no such label or version.
         """
         now, there = self.version(label), set(published) - set(self.removing)
         for past in self.history.get(label, ()):
@@ -195,11 +166,7 @@ class Labels:
 
 
 def check_label(label: str) -> None:
-    """Refuses an invalid name of a label.
-
-    Raises:
-        InputError: says what was expected.
-    """
+    """Refuse an invalid label name with InputError."""
     if not _LABEL.fullmatch(label):
         raise InputError(
             f"{label!r} is no label: expected a letter, then letters, digits, '.', '_' and '-', "
@@ -226,11 +193,7 @@ def dump_labels(labels: Labels) -> bytes:
 
 
 def parse_labels(text: bytes, where: str) -> Labels:
-    """Reads labels.
-
-    Raises:
-        ArtifactError: it is not what `dump_labels` writes.
-    """
+    """Parse the output of `dump_labels`; ArtifactError if it is anything else."""
     try:
         fields = json.loads(text)
         if not isinstance(fields, dict):
@@ -256,7 +219,7 @@ def parse_labels(text: bytes, where: str) -> Labels:
             ended={} if ended is None else parse_ended(ended),
         )
         return labels if promotion is None else _with(labels, parse_promotion(promotion))
-    # Python's JSON reader has no limit of its own on nesting.
+    # Python's JSON reader does not limit nesting itself.
     except (ValueError, TypeError, AttributeError, RecursionError, NotFoundError) as error:
         raise ArtifactError(f"{where}: not a file of labels: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Stores files that a new version shares with earlier ones once, as hard links."""
+"""Deduplication of a new version's files by hard links to earlier versions."""
 
 import hashlib
 import os
@@ -16,15 +16,10 @@ _LINK = ".sharded-infer-link"
 def link_equal_files(
     staged: Path, manifest: Manifest, earlier: Iterable[Artifact], progress: Progress
 ) -> int:
-    """Replaces staged files by links to equal files of earlier versions.
+    """Replace staged files by links to equal files of earlier versions; return saved bytes.
 
-    Args:
-        staged: the version's folder; files that it lacks, or that are links, are ignored.
-        earlier: versions of the same file system, the most similar first.
-        progress: called with the bytes compared.
-
-    Returns:
-        Bytes saved.
+    Missing files and links are ignored. `earlier` versions lie on the same file system, the most
+    similar first; `progress` gets the bytes compared.
     """
     wanted = {
         (record.sha256, record.bytes): name
@@ -38,7 +33,7 @@ def link_equal_files(
         for name, record in artifact.manifest.files.items():
             if (key := (record.sha256, record.bytes)) not in wanted:
                 continue
-            # Read again: a file that was damaged on the disk must not become the new version's.
+            # Rehashed: a file damaged on disk must not become the new version's.
             if _hash(artifact.path / name, record) == record.sha256:
                 saved += _link(artifact.path / name, staged / wanted.pop(key), record.bytes)
                 progress("comparing with before", saved, total)
@@ -48,7 +43,6 @@ def link_equal_files(
 
 
 def _is_own_file(path: Path, size: int) -> bool:
-    """Whether it is there, and no link already."""
     return path.is_file() and path.stat().st_size == size and path.stat().st_nlink == 1
 
 
@@ -70,7 +64,7 @@ def _link(source: Path, target: Path, size: int) -> int:
     try:
         os.link(source, new)
     except OSError:
-        # No links on this file system, or no more of this file: the version keeps its own.
+        # No links on this file system, or too many of this file: the version keeps its own.
         return 0
     new.rename(target)
     return size

@@ -1,4 +1,4 @@
-"""Parts in a folder of this machine, stored by a rename.
+"""Parts in a local folder, stored by a rename.
 
 <repository>/<model>/.part-<name>/part.json      written last
 <repository>/<model>/.part-<name>/tables/...     ranges of table files, under the files' names
@@ -37,7 +37,7 @@ class LocalParts:
         )
 
     def where(self, model: str, name: str) -> str:
-        """A part's folder, as people write it."""
+        """A part's folder, for display."""
         return str(self._folder(model, name))
 
     def store(
@@ -49,14 +49,14 @@ class LocalParts:
         files: Mapping[str, FileRecord],
         _progress: Progress,
     ) -> None:
-        """Flushes everything to disk, then renames."""
+        """Flush everything to disk, then rename."""
         folder = self._folder(model, name)
         with storage_errors(folder):
             (staged / _RECORD).write_bytes(record)
             for path in (*staged.rglob("*"), staged):
                 flush(path)
             if not _renamed(staged, folder):
-                # One file after another: whoever reads the part meanwhile finds all of them.
+                # One file at a time: a concurrent reader always finds all of them.
                 for file in (*files, _RECORD):
                     (folder / file).parent.mkdir(exist_ok=True)
                     (staged / file).replace(folder / file)
@@ -83,7 +83,7 @@ class LocalParts:
             raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
 
     def link(self, model: str, name: str, file: str, target: Path) -> bool:
-        """Makes a hard link; returns False where there are none, or no such file."""
+        """Make a hard link; False if unsupported, or if there is no such file."""
         try:
             os.link(self._folder(model, name) / file, target, follow_symlinks=False)
         except OSError:
@@ -91,9 +91,9 @@ class LocalParts:
         return True
 
     def remove(self, model: str, name: str) -> None:
-        """Removes a part."""
+        """Remove a part."""
         folder = self._folder(model, name)
-        # One rename makes it disappear; what a kill leaves is swept like a publisher's.
+        # One rename makes it disappear; the rest of a killed removal is swept as staging is.
         with storage_errors(folder), staged_folder(folder.parent) as leaving:
             if folder.exists():
                 folder.rename(leaving / name)
@@ -110,7 +110,7 @@ class LocalParts:
         return Leftovers(tuple(names), size)
 
     def remove_leftovers(self, model: str, leftovers: Leftovers) -> None:
-        """Removes those of the leftovers that are parts."""
+        """Remove the parts among the leftovers."""
         for name in leftovers.names:
             if name.startswith(_PREFIX):
                 self.remove(model, name.removeprefix(_PREFIX))
@@ -123,7 +123,7 @@ class LocalParts:
 
 
 def _renamed(staged: Path, folder: Path) -> bool:
-    """Renames; False if there is such a folder already."""
+    """Rename; False if the target exists."""
     try:
         staged.rename(folder)
     except OSError:

@@ -1,10 +1,9 @@
-"""Versions in a folder of this machine, published by a rename.
+"""Versions in a local folder, published by a rename.
 
-<repository>/<model>/<version>/manifest.json     no manifest, no version; held by whoever uses it
+<repository>/<model>/<version>/manifest.json     marks a version; locked by its users
 <repository>/<model>/labels.json                 replaced by a rename (`labels.py`)
 <repository>/<model>/signatures/<sha256>.json    of manifests (`signatures/signature_file.py`)
-<repository>/<model>/.staging-<random>/          a version being written or removed
-(`staged_folder.py`)
+<repository>/<model>/.staging-<random>/          being written or removed (`staged_folder.py`)
 <repository>/<model>/.part-<name>/               rows of a version's tables (`local_parts.py`)
 """
 
@@ -45,7 +44,7 @@ class LocalVersions:
 
     @property
     def location(self) -> str:
-        """The folder, as people write it."""
+        """The folder, for display."""
         return str(self.path)
 
     def models(self) -> list[str]:
@@ -56,11 +55,11 @@ class LocalVersions:
         return sorted(home.name for home in homes if _published(home))
 
     def numbers(self, model: str) -> list[int]:
-        """Published versions of a model, ascending; none if there is no such model."""
+        """Published versions of a model, ascending; empty if there is no such model."""
         return _published(self.path / model) if self._is_entry(model) else []
 
     def holds(self, model: str, version: int) -> bool:
-        """Whether a version is published."""
+        """True if a version is published."""
         return version in self.numbers(model)
 
     def incomplete(self) -> list[tuple[str, int]]:
@@ -74,28 +73,28 @@ class LocalVersions:
         ]
 
     def where(self, model: str, version: int) -> str:
-        """A version's folder, as people write it."""
+        """A version's folder, for display."""
         return str(self.path / model / str(version))
 
     def open(self, model: str, version: int) -> Artifact:
-        """Reads a version's manifest."""
+        """Read a version's manifest."""
         return self._read(model, version)[0]
 
     def manifest(self, model: str, version: int) -> Manifest:
-        """Reads a version's manifest."""
+        """Read a version's manifest."""
         return self.open(model, version).manifest
 
     def manifest_text(self, model: str, version: int) -> bytes:
-        """Reads a version's manifest as it is stored."""
+        """Read a version's manifest as stored."""
         return self._read(model, version)[1]
 
     def fetch(self, model: str, version: int, _progress: Progress) -> tuple[Path, Held]:
-        """The version's own folder, and a lock that protects it until it is closed."""
+        """The version's own folder, and a lock that protects it until closed."""
         folder = self._folder(model, version)
         try:
             held = hold(folder / MANIFEST_NAME)
         except OSError as error:
-            # Unlocked, it could be removed while it is used.
+            # Unlocked, it could be removed while in use.
             raise StorageError(f"{folder}: cannot be locked: {error.strerror}") from error
         if held is None:
             raise NotFoundError(f"{folder}: removed meanwhile")
@@ -115,7 +114,7 @@ class LocalVersions:
         ranges: Collection[FileRange],
         progress: Progress,
     ) -> tuple[Path, Held]:
-        """The version's own folder, some of whose files and rows were verified, and a lock."""
+        """The version's own folder, with these files and rows verified, and a lock."""
         folder, held = self.fetch(model, version, progress)
         try:
             artifact = self.open(model, version)
@@ -127,7 +126,7 @@ class LocalVersions:
         return folder, held
 
     def verify(self, model: str, version: int, progress: Progress) -> int:
-        """Reads every file of a version; the bytes read."""
+        """Read every file of a version; return the bytes read."""
         return verify_files(self.open(model, version), progress, blocks=True)
 
     @contextmanager
@@ -144,7 +143,7 @@ class LocalVersions:
         sealing: Sealing,
         progress: Progress,
     ) -> Path:
-        """Flushes everything to disk, the manifest last, then renames."""
+        """Flush everything to disk, the manifest last, then rename."""
         home = self.path / manifest.model
         try:
             link_equal_files(staged, manifest, self._earlier(manifest.model), progress)
@@ -161,11 +160,11 @@ class LocalVersions:
         return read_tagged(self.path / model / LABELS_NAME, MAX_LABELS_BYTES)
 
     def replace_labels(self, model: str, content: bytes, tag: str | None) -> bool:
-        """Replaces `labels.json` if its tag is unchanged; returns whether it did."""
+        """Replace `labels.json` if its tag is unchanged; True if replaced."""
         return replace_tagged(self.path / model / LABELS_NAME, content, tag, MAX_LABELS_BYTES)
 
     def in_use(self, model: str, version: int) -> bool:
-        """Whether a process holds its lock."""
+        """True if a process holds its lock."""
         path = self.path / model / str(version) / MANIFEST_NAME
         try:
             with held_alone(path) as alone:
@@ -174,14 +173,15 @@ class LocalVersions:
             raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
 
     def remove(self, model: str, version: int) -> bool:
-        """Removes a version that nobody uses; returns whether it did."""
+        """Remove an unused version; True if removed."""
         home = self.path / model
         folder = home / str(version)
         try:
             with held_alone(folder / MANIFEST_NAME) as alone:
                 if not alone:
                     return not (folder / MANIFEST_NAME).exists()
-                # One rename makes it disappear; what a kill leaves is swept like a publisher's.
+                # One rename makes it disappear; the rest of a killed removal is swept as staging
+                # is.
                 with staged_folder(home) as leaving:
                     folder.rename(leaving / folder.name)
                     flush(home)
@@ -200,7 +200,7 @@ class LocalVersions:
         return Leftovers((*names, *old.names, *unneeded), size + old.bytes + their_size)
 
     def remove_leftovers(self, model: str, leftovers: Leftovers) -> None:
-        """Removes the staging folders of killed publishers, and these parts and signatures."""
+        """Remove the staging folders of killed publishers, and these parts and signatures."""
         sweep(self.path / model)
         LocalParts(self.path).remove_leftovers(model, leftovers)
         LocalSignatures(self.path).remove(model, leftovers.names)
@@ -210,7 +210,7 @@ class LocalVersions:
     ) -> Path:
         while True:
             number = max(_numbers(home), default=0) + 1 if version is None else version
-            # Signatures come before the version, which nobody may see without them.
+            # Signatures come before the version, which must never be visible unsigned.
             text = self._signatures.sealed(manifest, number, sealing)
             (staged / MANIFEST_NAME).write_bytes(text)
             flush(staged / MANIFEST_NAME)
@@ -230,7 +230,7 @@ class LocalVersions:
     def _read(self, model: str, version: int) -> tuple[Artifact, bytes]:
         folder = self._folder(model, version)
         text = read_manifest(folder)
-        # Before anything of it is used.
+        # Checked before any use.
         self._signatures.check(model, text, str(folder / MANIFEST_NAME))
         artifact = artifact_of(folder, text)
         if artifact.manifest.model != model:
@@ -241,14 +241,14 @@ class LocalVersions:
         return artifact, text
 
     def _folder(self, model: str, version: int) -> Path:
-        """A version's folder; an ArtifactError if it lies outside the repository."""
+        """A version's folder; ArtifactError if it lies outside the repository."""
         folder = self.path / model / str(version)
         if folder.is_symlink():
             raise ArtifactError(f"{folder}: expected a folder, got a symbolic link")
         return folder
 
     def _is_entry(self, model: str) -> bool:
-        # Looked up among the folder's entries: no name, such as "..", leads out of it.
+        # Looked up among the folder's entries, so no name, such as "..", leads outside.
         return self.path.is_dir() and model in os.listdir(self.path)
 
     def _earlier(self, model: str) -> Iterator[Artifact]:
@@ -256,14 +256,14 @@ class LocalVersions:
             try:
                 yield self.open(model, number)
             except (ArtifactError, NotFoundError):
-                # Damaged, or removed meanwhile: nothing is shared with it.
+                # Damaged, or removed meanwhile: not linked.
                 continue
 
 
 def _published(home: Path) -> list[int]:
     if not home.is_dir():
         return []
-    # Whatever lies in a manifest's place: a version that is damaged is not passed over in silence.
+    # Anything at a manifest's path counts: a damaged version must not be skipped silently.
     return [n for n in _numbers(home) if os.path.lexists(home / str(n) / MANIFEST_NAME)]
 
 

@@ -1,9 +1,9 @@
 """Parts in an object store.
 
-<repository>/<model>/parts/<name>.json           a part's record, written last
-<repository>/<model>/files/<sha256>              its files, as those of versions
+    <repository>/<model>/parts/<name>.json           a part's record, written last
+    <repository>/<model>/files/<sha256>              its files, as those of versions
 
-Publishers need not be allowed to remove objects: garbage collection removes old parts.
+Publishers may lack permission to remove objects, so garbage collection removes old parts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ class RemoteParts:
         files: Mapping[str, FileRecord],
         progress: Progress,
     ) -> None:
-        """Uploads the files, then the record. All are uploaded again, so that they are new."""
+        """Upload the files, then the record. All are uploaded again, which renews their age."""
         done, total = 0, sum(file.bytes for file in files.values())
 
         def sent(count: int) -> None:
@@ -75,14 +75,14 @@ class RemoteParts:
         )
 
     def link(self, _model: str, _name: str, _file: str, _target: Path) -> bool:
-        """Never: the objects of a store are not files of this machine."""
+        """Always False: a store's objects are not local files."""
         return False
 
     def remove(self, _model: str, _name: str) -> None:
-        """Does nothing: see the top of this module."""
+        """Do nothing: garbage collection removes parts."""
 
     def leftovers(self, model: str, safe_seconds: float, now: datetime) -> list[str]:
-        """Records of at least that age, by the store's clock; within the model's folder."""
+        """Records of at least that age, by the store's clock; relative to the model's folder."""
         return [
             f"{PARTS}/{entry.name}"
             for entry in self._store.entries(f"{model}/{PARTS}")

@@ -1,8 +1,8 @@
-"""Versions in an object store. It has no renames, so a manifest's creation publishes a version.
+"""Versions in an object store. It has no renames; creating a manifest publishes a version.
 
 <repository>/<model>/<version>/manifest.json     created last, and only if there is none
-<repository>/<model>/files/<sha256>              what the manifests name, stored once
-<repository>/<model>/labels.json                 replaced only if nobody else did (`labels.py`)
+<repository>/<model>/files/<sha256>              files of all manifests, stored once
+<repository>/<model>/labels.json                 replaced conditionally (`labels.py`)
 <repository>/<model>/signatures/<sha256>.json    of manifests (`signatures/signature_file.py`)
 <repository>/<model>/parts/<name>.json           rows of a version's tables (`remote_parts.py`)
 """
@@ -53,7 +53,7 @@ class RemoteVersions:
 
     @property
     def location(self) -> str:
-        """The URL, as people write it."""
+        """The URL, for display."""
         return self._store.url
 
     def models(self) -> list[str]:
@@ -62,18 +62,18 @@ class RemoteVersions:
         return [name for name in names if self.numbers(name)]
 
     def numbers(self, model: str) -> list[int]:
-        """Published versions of a model, ascending; none if there is no such model."""
+        """Published versions of a model, ascending; empty if there is no such model."""
         if not _is_name(model):
             return []
         names = [entry.name for entry in self._store.entries(model) if entry.is_folder]
         numbers = sorted(number for name in names if (number := version_number(name)) is not None)
-        # A folder of an object store is what its objects' names begin with: it holds a manifest.
+        # An object store's folder is a common prefix of its objects, so it holds a manifest.
         if not self._store.has_folders:
             return numbers
         return [number for number in numbers if self.holds(model, number)]
 
     def holds(self, model: str, version: int) -> bool:
-        """Whether a version is published."""
+        """True if a version is published."""
         return _is_name(model) and self._store.find(_manifest_key(model, version)) is not None
 
     def incomplete(self) -> list[tuple[str, int]]:
@@ -100,15 +100,15 @@ class RemoteVersions:
         return Artifact(folder, manifest)
 
     def manifest(self, model: str, version: int) -> Manifest:
-        """Reads a version's manifest."""
+        """Read a version's manifest."""
         return self._read(model, version)[1]
 
     def manifest_text(self, model: str, version: int) -> bytes:
-        """Reads a version's manifest as it is stored."""
+        """Read a version's manifest as stored."""
         return self._read(model, version)[0]
 
     def fetch(self, model: str, version: int, progress: Progress) -> tuple[Path, Held]:
-        """A local folder with the whole version, and a lock that protects it until it is closed."""
+        """A local folder with the whole version, and a lock that protects it until closed."""
         text, manifest = self._read(model, version)
         return self._folder(text, manifest, set(manifest.files), progress)
 
@@ -120,13 +120,13 @@ class RemoteVersions:
         ranges: Collection[FileRange],
         progress: Progress,
     ) -> tuple[Path, Held]:
-        """A folder of the cache with some files and rows of a version, and a lock."""
+        """A cached folder with these files and rows of a version, and a lock."""
         text, manifest = self._read(model, version)
         folder, held = self._cache.rows_folder(
             text, manifest, names, ranges, lambda name: self._file(manifest, name), progress
         )
         try:
-            # What was here before.
+            # Files that were cached before.
             verify_files(Artifact(folder, manifest), progress, names=names)
         except BaseException:
             held.close()
@@ -134,7 +134,7 @@ class RemoteVersions:
         return folder, held
 
     def verify(self, model: str, version: int, progress: Progress) -> int:
-        """Reads every object of a version, not the cache's copies; the bytes read."""
+        """Read every object of a version, not its cached copies; return the bytes read."""
         manifest = self.manifest(model, version)
         done, total = 0, sum(record.bytes for record in manifest.files.values())
 
@@ -149,7 +149,7 @@ class RemoteVersions:
 
     @contextmanager
     def staging(self, _model: str) -> Iterator[Path]:
-        """A folder of the cache for writing a version; removed afterwards."""
+        """A cache folder for writing a version; removed afterwards."""
         with staged_folder(self._cache.path / "staging") as path:
             staged = path / "version"
             staged.mkdir()
@@ -163,19 +163,19 @@ class RemoteVersions:
         sealing: Sealing,
         progress: Progress,
     ) -> Path:
-        """Uploads what the store lacks, then creates the manifest under the next free number."""
+        """Upload missing files, then create the manifest under the next free number."""
         model = manifest.model
         files = f"{model}/{FILES}"
         upload_missing(self._store, files, staged, manifest, progress)
         number = max(self.numbers(model), default=0) + 1 if version is None else version
-        # Asked again, because a collection may have removed what was there unused for long.
+        # Repeated: a collection may have removed files that were long unused.
         upload_missing(self._store, files, staged, manifest, progress)
         while not self._store.create(
             _manifest_key(model, number), self._signatures.sealed(manifest, number, sealing)
         ):
             if version is not None:
                 raise ArtifactError(f"{self.where(model, number)}: is there already")
-            # Another publisher took it, or the listing was old.
+            # Another publisher took it, or the listing was stale.
             number = max(number, *self.numbers(model), 0) + 1
         target = staged.with_name(str(number))
         staged.rename(target)
@@ -188,20 +188,20 @@ class RemoteVersions:
         return self._store.read(f"{model}/{LABELS_NAME}", MAX_LABELS_BYTES)
 
     def replace_labels(self, model: str, content: bytes, tag: str | None) -> bool:
-        """Replaces `labels.json` if its tag is unchanged; returns whether it did."""
+        """Replace `labels.json` if its tag is unchanged; True if replaced."""
         return self._store.replace(f"{model}/{LABELS_NAME}", content, tag)
 
     def in_use(self, _model: str, _version: int) -> bool:
-        """Always False: users have copies of their own, and downloads are unknown."""
+        """Always False: users have their own copies, and downloads are unknown."""
         return False
 
     def remove(self, model: str, version: int) -> bool:
-        """Removes a version's manifest; its files become leftovers."""
+        """Remove a version's manifest; its files become leftovers."""
         self._store.remove(_manifest_key(model, version))
         return True
 
     def leftovers(self, model: str, safe_seconds: float) -> Leftovers:
-        """Files that no manifest names, parts and signatures, older than any publish takes."""
+        """Files without a manifest, parts and signatures, older than any publish takes."""
         files = self._store.entries(f"{model}/{FILES}")
         if not files:
             return Leftovers((), 0)
@@ -211,7 +211,7 @@ class RemoteVersions:
             for file in files
             if file.changed_at and (now - file.changed_at).total_seconds() > safe_seconds
         ]
-        # Read after the listing: whoever published meanwhile is seen.
+        # Read after the listing, so that concurrent publishes are seen.
         named: set[str] = set()
         needed: set[str] = set()
         for number in self.numbers(model):
@@ -229,12 +229,12 @@ class RemoteVersions:
         )
 
     def remove_leftovers(self, model: str, leftovers: Leftovers) -> None:
-        """Removes files that no version needs."""
+        """Remove unneeded files."""
         for name in leftovers.names:
             self._store.remove(f"{model}/{name}")
 
     def _now(self, model: str) -> datetime:
-        # The store's own clock: this machine's may be wrong, by days even.
+        # The store's own clock: the local one may be off by days.
         key = f"{model}/{_CLOCK}"
         self._store.remove(key)
         self._store.create(key, b"")
@@ -249,7 +249,7 @@ class RemoteVersions:
         where = self._store.where(key)
         if not _is_name(model) or (read := self._store.read(key, MAX_MANIFEST_BYTES)) is None:
             raise NotFoundError(f"{where}: no such object, so no published version")
-        # Before anything of it is used.
+        # Checked before any use.
         self._signatures.check(model, read[0], where)
         manifest = parse_manifest(read[0], where)
         if manifest.version != version:
@@ -288,7 +288,7 @@ class RemoteVersions:
 
 
 def _is_name(model: str) -> bool:
-    """Whether it names one folder directly in the repository."""
+    """True for the name of one folder directly in the repository."""
     return model not in ("", ".", "..") and not set(model) & set("/\\\0") and len(model) <= 255
 
 

@@ -1,7 +1,7 @@
-"""Repositories: versions of models, published whole or not at all, and their labels.
+"""Repositories: versions of models, published atomically, and their labels.
 
-A repository is a folder (`local_versions.py`), or a URL of any file system that fsspec knows, such
-as `s3://bucket/prefix` (`remote_versions.py`), whose versions come through a cache on this machine.
+A repository is a folder (`local_versions.py`), or a URL of any fsspec file system, such as
+`s3://bucket/prefix` (`remote_versions.py`), read through a local cache of versions.
 """
 
 import os
@@ -44,10 +44,9 @@ class Repository:
     Every method raises StorageError if the repository cannot be reached, read or written.
 
     Attributes:
-        location: the folder or URL, as people write it.
-        is_remote: whether versions must be fetched before they are used.
+        location: the folder or URL, for display.
+        is_remote: True if versions must be fetched before use.
         parts: rows of versions that are published in parts.
-        signatures: of the versions' manifests.
     """
 
     def __init__(
@@ -57,18 +56,17 @@ class Repository:
         *,
         trusted_keys: Iterable[Path | str] = (),
     ) -> None:
-        """Opens a repository; it need not exist before something is published.
+        """Open a repository, which may not exist until the first publish.
 
         Args:
             location: a folder, or a URL such as `s3://bucket/prefix`.
-            cache: where versions of a remote repository are kept on this machine; None takes the
-                folder that SHARDED_INFER_CACHE names.
-            trusted_keys: PEM files of ed25519 public keys; every method that reads a version then
-                raises SignatureError, an ArtifactError, unless one of the keys has signed it.
+            cache: local copies of a remote repository's versions; None: the folder
+                SHARDED_INFER_CACHE.
+            trusted_keys: PEM files of ed25519 public keys. Methods that read a version then raise
+                SignatureError, an ArtifactError, unless one of the keys has signed it.
 
         Raises:
-            InputError: no file system is known for the URL, or its package is not installed; a file
-                of keys cannot be used.
+            InputError: an unknown file system, a missing package, or an unusable key file.
         """
         protocol, separator, rest = str(location).partition("://")
         files = tuple(trusted_keys)
@@ -92,7 +90,7 @@ class Repository:
 
     @property
     def path(self) -> Path:
-        """The folder of a local repository; an InputError if it is remote."""
+        """The folder of a local repository; InputError if it is remote."""
         if self.is_remote:
             raise InputError(f"{self.location}: has no folder on this machine; fetch its versions")
         return Path(self.location)
@@ -100,17 +98,12 @@ class Repository:
     def models(self) -> list[str]:
         """Names of the models that have a version.
 
-        Raises:
-            NotFoundError: the folder or bucket does not exist.
+        Raises NotFoundError if the folder or bucket does not exist.
         """
         return self._stored.models()
 
     def versions(self, model: str) -> list[int]:
-        """Published versions of a model, ascending.
-
-        Raises:
-            NotFoundError: the model has none.
-        """
+        """Published versions of a model, ascending; NotFoundError if it has none."""
         if not (versions := self._stored.numbers(model)):
             known = self.models()
             raise NotFoundError(
@@ -122,59 +115,49 @@ class Repository:
     def incomplete(self) -> list[tuple[str, int]]:
         """Models and numbers of version folders without a manifest.
 
-        Raises:
-            NotFoundError: the folder or bucket does not exist.
+        Raises NotFoundError if the folder or bucket does not exist.
         """
         return self._stored.incomplete()
 
     def where(self, model: str, version: int) -> str:
-        """A version's folder or URL, as people write it."""
+        """A version's folder or URL, for display."""
         return self._stored.where(model, version)
 
     def open(self, model: str, version: int | None = None) -> Artifact:
-        """Reads a version's manifest.
-
-        From a remote repository it fetches only plans and reports; see `fetch`.
+        """Read a version's manifest; from a remote repository also its plans and reports.
 
         Raises:
-            NotFoundError: there is no such version.
-            ArtifactError: its manifest is damaged, or of another model.
+            NotFoundError: no such version.
+            ArtifactError: a manifest that is damaged, or of another model.
         """
         return self._stored.open(model, self._chosen(model, version))
 
     def manifest(self, model: str, version: int) -> Manifest:
-        """Reads a version's manifest, and nothing else of it.
-
-        Raises:
-            NotFoundError: there is no such version.
-            ArtifactError: it is damaged, or of another model.
-        """
+        """Read a version's manifest alone; errors as `open`."""
         return self._stored.manifest(model, self._chosen(model, version))
 
     def manifest_text(self, model: str, version: int) -> bytes:
-        """As `manifest`, but returns it as it is stored."""
+        """The manifest as stored; errors as `open`."""
         return self._stored.manifest_text(model, self._chosen(model, version))
 
     def fetch(
         self, model: str, version: int | None = None, progress: Progress = no_progress
     ) -> Path:
-        """Brings a version to this machine.
+        """Copy a remote version to this machine.
 
-        It is protected from removal until `release`, or until this process and its forks have
-        ended.
+        It is protected from removal until `release`, or until this process and its forks end.
 
         Args:
             progress: called with the bytes fetched so far.
 
         Returns:
-            The version's folder; for a remote repository a folder of the cache, whose files had the
-            right hashes when they came.
+            The version's folder; for a remote repository a cached one, whose hashes were verified
+                on arrival.
 
         Raises:
-            NotFoundError: there is no such version.
+            NotFoundError: no such version.
             ArtifactError: it is damaged.
-            StorageError: the store cannot be read, or the disk is full. The next call resumes the
-                download.
+            StorageError: an unreadable store or a full disk; the next call resumes the download.
         """
         return self._kept(*self._stored.fetch(model, self._chosen(model, version), progress))
 
@@ -186,39 +169,39 @@ class Repository:
         ranges: Collection[FileRange],
         progress: Progress = no_progress,
     ) -> Path:
-        """As `fetch`, but brings and verifies some files, and parts of others.
+        """As `fetch`, but copy and verify only some files, and parts of others.
 
         Args:
-            names: files to bring whole.
-            ranges: rows of tables, each within one piece, and ids of id maps; there are hashes of
-                the blocks of their files.
+            names: files to copy whole.
+            ranges: rows of tables, each within one piece, and ids of id maps; their files need
+                block hashes.
 
         Returns:
-            A folder with the manifest, these files, rows and ids; the rest was not verified.
+            A folder with the manifest, these files, rows and ids; the rest is unverified.
         """
         wanted = sorted({*names, *(blocks_name(stored.file) for stored in ranges)})
         return self._kept(*self._stored.fetch_rows(model, version, wanted, ranges, progress))
 
     def holds(self, path: Path) -> bool:
-        """Whether a version was fetched, and not released since."""
+        """True if a version was fetched and not yet released."""
         return path in self._held
 
     def release(self, path: Path) -> None:
-        """Releases a version that was fetched, so that it may be removed."""
+        """Release a fetched version, so that it may be removed."""
         if (held := self._held.pop(path, None)) is not None:
             held.close()
 
     def verify(
         self, model: str, version: int | None = None, progress: Progress = no_progress
     ) -> int:
-        """Reads every file of a version in its storage, and compares it with the manifest.
+        """Compare every stored file of a version with the manifest; return the bytes read.
 
         Args:
             progress: called with the bytes read.
 
         Raises:
-            NotFoundError: there is no such version.
-            ArtifactError: a file is missing, short, long or altered; names it.
+            NotFoundError: no such version.
+            ArtifactError: a file is missing, altered or of another size; names it.
         """
         return self._stored.verify(model, self._chosen(model, version), progress)
 
@@ -240,18 +223,18 @@ class Repository:
         sealing: Sealing = UNSIGNED,
         progress: Progress = no_progress,
     ) -> Path:
-        """Publishes a staged version in one step.
+        """Publish a staged version atomically.
 
         Args:
             staged: the folder from `staging`, complete except for its manifest.
-            manifest: the version's number is replaced.
-            version: its number; None takes the next free one.
-            sealing: how its manifest is written and signed.
+            manifest: its version number is replaced.
+            version: None: the next free number.
+            sealing: serialization and signing of the manifest.
             progress: called with the bytes uploaded.
 
         Returns:
             The version's folder, named by its number. For a remote repository it is the staged
-            folder, which is removed when `staging` ends.
+                folder, which is removed when `staging` ends.
 
         Raises:
             ArtifactError: the number is taken, or the folder cannot be renamed.
@@ -261,28 +244,23 @@ class Repository:
     def labels(self, model: str) -> dict[str, int]:
         """The model's labels and their versions; empty if it has none.
 
-        Raises:
-            ArtifactError: its file of labels is damaged.
+        Raises ArtifactError if its label file is damaged.
         """
         return dict(sorted(self.label_history(model).versions.items()))
 
     def label_history(self, model: str) -> Labels:
-        """The model's labels, with their previous versions.
-
-        Raises:
-            ArtifactError: its file of labels is damaged.
-        """
+        """The model's labels, with their previous versions; errors as `labels`."""
         return LabelFile(self._stored, model).read()[0]
 
     def set_label(self, model: str, label: str, version: int) -> Labels:
-        """Moves or adds a label, in one step.
+        """Move or add a label atomically.
 
         Args:
             label: a letter, then letters, digits, `.`, `_` and `-`.
 
         Raises:
-            InputError: the label's name is invalid.
-            NotFoundError: there is no such version.
+            InputError: invalid label name.
+            NotFoundError: no such version.
         """
         check_label(label)
 
@@ -292,16 +270,12 @@ class Repository:
         return self.change_labels(model, move)
 
     def remove_label(self, model: str, label: str) -> Labels:
-        """Removes a label; its version stays.
-
-        Raises:
-            NotFoundError: there is no such label, or no such model.
-        """
+        """Remove a label but not its version; NotFoundError for an unknown label or model."""
         self.versions(model)
         return self.change_labels(model, lambda labels: labels.without(label))
 
     def set_weights(self, model: str, weights: Mapping[str, int]) -> Labels:
-        """Sets which labels share the requests that name no version, in one step.
+        """Atomically set the labels that share requests without a version.
 
         Args:
             weights: as `Labels.weighted`.
@@ -313,19 +287,18 @@ class Repository:
         return LabelFile(self._stored, model).weigh(weights)
 
     def change_labels(self, model: str, change: Callable[[Labels], Labels]) -> Labels:
-        """Replaces a model's labels in one step, also under concurrent changes.
+        """Replace a model's labels atomically, also under concurrent changes.
 
-        Args:
-            change: returns the new labels; called again if the labels changed meanwhile.
+        `change` returns the new labels; it is called again if they changed meanwhile.
         """
         return LabelFile(self._stored, model).change(change)
 
     def in_use(self, model: str, version: int) -> bool:
-        """Whether a process of this machine uses a version in its folder; False for a store."""
+        """True if a local process uses a version in its folder; always False for a store."""
         return self._stored.in_use(model, version)
 
     def remove(self, model: str, version: int) -> bool:
-        """Removes a version unless it is in use; returns whether it did."""
+        """Remove a version unless it is in use; True if removed."""
         return self._stored.remove(model, version)
 
     def leftovers(self, model: str, safe_seconds: float) -> Leftovers:
@@ -333,7 +306,7 @@ class Repository:
         return self._stored.leftovers(model, safe_seconds)
 
     def remove_leftovers(self, model: str, leftovers: Leftovers) -> None:
-        """Removes leftovers."""
+        """Remove leftovers."""
         self._stored.remove_leftovers(model, leftovers)
 
     def _kept(self, path: Path, held: Held) -> Path:

@@ -1,4 +1,4 @@
-"""Moves labels back."""
+"""Rollback of labels."""
 
 from sharded_infer.errors import NotFoundError
 from sharded_infer.repositories.labels import Labels
@@ -6,13 +6,9 @@ from sharded_infer.repositories.repository import Repository
 
 
 def roll_back(repository: Repository, model: str, label: str, version: int | None = None) -> Labels:
-    """Moves a label back, in one step.
+    """Move a label back atomically, by default to its previous or next lower version.
 
-    Args:
-        version: None takes the label's previous version, or else the next lower one.
-
-    Raises:
-        NotFoundError: there is no such label or version, or none to go back to.
+    Raises NotFoundError if there is no such label or version, or none to go back to.
     """
 
     def move(labels: Labels) -> Labels:
@@ -24,11 +20,7 @@ def roll_back(repository: Repository, model: str, label: str, version: int | Non
 def rollback_target(
     repository: Repository, model: str, labels: Labels, label: str, version: int | None
 ) -> int:
-    """The version to which a label would be moved back.
-
-    Raises:
-        NotFoundError: there is no such label or version, or none to go back to.
-    """
+    """The target version of `roll_back`, with its errors."""
     labels.version(label)
     published = repository.versions(model)
     to = labels.before(label, published) if version is None else version

@@ -1,4 +1,4 @@
-"""Brings to this machine what one host of a plan needs of a version, and no more."""
+"""Fetch of the share of a version that one host of a plan needs."""
 
 import logging
 from pathlib import Path
@@ -29,24 +29,21 @@ def fetch_share(
     with_tower: bool,
     progress: Progress = no_progress,
 ) -> Path:
-    """Fetches and verifies the rows of one host.
+    """Fetch and verify the rows of one host; return the version's folder, locked until release.
 
-    A version without hashes of blocks is fetched and verified whole.
+    A version without block hashes is fetched and verified whole.
 
     Args:
         artifact: as the repository opened it.
-        host: the host's number in the plan; None: no rows.
-        with_tower: whether all files but those of tables come too, as a front needs them; of id
-            maps, those of tables that the front maps.
+        host: its number in the plan; None: no rows.
+        with_tower: also fetch all non-table files, as a front needs; id maps only of tables that
+            the front maps.
         progress: called with the bytes fetched and verified.
 
-    Returns:
-        The version's folder, locked until it is released to the repository.
-
     Raises:
-        NotFoundError: there is no such version.
+        NotFoundError: no such version.
         ArtifactError: a file or a block is missing or altered; names it.
-        StorageError: the store cannot be read, or the disk is full.
+        StorageError: an unreadable store or a full disk.
     """
     manifest = artifact.manifest
     if not manifest.has_block_hashes:
@@ -66,7 +63,7 @@ def fetch_share(
     placed = place_stored(plan, artifact)
     share, spec = share_of(placed, host), manifest.model_spec()
     files = manifest.id_maps or {}
-    # Of those with hashes of blocks, some blocks may be here already, for another process.
+    # Another process may already have fetched blocks of files with block hashes.
     whole = {name for name, file in files.items() if blocks_name(file) not in manifest.files}
     if with_tower:
         mapped = manifest.mapped_tables - mapped_by_hosts(placed, spec, host)
@@ -78,7 +75,7 @@ def fetch_share(
         mapped = mapped_by_hosts(placed, spec) & {piece.table.name for piece in share}
         names, of_ids = set(), id_ranges(manifest, mapped, share)
     names |= {files[table] for table in mapped & whole}
-    # Changed rows stand in front of rows: who has none needs none.
+    # Overlays replace rows: a host without rows needs none.
     overlays = set(manifest.overlays or ())
     names = names | overlays if share else names - overlays
     ranges: list[FileRange] = [*stored_ranges(share), *of_ids]

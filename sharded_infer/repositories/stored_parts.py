@@ -1,4 +1,4 @@
-"""The protocol of a repository's storage for parts: rows of a version that is not published yet."""
+"""Storage protocol for parts: rows of a version that is not published yet."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,16 +13,15 @@ MAX_RECORD_BYTES = 256 * 2**20  # of a part; ten million chunks of rows take les
 class StoredParts(Protocol):
     """Parts of models in one storage, by name. Each has a record and some files.
 
-    A part is whole, or not there. Whoever stores it again has the same bytes.
-
-    Errors: StorageError if the storage cannot be read or written.
+    Parts appear atomically; a repeated store has the same bytes. Methods raise StorageError if the
+    storage is inaccessible.
     """
 
     def names(self, model: str) -> list[str]:
-        """Names of the model's parts, sorted; none if there is no such model."""
+        """Names of the model's parts, sorted; empty if there is no such model."""
 
     def where(self, model: str, name: str) -> str:
-        """A part's folder or URL, as people write it."""
+        """A part's folder or URL, for display."""
 
     def store(
         self,
@@ -33,25 +32,20 @@ class StoredParts(Protocol):
         files: Mapping[str, FileRecord],
         progress: Progress,
     ) -> None:
-        """Stores a part, in the place of one of its name.
+        """Store a part, replacing one of its name.
 
-        Args:
-            staged: the folder from `staging`, with the files.
-            progress: called with the bytes uploaded.
+        `staged` is the folder from `staging`, with the files; `progress` is called with bytes
+        uploaded.
         """
 
     def record(self, model: str, name: str) -> bytes | None:
         """A part's record; None if there is no such part."""
 
     def blocks(self, model: str, name: str, file: str, expected: FileRecord) -> Iterator[bytes]:
-        """A file's bytes, some MiB at a time, without a comparison with their hash.
-
-        Raises:
-            NotFoundError: there is no such file.
-        """
+        """A file's bytes, some MiB at a time, unverified; NotFoundError if it is missing."""
 
     def link(self, model: str, name: str, file: str, target: Path) -> bool:
-        """Makes a new file of a part's without reading it; returns whether it could."""
+        """Create a file of a part without reading it; True if supported."""
 
     def remove(self, model: str, name: str) -> None:
-        """Removes a part that is needed no more, if this storage removes parts at once."""
+        """Remove an unneeded part, if this storage removes parts at once."""

@@ -16,11 +16,7 @@ from sharded_infer.repositories.signatures.manifest_signatures import Sealing
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Files or folders that no version needs.
-
-    Attributes:
-        names: folders or objects, within the model's folder.
-    """
+    """Unneeded files, folders or objects, named relative to the model's folder."""
 
     names: tuple[str, ...]
     bytes: int
@@ -29,28 +25,28 @@ class Leftovers:
 class StoredVersions(Protocol):
     """Versions of models in one storage. Models and versions in arguments need not exist.
 
-    Errors: StorageError if the storage cannot be read or written, NotFoundError if something is
-    missing, ArtifactError if something is damaged.
+    Errors: StorageError if the storage is inaccessible, NotFoundError if something is missing,
+    ArtifactError if something is damaged.
     """
 
     @property
     def location(self) -> str:
-        """The storage's name, as people write it."""
+        """The storage's name, for display."""
 
     def models(self) -> list[str]:
         """Names of the models that have a version."""
 
     def numbers(self, model: str) -> list[int]:
-        """Published versions of a model, ascending; none if there is no such model."""
+        """Published versions of a model, ascending; empty if there is no such model."""
 
     def holds(self, model: str, version: int) -> bool:
-        """Whether a version is published; reads the version itself, not a listing."""
+        """True if a version is published; reads the version itself, not a listing."""
 
     def incomplete(self) -> list[tuple[str, int]]:
         """Models and numbers of version folders without a manifest."""
 
     def where(self, model: str, version: int) -> str:
-        """A version's folder or URL, as people write it."""
+        """A version's folder or URL, for display."""
 
     def open(self, model: str, version: int) -> Artifact:
         """A version's manifest, with its plans and reports."""
@@ -59,10 +55,10 @@ class StoredVersions(Protocol):
         """A version's manifest."""
 
     def manifest_text(self, model: str, version: int) -> bytes:
-        """A version's manifest as it is stored."""
+        """A version's manifest as stored."""
 
     def fetch(self, model: str, version: int, progress: Progress) -> tuple[Path, Held]:
-        """A local folder with the whole version, and a lock that protects it until it is closed."""
+        """A local folder with the whole version, and a lock that protects it until closed."""
 
     def fetch_rows(
         self,
@@ -72,10 +68,10 @@ class StoredVersions(Protocol):
         ranges: Collection[FileRange],
         progress: Progress,
     ) -> tuple[Path, Held]:
-        """A local folder with some files and rows of a version, all verified, and a lock."""
+        """A local folder with these files and rows of a version, verified, and a lock."""
 
     def verify(self, model: str, version: int, progress: Progress) -> int:
-        """Reads every file of a version and compares it with the manifest; the bytes read."""
+        """Compare every file of a version with the manifest; return the bytes read."""
 
     def staging(self, model: str) -> AbstractContextManager[Path]:
         """A local folder for writing a version; removed unless committed."""
@@ -88,28 +84,28 @@ class StoredVersions(Protocol):
         sealing: Sealing,
         progress: Progress,
     ) -> Path:
-        """Publishes a staged version under a number, or the next free one; returns its folder.
+        """Publish a version under a number, or the next free one, after its signatures.
 
-        Its signatures are stored before the version appears.
+        Returns its folder.
         """
 
     def read_labels(self, model: str) -> tuple[bytes, str] | None:
         """The model's `labels.json`, if there is one, and a tag of its content."""
 
     def replace_labels(self, model: str, content: bytes, tag: str | None) -> bool:
-        """Replaces `labels.json` if its tag is unchanged; returns whether it did."""
+        """Replace `labels.json` if its tag is unchanged; True if replaced."""
 
     def in_use(self, model: str, version: int) -> bool:
-        """Whether a version is known to be in use."""
+        """True if a version is known to be in use."""
 
     def remove(self, model: str, version: int) -> bool:
-        """Removes a version that is not known to be in use; returns whether it did."""
+        """Remove a version that is not known to be in use; True if removed."""
 
     def leftovers(self, model: str, safe_seconds: float) -> Leftovers:
-        """Files that no version needs, of at least that age."""
+        """Unneeded files of at least that age."""
 
     def remove_leftovers(self, model: str, leftovers: Leftovers) -> None:
-        """Removes leftovers."""
+        """Remove leftovers."""
 
 
 def version_number(name: str) -> int | None:

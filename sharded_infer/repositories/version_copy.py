@@ -1,4 +1,4 @@
-"""Copies a version to another repository."""
+"""Copy of a version to another repository."""
 
 import os
 import shutil
@@ -26,24 +26,16 @@ def copy_version(
     keys: Sequence[SigningKey] = (),
     progress: Progress = no_progress,
 ) -> int:
-    """Copies a version and verifies it before it is published.
+    """Copy and verify a version, then publish it; return its number in the target.
 
-    A copy with the same number keeps its manifest to the byte, and its signatures. With another
-    number it has those of `keys` alone, since signatures cover the number.
-
-    Args:
-        version: its number; None is the latest.
-        same_version: keep the number; otherwise it gets the next free one.
-        keys: sign the copy.
-        progress: called with the current step and its progress.
-
-    Returns:
-        Its number in the target.
+    With `same_version` (else the next free number) the copy keeps its manifest to the byte, and its
+    signatures. Otherwise only `keys` sign it, since signatures cover the number. `progress` is
+    called with the current step and its progress.
 
     Raises:
-        NotFoundError: there is no such version.
+        NotFoundError: no such version.
         ArtifactError: it is damaged, or its number is taken in the target.
-        StorageError: a repository cannot be read or written, or a disk is full.
+        StorageError: an inaccessible repository or a full disk.
     """
     folder = source.fetch(model, version, progress)
     try:
@@ -56,7 +48,7 @@ def copy_version(
             return {**kept, **sign_with(keys, copied)}
 
         sealing = Sealing(text if same_version else None, sign)
-        # Links only for as long as an upload takes: a copy that stays has files of its own.
+        # Links only during an upload: a permanent copy has its own files.
         link = target.is_remote
         with target.staging(model) as staged:
             total, done = sum(record.bytes for record in manifest.files.values()), 0

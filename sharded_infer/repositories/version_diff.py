@@ -23,9 +23,7 @@ _CHUNK_BYTES = 32 * 2**20
 class TableSide:
     """A table in one of the versions.
 
-    Attributes:
-        relative_error: of its elements against the trained ones, root mean square over root mean
-            square; None without a report.
+    `relative_error` of its elements to the trained ones is RMS over RMS; None without a report.
     """
 
     rows: int
@@ -37,12 +35,9 @@ class TableSide:
 
 @dataclass(frozen=True, slots=True)
 class TableDiff:
-    """One table before and after.
+    """One table before and after; None where it is missing.
 
-    Attributes:
-        before: in the first version; None without such a table.
-        after: in the second version; None without such a table.
-        rows_changed: rows of both whose bytes differ; None if formats or dims differ.
+    `rows_changed` are rows of both whose bytes differ; None if formats or dims differ.
     """
 
     name: str
@@ -53,12 +48,7 @@ class TableDiff:
 
 @dataclass(frozen=True, slots=True)
 class OutputAuc:
-    """One output's area under the ROC curve on calibration samples.
-
-    Attributes:
-        auc: as published; None without labels.
-        fp32_auc: the fp32 model's on the same.
-    """
+    """One output's area under the ROC curve on calibration samples; None without labels."""
 
     name: str
     auc: float | None
@@ -72,10 +62,8 @@ class GateResult:
     Attributes:
         max_score_diff: the golden requests' largest difference from the fp32 model.
         auc: on calibration samples, of the only output with labels; None without.
-        fp32_auc: the same of the fp32 model.
-        outputs: the golden requests' differences by output; empty for a model with one output that
-            has no bounds of its own.
-        output_auc: by output; empty without calibration samples, and for a model with one output.
+        outputs: golden differences by output; empty for a single output without its own bounds.
+        output_auc: empty without calibration samples, and for a single output.
     """
 
     max_score_diff: float
@@ -88,11 +76,9 @@ class GateResult:
 
 @dataclass(frozen=True, slots=True)
 class VersionDiff:
-    """The differences between two versions.
+    """The differences between two versions; tables are all of both, in the second's order.
 
-    Attributes:
-        tables: all tables of both, in the second's order.
-        new_bytes: of the second's files that the first lacks.
+    `new_bytes` are of the second's files that the first lacks.
     """
 
     model: str
@@ -111,16 +97,14 @@ def diff_versions(
     versions: tuple[int, int],
     progress: Progress = no_progress,
 ) -> VersionDiff:
-    """Compares two versions of a model, and their rows in chunks.
+    """Compare two versions of a model, and their rows in chunks.
 
-    Args:
-        versions: the first and the second.
-        progress: called with the bytes fetched and compared.
+    `progress` is called with the bytes fetched and compared.
 
     Raises:
-        NotFoundError: there is no such version.
-        ArtifactError: one is damaged.
-        StorageError: the repository cannot be read.
+        NotFoundError: no such version.
+        ArtifactError: a damaged version.
+        StorageError: the repository is unreadable.
     """
     first, second = (repository.open(model, version) for version in versions)
     pair = (first.manifest, second.manifest)
@@ -132,7 +116,7 @@ def diff_versions(
         if name in stored[0]
         and (table.dim, table.row_format) == (stored[0][name].dim, stored[0][name].row_format)
     ]
-    # Tables that lie in the same files need not be read.
+    # Tables in identical files need not be read.
     read = [name for name in comparable if _content(pair[0], name) != _content(pair[1], name)]
     changed = dict.fromkeys(comparable, 0)
     if read:
@@ -189,12 +173,7 @@ def _changed_rows(
 def count_changed_rows(
     before: Sequence[TablePiece], after: Sequence[TablePiece], row_bytes: int
 ) -> int:
-    """The number of rows in both tables whose bytes differ; reads at most 32 MiB at a time.
-
-    Args:
-        before: the first table's pieces, in order.
-        after: the second table's pieces.
-    """
+    """Count rows whose bytes differ, from ordered pieces; reads at most 32 MiB at a time."""
     rows = min(sum(piece.rows for piece in pieces) for pieces in (before, after))
     changed, first = 0, 0
     while first < rows:
@@ -212,7 +191,7 @@ def _part_at(pieces: Sequence[TablePiece], row: int) -> TablePiece:
 
 
 def _content(manifest: Manifest, table: str) -> list[tuple[str, str, int, int]]:
-    """The content of a table's rows, by file hash and position; with all files of changed rows."""
+    """The content of a table's rows, by file hash and position; with all overlay files."""
     (record,) = (record for record in manifest.tables if record.name == table)
     own = [
         (manifest.files[piece.file].sha256, piece.entry, piece.first_row, piece.rows)
@@ -233,7 +212,7 @@ def _side(table: StoredTable | None, report: QuantizationReport | None) -> Table
 
 def _report(artifact: Artifact) -> QuantizationReport | None:
     if artifact.manifest.base is not None:
-        # Its report is on changed rows alone.
+        # Its report covers changed rows only.
         return None
     try:
         return report_from_fields(json.loads(artifact.read_small(REPORT_NAME)), REPORT_NAME)

@@ -1,1 +1,1 @@
-"""What is kept of a version that is being promoted."""
+"""Stored state of promotions."""

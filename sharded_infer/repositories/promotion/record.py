@@ -1,4 +1,4 @@
-"""A promotion as the file of labels keeps it, so that it outlives its promoter."""
+"""A promotion in the label file, which survives its promoter."""
 
 import json
 from collections.abc import Mapping
@@ -20,20 +20,17 @@ Text = Annotated[str, Field(max_length=MOST_REASON)]
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class Promotion:
-    """A promotion in progress. Its label of origin has a share of the requests.
+    """A promotion in progress from label `source` to label `target`.
 
     Attributes:
-        source: the label whose version is promoted.
-        target: the label that is to be moved to it.
-        version: of `source`.
         before: version of `target`.
         steps: shares of the requests in percent, ascending.
         step: index of the present share.
         since: when the step began, in seconds since 1970.
         watch_seconds: of all steps together.
-        by: the process that promotes, unique.
-        until: until when it promotes unless it says more, in seconds since 1970. Servers give the
-            source no requests after that.
+        by: the promoting process, unique.
+        until: expiry unless renewed, in seconds since 1970. Servers then give the source no
+            requests.
     """
 
     source: Label
@@ -72,30 +69,21 @@ class Promotion:
 
     @property
     def step_seconds(self) -> float:
-        """How long each step lasts."""
+        """The duration of each step."""
         return self.watch_seconds / len(self.steps)
 
     def has_expired(self, now: float) -> bool:
-        """Whether its promoter has said nothing for too long.
-
-        Args:
-            now: seconds since 1970.
-        """
+        """True if its promoter has not renewed it by `now` (seconds since 1970)."""
         return now > self.until
 
     def at_step(self, step: int, now: float) -> "Promotion":
-        """The promotion at the begin of a step."""
+        """The promotion at the start of a step."""
         return replace(self, step=step, since=now)
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class EndedPromotion:
-    """Why a promotion did not reach its end.
-
-    Attributes:
-        version: the one that was not promoted.
-        at: seconds since 1970.
-    """
+    """A promotion that did not complete; `at` in seconds since 1970."""
 
     version: Version
     at: float
@@ -107,26 +95,18 @@ _ENDED = TypeAdapter(dict[Label, tuple[EndedPromotion, ...]])
 
 
 def parse_promotion(value: Any) -> Promotion:
-    """Reads a promotion from plain values.
-
-    Raises:
-        ValueError: it is not what `promotion_fields` returns.
-    """
+    """Parse the output of `promotion_fields`; ValueError if it is anything else."""
     return _parsed(_PROMOTION, value, "promotion")
 
 
 def parse_ended(value: Any) -> dict[str, tuple[EndedPromotion, ...]]:
-    """Reads ended promotions by label, the latest first.
-
-    Raises:
-        ValueError: it is not what `ended_fields` returns.
-    """
+    """Parse the output of `ended_fields`, by label, latest first; ValueError if invalid."""
     return _parsed(_ENDED, value, "ended")
 
 
 def _parsed(adapter: TypeAdapter[_T], value: Any, name: str) -> _T:
     try:
-        # As JSON, whose strict reading takes lists for tuples, and `true` for no number.
+        # As JSON, whose strict mode takes lists for tuples, and rejects `true` as a number.
         return adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

@@ -1,1 +1,1 @@
-"""Signatures of versions: keys, stored signatures, and which versions are trusted."""
+"""Signatures of versions: keys, stored signatures, and trust."""

@@ -1,7 +1,7 @@
-"""Ed25519 keys in PEM files, as `openssl genpkey -algorithm ed25519` makes them.
+"""Ed25519 keys in PEM files, as `openssl genpkey -algorithm ed25519` writes them.
 
-What is signed is `DOMAIN` and the SHA-256 of a version's `manifest.json`, which holds the model's
-name, the version's number and the hashes of all other files.
+The signed bytes are `DOMAIN` and the SHA-256 of a version's `manifest.json`, which holds the
+model's name, the version's number and the hashes of all other files.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         Ed25519PublicKey,
     )
 
-# So that no signature for another purpose is one of a version.
+# Separates signatures of versions from those for other purposes.
 DOMAIN = b"sharded-infer manifest v1\0"
 _MAX_KEY_BYTES = 64 * 2**10
 _PUBLIC = re.compile(
@@ -36,27 +36,21 @@ _log = logging.getLogger("sharded_infer")
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A private key.
-
-    Attributes:
-        key_id: of its public key.
-    """
+    """A private key, with the id of its public key."""
 
     key_id: str
     _key: "Ed25519PrivateKey" = field(repr=False)
 
     def sign(self, text: bytes) -> bytes:
-        """The signature, 64 bytes, of a manifest as it is stored."""
+        """The 64-byte signature of a manifest as stored."""
         return self._key.sign(_message(text))
 
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A public key.
+    """A public key of a file.
 
-    Attributes:
-        key_id: the first 16 hexadecimal digits of the SHA-256 of its 32 bytes.
-        file: where it was read.
+    `key_id` is the first 16 hexadecimal digits of the SHA-256 of its 32 bytes.
     """
 
     key_id: str
@@ -64,7 +58,7 @@ class PublicKey:
     _key: "Ed25519PublicKey" = field(repr=False)
 
     def is_signature(self, text: bytes, signature: bytes) -> bool:
-        """Whether a signature is this key's, of a manifest as it is stored."""
+        """True if the key verifies this signature of a manifest as stored."""
         from cryptography.exceptions import InvalidSignature
 
         try:
@@ -75,13 +69,9 @@ class PublicKey:
 
 
 def read_signing_key(path: Path) -> SigningKey:
-    """Reads a private key, and warns if others may read it too.
+    """Read an unencrypted PEM (PKCS #8) private key; warn if other users can read it.
 
-    Args:
-        path: PEM (PKCS #8), not encrypted.
-
-    Raises:
-        InputError: the file cannot be read, or is none; the extra `signatures` is not installed.
+    Raises InputError if it is unreadable or no key, or the extra `signatures` is not installed.
     """
     _check_installed()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -95,7 +85,7 @@ def read_signing_key(path: Path) -> SigningKey:
         key = load_pem_private_key(content, password=None)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    # A TypeError: it is encrypted. Not said what the library says: it may quote the file.
+    # A TypeError: it is encrypted. The library's message is omitted: it may quote the file.
     except (ValueError, TypeError, _unsupported()) as error:
         raise InputError(f"{expected}, got none") from error
     if not isinstance(key, Ed25519PrivateKey):
@@ -106,7 +96,7 @@ def read_signing_key(path: Path) -> SigningKey:
 
 
 def read_signing_keys(keys: Iterable[SigningKey | Path | str]) -> tuple[SigningKey, ...]:
-    """As `read_signing_key`, of each file; keys that were read stay."""
+    """As `read_signing_key`, for each path; loaded keys are kept."""
     return tuple(k if isinstance(k, SigningKey) else read_signing_key(Path(k)) for k in keys)
 
 
@@ -116,14 +106,10 @@ def sign_with(keys: Iterable[SigningKey], text: bytes) -> Mapping[str, bytes]:
 
 
 def read_public_keys(path: Path) -> tuple[PublicKey, ...]:
-    """Reads the public keys of a file, at least one.
+    """Read the public keys of a file, at least one: PEM (SubjectPublicKeyInfo), concatenated.
 
-    Args:
-        path: PEM (SubjectPublicKeyInfo), one key after another.
-
-    Raises:
-        InputError: the file cannot be read, or holds something else; the extra `signatures` is not
-            installed.
+    Raises InputError if it is unreadable or holds anything else, or the extra `signatures` is not
+    installed.
     """
     _check_installed()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -135,7 +121,7 @@ def read_public_keys(path: Path) -> tuple[PublicKey, ...]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     blocks = _PUBLIC.findall(content)
-    # All of them: what is passed over in silence would seem to be trusted.
+    # All blocks: a silently skipped one would seem to be trusted.
     if len(blocks) != content.count(b"-----BEGIN"):
         private = b"PRIVATE KEY-----" in content
         raise InputError(f"{expected}, got {'a private key' if private else 'something else'}")

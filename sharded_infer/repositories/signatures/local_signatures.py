@@ -28,7 +28,7 @@ class LocalSignatures:
         return read_tagged(self._path / model / name, MAX_SIGNATURES_BYTES)
 
     def replace(self, model: str, name: str, content: bytes, tag: str | None) -> bool:
-        """Replaces a file if its tag is unchanged; returns whether it did."""
+        """Replace a file if its tag is unchanged; True if replaced."""
         path = self._path / model / name
         with storage_errors(path):
             path.parent.mkdir(exist_ok=True)
@@ -37,9 +37,9 @@ class LocalSignatures:
     def leftovers(
         self, model: str, needed: Collection[str], safe_seconds: float
     ) -> tuple[list[str], int]:
-        """Old files that no version needs, and their bytes; within the model's folder."""
+        """Old unneeded files and their bytes; relative to the model's folder."""
         folder, names, size = self._path / model / SIGNATURES, [], 0
-        # A link could lead to files of others.
+        # A link could lead to foreign files.
         if folder.is_symlink() or not folder.is_dir():
             return [], 0
         for path in sorted(folder.iterdir()):
@@ -55,7 +55,7 @@ class LocalSignatures:
         return names, size
 
     def remove(self, model: str, names: Collection[str]) -> None:
-        """Removes those of a model's leftovers that are signatures."""
+        """Remove the signatures among a model's leftovers."""
         for name in names:
             path = self._path / model / name
             if name.startswith(f"{SIGNATURES}/"):

@@ -1,4 +1,4 @@
-"""The signatures of manifests in a repository: read, checked and added."""
+"""The signatures of a repository's manifests: reading, checks and additions."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,10 +17,10 @@ from sharded_infer.repositories.signatures.trusted_keys import TrustedKeys
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """How the manifest of a new version is written and signed.
+    """Serialization and signing of a new version's manifest.
 
     Attributes:
-        text: as it is stored elsewhere, if its number stays; None: it is written anew.
+        text: stored bytes to copy if the number stays; None: serialize anew.
         sign: returns its signatures by key id.
     """
 
@@ -29,11 +29,11 @@ class Sealing:
 
     @classmethod
     def by(cls, keys: Iterable[SigningKey]) -> Self:
-        """Written anew and signed by each key."""
+        """Serialize anew, and sign with each key."""
         return cls(sign=partial(sign_with, keys))
 
     def written(self, manifest: Manifest, number: int) -> bytes:
-        """The manifest under a number, as it is to be stored."""
+        """The bytes to store for the manifest under a number."""
         if self.text is not None and number == manifest.version:
             return self.text
         return dump_manifest(replace(manifest, version=number))
@@ -43,26 +43,23 @@ UNSIGNED = Sealing()
 
 
 class StoredSignatures(Protocol):
-    """Files of signatures in one storage.
-
-    Errors: StorageError if the storage cannot be read or written.
-    """
+    """Files of signatures in one storage; StorageError if it is inaccessible."""
 
     def where(self, model: str, name: str) -> str:
-        """A file's path or URL, as people write it."""
+        """A file's path or URL, for display."""
 
     def read(self, model: str, name: str) -> tuple[bytes, str] | None:
         """A file's content and a tag of it, if there is one."""
 
     def replace(self, model: str, name: str, content: bytes, tag: str | None) -> bool:
-        """Replaces a file if its tag is unchanged; returns whether it did."""
+        """Replace a file if its tag is unchanged; True if replaced."""
 
 
 class ManifestSignatures:
-    """Signatures of one repository's manifests. Manifests are given as they are stored.
+    """Signatures of one repository's manifests, which are passed as stored.
 
-    Attributes:
-        trusted: of which each manifest must have a signature; None: it need not have any.
+    Each manifest must be signed by one of `trusted`, unless that is None. Methods raise
+    SignatureError if the signature file is damaged.
     """
 
     def __init__(self, stored: StoredSignatures, trusted: TrustedKeys | None) -> None:
@@ -70,41 +67,25 @@ class ManifestSignatures:
         self.trusted = trusted
 
     def check(self, model: str, text: bytes, where: str) -> None:
-        """Refuses a manifest that no trusted key has signed.
+        """Refuse a manifest that no trusted key has signed.
 
-        Args:
-            where: its name in errors.
-
-        Raises:
-            SignatureError: says which keys were expected, and what there is.
+        Raises SignatureError with the expected and the present keys; `where` is its name in errors.
         """
         if self.trusted is not None:
             self.trusted.check(text, self.of(model, text), where)
 
     def of(self, model: str, text: bytes) -> dict[str, bytes]:
-        """A manifest's signatures, by key id; none are checked.
-
-        Raises:
-            SignatureError: their file is damaged.
-        """
+        """A manifest's unchecked signatures, by key id."""
         return self._read(model, text)[0]
 
     def sealed(self, manifest: Manifest, number: int, sealing: Sealing) -> bytes:
-        """A new version's manifest as it is to be stored; its signatures are stored already.
-
-        Raises:
-            SignatureError: the file of those that it has is damaged.
-        """
+        """Store the signatures of a new version's manifest; return the bytes to store for it."""
         text = sealing.written(manifest, number)
         self.add(manifest.model, text, sealing.sign(text))
         return text
 
     def add(self, model: str, text: bytes, signatures: Mapping[str, bytes]) -> None:
-        """Adds signatures to those that a manifest has, also under concurrent changes.
-
-        Raises:
-            SignatureError: the file of those that it has is damaged.
-        """
+        """Add signatures to a manifest's existing ones, also under concurrent changes."""
         if not signatures:
             return
         while True:

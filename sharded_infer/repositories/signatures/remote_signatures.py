@@ -22,17 +22,13 @@ class RemoteSignatures:
         return self._store.read(f"{model}/{name}", MAX_SIGNATURES_BYTES)
 
     def replace(self, model: str, name: str, content: bytes, tag: str | None) -> bool:
-        """Replaces an object if its tag is unchanged; returns whether it did."""
+        """Replace an object if its tag is unchanged; True if replaced."""
         return self._store.replace(f"{model}/{name}", content, tag)
 
     def leftovers(
         self, model: str, needed: Collection[str], safe_seconds: float, now: datetime
     ) -> tuple[list[str], int]:
-        """Old objects that no version needs, and their bytes; within the model's folder.
-
-        Args:
-            now: by the store's clock.
-        """
+        """Old unneeded objects and their bytes, at `now` by the store's clock; relative names."""
         old = {
             f"{SIGNATURES}/{entry.name}": entry.bytes
             for entry in self._store.entries(f"{model}/{SIGNATURES}")

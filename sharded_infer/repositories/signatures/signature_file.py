@@ -35,29 +35,20 @@ _ADAPTER = TypeAdapter(_Signatures)
 
 
 def signatures_name(text: bytes) -> str:
-    """The file's name in the model's folder, for a manifest as it is stored."""
+    """The file's name in the model's folder, for a manifest as stored."""
     return f"{SIGNATURES}/{hashlib.sha256(text).hexdigest()}{_ENDING}"
 
 
 def dump_signatures(signatures: Mapping[str, bytes]) -> bytes:
-    """The file's content.
-
-    Args:
-        signatures: 64 bytes each, by key id.
-    """
+    """The file's content; signatures are 64 bytes each, by key id."""
     listed = [{"key_id": key_id, "signature": s.hex()} for key_id, s in sorted(signatures.items())]
     return json.dumps({"format_version": 1, "signatures": listed}, indent=1).encode() + b"\n"
 
 
 def parse_signatures(content: bytes, where: str) -> dict[str, bytes]:
-    """The signatures of a file, by key id.
+    """The signatures of a file of at most `MAX_SIGNATURES_BYTES`, by key id.
 
-    Args:
-        content: at most `MAX_SIGNATURES_BYTES`.
-        where: the file's name in errors.
-
-    Raises:
-        SignatureError: it is not what `dump_signatures` writes, or has two of one key.
+    Raises SignatureError if `dump_signatures` did not write it, or a key has two.
     """
     try:
         listed = _ADAPTER.validate_json(content, strict=True).signatures

@@ -1,4 +1,4 @@
-"""The public keys that a version must be signed by one of, from files that may change."""
+"""Trusted public keys, from files that may change."""
 
 import logging
 import os
@@ -16,38 +16,24 @@ _Seen = tuple[int, int, int]
 
 
 class TrustedKeys:
-    """Public keys of files. A file that has changed is read again before a version is checked.
+    """Public keys of files; a changed file is read again before a check.
 
     Thread-safe, and usable after a fork.
     """
 
     def __init__(self, files: Iterable[Path | str]) -> None:
-        """Reads the files.
-
-        Args:
-            files: at least one; as `read_public_keys`.
-
-        Raises:
-            InputError: a file cannot be read or holds something else; the extra `signatures` is not
-                installed.
-        """
+        """Read the files, at least one; InputError as `read_public_keys`."""
         self._files = {
             Path(file): (_seen(Path(file)), read_public_keys(Path(file))) for file in files
         }
-        # What is wrong with a file that has changed: said once.
+        # Errors of changed files, each logged once.
         self._told: dict[Path, str] = {}
         self._lock = threading.Lock()
 
     def check(self, text: bytes, signatures: Mapping[str, bytes], where: str) -> None:
-        """Refuses a manifest that no trusted key has signed.
+        """Refuse a manifest, as stored, that no trusted key has signed.
 
-        Args:
-            text: the manifest as it is stored.
-            signatures: by key id.
-            where: the manifest's name in errors.
-
-        Raises:
-            SignatureError: says what is missing or wrong, and which keys were expected.
+        Raises SignatureError with the fault and the expected keys; `where` is its name in errors.
         """
         trusted = self._current()
         signing = [key for key in trusted if key.key_id in signatures]
@@ -81,11 +67,7 @@ class TrustedKeys:
 
 
 def _seen(file: Path) -> _Seen:
-    """What changes with a file.
-
-    Raises:
-        InputError: there is no such file.
-    """
+    """Metadata that changes with a file; InputError if there is no such file."""
     try:
         about = os.stat(file)
     except OSError as error:

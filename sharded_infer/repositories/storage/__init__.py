@@ -1,1 +1,1 @@
-"""Object stores, and their cache on this machine."""
+"""Object stores and their local cache."""

@@ -1,7 +1,6 @@
-"""Conditional writes: a small object is written only if nobody else did.
+"""Conditional writes of small objects, against concurrent writers.
 
-S3's conditional writes are described in its user guide, "How to prevent object overwrites with
-conditional writes".
+Source: S3's user guide, "How to prevent object overwrites with conditional writes".
 """
 
 import uuid
@@ -21,10 +20,10 @@ class ConditionalWriter(Protocol):
         """At most `max_bytes + 1` bytes of an object, and its tag."""
 
     def create(self, path: str, content: bytes) -> bool:
-        """Writes an object unless it exists; returns whether it did."""
+        """Write an object unless it exists; True if written."""
 
     def replace(self, path: str, content: bytes, tag: str) -> bool:
-        """Writes an object if its tag is unchanged; returns whether it did."""
+        """Write an object if its tag is unchanged; True if written."""
 
 
 class S3Writer:
@@ -41,7 +40,7 @@ class S3Writer:
             answer = await self._fs._call_s3("get_object", Bucket=bucket, Key=key)
             content = bytearray()
             async with answer["Body"] as body:
-                # A read returns what has arrived, however much was asked for.
+                # A read may return fewer bytes than requested.
                 while chunk := await body.read(max_bytes + 1 - len(content)):
                     content += chunk
             return bytes(content), str(answer["ETag"])
@@ -50,11 +49,11 @@ class S3Writer:
         return content, tag
 
     def create(self, path: str, content: bytes) -> bool:
-        """Writes an object unless it exists; returns whether it did."""
+        """Write an object unless it exists; True if written."""
         return self._put(path, content, {"IfNoneMatch": "*"})
 
     def replace(self, path: str, content: bytes, tag: str) -> bool:
-        """Writes an object if its ETag is unchanged; returns whether it did."""
+        """Write an object if its ETag is unchanged; True if written."""
         return self._put(path, content, {"IfMatch": tag})
 
     def _put(self, path: str, content: bytes, condition: dict[str, str]) -> bool:
@@ -74,7 +73,7 @@ class S3Writer:
             code = response["Error"].get("Code") if isinstance(response, dict) else None
             if code not in _TAKEN | _GONE:
                 raise
-            # A write whose answer was lost is sent again, and then finds itself there.
+            # A write whose response was lost is retried, and then finds its own object.
             return code in _TAKEN and self._mark(bucket, key) == mark
         return True
 
@@ -87,17 +86,17 @@ class S3Writer:
 
 
 class PlainWriter:
-    """Any other file system: it may not create exclusively, and replacing is unconditional."""
+    """Any other file system: it may lack exclusive creation, and replacing is unconditional."""
 
     def __init__(self, fs: Any) -> None:
         self._fs = fs
 
     def read(self, path: str, max_bytes: int) -> tuple[bytes, str]:
-        """At most `max_bytes + 1` bytes of an object; their tag is always the same."""
+        """At most `max_bytes + 1` bytes of an object, and a constant tag."""
         return bytes(self._fs.cat_file(path, start=0, end=max_bytes + 1)), ""
 
     def create(self, path: str, content: bytes) -> bool:
-        """Writes an object unless it exists; returns whether it did."""
+        """Write an object unless it exists; True if written."""
         try:
             self._fs.pipe_file(path, content, mode="create")
         except FileExistsError:
@@ -105,6 +104,6 @@ class PlainWriter:
         return True
 
     def replace(self, path: str, content: bytes, _tag: str) -> bool:
-        """Writes an object."""
+        """Write an object."""
         self._fs.pipe_file(path, content)
         return True

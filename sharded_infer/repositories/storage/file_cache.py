@@ -1,8 +1,8 @@
-"""Files of remote versions on this machine, by hash; shared by versions and processes.
+"""Local files of remote versions, by hash; shared by versions and processes.
 
-<cache>/files/<sha256>              whole, hashed while it came; versions hold hard links to it
+<cache>/files/<sha256>              whole, hashed on arrival; versions hold hard links to it
 <cache>/files/<sha256>.partial      being downloaded, or left by an interrupted download
-<cache>/files/<sha256>.rows         some blocks of a table file at their places, the others holes
+<cache>/files/<sha256>.rows         some blocks of a table file at their offsets, else holes
 """
 
 import hashlib
@@ -28,23 +28,20 @@ _READ_BYTES = 8 * 2**20
 
 
 class FileCache:
-    """Whole and partial files in a folder. Safe between threads and processes."""
+    """Whole and partial files in a folder. Safe between threads and processes.
+
+    Methods raise StorageError for an unreadable store, a full disk or a foreign change of the
+    cache.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def link(self, file: RemoteFile, target: Path, got: Callable[[int], None]) -> None:
-        """Links a file from the cache, downloading it first if need be.
+        """Link a file into the same file system, downloading or resuming it if necessary.
 
-        An interrupted download resumes.
-
-        Args:
-            target: in the cache's file system.
-            got: called with the bytes that are present.
-
-        Raises:
-            ArtifactError: it is missing, short, long or altered.
-            StorageError: the store cannot be read, or the disk is full.
+        `got` is called with the bytes present. Raises ArtifactError if it is missing, altered or of
+        another size.
         """
         whole = self._folder / file.record.sha256
         if self._link_whole(whole, file.record, target):
@@ -53,7 +50,7 @@ class FileCache:
         path = whole.with_name(whole.name + _PARTIAL)
         try:
             with locked(path, grown=lambda: _size(path)) as partial:
-                # Whoever held it before may have finished it.
+                # Its previous lock holder may have finished it.
                 if self._link_whole(whole, file.record, target):
                     path.unlink()
                     got(file.record.bytes)
@@ -64,7 +61,7 @@ class FileCache:
                     path.unlink()
                     raise
                 path.rename(whole)
-                # Still locked, and the lock goes with the file: nobody evicts it before this link.
+                # Still locked, and the lock goes with the file, so no eviction precedes this link.
                 _link(whole, target)
         except OSError as error:
             if error.errno is None:
@@ -76,14 +73,9 @@ class FileCache:
             ) from error
 
     def link_rows(self, record: FileRecord, target: Path) -> None:
-        """Links a file of the full size, for blocks of it; the whole file if that is here.
+        """Link a sparse file of the full size, or the whole file if cached; same file system.
 
-        Args:
-            target: in the cache's file system; nothing happens if it is there.
-
-        Raises:
-            StorageError: something else changed the cache.
-            OSError: the disk cannot be written.
+        Does nothing if the target exists. Raises OSError if the disk is not writable.
         """
         whole = self._folder / record.sha256
         if target.exists() or self._link_whole(whole, record, target):
@@ -102,16 +94,11 @@ class FileCache:
         wanted: Runs,
         got: Callable[[int], None],
     ) -> None:
-        """Downloads blocks of a file that `link_rows` linked; only whole blocks are written.
+        """Download whole blocks into a file linked by `link_rows`.
 
-        Args:
-            wanted: of them, those are asked for that still differ: another process may have
-                brought some meanwhile.
-            got: called with the bytes of each step.
-
-        Raises:
-            ArtifactError: the file is missing, short or long, or a block is altered.
-            StorageError: the store cannot be read, or the disk is full.
+        Only those of `wanted` that still differ are requested: another process may have fetched
+        some. `got` is called with the bytes of each step. Raises ArtifactError if the file is
+        missing or of another size, or a block is altered.
         """
         try:
             with locked(rows, grown=lambda: allocated_bytes(rows)) as written:
@@ -144,13 +131,9 @@ class FileCache:
         return 0
 
     def remove_unused(self, bytes_to_free: int) -> int:
-        """Removes files that are not in a version or being downloaded, the longest unused first.
+        """Evict files without a version or a download until enough is freed, longest unused first.
 
-        Args:
-            bytes_to_free: it stops when so many are freed.
-
-        Returns:
-            Bytes freed.
+        Returns the bytes freed.
         """
         freed = 0
         for _, path, size in sorted(self._files()):
@@ -174,7 +157,7 @@ class FileCache:
         return found
 
     def _link_whole(self, whole: Path, record: FileRecord, target: Path) -> bool:
-        # Held, so that it is not evicted before the link.
+        # Locked, so that it is not evicted before the link.
         if (held := hold(whole)) is None:
             return False
         try:
@@ -192,7 +175,7 @@ class FileCache:
 
 
 def allocated_bytes(path: Path) -> int:
-    """Bytes that a file takes on the disk, at most its size; 0 if it is not there."""
+    """Bytes that a file takes on disk, at most its size; 0 if it is missing."""
     try:
         about = path.stat()
     except FileNotFoundError:
@@ -219,7 +202,7 @@ def _complete(partial: BinaryIO, file: RemoteFile, got: Callable[[int], None]) -
     if 0 < kept <= expected and _download(partial, file, kept, got) == file.record.sha256:
         return
     if kept:
-        # What an interrupted download left may be damaged, by a power cut for one.
+        # Data left by an interrupted download may be damaged, for example by a power cut.
         got(-expected if kept <= expected else 0)
         partial.truncate(0)
     file.check_hash(_download(partial, file, 0, got))
@@ -246,7 +229,7 @@ def _download_blocks(
 
 
 def _download(partial: BinaryIO, file: RemoteFile, kept: int, got: Callable[[int], None]) -> str:
-    """Appends the rest of a file; returns the SHA-256 of the whole."""
+    """Append the rest of a file; return the SHA-256 of the whole."""
     digest = hashlib.sha256()
     partial.seek(0)
     while chunk := partial.read(_READ_BYTES):
@@ -254,7 +237,7 @@ def _download(partial: BinaryIO, file: RemoteFile, kept: int, got: Callable[[int
     got(kept)
     for part in file.parts(kept):
         partial.write(part)
-        # A process that is killed leaves all that came.
+        # A killed process leaves everything received.
         partial.flush()
         digest.update(part)
         got(len(part))

@@ -1,4 +1,4 @@
-"""A folder on any file system that fsspec knows, such as `s3://bucket/prefix`.
+"""A folder on any fsspec file system, such as `s3://bucket/prefix`.
 
 Listings are never cached. A store's errors become errors of ours that name the object.
 """
@@ -23,7 +23,7 @@ from sharded_infer.repositories.storage.conditional_write import (
 )
 
 _S3 = {"s3", "s3a"}
-# A store that does not answer is said to be unreachable after some seconds, not after minutes.
+# An unresponsive store is reported within seconds instead of minutes.
 _S3_CONFIG = {
     "connect_timeout": 5,
     "read_timeout": 60,
@@ -33,12 +33,9 @@ _S3_CONFIG = {
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object or folder of a listing.
+    """One object or folder of a listing, named relative to the listed folder.
 
-    Attributes:
-        name: within the folder that was listed.
-        bytes: 0 for a folder.
-        changed_at: when it was written, by the store's clock, if it is known.
+    `bytes` is 0 for a folder; `changed_at` is by the store's clock, if known.
     """
 
     name: str
@@ -48,17 +45,15 @@ class StoredObject:
 
 
 class ObjectStore:
-    """Objects below a URL. Safe to use from several threads, and after a fork.
+    """Objects below `url`, without its trailing slash. Thread-safe, and usable after a fork.
 
-    Attributes:
-        url: the URL, without a slash at its end.
+    Methods raise StorageError if the store is unreachable or refuses.
     """
 
     def __init__(self, url: str) -> None:
-        """Opens a store without a request to it.
+        """Open a store without a request to it.
 
-        Raises:
-            InputError: no file system is known for the URL, or its package is not installed.
+        Raises InputError if the URL's file system is unknown, or its package is not installed.
         """
         self.url = url.rstrip("/")
         self._protocol = url.partition("://")[0]
@@ -73,7 +68,7 @@ class ObjectStore:
 
     @property
     def has_folders(self) -> bool:
-        """Whether folders exist by themselves, and may be empty."""
+        """True if folders exist by themselves, and may be empty."""
         return self._protocol not in _S3
 
     def where(self, key: str) -> str:
@@ -81,12 +76,7 @@ class ObjectStore:
         return f"{self.url}/{key}" if key else self.url
 
     def entries(self, key: str = "") -> list[StoredObject]:
-        """The content of a folder, by name; empty if there is no such folder.
-
-        Raises:
-            NotFoundError: there is no such bucket.
-            StorageError: the store cannot be reached, or refuses.
-        """
+        """A folder's content, by name; empty if it is missing, NotFoundError without a bucket."""
         opened = self._open()
         try:
             with self._translated(key, "be listed"):
@@ -100,11 +90,7 @@ class ObjectStore:
         return sorted((entry for entry in entries if entry.name), key=lambda entry: entry.name)
 
     def find(self, key: str) -> StoredObject | None:
-        """One object, requested by its key and not from a listing; None if there is none.
-
-        Raises:
-            StorageError: the store cannot be reached, or refuses.
-        """
+        """One object, requested by its key and not from a listing; None if there is none."""
         opened = self._open()
         try:
             with self._translated(key, "be read"):
@@ -115,10 +101,9 @@ class ObjectStore:
             return None
 
     def read(self, key: str, max_bytes: int) -> tuple[bytes, str] | None:
-        """A small object and its tag, which changes whenever it is replaced; None if there is none.
+        """A small object and its tag, which changes with its content; None if there is none.
 
-        Raises:
-            StorageError: it is larger, or the store cannot be reached, or refuses.
+        Raises StorageError if it is larger than `max_bytes`.
         """
         opened = self._open()
         try:
@@ -131,42 +116,20 @@ class ObjectStore:
         return content, tag
 
     def read_range(self, key: str, begin: int, end: int) -> bytes:
-        """Bytes `[begin, end)` of an object; fewer if it ends before.
-
-        Raises:
-            NotFoundError: there is no such object.
-            StorageError: the store cannot be reached, or refuses.
-        """
+        """Bytes `[begin, end)` of an object, fewer at its end; NotFoundError if it is missing."""
         opened = self._open()
         with self._translated(key, "be read"):
             return bytes(opened.fs.cat_file(opened.path(key), start=begin, end=end))
 
     def create(self, key: str, content: bytes) -> bool:
-        """Writes a small object unless it exists.
-
-        Returns:
-            Whether it was written.
-
-        Raises:
-            StorageError: the store cannot be reached, or refuses.
-        """
+        """Write a small object unless it exists; True if written."""
         opened = self._open()
         with self._translated(key, "be written"):
             self._make_home(opened, key)
             return opened.writer.create(opened.path(key), content)
 
     def replace(self, key: str, content: bytes, tag: str | None) -> bool:
-        """Writes a small object if it is unchanged.
-
-        Args:
-            tag: of the object when it was read; None if there was none.
-
-        Returns:
-            Whether it was written.
-
-        Raises:
-            StorageError: the store cannot be reached, or refuses.
-        """
+        """Write a small object if its tag (None: no object) is unchanged; True if written."""
         if tag is None:
             return self.create(key, content)
         opened = self._open()
@@ -174,25 +137,14 @@ class ObjectStore:
             return opened.writer.replace(opened.path(key), content, tag)
 
     def upload(self, source: Path, key: str, sent: Callable[[int], None]) -> None:
-        """Writes an object from a file; it appears whole or not at all.
-
-        Args:
-            sent: called with the bytes of each part.
-
-        Raises:
-            StorageError: the store cannot be reached, or refuses.
-        """
+        """Upload a file atomically; `sent` is called with the bytes of each part."""
         opened = self._open()
         with self._translated(key, "be written"):
             self._make_home(opened, key)
             opened.fs.put_file(str(source), opened.path(key), callback=_Sent(sent))
 
     def remove(self, key: str) -> None:
-        """Removes an object or an empty folder, if it exists.
-
-        Raises:
-            StorageError: the store cannot be reached, or refuses.
-        """
+        """Remove an object or an empty folder, if it exists."""
         opened = self._open()
         try:
             with self._translated(key, "be removed"):
@@ -233,7 +185,7 @@ class ObjectStore:
             raise StorageError(
                 f"{self.where(key)}: cannot {what}: access denied: {error}"
             ) from error
-        # File systems raise what their libraries raise: no list of those would be complete.
+        # File systems raise arbitrary errors of their libraries.
         except Exception as error:
             full = isinstance(error, OSError) and error.errno == errno.ENOSPC
             reason = "the disk is full" if full else f"{type(error).__name__}: {error}"
@@ -258,7 +210,7 @@ class _MissingError(NotFoundError):
 
 
 class _Sent(Callback):  # type: ignore[misc]  # fsspec has no types
-    """Counts the bytes that were sent."""
+    """Counts the bytes sent."""
 
     def __init__(self, sent: Callable[[int], None]) -> None:
         super().__init__()

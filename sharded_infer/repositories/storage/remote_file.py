@@ -16,14 +16,9 @@ _AHEAD = 4  # parts on their way: one connection of an object store is slower th
 
 
 def read_parts(read: Callable[[int, int], bytes], begin: int, end: int) -> Iterator[bytes]:
-    """The bytes of a range, part by part.
+    """Yield `[begin, end)` in ordered parts; the last one is short if the object ends early.
 
-    Args:
-        read: reads bytes `[begin, end)`; called from several threads.
-        end: one past the last byte.
-
-    Yields:
-        Parts in order; if the object ends early, the last one is short.
+    `read` reads bytes `[begin, end)`, from several threads.
     """
     if begin >= end:
         return
@@ -67,15 +62,11 @@ class RemoteFile:
     read: Callable[[int, int], bytes]
 
     def parts(self, begin: int, end: int | None = None) -> Iterator[bytes]:
-        """Its bytes from `begin` to `end`, or to its own end, part by part."""
+        """Its bytes from `begin` to `end`, or to its own end, in parts."""
         return read_parts(self.read, begin, self.record.bytes if end is None else end)
 
     def check_size(self) -> None:
-        """Compares its size with the manifest.
-
-        Raises:
-            ArtifactError: it is missing, short or long.
-        """
+        """Compare its size with the manifest; ArtifactError if different or missing."""
         size, expected = self.size(), self.record.bytes
         if size is None:
             raise ArtifactError(
@@ -88,11 +79,7 @@ class RemoteFile:
             )
 
     def check_hash(self, found: str) -> None:
-        """Compares its SHA-256 with the manifest.
-
-        Raises:
-            ArtifactError: it differs.
-        """
+        """Compare its SHA-256 with the manifest; ArtifactError if it differs."""
         if found != self.record.sha256:
             raise ArtifactError(
                 f"{self.where}: altered: its SHA-256 is {found[:12]}…, the manifest says "
@@ -100,27 +87,17 @@ class RemoteFile:
             )
 
     def content(self) -> bytes:
-        """A small file's bytes, compared with the manifest.
-
-        Raises:
-            ArtifactError: it is missing, short, long or altered.
-            StorageError: the store cannot be read.
-        """
+        """A small file's verified bytes; ArtifactError if they differ from the manifest."""
         self.check_size()
         content = b"".join(self.parts(0))
         self.check_hash(hashlib.sha256(content).hexdigest())
         return content
 
     def verify(self, got: Callable[[int], None], blocks: BlockHashes | None = None) -> None:
-        """Reads the file and compares it with the manifest, without storing it.
+        """Compare the file, and optionally its blocks, with the manifest, without storing it.
 
-        Args:
-            got: called with the bytes read.
-            blocks: hashes of its blocks, which are compared too.
-
-        Raises:
-            ArtifactError: it is missing, short, long or altered.
-            StorageError: the store cannot be read.
+        `got` is called with the bytes read. Raises ArtifactError if it is missing, altered or of
+        another size, StorageError if the store is unreadable.
         """
         self.check_size()
         digest, hasher = hashlib.sha256(), None if blocks is None else BlockHasher()

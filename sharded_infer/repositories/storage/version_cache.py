@@ -1,4 +1,4 @@
-"""Remote versions on this machine: a bounded folder that all processes share.
+"""Local remote versions: a bounded folder shared by all processes.
 
 <cache>/versions/<SHA-256 of the manifest>/<version>/...   hard links to `<cache>/files/`
 <cache>/versions/<SHA-256 of the manifest>/rows/<version>/...   the same with some rows only
@@ -40,9 +40,8 @@ _REMOVED = "removed"
 class VersionCache:
     """Versions of remote repositories in a local folder. Safe between processes.
 
-    Attributes:
-        max_bytes: beyond this, the longest unused versions are removed, but none in use; None: half
-            of its file system's size.
+    Beyond `max_bytes` (None: half the file system), unused versions are evicted, the longest unused
+    first.
     """
 
     def __init__(self, path: Path, max_bytes: int | None = None) -> None:
@@ -58,18 +57,11 @@ class VersionCache:
         source: Callable[[str], RemoteFile],
         progress: Progress,
     ) -> tuple[Path, Held]:
-        """A version's folder with some of its files; with `manifest.json` once it has all.
+        """A version's folder with some files, and a lock against eviction until closed.
 
-        Args:
-            text: the manifest as it is stored.
-            progress: called with the bytes fetched so far.
-
-        Returns:
-            The folder, and a lock that protects it from eviction until it is closed.
-
-        Raises:
-            ArtifactError: a file is missing, short, long or altered.
-            StorageError: the store cannot be read, or the disk is full.
+        It has `manifest.json` once it has all. `text` is the manifest as stored; `progress` is
+        called with the bytes fetched so far. Raises ArtifactError if a file is missing, altered or
+        of another size; StorageError for an unreadable store or a full disk.
         """
         home = self.path / "versions" / hashlib.sha256(text).hexdigest()
         folder = home / str(manifest.version)
@@ -90,20 +82,10 @@ class VersionCache:
         source: Callable[[str], RemoteFile],
         progress: Progress,
     ) -> tuple[Path, Held]:
-        """A version's folder with some files and some rows, all verified, and `manifest.json`.
+        """As `folder`, but with some verified files and rows, and always `manifest.json`.
 
-        Table files have their full sizes; blocks that hold none of the rows may be holes.
-
-        Args:
-            names: of the files, the hashes of blocks of all table files in `ranges` among them.
-            progress: called with the bytes brought so far.
-
-        Returns:
-            As `folder`.
-
-        Raises:
-            ArtifactError: a file or a block is missing, short, long or altered.
-            StorageError: the store cannot be read, or the disk is full.
+        Table files have their full sizes; blocks without these rows may be holes. `names` includes
+        the block hashes of all table files in `ranges`.
         """
         home = self.path / "versions" / hashlib.sha256(text).hexdigest()
         folder = home / "rows" / str(manifest.version)
@@ -125,7 +107,7 @@ class VersionCache:
         progress: Progress,
         wanted: Mapping[str, Runs],
     ) -> None:
-        """Verifies blocks, and downloads those that are not here or differ."""
+        """Verify blocks, and download missing or altered ones."""
         missing: dict[str, Runs] = {}
         done, total = 0, BLOCK_BYTES * sum(end - first for r in wanted.values() for first, end in r)
 
@@ -155,7 +137,7 @@ class VersionCache:
         source: Callable[[str], RemoteFile],
         progress: Progress,
     ) -> None:
-        # Another process may have brought some while this one waited.
+        # Another process may have fetched some during the wait.
         names = [name for name in names if not _has(folder, manifest, name)]
         records = {manifest.files[name].sha256: manifest.files[name] for name in names}
         needed = sum(record.bytes - self._files.holds(record) for record in records.values())
@@ -171,12 +153,12 @@ class VersionCache:
             self._files.link(source(name), folder / name, got)
 
     def _make_room(self, needed: int) -> None:
-        """Evicts the longest unused versions until so many bytes fit the bound and the disk."""
+        """Evict the longest unused versions until so many bytes fit the bound and the disk."""
         self.path.mkdir(parents=True, exist_ok=True)
         disk = shutil.disk_usage(self.path)
         bound = disk.total // 2 if self.max_bytes is None else self.max_bytes
         with locked(self.path / "eviction", grown=self._files.used_bytes):
-            # Also what an eviction that was killed left.
+            # Also the remains of a killed eviction.
             shutil.rmtree(self.path / _REMOVED, ignore_errors=True)
             (self.path / _REMOVED).mkdir(exist_ok=True)
             excess = max(self._files.used_bytes() + needed - bound, needed - disk.free)
@@ -186,7 +168,8 @@ class VersionCache:
                     break
                 with held_alone(use) as alone:
                     if alone:
-                        # Renamed first: who wants it now makes it anew, not among what is removed.
+                        # Renamed first: a concurrent user recreates it, away from the files being
+                        # removed.
                         use.parent.rename(self.path / _REMOVED / uuid.uuid4().hex)
                         shutil.rmtree(self.path / _REMOVED, ignore_errors=True)
                         (self.path / _REMOVED).mkdir(exist_ok=True)
@@ -199,14 +182,9 @@ class VersionCache:
 
 
 def default_cache(environment: Mapping[str, str]) -> VersionCache:
-    """The default cache of a process.
+    """The process's cache: folder SHARDED_INFER_CACHE, bound SHARDED_INFER_CACHE_SIZE (`200GB`).
 
-    Args:
-        environment: SHARDED_INFER_CACHE names the folder, SHARDED_INFER_CACHE_SIZE bounds it, such
-            as `200GB`.
-
-    Raises:
-        InputError: the size is invalid.
+    Raises InputError if the size is invalid.
     """
     size = environment.get(CACHE_SIZE_VARIABLE)
     return VersionCache(
@@ -216,11 +194,7 @@ def default_cache(environment: Mapping[str, str]) -> VersionCache:
 
 @contextmanager
 def _written(home: Path, folder: Path) -> Iterator[Held]:
-    """A lock on a version whose folder is written; it is kept, unless that fails.
-
-    Raises:
-        StorageError: the folder cannot be written.
-    """
+    """A lock on a version being written, kept on success; StorageError if unwritable."""
     try:
         use = _used(home)
         try:
@@ -239,7 +213,7 @@ def _used(home: Path) -> Held:
         try:
             (home / "use").touch()
         except FileNotFoundError:
-            # Evicted right after it was made.
+            # Evicted right after its creation.
             continue
         if (file := hold(home / "use")) is not None:
             return file
@@ -253,7 +227,7 @@ def _last_use(use: Path) -> float:
 
 
 def _has(folder: Path, manifest: Manifest, name: str) -> bool:
-    # Links are made of whole files only, whose hashes were right.
+    # Links refer only to whole files with verified hashes.
     try:
         return (folder / name).stat().st_size == manifest.files[name].bytes
     except FileNotFoundError:
@@ -265,7 +239,7 @@ def _write_manifest(folder: Path, text: bytes) -> None:
         if read_regular(folder / MANIFEST_NAME, len(text)) == text:
             return
     except OSError:
-        # None yet, or none that is sound.
+        # Missing or damaged.
         pass
     new = folder.parent / f"{MANIFEST_NAME}.{os.getpid()}"
     new.write_bytes(text)

@@ -1,4 +1,4 @@
-"""Uploads the files of a version that a store lacks."""
+"""Upload of a version's missing files."""
 
 from pathlib import Path
 
@@ -10,15 +10,10 @@ from sharded_infer.repositories.storage.object_store import ObjectStore
 def upload_missing(
     store: ObjectStore, folder: str, staged: Path, manifest: Manifest, progress: Progress
 ) -> None:
-    """Uploads files whose hashes are not there yet with the right size.
+    """Upload files that the store lacks, by SHA-256 name and size, into its `folder`.
 
-    Args:
-        folder: of the store's files, which have their SHA-256 as names.
-        staged: the version's folder.
-        progress: called with the bytes uploaded.
-
-    Raises:
-        StorageError: the store cannot be reached, or refuses.
+    `progress` is called with the bytes uploaded. Raises StorageError if the store is unreachable or
+    refuses.
     """
     there = {entry.name: entry.bytes for entry in store.entries(folder)}
     missing = {
