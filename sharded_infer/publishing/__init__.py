@@ -1,1 +1,1 @@
-"""Publishes versions from weights and towers."""
+"""Publishing of versions from weights and towers."""

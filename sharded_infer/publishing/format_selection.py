@@ -1,4 +1,4 @@
-"""Decides the row format of each table, before any long work."""
+"""The row format of each table, decided before any long work."""
 
 import fnmatch
 import re
@@ -41,12 +41,7 @@ _TORCHREC_TABLE = re.compile(r"(?:.*\.)?(?:embedding_bags|embeddings)\.(?P<table
 
 @dataclass(frozen=True, slots=True)
 class FormatPlan:
-    """How to store each table.
-
-    Attributes:
-        spec: every table has its format.
-        tables: as they will be stored, in the spec's order.
-    """
+    """Storage of each table: a spec with all formats, and tables in its order."""
 
     spec: ModelSpec
     weights: Mapping[str, TableWeight]
@@ -61,18 +56,14 @@ def plan_formats(
     statistics: Mapping[str, FeatureStatistics] | None = None,
     progress: Progress = no_progress,
 ) -> FormatPlan:
-    """Finds every table's weight and decides its format.
+    """Find every table's weight and decide its format.
 
-    A table's own format comes first, then the first override that matches its name, then the budget
-    if there is one, then the default. Quantized rows keep their format.
-
-    Args:
-        statistics: how features are used, for the budget; None takes the spec's own.
-        progress: called with the tables that were sampled for a budget.
+    Precedence: the table's own format, the first override that matches its name, the budget, the
+    default. Quantized rows keep their format. `statistics` are the features' use, for the budget;
+    None takes the spec's own. `progress` is called with the tables sampled for a budget.
 
     Raises:
-        WeightsError: a table is missing, misshapen, or in the weights but not in the spec; a
-            sampled row cannot be stored.
+        WeightsError: as `find_weights`; or a sampled row cannot be stored.
         SpecError: the budget cannot be met; gives the minimum.
     """
     weights = find_weights(spec, source)
@@ -106,8 +97,7 @@ def plan_formats(
 def find_weights(spec: ModelSpec, source: WeightSource) -> dict[str, TableWeight]:
     """Every table's weight, by its name.
 
-    Raises:
-        WeightsError: a table is missing, misshapen, or in the weights but not in the spec.
+    Raises WeightsError if a table is missing, misshapen, or in the weights but not in the spec.
     """
     weights = {}
     try:
@@ -138,8 +128,6 @@ def find_weights(spec: ModelSpec, source: WeightSource) -> dict[str, TableWeight
 
 
 class _Budget:
-    """Losses of all tables, and the choice among formats."""
-
     def __init__(
         self,
         spec: ModelSpec,
@@ -187,7 +175,7 @@ class _Budget:
     def choose(
         self, free: Sequence[TableSpec], formats: dict[str, RowFormat], reasons: dict[str, str]
     ) -> BudgetReport:
-        """Fills in the formats and reasons of the tables without a fixed format."""
+        """Fill in the formats and reasons of the tables without a fixed format."""
         quantization = self._spec.quantization
         tables = [TableCandidates(t.name, self._candidates[t.name]) for t in self._spec.tables]
         least, exact = smallest(tables), most_exact(tables)
@@ -222,7 +210,6 @@ class _Budget:
 
 
 def _reason(chosen: Candidate, useful: Sequence[Candidate]) -> str:
-    """Why the next smaller and larger useful formats were not chosen."""
     parts = []
     position = useful.index(chosen)
     if position > 0:
@@ -257,7 +244,6 @@ def _of_means(features: Sequence[FeatureStatistics]) -> float:
 
 
 def _uses(features: Sequence[FeatureStatistics], rows: int, numbers: Tensor) -> Tensor:
-    """How often rows are used, from the features' histograms; evenly without them."""
     uses = torch.zeros(len(numbers))
     for feature in features:
         share = torch.ones(len(numbers))

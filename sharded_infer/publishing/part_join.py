@@ -1,4 +1,4 @@
-"""Joins parts into the tables of one version, with the bytes of a whole publish."""
+"""Joining of parts into the tables of one version, with the bytes of a whole publish."""
 
 import hashlib
 from collections import defaultdict
@@ -37,7 +37,7 @@ from sharded_infer.repositories.repository import Repository
 
 @dataclass(frozen=True, slots=True)
 class FoundPart:
-    """A part that fits, with what it should hold."""
+    """A matching part, with its expected content."""
 
     origin: PartOrigin
     shares: tuple[FileShare, ...]
@@ -48,8 +48,8 @@ def find_parts(repository: Repository, plan: FormatPlan, parts: int) -> list[Fou
     """The records of all parts, in order; reads a few rows of the weights.
 
     Raises:
-        InputError: there are too many or too few parts.
-        NotFoundError: parts are missing, or were made from something else; names each and why.
+        InputError: too many or too few parts.
+        NotFoundError: parts are missing or of another origin; names each and why.
         ArtifactError: a part's record is damaged; names it.
     """
     check_parts(parts)
@@ -84,16 +84,13 @@ def join_tables(
     found: Sequence[FoundPart],
     progress: Progress,
 ) -> WrittenTables:
-    """Writes `tables/` of a version from its parts.
+    """Write `tables/` of a version from its parts.
 
-    A file that one part holds whole is linked where the repository is a folder. All bytes are read
-    and compared with the parts' hashes.
-
-    Args:
-        progress: called with the bytes read.
+    Whole files are linked where the repository is a folder. All bytes are read and compared with
+    the parts' hashes; `progress` is called with the bytes read.
 
     Raises:
-        ArtifactError: a part's file is missing, short, long or altered; names the part.
+        ArtifactError: a part's file is missing, altered or of another size; names the part.
         StorageError: the tables do not fit the disk, or writing failed.
     """
     meters = table_meters(plan)
@@ -133,17 +130,15 @@ def join_tables(
 
 
 def remove_parts(repository: Repository, found: Sequence[FoundPart]) -> None:
-    """Removes joined parts where the storage does not leave that to garbage collection."""
+    """Remove joined parts, unless the storage leaves that to garbage collection."""
     for part in found:
-        # The version is published: what cannot be removed now is garbage collection's.
+        # The version is published: garbage collection removes the rest.
         with suppress(StorageError):
             repository.parts.remove(part.origin.model, part.origin.name)
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A part's range of a table file."""
-
     repository: Repository
     part: FoundPart
     share: FileShare
@@ -157,13 +152,9 @@ class _Piece:
         return self.repository.parts.link(origin.model, origin.name, self.share.file, target)
 
     def blocks(self, linked: Path | None = None) -> Iterator[bytes]:
-        """Its bytes, of which the hash is compared at the end.
+        """Yield its bytes (from the file's link `linked` if set); compare their hash at the end.
 
-        Args:
-            linked: reads this link to the file instead.
-
-        Raises:
-            ArtifactError: it is missing, short, long or altered.
+        Raises ArtifactError if it is missing, altered or of another size.
         """
         origin, file, expected = self.part.origin, self.share.file, self.expected
         digest, size = hashlib.sha256(), 0
@@ -204,7 +195,6 @@ def _read(repository: Repository, model: str, name: str) -> PartRecord | None:
 
 
 def _problem(repository: Repository, names: Sequence[str], expected: PartOrigin) -> str:
-    """Why a part is missing: there is none of its number, or one made from something else."""
     for name in names:
         if not name.startswith(f"{expected.part}-of-"):
             continue
@@ -217,7 +207,6 @@ def _problem(repository: Repository, names: Sequence[str], expected: PartOrigin)
 
 
 def _check_record(part: FoundPart, where: str) -> None:
-    """Refuses a record that does not hold what its name says."""
     record = part.record
     rows: dict[str, int] = defaultdict(int)
     for share in part.shares:

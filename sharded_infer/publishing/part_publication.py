@@ -36,12 +36,7 @@ MOST_PARTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class PublishedPart:
-    """A stored part.
-
-    Attributes:
-        location: its folder or URL, as people write it.
-        files: the table files of which it holds rows.
-    """
+    """A stored part; `files` are the table files of its rows, `location` is for display."""
 
     part: int
     parts: int
@@ -67,23 +62,22 @@ def publish_part(
     batch: int = DEFAULT_BATCH,
     progress: Progress = no_progress,
 ) -> PublishedPart:
-    """Encodes and stores one part's share of the tables' rows; `publish(parts=...)` joins them.
+    """Encode and store one part's share of the tables' rows; `publish(parts=...)` joins them.
 
-    Parts may be made in any order, at once, on any machines, and again. Equal arguments make equal
-    bytes. Of the weights, only the part's rows are read, and rows that are sampled for a budget.
+    Parts may be published in any order, concurrently, on any machines, and repeatedly. Equal
+    arguments yield equal bytes. Only the part's rows, and rows sampled for a budget, are read.
 
     Args:
-        spec: as for `publish`, of which it has to be the same.
-        weights: as for `publish`.
+        spec, weights: as for `publish`, with the same spec.
         part: from 1 to `parts`.
-        parts: their number; a part has no rows where there are fewer chunks of 2 MiB.
-        statistics: as for `publish`; they matter for budgets and for the order of rows.
-        topologies, id_maps, order_rows, frequencies, batch: as for `publish`; they matter for the
-            order of rows.
+        parts: their number; excess parts are empty if there are fewer chunks of 2 MiB.
+        statistics: as for `publish`; they affect budgets and the order of rows.
+        topologies, id_maps, order_rows, frequencies, batch: as for `publish`; they affect the order
+            of rows.
         progress: called with the current step and its progress.
 
     Raises:
-        InputError: there is no such part, or rows cannot be ordered.
+        InputError: no such part, or rows cannot be ordered.
         SpecError, WeightsError, PlanError, StorageError: as `publish`.
     """
     check_parts(parts, part)
@@ -131,11 +125,7 @@ def publish_part(
 
 
 def check_parts(parts: int, part: int = 1) -> None:
-    """Refuses numbers that name no part.
-
-    Raises:
-        InputError: there are too many or too few parts, or there is no such part.
-    """
+    """Refuse, with InputError, a part out of range, or too many or too few parts."""
     if not 1 <= parts <= MOST_PARTS:
         raise InputError(f"parts: expected 1 to {MOST_PARTS}, got {parts}")
     if not 1 <= part <= parts:

@@ -1,4 +1,4 @@
-"""What a part of a version's tables was made from, and what it holds; stored as JSON."""
+"""The origin and content of a part of a version's tables, stored as JSON."""
 
 import hashlib
 from collections import defaultdict
@@ -24,10 +24,9 @@ _NAME_DIGITS = 16
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class TableOrigin:
-    """A table as a part took it.
+    """A table in a part.
 
-    Attributes:
-        weights: SHA-256 of some of its trained rows in the part; None if the part has none.
+    `weights` is the SHA-256 of a sample of its trained rows; None if the part has none.
     """
 
     name: str
@@ -39,14 +38,9 @@ class TableOrigin:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class PartOrigin:
-    """All that decides a part's bytes.
+    """Everything that determines a part's bytes; tables are the whole model's in spec order.
 
-    Attributes:
-        part: from 1 to `parts`.
-        release: of sharded-infer.
-        clip: `quantization.clip` of the spec.
-        nonfinite: `quantization.nonfinite` of the spec.
-        tables: of the whole model, in the spec's order.
+    `part` is from 1 to `parts`; `release` is sharded-infer's.
     """
 
     model: str
@@ -59,12 +53,12 @@ class PartOrigin:
 
     @property
     def words(self) -> str:
-        """Its number, for people."""
+        """Its number, for display."""
         return f"part {self.part}/{self.parts}"
 
     @property
     def name(self) -> str:
-        """The part's name, which other weights, formats or releases change."""
+        """The part's name, which depends on weights, formats and release."""
         digest = hashlib.sha256(_ORIGIN.dump_json(self)).hexdigest()
         return f"{self.part}-of-{self.parts}-{digest[:_NAME_DIGITS]}"
 
@@ -95,13 +89,7 @@ def chunk_record(errors: ChunkErrors) -> ChunkRecord:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class PartRecord:
-    """A stored part.
-
-    Attributes:
-        encoder: see `QuantizationReport`.
-        files: ranges of table files, by the file's name.
-        errors: of each chunk, by table, in the order of the rows.
-    """
+    """A stored part: ranges of table files, and each chunk's errors by table in row order."""
 
     format_version: Literal[1]
     origin: PartOrigin
@@ -115,19 +103,12 @@ _RECORD = TypeAdapter(PartRecord)
 
 
 def dump_record(record: PartRecord) -> bytes:
-    """The record as JSON, the same bytes for equal records."""
+    """The record as JSON; equal records have equal bytes."""
     return _RECORD.dump_json(record, indent=1)
 
 
 def parse_record(text: bytes, where: str) -> PartRecord:
-    """Reads a record.
-
-    Args:
-        where: the record's name in errors.
-
-    Raises:
-        ArtifactError: it is no record of this release's form.
-    """
+    """Parse a record; ArtifactError if it is not of this release's form."""
     try:
         return _RECORD.validate_json(text, strict=True)
     except ValidationError as error:
@@ -137,11 +118,7 @@ def parse_record(text: bytes, where: str) -> PartRecord:
 
 
 def origin_of(plan: FormatPlan, shares: Sequence[FileShare], part: int, parts: int) -> PartOrigin:
-    """What a part is made from; reads a few rows of each table in the part.
-
-    Args:
-        shares: the part's, as `share_of` gives them.
-    """
+    """The origin of a part with these shares; reads a few rows of each of its tables."""
     sampled: dict[str, Any] = defaultdict(hashlib.sha256)
     for share in shares:
         for rows in share.ranges:
@@ -167,7 +144,7 @@ def origin_of(plan: FormatPlan, shares: Sequence[FileShare], part: int, parts: i
 
 
 def difference(found: PartOrigin, expected: PartOrigin) -> str | None:
-    """The first reason why one part does not stand for another; None if it does."""
+    """The first difference between the origins of two parts; None if they match."""
     for words, there, here in (
         ("sharded-infer", found.release, expected.release),
         ("the number of parts", found.parts, expected.parts),

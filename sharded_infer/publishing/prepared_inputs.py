@@ -1,4 +1,4 @@
-"""Prepares and checks everything that a version needs, before anything is written."""
+"""Preparation and checks of a version's inputs before anything is written."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -23,18 +23,13 @@ from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.tower import export_tower
 
-# Of the samples, those that an int8 tower's integers are chosen on.
+# Samples used to calibrate an int8 tower.
 TOWER_SAMPLES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTables:
-    """How tables are stored, and where they lie.
-
-    Attributes:
-        plans: by topology.
-        uses: how tables are used, by name.
-    """
+    """Storage and placement of tables: `plans` by topology, `uses` by table."""
 
     formats: FormatPlan
     plans: dict[str, Plan]
@@ -43,12 +38,7 @@ class PlannedTables:
 
 @dataclass(frozen=True, slots=True)
 class PreparedInputs:
-    """The inputs of a publish, checked.
-
-    Attributes:
-        tower: as trained.
-        program: the tower as it is stored.
-    """
+    """Checked inputs of a publish: `tower` as trained, `program` as stored."""
 
     planned: PlannedTables
     tower: nn.Module
@@ -56,7 +46,7 @@ class PreparedInputs:
 
     @property
     def formats(self) -> FormatPlan:
-        """How tables are stored."""
+        """The storage of tables."""
         return self.planned.formats
 
     @property
@@ -74,15 +64,10 @@ def plan_tables(
     batch: int,
     wholes: Collection[str] = (),
 ) -> PlannedTables:
-    """Makes the plans of a publish, whose arguments the others are.
+    """Make the plans of a publish, with its arguments and errors.
 
-    Args:
-        repository: its latest version's plans are reused where they still hold.
-        batch: samples of a batch, for the planner.
-        wholes: tables of which hosts cannot map parts of the ids, whatever their specs say.
-
-    Raises:
-        SpecError, PlanError: as `publish`.
+    Still valid plans of the latest version are reused. Hosts never map the ids of `wholes` in
+    parts.
     """
     if not topologies:
         raise SpecError("topologies: expected at least one, such as cpu:1")
@@ -101,15 +86,7 @@ def plan_tables(
 def prepare_inputs(
     planned: PlannedTables, tower: nn.Module, samples: ModelInput | None, progress: Progress
 ) -> PreparedInputs:
-    """Exports the tower.
-
-    Args:
-        samples: for the scales of an int8 tower.
-        progress: called with the current step.
-
-    Raises:
-        TowerError: as `publish`.
-    """
+    """Export the tower; TowerError as `publish`. `samples` calibrate an int8 tower."""
     spec = planned.formats.spec
     progress("exporting the tower", 0, 1)
     program = export_tower(
@@ -129,7 +106,6 @@ def prepare_inputs(
 def _tower_inputs(
     formats: FormatPlan, tower: nn.Module, samples: ModelInput | None
 ) -> list[torch.Tensor] | None:
-    """The tower's inputs for the first samples; None if its precision needs none."""
     if formats.spec.tower.precision is not Precision.INT8 or samples is None:
         return None
     first = samples.samples(0, min(TOWER_SAMPLES, samples.batch_size))

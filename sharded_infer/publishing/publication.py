@@ -62,10 +62,10 @@ class PublishedVersion:
     """A published version.
 
     Attributes:
-        path: the version's folder; of a remote repository, the staging folder, which is removed.
-        location: the version's folder or URL, as people write it.
+        path: the version's folder; of a remote repository, the removed staging folder.
+        location: the version's folder or URL, for display.
         max_score_diff: the golden requests' largest difference from the fp32 model.
-        compared: in one line, what the import was compared with, or that it was not.
+        compared: one line on the reference of the import check, or that there was none.
     """
 
     path: Path
@@ -99,35 +99,33 @@ def publish(
     sign_keys: Sequence[SigningKey | Path | str] = (),
     progress: Progress = no_progress,
 ) -> PublishedVersion:
-    """Quantizes, plans and publishes one version of a model.
+    """Quantize, plan and publish one version of a model.
 
     Args:
-        spec: poolings and features that it leaves out are taken from the modules.
+        spec: missing poolings and features are taken from the modules.
         weights: a TorchRec `EmbeddingBagCollection`, a dict of `nn.EmbeddingBag` by table name, a
-            state dict, or a weight source. Modules are also called on the samples, and their
-            results are compared with the weights as read
-            (`sharded_infer/importing/import_check.py`).
-        tower: its `forward` takes the dense inputs by name and `embeddings`, fp32
-            `[B, spec.embedding_width]`, and returns `[B]` or `[B, K]`, or a dict of them by output.
+            state dict, or a weight source. Modules are also called on the samples, to check the
+            imported weights (`sharded_infer/importing/import_check.py`).
+        tower: its `forward` takes the dense inputs by name and `embeddings`, fp32 `[B,
+            spec.embedding_width]`, and returns `[B]` or `[B, K]`, or a dict of them by output.
         repository: a repository, a folder, or a URL such as `s3://bucket/prefix`.
         topologies: the layouts to plan for; a server takes the first by default.
         samples: golden requests: a DataFrame, a mapping of arrays by name, a list of samples, or a
             `ModelInput` of one jagged batch. None takes the first calibration samples, or generates
             some.
-        calibration: samples on which the version's scores are compared with the fp32 model's and
-            with those of other formats, for the report and the gate. Recorded scores of the trained
-            model are compared with the fp32 model's. Forms: those of `read_calibration`. The scales
-            of an int8 tower come from the first 1024, or from `samples` without any.
-        statistics: how features are used, by name, for the planner and for budgets; None takes the
-            spec's own.
-        id_maps: raw ids and their rows, of each table whose requests have raw ids, by table.
-            Samples then have raw ids too.
-        order_rows: "frequency" puts the rows that are used most first, of each table of which it is
-            known (`sharded_infer/publishing/rows/row_order.py`).
-        frequencies: how often each row is used, `[rows]`, by table; for tables without an id map,
-            as `sampled_frequencies` counts them.
+        calibration: samples, as in `read_calibration`, on which the report and the gate compare the
+            version with the fp32 model and with other formats. Recorded scores of the trained model
+            are compared with the fp32 model's. The first 1024 (without any, `samples`) calibrate an
+            int8 tower.
+        statistics: use of features by name, for the planner and for budgets; None: the spec's own.
+        id_maps: raw ids and their rows, by table with raw ids in requests; samples then have raw
+            ids too.
+        order_rows: "frequency" puts the most used rows first where use is known
+            (`sharded_infer/publishing/rows/row_order.py`).
+        frequencies: use counts of rows, `[rows]`, by table without an id map, as from
+            `sampled_frequencies`.
         batch: samples of a batch, for the planner.
-        parts: joins this many parts, which `publish_part` made, instead of encoding the tables.
+        parts: join this many parts from `publish_part`, instead of encoding the tables.
         note: kept with the version; up to 1000 printable characters.
         run_id: of the training run, in its tracker; up to 200 characters.
         source_revision: of the training code, such as a commit; up to 200 characters.
@@ -135,19 +133,19 @@ def publish(
         progress: called with the current step and its progress.
 
     Raises:
-        InputError: the note, run or revision is empty, too long or not printable; or rows cannot be
+        InputError: an empty, too long or unprintable note, run or revision; or rows cannot be
             ordered.
-        SpecError, WeightsError: the spec contradicts itself, the weights, the id maps or the tower;
-            no choice of formats meets its budget; or it has an int8 tower and there are no samples.
-        RequestError: a sample has an unknown id, which its id map refuses.
+        SpecError, WeightsError: the spec is inconsistent with itself, the weights, the id maps or
+            the tower; no choice of formats meets its budget; or an int8 tower lacks samples.
+        RequestError: a sample has an unknown id that its id map refuses.
         PlanError: the tables do not fit a topology.
         TowerError: the tower cannot be exported, or returns NaN or infinity for golden requests.
-        GateError: golden requests or calibration samples differ from the fp32 model by more than
-            the spec allows; gives the difference and the tables that contribute most. Or the fp32
-            model differs from the trained modules or from recorded scores; names the first feature
-            and table, or the output.
-        StorageError: the disk is full or cannot be written, or a store cannot be reached.
-        NotFoundError, ArtifactError: a part is missing, does not fit, or is damaged; names it.
+        GateError: golden or calibration scores differ from the fp32 model's by more than the spec
+            allows; gives the difference and the tables that contribute most. Or the fp32 model
+            differs from the trained modules or recorded scores; names the first feature and table,
+            or the output.
+        StorageError: the disk is full or unwritable, or a store is unreachable.
+        NotFoundError, ArtifactError: a part is missing, of another origin, or damaged; names it.
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
     provenance = provenance_of(note, run_id, source_revision)
@@ -209,7 +207,7 @@ def publish(
             golden_requests = GoldenRequests(asked, scores)
             manifest = write_rest(staged, prepared, tables, golden_requests, written)
             progress("scoring golden requests", 0, 1)
-            # Whatever is planned for, the gate runs here.
+            # The gate runs on this machine, whatever the topologies.
             here = CostModel(planned.uses, parse_topology("cpu:1"))
             served = Model(
                 Artifact(staged, manifest),
@@ -257,7 +255,7 @@ def publish(
 
 
 def _judged(served: Model) -> list[Model]:
-    """The version in every way in which it may be computed, the least exact first."""
+    """The version in all computing modes, the least exact first."""
     record = served.artifact.manifest.tower
     if record.precision is not Precision.TF32:
         return [served]

@@ -1,7 +1,4 @@
-"""Quantization without publishing: tables and a report in a folder.
-
-Publishing uses the same parts.
-"""
+"""Quantization without publishing: tables and a report in a folder."""
 
 import json
 import math
@@ -47,15 +44,9 @@ def open_format_plan(
     statistics: Mapping[str, FeatureStatistics] | None = None,
     progress: Progress = no_progress,
 ) -> FormatPlan:
-    """Decides how to store each table, reading no more than needed.
+    """Decide each table's storage, reading no more than needed; arguments as `publish`.
 
-    Args:
-        weights: a TorchRec `EmbeddingBagCollection`, a dict of `nn.EmbeddingBag` by table name, a
-            state dict, or a weight source.
-        progress: called with the current step.
-
-    Raises:
-        SpecError, WeightsError: as `plan_formats`; or the weights are none of these.
+    Raises SpecError and WeightsError as `plan_formats`; or for unknown weights.
     """
     resolved, source = take_over(spec, weights)
     return plan_formats(resolved, source, statistics, progress)
@@ -64,9 +55,7 @@ def open_format_plan(
 def take_over(spec: ModelSpec, weights: object) -> tuple[ModelSpec, WeightSource]:
     """The weights as a source, and the spec completed from their modules.
 
-    Raises:
-        SpecError: spec and modules contradict each other; see `resolve_spec`.
-        WeightsError: the weights are of an unknown kind.
+    Raises SpecError as `resolve_spec`, WeightsError for unknown kinds of weights.
     """
     try:
         source = weights_of(weights)
@@ -84,21 +73,15 @@ def quantize(
     id_maps: Mapping[str, IdMapSource] | None = None,
     progress: Progress = no_progress,
 ) -> QuantizationReport:
-    """Writes a model's tables and the report about them.
+    """Write a model's tables and their report into a new or empty folder `out`, atomically.
 
-    The folder holds `tables/*.safetensors`, `tables.json` (the place of all rows, and every file's
-    size and SHA-256, as in a manifest) and `report.json`. It is staged and renamed.
-
-    Args:
-        out: the folder to make; it must not exist, or be empty.
-        tower: as trained; needed with `calibration`.
-        calibration: samples to score with the trained and the stored rows.
-        id_maps: as for `publish`; needed with `calibration`.
-        progress: called with the current step and its progress.
+    It holds `tables/*.safetensors`, `tables.json` (the place of all rows, and every file's size and
+    SHA-256, as in a manifest) and `report.json`. Calibration samples, scored with the trained and
+    the stored rows, need `tower` (as trained) and `id_maps` (as for `publish`).
 
     Raises:
         SpecError: a table with raw ids has no id map; names it.
-        RequestError: a calibration sample has an unknown id, which its id map refuses.
+        RequestError: a calibration sample has an unknown id that its id map refuses.
         WeightsError: a row cannot be stored; names the table and the row.
         GateError: the calibration samples' scores differ by more than the spec allows.
         StorageError: `out` is not empty, or the disk is full.
@@ -136,16 +119,10 @@ def calibrate(
     served: Callable[[ModelInput], Scores] | None,
     progress: Progress = no_progress,
 ) -> CalibrationReport:
-    """Scores samples as trained, as published, and in other formats.
+    """Score samples as trained, as published, and in other formats with finite scores.
 
-    Args:
-        tower: as trained.
-        served: scores a batch as a server would; None uses the trained tower in fp32 and rows as
-            they will be stored.
-        progress: called with the samples scored.
-
-    Returns:
-        A report without the formats whose scores are not all finite.
+    `served` scores a batch as a server would; None uses the trained tower in fp32 and rows as they
+    will be stored. `progress` is called with the samples scored.
     """
     model = Fp32Model(plan.spec, plan.weights, tower)
     published = published_mix(plan)
@@ -175,7 +152,7 @@ def quantization_report(plan: FormatPlan, tables: WrittenTables) -> Quantization
 
 
 def table_records(plan: FormatPlan, tables: WrittenTables) -> tuple[TableRecord, ...]:
-    """The place of each table's rows, as a manifest has it."""
+    """The place of each table's rows, as in a manifest."""
     return tuple(
         TableRecord(t.name, t.rows, t.dim, t.row_format, tuple(tables.pieces[t.name]))
         for t in plan.tables
@@ -183,6 +160,6 @@ def table_records(plan: FormatPlan, tables: WrittenTables) -> tuple[TableRecord,
 
 
 def write_report(folder: Path, report: QuantizationReport) -> str:
-    """Writes the report; returns the file's name."""
+    """Write the report; return the file's name."""
     (folder / REPORT_NAME).write_bytes(dump_report(report))
     return REPORT_NAME

@@ -1,4 +1,4 @@
-"""Samples with rows instead of raw ids, of models that are not published yet."""
+"""Samples of unpublished models, with raw ids mapped to rows."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,20 +28,20 @@ def mapped_samples(
     *,
     leave_out: bool = False,
 ) -> ModelInput:
-    """Reads samples and maps their raw ids, as the published version will.
+    """Read samples and map their raw ids to rows, as the published version will.
 
     Each id map is read once; only ids of the samples are kept.
 
     Args:
         samples: in any of the forms of `columns_of`, or a `ModelInput` of one jagged batch.
         id_maps: by table, as `publish` takes them.
-        leave_out: ids that the model refuses leave their bags.
+        leave_out: drop ids that the model refuses from their bags.
 
     Returns:
         One jagged batch, whose ids are rows.
 
     Raises:
-        SpecError, WeightsError: spec and id maps contradict each other, or one cannot be read.
+        SpecError, WeightsError: spec and id maps are inconsistent, or one is unreadable.
         RequestError: the samples do not fit the model, or have an id that it refuses.
     """
     spec = with_id_maps(spec, id_maps)
@@ -59,14 +59,9 @@ def mapped_samples(
 def with_frequencies(
     spec: ModelSpec, samples: object, id_maps: Mapping[str, IdMapSource]
 ) -> dict[str, IdMapSource]:
-    """Id maps with the frequencies of samples, where they have none of their own.
+    """Add the samples' frequencies to id maps that have none.
 
-    Args:
-        samples: of requests, in any of the forms of `mapped_samples`.
-        id_maps: by table, as `publish` takes them.
-
-    Raises:
-        SpecError, WeightsError, RequestError: as `mapped_samples`.
+    Arguments and errors are those of `mapped_samples`.
     """
     read = _rows_read(spec, samples, id_maps, id_maps)
     return {
@@ -80,13 +75,9 @@ def with_frequencies(
 def sampled_frequencies(
     spec: ModelSpec, samples: object, id_maps: Mapping[str, IdMapSource] | None = None
 ) -> dict[str, NDArray[np.int64]]:
-    """How often samples use each row of the tables without id maps: int64 `[rows]`, by table.
+    """Use counts, in samples, of rows of tables without id maps: int64 `[rows]`, by table.
 
-    Args:
-        samples, id_maps: as for `with_frequencies`.
-
-    Raises:
-        SpecError, WeightsError, RequestError: as `mapped_samples`.
+    Arguments and errors are those of `mapped_samples`.
     """
     tables = {t.name: t for t in spec.tables if t.id_map is None and t.rows <= MOST_MAPPED_ROWS}
     read = _rows_read(spec, samples, id_maps or {}, tables)
@@ -96,7 +87,7 @@ def sampled_frequencies(
 def _rows_read(
     spec: ModelSpec, samples: object, id_maps: Mapping[str, IdMapSource], tables: Iterable[str]
 ) -> dict[str, NDArray[np.int64]]:
-    """The rows that samples read of some tables, each as often as it is read."""
+    """Rows of some tables that samples read, with repetitions."""
     mapped = mapped_samples(spec, samples, id_maps, leave_out=True)
     read = {name: [np.empty(0, np.int64)] for name in tables}
     for group in mapped.groups:
@@ -104,7 +95,7 @@ def _rows_read(
         for number, start, end in zip(group.features, [0, *ends], ends, strict=False):
             if (name := spec.input_features[number].table.name) in read:
                 rows = group.values[start:end]
-                # In sequences -1 takes the place of an id that is left out.
+                # In sequences -1 replaces a dropped id.
                 read[name].append(rows[rows >= 0])
     return {name: np.concatenate(of_table) for name, of_table in read.items()}
 
@@ -119,7 +110,6 @@ def _lenient(table: TableSpec) -> TableSpec:
 
 
 def _ids_of(spec: ModelSpec, table: str, samples: ModelInput) -> NDArray[np.int64]:
-    """The different ids of a table's features, ascending."""
     found = [np.empty(0, np.int64)]
     for group in samples.groups:
         ends = np.cumsum(group.lengths.sum(axis=1)).tolist()
@@ -130,7 +120,6 @@ def _ids_of(spec: ModelSpec, table: str, samples: ModelInput) -> NDArray[np.int6
 
 
 def _sampled(table: TableSpec, source: IdMapSource, wanted: NDArray[np.int64]) -> IdMap:
-    """The id map of a table, with only some of its ids."""
     ids, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for some, their_rows in source.chunks(table.rows):
         asked = np.isin(some, wanted)

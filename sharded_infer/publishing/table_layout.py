@@ -1,4 +1,4 @@
-"""Assigns tables' rows to table files."""
+"""Assignment of tables' rows to table files."""
 
 from collections.abc import Sequence
 
@@ -11,16 +11,11 @@ MAX_FILE_BYTES = 8 * 2**30  # small enough to upload and cache by the piece, lar
 def lay_out(
     tables: Sequence[StoredTable], max_file_bytes: int = MAX_FILE_BYTES
 ) -> dict[str, list[PieceRecord]]:
-    """Fills files of one row format in turn; a table that exceeds a file continues in the next.
+    """Fill files of one row format in turn; a table that exceeds a file continues in the next.
 
     Within a format, tables of one dim are adjacent, so that kernels can use them as one matrix.
-
-    Args:
-        max_file_bytes: bytes of rows after which a file is full.
-
-    Returns:
-        The pieces of each table, by its name, in the order of their rows. Files are
-        `tables/<row format>-<nnnnn>.safetensors`.
+    Returns each table's pieces in row order, in files `tables/<row format>-<nnnnn>.safetensors`. A
+    file is full at `max_file_bytes` bytes of rows.
     """
     pieces: dict[str, list[PieceRecord]] = {}
     row_format, number, room = "", 0, 0
@@ -31,7 +26,7 @@ def lay_out(
         first = 0
         while first < table.rows:
             whole = room >= table.stored_bytes
-            # A table that fits a file is not split only because this file is nearly full.
+            # A table that fits a file is not split merely because this file is nearly full.
             rows = 0 if not whole and table.stored_bytes <= max_file_bytes else room
             rows = min(table.rows - first, rows // table.row_bytes)
             if rows == 0 and room == max_file_bytes:

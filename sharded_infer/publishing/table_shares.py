@@ -1,8 +1,8 @@
 """The share of the tables' rows that one of several publishers writes.
 
-All table files one after another are cut at the ends of chunks, in parts of equal fp32 size. A part
-is thus a range of each of some adjacent files, and a file is its ranges one after another. Chunks
-are those of a whole publish, so that errors add up to the same bits.
+The concatenated table files are cut at the ends of chunks, in parts of equal fp32 size. A part is
+thus a range of each of some adjacent files, and a file is its concatenated ranges. Chunks are those
+of a whole publish, so that errors add up to the same bits.
 """
 
 from collections import defaultdict
@@ -30,18 +30,15 @@ class TableRange:
 
     @property
     def fp32_bytes(self) -> int:
-        """Bytes of the rows before they are stored."""
+        """Bytes of the rows before encoding."""
         return 4 * self.rows * self.table.dim
 
 
 @dataclass(frozen=True, slots=True)
 class FileShare:
-    """A part's range of one table file.
+    """A part's nonempty range of one table file.
 
-    Attributes:
-        head: the file's bytes before its first row; empty if another part has them.
-        ranges: the rows, in the file's order; at least one.
-        is_whole: whether it is the file.
+    `head` is the file's bytes before its first row; empty if another part has them.
     """
 
     file: str
@@ -56,7 +53,7 @@ class FileShare:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the range, its head included."""
+        """Bytes of the range, including its head."""
         return len(self.head) + self.stored_bytes
 
 
@@ -66,14 +63,9 @@ def share_of(
     part: int = 1,
     parts: int = 1,
 ) -> list[FileShare]:
-    """The ranges of one part, in the order of the files.
+    """The ranges of one part (from 1 to `parts`), at most one per file, in file order.
 
-    Args:
-        pieces: by table, as `lay_out` gives them.
-        part: from 1 to `parts`.
-
-    Returns:
-        None of a file more than once; empty if there are fewer chunks than parts.
+    `pieces` are those of `lay_out`. Empty if there are fewer chunks than parts.
     """
     total = sum(4 * table.rows * table.dim for table in tables)
     position, shares = 0, []
@@ -106,7 +98,7 @@ def _members(
 
 
 def _chunks_before(bound: int, parts: int, record: PieceRecord, table: StoredTable) -> int:
-    """Rows of the piece's chunks that begin before a bound, which counts `1 / parts` bytes."""
+    """Rows of the piece's chunks that begin before a bound, counted in `1 / parts` bytes."""
     rows = chunk_rows(table.dim)
     chunks = max(0, -(-bound // (4 * rows * table.dim * parts)))
     return min(record.rows, rows * chunks)

@@ -1,4 +1,4 @@
-"""Quantizes a model's tables into table files, chunk by chunk."""
+"""Chunked quantization of a model's tables into table files."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,12 +23,9 @@ from sharded_infer.publishing.table_shares import FileShare, TableRange, share_o
 
 @dataclass(frozen=True, slots=True)
 class WrittenTables:
-    """The table files, and the report on their tables.
+    """The table files with their block hashes, and reports in table order.
 
-    Attributes:
-        files: table files, and the hashes of their blocks.
-        reports: of each table, in the order given.
-        encoder: see `QuantizationReport`.
+    `encoder`: see `QuantizationReport`.
     """
 
     pieces: dict[str, list[PieceRecord]]
@@ -38,10 +35,7 @@ class WrittenTables:
 
 
 def write_tables(folder: Path, plan: FormatPlan, progress: Progress) -> WrittenTables:
-    """Writes `tables/` of a version.
-
-    Args:
-        progress: called with the fp32 bytes done.
+    """Write `tables/` of a version; `progress` is called with the fp32 bytes done.
 
     Raises:
         WeightsError: a row cannot be stored; names the table and the row.
@@ -56,7 +50,7 @@ def write_tables(folder: Path, plan: FormatPlan, progress: Progress) -> WrittenT
 
 
 def table_meters(plan: FormatPlan) -> dict[str, ErrorMeter]:
-    """A meter of each table's errors, by its name."""
+    """An error meter of each table, by name."""
     return {
         t.name: ErrorMeter(t.name, t.row_format, t.dim, plan.reasons[t.name]) for t in plan.tables
     }
@@ -69,14 +63,9 @@ def write_shares(
     encoded: Callable[[EncodedChunk], None],
     progress: Progress,
 ) -> dict[str, HashedFile]:
-    """Writes ranges of table files, each under its file's name; errors are those of `write_tables`.
+    """Write ranges of table files, each under its file's name; errors as `write_tables`.
 
-    Args:
-        encoded: called with each chunk, in order.
-        progress: called with the fp32 bytes done.
-
-    Returns:
-        Each range, by its file's name.
+    `encoded` is called with each chunk, in order; `progress` with the fp32 bytes done.
     """
     total = sum(rows.fp32_bytes for share in shares for rows in share.ranges)
     needed = sum(share.bytes for share in shares)
@@ -108,7 +97,7 @@ def write_shares(
 
 
 def with_hashes(folder: Path, written: Mapping[str, HashedFile]) -> dict[str, FileRecord]:
-    """Writes the hashes of whole table files beside them; the records of both."""
+    """Write block hashes beside whole table files; return the records of both."""
     files: dict[str, FileRecord] = {}
     for file, its in written.items():
         files |= {file: its.record, blocks_name(file): write_hashes(folder / file, its.hashes)}
@@ -129,7 +118,7 @@ def _row_range(plan: FormatPlan, rows: TableRange) -> RowRange:
 
 
 def check_room(folder: Path, needed: int) -> None:
-    """Refuses what cannot fit, before the long work."""
+    """Refuse output that cannot fit, before the long work."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise StorageError(

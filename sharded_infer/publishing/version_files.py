@@ -36,11 +36,7 @@ def write_rest(
     golden: GoldenRequests,
     id_maps: WrittenIdMaps,
 ) -> Manifest:
-    """Writes what a version has beside tables, id maps and reports, and begins its manifest.
-
-    Args:
-        id_maps: their files are in `staged`.
-    """
+    """Write all files but tables, id maps (already in `staged`) and reports; begin the manifest."""
     spec = made_of.spec
     write_program(made_of.program, staged / TOWER_NAME)
     scores = golden.scores
@@ -87,7 +83,7 @@ def _file_name(topology: str) -> str:
 
 
 def producer() -> dict[str, str]:
-    """Releases of what decides the bytes of a version."""
+    """Releases of the packages that determine a version's bytes."""
     versions = {"torch": str(torch.__version__)}
     for name in ("sharded-infer", "fbgemm-gpu-cpu", "fbgemm-gpu"):
         with suppress(importlib.metadata.PackageNotFoundError):

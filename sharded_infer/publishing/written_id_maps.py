@@ -1,4 +1,4 @@
-"""Writes id maps and places of ordered rows, and chooses raw ids for golden requests."""
+"""Writing of id maps and row places, and choice of raw ids for golden requests."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,21 +31,16 @@ from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 FOLDER = "id_maps"
 PLACES_FOLDER = "row_places"
-# Of an id map, from which ids of generated golden requests are drawn.
+# Ids of an id map from which generated golden requests are drawn.
 _CANDIDATES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenIdMaps:
-    """The id maps of a version in the making, and the places of its ordered rows.
+    """The id maps of a version under construction, and the places of its ordered rows.
 
-    Attributes:
-        folder: where their files lie; None: there are none.
-        files: the names of id maps in the version, by table.
-        maps: opened, by table.
-        place_files: the names of places, by table.
-        places: opened, by table.
-        candidates: some known ids of each table.
+    Everything is by table: `files` and `place_files` are names in the version, `candidates` some
+    known ids. `folder` holds the files; None: there are none.
     """
 
     spec: ModelSpec
@@ -58,17 +53,16 @@ class WrittenIdMaps:
     places: dict[str, PlacedIds] = field(default_factory=dict)
 
     def mapped(self, model_input: ModelInput) -> ModelInput:
-        """Samples with rows instead of ids; as they are in a model whose ids are rows.
+        """Samples with raw ids mapped to rows.
 
-        Raises:
-            RequestError: an id is unknown or outside its table, and the spec refuses that.
+        Raises RequestError for an unknown or out-of-range id that the spec refuses.
         """
         if self.spec.ids_are_rows:
             return model_input
         return InputPolicy(self.spec, {**self.maps, **self.places}).apply(model_input)
 
     def move_to(self, staged: Path) -> None:
-        """Makes the files part of a staged version."""
+        """Move the files into a staged version."""
         if self.folder is None:
             return
         for name, files in ((FOLDER, self.files), (PLACES_FOLDER, self.place_files)):
@@ -76,10 +70,9 @@ class WrittenIdMaps:
                 (self.folder / name).rename(staged / name)
 
     def generate(self) -> ModelInput:
-        """Generated golden requests, with raw ids that are known; hashed ones are any.
+        """Generated golden requests with known raw ids; hashed ids are arbitrary.
 
-        Raises:
-            SpecError: no id is known to all tables of a feature; names it.
+        Raises SpecError, naming the feature, if no id is known to all its tables.
         """
         made = generate_samples(self.spec)
         if not self.spec.raw_tables:
@@ -121,14 +114,10 @@ class WrittenIdMaps:
 
 
 def with_id_maps(spec: ModelSpec, sources: Mapping[str, IdMapSource]) -> ModelSpec:
-    """The spec as it is published: each id map with an index says what an unknown id means.
+    """The published spec: each id map with an index defines its unknown ids.
 
-    Args:
-        sources: by table.
-
-    Raises:
-        SpecError: a source is of no table, a table that needs one has none, or spec and source
-            contradict each other; names the table.
+    Raises SpecError, naming the table, if a source is superfluous, missing, or inconsistent with
+    the spec.
     """
     names = [table.name for table in spec.tables]
     for name in sources:
@@ -144,13 +133,9 @@ def with_id_maps(spec: ModelSpec, sources: Mapping[str, IdMapSource]) -> ModelSp
 
 
 def id_map_sources(spec: ModelSpec, folder: Path) -> dict[str, IdMapSource]:
-    """The ids of each id map that names a file.
+    """The ids of each id map that names a file, relative to `folder`.
 
-    Args:
-        folder: that the files' names are relative to.
-
-    Raises:
-        WeightsError: a file cannot be read, or holds no ids.
+    Raises WeightsError if a file is unreadable or holds no ids.
     """
     return {
         table.name: open_id_file(
@@ -204,17 +189,12 @@ def written_id_maps(
     orders: Mapping[str, NDArray[np.uint32]],
     progress: Progress = no_progress,
 ) -> Iterator[WrittenIdMaps]:
-    """Writes id maps and places of rows to a folder, which is removed at the end.
+    """Write id maps and row places to a temporary folder.
 
-    Args:
-        spec: of `with_id_maps`.
-        sources: by table; read once, in chunks.
-        orders: of ordered tables: the id whose row stands in each place.
-        progress: called with the ids written.
-
-    Raises:
-        WeightsError: a source cannot be read, or has an id twice; names the table.
-        StorageError: the disk is full or cannot be written.
+    `spec` is that of `with_id_maps`; `sources` are read once, in chunks; `orders` of ordered tables
+    give the id whose row stands in each place. `progress` is called with the ids written. Raises
+    WeightsError, naming the table, for an unreadable source or a repeated id, StorageError if the
+    disk is full or unwritable.
     """
     tables = spec.mapped_tables
     if not tables and not orders:
@@ -237,12 +217,9 @@ def written_id_maps(
 def write_index(
     folder: Path, name: str, table: TableSpec, parts: Iterable[memoryview]
 ) -> dict[str, FileRecord]:
-    """Writes the index of an id map; the records of its files.
+    """Write the index of an id map under a name in the version; return its files' records.
 
-    Hosts fetch the blocks of their own ids of a table in parts, so it has hashes of them.
-
-    Args:
-        name: of the file in the version.
+    Hosts fetch the blocks of their own ids of a partitioned table, so it has block hashes.
     """
     written = write_parts(folder / name, parts)
     records = {name: written.record}

@@ -1,1 +1,1 @@
-"""Changed rows in, a version out; and whole versions of those."""
+"""Publishing of changed rows, and their compaction into whole versions."""

@@ -1,7 +1,7 @@
-"""Changed rows of raw ids: their rows by the base's id maps, and id maps with new and removed ids.
+"""Changed rows of raw ids: row lookup in the base's id maps, and updated id maps.
 
 A new id gets a new row behind the table's, or a free one of its part (`part_rows`). The id map of a
-table that ids come to or leave is written anew, from the base's in the order of its buckets.
+table that gains or loses ids is rewritten in the base's bucket order.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,13 +29,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ChangedIds:
-    """Changes by rows, and the ids that come to id maps or leave them.
-
-    Attributes:
-        changes: of rows.
-        new: ids and their rows, by table.
-        removed: ids that the base knows, by table.
-    """
+    """Changes by rows; new ids with their rows and removed known ids, by table."""
 
     changes: Changes
     new: Mapping[str, tuple[Ids, Ids]] = field(default_factory=dict)
@@ -48,14 +42,10 @@ class ChangedIds:
 
 
 def changed_ids(base: Artifact, changes: Changes) -> ChangedIds:
-    """Finds the rows of changed raw ids; changes of tables without id maps stay as they are.
+    """Resolve changed raw ids to rows; changes of tables without id maps stay as they are.
 
-    Args:
-        changes: checked; of tables with id maps, of raw ids.
-
-    Raises:
-        WeightsError: ids of one row have different rows in the changes, a table without an id map
-            loses ids, or one whose unknown ids read rows that a hash chooses gets new ones.
+    Raises WeightsError if ids that share a row differ, a table without an id map loses ids, or a
+    table whose unknown ids read hashed rows gains ids.
     """
     maps = open_id_maps(base, tables=set(changes))
     for table, changed in changes.items():
@@ -80,16 +70,9 @@ def changed_ids(base: Artifact, changes: Changes) -> ChangedIds:
 def write_id_maps(
     base: Artifact, changed: ChangedIds, spec: ModelSpec, staged: Path
 ) -> dict[str, FileRecord]:
-    """Writes the id maps of tables that ids come to or leave, or that get rows.
+    """Write the base-named id maps of tables that gain or lose ids, or gain rows.
 
-    Args:
-        spec: of the changed model.
-
-    Returns:
-        The records of their files, by the names that the base's have.
-
-    Raises:
-        WeightsError: an id map cannot be written.
+    `spec` is the changed model's. Raises WeightsError if an id map cannot be written.
     """
     files, maps = base.manifest.id_maps or {}, open_id_maps(base)
     tables = {table.name: table for table in spec.tables}
@@ -108,7 +91,6 @@ def write_id_maps(
 
 
 def _by_rows(id_map: IdMap, changed: ChangedRows) -> tuple[ChangedRows, Ids, Ids]:
-    """The changes by rows, and the new ids with their rows."""
     table = id_map.table
     found = id_map.known(changed.ids)
     is_new = found < 0
@@ -135,7 +117,6 @@ def _by_rows(id_map: IdMap, changed: ChangedRows) -> tuple[ChangedRows, Ids, Ids
 
 
 def _entries(id_map: IdMap, changed: ChangedIds) -> tuple[Iterator[tuple[Ids, Ids]], int]:
-    """All ids of a table with their rows, in chunks, and how many there are."""
     table = id_map.table.name
     removed = np.sort(changed.removed.get(table, np.empty(0, np.int64)))
     none = np.empty(0, np.int64)

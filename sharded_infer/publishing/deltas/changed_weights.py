@@ -1,4 +1,4 @@
-"""Finds the rows of whole trained tables that differ from what a version has stored."""
+"""Comparison of whole trained tables with a stored version."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ COMPARING = "comparing rows"
 def changed_weights(
     base: Artifact, source: WeightSource, progress: Progress = no_progress
 ) -> Changes:
-    """The rows whose stored form is another than the base's, and new rows behind its tables.
+    """Rows whose stored form differs from the base's, and new rows behind its tables.
 
     All rows are encoded; only those that differ are kept in memory.
 
@@ -62,14 +62,14 @@ def changed_weights(
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The rows of a table as a version has them, in the order in which they were trained."""
+    """The rows of a table as stored in a version, in their trained order."""
 
     table: StoredTable
     pieces: Sequence[TablePiece]
     placed: PlacedIds | None
 
     def read(self, first: int, last: int) -> torch.Tensor:
-        """Rows `[first, last)`, those behind the table's left out: uint8 `[rows, row_bytes]`."""
+        """Rows `[first, last)` without those beyond the table: uint8 `[rows, row_bytes]`."""
         row_bytes = self.table.row_bytes
         ids = np.arange(first, max(first, min(last, self.table.rows)))
         rows = ids if self.placed is None else self.placed.places.rows(ids)
@@ -91,7 +91,7 @@ class _Stored:
 def _compared(
     spec: ModelSpec, stored: _Stored, weight: TableWeight
 ) -> Iterator[tuple[int, NDArray[np.int64], int]]:
-    """Of each chunk: its first row, which of its rows differ, and its fp32 bytes."""
+    """Each chunk's first row, its differing rows, and its fp32 bytes."""
     table = stored.table
     whole = RowRange(
         table=table.name,
@@ -141,7 +141,6 @@ def _rows_of(source: WeightSource, table: StoredTable, key: str | None) -> int:
 
 
 def _values(weight: TableWeight, ids: NDArray[np.int64]) -> torch.Tensor:
-    """The rows as numbers; adjacent ones are read together."""
     ends = np.flatnonzero(np.diff(ids) != 1) + 1
     runs = np.split(ids, ends)
     return torch.cat([weight.read(int(run[0]), int(run[-1]) + 1) for run in runs])

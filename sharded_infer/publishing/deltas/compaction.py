@@ -1,7 +1,6 @@
-"""Compaction: a version and all changed rows in front of its tables, as one whole version.
+"""Compaction: a version merged with its overlays into a whole version, without a report.
 
-Its table files have the bytes of a publication of the same rows in the same formats. It has no
-report, since trained rows are not known any more.
+Its table files have the bytes of a publication of the same rows in the same formats.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,10 +47,9 @@ class CompactedVersion:
     """A compacted version.
 
     Attributes:
-        path: the version's folder; of a remote repository, the staging folder, which is removed.
-        location: the version's folder or URL, as people write it.
-        compacted: the version that it has the rows of.
-        overlays: files of changed rows that it had.
+        path: the version's folder; of a remote repository, the removed staging folder.
+        location: the version's folder or URL, for display.
+        compacted: the source version, of which `overlays` is the number of overlay files.
     """
 
     path: Path
@@ -70,7 +68,7 @@ def compact(
     sign_keys: Sequence[SigningKey | Path | str] = (),
     progress: Progress = no_progress,
 ) -> CompactedVersion:
-    """Publishes a version with changed rows as a whole one, under the next number.
+    """Publish a version with overlays as a whole one, under the next number.
 
     Args:
         version: None: the latest.
@@ -78,11 +76,11 @@ def compact(
         progress: called with the bytes of rows written.
 
     Raises:
-        NotFoundError: there is no such version.
-        InputError: it is whole already, or a key cannot be used.
-        ArtifactError: a file of it is damaged.
+        NotFoundError: no such version.
+        InputError: it is whole already, or a key is unusable.
+        ArtifactError: a damaged file.
         GateError: the golden requests' scores differ too much.
-        StorageError: the disk is full or cannot be written, or a store cannot be reached.
+        StorageError: the disk is full or unwritable, or a store is unreachable.
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
     sealing = Sealing.by(read_signing_keys(sign_keys))
@@ -156,7 +154,7 @@ def _write_tables(
         written[share.file] = write_rows(
             staged / share.file, share.head, share.stored_bytes, rows()
         )
-    # What was read from a file that has lost bytes is not published.
+    # Data read from a truncated file must not be published.
     check_files(piece for parts in pieces.values() for piece in parts)
     return with_hashes(staged, written)
 

@@ -1,12 +1,12 @@
-"""Publishing changed rows: a version that shares all other files with the version it changes.
+"""Publishing changed rows as a version that shares all other files with its base.
 
     link the files of the base
     encode the changed rows in the base's formats; write them as an overlay in front of its tables
     score the golden requests by the whole of it, and compare them with the changed rows as trained
     commit, unless another version came meanwhile
 
-A delta version names all files that it needs, so nothing but the bytes of its base is needed to
-serve it. What is trained is known of changed rows; of all others, what the base has stored.
+A delta version names all files that it needs, so serving it needs only its base's bytes. Trained
+values are known for changed rows only; all others are taken as stored in the base.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,7 +70,7 @@ from sharded_infer.towers.host_products import ProductsOption
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower import export_tower
 
-# Of an overlay's SHA-256, in its name: chains of versions link the overlays of those before.
+# Digits of an overlay's SHA-256 in its name: chained versions link earlier overlays.
 _NAME_DIGITS = 16
 
 
@@ -79,10 +79,9 @@ class PublishedDelta:
     """A published delta version.
 
     Attributes:
-        path: the version's folder; of a remote repository, the staging folder, which is removed.
-        location: the version's folder or URL, as people write it.
-        base: the version that it changes.
-        changed_rows: by table; tables without changes are left out.
+        path: the version's folder; of a remote repository, the removed staging folder.
+        location: the version's folder or URL, for display.
+        changed_rows: by table, of changed tables only.
         stored_bytes: of the changed rows.
         written_bytes: of all files that the base does not have.
         max_score_diff: the golden requests' largest difference from the changed rows as trained.
@@ -113,27 +112,24 @@ def publish_delta(
     sign_keys: Sequence[SigningKey | Path | str] = (),
     progress: Progress = no_progress,
 ) -> PublishedDelta:
-    """Publishes changed rows, and perhaps another tower, as one version.
+    """Publish changed rows, and optionally a new tower, as one version.
 
     Args:
-        changes: by table: rows as trained, or as they are stored. Rows behind a table's are new. Of
-            a table with an id map, raw ids: those that it lacks get new rows.
+        changes: by table: rows as trained or as stored. Rows beyond a table's end are new. Tables
+            with an id map take raw ids; unknown ids get new rows.
         repository: a repository, a folder, or a URL such as `s3://bucket/prefix`.
-        base: the version that is changed; None: the latest. It must not have been changed before.
-        tower: as trained, with the base's inputs and outputs; None: the base's. An int8 tower's
-            integers are chosen on the golden requests.
+        base: a version that no other delta changes; None: the latest.
+        tower: as trained, with the base's inputs and outputs; None: the base's. The golden requests
+            calibrate an int8 tower.
         samples: golden requests, as for `publish`; None takes the base's.
-        note: as for `publish`, and so are the next two.
-        run_id: of the training run.
-        source_revision: of the code that trained the model.
-        followed: name of the last file of changes that is in, for who follows a folder of them.
-        sign_keys: as for `publish`.
+        note, run_id, source_revision, sign_keys: as for `publish`.
+        followed: name of the last included file of a followed folder.
         progress: called with the current step and its progress.
 
     Raises:
-        NotFoundError: there is no such model or version.
+        NotFoundError: no such model or version.
         InputError: nothing is changed; or as `publish`.
-        WeightsError: a table, row, format or number does not fit; names the table and the row.
+        WeightsError: an unsuitable table, row, format or value; names the table and the row.
         PlanError: new rows do not fit the memory of a plan.
         GateError: golden requests differ by more than the spec allows.
         ArtifactError: another version changes the same base, or came meanwhile; names it.
@@ -173,11 +169,7 @@ def publish_delta(
 
 
 def _checked_base(repository: Repository, model: str, base: int | None) -> int:
-    """The number of the base, which no other version may have changed.
-
-    Raises:
-        ArtifactError: names the version that has.
-    """
+    """The base's number; ArtifactError naming another version that changes it."""
     versions = repository.versions(model)
     number = versions[-1] if base is None else base
     for later in versions[::-1]:
@@ -193,8 +185,6 @@ def _checked_base(repository: Repository, model: str, base: int | None) -> int:
 
 
 class _Delta:
-    """A delta version in the making."""
-
     def __init__(
         self, base: Artifact, changes: Changes, tower: nn.Module | None, progress: Progress
     ) -> None:
@@ -215,7 +205,7 @@ class _Delta:
         self._spec = self.encoded.spec
 
     def write(self, staged: Path, samples: object | None, followed: str | None) -> Manifest:
-        """Writes all files; the manifest lacks its number and provenance."""
+        """Write all files; the manifest lacks its number and provenance."""
         base = self._base.manifest
         names = set(base.files) - self._replaced_files()
         id_maps = write_id_maps(self._base, self._ids, self._spec, staged)
@@ -270,7 +260,7 @@ class _Delta:
         if (self._base.manifest.overlays or ())[-1:] == (name,):
             path.unlink()
             return {}
-        # The same rows may have been changed and changed back: their file is there then.
+        # A change that was reverted and repeated: its file may exist already.
         path.replace(staged / name)
         return {name: record}
 
@@ -278,7 +268,6 @@ class _Delta:
         return {table.name: table.rows for table in self._spec.tables}
 
     def _write_plans(self, staged: Path) -> dict[str, FileRecord]:
-        """Plans in which the last shards of grown tables also have their new rows."""
         if not self._grows:
             return {}
         written = {}
@@ -332,21 +321,19 @@ class _Delta:
         return load_golden(self._base.path / record.file, self._spec).model_input
 
     def _mapped(self, model_input: ModelInput, artifact: Artifact) -> ModelInput:
-        """Samples with rows instead of ids; as they are where ids are rows."""
         if self._spec.ids_are_rows:
             return model_input
         maps: dict[str, RowMap] = {**open_id_maps(artifact), **self._places}
         return InputPolicy(self._spec, maps).apply(model_input)
 
     def _trained(self, tower: nn.Module) -> Fp32Model:
-        """The model as trained, as far as that is known."""
+        """The trained model, as far as it is known."""
         mapped = table_pieces(self._base, TableMemory.MAP)
         pieces = overlaid(mapped, open_overlays(self._base))
         source = ChangedSource(self._tables, pieces, self.encoded)
         return Fp32Model(self._spec, source.weights(), tower)
 
     def _judged(self, staged: Path, manifest: Manifest, samples: object | None) -> Manifest:
-        """Scores the golden requests by the whole version; writes them and the report."""
         self._progress("scoring golden requests", 0, 1)
         asked, names = self._golden_input(samples), self._spec.tower.outputs
         trained = self._trained(nn.Identity() if self._tower is None else self._tower)
@@ -367,7 +354,7 @@ class _Delta:
             products=ProductsOption.PUBLISHED,
         )
         if scores is None:
-            # The base's tower, in its precision: rows alone differ from what is served.
+            # The base's tower, in its precision: only rows differ from the served model.
             found = served.score(asked, embeddings)
             scores = {n: score.numpy() for n, score in zip(names, found, strict=True)}
         refuse_nonfinite(trained, asked, embeddings, scores)

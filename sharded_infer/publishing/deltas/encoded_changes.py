@@ -29,13 +29,9 @@ _CHANGED = "changed rows, in the base's format"
 
 @dataclass(frozen=True, slots=True)
 class EncodedChanges:
-    """Changed rows as they are stored.
+    """Changed rows as stored: `spec` includes new rows, `reports` cover changed rows only.
 
-    Attributes:
-        spec: of the changed model: tables have their new rows.
-        layers: by table.
-        numbers: the same rows as trained, fp32 `[M, dim]`, by table.
-        reports: on the changed rows alone.
+    `numbers` are the same rows as trained, fp32 `[M, dim]`, by table.
     """
 
     spec: ModelSpec
@@ -56,16 +52,11 @@ def encode_changes(
     places: Mapping[str, PlacedIds],
     progress: Progress,
 ) -> EncodedChanges:
-    """Encodes changed rows in the formats of their tables.
+    """Encode changed rows in the formats of the base's tables.
 
-    Args:
-        spec: of the base.
-        tables: of the base.
-        changes: of rows; ids from a table's rows on are new rows, without gaps.
-        places: where the rows of the base's ordered tables lie, by table. New rows lie behind.
-
-    Raises:
-        WeightsError: a table, row, format or number does not fit; names the table and the row.
+    `changes` are of rows; rows from a table's end on are new, without gaps. `places` locates the
+    rows of the base's ordered tables; new rows follow. Raises WeightsError, naming the table and
+    the row, if a table, row, format or value is unsuitable.
     """
     specs = {table.name: table for table in spec.tables}
     for name in changes:
@@ -98,16 +89,12 @@ def encode_changes(
 
 
 def _grown(table: TableSpec, rows: int) -> TableSpec:
-    """A table with more rows, which belong to none of its parts."""
     id_map = table.id_map
     return replace(table, rows=rows, id_map=id_map and replace(id_map, partition=None))
 
 
 class ChangedSource:
-    """Tables as they were trained, as far as that is known: changed rows, and others as stored.
-
-    A `WeightSource`, of numbers.
-    """
+    """A `WeightSource` of values: changed rows as trained, others as stored in the base."""
 
     def __init__(
         self,
@@ -115,11 +102,6 @@ class ChangedSource:
         pieces: Mapping[str, Sequence[TablePiece]],
         changes: EncodedChanges,
     ) -> None:
-        """Keeps the rows.
-
-        Args:
-            tables, pieces: of the base.
-        """
         self.description = "the base and its changes"
         self._tables, self._pieces, self._changes = tables, pieces, changes
 
@@ -154,7 +136,6 @@ class ChangedSource:
 
 
 def _rows_with_new(table: StoredTable, ids: NDArray[np.int64]) -> int:
-    """Rows of the table with its new ones."""
     if ids[0] < 0:
         raise WeightsError(
             f"changes: table {table.name!r}: expected rows of 0 and more, got {ids[0]}"
@@ -198,7 +179,6 @@ def _check_finite(spec: ModelSpec, table: StoredTable, changed: ChangedRows) -> 
 
 
 def _placed(changed: ChangedRows, placed: PlacedIds) -> ChangedRows:
-    """The same rows where they lie, in that order."""
     rows = placed.places.rows(changed.ids)
     order = np.argsort(rows)
     return replace(changed.taken(order), ids=rows[order])

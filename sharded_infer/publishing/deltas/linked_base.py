@@ -1,4 +1,4 @@
-"""Files that a new version shares with the version that it is made from."""
+"""Files that a new version shares with its base."""
 
 import os
 import shutil
@@ -10,10 +10,9 @@ from sharded_infer.artifacts.manifest import FileRecord
 
 
 def link_files(base: Artifact, staged: Path, names: Collection[str]) -> dict[str, FileRecord]:
-    """Links files of a version into the folder of another; copies where there are no links.
+    """Link files of a version into another's folder, or copy them where links fail.
 
-    Returns:
-        Their records, in the base's order.
+    Returns their records, in the base's order.
     """
     for name in names:
         source, target = base.path / name, staged / name
@@ -21,6 +20,6 @@ def link_files(base: Artifact, staged: Path, names: Collection[str]) -> dict[str
         try:
             os.link(source, target)
         except OSError:
-            # No links on this file system, or no more of this file.
+            # No links on this file system, or too many of this file.
             shutil.copyfile(source, target)
     return {name: record for name, record in base.manifest.files.items() if name in names}

@@ -1,4 +1,4 @@
-"""Rows for new ids of a table in parts, and changes of rows that each part has."""
+"""Rows for new ids of a partitioned table, and row changes that apply to each part."""
 
 import logging
 
@@ -14,12 +14,9 @@ Ids = NDArray[np.int64]
 
 
 def rows_of_new(id_map: IdMap, ids: Ids, removed: Ids) -> Ids:
-    """The rows that new ids get, int64 `[N]`: behind the table's, or free ones of their parts.
+    """Rows for new ids, int64 `[N]`: behind the table's, or free ones of their parts.
 
-    If a part has too few, all get rows behind the table's. The table is in parts no longer then.
-
-    Args:
-        removed: ids that the table loses, whose rows are free.
+    If a part has too few (rows of `removed` are free), all go behind a then unpartitioned table.
     """
     behind = np.arange(id_map.table.rows, id_map.table.rows + len(ids))
     if id_map.partition is None or not len(ids):
@@ -45,10 +42,9 @@ def rows_of_new(id_map: IdMap, ids: Ids, removed: Ids) -> Ids:
 
 
 def in_each_part(id_map: IdMap, rows: Ids) -> tuple[Ids, Ids]:
-    """Rows, and the same of each other part where they are those that unknown ids share.
+    """Copies of changed rows in each other part, for rows that unknown ids share.
 
-    Returns:
-        Positions in `rows`, int64 `[M]`, and the rows that are to be as these, int64 `[M]`.
+    Returns positions in `rows` and the target rows, both int64 `[M]`.
     """
     partition, shared = id_map.partition, _shared(id_map)
     every = np.arange(len(rows))
@@ -66,7 +62,6 @@ def in_each_part(id_map: IdMap, rows: Ids) -> tuple[Ids, Ids]:
 
 
 def _shared(id_map: IdMap) -> int:
-    """First rows of each part that unknown ids share."""
     return max(id_map.unknown.rows) + 1 if isinstance(id_map.unknown, SharedRows) else 0
 
 

@@ -1,10 +1,10 @@
-"""Plans tables, and puts the rows of those that plans cut by rows into parts.
+"""Plans, and partitioning of the rows of tables that plans cut by rows.
 
     plan the tables; where hosts have parts of a table's rows, its parts end where theirs do
     sort the hashes of its ids, and give each part as many, one after another, as it has room for
     order the rows by part; within a part they stay in their order
 
-A host then maps the raw ids of its parts alone. Rows that unknown ids share come first in every
+A host then maps only the raw ids of its parts. Rows that unknown ids share come first in every
 part, so a table with such rows grows by them, and is planned again.
 """
 
@@ -35,7 +35,7 @@ from sharded_infer.repositories.repository import Repository
 
 _log = logging.getLogger("sharded_infer")
 
-# Plans tables; of those that are named, fronts map all ids.
+# Plans tables; fronts map all ids of the named ones.
 MakePlans = Callable[[FormatPlan, Collection[str]], PlannedTables]
 
 
@@ -47,14 +47,9 @@ def planned_rows(
     batch: int,
     progress: Progress,
 ) -> tuple[RowOrder, PlannedTables]:
-    """Chooses formats, makes plans and orders rows; the arguments are those of `publish`.
+    """Choose formats, make plans and order rows, with the arguments and errors of `publish`.
 
-    Args:
-        order: of the rows so far; each part keeps it. Each id map of a table in parts is read once
-            more.
-
-    Raises:
-        SpecError, WeightsError, PlanError: as `publish`.
+    Parts preserve `order`. Each id map of a partitioned table is read once more.
     """
     formats = open_format_plan(order.spec, order.weights, order.statistics, progress)
 
@@ -74,9 +69,8 @@ def planned_rows(
 def _in_parts(
     order: RowOrder, formats: FormatPlan, make_plans: MakePlans
 ) -> tuple[RowOrder, PlannedTables]:
-    """Plans tables, and orders the rows of those that hosts map in parts."""
     uses = Counter(weight.key for weight in formats.weights.values())
-    # Of two tables with one weight, each would need its own order.
+    # Two tables with one weight would each need their own order.
     wholes = {name for name, weight in formats.weights.items() if uses[weight.key] > 1}
     owners: dict[str, RowOwners | None] = {}
     while True:
@@ -105,7 +99,6 @@ def _in_parts(
 def _planned(
     formats: FormatPlan, wholes: Collection[str], make_plans: MakePlans
 ) -> tuple[PlannedTables, dict[str, Cuts]]:
-    """Plans with room for the rows that unknown ids share, in each part."""
     parts: dict[str, int] = {}
     while True:
         grown = _grown(formats, parts)
@@ -137,7 +130,6 @@ def _grown(formats: FormatPlan, parts: Mapping[str, int]) -> FormatPlan:
 
 
 def _cuts(planned: PlannedTables, wholes: Collection[str]) -> dict[str, Cuts]:
-    """Of each table of which hosts have parts of the rows, by any plan."""
     formats = planned.formats
     pieces = lay_out(formats.tables)
     tables = {table.name: table for table in formats.tables}

@@ -1,8 +1,7 @@
-"""The order of rows: those that are used most come first.
+"""Row order by frequency: the most used rows come first.
 
-An id map says where each row lies, so that rows may stand in any order. For a table without one, a
-place for each id is stored with the version. Where hot rows lie side by side, fewer pages and cache
-lines hold them.
+An id map locates each row, so rows may be in any order. Tables without one store a place for each
+id with the version. Adjacent hot rows occupy fewer pages and cache lines.
 """
 
 from collections import Counter
@@ -26,22 +25,19 @@ from sharded_infer.specs.order_rows import OrderRows
 
 Rows = NDArray[np.uint32]
 Counts = NDArray[np.float64]
-# Shares of a table's rows, the most used, where classes of rows of about equal use end. They are
-# near each other where memory is likely to end.
+# Ends of the classes of about equally used rows, as shares of a table. They are dense where memory
+# is likely to end.
 _CLASS_ENDS = (*(2 ** -(n / 2) for n in range(1, 9)), *(2.0**-n for n in (5, 6, 7, 8, 10, 12)))
-# How often each row of a table is used, `[rows]`.
+# Use counts of a table's rows, `[rows]`.
 Frequencies = NDArray[np.integer] | NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True)
 class RowOrder:
-    """What a version is published from, with its rows in their order.
+    """Inputs of a publication with ordered rows; `statistics` have the order's histograms.
 
-    Attributes:
-        trained: the weights with their rows as trained.
-        statistics: with the histograms of the order.
-        orders: by table whose order is another, uint32 `[rows]`: the trained row in each place.
-        keys: the weight of each of these tables.
+    `orders` hold each reordered table's trained row in each place, uint32 `[rows]`, `keys` its
+    weight.
     """
 
     spec: ModelSpec
@@ -53,7 +49,7 @@ class RowOrder:
 
     @property
     def weights(self) -> WeightSource:
-        """The weights with their rows in their order."""
+        """The weights with ordered rows."""
         if not self.orders:
             return self.trained
         by_key = {self.keys[name]: order for name, order in self.orders.items()}
@@ -61,7 +57,7 @@ class RowOrder:
 
     @property
     def placed(self) -> dict[str, Rows]:
-        """The orders of tables without id maps: versions say where the row of each id lies."""
+        """The orders of tables without id maps, which versions store."""
         return {table.name: self.orders[table.name] for table in self.spec.ordered_tables}
 
     def reordered(self, orders: Mapping[str, Rows], keys: Mapping[str, str]) -> "RowOrder":
@@ -69,11 +65,7 @@ class RowOrder:
         return replace(self, orders={**self.orders, **orders}, keys={**self.keys, **keys})
 
     def check_samples(self, samples: ModelInput | None) -> None:
-        """Refuses samples whose ids are rows already, where rows have another order.
-
-        Raises:
-            InputError: they are.
-        """
+        """Refuse, with InputError, samples whose ids are already rows, if rows are reordered."""
         if self.orders and samples is not None and samples.ids_checked:
             raise InputError(
                 "samples: expected raw ids of tables whose rows are ordered (order_rows, or cut by "
@@ -81,7 +73,7 @@ class RowOrder:
             )
 
     def trained_model(self, published: Fp32Model) -> Fp32Model:
-        """The model with the rows in the order in which they were trained."""
+        """The model with its rows in trained order."""
         if not self.orders:
             return published
         weights = {
@@ -91,7 +83,7 @@ class RowOrder:
         return published.changed(weights=weights)
 
     def trained_rows(self, samples: ModelInput) -> ModelInput:
-        """Samples with the rows that were trained, of samples with those that are published."""
+        """Samples with published rows mapped to trained rows."""
         if not self.orders:
             return samples
         groups, features = [], self.spec.input_features
@@ -102,7 +94,7 @@ class RowOrder:
                 order = self.orders.get(features[number].table.name)
                 if order is not None:
                     rows = values[part]
-                    # In sequences -1 stands for none.
+                    # In sequences -1 marks a missing row.
                     values[part] = np.where(rows < 0, rows, order[rows])
                 start = part.stop
             groups.append(JaggedBatch(group.features, values, group.lengths, group.weights))
@@ -117,10 +109,9 @@ def row_order(
     statistics: Mapping[str, FeatureStatistics] | None,
     frequencies: Mapping[str, Frequencies] | None = None,
 ) -> RowOrder:
-    """The order that `publish` was asked for; arguments and errors as `_by_frequency`.
+    """The order requested of `publish`; arguments and errors as `_by_frequency`.
 
-    Raises:
-        InputError: there is no such order, or frequencies are given that are not used.
+    Raises InputError for an unknown order, or for unused frequencies.
     """
     if order not in list(OrderRows):
         raise InputError(f"order_rows: expected {' or '.join(OrderRows)}, got {order!r:.80}")
@@ -140,28 +131,24 @@ def _by_frequency(
     statistics: Mapping[str, FeatureStatistics] | None,
     frequencies: Mapping[str, Frequencies],
 ) -> RowOrder:
-    """Orders the rows of each table of which it is known how often they are used.
+    """Order the rows of each table with known use counts.
 
-    Rows of a class, of those that are used about equally often, stay in their order: they are then
-    read in few ranges, and few bits say where each lies. Tables without frequencies keep their
-    order, and so do those whose unknown ids read rows that a hash chooses, and those that share a
-    weight.
-
-    Args:
-        spec: of `with_id_maps`.
-        frequencies: of tables without id maps; id maps say their own.
+    Rows of about equal use (a class) keep their relative order: they are then read in few ranges,
+    and their places take few bits. Tables without frequencies keep their order, as do those whose
+    unknown ids read hashed rows, and those that share a weight. `spec` is that of `with_id_maps`;
+    `frequencies` are of tables without id maps.
 
     Raises:
-        InputError: frequencies are of no table, of one with an id map, or not one of each row.
+        InputError: frequencies of an unknown table, of one with an id map, or not one per row.
         SpecError: no table can be ordered.
-        WeightsError: as `find_weights`; or a frequency is negative, or of no row.
+        WeightsError: as `find_weights`; or a frequency is negative, or of an unknown row.
     """
     found = find_weights(spec, weights)
     uses = Counter(weight.key for weight in found.values())
     counts: dict[str, Counts] = {}
     for table in spec.mapped_tables:
         source = id_maps.get(table.name)
-        # Of two tables with one weight, each would need its own order.
+        # Two tables with one weight would each need their own order.
         can_move = not _is_hashed(table) and uses[found[table.name].key] == 1
         if source is not None and source.frequencies is not None and can_move:
             counts[table.name] = _counts(table, source)
@@ -176,7 +163,7 @@ def _by_frequency(
             "and whose unknown ids read no hashed rows, got none"
         )
     orders = {name: order_by_use(of_rows) for name, of_rows in counts.items()}
-    # Places are stored only where they say something.
+    # Identity orders are not stored.
     orders = {
         name: order
         for name, order in orders.items()
@@ -205,8 +192,6 @@ def _by_frequency(
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """The ids of a source, and their rows' new places."""
-
     source: IdMapSource
     places: Rows
 
@@ -245,7 +230,7 @@ def _is_hashed(table: TableSpec) -> bool:
 
 
 def _counts(table: TableSpec, source: IdMapSource) -> Counts:
-    """How often each row is used; those that unknown ids share are used more than they say."""
+    """Use counts of rows; rows shared by unknown ids count as the hottest."""
     counts = np.zeros(table.rows)
     for rows, uses in source.frequencies() if source.frequencies is not None else ():
         if len(rows) and (rows.min() < 0 or rows.max() >= table.rows or uses.min() < 0):
@@ -257,26 +242,22 @@ def _counts(table: TableSpec, source: IdMapSource) -> Counts:
         np.add.at(counts, rows, uses)
     unknown = None if table.id_map is None else table.id_map.unknown
     if isinstance(unknown, SharedRows):
-        # Among the hottest, whatever was counted.
+        # Among the hottest, whatever their counts.
         counts[list(unknown.rows)] += counts.max()
     return counts
 
 
 def order_by_use(counts: Counts) -> Rows:
-    """The row that stands in each place, uint32 `[rows]`, in up to 16 classes that fall.
-
-    Args:
-        counts: how often each row is used, `[rows]`.
-    """
+    """The row at each place, uint32 `[rows]`, in up to 16 classes of falling counts `[rows]`."""
     classes = np.searchsorted(_bounds(counts), counts, side="right").astype(np.int8)
     return np.argsort(-classes, kind="stable").astype(np.uint32)
 
 
 def _bounds(counts: Counts) -> Counts:
-    """The least count of each class but that of the rows that are used least, rising."""
+    """The least count of each class but the least used, ascending."""
     last = len(counts) - np.ceil(np.array(_CLASS_ENDS) * len(counts)).astype(np.int64)
     ends = np.partition(counts, last)[last]
-    # Rows that are not used at all are no class of any that is.
+    # Unused rows form a class of their own.
     return np.unique(np.append(ends, counts[counts > 0].min(initial=np.inf)))
 
 
@@ -297,7 +278,6 @@ def _ordered(table: TableSpec, places: Rows) -> TableSpec:
 
 
 def _histogram(counts: Counts) -> tuple[float, ...]:
-    """Of counts in the new order."""
     total = counts.sum()
     if not total:
         return ()

@@ -1,4 +1,4 @@
-"""Parts of a table's rows, each of which has the ids whose hashes lie in one range.
+"""Parts of a table's rows, each for the ids whose hashes lie in one range.
 
 Each part has rows that unknown ids share first, then rows with ids of their own, then others.
 """
@@ -28,11 +28,9 @@ def shared_rows(table: TableSpec) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class RowOwners:
-    """The ids of a table's rows, one at most of each but of those that unknown ids share.
+    """Rows' own ids: at most one each, except for rows shared by unknown ids.
 
-    Attributes:
-        owned: bool `[rows]`, whether a row has an id of its own.
-        hashes: uint64 `[rows]`, of those.
+    `owned` is bool `[rows]`; `hashes` of the ids, uint64 `[rows]`, is valid where owned.
     """
 
     owned: NDArray[np.bool_]
@@ -45,7 +43,7 @@ class RowOwners:
 
 
 def row_owners(table: TableSpec, source: IdMapSource) -> RowOwners | None:
-    """None: a row has several ids, which may belong to several parts."""
+    """The owners; None if a row has several ids, which may belong to several parts."""
     owned, hashes = np.zeros(table.rows, np.bool_), np.zeros(table.rows, np.uint64)
     is_shared = np.zeros(table.rows, np.bool_)
     is_shared[shared_rows(table)] = True
@@ -59,13 +57,11 @@ def row_owners(table: TableSpec, source: IdMapSource) -> RowOwners | None:
 
 
 def _rooms(table: TableSpec, cuts: Cuts) -> list[int]:
-    """Rows of each part for ids of their own."""
     shared = len(shared_rows(table))
     return [end - first - shared for first, end in pairwise(cuts)]
 
 
 def _counts(rooms: list[int], count: int) -> list[int]:
-    """Ids of each part, in proportion to its room."""
     ends, total, before = [0], sum(rooms), 0
     for room in rooms:
         before += room
@@ -74,27 +70,23 @@ def _counts(rooms: list[int], count: int) -> list[int]:
 
 
 def fit(table: TableSpec, owners: RowOwners | None, cuts: Cuts) -> bool:
-    """Whether each part has room for the rows that unknown ids share, and gets an id of its own.
-
-    Args:
-        owners: None: as `row_owners`.
-    """
+    """True if each part has room for the shared rows, and gets an id of its own."""
     if owners is None:
         return False
     rooms = _rooms(table, cuts)
-    # Numbers of parts are sorted as uint16.
+    # Part numbers are sorted as uint16.
     is_possible = len(rooms) <= 2**16 and min(rooms) > 0
     return is_possible and min(_counts(rooms, owners.count)) > 0
 
 
 @dataclass(frozen=True, slots=True)
 class RowParts:
-    """A table in parts.
+    """A partitioned table.
 
     Attributes:
         order: uint32 `[rows]`, the former row in each place.
-        places: uint32 `[former rows]`, the place of each row with an id of its own; of a row that
-            unknown ids share, its place in the first part.
+        places: uint32 `[former rows]`, the places of rows with own ids, and of shared rows' first
+            copies.
         shared: former rows that unknown ids share, ascending; the first of each part.
     """
 
@@ -104,7 +96,7 @@ class RowParts:
     shared: tuple[int, ...]
 
     def ordered(self, table: TableSpec) -> TableSpec:
-        """The table as it is published."""
+        """The table as published."""
         if table.id_map is None:
             return table
         unknown = table.id_map.unknown
@@ -116,7 +108,7 @@ class RowParts:
 
 
 def parts_of_rows(table: TableSpec, owners: RowOwners, cuts: Cuts) -> RowParts:
-    """Puts the rows of a table into parts, which it `fit`s."""
+    """Partition the rows of a table that `fit`s."""
     shared = shared_rows(table)
     counts = _counts(_rooms(table, cuts), owners.count)
     rows = np.flatnonzero(owners.owned)
@@ -129,7 +121,7 @@ def parts_of_rows(table: TableSpec, owners: RowOwners, cuts: Cuts) -> RowParts:
     free = owners.owned.copy()
     free[shared] = True
     unused = np.flatnonzero(~free)
-    # What is left of a part is never read.
+    # The rest of a part is never read.
     order = np.full(cuts[-1], shared[0] if shared else 0, np.uint32)
     places = np.zeros(table.rows, np.uint32)
     start = taken = 0
@@ -161,6 +153,6 @@ class MovedIds:
         firsts = np.array(partition.first_rows, np.int64)
         for ids, rows in self.source.chunks(len(parts.places)):
             places, shared = parts.places[rows].astype(np.int64), is_shared[rows]
-            # An id of such a row reads it in its own part.
+            # Each id reads its own part's copy of such a row.
             places[shared] += firsts[parts_of(ids[shared], partition.first_hashes)]
             yield ids, places
