@@ -1,1 +1,1 @@
-"""Where every shard of every table goes: topologies, costs, plans."""
+"""Placement of table shards: topologies, costs, plans."""

@@ -1,7 +1,4 @@
-"""Measures this machine's constants for the cost model.
-
-Every figure is the best of several runs, so that other work on the machine does not count.
-"""
+"""Measurement of this machine's constants for the cost model; best of several runs."""
 
 import json
 import time
@@ -28,15 +25,10 @@ _RUNS = 5
 
 
 def calibrate(progress: Progress = no_progress) -> Device:
-    """Measures one CPU rank: random row reads, cache, copies and a fused call's fixed cost.
+    """Measure one CPU rank: random row reads, cache, copies and a fused call's fixed cost.
 
-    Takes about 15 seconds and 1.1 GiB, on one thread.
-
-    Args:
-        progress: called with the name of the running measurement.
-
-    Returns:
-        The rank's figures, in bytes a second and seconds.
+    Takes about 15 seconds and 1.1 GiB, on one thread. Figures are in bytes a second and seconds.
+    `progress` is called with the name of the running measurement.
     """
     model = DEVICE_MODELS["cpu"]
     steps = 4
@@ -68,11 +60,8 @@ def topology_text(
 ) -> str:
     """A topology file of equal CPU ranks.
 
-    Args:
-        ranks: of each host.
-        front: of this machine; None: the topology is of one host.
-        hosts: numbers of the other hosts, which are taken to be as fast.
-        disk: of rows that are not in memory; None: it was not measured.
+    `ranks` are per host; `front` is this machine's (None: one host); `hosts` number the other
+    hosts, taken to be as fast; `disk` holds rows not in memory (None: unmeasured).
     """
     text = (
         '# Measured by "sharded-infer calibrate"; bandwidths are bytes a second.\n'
@@ -109,14 +98,14 @@ def _row_bandwidth(table_bytes: int, granule: int) -> float:
     """Bytes of granules that pooled lookups of random rows read in a second."""
     row_bytes = RowFormat.INT8.row_bytes(_DIM)
     rows = table_bytes // row_bytes
-    # Ones: the rows' values do not matter, but their pages must be there.
+    # Ones: values do not matter, but the pages must be resident.
     memory = torch.ones(rows * row_bytes, dtype=torch.uint8)
     lookup = PooledLookup(FusedTables(memory, RowFormat.INT8, (0,), (rows,), (_DIM,), (False,)))
     bag = 16
     lengths = torch.full((1, _LOOKUPS // bag), bag)
     batches = [Bags(torch.randint(rows, (_LOOKUPS,)), lengths) for _ in range(_RUNS + 1)]
     lookup(batches[0])
-    # Fresh ids each time: the last run's rows may still be in a cache.
+    # Fresh ids each time: the last run's rows may still be cached.
     seconds = min(_seconds(partial(lookup, bags, ids_checked=True)) for bags in batches[1:])
     return _LOOKUPS * (row_bytes + granule - 1) / seconds
 

@@ -9,14 +9,14 @@
     device    = launch_seconds + sum of its shards
 
 ids are batch * pooling factor, over the table's features; outputs are batch * vectors * columns: a
-vector for each pooled feature, and one for each id of a sequence, which is not pooled. A row at a
-random offset touches row_bytes + granule - 1 bytes of granules on average. A column shard reads
-every row's header again and receives all ids; a row shard receives its share of the ids but writes
-and sends whole vectors (partial sums); each of n replicas serves 1/n of the batches. `hit` is the
-share of accesses to the rows that fit the cache, which tables share by the bytes they read.
+vector for each pooled feature, and one for each id of an unpooled sequence. A row at a random
+offset touches row_bytes + granule - 1 bytes of granules on average. A column shard rereads every
+row's header and receives all ids; a row shard receives its share of the ids but writes and sends
+whole vectors (partial sums); each of n replicas serves 1/n of the batches. `hit` is the share of
+accesses to the rows that fit the cache, which tables share by the bytes they read.
 
 If one front has the tower, links to the tower are those within a host, and launch_seconds of a rank
-of another host include the round trip. `front_traffic` has what asking costs the front.
+of another host include the round trip. The front's own costs are in `front_traffic`.
 """
 
 import hashlib
@@ -41,14 +41,10 @@ class CostRates:
     """Seconds for each unit of one table's work on one device; a shard's cost is linear in them.
 
     Attributes:
-        read_byte: for each byte read, cache hits included.
-        write_byte: for each byte of output written.
-        send_byte: for each byte of output sent to the tower.
-        receive_byte: for each byte of ids received.
-        map_id: for each raw id that is mapped.
-        granule: bytes that every access moves at least.
-        ids: of a batch.
-        vectors: that lookups return for a batch.
+        read_byte: cache hits included.
+        send_byte, receive_byte: of output to the tower, and of ids.
+        granule: minimum bytes moved by an access.
+        ids, vectors: looked up and returned for a batch.
     """
 
     read_byte: float
@@ -63,11 +59,9 @@ class CostRates:
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Costs of some tables on the devices of a topology.
+    """Costs of some tables on the devices of a topology, for `batch` samples.
 
-    Attributes:
-        batch: samples of a batch.
-        unused: ranks that a plan leaves out; a host without other ranks runs no tower.
+    A plan leaves the `unused` ranks out; a host without other ranks runs no tower.
     """
 
     uses: Mapping[str, TableUse]
@@ -101,7 +95,7 @@ class CostModel:
         return 0 if self.topology.front is None else self.uses[table].map_bytes
 
     def is_cut_in_parts(self, table: str) -> bool:
-        """Whether a cut by rows makes parts of ids that a hash spreads: several hosts map them."""
+        """True if a row cut partitions hashed ids, which several hosts then map."""
         hosts = {device.host for device in self.topology.devices}
         return self.uses[table].in_parts and len(hosts) > 1
 
@@ -121,7 +115,7 @@ class CostModel:
         return (near + (len(hosts) - 1) / self.topology.network_bandwidth) / len(hosts)
 
     def launch_seconds(self, device: Device) -> float:
-        """Fixed cost of a rank that looks anything up, with the round trip to its host."""
+        """Fixed cost of a rank with lookups, including the round trip to its host."""
         front = self.topology.front
         if front is None or not self.topology.is_asked(device):
             return device.launch_seconds
@@ -136,7 +130,7 @@ class CostModel:
         return shard_seconds(rates, share, row_bytes, shard.columns, sends=True)
 
     def replica_seconds(self, table: str, device: Device) -> float:
-        """Seconds that a replicated table takes on each device for its part of the batches."""
+        """Seconds of a replicated table on each device for its part of the batches."""
         stored = self.uses[table].table
         rates = self.rates(table, device)
         whole = shard_seconds(rates, 1.0, stored.row_bytes, stored.dim, sends=False)
@@ -195,7 +189,7 @@ class CostModel:
         )
 
     def _hit(self, use: TableUse, device: Device) -> float:
-        # Only where skew is known: without it, a cache is not counted on.
+        # Only where skew is known: otherwise no cache hits are assumed.
         known = [f for f in use.features if f.zipf is not None and f.pooling_factor > 0]
         if not known:
             return 0.0
@@ -214,19 +208,18 @@ class CostModel:
         )
 
 
-# Raised when the planner would make another plan of the same input.
+# Increment when the planner would make another plan of the same input.
 _PLANNER_VERSION = 2
 
 
 def plan_key(load: CostModel) -> str:
-    """A hash of the planner's inputs: tables, their use, devices and batch.
+    """A SHA-256 (64 hexadecimal digits) of tables, their use, devices and batch.
 
-    Returns:
-        64 hexadecimal digits; plans of equal keys are equal.
+    Plans of equal keys are equal.
     """
     uses = {name: asdict(load.uses[name]) for name in sorted(load.uses)}
     for name in uses:
-        # Other keys are those of releases before.
+        # Without id maps, keys equal those of earlier releases.
         if not load.map_bytes(name):
             del uses[name]["map_bytes"]
         if not load.is_cut_in_parts(name):
@@ -246,9 +239,7 @@ def shard_seconds(
 ) -> float:
     """The cost model's formula; see the module.
 
-    Args:
-        share: part of the table's ids that the shard gets.
-        sends: whether its vectors leave the device.
+    `share` is the shard's part of the table's ids; `sends`: its vectors leave the device.
     """
     ids = rates.ids * share
     outputs = rates.vectors * columns * OUTPUT_BYTES

@@ -6,12 +6,12 @@ and NVIDIA Blackwell data sheet (2024) for B200; PCI Express 4.0 and 5.0 x16 are
 way; NVLink 3, 4 and 5 are half of the sheets' 600, 900 and 1,800 GB/s. Caches are the L2 sizes of
 the architectures' white papers. A launch costs 5 us, the usual order on all of them.
 
-`cpu` is one core of a 2.5 GHz server with 4 KiB pages: random 132-byte rows at 20 M/s, copies at
-10 GB/s, and 17 us for a fused call over 26 tables, as measured with this project. `sharded-infer
-calibrate` measures the machine at hand instead.
+`cpu` is one core of a 2.5 GHz server with 4 KiB pages: random 132-byte rows at 20 M/s, copies at 10
+GB/s, and 17 us for a fused call over 26 tables, as measured with this project. `sharded-infer
+calibrate` measures the present machine.
 
-`host`, beside GPUs, is memory of the host that their kernels read over the link: PCI Express 5.0
-x16, in transfers of 64 bytes at least, and no launch of its own.
+`host`, beside GPUs, is host memory that their kernels read over the link: PCI Express 5.0 x16, in
+transfers of at least 64 bytes, and without a launch of its own.
 """
 
 from dataclasses import dataclass
@@ -22,19 +22,17 @@ MB = 10**6
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """A kind of device.
+    """A kind of device; bandwidths are in bytes a second.
 
     Attributes:
         kind: `cpu`, `cuda`, or `host`: pinned memory that a GPU reads.
-        memory_bytes: all of its memory; 0 where the machine decides.
-        memory_bandwidth: of device memory, bytes a second.
-        host_bandwidth: ids from the host to the device, bytes a second.
-        peer_bandwidth: pooled vectors to the tower on the same host, bytes a second; None where
-            they are written straight into the tower's input.
+        memory_bytes: all of its memory; 0: depends on the machine.
+        host_bandwidth: ids from the host to the device.
+        peer_bandwidth: pooled vectors to the tower on the same host; None: written straight into
+            the tower's input.
         launch_seconds: fixed cost of one fused call.
-        granule_bytes: moved by every access at least.
+        granule_bytes: minimum bytes moved by an access.
         cache_bytes: of the last cache before device memory.
-        cache_bandwidth: of that cache, bytes a second.
     """
 
     kind: str
@@ -65,5 +63,5 @@ DEVICE_MODELS: dict[str, DeviceModel] = {
     "l4": _cuda(24 * GB, 300 * GB, 32 * GB, 32 * GB, 48 * MB),
     "l40s": _cuda(48 * GB, 864 * GB, 32 * GB, 32 * GB, 96 * MB),
 }
-# A GPU that is only called cuda: the most common one for such models.
+# A GPU named only cuda: the most common one for such models.
 DEVICE_MODELS["cuda"] = DEVICE_MODELS["h100"]

@@ -1,4 +1,4 @@
-"""Measures a disk as servers read rows of tables larger than memory from it."""
+"""Measurement of a disk under row reads of tables larger than memory."""
 
 import os
 from pathlib import Path
@@ -25,15 +25,10 @@ _SECONDS, _LONGEST = 2.0, 60.0
 def measure_disk(
     folder: Path, progress: Progress = no_progress, *, file_bytes: int = _FILE_BYTES
 ) -> Disk:
-    """Writes a file, reads blocks of it past the page cache, and removes it.
+    """Write a file, read its blocks past the page cache, and remove it.
 
-    Args:
-        folder: on the disk.
-        progress: called with the bytes written.
-
-    Raises:
-        InputError: the folder cannot be written, or nothing was compiled.
-        RowReadError: the file cannot be read.
+    `progress` is called with the bytes written. Raises InputError for an unwritable folder or a
+    missing native library, RowReadError for an unreadable file.
     """
     try:
         with NamedTemporaryFile(prefix="sharded-infer-calibrate-", dir=folder) as file:
@@ -58,12 +53,12 @@ def measure_disk(
 
 
 def write_random_bytes(descriptor: int, size: int, progress: Progress) -> None:
-    """Fills an empty file with bytes that are on the disk then, and not in memory."""
+    """Fill an empty file with random bytes, flushed to disk and out of memory."""
     generator = np.random.default_rng(0)
     blocks = generator.integers(0, 2**63, (_WRITTEN_BYTES // _BLOCK_BYTES, _BLOCK_BYTES // 8))
     for first in range(0, size, _WRITTEN_BYTES):
         progress("writing to the disk", first, size)
-        # No two blocks are alike, for disks that store those once.
+        # Distinct blocks, in case the disk deduplicates.
         blocks[:, 0] = generator.integers(0, 2**63, len(blocks))
         os.pwrite(descriptor, blocks.data.cast("B")[: size - first], first)
         os.fdatasync(descriptor)
@@ -72,7 +67,6 @@ def write_random_bytes(descriptor: int, size: int, progress: Progress) -> None:
 
 
 def _read(tier: RowTier, blocks: torch.Tensor) -> float:
-    """The seconds of a lookup of these blocks."""
     began = perf_counter()
     rows = StartedRows([TierPart(tier)], (None,), blocks, [len(blocks)])
     try:

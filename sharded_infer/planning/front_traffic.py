@@ -5,8 +5,8 @@
     front    = hosts * call_seconds + sent / send_bandwidth + received / receive_bandwidth
 
 ids and bags are those of a shard for a batch, where each id of a sequence is a bag. width is 1, 2,
-4 or 8 bytes, as the table's rows need. Raw ids have 8: those of a table with an id map, in shards
-with all its rows or in parts by the hashes of its ids. A row shard answers partial sums of whole
+4 or 8 bytes, as the table's rows need; 8 for raw ids: those of a table with an id map, in shards
+with all its rows or in parts by the hashes of its ids. A row shard returns partial sums of whole
 vectors, a column shard receives all ids.
 """
 
@@ -24,40 +24,34 @@ _LENGTH_BYTES = 1
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes for a batch, without headers.
-
-    Attributes:
-        sent: ids and lengths of bags, to hosts.
-        received: pooled sums and rows, from hosts; at most.
-    """
+    """Bytes of a batch, without headers: ids and bag lengths sent, at most `received` sums."""
 
     sent: float = 0.0
     received: float = 0.0
 
     def __add__(self, other: "Traffic") -> "Traffic":
-        """Of both together."""
         return Traffic(self.sent + other.sent, self.received + other.received)
 
     @property
     def total(self) -> float:
-        """Both ways."""
+        """Bytes both ways."""
         return self.sent + self.received
 
     def seconds(self, front: FrontCosts) -> float:
-        """Of the front, without the calls."""
+        """Seconds of the front, without the calls."""
         return self.sent / front.send_bandwidth + self.received / front.receive_bandwidth
 
 
 def table_traffic(use: TableUse, batch: int) -> Traffic:
-    """Of a whole table on another host."""
+    """Traffic of a whole table on another host."""
     return _traffic(use, batch, 1.0, use.table.dim, raw=use.map_bytes > 0)
 
 
 def traffic_by_host(plan: Plan, load: CostModel) -> dict[int, Traffic]:
-    """Of each host with shards but the front's own, ascending.
+    """Traffic of each host with shards but the front's own, ascending.
 
-    A topology that names no front has every host, as one that another machine's front asks.
-    Replicated tables are not counted.
+    Without a front in the topology, all hosts count, as if asked from another machine. Replicated
+    tables are not counted.
     """
     topology = plan.topology
     found: dict[int, Traffic] = {}
@@ -69,7 +63,7 @@ def traffic_by_host(plan: Plan, load: CostModel) -> dict[int, Traffic]:
 
 
 def front_seconds(plan: Plan, load: CostModel) -> float:
-    """Seconds of the front to ask hosts and to read their answers, for a batch."""
+    """The front's seconds to ask hosts and to read their responses, for a batch."""
     front = plan.topology.front
     if front is None:
         return 0.0
@@ -78,7 +72,7 @@ def front_seconds(plan: Plan, load: CostModel) -> float:
 
 
 def total(parts: Iterable[Traffic]) -> Traffic:
-    """Of all together."""
+    """The sum of several traffics."""
     return sum(parts, Traffic())
 
 

@@ -1,9 +1,8 @@
-"""Memory of id maps: whoever maps a table's raw ids holds its id map.
+"""Memory of id maps: each mapper of a table's raw ids holds its id map.
 
-A table whose shards all have every row is mapped by their hosts, each of which opens the id map
-once. Of one whose rows stand in parts by the hashes of their ids, each host opens its own part.
-Another one is mapped by the front, which needs the row to know whom to ask, and so is one of which
-the front has rows.
+If all shards of a table have every row, their hosts map its ids, and each opens the id map once. If
+its rows are partitioned by the hashes of ids, each host opens its own part. Otherwise, and where it
+has rows itself, the front maps, because it needs the row to know which host to ask.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,7 +14,7 @@ FIXED_BYTES = 16 * 2**10  # of each part
 
 
 def map_bytes_of(rows: int) -> int:
-    """Bytes of the id map of a table if every row has one id."""
+    """Bytes of a table's id map if every row has one id."""
     return rows * ID_ROW_BYTES + FIXED_BYTES
 
 
@@ -27,10 +26,8 @@ def map_bytes_by_rank(
 ) -> list[int]:
     """Bytes of id maps on each rank: of each host that opens one, the first with the table.
 
-    Args:
-        map_bytes: by table; of a topology with a front.
-        rows: of each table.
-        in_parts: tables whose rows stand in parts where a plan cuts them.
+    `map_bytes`, by table, are of a topology with a front; plans that cut `in_parts` tables
+    partition their rows.
     """
     devices, front = plan.topology.devices, plan.topology.front
     held = [0] * len(devices)

@@ -1,11 +1,11 @@
-"""What memory for rows buys: how many of each table's hottest rows, and how many ids find theirs.
+"""Division of memory for rows: the hottest rows of each table, and their hit rates.
 
     cut each table's rows, the hottest first, into segments
     take segments, those first that serve the most ids for a byte, until the memory is full
 
-Segments of one table serve fewer and fewer ids for a byte, so they are taken in their order. The
-hit rates are those of the rows that are used most: no cache does better. Beside them stand those of
-the page cache, which keeps pages instead of rows, and those that were used last.
+Segments of one table serve fewer and fewer ids for a byte, so they are taken in order. The hit
+rates are of the most used rows: an upper bound for any cache. Beside them are those of the page
+cache, which keeps the most recently used pages.
 """
 
 import heapq
@@ -20,19 +20,16 @@ from sharded_infer.errors import InputError
 from sharded_infer.planning.table_use import TableUse
 from sharded_infer.specs.feature_statistics import FeatureStatistics, share_of_hottest
 
-# Of the rows so far: a segment's rows.
+# A segment's rows, relative to those before it.
 _GROWTH = 1 / 16
 _PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """The rows of one table that memory holds.
+    """The hottest rows of one table that memory holds.
 
     Attributes:
-        table: its name.
-        rows: how many, the hottest.
-        bytes: of these rows.
         hit_rate: share of the table's ids whose rows they are.
         ids: of a sample.
         page_hit_rate: the same share with the page cache alone, and all tables' rows ordered.
@@ -52,15 +49,10 @@ class KeptRows:
 
 
 def divide_memory(uses: Iterable[TableUse], memory_bytes: int) -> tuple[KeptRows, ...]:
-    """Divides memory over tables, so that as few ids as possible miss it.
+    """Divide memory over tables to minimise missing ids.
 
-    A feature without statistics counts as evenly used. Tables that nothing uses come last.
-
-    Args:
-        memory_bytes: of rows as they are stored; id maps and places are not among them.
-
-    Raises:
-        InputError: it is negative.
+    A feature without statistics counts as evenly used; unused tables come last. `memory_bytes` are
+    of stored rows, without id maps and places; InputError if negative.
     """
     if memory_bytes < 0:
         raise InputError(f"memory: expected 0 bytes and more, got {memory_bytes}")
@@ -84,7 +76,7 @@ def divide_memory(uses: Iterable[TableUse], memory_bytes: int) -> tuple[KeptRows
         taken = min(_segment_end(tables[number], first) - first, left // row_bytes)
         kept[number] += taken
         left -= taken * row_bytes
-        # What is left may still hold rows of other tables, which are smaller.
+        # The rest may still hold smaller rows of other tables.
         if taken:
             wait(number)
     return tuple(
@@ -105,7 +97,7 @@ def divide_memory(uses: Iterable[TableUse], memory_bytes: int) -> tuple[KeptRows
 def page_hit_rates(uses: Sequence[TableUse], memory_bytes: int) -> list[float]:
     """Share of each table's ids that find their pages, with the page cache as the only cache.
 
-    The rows of each table stand by frequency. Pages that were used last stay, of whatever table:
+    Rows of each table are ordered by frequency. The most recently used pages of all tables stay:
     each for as many samples T as fill the memory (H. Che, Y. Tung and Z. Wang, "Hierarchical Web
     Caching Systems", 2002):
 
@@ -114,7 +106,7 @@ def page_hit_rates(uses: Sequence[TableUse], memory_bytes: int) -> list[float]:
     room = memory_bytes / _PAGE_BYTES
     segments = [_page_segments(use) for use in uses]
     pages = np.concatenate([counts for counts, _ in segments])
-    # A row whose bytes begin on one page and end on another needs both.
+    # A row that spans two pages needs both.
     touched = [1 + (use.table.row_bytes - 1) / _PAGE_BYTES for use in uses]
     rates = [
         use.pooling_factor * touches * shares / counts
@@ -135,11 +127,7 @@ def page_hit_rates(uses: Sequence[TableUse], memory_bytes: int) -> list[float]:
 
 
 def hit_rate(use: TableUse, hottest: float) -> float:
-    """Share of a table's ids whose rows are among its hottest, as its features' statistics say.
-
-    Args:
-        hottest: rows, at most the table's.
-    """
+    """Share of a table's ids that its `hottest` rows serve, by its features' statistics."""
     rows = use.table.rows
     if use.pooling_factor == 0:
         return hottest / rows
@@ -148,7 +136,7 @@ def hit_rate(use: TableUse, hottest: float) -> float:
 
 
 def _page_segments(use: TableUse) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Pages of ordered rows, in segments that are used evenly: their pages, and shares of ids."""
+    """Evenly used segments of ordered rows: their pages, and shares of ids."""
     rows_of_page, rows = _PAGE_BYTES / use.table.row_bytes, use.table.rows
     ends, last = [0.0], 0.0
     while last < rows:
@@ -163,7 +151,7 @@ def _segment_end(use: TableUse, first: int) -> int:
 
 
 def _share(feature: FeatureStatistics, rows: int, hottest: float) -> float:
-    """By the power law where it is known; else by the histogram, even within each of its ranges."""
+    """By the power law if known; else by the histogram, even within each of its ranges."""
     if feature.zipf is not None or not feature.histogram:
         return share_of_hottest(feature.zipf or 0.0, rows, hottest)
     total = sum(feature.histogram)

@@ -40,11 +40,7 @@ class StoredTable:
 
 @validated_dataclass(frozen=True, slots=True, config=_STRICT)
 class Shard:
-    """A rectangle of a table on one rank; both ranges are half-open.
-
-    Attributes:
-        rank: index of the device in the topology.
-    """
+    """A rectangle of a table on the rank with this index; both ranges are half-open."""
 
     table: str
     rank: int
@@ -66,13 +62,13 @@ class Shard:
 
 @validated_dataclass(frozen=True, slots=True, config=_STRICT)
 class Plan:
-    """Where every part of every table lies.
+    """The placement of every table.
 
     Attributes:
-        shards: the rectangles; together they cover the tables that are not replicated exactly once.
-        replicated: tables that every rank in use holds whole; any of them may look a bag up.
-        unused: ranks that hold nothing, ascending; a host without other ranks runs no tower.
-        key: hash of the tables, their use and the topology that it was made for.
+        shards: together they cover the tables that are not replicated exactly once.
+        replicated: whole tables on every rank in use; any of them may look a bag up.
+        unused: empty ranks, ascending; a host without other ranks runs no tower.
+        key: hash of the planned tables, their use and the topology.
     """
 
     topology: Topology
@@ -88,7 +84,7 @@ class Plan:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether a rank in use is a GPU; then tables lie as devices read them, on all ranks."""
+        """True if a rank in use is a GPU; all ranks then use the device layout."""
         return self.topology.only(self.ranks).has_gpus
 
     def bytes_by_rank(self, tables: Mapping[str, StoredTable]) -> list[int]:
@@ -116,8 +112,8 @@ _ADAPTER = TypeAdapter(Plan)
 
 
 def dump_plan(plan: Plan) -> bytes:
-    """The plan as JSON that `load_plan` reads back."""
-    # Named only where there are any: readers that do not know the fields take all other plans.
+    """The plan as JSON for `load_plan`."""
+    # Omitted when empty, for readers that do not know these fields.
     left_out: dict[str, Any] = {} if plan.unused else {"unused": True}
     if plan.topology.front is None:
         left_out["topology"] = {"front"}
@@ -125,11 +121,7 @@ def dump_plan(plan: Plan) -> bytes:
 
 
 def load_plan(text: bytes, where: str = "plan") -> Plan:
-    """Reads a plan.
-
-    Raises:
-        PlanError: it is not a plan; `where` names the source.
-    """
+    """Parse a plan; PlanError naming `where` if it is not one."""
     try:
         return _ADAPTER.validate_json(text, strict=True)
     except ValidationError as error:
@@ -139,10 +131,9 @@ def load_plan(text: bytes, where: str = "plan") -> Plan:
 
 
 def check_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> None:
-    """Refuses a plan that does not cover every cell of every table exactly once, or does not fit.
+    """Check that a plan covers every cell of every table exactly once, and fits.
 
-    Raises:
-        PlanError: names the table or rank, what was expected and what the plan says.
+    Raises PlanError with the table or rank, the expectation and the plan's value.
     """
     topology = plan.topology
     _check_unused(plan)
@@ -208,8 +199,8 @@ def _check_shard(shard: Shard, tables: Mapping[str, StoredTable], topology: Topo
 
 
 def _overlap(shards: list[Shard]) -> bool:
-    # A sweep over rows: two open rectangles must not share a column. Those that are open lie side
-    # by side then, so that a new one can only overlap its neighbours.
+    # A sweep over rows: two open rectangles must not share a column. Open ones lie side by side, so
+    # a new one can only overlap its neighbours.
     closing: list[tuple[int, int]] = []  # a heap of last rows and first columns
     columns: list[tuple[int, int]] = []  # first and last, ascending
     for shard in sorted(shards, key=lambda shard: shard.first_row):

@@ -1,4 +1,4 @@
-"""The bytes to copy between one plan and another."""
+"""The bytes to copy between two plans."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -22,13 +22,9 @@ def moves_between(
     tables: Mapping[str, StoredTable],
     old_rank: Mapping[int, int] | None = None,
 ) -> list[Move]:
-    """What each rank of the new plan lacks.
+    """Moves for each table and rank of the new plan, largest first.
 
-    Args:
-        old_rank: the old plan's rank for each new one; None: the same numbers.
-
-    Returns:
-        One move for each table and rank, largest first.
+    `old_rank` is the old plan's rank for each new one; None: the same numbers.
     """
     ranks = len(new.topology.devices)
     known = old_rank if old_rank is not None else {rank: rank for rank in range(ranks)}

@@ -13,14 +13,14 @@ from sharded_infer.planning.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class PlanFigures:
-    """A plan's costs under a cost model.
+    """A plan's costs under a cost model, by rank.
 
     Attributes:
-        seconds: of each rank, for a batch.
-        bytes: of each rank's rows, with those of `map_bytes`.
-        shares: of each rank's memory that is used; None if it has no limit.
-        map_bytes: of id maps on each rank, where a front asks hosts.
-        front_seconds: that a front takes to ask other hosts and to read their answers.
+        seconds: for a batch.
+        bytes: of rows, with those of `map_bytes`.
+        shares: used part of each rank's memory; None without a limit.
+        map_bytes: of id maps, where a front asks hosts.
+        front_seconds: of a front to ask other hosts and to read their responses.
     """
 
     seconds: tuple[float, ...]
@@ -50,9 +50,8 @@ class PlanFigures:
 class PlanResult:
     """The planner's result.
 
-    Attributes:
-        bound_seconds: a lower bound on the request's seconds, over all plans.
-        decisions: replicas and cuts in words, with their reasons, in order.
+    `bound_seconds` is a lower bound on the request's seconds over all plans; `decisions` describe
+    replicas and cuts with their reasons, in order.
     """
 
     plan: Plan
@@ -62,7 +61,7 @@ class PlanResult:
 
     @property
     def gap(self) -> float:
-        """The distance of the request's seconds from the bound; 0.02 is 2% above it."""
+        """The relative distance of the request's seconds from the bound; 0.02 is 2% above it."""
         return self.figures.request_seconds / self.bound_seconds - 1 if self.bound_seconds else 0.0
 
 
@@ -87,7 +86,7 @@ def figures_of(plan: Plan, load: CostModel) -> PlanFigures:
 
 
 def renumbered(decision: str, ranks: Sequence[int]) -> str:
-    """A decision's text with other numbers of ranks: `ranks[n]` for n."""
+    """A decision's text with ranks renumbered: `ranks[n]` for n."""
 
     def numbers(match: re.Match[str]) -> str:
         return re.sub(r"[0-9]+", lambda number: str(ranks[int(number[0])]), match[0])

@@ -1,4 +1,4 @@
-"""The planner: tables and a topology in, a plan out; pure and deterministic.
+"""The planner: a pure, deterministic function from tables and a topology to a plan.
 
 It minimises the time of the slowest rank, then the memory of the fullest, within the memory limits.
 Times within 2% of the bound count as equal (0.5% if the bound is out of reach): the cost model is
@@ -10,8 +10,8 @@ no more accurate, and balanced memory is worth more.
     4. the same for the memory of the fullest rank, where it costs no time
     5. if fewer ranks could be better, plan for them too; keep the best (search/fewer_ranks.py)
 
-Where a front asks other hosts, search/front.py chooses what it keeps and which hosts it asks, and
-these steps plan each side.
+Where a front asks other hosts, search/front.py chooses the tables it keeps and the hosts it asks,
+and these steps plan each side.
 """
 
 import math
@@ -54,12 +54,8 @@ _GRAINS = (1.0, 0.7, 0.5, 0.35)  # largest part of a heavy table, of a rank's ti
 
 
 def make_plan(load: CostModel) -> PlanResult:
-    """Plans some tables on a topology.
-
-    Raises:
-        PlanError: the tables do not fit; gives the excess, the largest tables, and what would help.
-    """
-    # In one order of devices, so that the order in which they were given changes nothing.
+    """Plan tables on a topology; PlanError with excess and advice if they do not fit."""
+    # Devices are sorted, so that their given order changes nothing.
     given = load.topology.devices
     order = sorted(range(len(given)), key=lambda rank: _device_key(given[rank]))
     if order == list(range(len(given))):
@@ -79,7 +75,6 @@ def make_plan(load: CostModel) -> PlanResult:
 
 
 def _device_key(device: Device) -> tuple[float, ...]:
-    """Sorts the fastest first, and equal devices together."""
     numbers = [v for v in astuple(device) if not isinstance(v, str)]
     return (-device.memory_bandwidth, *(-1.0 if v is None else float(v) for v in numbers))
 
@@ -96,7 +91,6 @@ def _make_plan(load: CostModel) -> PlanResult:
 
 
 def _plan_all(load: CostModel) -> PlanResult:
-    """A plan that may use every rank."""
     costs = table_costs(load)
     capacity = capacities(load.topology)
     replicas, gain = choose_replicas(costs, capacity)
@@ -112,7 +106,7 @@ def _plan_once(load: CostModel, costs: TableCosts, replicas: list[int], bound: f
     place_all(best, items)
     _even_seconds(best, bound)
     if best.busy.max() > bound * (1 + _TIME_TOLERANCE) and len(costs.names) <= _FEW_TABLES:
-        # Few or heavy tables: other ways to begin, each at most as long as the first.
+        # Few or heavy tables: alternative starts, each at most as long as the first.
         for packing in _alternatives(load, costs, replicas, bound, best):
             _even_seconds(packing, bound)
             if _rank(packing, bound) < _rank(best, bound):
@@ -121,11 +115,7 @@ def _plan_once(load: CostModel, costs: TableCosts, replicas: list[int], bound: f
 
 
 def finish(packing: Packing, replicas: Sequence[int], bound: float) -> PlanResult:
-    """The plan of a packing, with its figures.
-
-    Args:
-        bound: a lower bound on the seconds of all plans.
-    """
+    """The plan of a packing, with its figures and a lower bound on the seconds of all plans."""
     names = packing.costs.names
     plan = Plan(
         topology=packing.load.topology,
@@ -161,11 +151,7 @@ def _alternatives(
 def begin(
     load: CostModel, replicas: Sequence[int], costs: TableCosts | None = None
 ) -> tuple[Packing, list[int]]:
-    """A packing of the replicated tables, and the other tables whole, not yet placed.
-
-    Args:
-        costs: the cost model as arrays; None makes them.
-    """
+    """A packing of the replicated tables, and the other tables as unplaced whole items."""
     costs = costs if costs is not None else table_costs(load)
     packing = Packing(load, costs)
     _place_replicas(packing, replicas)
@@ -174,11 +160,7 @@ def begin(
 
 
 def place_all(packing: Packing, items: list[int]) -> None:
-    """Places items, cutting those that fit nowhere whole.
-
-    Raises:
-        PlanError: the tables do not fit.
-    """
+    """Place items, cutting those that fit nowhere whole; PlanError if the tables do not fit."""
     unplaced = place_greedily(packing, items)
     if not all(split_to_fit(packing, item) for item in unplaced):
         raise PlanError(does_not_fit(packing.load))
@@ -189,14 +171,13 @@ def _even_seconds(packing: Packing, bound: float) -> None:
     for _ in range(_ROUNDS):
         before = float(packing.busy.max())
         balance_seconds(packing, bound * (1 + _TIME_TOLERANCE), steps=steps)
-        # Cuts are for good: none is made for what does not count.
+        # Cuts are permanent: none is made for a negligible gain.
         split_for_seconds(packing, bound * (1 + _CUT_ABOVE), _TIME_TOLERANCE, steps=steps)
         if packing.busy.max() > before * (1 - _TIME_TOLERANCE):
             return
 
 
 def _even_memory(packing: Packing, bound: float) -> Packing:
-    """The plan with less memory on the fullest rank, as far as that costs no time."""
     slowest, good = float(packing.busy.max()), bound * (1 + TIME_RESOLUTION)
     allowed = good if slowest <= good else slowest * (1 + _FINEST)
     steps = 16 * len(packing.busy) + 64
@@ -205,8 +186,8 @@ def _even_memory(packing: Packing, bound: float) -> Packing:
         target = float(best.held.mean()) * (1 + _MEMORY_TOLERANCE)
         if best.held.max() <= target:
             break
-        # Cuts cost time where they are made; afterwards it is spread again over all ranks, with
-        # memory held at what was reached.
+        # Cuts cost time on their ranks; afterwards it is rebalanced over all ranks at the memory
+        # reached.
         trial = best.copy()
         balance_bytes(trial, allowed * (1 + slack), target, steps=steps)
         split_for_bytes(trial, allowed * (1 + slack), _MEMORY_TOLERANCE, steps=steps)

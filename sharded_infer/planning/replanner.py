@@ -28,12 +28,7 @@ _ENOUGH = 0.01  # relative distance from the mean that is not worth moving bytes
 
 @dataclass(frozen=True, slots=True)
 class Replan:
-    """A new plan and what it moves.
-
-    Attributes:
-        moves: what each rank has to receive, largest first.
-        fresh_bytes: what the best plan from scratch would move.
-    """
+    """A new plan and its moves, largest first; `fresh_*` are of the best plan from scratch."""
 
     result: PlanResult
     moves: tuple[Move, ...]
@@ -48,16 +43,11 @@ def replan(
     max_move_bytes: int | None = None,
     lost_ranks: Sequence[int] = (),
 ) -> Replan:
-    """Plans again, moving few bytes. Unused ranks stay unused, unless they are needed.
+    """Replan, moving few bytes. Unused ranks stay unused, unless they are needed.
 
-    Args:
-        load: the tables and devices as they are now.
-        max_move_bytes: bytes that may be copied beyond those that must be (new and lost rows); None
-            moves only what must be.
-        lost_ranks: ranks of the previous topology that are gone; later ranks move up.
-
-    Raises:
-        PlanError: the tables do not fit, or a lost rank is not one of the previous topology's.
+    `max_move_bytes` may be copied beyond new and lost rows (None: none). Missing `lost_ranks` of
+    the previous topology shift later ranks. Raises PlanError if the tables do not fit, or a lost
+    rank is unknown.
     """
     ranks = len(load.topology.devices)
     old_rank = _old_ranks(previous, ranks, lost_ranks)
@@ -70,7 +60,7 @@ def replan(
     try:
         chosen, budget = _keep(load, previous, old_rank, used, bound, more)
     except PlanError:
-        # The ranks that were in use cannot hold the tables any more.
+        # The ranks in use cannot hold the tables any more.
         if used == everything:
             raise
         chosen, budget = _keep(load, previous, old_rank, everything, bound, more)
@@ -95,7 +85,7 @@ def _keep(
     bound: float,
     more_bytes: int,
 ) -> tuple[PlanResult, int]:
-    """The previous plan on some ranks, improved as far as the bytes allow; and those bytes."""
+    """The previous plan on some ranks, improved within the moved bytes; and those bytes."""
     tables = {name: use.table for name, use in load.uses.items()}
     old_of = {at: old_rank[rank] for at, rank in enumerate(used) if rank in old_rank}
 
@@ -127,7 +117,7 @@ def _kept_packing(
 ) -> tuple[Packing, list[int]]:
     costs = table_costs(load)
     index = {name: number for number, name in enumerate(costs.names)}
-    # Only where all devices are alike does every rank serve an equal part.
+    # Ranks serve equal parts only if all devices are alike.
     alike = len(costs.classes) == 1
     replicated = [index[name] for name in previous.replicated if name in index and alike]
     packing, _ = begin(load, replicated, costs)
@@ -165,7 +155,7 @@ def _fit(
     old_rows = max(shard.last_row for shard in shards)
     rectangles: list[tuple[int | None, Rectangle]] = []
     for shard in shards:
-        # New rows go to whoever held the last ones; rows that are gone leave their shard.
+        # New rows go to the shards of the last ones; removed rows leave their shard.
         last = table.rows if shard.last_row == old_rows else min(shard.last_row, table.rows)
         if shard.first_row < last:
             rectangles.append(
@@ -184,7 +174,6 @@ def _improve(
     moved_by: Callable[[Plan], int],
     budget: int,
 ) -> PlanResult:
-    """Balances a kept plan, one change at a time, while its moves are within the budget."""
     best, moved = kept, moved_by(kept.plan)
     for _ in range(16 * len(packing.busy) + 64):
         trial = packing.copy()

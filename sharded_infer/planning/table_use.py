@@ -1,4 +1,4 @@
-"""How a batch uses a model's tables: what the planner's costs and budgets are computed from."""
+"""Use of a model's tables by a batch: input of the planner's costs and budgets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,13 +12,13 @@ from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 @dataclass(frozen=True, slots=True)
 class TableUse:
-    """A table, and how a batch uses it.
+    """A table, and its use by a batch.
 
     Attributes:
         features: statistics of each feature that looks rows up in it.
         map_bytes: of its id map; 0: it has none.
         unpooled: those of `features` that are in a sequence.
-        in_parts: whether hosts of parts of its rows map their ids, which a hash spreads evenly.
+        in_parts: hosts of parts of its rows map their evenly hashed ids.
     """
 
     table: StoredTable
@@ -42,12 +42,7 @@ class TableUse:
 def table_uses(
     spec: ModelSpec, statistics: Mapping[str, FeatureStatistics] | None = None
 ) -> tuple[TableUse, ...]:
-    """A model's tables and how they are used.
-
-    Args:
-        spec: its own statistics are used if none are given. A sequence without any is as long as it
-            may be.
-    """
+    """A model's tables and their use; a sequence without statistics has its maximum length."""
     known = {**spec.statistics, **(statistics or {})}
     features: dict[str, list[FeatureStatistics]] = {table.name: [] for table in spec.tables}
     unpooled: dict[str, list[FeatureStatistics]] = {table.name: [] for table in spec.tables}
@@ -73,9 +68,9 @@ def table_uses(
 
 
 def is_partitionable(table: TableSpec) -> bool:
-    """Whether rows may stand in parts by the hashes of their ids.
+    """True if rows may be partitioned by the hashes of their ids.
 
-    Not those that a hash of MPZCH chooses for unknown ids: it may choose any of a bucket.
+    False if MPZCH's hash chooses rows for unknown ids: it may choose any of a bucket.
     """
     id_map = table.id_map
     is_indexed = id_map is not None and id_map.hashed is None

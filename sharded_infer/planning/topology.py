@@ -15,17 +15,9 @@ NETWORK_BANDWIDTH = 12.5e9
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class Device:
-    """One rank of a topology; bandwidths are bytes a second in one direction.
+    """One rank of a topology, with the figures of a `DeviceModel`.
 
-    Attributes:
-        kind: `cpu`, `cuda`, or `host`: pinned memory that a GPU beside it reads.
-        memory_bytes: bytes of tables that it may hold; None is no limit.
-        host_bandwidth: ids from the host to the device.
-        peer_bandwidth: pooled vectors to the tower on the same host; None if they are written
-            directly into the tower's input.
-        launch_seconds: fixed cost of one fused call.
-        granule_bytes: moved by every access at least.
-        cache_bytes: of the last cache before device memory.
+    `memory_bytes` are of tables that it may hold; None is no limit.
     """
 
     kind: str = "cpu"
@@ -42,14 +34,14 @@ class Device:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class FrontCosts:
-    """The process with the tower, and what it costs it to ask other hosts for their sums.
+    """The process with the tower, and its costs of asking other hosts for their sums.
 
     The defaults are near what `calibrate` measured over loopback (docs/planner-search.md).
 
     Attributes:
-        host: whose ranks are its own; None: it holds no rows.
+        host: of its own ranks; None: it holds no rows.
         call_seconds: of its processor, for each host that it asks.
-        round_trip_seconds: until a host that looks nothing up has answered.
+        round_trip_seconds: of a call without lookups.
         send_bandwidth: ids to all hosts together, bytes a second.
         receive_bandwidth: sums from all hosts together, bytes a second.
     """
@@ -63,11 +55,9 @@ class FrontCosts:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class Disk:
-    """Where the rows of tables larger than memory are read from; plans do not depend on it.
+    """Source of rows of tables larger than memory; plans do not depend on it.
 
-    Attributes:
-        reads_per_second: of 4 KiB at random places, as many at once as a server has.
-        read_seconds: of one alone.
+    Random 4 KiB blocks: `reads_per_second` at a server's concurrency, `read_seconds` of one alone.
     """
 
     reads_per_second: float = Field(gt=0)
@@ -76,12 +66,10 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class Topology:
-    """The ranks that shards are placed on.
+    """The ranks that hold shards, named as written (`cpu:2`), or by their file.
 
-    Attributes:
-        name: as written, such as `cpu:2`, or from its file.
-        network_bandwidth: between hosts that all run towers, bytes a second.
-        front: where the only tower runs; None: on every host.
+    `network_bandwidth` is between hosts that all run towers, bytes a second; `front` is the only
+    tower's process, None: every host has a tower.
     """
 
     name: str
@@ -91,7 +79,7 @@ class Topology:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether a rank is a GPU; then tables lie as devices read them, on all ranks."""
+        """True if a rank is a GPU; all ranks then use the device layout."""
         return any(device.kind == "cuda" for device in self.devices)
 
     def only(self, ranks: Sequence[int]) -> "Topology":
@@ -99,16 +87,12 @@ class Topology:
         return replace(self, devices=tuple(self.devices[rank] for rank in ranks))
 
     def is_asked(self, device: Device) -> bool:
-        """Whether a front asks for what lies there."""
+        """True if a front asks this device's host."""
         return self.front is not None and device.host != self.front.host
 
 
 def device_of(model: DeviceModel, *, memory_bytes: int | None, host: int = 0) -> Device:
-    """A rank on a GPU.
-
-    Args:
-        memory_bytes: bytes of tables that it may hold; None is no limit.
-    """
+    """A rank on a GPU; `memory_bytes` of tables that it may hold, None is no limit."""
     return Device(
         kind=model.kind,
         host=host,

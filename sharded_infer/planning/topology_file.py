@@ -21,23 +21,19 @@ _PART = re.compile(
 )
 
 MAX_RANKS = 4096
-# Of NVIDIA's driver: Linux; Windows's subsystem for it.
+# Devices of NVIDIA's driver: on Linux, and on the Windows Subsystem for Linux.
 _DRIVER = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-# Of a GPU's memory, kept for the tower, activations and the runtime when no size is given.
+# Of a GPU's memory, reserved for the tower, activations and the runtime when no size is given.
 RESERVED_SHARE = 0.15
 
 
 def parse_topology(text: str) -> Topology:
-    """Reads `cpu:2`, `h100:8x70GB`, several of these joined by `+`, `local`, or a TOML file's name.
+    """Parse `cpu:2`, `h100:8x70GB`, several of these joined by `+`, `local`, or a TOML file's name.
 
-    Args:
-        text: a device's name (`device_models`), the number of ranks, and the bytes of tables that
-            each may hold (GB is 1000^3, GiB 1024^3). Without a size, a GPU may hold its memory less
-            15%, and a CPU rank has no limit. `local` is this machine. A text that ends in `.toml`
-            is a file.
-
-    Raises:
-        PlanError: it is not a topology, or names an unknown device.
+    An entry is a device's name (`device_models`), the number of ranks, and the bytes of tables that
+    each may hold (GB is 1000^3, GiB 1024^3). Without a size, a GPU may hold its memory less 15%,
+    and a CPU rank has no limit. `local` is this machine. Raises PlanError for an invalid topology
+    or an unknown device.
     """
     if text.endswith(".toml"):
         return load_topology(Path(text))
@@ -63,7 +59,7 @@ def parse_topology(text: str) -> Topology:
 
 
 def load_topology(path: Path) -> Topology:
-    """Reads a topology file.
+    """Read a topology file.
 
         name = "two-hosts"
         network_bandwidth = 25e9
@@ -78,8 +74,7 @@ def load_topology(path: Path) -> Topology:
         reads_per_second = 42000
         read_seconds = 190e-6
 
-    Raises:
-        PlanError: no such file, not TOML, or a field that is unknown or wrong; names it.
+    Raises PlanError for a missing or non-TOML file, or an unknown or invalid field; names it.
     """
     fields = read_toml(path, f"topology {path}", PlanError)
     _disk(fields.pop("disk", None), path)
@@ -109,13 +104,9 @@ def load_topology(path: Path) -> Topology:
 
 
 def disk_of(text: str) -> Disk | None:
-    """What a topology file says of the disk; None: nothing, or the topology is no file.
+    """The disk in a topology file, as `parse_topology` takes it; None if there is none.
 
-    Args:
-        text: as `parse_topology` has it.
-
-    Raises:
-        PlanError: as `load_topology`.
+    Raises PlanError as `load_topology`.
     """
     if not text.endswith(".toml"):
         return None
@@ -157,7 +148,7 @@ def _devices(group: object, where: str) -> list[Device]:
 
 
 def _strictly(adapter: TypeAdapter[Any], fields: dict[str, Any]) -> Any:
-    # As JSON, whose strict reading takes a list for a tuple, and `true` for no number.
+    # As JSON, whose strict mode takes lists for tuples, and rejects `true` as a number.
     return adapter.validate_json(json.dumps(fields, default=str), strict=True)
 
 
@@ -185,7 +176,8 @@ def local_topology() -> Topology:
 
     15% are reserved for the tower, activations and the runtime.
     """
-    # Without NVIDIA's driver there are no GPUs, and torch, which takes seconds, need not look.
+    # Without NVIDIA's driver there are no GPUs, so the import of torch, which takes seconds, is
+    # skipped.
     torch = importlib.import_module("torch") if any(map(Path.exists, _DRIVER)) else None
     if torch is not None and torch.cuda.is_available():
         devices = []

@@ -1,4 +1,4 @@
-"""The error for tables that do not fit: by how much, which, and what would help."""
+"""The error for tables that do not fit: the excess, the tables, and remedies."""
 
 from kernels.row_format import RowFormat
 from kernels.wording import counted
@@ -9,7 +9,7 @@ _NAMED = 5
 
 
 def does_not_fit(load: CostModel) -> str:
-    """Explains that a model's tables exceed a topology's memory."""
+    """Explain that a model's tables exceed a topology's memory."""
     tables = [use.table for use in load.uses.values()]
     needed = sum(table.stored_bytes for table in tables)
     limits = [device.memory_bytes or 0 for device in load.topology.devices]

@@ -14,16 +14,10 @@ _EPSILON = 1e-9  # relative; less is rounding, not improvement
 
 
 def place_greedily(packing: Packing, items: Iterable[int]) -> list[int]:
-    """Places items, the largest first, each where the larger of time and memory stays least.
+    """Place items, the largest first, at the least larger of time and memory.
 
-    Longest processing time first (Graham 1969), with the larger of an item's time and memory, each
-    as a part of an average rank's, for its length.
-
-    Args:
-        items: unplaced items.
-
-    Returns:
-        Items that fit on no rank whole.
+    Longest processing time first (Graham 1969); an item's length is the larger of its time and
+    memory, relative to an average rank's. Returns items that fit on no rank whole.
     """
     chosen = np.array(list(items), np.int64)
     if not len(chosen):
@@ -53,12 +47,9 @@ def place_greedily(packing: Packing, items: Iterable[int]) -> list[int]:
 
 
 def balance_seconds(packing: Packing, target: float, *, steps: int) -> None:
-    """Moves and swaps items of the slowest rank until its time no longer falls.
+    """Move and swap items of the slowest rank, within memory limits, until its time stops falling.
 
-    Args:
-        packing: a plan within its memory limits; it stays within them.
-        target: seconds at which to stop.
-        steps: changes at most.
+    Stops at `target` seconds or after `steps` changes.
     """
     for _ in range(steps):
         slowest = int(packing.busy.argmax())
@@ -71,13 +62,10 @@ def balance_seconds(packing: Packing, target: float, *, steps: int) -> None:
 
 
 def balance_bytes(packing: Packing, limit: float, target: float, *, steps: int) -> None:
-    """Moves and swaps items of the fullest rank until its memory no longer falls.
+    """Move and swap items of the fullest rank until its memory stops falling.
 
-    Args:
-        packing: a plan within its memory limits; it stays within them.
-        limit: seconds that no rank may exceed by a change.
-        target: bytes at which to stop.
-        steps: changes at most.
+    No change makes a rank exceed `limit` seconds or its memory. Stops at `target` bytes or after
+    `steps` changes.
     """
     for _ in range(steps):
         fullest = int(packing.held.argmax())
@@ -88,7 +76,7 @@ def balance_bytes(packing: Packing, limit: float, target: float, *, steps: int) 
 
 
 def _trade(packing: Packing, giver: int, *, by_bytes: bool, limit: float) -> bool:
-    """Makes the best change between a rank and one of the emptiest; False if none helps."""
+    """Make the best change between a rank and one of the emptiest; False if none helps."""
     loads = packing.held if by_bytes else packing.busy
     best: tuple[float, int, int, int] | None = None
     for taker in np.argsort(loads, kind="stable")[:_PARTNERS].tolist():
@@ -109,17 +97,14 @@ def _trade(packing: Packing, giver: int, *, by_bytes: bool, limit: float) -> boo
 
 
 def _redivide(packing: Packing, giver: int) -> bool:
-    """Divides the items of two ranks in the best of all ways; False if none helps.
-
-    For ranks with few items, where single moves and swaps get stuck.
-    """
+    """Divide the items of two ranks, of few items, optimally; False if none helps."""
     if np.isfinite(packing.most_moved_bytes):
         return False
     for taker in np.argsort(packing.busy, kind="stable").tolist():
         items = np.array([*packing.items[giver], *packing.items[taker]], np.int64)
         if taker == giver or len(items) > _DIVIDED:
             continue
-        # Every row is a way: 1 where the item goes to the giver.
+        # Every row is a division: 1 where the item goes to the giver.
         ways = (np.arange(2 ** len(items))[:, None] >> np.arange(len(items))) & 1
         bases = [
             packing.busy[rank] - packing.seconds_on(packing.items[rank], rank).sum()
@@ -189,7 +174,8 @@ def _largest(packing: Packing, rank: int, *, by_bytes: bool) -> Integers:
     if len(items) <= most:
         return items
     size = packing.bytes[items] if by_bytes else packing.seconds_on(items, rank)
-    # The largest half of what may be looked at, and an even sample of the rest for fine tuning.
+    # The largest candidates fill half the limit, an even sample of the rest the other, for fine
+    # tuning.
     order = items[np.argsort(-size, kind="stable")]
     rest = order[most // 2 :]
     return np.concatenate([order[: most // 2], rest[:: max(1, len(rest) // (most // 2))]])

@@ -17,11 +17,11 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ClassCosts:
-    """Costs on one class of equal devices; arrays have one entry for each table.
+    """Costs on one class of equal devices; arrays are `[tables]`.
 
-    The seconds of a rectangle of `columns` columns that gets `share` of its table's ids are
-    `share * (per_id + columns * per_id_column) + columns * per_column`; a replica, whose vectors
-    stay on its device, costs `columns * per_column_kept` instead of the last term.
+    The seconds of a rectangle of `columns` columns that gets `share` of its table's ids are `share
+    * (per_id + columns * per_id_column) + columns * per_column`; a replica, whose vectors stay on
+    its device, costs `columns * per_column_kept` instead of the last term.
     """
 
     per_id: Floats
@@ -30,32 +30,24 @@ class ClassCosts:
     per_column_kept: Floats
 
     def seconds(self, tables: Integers, share: Floats, columns: Floats) -> Floats:
-        """Seconds of rectangles for a batch.
-
-        Args:
-            share: part of the table's ids that each gets.
-        """
+        """Seconds of rectangles for a batch; `share` is each one's part of its table's ids."""
         by_id = self.per_id[tables] + columns * self.per_id_column[tables]
         return share * by_id + columns * self.per_column[tables]
 
 
 @dataclass(frozen=True, slots=True)
 class TableCosts:
-    """All tables and classes.
+    """All tables, sorted by name, and classes; arrays are `[tables]`, `class_of_rank` `[ranks]`.
 
     Attributes:
-        names: table names, sorted.
-        rows: int64 `[tables]`.
-        dims: int64 `[tables]`.
-        header_bytes: bytes of a row's scale and bias, `[tables]`.
-        element_bytes: bytes of an element, `[tables]`.
-        class_of_rank: class of each rank.
-        column_step: columns of a column shard are a multiple of this, `[tables]`.
-        padded: whether rows are padded as devices read them.
-        map_bytes: of the id map beside any rectangle of a table, `[tables]`.
-        map_row_bytes: of the id map beside each row, `[tables]`.
-        is_cut_badly: whether the front would map a table's raw ids if it was cut by rows,
-            `[tables]`.
+        rows, dims: int64.
+        header_bytes: bytes of a row's scale and bias.
+        element_bytes: bytes of an element.
+        column_step: columns of a column shard are a multiple of this.
+        padded: rows are padded to the device layout.
+        map_bytes: of the id map beside any rectangle of a table.
+        map_row_bytes: of the id map beside each row.
+        is_cut_badly: a cut by rows would make the front map the table's raw ids.
     """
 
     names: tuple[str, ...]
@@ -73,10 +65,7 @@ class TableCosts:
     is_cut_badly: NDArray[np.bool_]
 
     def bytes(self, tables: Integers, rows: Floats, columns: Floats) -> Floats:
-        """Bytes of rectangles, as `Plan.bytes_by_rank`; a column shard keeps each row's header.
-
-        Each is counted with its table's id map, or its part of it.
-        """
+        """Bytes of rectangles, as `Plan.bytes_by_rank`, and their share of id maps."""
         # A row ends with a whole byte.
         row_bytes = self.header_bytes[tables] + np.ceil(self.element_bytes[tables] * columns)
         row_bytes = device_strides(row_bytes) if self.padded else row_bytes
@@ -89,7 +78,7 @@ _STEP_BYTES = 16
 
 def table_costs(load: CostModel) -> TableCosts:
     """The cost model of all tables, as arrays."""
-    # By name, so that the order in which tables were given changes nothing.
+    # By name, so that the given order of tables changes nothing.
     names = tuple(sorted(load.uses))
     tables = [load.uses[name].table for name in names]
     classes: dict[Device, int] = {}

@@ -37,12 +37,7 @@ _Ranks = tuple[int, ...]
 def better_with_fewer(
     load: CostModel, best: PlanResult, plan_all: Callable[[CostModel], PlanResult]
 ) -> PlanResult:
-    """The best of a plan and of plans for fewer ranks.
-
-    Args:
-        load: tables and devices; equal devices of a host are adjacent.
-        best: a plan that may use every rank.
-    """
+    """The best of a plan for all ranks and of plans for fewer; equal devices are adjacent."""
 
     @cache
     def bound_of(ranks: _Ranks) -> float:
@@ -78,11 +73,7 @@ def better_with_fewer(
 
 
 def with_unused(found: PlanResult, ranks: Sequence[int], load: CostModel) -> PlanResult:
-    """A plan for some ranks as one for all of them.
-
-    Args:
-        ranks: its ranks' numbers among all, ascending; fewer than all.
-    """
+    """Extend a plan for some ranks (numbers ascending, fewer than all) to all of them."""
     used = {ranks[rank] for rank in found.plan.ranks}
     plan = Plan(
         load.topology,
@@ -101,7 +92,7 @@ def with_unused(found: PlanResult, ranks: Sequence[int], load: CostModel) -> Pla
 
 
 def unused_words(unused: Sequence[int]) -> str:
-    """The decision to leave ranks out."""
+    """The decision to leave ranks out, as text."""
     numbers = ", ".join(map(str, unused))
     if len(unused) == 1:
         return f"rank {numbers} is not used: sharing with it costs more than it saves"
@@ -109,7 +100,6 @@ def unused_words(unused: Sequence[int]) -> str:
 
 
 def _one_fewer(devices: tuple[Device, ...], ranks: _Ranks) -> list[_Ranks]:
-    """The ranks without the last of each kind on each host."""
     last = {devices[rank]: rank for rank in ranks}
     if len(ranks) == 1:
         return []
@@ -128,11 +118,11 @@ def _choices(devices: Sequence[Device]) -> Iterator[_Ranks]:
 
 
 def host_choices(devices: Sequence[Device], ranks: Sequence[int]) -> Iterator[_Ranks]:
-    """The ranks, out of some, of every choice of hosts, most first; none are the last."""
+    """Subsets of ranks for every choice of hosts, most hosts first, the empty one last."""
     hosts: dict[int, list[int]] = {}
     for rank in ranks:
         hosts.setdefault(devices[rank].host, []).append(rank)
-    # Alike hosts: how many of each sort are chosen.
+    # Of alike hosts, only the number chosen matters.
     sorts: dict[frozenset[tuple[Device, int]], list[list[int]]] = {}
     for of_host in hosts.values():
         sort = frozenset(Counter(_kind(devices[rank]) for rank in of_host).items())

@@ -1,8 +1,8 @@
-"""Fills ranks up to a target time, one after another, cutting the item that exceeds it.
+"""Filling of ranks to a target time, one after another, cutting the item that exceeds it.
 
-For few, heavy tables, where whole items leave ranks uneven. As in McNaughton's rule for jobs that
-may be interrupted (1959), at most one item is cut for each rank. Since a cut costs, each rank is
-first given whole items, and the item that loses least is cut to fill the rest.
+For few, heavy tables, where whole items leave ranks uneven. As in McNaughton's rule for preemptible
+jobs (1959), at most one item is cut for each rank. Since a cut costs, each rank is first given
+whole items, and the item that loses least is cut to fill the rest.
 """
 
 from collections.abc import Callable
@@ -17,16 +17,10 @@ _WORTH = 0.5  # a cut must bring at least this part of the room it fills as usef
 
 
 def fill(packing: Packing, items: list[int], low: float, high: float) -> Packing | None:
-    """Places items so that the slowest rank is as fast as filling allows.
+    """Place items so that the slowest rank is as fast as filling allows.
 
-    Args:
-        packing: a plan without these items; it is not changed.
-        items: unplaced items.
-        low: a lower bound on the seconds of all plans.
-        high: seconds of a known plan.
-
-    Returns:
-        The plan, or None if filling does not beat `high`.
+    `packing` stays unchanged; `low` is a lower bound on the seconds of all plans, `high` the
+    seconds of a known plan. Returns None if filling does not beat `high`.
     """
     best = None
     for _ in range(_HALVINGS):
@@ -50,7 +44,7 @@ def _fill_to(packing: Packing, items: list[int], brim: float) -> Packing | None:
             space = float(trial.capacity[rank] - trial.held[rank])
             costs = trial.seconds_on(left, rank)
             fits = (costs <= room) & (trial.bytes[left] <= space)
-            # What is heavier than a whole rank is cut first: its cuts cannot be avoided.
+            # Items heavier than a whole rank are cut first: their cuts are unavoidable.
             if fits.any() and costs.max() <= brim:
                 index = int(np.where(fits, costs, -1.0).argmax())
                 trial.place(left.pop(index), rank)
@@ -63,7 +57,7 @@ def _fill_to(packing: Packing, items: list[int], brim: float) -> Packing | None:
 
 
 def _top_up(trial: Packing, left: list[int], rank: int, room: float, space: float) -> None:
-    """Fills the rest of a rank's target time with a part of the item that loses least by it."""
+    """Fill the rest of a rank's target time with a part of the item that loses least."""
     best: tuple[float, int, Rectangle, Rectangle] | None = None
     for item in left:
         rectangle = trial.rectangles[item]

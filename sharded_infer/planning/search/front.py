@@ -1,4 +1,4 @@
-"""Plans for a front and the hosts that it asks: which tables it keeps, and which hosts it asks.
+"""Plans for a front and its hosts: choice of the tables it keeps and the hosts it asks.
 
 Each plan has two parts: some tables whole on the front's own ranks, the others on hosts.
 
@@ -9,7 +9,7 @@ Each plan has two parts: some tables whole on the front's own ranks, the others 
        best
     4. around the best plan, other numbers are planned
 
-The plan with the least time of a request is the best; of equal ones, that which uses fewer ranks.
+The plan with the least time of a request is the best; of equal ones, the one with fewer ranks.
 """
 
 import itertools
@@ -40,14 +40,9 @@ _PlanAll = Callable[[CostModel], PlanResult]
 
 
 def plan_with_front(load: CostModel, plan_all: _PlanAll) -> PlanResult:
-    """Plans tables on a front and other hosts.
+    """Plan tables on a front and other hosts; errors as `make_plan`.
 
-    Args:
-        load: of a topology with a front and a device on another host.
-        plan_all: plans one part.
-
-    Raises:
-        PlanError: as `make_plan`.
+    The topology has a front and a device on another host; `plan_all` plans one part.
     """
     devices, front = load.topology.devices, load.topology.front or FrontCosts()
     asked = tuple(rank for rank, one in enumerate(devices) if load.topology.is_asked(one))
@@ -95,7 +90,7 @@ def _best_of(
     tried.sort(key=lambda one: (one[0], len(one[3]), one[1]))
     best, found = tried[0], None
     for one in tried[:_MOST_PLANS]:
-        # Estimates do not see that rows are whole; the next may fit.
+        # Estimates ignore that rows are whole; the next may fit.
         if found is not None and one[0] > _NEAR * tried[0][0]:
             break
         _, number, count, ranks = one
@@ -115,7 +110,6 @@ def _rank(found: PlanResult | None) -> tuple[float, int]:
 def _together(
     load: CostModel, parts: Sequence[tuple[PlanResult | None, _Ranks]]
 ) -> PlanResult | None:
-    """The plan of several parts, each with its ranks; None if one does not fit."""
     shards: list[Shard] = []
     decisions: list[str] = []
     for found, ranks in parts:
@@ -131,7 +125,6 @@ def _together(
 
 
 def _explained(load: CostModel, plan: Plan, kept: Sequence[str]) -> list[str]:
-    """Why tables are where they are."""
     stored = {name: use.table.stored_bytes + use.map_bytes for name, use in load.uses.items()}
     words = []
     for name in kept:

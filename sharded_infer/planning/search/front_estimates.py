@@ -1,4 +1,4 @@
-"""What plans for a front and its hosts take, before they are made: an estimate and a lower bound.
+"""An estimate and a lower bound of plans for a front and its hosts, before planning.
 
 Both take tables as divisible: n ranks take 1/n of the time of one. With s the front's seconds for a
 table's bytes, w the seconds on its own ranks and v on those of hosts,
@@ -7,8 +7,8 @@ table's bytes, w the seconds on its own ranks and v on those of hosts,
 
 where s and v are summed over the tables that are asked for, and w over those that are kept.
 
-Tables are put in order by what keeping them is worth, s + (1 - l) v - l w, for each byte of memory.
-The weight l in [0, 1] is that of the front's own time: 0 if it has time to spare, 1 if hosts do.
+Tables are ordered by the value of keeping them, s + (1 - l) v - l w, for each byte of memory. The
+weight l in [0, 1] is that of the front's own time: 0 if it has time to spare, 1 if hosts do.
 """
 
 import math
@@ -30,19 +30,12 @@ _QUANTILES = np.linspace(0, 1, 9)  # of what a byte of memory saves
 class FrontEstimates:
     """Estimates for a model's tables.
 
-    Attributes:
-        orders: each the tables that the front's memory holds one after another, best first.
+    Each of `orders` lists the tables that fit the front's memory successively, best first.
     """
 
     def __init__(
         self, load: CostModel, front: FrontCosts, own: Sequence[int], asked: Sequence[int]
     ) -> None:
-        """Computes each table's part.
-
-        Args:
-            own: the front's ranks.
-            asked: ranks of all other hosts.
-        """
         self._load, self._front = load, front
         self._own, self._asked = list(own), list(asked)
         costs = table_costs(load)
@@ -77,11 +70,8 @@ class FrontEstimates:
     def requests(self, order: int, asked: Sequence[int]) -> Floats:
         """Estimated seconds of a request for each number of kept tables, `[tables + 1]`.
 
-        Infinity where hosts have no room for the others.
-
-        Args:
-            order: number of an order.
-            asked: ranks of the hosts that are asked.
+        Infinity where hosts have no room for the others. `asked` are ranks of the hosts that are
+        asked.
         """
         fits, ranks = self._fits[order], list(asked)
         hosts = len({self._load.topology.devices[rank].host for rank in ranks})

@@ -14,10 +14,11 @@ def lower_bound(costs: TableCosts, capacity: Floats, kept_gain: float) -> float:
 
     With one class of devices: the least T for which all work fits, n (T - floor) >= sum of each
     table's least work at T. A table whose whole cost exceeds T - floor must be cut, and cuts cost:
-    a rectangle with the part a of a table's cells, share s of its ids and k of its D columns
-    (s k = a D) costs a D c + s P + k Q, of which s P + k Q >= 2 sqrt(a D P Q), or its value at the
-    nearer end of a <= s <= 1. That is concave in a, so work is least with as many of the largest
-    parts that fit T as there can be, and one for the rest. Replicas save at most `kept_gain`.
+    a rectangle with the part a of a table's cells, share s of its ids and k of its D columns (s k =
+    a D) costs a D c + s P + k Q, of which s P + k Q >= 2 sqrt(a D P Q), or its value at the nearer
+    end of a <= s <= 1. That is concave in a, so work is least with as many of the largest parts
+    that fit T as there can be, and one for the rest. Replicas save at most `kept_gain` seconds in
+    all.
 
     With several classes, Lagrangian duality: for any weights l_k >= 0 of the classes' time with
     sum(l_k n_k) = 1 and m_k >= 0 of their memory,
@@ -25,15 +26,8 @@ def lower_bound(costs: TableCosts, capacity: Floats, kept_gain: float) -> float:
         T >= sum over tables of min over k (l_k seconds_ik + m_k bytes_i) - sum_k m_k n_k capacity_k
 
     (weak duality of min T subject to sum_i seconds_ik x_ik <= n_k T and sum_i bytes_i x_ik <= n_k
-    capacity_k). Either way a table that has few rows and columns cannot be cut into more parts than
-    it has.
-
-    Args:
-        capacity: bytes of each rank.
-        kept_gain: seconds that replication can save in all, at most.
-
-    Returns:
-        Seconds.
+    capacity_k). `capacity` is in bytes of each rank. Either way a table cannot be cut into more
+    parts than it has rows and columns.
     """
     floor = min(device.launch_seconds for device in costs.devices)
     if not costs.names:
@@ -45,7 +39,6 @@ def lower_bound(costs: TableCosts, capacity: Floats, kept_gain: float) -> float:
 
 
 def _with_cuts(costs: TableCosts, least: float, kept_gain: float) -> float:
-    """The bound of one class of devices, from the one that counts cuts as free."""
     ranks = len(costs.class_of_rank)
     low, high = least, float(_whole(costs).sum()) + least
     for _ in range(60):
@@ -60,7 +53,7 @@ def _with_cuts(costs: TableCosts, least: float, kept_gain: float) -> float:
 
 
 def _least_work(costs: TableCosts, seconds: float) -> Floats:
-    """Seconds that each table costs at least when no part of it may exceed `seconds`."""
+    """Least seconds of each table if no part of it may exceed `seconds`."""
     (kind,) = costs.classes
     dims = costs.dims.astype(np.float64)
     whole = kind.per_id + dims * (kind.per_id_column + kind.per_column)

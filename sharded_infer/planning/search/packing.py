@@ -1,4 +1,4 @@
-"""A plan being made: rectangles of tables on ranks, with their costs."""
+"""A plan under construction: rectangles of tables on ranks, with their costs."""
 
 import copy
 from collections.abc import Sequence
@@ -33,22 +33,22 @@ class Rectangle:
 
 
 class Packing:
-    """Rectangles on ranks. Every change updates the loads.
+    """Rectangles on ranks. Every change updates the loads. Arrays are fp64.
 
     Attributes:
         rectangles: the items; an item's index never changes.
-        seconds: fp64 `[classes, items]`, cost of each item on each class.
-        bytes: fp64 `[items]`.
-        share: fp64 `[items]`, part of its table's ids that an item gets.
-        busy: fp64 `[ranks]`, seconds of each rank.
-        held: fp64 `[ranks]`, bytes of each rank.
-        capacity: fp64 `[ranks]`, infinity where there is no limit.
-        items: the items of each rank.
-        most_moved_bytes: bytes that one change may move; infinity for a new plan.
+        seconds: `[classes, items]`, cost of each item on each class.
+        bytes: `[items]`.
+        share: `[items]`, an item's part of its table's ids.
+        busy: `[ranks]`, seconds of each rank.
+        held: `[ranks]`, bytes of each rank.
+        capacity: `[ranks]`, infinity where there is no limit.
+        items: of each rank.
+        most_moved_bytes: moved bytes allowed for one change; infinity for a new plan.
     """
 
     def __init__(self, load: CostModel, costs: TableCosts) -> None:
-        """Begins with empty ranks, each with the fixed cost of a launch."""
+        """Start with empty ranks, each with the fixed cost of a launch."""
         devices = load.topology.devices
         self.load = load
         self.costs = costs
@@ -64,7 +64,7 @@ class Packing:
         self.most_moved_bytes = float("inf")
 
     def add(self, rectangles: Sequence[Rectangle]) -> Integers:
-        """Adds rectangles as unplaced items; returns their indices."""
+        """Add rectangles as unplaced items; return their indices."""
         tables, _, columns = _columns_of(rectangles)
         share = self._share(rectangles)
         seconds = np.stack([c.seconds(tables, share, columns) for c in self.costs.classes])
@@ -102,13 +102,13 @@ class Packing:
         return found
 
     def place(self, item: int, rank: int) -> None:
-        """Puts an unplaced item on a rank."""
+        """Place an unplaced item on a rank."""
         self.items[rank].append(item)
         self.busy[rank] += self.seconds[self.costs.class_of_rank[rank], item]
         self.held[rank] += self.bytes[item]
 
     def remove(self, item: int, rank: int) -> None:
-        """Takes an item off its rank."""
+        """Take an item off its rank."""
         self.items[rank].remove(item)
         self.busy[rank] -= self.seconds[self.costs.class_of_rank[rank], item]
         self.held[rank] -= self.bytes[item]

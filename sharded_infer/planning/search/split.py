@@ -1,4 +1,4 @@
-"""Cuts items, to balance time or memory, or to fit at all."""
+"""Cuts of items, to balance time or memory, or to fit at all."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,8 +13,6 @@ _SMALL = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A cut that gives a part of an item to another rank."""
-
     worst: float  # the larger load of both ranks afterwards
     item: int
     by_columns: bool
@@ -22,13 +20,10 @@ class _Cut:
 
 
 def split_for_seconds(packing: Packing, target: float, tolerance: float, *, steps: int) -> None:
-    """Gives parts of the slowest rank's items to the fastest, until their times are close.
+    """Give parts of the slowest rank's items to the fastest, within memory limits.
 
-    Args:
-        packing: a plan within its memory limits; it stays within them.
-        target: seconds of the slowest rank that are good enough.
-        tolerance: relative distance of the slowest rank from the mean at which to stop.
-        steps: cuts at most.
+    Stops at `target` seconds, when the slowest rank is within `tolerance` (relative) of the mean,
+    or after `steps` cuts.
     """
     for _ in range(steps):
         giver, taker = int(packing.busy.argmax()), int(packing.busy.argmin())
@@ -50,13 +45,9 @@ def split_for_seconds(packing: Packing, target: float, tolerance: float, *, step
 
 
 def split_for_bytes(packing: Packing, limit: float, tolerance: float, *, steps: int) -> None:
-    """Gives parts of the fullest rank's items to the emptiest, where that costs no time.
+    """Give parts of the fullest rank's items to the emptiest, without exceeding `limit` seconds.
 
-    Args:
-        packing: a plan within its memory limits; it stays within them.
-        limit: seconds that no rank may exceed by a cut.
-        tolerance: relative distance of the fullest rank from the mean at which to stop.
-        steps: cuts at most.
+    Stops when the fullest rank is within `tolerance` (relative) of the mean, or after `steps` cuts.
     """
     for _ in range(steps):
         giver = int(packing.held.argmax())
@@ -76,9 +67,9 @@ def split_for_bytes(packing: Packing, limit: float, tolerance: float, *, steps: 
 
 
 def split_to_fit(packing: Packing, item: int) -> bool:
-    """Cuts an unplaced item over the emptiest ranks; False if none has free memory.
+    """Cut an unplaced item over the emptiest ranks; False if none has free memory.
 
-    By rows, but a table whose ids the front would then map by columns if that is enough.
+    By rows; by columns, if that suffices, for a table whose ids the front would otherwise map.
     """
     rectangle = packing.rectangles[item]
     map_bytes = float(packing.costs.map_bytes[rectangle.table])
@@ -108,7 +99,6 @@ def split_to_fit(packing: Packing, item: int) -> bool:
 
 
 def _columns_to_fit(packing: Packing, item: int) -> bool:
-    """Cuts an unplaced item into equal columns, one part a rank, over the emptiest ranks."""
     rectangle = packing.rectangles[item]
     step = int(packing.costs.column_step[rectangle.table])
     size = -(-rectangle.columns // step)
@@ -129,10 +119,9 @@ def _columns_to_fit(packing: Packing, item: int) -> bool:
 
 
 def cut_evenly(packing: Packing, item: int, room: float) -> list[int]:
-    """Cuts an unplaced item into equal parts of at most `room` seconds each, if possible.
+    """Cut an unplaced item into equal parts of at most `room` seconds each, if possible.
 
-    Returns:
-        The parts, or the item if it is small enough.
+    Returns the item itself if it is small enough.
     """
     seconds = float(packing.seconds[:, item].min())
     if seconds <= room or room <= 0:
@@ -247,7 +236,7 @@ def _loads_after(
         kept = (rows, columns - amounts)
         given = (rows, amounts.astype(np.float64))
     else:
-        # An even share is good enough to choose by; the items made get their exact one.
+        # An even share suffices for the choice; the new items get their exact one.
         given_share = share * amounts / rows
         kept_share = share - given_share
         kept = (rows - amounts, columns)
