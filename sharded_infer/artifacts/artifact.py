@@ -27,7 +27,7 @@ from sharded_infer.files.regular_file import open_regular, read_regular
 from sharded_infer.planning.plan import Plan, check_plan, load_plan
 from sharded_infer.progress import Progress, no_progress
 
-# Plans and reports of a million tables have less.
+# Exceeds plans and reports of a million tables.
 MAX_SMALL_BYTES = 256 * 2**20
 _READ_BYTES = 2**20  # what is hashed stays in the cache meanwhile
 
@@ -40,11 +40,9 @@ class Artifact:
     manifest: Manifest
 
     def plan(self, topology: str | None = None) -> Plan:
-        """The plan for a topology, such as `cpu:2`; None: the first that was published.
+        """The plan for a topology, such as `cpu:2`; None: the first published.
 
-        Raises:
-            NotFoundError: no plan was published for it.
-            ArtifactError: the plan is not one for these tables.
+        Raises NotFoundError if there is none, ArtifactError if it does not match these tables.
         """
         plans = self.manifest.plans
         chosen = next(iter(plans)) if topology is None else topology
@@ -68,9 +66,8 @@ class Artifact:
     def block_hashes(self, name: str) -> BlockHashes:
         """The hashes of a table file's blocks.
 
-        Raises:
-            NotFoundError: the version has none; see `Manifest.has_block_hashes`.
-            ArtifactError: their file is missing, altered or of another size than it must be.
+        Raises NotFoundError if the version has none (see `Manifest.has_block_hashes`),
+        ArtifactError if their file is missing, altered or of another size.
         """
         content = self.read_small(blocks_name(name))
         return BlockHashes(name, self.manifest.files[name], content)
@@ -78,9 +75,8 @@ class Artifact:
     def read_small(self, name: str) -> bytes:
         """A small file of the version, such as its report, compared with the manifest.
 
-        Raises:
-            NotFoundError: the version has no such file.
-            ArtifactError: it is missing, altered, or too large to be read at once.
+        Raises NotFoundError for an unlisted file, ArtifactError if it is missing, altered or too
+        large.
         """
         record = self.manifest.files.get(name)
         if record is None:
@@ -98,21 +94,14 @@ class Artifact:
 
 
 def open_artifact(path: Path) -> Artifact:
-    """Reads a version's manifest.
-
-    Raises:
-        NotFoundError: there is no manifest, so there is no version.
-        ArtifactError: the manifest is damaged, of an unknown format, or of another version.
-    """
+    """Read a version's manifest; errors as `read_manifest` and `artifact_of`."""
     return artifact_of(path, read_manifest(path))
 
 
 def read_manifest(path: Path) -> bytes:
-    """A version's manifest as it is stored.
+    """A version's manifest as stored.
 
-    Raises:
-        NotFoundError: there is no manifest, so there is no version.
-        ArtifactError: it cannot be read.
+    Raises NotFoundError without a manifest (so no version), ArtifactError if unreadable.
     """
     where = path / MANIFEST_NAME
     try:
@@ -124,10 +113,9 @@ def read_manifest(path: Path) -> bytes:
 
 
 def artifact_of(path: Path, text: bytes) -> Artifact:
-    """A version of a manifest that was read.
+    """A version from the text of its manifest.
 
-    Raises:
-        ArtifactError: the manifest is damaged, of an unknown format, or of another version.
+    Raises ArtifactError if it is damaged, of an unknown format, or of another version.
     """
     where = path / MANIFEST_NAME
     manifest = parse_manifest(text, str(where))
@@ -144,19 +132,16 @@ def verify_files(
     blocks: bool = False,
     names: Collection[str] | None = None,
 ) -> int:
-    """Compares every file with the manifest.
+    """Compare every file with the manifest; return the bytes read.
 
     Args:
         progress: called with the bytes read so far, by one thread at a time.
         threads: the number of files that are read at once.
-        blocks: also compare the hashes of table files' blocks, which agree in what was published.
+        blocks: also compare the block hashes of table files, which a publish keeps consistent.
         names: of the files to compare; None: all that the manifest lists.
 
-    Returns:
-        Bytes read in all.
-
     Raises:
-        ArtifactError: a file is missing, extra, short, long or altered; names it.
+        ArtifactError: a file is missing, extra, altered or of another size; names it.
     """
     everything = artifact.manifest.files
     listed = everything if names is None else {name: everything[name] for name in names}
@@ -185,7 +170,7 @@ def verify_files(
         return total
     with ThreadPoolExecutor(threads) as pool:
         try:
-            # In the manifest's order, so that the same file is named by any number of threads.
+            # In the manifest's order, so that errors name the same file for any number of threads.
             for _ in pool.map(verify, listed):
                 pass
         except BaseException:
@@ -205,7 +190,7 @@ def _verify_file(
                 hasher.update(chunk)
             on_read(len(chunk))
     if blocks is not None and hasher is not None:
-        # First, since it says where the file is altered.
+        # First, since it locates the change.
         blocks.check_all(hasher.finish(), path)
     if digest.hexdigest() != record.sha256:
         raise ArtifactError(
@@ -225,7 +210,7 @@ def _chunks(file: BinaryIO, path: Path, size: int) -> Iterator[bytes | memoryvie
         while chunk := file.read(_READ_BYTES):
             yield chunk
         return
-    # A file that is cut meanwhile reads as zeros, and its hash differs.
+    # A file truncated meanwhile reads as zeros, and its hash differs.
     _watched = MappedFile(path, file.fileno(), mapping)
     for first in range(0, size, _READ_BYTES):
         yield mapping[first : first + _READ_BYTES]
@@ -242,10 +227,9 @@ def _files_below(path: Path) -> set[str]:
 
 
 def open_listed(path: Path, record: FileRecord) -> BinaryIO:
-    """Opens a file of a version and compares its size; its hash is not compared.
+    """Open a file of a version and compare its size, but not its hash.
 
-    Raises:
-        ArtifactError: it is missing, short, long or no regular file.
+    Raises ArtifactError if it is missing, irregular or of another size.
     """
     try:
         file = open_regular(path)

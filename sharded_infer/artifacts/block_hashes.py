@@ -1,6 +1,6 @@
-"""SHA-256 of each block of a table file, so that a part of the file can be verified alone.
+"""SHA-256 of each block of a table file, for verification of parts of the file.
 
-They lie beside the table file, in `<name>.blocks`: 32 bytes a block (`FORMAT.md`).
+The hashes lie beside the table file, in `<name>.blocks`: 32 bytes a block (`FORMAT.md`).
 """
 
 import hashlib
@@ -22,7 +22,7 @@ class BlockHasher:
         self._room = BLOCK_BYTES
 
     def update(self, part: bytes | memoryview) -> None:
-        """Adds the file's next bytes."""
+        """Add the file's next bytes."""
         view = memoryview(part)
         while len(view):
             taken = view[: self._room]
@@ -33,7 +33,7 @@ class BlockHasher:
             view = view[len(taken) :]
 
     def finish(self) -> bytes:
-        """The hashes of all blocks, one after another."""
+        """The concatenated hashes of all blocks."""
         if self._room < BLOCK_BYTES:
             self._close()
         return bytes(self._done)
@@ -45,20 +45,14 @@ class BlockHasher:
 
 @dataclass(frozen=True, slots=True)
 class BlockHashes:
-    """The hashes of one table file.
-
-    Attributes:
-        name: the file's, in the version.
-        record: the file's size and hash in the manifest.
-        content: of the file of hashes.
-    """
+    """The block hashes (`content`) of one table file, with its name and record."""
 
     name: str
     record: FileRecord
     content: bytes
 
     def __post_init__(self) -> None:
-        """Raises ArtifactError if there are more or fewer hashes than blocks."""
+        """Raises ArtifactError if the number of hashes is not that of blocks."""
         expected = _HASH_BYTES * self.count
         if len(self.content) != expected:
             raise ArtifactError(
@@ -80,18 +74,13 @@ class BlockHashes:
         return self.content[number * _HASH_BYTES : (number + 1) * _HASH_BYTES]
 
     def is_block(self, number: int, content: bytes | memoryview) -> bool:
-        """Whether these bytes are the block."""
+        """True if these bytes are the block."""
         return hashlib.sha256(content).digest() == self.hash_of(number)
 
     def check(self, first: int, content: bytes | memoryview, where: object) -> None:
-        """Compares consecutive blocks.
+        """Compare consecutive blocks from number `first`.
 
-        Args:
-            first: the first one's number.
-            where: the file, in errors.
-
-        Raises:
-            ArtifactError: one differs; names the file, the block and its bytes.
+        Raises ArtifactError, naming the file `where`, the block and its bytes, if one differs.
         """
         for at in range(0, len(content), BLOCK_BYTES):
             number = first + at // BLOCK_BYTES
@@ -99,11 +88,7 @@ class BlockHashes:
                 raise self.altered(number, where)
 
     def check_all(self, found: bytes, where: object) -> None:
-        """Compares the hashes of a whole file.
-
-        Raises:
-            ArtifactError: as `check`.
-        """
+        """Compare the hashes of a whole file; ArtifactError as `check`."""
         for number in range(self.count):
             if found[number * _HASH_BYTES :][:_HASH_BYTES] != self.hash_of(number):
                 raise self.altered(number, where)

@@ -1,4 +1,4 @@
-"""Maps files at multiples of 2 MiB, without torch: commands that only read manifests need none."""
+"""Mappings of files at multiples of 2 MiB; avoids torch for commands that only read manifests."""
 
 import ctypes
 import mmap
@@ -17,18 +17,11 @@ _libc.mmap.argtypes = (
 
 
 def map_file(handle: int, size: int, *, large: bool) -> memoryview:
-    """Maps a file at a multiple of 2 MiB; all processes that map it share its memory.
+    """Map a file at a multiple of 2 MiB, shared with other processes.
 
-    Args:
-        handle: the mapping does not need it to stay open.
-        size: of the file, at least 1.
-        large: asks for 2 MiB pages; where the kernel refuses, pages are small.
-
-    Returns:
-        The file's bytes; the mapping is freed with the last buffer that uses them.
-
-    Raises:
-        OSError: it cannot be mapped.
+    The handle may be closed. The mapping is freed with the last buffer that uses its bytes. `size`
+    is at least 1. With `large`, 2 MiB pages are requested; the kernel may refuse. Raises OSError if
+    it cannot be mapped.
     """
     room = size + HUGE_PAGE_BYTES
     whole = memoryview(mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0))
@@ -44,6 +37,6 @@ def map_file(handle: int, size: int, *, large: bool) -> memoryview:
 
 
 def advise(address: int, size: int, advice: int) -> bool:
-    """Calls madvise(2) for page-aligned memory; whether the kernel does it, else ctypes' errno."""
+    """Call madvise(2) for page-aligned memory; False if the kernel refuses, with ctypes' errno."""
     result: int = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), advice)
     return result == 0

@@ -1,14 +1,14 @@
 """Files mapped for reading, in 2 MiB pages where the system can, without a copy.
 
-The kernel maps 2 MiB of a file by one entry of the page table if three things hold:
+The kernel maps 2 MiB of a file by one entry of the page table if three conditions hold:
 
 - the address equals the offset in the file, modulo 2 MiB;
 - the page cache holds these 2 MiB as one folio;
 - the file system has large folios (ext4 since Linux 6.16, xfs since 5.18, tmpfs).
 
 Page faults in a mapping with MADV_HUGEPAGE read such folios, and so does a write of 2 MiB at a
-multiple of 2 MiB. What the page cache holds in smaller folios stays so until it is read again, or
-is joined by MADV_COLLAPSE, which tmpfs supports and ext4 does not.
+multiple of 2 MiB. Smaller folios in the page cache stay so until reread, or joined by
+MADV_COLLAPSE, which tmpfs supports and ext4 does not.
 """
 
 import mmap
@@ -27,12 +27,12 @@ from sharded_infer.files.regular_file import open_regular
 
 # A smaller share in huge pages is too little.
 MOST_HUGE = 0.9
-# Reading so much again shows whether the file system has large folios.
+# Rereading this much shows whether the file system has large folios.
 _TRIAL_BYTES = 16 * 2**20
 
 
 def tensor_of(memory: memoryview) -> Tensor:
-    """Mapped bytes as uint8 `[bytes]`; nothing may write to it."""
+    """Mapped bytes as uint8 `[bytes]`; must not be written."""
     with warnings.catch_warnings():
         # torch cannot mark the tensor read-only.
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
@@ -40,25 +40,19 @@ def tensor_of(memory: memoryview) -> Tensor:
 
 
 def leave_page_table(memory: Tensor) -> None:
-    """Unmaps the pages of a part of a mapped file; reading maps them again."""
+    """Unmap the pages of a part of a mapped file; reading maps them again."""
     begin, end = memory.data_ptr(), memory.data_ptr() + memory.numel()
     begin -= begin % mmap.PAGESIZE
     advise(begin, end - begin, mmap.MADV_DONTNEED)
 
 
 def read_large(path: Path, on_read: Callable[[int], None], *, again: bool = False) -> int:
-    """Brings a file into the page cache, as far as possible in folios of 2 MiB.
+    """Read a file into the page cache, as far as possible in folios of 2 MiB.
 
-    Args:
-        on_read: called with the bytes of each step.
-        again: what the page cache holds in smaller folios is dropped and read again. The kernel
-            drops only clean pages that no process has mapped, so one process should do it.
-
-    Returns:
-        How many of its bytes a process maps by huge pages.
-
-    Raises:
-        OSError: the file cannot be read or mapped.
+    `on_read` is called with the bytes of each step. With `again`, smaller folios are dropped and
+    reread; the kernel drops only clean pages that no process maps, so one process should do it.
+    Returns the bytes that a process maps by huge pages. Raises OSError if it cannot be read or
+    mapped.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size

@@ -26,11 +26,7 @@ _MAX_IDS, _MAX_SEQUENCE = 3, 40
 
 @dataclass(frozen=True, slots=True)
 class GoldenRequests:
-    """Samples with the scores that the fp32 model gave them.
-
-    Attributes:
-        scores: fp32 `[B]` or `[B, K]` of each output.
-    """
+    """Samples with the fp32 model's scores: fp32 `[B]` or `[B, K]` of each output."""
 
     model_input: ModelInput
     scores: dict[str, NDArray[np.float32]]
@@ -39,7 +35,7 @@ class GoldenRequests:
 def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> ModelInput:
     """Random samples of a model: ids uniform over the tables, bags of 0 to 3, dense normal.
 
-    Of a model with raw ids they are rows already, and marked as checked.
+    For a model with raw ids they are already rows, and marked as checked.
     """
     generator = np.random.default_rng(seed)
     inputs = SparseInputs(spec)
@@ -78,11 +74,10 @@ def _standard_numbers(generator: np.random.Generator, count: int) -> NDArray[np.
 
 
 def save_golden(path: Path, spec: ModelSpec, golden: GoldenRequests) -> None:
-    """Writes golden requests as a safetensors file.
+    """Write golden requests as a safetensors file.
 
-    Raises:
-        InputError: the samples are not one batch of all features, or the tables of a feature have
-            different ids.
+    Raises InputError unless the samples are one batch of all features, with equal ids for a
+    feature's tables.
     """
     groups = golden.model_input.groups
     if len(groups) != 1 or len(groups[0].features) != len(spec.input_features):
@@ -117,11 +112,7 @@ def _as_sent(spec: ModelSpec, batch: JaggedBatch) -> JaggedBatch:
 
 
 def load_golden(path: Path, spec: ModelSpec) -> GoldenRequests:
-    """Reads golden requests back.
-
-    Raises:
-        ArtifactError: the file does not hold golden requests of this model.
-    """
+    """Read golden requests; ArtifactError if the file does not hold those of this model."""
     try:
         tensors = _read(path)
         model_input = _model_input(spec, tensors)
@@ -133,11 +124,7 @@ def load_golden(path: Path, spec: ModelSpec) -> GoldenRequests:
 
 
 def has_weights(path: Path) -> bool:
-    """Whether ids of golden requests have weights.
-
-    Raises:
-        ArtifactError: the file is not one of golden requests.
-    """
+    """True if ids of golden requests have weights; ArtifactError for another kind of file."""
     try:
         return "sparse.weights" in _read(path)
     except (OSError, SafetensorError) as error:
@@ -145,17 +132,10 @@ def has_weights(path: Path) -> bool:
 
 
 def load_samples(path: Path, spec: ModelSpec) -> tuple[ModelInput, dict[str, NDArray[np.generic]]]:
-    """Reads samples kept like golden requests, and the file's other tensors.
+    """Read one batch of samples stored like golden requests, and the file's other tensors.
 
-    Args:
-        path: a safetensors file of `sparse.values` int64, `sparse.lengths` `[S, B]`, `dense.<name>`
-            fp32, and others.
-
-    Returns:
-        The samples as one batch, and the other tensors by name.
-
-    Raises:
-        InputError: the file does not hold samples of this model.
+    `path` is a safetensors file of `sparse.values` int64, `sparse.lengths` `[S, B]`, `dense.<name>`
+    fp32, and others. Raises InputError if it does not hold samples of this model.
     """
     try:
         open_regular(path, follow=True).close()

@@ -1,4 +1,4 @@
-"""The manifest: what one published version consists of. `FORMAT.md` is its specification."""
+"""The manifest: the content of one published version. `FORMAT.md` is its specification."""
 
 import hashlib
 import json
@@ -70,7 +70,7 @@ class PieceRecord:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class TableRecord:
-    """A table as it is stored."""
+    """A table as stored."""
 
     name: str
     rows: Annotated[int, Field(ge=1)]
@@ -104,14 +104,12 @@ class TowerRecord:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class OutputDifference:
-    """One output's difference on the golden requests, and the bounds that it is within.
+    """One output's differences on the golden requests, and their bounds (None: unbounded).
 
     Attributes:
         max_score_diff: in the score's unit.
         max_relative_diff: as a share of the root mean square of the fp32 model's scores; None where
             they are all 0.
-        allowed_score_diff: None if only the relative difference is bounded.
-        allowed_relative_diff: None if it is not bounded.
     """
 
     name: str
@@ -123,12 +121,12 @@ class OutputDifference:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class GoldenRecord:
-    """The golden requests and what the version scored on them when it was published.
+    """The golden requests and the version's differences on them at publication.
 
     Attributes:
         max_score_diff: the largest of all outputs, from the fp32 model's scores.
-        allowed_score_diff: the spec's bound for outputs without one of their own.
-        outputs: None for a model with one output that has no bounds of its own.
+        allowed_score_diff: the spec's bound for outputs without their own.
+        outputs: None for a single output without its own bounds.
     """
 
     file: FileName
@@ -143,8 +141,8 @@ class BaseRecord:
     """The version that a delta version changes.
 
     Attributes:
-        sha256: of the base's manifest, as that says it.
-        changes: the last of the followed files whose changes are in; None if none was followed.
+        sha256: of the base's manifest, as recorded there.
+        changes: the last included file of a followed folder; None if none was followed.
     """
 
     version: Annotated[int, Field(ge=1)]
@@ -160,18 +158,16 @@ class Manifest:
         created_at: UTC, ISO 8601.
         producer: name to version of the software that wrote it.
         spec: the model's description, as in `model.toml`.
-        tables: the stored tables, in the spec's order.
+        tables: in the spec's order.
         plans: topology to the plan's file.
         files: every file of the version except the manifest.
         imported: the comparison with the trained model; None if there was none.
-        provenance: None if the publisher said nothing.
-        id_maps: table to the file of its id map; None if no table has one.
-        row_places: table to the file that says where its rows lie; None if no table has one.
+        id_maps: table to its id map's file; None if no table has one.
+        row_places: table to the file of its rows' places; None if no table has one.
         base: the version that this one changes; None: it is whole.
-        overlays: files of changed rows, which stand in front of the tables' own, the earliest
-            first; None: there are none.
-        sha256: of all other fields as they are stored; None in versions of releases that
-            wrote none, and before publication.
+        overlays: files of changed rows that override the tables', the earliest first; None: none.
+        sha256: of all other fields as stored; None in versions of releases that wrote none, and
+            before publication.
     """
 
     format_version: Literal[1, 2]
@@ -191,15 +187,11 @@ class Manifest:
     row_places: dict[str, FileName] | None = None
     base: BaseRecord | None = None
     overlays: tuple[FileName, ...] | None = None
-    # Not compared: versions that say the same are equal, stored or not.
+    # Not compared: versions with equal content are equal, stored or not.
     sha256: Sha256 | None = field(default=None, compare=False)
 
     def model_spec(self) -> ModelSpec:
-        """The model's description.
-
-        Raises:
-            ArtifactError: the spec is invalid.
-        """
+        """The model's description; ArtifactError if it is invalid."""
         try:
             return parse_spec(self.spec, MANIFEST_NAME)
         except SpecError as error:
@@ -211,7 +203,7 @@ class Manifest:
 
     @property
     def created_seconds(self) -> float:
-        """When it was published, in seconds since 1970; 0 if `created_at` is not a time."""
+        """Publication time in seconds since 1970; 0 if `created_at` is not a time."""
         try:
             return datetime.fromisoformat(self.created_at).timestamp()
         except ValueError:
@@ -224,12 +216,12 @@ class Manifest:
 
     @property
     def memory_files(self) -> frozenset[str]:
-        """The files that are mapped or copied to be served."""
+        """The files that are mapped or copied for serving."""
         return self.table_files | set(self.id_files.values())
 
     @property
     def id_files(self) -> dict[str, str]:
-        """The files that make rows of ids, by table: id maps, and places of ordered rows."""
+        """The files that map ids to rows, by table: id maps, and places of ordered rows."""
         return {**(self.id_maps or {}), **(self.row_places or {})}
 
     @property
@@ -239,12 +231,12 @@ class Manifest:
 
     @property
     def own_rows(self) -> dict[str, int]:
-        """By table: rows that its table files hold. Those behind them are in overlays."""
+        """Rows in each table's files; later rows are in overlays."""
         return {table.name: sum(piece.rows for piece in table.pieces) for table in self.tables}
 
     @property
     def overlay_bytes(self) -> int:
-        """Bytes of all files of changed rows."""
+        """Bytes of all overlay files."""
         return sum(self.files[name].bytes for name in self.overlays or ())
 
     @property
@@ -254,7 +246,7 @@ class Manifest:
 
     @property
     def has_block_hashes(self) -> bool:
-        """Whether parts of table files can be verified; earlier releases published without."""
+        """True if parts of table files can be verified; earlier releases wrote no block hashes."""
         return all(blocks_name(name) in self.files for name in self.table_files)
 
     @property
@@ -281,21 +273,16 @@ def dump_manifest(manifest: Manifest) -> bytes:
 
 
 def with_checksum(text: bytes) -> bytes:
-    """Appends the SHA-256 of a manifest's JSON to it, as its last field."""
+    """Append the SHA-256 of a manifest's JSON to it, as its last field."""
     covered = text.rstrip().removesuffix(b"}").rstrip()
     return covered + _CHECKSUM_FIELD % hashlib.sha256(covered).hexdigest().encode()
 
 
 def parse_manifest(text: bytes, where: str) -> Manifest:
-    """Reads a manifest and checks it.
+    """Parse and check a manifest: JSON of at most `MAX_MANIFEST_BYTES`.
 
-    Args:
-        text: JSON of at most `MAX_MANIFEST_BYTES`.
-        where: the manifest's name in errors.
-
-    Raises:
-        ArtifactError: a wrong checksum, an unknown format version, a missing or wrong field, a path
-            that leaves the version's folder, or tables that differ from the spec's.
+    Raises ArtifactError, naming `where`: a wrong checksum, an unknown format version, a missing or
+    invalid field, a path that leaves the version's folder, or tables that differ from the spec's.
     """
     last = _CHECKSUM.search(text, max(0, len(text) - _CHECKSUM_BYTES))
     if last is not None:
@@ -316,7 +303,7 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
 
 def _explain(error: ValidationError, text: bytes) -> str:
     problems = error.errors(include_url=False)
-    # A later format may differ in every field: this one says why.
+    # A later format may differ in every field: this one explains the failure.
     of_format = [problem for problem in problems if problem["loc"] == ("format_version",)]
     problem = (of_format or problems)[0]
     place = ".".join(map(str, problem["loc"])) or "the document"
@@ -419,12 +406,12 @@ def _check_format(manifest: Manifest, spec: ModelSpec, where: str) -> None:
 
 
 def has_format_2(spec: ModelSpec) -> bool:
-    """Whether a spec needs format version 2, even without a base."""
+    """True if a spec needs format version 2, even without a base."""
     return not spec.ids_are_rows or bool(spec.sequences or spec.tower.user_inputs)
 
 
 def _without_serving(spec: Mapping[str, Any]) -> dict[str, Any]:
-    # How a version is served may gain fields: one that was published before has their defaults.
+    # Serving settings may gain fields: older versions have their defaults.
     return {name: value for name, value in spec.items() if name != "serving"}
 
 
@@ -443,8 +430,7 @@ def manifest_fields(manifest: Manifest) -> dict[str, Any]:
 def _unused(manifest: Manifest) -> dict[str, Any]:
     """Optional fields to leave out, so that older readers accept the manifest.
 
-    Returns:
-        True by a field's name, or the names of those within it.
+    True by a field's name, or the names of nested fields.
     """
     unused: dict[str, Any] = {
         name: True

@@ -33,15 +33,10 @@ def open_id_maps(
     tables: Collection[str] | None = None,
     ranges: Sequence[IdRange] = (),
 ) -> dict[str, IdMap]:
-    """Maps or copies the id maps of a version, as its tables.
+    """Map or copy the id maps of a version, by table, without tables that have none.
 
-    Args:
-        tables: those whose id maps are wanted; None: all.
-        ranges: of files of which only some ids are wanted: others may be unknown, and are in no
-            copy.
-
-    Returns:
-        By table; without tables that have none.
+    `tables` restricts them (None: all); `ranges` are of files of which only these ids are needed:
+    others may be unknown, and are not copied.
 
     Raises:
         ArtifactError: a file is not an index of ids of its table, or ids were not fetched.
@@ -82,15 +77,10 @@ def open_id_map(
     *,
     large: bool = False,
 ) -> IdMap:
-    """Maps one file, or copies it.
+    """Map one file, in 2 MiB pages if `large`, or copy it with `copy`.
 
-    Args:
-        copy: copies the file into other memory instead; None maps it.
-        large: asks for 2 MiB pages.
-
-    Raises:
-        ArtifactError: the file cannot be read, or is not an index of ids of the table.
-        CapacityError: there is not enough memory; gives the size.
+    Raises ArtifactError if it is unreadable or not an index of the table's ids, CapacityError with
+    the size if memory is short.
     """
     memory, mapped = _opened(path, copy, large=large)
     return _id_map(path, table, memory, mapped)
@@ -101,14 +91,10 @@ def open_row_places(
     memory: TableMemory = TableMemory.MAP,
     copy_file: CopyFile = copy_to_huge_pages,
 ) -> dict[str, PlacedIds]:
-    """Maps or copies the places of a version's ordered rows, as its tables, and reads them.
+    """Map or copy, and read, the places of ordered rows, by table with such rows.
 
-    Returns:
-        By table; without tables whose ids are rows, or raw.
-
-    Raises:
-        ArtifactError: a row of a table has two places or none; names the file and the table.
-        CapacityError: there is not enough memory; gives the size.
+    Raises ArtifactError, naming the file and the table, if a row has two places or none;
+    CapacityError with the size if memory is short.
     """
     files = artifact.manifest.row_places or {}
 
@@ -133,7 +119,7 @@ def open_places(
     *,
     large: bool = False,
 ) -> PlacedIds:
-    """Maps the places of one table's rows, or copies them; as `open_id_map`."""
+    """Map or copy the places of one table's rows; as `open_id_map`."""
     memory, mapped = _opened(path, copy, large=large)
     try:
         return PlacedIds(table, RowPlaces.open(memory, table.rows), mapped)
@@ -144,14 +130,14 @@ def open_places(
 def _opened(
     path: Path, copy: Callable[[Path], Tensor] | None, *, large: bool
 ) -> tuple[memoryview, MappedFile | None]:
-    """A file's bytes, and what watches them where they are mapped."""
+    """A file's bytes, and their watcher where they are mapped."""
     if copy is not None:
         return copy(path).numpy().data, None
     size = 0
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            # What is empty cannot be mapped.
+            # An empty file cannot be mapped.
             mapping = map_file(file.fileno(), size, large=large) if size else memoryview(b"")
             mapped = MappedFile(path, file.fileno(), mapping) if size else None
     except (OSError, MemoryError) as error:
@@ -174,5 +160,4 @@ def _id_map(path: Path, table: TableSpec, memory: memoryview, mapped: MappedFile
     return IdMap(table, index, mapped)
 
 
-def _ignored(_count: int) -> None:
-    """Takes the bytes of a step of a copy."""
+def _ignored(_count: int) -> None: ...

@@ -1,4 +1,4 @@
-"""Where the rows of a version's tables lie, once its files are mapped or copied."""
+"""Locations of the rows of a version's tables, once its files are mapped or copied."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable
@@ -20,7 +20,7 @@ from sharded_infer.artifacts.table_memory import TableMemory, copy_to_huge_pages
 from sharded_infer.errors import ArtifactError
 from sharded_infer.progress import Progress, no_progress
 
-# Copies a file to huge pages: takes its path, and what is called with the bytes of each step.
+# Copies a file, given its path and a callback for the bytes of each step, to huge pages.
 CopyFile = Callable[[Path, Callable[[int], None]], Tensor]
 
 
@@ -30,11 +30,10 @@ class TablePiece:
 
     Attributes:
         memory: uint8 `[bytes]`; pieces of one file share it.
-        byte_offset: where the range's first row begins in `memory`.
+        byte_offset: of the range's first row in `memory`.
         file: the file that `memory` maps; None if it is a copy.
-        overlay: changed rows of the range, in front of those in `memory`; None if there are none.
-        tier: where the rows lie while they are looked up, instead of in `memory`, which maps the
-            whole file then; None: they lie there.
+        overlay: changed rows that override those in `memory`.
+        tier: the storage for lookups, while `memory` maps the whole file; None: `memory` itself.
     """
 
     memory: Tensor
@@ -47,15 +46,11 @@ class TablePiece:
 
     @property
     def own_rows(self) -> int:
-        """Rows that `memory` holds; new ones behind them are in the overlay alone."""
+        """Rows that `memory` holds; new ones after them are in the overlay alone."""
         return self.rows if self.overlay is None else min(self.rows, self.overlay.own_rows)
 
     def part(self, first_row: int, rows: int, row_bytes: int) -> "TablePiece":
-        """A range of it, in the same memory.
-
-        Args:
-            first_row: of the table.
-        """
+        """A range from the table's row `first_row`, in the same memory."""
         skipped = first_row - self.first_row
         start = self.byte_offset + min(skipped, self.own_rows) * row_bytes
         overlay = None if self.overlay is None else self.overlay.part(skipped)
@@ -63,14 +58,7 @@ class TablePiece:
         return TablePiece(self.memory, start, first_row, rows, self.file, overlay, tier)
 
     def read(self, first_row: int, last_row: int, row_bytes: int) -> Tensor:
-        """Rows as they are now, changed ones among them.
-
-        Args:
-            first_row, last_row: of the table.
-
-        Returns:
-            uint8 `[last_row - first_row, row_bytes]`, to be read only.
-        """
+        """Rows of the table with changes, read-only uint8 `[last_row - first_row, row_bytes]`."""
         own = self.own(first_row, last_row, row_bytes)
         if self.overlay is None:
             return own
@@ -80,7 +68,7 @@ class TablePiece:
         return rows
 
     def own(self, first_row: int, last_row: int, row_bytes: int) -> Tensor:
-        """The rows of a range that lie in `memory`, as they were: uint8 `[rows, row_bytes]`."""
+        """The unchanged rows of a range in `memory`: uint8 `[rows, row_bytes]`."""
         first, last = (
             self.byte_offset + min(row - self.first_row, self.own_rows) * row_bytes
             for row in (first_row, last_row)
@@ -95,18 +83,10 @@ def table_pieces(
     copy_file: CopyFile = copy_to_huge_pages,
     files: Container[str] | None = None,
 ) -> dict[str, list[TablePiece]]:
-    """Maps or copies the table files.
+    """Map or copy the table files (`files`, None: all); each table's pieces by name.
 
-    Args:
-        progress: called with the bytes copied so far.
-        files: names of those to map or copy; None: all.
-
-    Returns:
-        Each table's pieces, by its name.
-
-    Raises:
-        ArtifactError: a table file does not hold what the manifest says.
-        CapacityError: there is not enough memory; gives the size.
+    `progress` is called with the bytes copied so far. Raises ArtifactError if a table file
+    disagrees with the manifest, CapacityError with the size if memory is short.
     """
     manifest = artifact.manifest
     copied, total = 0, sum(manifest.files[name].bytes for name in manifest.table_files)
@@ -149,19 +129,12 @@ def read_tables_large(
     again: bool = False,
     names: Collection[str] | None = None,
 ) -> int:
-    """Brings files of tables and id maps into the page cache, as far as possible in 2 MiB pages.
+    """Read files of tables and id maps into the page cache, mostly in 2 MiB pages.
 
-    Args:
-        progress: called with the bytes mapped so far.
-        again: what is there in smaller pages is read again; see `file_pages.read_large`.
-        names: of the files; None: all.
-
-    Returns:
-        How many of their bytes a process maps by huge pages.
-
-    Raises:
-        ArtifactError: a table file cannot be read.
-        CapacityError: there is no room to map one; gives the size.
+    `progress` is called with the bytes mapped so far; `again` rereads smaller pages, see
+    `file_pages.read_large`; `names` are of the files, None: all. Returns the bytes that a process
+    maps by huge pages. Raises ArtifactError if a table file is unreadable, CapacityError with the
+    size if one cannot be mapped.
     """
     manifest = artifact.manifest
     names = manifest.memory_files if names is None else names
@@ -184,10 +157,9 @@ def read_tables_large(
 
 
 def check_files(pieces: Iterable[TablePiece]) -> None:
-    """Refuses mapped tables with lost rows, by asking the system for each file's size.
+    """Refuse mapped tables with lost rows, by each file's present size.
 
-    Raises:
-        LostMemoryError: a file has become shorter since it was mapped, or cannot be read.
+    Raises LostMemoryError if a file was truncated since it was mapped, or is unreadable.
     """
     files = {id(file): file for piece in pieces for file in _files_of(piece)}
     for file in files.values():

@@ -1,4 +1,4 @@
-"""Where a version came from, in its publisher's words."""
+"""A version's origin, as declared by its publisher."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ MOST_NAME = 200
 
 
 def _printable(value: str) -> str:
-    # Control characters would reach terminals, and marks of direction would hide what is said.
+    # Control characters would reach terminals, and direction marks could hide text.
     if strange := next((one for one in value if not one.isprintable()), None):
         raise ValueError(f"{strange!r} is not a printable character")
     return value
@@ -28,7 +28,7 @@ RunName = Annotated[
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class Provenance:
-    """Where a version came from.
+    """A version's origin.
 
     Attributes:
         run_id: of the training run, in its tracker.
@@ -41,7 +41,7 @@ class Provenance:
 
     @property
     def text(self) -> str:
-        """All of it in one line, for people."""
+        """All of it in one line, for display."""
         said = {"note": self.note, "run": self.run_id, "source": self.source_revision}
         return "; ".join(f"{name} {value}" for name, value in said.items() if value is not None)
 
@@ -49,10 +49,9 @@ class Provenance:
 def provenance_of(
     note: str | None, run_id: str | None, source_revision: str | None
 ) -> Provenance | None:
-    """The provenance of a version; None if no text is given.
+    """The provenance of a version; None without any text.
 
-    Raises:
-        InputError: a text is empty, too long or not printable; names it.
+    Raises InputError, naming the text, if it is empty, too long or not printable.
     """
     said = {"note": note, "run_id": run_id, "source_revision": source_revision}
     if all(value is None for value in said.values()):
@@ -69,5 +68,5 @@ def provenance_of(
 
 
 def provenance_text(provenance: Provenance | None) -> str:
-    """A version's provenance in one line, for people."""
+    """A version's provenance in one line, for display."""
     return "nothing is said of where it came from" if provenance is None else provenance.text

@@ -1,6 +1,6 @@
-"""`report.json`: what quantization did, stored with the version.
+"""`report.json`: the quantization report stored with the version.
 
-The file is not trusted: unknown and missing fields, wrong types and NaN are refused by place.
+The file is untrusted: unknown and missing fields, wrong types and NaN are refused by place.
 """
 
 import json
@@ -38,11 +38,7 @@ _ADAPTER = TypeAdapter(QuantizationReport)
 
 
 def dump_report(report: QuantizationReport) -> bytes:
-    """The report as JSON.
-
-    Raises:
-        InternalError: a figure is NaN or infinite, which JSON cannot hold.
-    """
+    """The report as JSON; InternalError if a figure is NaN or infinite."""
     fields = report.fields()
     for place, value in _leaves(fields):
         if isinstance(value, float) and not math.isfinite(value):
@@ -53,14 +49,7 @@ def dump_report(report: QuantizationReport) -> bytes:
 def report_from_fields(
     fields: Mapping[str, object], where: str = REPORT_NAME
 ) -> QuantizationReport:
-    """Reads a report.
-
-    Args:
-        where: the file's name in errors.
-
-    Raises:
-        ArtifactError: a field is missing, unknown or wrong.
-    """
+    """Parse a report of the file `where`; ArtifactError for missing, unknown or invalid fields."""
     try:
         # As JSON, because tuples and row formats have other types there.
         report = _ADAPTER.validate_json(json.dumps(fields), strict=True)

@@ -1,4 +1,4 @@
-"""The blocks of files that hold some rows or ids: which they are, and which of them differ."""
+"""File blocks that hold given rows or ids, and their verification."""
 
 import errno
 import mmap
@@ -32,17 +32,13 @@ from sharded_infer.progress import Progress, no_progress
 
 # Blocks [first, end), ascending.
 Runs = Sequence[tuple[int, int]]
-# Pages of so many blocks are mapped at once: what is only verified is not held.
+# Blocks mapped at once: verified pages are not retained.
 _MAPPED_BLOCKS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRange:
-    """Rows of a table in one table file.
-
-    Attributes:
-        first_row: relative to the table.
-    """
+    """Rows of a table in one table file; `first_row` is relative to the table."""
 
     file: str
     table: str
@@ -67,15 +63,10 @@ def bring_rows(
     ranges: Iterable[FileRange],
     bring: Callable[[Mapping[str, Runs]], None],
 ) -> None:
-    """Has all blocks brought that hold some rows or ids.
+    """Fetch all blocks that hold these rows (each within one piece) or ids.
 
-    Args:
-        ranges: rows lie within one piece of their table each.
-        bring: called with blocks by file, first those of headers: they say where the rows lie. When
-            it returns, the blocks are there and verified.
-
-    Raises:
-        ArtifactError: a file does not hold what the manifest says.
+    `bring` is called with blocks by file, first those of headers, which locate the rows. On return
+    they must be present and verified. Raises ArtifactError if a file disagrees with the manifest.
     """
     by_file: dict[str, list[StoredRange]] = defaultdict(list)
     of_ids: dict[str, list[IdRange]] = defaultdict(list)
@@ -84,7 +75,7 @@ def bring_rows(
             by_file[one.file].append(one)
         else:
             of_ids[one.file].append(one)
-    # Also the last block: by its last byte a mapping sees that its file was cut (`MappedFile`).
+    # Also the last block: its last byte shows a mapping that its file was truncated (`MappedFile`).
     files = artifact.manifest.files
     ends = {file: _blocks(0, files[file].bytes)[1] for file in (*by_file, *of_ids)}
     bring({file: [(0, 1)] if end == 1 else [(0, 1), (end - 1, end)] for file, end in ends.items()})
@@ -98,13 +89,10 @@ def bring_rows(
 def verify_rows(
     artifact: Artifact, ranges: Iterable[FileRange], progress: Progress = no_progress
 ) -> None:
-    """Compares the blocks that hold some rows or ids with their hashes, and reads no others.
+    """Compare the blocks that hold these rows or ids with their hashes; read no others.
 
-    Args:
-        progress: called with the bytes read so far.
-
-    Raises:
-        ArtifactError: a file is missing, short or long, or a block is altered; names it.
+    `progress` is called with the bytes read so far. Raises ArtifactError, naming the file or block,
+    if it is missing, altered or of another size.
     """
 
     def verify(wanted: Mapping[str, Runs]) -> None:
@@ -121,10 +109,9 @@ def verify_rows(
 
 
 def check_brought(artifact: Artifact, ranges: Iterable[FileRange]) -> None:
-    """Refuses rows and ids that were not fetched, without reading them.
+    """Refuse rows and ids that were not fetched, without reading them.
 
-    Raises:
-        ArtifactError: a block is a hole that holds no zeros; names it.
+    Raises ArtifactError, naming the block, if one is a hole that should not hold zeros.
     """
 
     def check(wanted: Mapping[str, Runs]) -> None:
@@ -145,21 +132,15 @@ def check_brought(artifact: Artifact, ranges: Iterable[FileRange]) -> None:
 
 
 def differing_blocks(path: Path, hashes: BlockHashes, runs: Runs) -> Iterator[tuple[int, bool]]:
-    """Reads some blocks of a file.
+    """Read blocks of a file; yield each one's number, and True if it differs.
 
-    What is read stays in the page cache, in 2 MiB pages where the file system has them. Holes are
-    not read.
-
-    Yields:
-        The number of each block, and whether it differs.
-
-    Raises:
-        ArtifactError: the file is missing, short, long or cannot be read.
+    Read blocks stay in the page cache, in 2 MiB pages where the file system has them. Holes are not
+    read. Raises ArtifactError if the file is missing, unreadable or of another size.
     """
     with open_listed(path, hashes.record) as file:
         handle, size = file.fileno(), hashes.record.bytes
         mapping = map_file(handle, size, large=True)
-        # A file that is cut meanwhile reads as zeros, and its hashes differ.
+        # A file truncated meanwhile reads as zeros, and its hashes differ.
         _watched = MappedFile(path, handle, mapping)
         address: int = np.frombuffer(mapping, np.uint8).ctypes.data
         for first, end in runs:
@@ -176,7 +157,7 @@ def differing_blocks(path: Path, hashes: BlockHashes, runs: Runs) -> Iterator[tu
 
 
 def runs_of(numbers: Iterable[int]) -> Runs:
-    """Ascending numbers of blocks, joined where they follow each other."""
+    """Ascending block numbers, joined where consecutive."""
     return _joined((number, number + 1) for number in numbers)
 
 
@@ -184,7 +165,7 @@ def _is_hole(handle: int, begin: int, end: int) -> bool:
     try:
         return os.lseek(handle, begin, os.SEEK_DATA) >= end
     except OSError as error:
-        # No data follows; another error: the file system does not tell.
+        # No data follows; another error: the file system cannot tell.
         return error.errno == errno.ENXIO
 
 
@@ -222,10 +203,9 @@ def _runs(artifact: Artifact, file: str, ranges: Iterable[StoredRange]) -> Runs:
 
 
 def index_spans(path: Path, ranges: Iterable[IdRange]) -> list[tuple[int, int]]:
-    """First byte and end of what is searched of an id map's file for some ids.
+    """Byte ranges of an id map's file that lookups of these ids search.
 
-    Raises:
-        ArtifactError: the file cannot be read, or is no index.
+    Raises ArtifactError if the file is unreadable or no index.
     """
     try:
         with open_regular(path) as file:

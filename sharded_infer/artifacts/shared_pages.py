@@ -2,7 +2,7 @@
 
     memory   a memfd: memory without a file, as long as a process maps it or has it open
     pages    made large before they are filled (MADV_COLLAPSE), whatever `shmem_enabled` says
-    seals    set when it is filled: nobody can change it then, and others map only what is sealed
+    seals    set when filled: it is immutable then, and others map only sealed memory
 
 A process opens another's memory as `/proc/PID/fd/HANDLE`, which the kernel allows to the same user.
 """
@@ -39,10 +39,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a process has shared memory open.
+    """A process's handle of shared memory.
 
-    Attributes:
-        inode: of the memory: another may have taken the handle or the process id since.
+    The memory's `inode` detects reuse of the handle or the process id.
     """
 
     process: int
@@ -51,11 +50,11 @@ class Place:
 
     @property
     def path(self) -> Path:
-        """By which other processes open it."""
+        """The path by which other processes open it."""
         return Path(f"/proc/{self.process}/fd/{self.handle}")
 
     def is_open(self) -> bool:
-        """Whether the process still has it open."""
+        """True if the process still has it open."""
         try:
             return self.path.stat().st_ino == self.inode
         except OSError:
@@ -64,11 +63,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class SharedPages:
-    """Sealed shared memory, mapped for reading by this process.
+    """Sealed shared memory, uint8 `[bytes of the file]`, mapped for reading by this process.
 
-    Attributes:
-        memory: uint8 `[bytes of the file]`; the last tensor that uses it closes the place.
-        place: this process's.
+    The last tensor that uses `memory` closes this process's `place`.
     """
 
     memory: Tensor
@@ -88,16 +85,11 @@ def why_not_shared() -> str:
 
 
 def copy_to_shared_pages(path: Path, on_read: Callable[[int], None]) -> SharedPages:
-    """Copies a file to new shared memory, all present and sealed when it returns.
+    """Copy a file to new shared memory, all present and sealed on return.
 
-    Pages for which the kernel finds no large one stay small; see `huge_page_bytes`.
-
-    Args:
-        on_read: called with the bytes of each step.
-
-    Raises:
-        ArtifactError: the file cannot be read.
-        CapacityError: there is not enough memory; gives the size.
+    Pages stay small where the kernel finds no large one; see `huge_page_bytes`. `on_read` is called
+    with the bytes of each step. Raises ArtifactError if the file is unreadable, CapacityError with
+    the size if memory is short.
     """
     with opened_to_copy(path) as (file, size), _unfilled(size) as (handle, pages):
         done = 0
@@ -117,14 +109,7 @@ def copy_to_shared_pages(path: Path, on_read: Callable[[int], None]) -> SharedPa
 
 
 def open_shared_pages(place: Place, size: int) -> SharedPages | None:
-    """Maps what another process has copied.
-
-    Args:
-        size: of the copied file, bytes.
-
-    Returns:
-        None if it is not there any more, or not open to this process.
-    """
+    """Map another process's copy of a file of `size` bytes; None if gone or inaccessible."""
     try:
         handle = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -136,7 +121,7 @@ def open_shared_pages(place: Place, size: int) -> SharedPages | None:
             os.close(handle)
             return None
     except OSError:
-        # Anything but a memfd has no seals.
+        # Only a memfd has seals.
         os.close(handle)
         return None
     pages = _mapped(handle, size)
@@ -157,7 +142,7 @@ def _unfilled(size: int) -> Iterator[tuple[int, SharedPages]]:
 
 
 def _mapped(handle: int, size: int) -> SharedPages:
-    """Maps memory in large pages; the handle is closed with the last tensor."""
+    """Map memory in large pages; the handle is closed with the last tensor."""
     try:
         view = map_file(handle, _room(size), large=False)
     except BaseException:
@@ -169,13 +154,13 @@ def _mapped(handle: int, size: int) -> SharedPages:
 
 
 def _make_large(handle: int, memory: Tensor, first: int, end: int) -> None:
-    """Has the pages from byte `first` to `end` be large; their first bytes are overwritten."""
+    """Request large pages from byte `first` to `end`; their first bytes are overwritten."""
     nodes = numa_nodes()
     try:
         for at in range(first, end, HUGE_PAGE_BYTES):
             if len(nodes) > 1:
                 prefer_node(nodes[at // HUGE_PAGE_BYTES % len(nodes)])
-            # A large page comes where a small one lies; without any the kernel refuses.
+            # A large page replaces a present small one; without any the kernel refuses.
             os.pwrite(handle, b"\0", at)
     finally:
         if len(nodes) > 1:
@@ -186,13 +171,9 @@ def _make_large(handle: int, memory: Tensor, first: int, end: int) -> None:
 
 
 def prefer_node(node: int | None) -> bool:
-    """Sets where this thread's new pages lie.
+    """Set the NUMA node of this thread's new pages; None: where the thread runs.
 
-    Args:
-        node: a NUMA node; None: where the thread runs.
-
-    Returns:
-        Whether the kernel does it; a container may forbid it.
+    False if the kernel refuses; a container may forbid it.
     """
     number = _SET_MEMPOLICY_NUMBERS.get(platform.machine())
     if number is None:
@@ -201,7 +182,7 @@ def prefer_node(node: int | None) -> bool:
         mode, mask, bits = _MPOL_DEFAULT, None, 0
     else:
         words = [(1 << node) >> (64 * at) & (2**64 - 1) for at in range(node // 64 + 1)]
-        # The kernel takes one bit less than it is told.
+        # The kernel takes one bit less than the given number.
         mode, mask, bits = (
             _MPOL_PREFERRED,
             (ctypes.c_ulong * len(words))(*words),

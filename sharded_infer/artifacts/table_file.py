@@ -1,4 +1,4 @@
-"""Table files: safetensors files of stored rows, written as a stream and mapped for reading."""
+"""Table files: safetensors files of stored rows, streamed out and mapped for reading."""
 
 import hashlib
 import os
@@ -33,19 +33,17 @@ class MappedTable:
 
 
 class HashedFile(NamedTuple):
-    """A written file: its record, and the hashes of its blocks as `block_hashes` reads them."""
+    """A written file: its record, and its block hashes as `block_hashes` reads them."""
 
     record: FileRecord
     hashes: bytes
 
 
 def write_rows(path: Path, head: bytes, stored_bytes: int, chunks: Iterable[Tensor]) -> HashedFile:
-    """Writes a new table file, or a range of one, with one chunk in memory at a time.
+    """Write a new table file, or a range of one, with one chunk in memory at a time.
 
-    Args:
-        head: the bytes before the first row; see `table_file_head`.
-        stored_bytes: of all rows.
-        chunks: uint8 `[n, row_bytes]`, the rows of all entries one after another.
+    `head` are the bytes before the first row, see `table_file_head`; `stored_bytes` those of all
+    rows; `chunks` uint8 `[n, row_bytes]`, the rows of all entries successively.
     """
     rows = (chunk.contiguous().view(-1).numpy().data for chunk in chunks)
     written = write_parts(path, chain((head,), rows))
@@ -58,7 +56,7 @@ def write_rows(path: Path, head: bytes, stored_bytes: int, chunks: Iterable[Tens
 
 
 def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> HashedFile:
-    """Writes a new file in one pass, with one part in memory at a time."""
+    """Write a new file in one pass, with one part in memory at a time."""
     digest, blocks, written = hashlib.sha256(), BlockHasher(), 0
     with path.open("xb", buffering=HUGE_PAGE_BYTES) as file:
         for part in parts:
@@ -70,14 +68,14 @@ def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> HashedFile:
 
 
 def write_hashes(path: Path, hashes: bytes) -> FileRecord:
-    """Writes the hashes of a table file's blocks beside it."""
+    """Write the hashes of a table file's blocks beside it."""
     with path.with_name(blocks_name(path.name)).open("xb") as file:
         file.write(hashes)
     return FileRecord(len(hashes), hashlib.sha256(hashes).hexdigest())
 
 
 def _write_in_blocks(file: BinaryIO, part: memoryview, position: int) -> None:
-    """Fills the file's buffer of 2 MiB to its end: the page cache keeps each block as one folio."""
+    """Fill the file's 2 MiB buffer to its end: the page cache keeps each block as one folio."""
     first = 0
     while first < len(part):
         last = first + HUGE_PAGE_BYTES - (position + first) % HUGE_PAGE_BYTES
@@ -88,22 +86,17 @@ def _write_in_blocks(file: BinaryIO, part: memoryview, position: int) -> None:
 def map_table_file(
     path: Path, copy: Callable[[Path], Tensor] | None = None, *, large: bool = False
 ) -> dict[str, MappedTable]:
-    """Maps a table file for reading; the pages are shared with every process that maps it.
+    """Map a table file for reading, in 2 MiB pages if `large`, or copy it with `copy`.
 
-    Args:
-        copy: copies the file into other memory instead; None maps it.
-        large: asks for 2 MiB pages; see `file_pages`.
-
-    Raises:
-        ArtifactError: it is not a table file: a bad header, a hole, an overlap, another dtype.
-        CapacityError: there is not enough memory; gives the size.
+    Mapped pages are shared between processes. Raises ArtifactError for a bad header, a hole, an
+    overlap or another dtype; CapacityError with the size if memory is short.
     """
     size = 0
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             entries = read_entries(file, path, size)
-            # Where there is a copy, its file takes no room beside it.
+            # A copy needs no mapping of its file beside it.
             mapping = memoryview(b"") if copy else map_file(file.fileno(), size, large=large)
             mapped = None if copy else MappedFile(path, file.fileno(), mapping)
     except (OSError, MemoryError) as error:

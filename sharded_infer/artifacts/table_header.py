@@ -1,4 +1,4 @@
-"""What a table file says of its tensors, before the rows."""
+"""The header of a table file, before the rows."""
 
 import json
 import os
@@ -50,21 +50,16 @@ def table_file_head(entries: Sequence[TableEntry]) -> bytes:
 
 
 def header_end(path: Path) -> int:
-    """Where a table file's header ends and its rows begin, from its first eight bytes.
+    """The offset of a table file's first row, from its first eight bytes.
 
-    Raises:
-        ArtifactError: the file cannot be read, or this cannot be right.
+    Raises ArtifactError if the file is unreadable or the offset impossible.
     """
     with _opened(path) as (file, size):
         return 8 + _header_bytes(file, path, size)
 
 
 def stored_entries(path: Path) -> dict[str, tuple[int, TableEntry]]:
-    """A table file's tensors from its header: by name, the first byte of each, and its shape.
-
-    Raises:
-        ArtifactError: as `map_table_file`.
-    """
+    """Each tensor's first byte and entry, by name; ArtifactError as `map_table_file`."""
     with _opened(path) as (file, size):
         return read_entries(file, path, size)
 
@@ -91,11 +86,11 @@ def _header_bytes(file: BinaryIO, path: Path, size: int) -> int:
 
 
 def read_entries(file: BinaryIO, path: Path, size: int) -> dict[str, tuple[int, TableEntry]]:
-    """As `stored_entries`, of an open file of so many bytes."""
+    """As `stored_entries`, of an open file of `size` bytes."""
     length = _header_bytes(file, path, size)
     try:
         header = json.loads(file.read(length))
-    # Python's JSON reader has no limit of its own on nesting.
+    # Python's JSON reader does not limit nesting itself.
     except (ValueError, RecursionError) as error:
         raise unreadable(path, error) from error
     found: dict[str, tuple[int, TableEntry]] = {}
@@ -138,12 +133,12 @@ def _entries(path: Path, header: object) -> list[tuple[str, int, TableEntry]]:
 
 
 def holds_piece(entry: TableEntry, table: TableRecord, piece: PieceRecord) -> bool:
-    """Whether a tensor of a table file has the shape of a piece's rows."""
+    """True if a tensor of a table file has the shape of a piece's rows."""
     return (entry.rows, entry.row_bytes) == (piece.rows, table.row_format.row_bytes(table.dim))
 
 
 def wrong_entry(table: TableRecord, piece: PieceRecord, entry: TableEntry | None) -> ArtifactError:
-    """The error of a tensor that does not hold a piece's rows, or is not there."""
+    """The error of a tensor that does not hold a piece's rows, or is missing."""
     return ArtifactError(
         f"{piece.file}: {piece.entry!r}: expected {counted(piece.rows, 'row')} of "
         f"{counted(table.row_format.row_bytes(table.dim), 'byte')} for table {table.name!r}, got "

@@ -1,9 +1,9 @@
-"""Where a version's tables lie while they are served: in mapped files or in huge pages.
+"""Storage of a version's tables while serving: mapped files or huge pages.
 
-auto    the file mapped in 2 MiB pages where its file system has them (`file_pages`)
-map     the file mapped: pages as the page cache has them, shared with every process that maps it
-huge    a copy in memory of 2 MiB pages: private and anonymous, shared with processes forked after
-        it, or shared with all (`shared_pages`)
+    auto    the file mapped in 2 MiB pages where its file system has them (`file_pages`)
+    map     the file mapped: pages of the page cache, shared with every process that maps it
+    huge    a copy in memory of 2 MiB pages: private and anonymous, shared with processes forked
+            after it, or shared with all (`shared_pages`)
 
 Random rows of a large table almost always miss the processor's address cache (TLB). Walking the
 page table then costs about as much as reading the row (docs/benchmarks.md).
@@ -41,7 +41,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class TableMemory(StrEnum):
-    """Where tables lie while they are served."""
+    """Storage of tables while serving."""
 
     AUTO = "auto"
     MAP = "map"
@@ -55,22 +55,20 @@ def copy_to_huge_pages(
     *,
     keeps_places: bool = False,
 ) -> Tensor:
-    """Copies a file to private memory of 2 MiB pages, all present when it returns.
+    """Copy a file to private memory of 2 MiB pages, all present on return.
 
-    On machines with several NUMA nodes, pages are interleaved: every worker reads every row. A
-    kernel without transparent huge pages gives 4 KiB pages; see `huge_page_bytes`.
+    With several NUMA nodes, pages are interleaved: every worker reads every row. A kernel without
+    transparent huge pages gives 4 KiB pages; see `huge_page_bytes`. Memory is freed with the last
+    tensor that uses it.
 
     Args:
         on_read: called with the bytes of each step.
         ranges: first byte and end of each part to copy; None copies the file.
-        keeps_places: each part lies where it does in the file; zeros between them take no memory.
-
-    Returns:
-        uint8 `[bytes]`: the parts one after another, or as long as the file; the memory is freed
-        with the last tensor that uses it.
+        keeps_places: parts keep their offsets (else they are concatenated); zeros between take no
+            memory.
 
     Raises:
-        ArtifactError: the file cannot be read.
+        ArtifactError: the file is unreadable.
         CapacityError: there is not enough memory; gives the size.
     """
     with opened_to_copy(path) as (file, size):
@@ -93,11 +91,9 @@ def copy_to_huge_pages(
 
 @contextmanager
 def opened_to_copy(path: Path) -> Iterator[tuple[BufferedReader, int]]:
-    """A file and its size, for as long as it is copied.
+    """An open file to copy, and its size; translates errors of the copy.
 
-    Raises:
-        ArtifactError: the file cannot be read.
-        CapacityError: the copy found too little memory; gives the size.
+    Raises ArtifactError if the file is unreadable, CapacityError with the size if memory is short.
     """
     size = 0
     try:
@@ -113,7 +109,7 @@ def opened_to_copy(path: Path) -> Iterator[tuple[BufferedReader, int]]:
 
 
 def copies_are_huge() -> bool:
-    """Whether the kernel gives private memory huge pages."""
+    """True if the kernel gives private memory huge pages."""
     try:
         return "[never]" not in _TRANSPARENT.read_text()
     except OSError:
@@ -121,14 +117,14 @@ def copies_are_huge() -> bool:
 
 
 def huge_page_bytes(memories: Sequence[Tensor]) -> int:
-    """How many bytes of tensors this process maps by huge pages now."""
+    """Bytes of tensors that this process now maps by huge pages."""
     ranges = [(m.data_ptr(), m.data_ptr() + m.numel()) for m in memories]
     found, inside = 0, 0
     with _MAPPINGS.open() as lines:
         for line in lines:
             if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
                 begin, end = (int(n, 16) for n in match.groups())
-                # The kernel joins neighbours: the part of a mapping that is one of ours.
+                # The kernel joins neighbouring mappings, so only our part is counted.
                 inside = sum(max(0, min(end, last) - max(begin, first)) for first, last in ranges)
             elif inside and line.startswith(_HUGE_FIELDS):
                 found += min(int(line.split()[1]) * 1024, inside)
@@ -136,16 +132,10 @@ def huge_page_bytes(memories: Sequence[Tensor]) -> int:
 
 
 def map_pages(memories: Sequence[Tensor], on_mapped: Callable[[int], None]) -> bool:
-    """Enters every page of mapped files into this process's page table.
+    """Enter every page of mapped uint8 files into this process's page table.
 
-    Otherwise the first requests fault them in, one by one.
-
-    Args:
-        memories: mapped files, uint8; they should fit in memory, or reading one evicts another.
-        on_mapped: called with the bytes of each step.
-
-    Returns:
-        Whether the kernel supports it (Linux 5.14 and later).
+    Otherwise the first requests fault them in. The files should fit in memory, or reading one
+    evicts another. `on_mapped` is called with the bytes of each step. False before Linux 5.14.
     """
     page = os.sysconf("SC_PAGE_SIZE")
     for memory in memories:
@@ -159,7 +149,7 @@ def map_pages(memories: Sequence[Tensor], on_mapped: Callable[[int], None]) -> b
 
 
 def numa_nodes() -> list[int]:
-    """The machine's NUMA nodes that have memory or processors; one node if it is unknown."""
+    """The machine's NUMA nodes with memory or processors; one node if unknown."""
     try:
         text = _NODES.read_text().strip()
     except OSError:
@@ -172,15 +162,9 @@ def numa_nodes() -> list[int]:
 
 
 def interleave(address: int, size: int, nodes: Sequence[int]) -> bool:
-    """Spreads memory that has not been written yet over NUMA nodes, page by page.
+    """Interleave unwritten memory, at a page-aligned address, over NUMA nodes by page.
 
-    Args:
-        address: of its first byte, page-aligned.
-        size: in bytes.
-        nodes: their numbers.
-
-    Returns:
-        Whether the kernel does it; a container may forbid it.
+    False if the kernel refuses; a container may forbid it.
     """
     number = _MBIND_NUMBERS.get(platform.machine())
     if number is None:
@@ -195,7 +179,7 @@ def interleave(address: int, size: int, nodes: Sequence[int]) -> bool:
         ctypes.c_ulong(size),
         ctypes.c_int(_MPOL_INTERLEAVE),
         words,
-        # The kernel takes one bit less than it is told.
+        # The kernel takes one bit less than the given number.
         ctypes.c_ulong(64 * len(words) + 1),
         ctypes.c_uint(0),
     )
@@ -203,11 +187,11 @@ def interleave(address: int, size: int, nodes: Sequence[int]) -> bool:
 
 
 def _anonymous(size: int) -> Tensor:
-    # One page more, to begin where a huge page does.
+    # One page more, to begin at a huge page boundary.
     room = size + HUGE_PAGE_BYTES + os.sysconf("SC_PAGE_SIZE")
     mapping = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        # A kernel without them gives small pages, and the metric says so.
+        # A kernel without them gives small pages, which the metric shows.
         with suppress(OSError):
             mapping.madvise(mmap.MADV_HUGEPAGE)
     whole = torch.frombuffer(mapping, dtype=torch.uint8)
