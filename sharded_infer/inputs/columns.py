@@ -11,18 +11,18 @@ from sharded_infer.errors import InputError, RequestError
 from sharded_infer.repeats import repeated
 
 Sample = Mapping[str, object]
-# A numeric array; or a value a sample: a number, a sequence of numbers, or None where it has none.
+# A numeric array; or a value per sample: a number, a sequence of numbers, or None.
 Column = NDArray[np.generic] | list[Any]
 
-# Where a sample is, for people.
+# A sample's place, for messages.
 Place = Callable[[int], str]
 
-# What pandas has where there is no value; it need not be installed.
+# pandas' missing values, without importing it.
 _MISSING = ("NAType", "NaTType")
 
 
 class LineSample(dict[str, object]):
-    """A sample from one line of a file; `line` counts from 1, as editors do."""
+    """A sample from one line of a file; `line` counts from 1, as in editors."""
 
     __slots__ = ("line",)
 
@@ -38,7 +38,7 @@ class Columns:
     Attributes:
         place: a sample's place for messages: `line 3`, `row 2`, `sample 2`.
         unknown_place: the place of an unknown name.
-        rows: the number of samples that came row by row; None: they came by column.
+        rows: the number of samples given by row; None: given by column.
     """
 
     values: Mapping[str, Column]
@@ -48,14 +48,11 @@ class Columns:
 
 
 def columns_of(data: object) -> Columns:
-    """Brings samples into columns.
+    """Convert samples to columns.
 
-    Args:
-        data: a sequence of samples, each a mapping by name; a mapping of lists, arrays or tensors
-            by name; a DataFrame (pandas, polars); a table of pyarrow; or columns.
-
-    Raises:
-        InputError: it is none of these, or a column cannot be read; names it.
+    `data` is a sequence of mappings by name; a mapping of lists, arrays or tensors by name; a
+    DataFrame (pandas, polars); a table of pyarrow; or columns. Raises InputError for anything else
+    or an unreadable column; names it.
     """
     if isinstance(data, Columns):
         return data
@@ -86,12 +83,12 @@ def _named(named: Mapping[str, Any], sample: str, column: str) -> Columns:
     )
 
 
-# What samples lack is a None in a column: of samples with names of their own, the square.
+# Missing values are stored as None: for samples with all-distinct names, quadratically many.
 _MOST_SPARSE_CELLS, _MOST_CELLS_OF_ONE = 4_000_000, 1000
 
 
 def _of_rows(samples: Sequence[Any]) -> Columns:
-    """Columns of samples by row; None stands for a name that a sample lacks."""
+    """Columns of samples by row; None stands for a missing name."""
     for number, sample in enumerate(samples):
         if not isinstance(sample, Mapping):
             raise RequestError(f"sample {number}: expected a mapping by name, got {sample!r:.80}")
@@ -116,11 +113,7 @@ def _of_rows(samples: Sequence[Any]) -> Columns:
 
 
 def _column(name: str, value: Any) -> Column:
-    """A column in one of two forms.
-
-    Raises:
-        RequestError: it is not a column; names it.
-    """
+    """A column in one of two forms; RequestError, naming it, if it is not a column."""
     if isinstance(value, list | tuple):
         return list(value)
     try:
@@ -129,7 +122,7 @@ def _column(name: str, value: Any) -> Column:
             # NumPy has no bfloat16.
             value = tensor.float() if tensor.is_floating_point() else tensor
         elif _has_nulls(value):
-            # As an array, whole numbers would be floats.
+            # In an array, integers would become floats.
             return list((getattr(value, "to_pylist", None) or value.to_list)())
         array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -141,7 +134,7 @@ def _column(name: str, value: Any) -> Column:
 
 
 def _has_nulls(column: Any) -> bool:
-    """Whether a column of pyarrow or polars has missing values; pandas marks those by values."""
+    """True if a pyarrow or polars column has missing values; pandas marks those by values."""
     count = getattr(column, "null_count", 0)
     return bool(count() if callable(count) else count)
 

@@ -1,4 +1,4 @@
-"""The bags of one feature of a request, checked on their own."""
+"""The separately checked bags of one feature of a request."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -27,13 +27,10 @@ class FeatureBags(NamedTuple):
 def read_feature(
     name: str, array: Array, inputs: Mapping[str, Array], companion: str | None
 ) -> FeatureBags:
-    """Reads a feature's ids, lengths and weights.
+    """Read a feature's ids, lengths and weights.
 
-    Args:
-        companion: the input with the lengths; None: each sample has as many ids.
-
-    Raises:
-        RequestError: a dtype or shape is wrong, or lengths do not fit; names the input.
+    Without `companion`, the input with the lengths, all samples have equally many ids. Raises
+    RequestError, naming the input, for a wrong dtype or shape or inconsistent lengths.
     """
     ids = checked(name, array, INTEGERS, INTEGERS_SAID)
     weights = read_weights(f"{name}.weights", inputs, ids.shape)
@@ -55,11 +52,7 @@ def read_feature(
 
 
 def read_lengths(name: str, inputs: Mapping[str, Array]) -> NDArray[np.int64]:
-    """Lengths `[B]` of 0 and more.
-
-    Raises:
-        RequestError: they are not; names the input.
-    """
+    """Nonnegative lengths `[B]`; RequestError, naming the input, otherwise."""
     lengths = checked(name, inputs[name], INTEGERS, LENGTHS_SAID)
     if lengths.ndim != 1:
         raise RequestError(
@@ -94,8 +87,7 @@ def read_weights(
 ) -> NDArray[np.float32] | None:
     """Weights `[N]` of ids of a shape; None if none came.
 
-    Raises:
-        RequestError: another dtype or shape; names the input.
+    Raises RequestError, naming the input, for another dtype or shape.
     """
     if name not in inputs:
         return None
@@ -108,11 +100,7 @@ def read_weights(
 
 
 def whole_lengths(name: str, lengths: Array, total: int) -> NDArray[np.int64]:
-    """Lengths that sum to `total`.
-
-    Raises:
-        RequestError: they do not, or one is negative; names the input.
-    """
+    """Nonnegative lengths that sum to `total`; RequestError, naming the input, otherwise."""
     whole = lengths.astype(np.int64)
     if whole.size and int(whole.min()) < 0:
         raise RequestError(f"input {name!r}: a length of {int(whole.min())}, expected 0 or more")
@@ -130,11 +118,7 @@ def whole_lengths(name: str, lengths: Array, total: int) -> NDArray[np.int64]:
 
 
 def checked(name: str, array: Array, dtypes: tuple[np.dtype[np.generic], ...], said: str) -> Array:
-    """The array.
-
-    Raises:
-        RequestError: it is none, or of another dtype than `said`; names the input.
-    """
+    """The array; RequestError, naming the input and `said`, if missing or of another dtype."""
     if not isinstance(array, np.ndarray) or array.dtype not in dtypes:
         came = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise RequestError(f"input {name!r}: expected {said}, got {came}")

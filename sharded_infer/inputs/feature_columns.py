@@ -16,17 +16,11 @@ _IDS_SAID = "expected an id or a list of ids"
 
 
 def feature_arrays(name: str, values: Mapping[str, Column], place: Place) -> Arrays:
-    """A feature's ids, and its lengths and weights if there are any.
+    """A feature's ids, and optional lengths and weights, from all columns.
 
-    Args:
-        values: all columns; `name` is one of them.
-
-    Returns:
-        `name` int64 `[B]`, `[B, L]` or `[N]`, with `<name>.lengths` int32 `[B]`;
-        `<name>.weights` fp32, shaped as the ids.
-
-    Raises:
-        RequestError: a value is not an id or weight, or the columns do not fit each other.
+    Returns `name` int64 `[B]`, `[B, L]` or `[N]`, with `<name>.lengths` int32 `[B]`;
+    `<name>.weights` fp32, shaped as the ids. Raises RequestError if a value is not an id or weight,
+    or the columns do not match.
     """
     column, weights = values[name], values.get(f"{name}.weights")
     lengths = None
@@ -108,7 +102,7 @@ def _check_lengths(name: str, lengths: NDArray[Any], most: list[int], place: Pla
 
 
 def _whole(name: str, column: NDArray[np.generic], place: Place) -> NDArray[np.int64]:
-    """Whole numbers as int64; refuses uint64 values beyond its range."""
+    """Integers as int64; refuses uint64 values beyond its range."""
     ids = column.astype(np.int64)
     if column.dtype == np.uint64 and ids.size and int(ids.min()) < 0:
         number = int(np.argwhere(ids < 0)[0][0])
@@ -148,19 +142,18 @@ def _ids(bags: list[list[int]]) -> NDArray[np.int64]:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number and not a bool."""
+    """True for a number other than a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def numbers_as_they_are(name: str, column: Column, dtype: type[np.generic]) -> NDArray[Any]:
     """A column's numbers as `dtype`; only precision may be lost.
 
-    Raises:
-        RequestError: another kind of numbers; names the input.
+    Raises RequestError, naming the input, for another kind of numbers.
     """
     kinds = "iuf" if dtype is np.float32 else "iu"
     if isinstance(column, list):
-        # Of CSV, each number is a list of one.
+        # In CSV, each number is a list of one.
         cells = [c[0] if isinstance(c, list) and len(c) == 1 else c for c in cells_of(column)]
         try:
             column = np.array(cells)

@@ -1,4 +1,4 @@
-"""Refuses NaN and infinity in requests, unless the model accepts them."""
+"""Refusal of NaN and infinity in requests, unless the model accepts them."""
 
 import numpy as np
 
@@ -8,20 +8,19 @@ from sharded_infer.specs.model_spec import ModelSpec
 
 
 class FiniteCheck:
-    """Applies `serving.non_finite` to the requests of one model. Any thread may call."""
+    """Applies `serving.non_finite` to the requests of one model. Thread-safe."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._features = [feature.name for feature in spec.input_features]
-        # Places of numbers in jagged inputs.
+        # Positions of numbers in jagged inputs.
         self._numbers = frozenset(range(len(spec.table_features), len(self._features)))
         self._dense = tuple(spec.dense.inputs)
         self._refuses = spec.serving.non_finite == "refuse"
 
     def check(self, found: ModelInput) -> None:
-        """Refuses NaN and infinity, unless the model accepts them.
+        """Refuse NaN and infinity, unless the model accepts them.
 
-        Raises:
-            RequestError: a dense input or weights with NaN or infinity; names which.
+        Raises RequestError naming the dense input or the weights.
         """
         if not self._refuses:
             return
@@ -38,7 +37,7 @@ class FiniteCheck:
                 self._check_numbers(group)
             if group.weights is not None and not np.isfinite(group.weights).all():
                 at = int(np.flatnonzero(~np.isfinite(group.weights))[0])
-                # Ids lie feature by feature.
+                # Ids are feature-major.
                 ends = np.cumsum(group.lengths.sum(axis=1))
                 feature = group.features[int(np.searchsorted(ends, at, side="right"))]
                 raise RequestError(

@@ -24,14 +24,9 @@ class IdMap:
     """The id map of one table. Thread-safe."""
 
     def __init__(self, table: TableSpec, index: IdIndex, file: MappedFile | None = None) -> None:
-        """Keeps an index.
+        """Wrap the index of a table with `id_map.unknown`; `file` is None for an index in memory.
 
-        Args:
-            table: with `id_map`, whose `unknown` is known.
-            file: the file that the index maps; None: it lies in memory.
-
-        Raises:
-            InternalError: the table has no such map.
+        Raises InternalError for a table without such a map.
         """
         if table.id_map is None or table.id_map.unknown is None:
             raise InternalError(f"table {table.name!r}: has no id map that says what unknown means")
@@ -41,14 +36,13 @@ class IdMap:
 
     @property
     def watch(self) -> Watch | None:
-        """What tells that the mapped file has lost bytes; None: the index lies in memory."""
+        """Truncation check of the mapped file; None: the index is in memory."""
         return None if self._file is None else self._file.watch
 
     def known(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of each id, int64 `[N]`; -1 for unknown ones.
 
-        Raises:
-            LostMemoryError: the mapped file has become shorter.
+        Raises LostMemoryError if the mapped file was truncated.
         """
         rows = self.index.rows(ids)
         if self._file is not None:
@@ -68,10 +62,9 @@ class IdMap:
         return np.full(len(ids), -1)
 
     def check(self) -> None:
-        """Reads the whole index and refuses what publishing would not write.
+        """Read the whole index and refuse content that publishing would not write.
 
-        Raises:
-            InputError: names the table and what is wrong.
+        Raises InputError with the table and the fault.
         """
         try:
             self.index.check(self.table.rows)
@@ -90,11 +83,7 @@ class IdMap:
                 )
 
     def check_file(self) -> None:
-        """Refuses a mapped file that has become shorter, also where no id was looked up.
-
-        Raises:
-            LostMemoryError: names the file.
-        """
+        """Refuse a truncated mapped file, also without lookups; LostMemoryError naming it."""
         if self._file is not None:
             self._file.check_size()
 
@@ -108,7 +97,7 @@ def shared_rows_of(shared: SharedRows, ids: NDArray[np.int64]) -> NDArray[np.int
 
 
 def segments_of(ids: NDArray[np.int64], segments: int, input_size: int) -> NDArray[np.int64]:
-    """The segment that each id lies in, int64 `[N]`, as `SharedRows` says."""
+    """The segment of each id, int64 `[N]`, as `SharedRows` defines it."""
     unsigned = ids.view(np.uint64)
     at = unsigned // np.uint64(-(-input_size // segments))
     return np.where(at < segments, at, unsigned % np.uint64(segments)).astype(np.int64)
@@ -117,9 +106,9 @@ def segments_of(ids: NDArray[np.int64], segments: int, input_size: int) -> NDArr
 def hashed_rows_of(hashed: HashedRows, ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """The row that each unknown id reads, int64 `[N]`: that of TorchRec's MPZCH.
 
-    Source: `HashZchManagedCollisionModule` and `TrainInputMapper` of torchrec/modules/
-    hash_mc_modules.py, release 1.8. Ids from `input_size` on, which these read outside the table,
-    are taken modulo the buckets.
+    Source: `HashZchManagedCollisionModule` and `TrainInputMapper` of
+    torchrec/modules/hash_mc_modules.py, release 1.8. Ids from `input_size` on, which these read
+    outside the table, are taken modulo the buckets.
     """
     if hashed.input_size:
         bucket, left = np.divmod(ids, -(-hashed.input_size // hashed.buckets))
@@ -137,8 +126,6 @@ def hashed_rows_of(hashed: HashedRows, ids: NDArray[np.int64]) -> NDArray[np.int
 
 
 class _Hashed(NamedTuple):
-    """One feature's place among others whose ids are hashed."""
-
     position: int
     hashing: tuple[IdHash, int]
     table_rows: int
@@ -150,19 +137,15 @@ class _Hashed(NamedTuple):
 
 
 class _Mapped(NamedTuple):
-    """One feature's place among others, and its map."""
-
     position: int
     name: str
     id_map: IdMap
 
 
 class MappedIds(NamedTuple):
-    """Bags whose raw ids were mapped.
+    """Bags with mapped raw ids: rows where ids are mapped or hashed, unchanged ids elsewhere.
 
-    Attributes:
-        bags: rows where the feature's ids are mapped or hashed, and ids as they came elsewhere.
-        unknown: tables and how many of their ids are unknown; without those that have none.
+    `unknown` counts the unknown ids of each table that has some.
     """
 
     bags: Bags
@@ -173,11 +156,9 @@ class IdMapping:
     """Maps the raw ids of some features to rows."""
 
     def __init__(self, features: Sequence[FeatureSpec], maps: Mapping[str, IdMap]) -> None:
-        """Finds the features with raw ids.
+        """Find the features with raw ids.
 
-        Args:
-            features: those of the bags to come, in their order.
-            maps: by table; ids of others that need one are left raw.
+        `features` are those of later bags, in order. Ids of tables missing from `maps` stay raw.
         """
         self._hashed = [
             _Hashed(position, feature.table.id_map.hashing, feature.table.rows)
@@ -192,12 +173,10 @@ class IdMapping:
         ]
 
     def apply(self, bags: Bags) -> MappedIds:
-        """Maps ids to rows; leaves unknown ones out of their bags where the map says so.
+        """Map ids to rows; drop unknown ones from their bags where the map says so.
 
-        Raises:
-            RequestError: an id is unknown, and its map says `error`; names the feature, the sample,
-                the id and the table.
-            LostMemoryError: the file of a map has become shorter.
+        Raises RequestError, naming the feature, the sample, the id and the table, for an unknown id
+        whose map says `error`; LostMemoryError if a map's file was truncated.
         """
         if not self._mapped and not self._hashed:
             return MappedIds(bags, ())
@@ -225,7 +204,7 @@ class IdMapping:
         return MappedIds(self._without_absent(bags, values, ends), tuple(sorted(counts.items())))
 
     def _without_absent(self, bags: Bags, values: NDArray[np.int64], ends: Sequence[int]) -> Bags:
-        """The bags with rows, without the ids that have none."""
+        """Bags of rows, without the ids that have none."""
         kept = np.ones(len(values), np.bool_)
         for position, *_ in self._mapped:
             part = _part(ends, position)
@@ -240,11 +219,9 @@ def _part(ends: Sequence[int], position: int) -> slice:
 
 
 def leave_out(bags: Bags, left: torch.Tensor, in_place: Sequence[bool]) -> Bags:
-    """The bags without some of their ids; in sequences -1 takes their place.
+    """The bags without the ids marked in `left`, bool `[N]`; in sequences -1 replaces them.
 
-    Args:
-        left: bool `[N]`.
-        in_place: of each feature, whether it is in a sequence.
+    `in_place` is True for each feature in a sequence.
     """
     if not any(in_place):
         return keep_ids(bags, ~left)
@@ -255,11 +232,7 @@ def leave_out(bags: Bags, left: torch.Tensor, in_place: Sequence[bool]) -> Bags:
 
 
 def keep_ids(bags: Bags, kept: torch.Tensor) -> Bags:
-    """The bags with only some of their ids.
-
-    Args:
-        kept: bool `[N]`.
-    """
+    """The bags with only the ids marked in `kept`, bool `[N]`."""
     lengths = bags.lengths.reshape(-1)
     owners = torch.repeat_interleave(torch.arange(lengths.numel()), lengths)
     counts = torch.bincount(owners[kept], minlength=lengths.numel())

@@ -1,6 +1,6 @@
-"""Ids before their lookup: raw ids are mapped, those outside their tables are refused or changed.
+"""Id policies before lookup: raw ids are mapped, ids out of range refused or changed.
 
-Padding is then left out of its bags, and ids of ordered tables become rows.
+Padding is then removed from its bags, and ids of ordered tables become rows.
 """
 
 from collections import Counter
@@ -19,32 +19,23 @@ from sharded_infer.inputs.placed_ids import IdPlacing, RowMap
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec
 from sharded_infer.tensors import tensor_of
 
-# Clients choose which features a request shares: few patterns occur, and the bound keeps a
-# hostile one from filling memory with them.
+# Clients choose which features a request shares: few patterns occur, and the bound keeps a hostile
+# client from filling memory with them.
 _MAX_POLICIES = 64
 
 
 class IdPolicy:
-    """Applies each table's `out_of_range` and `padding_idx` to the ids of some features.
-
-    Attributes:
-        features: of the bags, in their order.
-    """
+    """Applies `out_of_range` and `padding_idx` of tables to ids of `features`, in bag order."""
 
     def __init__(self, features: Sequence[FeatureSpec], raw: Collection[str] = ()) -> None:
-        """Prepares the check.
-
-        Args:
-            features: those of the bags to come, in their order.
-            raw: tables whose ids are not rows yet; any are inside.
-        """
+        """Prepare the check; ids of `raw` tables are not rows yet, and never out of range."""
         self.features = tuple(features)
         self._rows = torch.tensor([f.table.rows for f in features], dtype=torch.int64)
         policies = [feature.table.out_of_range for feature in features]
         self._refuses = torch.tensor([policy == "error" for policy in policies])
         self._ignores = torch.tensor([policy == "ignore" for policy in policies])
         paddings = [feature.table.padding_idx for feature in features]
-        # No id that was judged is negative, but raw ones.
+        # Checked ids are nonnegative, except raw ones.
         self._paddings = torch.tensor([-1 if p is None else p for p in paddings])
         self._pads = any(padding is not None for padding in paddings)
         self._in_place = tuple(feature.sequence is not None for feature in features)
@@ -58,17 +49,11 @@ class IdPolicy:
         self._has_raw = bool(self._raw.any())
 
     def apply(self, bags: Bags) -> tuple[Bags, int]:
-        """Brings every id inside its table, or refuses it; leaves padding out.
+        """Bring every id into its table's range, or refuse it; remove padding.
 
-        In sequences, -1 takes the place of an id that is left out.
-
-        Returns:
-            The bags to look up, and how many ids were outside their tables. Padding is not
-            counted.
-
-        Raises:
-            RequestError: a feature whose policy is `error` has an id outside its table; names the
-                feature, the sample and the id.
+        In sequences, -1 replaces a dropped id. Also returns the number of ids out of range, without
+        padding. Raises RequestError, naming the feature, the sample and the id, if the policy is
+        `error`.
         """
         outside = out_of_range(bags, self._rows)
         if outside is None:
@@ -87,7 +72,7 @@ class IdPolicy:
             )
         # Python's modulo: never negative.
         wrapped = bags.values.remainder(torch.repeat_interleave(self._rows, counts))
-        # Ids inside their tables stay as they are, and raw ones.
+        # Ids in range, and raw ones, stay unchanged.
         values = torch.where(outside, wrapped, bags.values)
         ignored = outside & torch.repeat_interleave(self._ignores, counts)
         changed = Bags(values, bags.lengths, bags.weights)
@@ -105,16 +90,12 @@ class IdPolicy:
 
 
 class InputPolicy:
-    """Applies id maps and policies of a model's tables, before anything is looked up."""
+    """Applies id maps and policies of a model's tables before lookups."""
 
     def __init__(self, spec: ModelSpec, id_maps: Mapping[str, RowMap] | None = None) -> None:
-        """Prepares the check.
+        """Prepare the check; raw ids of tables missing from `id_maps` stay raw.
 
-        Args:
-            id_maps: by table; raw ids of others that need one are left raw, whatever they are.
-
-        Raises:
-            InternalError: the places of an ordered table's rows are missing.
+        Raises InternalError if an ordered table's row places are missing.
         """
         self._features = spec.input_features
         self._maps = id_maps or {}
@@ -124,16 +105,11 @@ class InputPolicy:
         self._policy(tuple(range(len(self._features))))
 
     def apply(self, model_input: ModelInput) -> ModelInput:
-        """Maps raw ids, brings every id inside its table, or refuses it; leaves padding out.
+        """Map raw ids, bring every id into range or refuse it, and remove padding.
 
-        Ids of ordered tables then become rows.
-
-        Args:
-            model_input: an input that is already checked is returned as it is: its ids are rows.
-
-        Raises:
-            RequestError: as `IdPolicy.apply` and `IdMapping.apply`.
-            LostMemoryError: the file of an id map, or of places, has become shorter.
+        Ids of ordered tables then become rows. A checked input is returned unchanged: its ids are
+        rows. Raises RequestError as `IdPolicy.apply` and `IdMapping.apply`, LostMemoryError if a
+        file of an id map or of places was truncated.
         """
         if model_input.ids_checked:
             return model_input
@@ -150,7 +126,7 @@ class InputPolicy:
             ids_checked=True,
             ids_outside=outside,
             ids_unknown=tuple(sorted(unknown.items())),
-            # Ids that are left out are changed; those outside their tables are never as they were.
+            # Dropped ids are changed; ids out of range are never unchanged.
             may_have_gaps=any(
                 one is not other for one, other in zip(groups, model_input.groups, strict=True)
             ),

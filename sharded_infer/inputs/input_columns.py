@@ -27,19 +27,14 @@ def input_arrays(
 
     Args:
         columns: of a feature, an id or a list of ids for each sample, or strings where the model
-            hashes them. `<feature>.weights` has a
-            weight for each id. `<feature>.lengths` has the number of ids of each padded row, or of
-            each sample in joined ids. Of a dense input, a number or a list of numbers for each
-            sample.
-        label_columns: the label's column by output, if it has a name of its own; None takes those
-            of the spec's gate.
+            hashes them; `<feature>.weights`, a weight for each id; `<feature>.lengths`, the number
+            of ids of each padded row, or of each sample in joined ids; of a dense input, a number
+            or a list of numbers for each sample.
+        label_columns: nondefault label columns, by output; None: those of the spec's gate.
 
-    Returns:
-        Dense inputs fp32 `[B, width]`; ids int64, lengths int32 and weights fp32 of each feature.
-
-    Raises:
-        RequestError: an unknown name, or a value that is not ids or numbers; names the sample and
-            the input.
+    Returns dense inputs fp32 `[B, width]`; ids int64, lengths int32 and weights fp32 of each
+    feature. Raises RequestError, naming the sample and the input, for an unknown name or an invalid
+    value.
     """
     values, place = columns.values, columns.place
     _refuse_unknown(spec, columns, label_columns)
@@ -57,7 +52,7 @@ def input_arrays(
                 values = {**values, name: ids}
             arrays |= feature_arrays(name, values, place)
         else:
-            # What came without its feature is refused by it.
+            # Companions without their feature are refused by it.
             parts = (f"{name}.lengths", f"{name}.weights")
             arrays |= {part: np.empty(0) for part in parts if part in values}
     arrays |= _sequence_arrays(spec, values, place)
@@ -90,7 +85,7 @@ def _sequence_arrays(spec: ModelSpec, values: Mapping[str, Column], place: Place
     for name, width in spec.sequence_numbers.items():
         if name in values:
             arrays |= _numbers(name, width, values, place)
-    # Where a feature has the sequence's name, they are that feature's too.
+    # A feature with the sequence's name owns them too.
     for whole in (f"{name}.lengths" for name in spec.sequences if name not in spec.sparse_inputs):
         if whole in values:
             arrays[whole] = numbers_as_they_are(whole, values[whole], np.int32)
@@ -98,7 +93,7 @@ def _sequence_arrays(spec: ModelSpec, values: Mapping[str, Column], place: Place
 
 
 def _numbers(name: str, width: int, values: Mapping[str, Column], place: Place) -> Arrays:
-    """The numbers of a sequence, `[N]` or `[N, width]` with lengths, or padded as they came."""
+    """The numbers of a sequence, `[N]` or `[N, width]` with lengths, or padded as received."""
     column, lengths = values[name], values.get(f"{name}.lengths")
     if isinstance(column, np.ndarray) and column.dtype.kind in "iuf":
         found: Arrays = {name: numbers_as_they_are(name, column, np.float32)}
@@ -132,7 +127,7 @@ def _dense(name: str, width: int, column: Column, place: Place) -> NDArray[np.fl
         with np.errstate(over="ignore"):
             numbers = column.astype(np.float32)
         return numbers[:, None] if numbers.ndim == 1 and width == 1 else numbers
-    # Here NaN is a number, that the model's policy is asked about.
+    # Here NaN is a number, subject to the model's policy.
     cells = column.tolist() if isinstance(column, np.ndarray) else column
     rows = []
     for number, (cell, read) in enumerate(zip(cells, cells_of(column), strict=True)):
@@ -142,7 +137,7 @@ def _dense(name: str, width: int, column: Column, place: Place) -> NDArray[np.fl
             raise RequestError(
                 f"{place(number)}, {name!r}: expected {counted(width, 'number')}, got {value!r:.80}"
             )
-        # Whole numbers may be too large for a float: those are infinite.
+        # Integers may exceed a float's range: those become infinite.
         rows.append([float(str(one)) for one in row])
     with np.errstate(over="ignore"):
         return np.array(rows, np.float32).reshape(len(rows), width)
@@ -151,15 +146,10 @@ def _dense(name: str, width: int, column: Column, place: Place) -> NDArray[np.fl
 def _hashed_column(
     name: str, column: Column, hashed: tuple[StringHash, int], place: Place
 ) -> Column:
-    """A column with a raw id in place of each string; numbers stay as they are.
+    """A column with strings, hashed as UTF-8, replaced by raw ids; numbers stay unchanged.
 
-    Args:
-        column: ids, or lists of ids; text is hashed as UTF-8.
-        hashed: the function and its seed.
-
-    Raises:
-        RequestError: a string is no text, or nothing was compiled that hashes; names the sample
-            and the input.
+    `hashed` is the function and its seed. Raises RequestError, naming the sample and the input, for
+    a non-string or a missing native library.
     """
     if isinstance(column, np.ndarray) and column.dtype.kind not in "SUT":
         return column

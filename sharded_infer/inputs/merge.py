@@ -1,4 +1,4 @@
-"""Merges requests into one batch: samples in order, shared bags kept once.
+"""Merging of requests into one batch: samples in order, shared bags kept once.
 
 A feature keeps one bag for each request if every request of several samples shares it. Otherwise
 its shared bags are repeated for their samples.
@@ -17,17 +17,11 @@ from sharded_infer.inputs.native_merge import merge_native, merge_uniform
 
 
 def merge_inputs(inputs: Sequence[ModelInput]) -> ModelInput:
-    """Merges requests of one model into one batch.
+    """Merge one or more requests with checked ids into one batch, in order.
 
-    Args:
-        inputs: one or more requests whose ids are checked.
-
-    Returns:
-        All samples, in the order of the requests. A single input is returned as it is. Otherwise
-        dense inputs are `[B, width]`. If requests share features, `repeats` has their batch sizes.
-
-    Raises:
-        InternalError: an input's ids are not checked, or inputs are not of one model.
+    A single input is returned unchanged. Otherwise dense inputs are `[B, width]`. If requests share
+    features, `repeats` has their batch sizes. Raises InternalError for unchecked ids or different
+    models.
     """
     if not inputs or not all(one.ids_checked for one in inputs):
         raise InternalError("a merge takes one or more requests whose ids are checked")
@@ -51,18 +45,14 @@ def merge_inputs(inputs: Sequence[ModelInput]) -> ModelInput:
 
 
 def _merge_uniform(inputs: Sequence[ModelInput]) -> ModelInput | None:
-    """Merges requests that share the same features, or none, without a layout.
-
-    Returns:
-        None if they do not.
-    """
+    """Merge requests that share the same features, or none, without a layout; else None."""
     first = inputs[0]
     sizes = []
     for one in inputs:
         if one.repeats is not None or len(one.groups) != len(first.groups):
             return None
         for group, like in zip(one.groups, first.groups, strict=True):
-            # Decoders hand out the same tuple for the same features.
+            # Decoders reuse one tuple for the same features.
             same = group.features is like.features
             whole = group.lengths.shape[1] == one.batch_size
             if not same or whole != (like is first.groups[0]):

@@ -1,4 +1,4 @@
-"""Requests laid out one after another, as both implementations of the merge read them.
+"""Concatenated requests, the input of both implementations of the merge.
 
 A layout is the order of a request's features, and which of them have one bag for all its samples.
 Requests of one client have one layout, so there are few.
@@ -18,9 +18,9 @@ from sharded_infer.inputs.model_input import ModelInput
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
-# Clients choose layouts: the bound keeps a hostile one from filling memory with them.
+# Clients choose layouts: the bound keeps a hostile client from filling memory with them.
 _MAX_LAYOUTS = 64
-# Of one group: its features, and whether its bags are one for all samples.
+# A group's features; True if its bags are one for all samples.
 _Part = tuple[tuple[int, ...], bool]
 
 
@@ -32,12 +32,12 @@ class MergeSource:
         batch_sizes: int64 `[R]`.
         layouts: int64 `[R]`, each request's.
         order: int64 `[L, F]`, the feature at each place of a request.
-        single: bool `[L, F]`, whether that place has one bag for all samples.
-        shared: bool `[F]`, whether the merged batch keeps one bag for each request.
-        lengths: int64, of the bags of all requests' groups, one after another.
+        single: bool `[L, F]`, True if that place has one bag for all samples.
+        shared: bool `[F]`, True if the merged batch keeps one bag for each request.
+        lengths: int64, of the concatenated bags of all requests' groups.
         values: int64, their ids.
         weights: fp32, one for each id; None if no request has any.
-        weighted: whether the merged groups have weights: the group by sample, the group by request.
+        weighted: True if merged groups have weights: the group by sample, the group by request.
     """
 
     batch_sizes: Ints
@@ -52,20 +52,16 @@ class MergeSource:
 
 
 def lay_out(inputs: Sequence[ModelInput]) -> MergeSource:
-    """Lays out requests' groups one after another.
+    """Concatenate the groups of two or more requests of one model.
 
-    Args:
-        inputs: two or more requests of one model.
-
-    Raises:
-        InternalError: one of them is itself a merged batch, or they are not of one model.
+    Raises InternalError for a merged batch, or for different models.
     """
     layouts, numbers, ranked = _layouts_of(inputs)
     order = np.stack([layout[0] for layout in layouts])
     single = np.stack([layout[1] for layout in layouts])
     by_feature = np.zeros_like(single)
     np.put_along_axis(by_feature, order, single, axis=1)
-    # A request of one sample is both shared and not.
+    # A request of one sample is both shared and unshared.
     shared: Bools = np.logical_and(by_feature[ranked].all(axis=0), bool(ranked))
     groups = [group for one in inputs for group in one.groups]
     weights, weighted = None, (False, False)
@@ -97,7 +93,7 @@ def _layouts_of(
 ) -> tuple[list[tuple[Ints, Bools]], list[int], list[int]]:
     """The layouts, each request's layout, and the layouts of requests with several samples."""
     layouts: list[tuple[Ints, Bools]] = []
-    # Keyed by identity first: decoders hand out the same tuple for the same features.
+    # Keyed by identity first: decoders reuse one tuple for the same features.
     known: dict[tuple[int | bool, ...], int] = {}
     numbers_of: dict[tuple[_Part, ...], int] = {}
     numbers: list[int] = []

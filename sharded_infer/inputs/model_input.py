@@ -27,11 +27,7 @@ class JaggedBatch:
     weights: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        """Refuses arrays that do not fit together.
-
-        Raises:
-            RequestError: names the array, what was expected and what came.
-        """
+        """Raises RequestError if the arrays do not match; names the array and both values."""
         if self.lengths.ndim != 2 or self.lengths.shape[0] != len(self.features):
             raise RequestError(
                 f"lengths: expected [{len(self.features)}, B], got {list(self.lengths.shape)}"
@@ -62,7 +58,7 @@ class JaggedBatch:
         lengths: NDArray[np.int64],
         weights: NDArray[np.float32] | None,
     ) -> "JaggedBatch":
-        """A batch of arrays that are known to fit together, without checks."""
+        """A batch of arrays known to match, without checks."""
         batch = object.__new__(cls)
         put = object.__setattr__
         put(batch, "features", features)
@@ -77,11 +73,7 @@ class JaggedBatch:
         return int(self.lengths.shape[1])
 
     def select(self, positions: Sequence[int]) -> "JaggedBatch":
-        """The bags of some features.
-
-        Args:
-            positions: indices into `features`, ascending.
-        """
+        """The bags of features at ascending indices into `features`."""
         if len(positions) == len(self.features):
             return self
         ends = np.cumsum(self.lengths.sum(axis=1))
@@ -107,13 +99,12 @@ class ModelInput:
         groups: jagged batches that together hold every feature of the model once. A feature has
             `batch_size` bags, or fewer that samples share.
         dense: fp32 `[B, width]` or `[1, width]` of each dense input, in the spec's order.
-        ids_checked: whether the features' policies were applied, so that every id is in its table.
-        ids_outside: the number of ids outside their tables that were ignored or wrapped, and of
-            those that id maps do not know.
-        ids_unknown: tables and how many ids their id maps do not know, which were left out of their
-            bags or read shared rows; tables without any are left out.
-        may_have_gaps: whether -1 may stand in sequences in the place of ids that were left out.
-        are_rows: whether ids are rows also of tables whose raw ids shard hosts map.
+        ids_checked: True once the features' policies were applied, so that every id is in range.
+        ids_outside: ids that were out of range and ignored or wrapped, or unknown to id maps.
+        ids_unknown: each table's ids unknown to its id map, dropped or read from shared rows, if
+            any.
+        may_have_gaps: -1 may replace dropped ids in sequences.
+        are_rows: ids are rows also of tables whose raw ids shard hosts map.
         repeats: int64 `[R]`, with sum `batch_size`: a group that shares has R bags for each
             feature, and bag r is that of `repeats[r]` consecutive samples. None: one bag for all
             samples.
@@ -132,16 +123,14 @@ class ModelInput:
     def samples(self, start: int, stop: int) -> "ModelInput":
         """The samples `[start, stop)` of an input that is one batch of all features.
 
-        A part has no `ids_outside` and `ids_unknown`, since the numbers are not known.
-
-        Raises:
-            RequestError: it has several groups, or its samples share something.
+        `ids_outside` and `ids_unknown` are not set. Raises RequestError for several groups, or
+        shared bags.
         """
         group = self.groups[0]
         whole = (len(array) == self.batch_size for array in self.dense)
         if len(self.groups) != 1 or group.batch_size != self.batch_size or not all(whole):
             raise RequestError("samples: expected one jagged batch, and nothing shared in it")
-        # Of each feature, where the chosen samples' ids begin and end.
+        # First and last ids of the chosen samples in each feature.
         ends = np.cumsum(group.lengths.ravel()).reshape(group.lengths.shape)
         begins = ends - group.lengths
         kept = [

@@ -1,7 +1,6 @@
-"""The compiled merge.
+"""The compiled merge; its pseudocode is in its source, `sharded_infer/native/`.
 
-The pseudocode is in its source, `sharded_infer/native/`. Small merges keep the GIL: releasing it
-and waiting for it again takes longer than the copying.
+Small merges keep the GIL: releasing and reacquiring it takes longer than the copying.
 """
 
 import ctypes
@@ -101,14 +100,9 @@ def merge_native(source: MergeSource) -> tuple[JaggedBatch, ...]:
 
 
 def merge_uniform(groups: Sequence[JaggedBatch]) -> JaggedBatch | None:
-    """One group of several requests that have the same features in it.
+    """Merge at least one group with the same features; None if only some have weights.
 
-    Args:
-        groups: at least one; each request's bags, as many for each feature as the merged group
-            gets.
-
-    Returns:
-        None if only some have weights.
+    Each has as many bags for each feature as the merged group gets.
     """
     first = groups[0]
     weighted = first.weights is not None

@@ -11,24 +11,16 @@ REFERENCE = "reference"  # the trained model's own scores
 
 @dataclass(frozen=True, slots=True)
 class OutcomeColumns:
-    """Which columns of samples are labels and reference scores.
-
-    Attributes:
-        labels: the column by output.
-        references: the same for the trained model's scores.
-    """
+    """The columns of labels and of the trained model's reference scores, by output."""
 
     labels: Mapping[str, str]
     references: Mapping[str, str]
 
 
 def is_outcome(spec: ModelSpec, name: str, label_columns: Mapping[str, str] | None = None) -> bool:
-    """Whether a column holds labels or reference scores.
+    """True if a column holds labels or reference scores, and is not an input.
 
-    Args:
-        spec: a column with the name of an input is that input.
-        label_columns: the label's column by output, if it has a name of its own; None takes those
-            of the spec's gate.
+    `label_columns` are as in `outcome_columns`.
     """
     if name in spec.dense.inputs or name in spec.sparse_inputs:
         return False
@@ -40,15 +32,11 @@ def outcome_columns(
     names: Collection[str],
     label_columns: Mapping[str, str] | None = None,
 ) -> OutcomeColumns:
-    """Finds labels and reference scores among the columns of samples.
+    """Find labels and reference scores among the columns of samples.
 
-    An output's labels are in the column that `label_columns` gives it, else in `label.<output>`,
-    else in `label`. Its reference scores are in `reference.<output>`; of a model with one output,
-    also in `reference`.
-
-    Args:
-        label_columns: the label's column by output, if it has a name of its own; None takes those
-            of the spec's gate.
+    An output's labels are in its column of `label_columns` (None: those of the spec's gate), else
+    in `label.<output>`, else in `label`. Its reference scores are in `reference.<output>`; for a
+    model with one output, also in `reference`.
     """
     own = spec.gate.label_columns if label_columns is None else label_columns
     known = {name for name in names if is_outcome(spec, name, own)}
@@ -67,7 +55,7 @@ def outcome_columns(
 
 
 def outcome_names(spec: ModelSpec, label_columns: Mapping[str, str] | None = None) -> set[str]:
-    """Names that columns of labels and reference scores can have."""
+    """Possible column names of labels and reference scores."""
     outputs = spec.tower.outputs
     own = spec.gate.label_columns if label_columns is None else label_columns
     names = {LABEL, *own.values()}

@@ -1,6 +1,6 @@
-"""Tables whose rows have another order than their ids: where the row of each id lies.
+"""Row places of tables whose rows are not in id order.
 
-Ids are judged first, as the spec's `out_of_range` and `padding_idx` say; then they become rows.
+Ids are first checked by the spec's `out_of_range` and `padding_idx`; then they become rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,58 +18,37 @@ class PlacedIds:
     """The places of one table's rows. Thread-safe."""
 
     def __init__(self, table: TableSpec, places: RowPlaces, file: MappedFile | None = None) -> None:
-        """Keeps them.
-
-        Args:
-            file: that the places map; None: they lie in memory.
-        """
         self.table, self.places, self._file = table, places, file
 
     @property
     def watch(self) -> Watch | None:
-        """What tells that the mapped file has lost bytes; None: the places lie in memory."""
+        """Truncation check of the mapped file; None: the places are in memory."""
         return None if self._file is None else self._file.watch
 
     def check(self) -> None:
-        """As `check_file`: all places were read when they were opened."""
+        """As `check_file`: all places were read when opened."""
         self.check_file()
 
     def check_file(self) -> None:
-        """Refuses a mapped file that has become shorter, also where no id was looked up.
-
-        Raises:
-            LostMemoryError: names the file.
-        """
+        """Refuse a truncated mapped file, also without lookups; LostMemoryError naming it."""
         if self._file is not None:
             self._file.check_size()
 
     def check_read(self) -> None:
-        """Refuses a mapped file that has become shorter, after places were read.
-
-        Raises:
-            LostMemoryError: names the file.
-        """
+        """Refuse a mapped file truncated during reads; LostMemoryError naming it."""
         if self._file is not None:
             self._file.check()
 
 
-# What stands between the ids of a table and its rows.
+# Mapping from a table's ids to its rows.
 RowMap = IdMap | PlacedIds
 
 
 class IdPlacing:
-    """Puts rows in place of the judged ids of some features."""
+    """Replaces the checked ids of some features by rows."""
 
     def __init__(self, features: Sequence[FeatureSpec], maps: Mapping[str, RowMap]) -> None:
-        """Finds the features of tables whose rows are ordered.
-
-        Args:
-            features: those of the bags to come, in their order.
-            maps: by table; of every ordered table.
-
-        Raises:
-            InternalError: one is missing.
-        """
+        """Find the features, in bag order, of ordered tables; InternalError if a map is missing."""
         self._placed: list[tuple[int, PlacedIds]] = []
         for position, feature in enumerate(features):
             if not feature.table.ordered:
@@ -82,10 +61,9 @@ class IdPlacing:
             self._placed.append((position, placed))
 
     def apply(self, bags: Bags) -> Bags:
-        """The bags with rows; -1, an id that is left out of a sequence, stays.
+        """The bags with rows; -1, a dropped id of a sequence, stays.
 
-        Raises:
-            LostMemoryError: the file of some places has become shorter.
+        Raises LostMemoryError if a file of places was truncated.
         """
         if not self._placed:
             return bags

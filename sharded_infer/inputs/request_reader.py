@@ -1,4 +1,4 @@
-"""Reads a request, inputs by name, as one model input.
+"""Reading of a request, inputs by name, as one model input.
 
 The forms of an input over any transport:
 
@@ -11,9 +11,9 @@ The forms of an input over any transport:
     sparse.values, sparse.lengths, sparse.weights   [N], [S, B], [N]   all features at once
     dense input      [B, width]
 
-A leading dimension of 1 is shared by all B samples. A feature that is left out is an empty bag,
-unless the model requires it. A feature of several tables comes once: S features are sent, and
-their ids are copied for each table.
+A leading dimension of 1 is shared by all B samples. A missing feature is an empty bag, unless the
+model requires it. A feature of several tables comes once: S features are sent, and their ids are
+copied for each table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,20 +50,14 @@ _IDS_SAID = "INT64, INT32 or BYTES"
 class RequestReader:
     """Reads the requests of one model.
 
-    Attributes:
-        strings: inputs whose ids may be strings, which are hashed before they are read here: by
-            which function, and with which seed. All at once, where all features take such strings.
+    `strings` are inputs whose ids may be strings, to be hashed before, with function and seed; the
+    joint sparse input is included if all features take such strings.
     """
 
     def __init__(
         self, spec: ModelSpec, *, max_batch: int | None = None, max_ids: int | None = None
     ) -> None:
-        """Prepares the reader.
-
-        Args:
-            max_batch: the largest batch to accept; None is no limit.
-            max_ids: ids to accept, of all tables that look them up; None is no limit.
-        """
+        """Prepare the reader; limits of samples and ids (over all tables), None: no limit."""
         self._sparse = SparseInputs(spec)
         self._names = frozenset(spec.sparse_inputs)
         self._sequences = SequenceMembers(spec)
@@ -79,11 +73,7 @@ class RequestReader:
         self._max_ids = max_ids
 
     def datatypes(self, name: str) -> str:
-        """The datatypes that an input may have, for messages.
-
-        Raises:
-            RequestError: the model has no such input.
-        """
+        """The datatypes of an input, for messages; RequestError if it is unknown."""
         owner, _, kind = name.rpartition(".")
         if name in self._dense or name == WEIGHTS or (kind == "weights" and owner in self._names):
             return FLOATS_SAID
@@ -100,13 +90,9 @@ class RequestReader:
         raise self._unknown_input(name)
 
     def read(self, inputs: Mapping[str, Array]) -> ModelInput:
-        """Reads a request.
+        """Read arrays by input name: ids and lengths int64 or int32, weights and dense fp32.
 
-        Args:
-            inputs: arrays by input name: ids and lengths int64 or int32, weights and dense fp32.
-
-        Returns:
-            The batch; what all samples share is kept once.
+        Inputs shared by all samples are kept once.
 
         Raises:
             RequestError: an input is missing, unknown, or of the wrong dtype or shape.
@@ -255,7 +241,7 @@ class RequestReader:
         shared = {name for name, bag in bags.items() if len(bag.lengths) == 1}
         if not shared or batch == 1:
             return (self._join(bags, range(len(self._owners)), batch),)
-        # Features left out go with the shared ones: one empty bag serves all samples.
+        # Missing features join the shared ones: one empty bag serves all samples.
         is_own = [name in bags and name not in shared for name in self._owners]
         own = [feature for feature, flag in enumerate(is_own) if flag]
         others = [feature for feature, flag in enumerate(is_own) if not flag]
@@ -284,5 +270,5 @@ class RequestReader:
 
 
 def make_input(spec: ModelSpec, inputs: Mapping[str, Array]) -> ModelInput:
-    """Reads one request of a model; see `RequestReader.read`."""
+    """Read one request of a model; see `RequestReader.read`."""
     return RequestReader(spec).read(inputs)

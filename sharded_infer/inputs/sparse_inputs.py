@@ -15,7 +15,7 @@ class SparseInputs:
     Attributes:
         names: of the S inputs, in the spec's order.
         of_features: the input's position for each of the F features.
-        copies: for each input, the features that have it.
+        copies: the features of each input.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -25,27 +25,16 @@ class SparseInputs:
         self.of_features = tuple(positions[owner] for owner in owners)
         counts = Counter(self.of_features)
         self.copies = tuple(counts[position] for position in range(len(self.names)))
-        # The last that is put in stays.
+        # The last insertion wins.
         first = {owner: feature for feature, owner in reversed(list(enumerate(owners)))}
         self._first_features = tuple(first[name] for name in self.names)
 
     def to_features(self, batch: JaggedBatch) -> JaggedBatch:
-        """Copies the bags of each input to its features.
-
-        Args:
-            batch: lengths `[S, B]`, of all inputs.
-
-        Returns:
-            Lengths `[F, B]`.
-        """
+        """Copy the bags of all inputs, lengths `[S, B]`, to features, lengths `[F, B]`."""
         return _taken(batch, self.of_features)
 
     def from_features(self, batch: JaggedBatch) -> JaggedBatch:
-        """The bags of each input, as they are sent: the inverse of `to_features`.
-
-        Args:
-            batch: lengths `[F, B]`, of all features; those of one input are equal.
-        """
+        """Inverse of `to_features`; lengths `[F, B]` of one input's features are equal."""
         return _taken(batch, self._first_features)
 
 

@@ -1,1 +1,1 @@
-"""Sequences of a request: their inputs, and how a batch of them is laid out for the tower."""
+"""Sequences of a request: their inputs, and their layout for the tower."""

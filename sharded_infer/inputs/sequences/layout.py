@@ -1,7 +1,7 @@
-"""Lays the ids of a batch's sequences out as the tower takes their rows: padded to one length.
+"""Layout of a batch's sequences for the tower: padded to one length.
 
-Each place of the padded sequences is a bag of one id, or an empty one, which reads zeros. So every
-lookup that pools bags also looks sequences up.
+Each position of the padded sequences is a bag of one id, or an empty one, which reads zeros. So
+every lookup that pools bags also looks sequences up.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ from sharded_infer.specs.sequence_spec import SequenceSpec
 
 Ints = NDArray[np.int64]
 
-# Lengths of a batch are rounded up: towers prepare themselves for each length that comes.
+# Lengths of a batch are rounded up, because towers prepare for each new length.
 GRAIN = 8
 
 
@@ -26,11 +26,11 @@ class LaidOut(NamedTuple):
     """One sequence of B samples, or of the R requests that share it, padded to L.
 
     Attributes:
-        bags: of each place of each of its features in tables: lengths `[F, B * L]` of 0 or 1.
+        bags: of each position of each of its features: lengths `[F, B * L]` of 0 or 1.
         lengths: int64 `[B]`, at most the spec's `max_length`.
         numbers: fp32 `[B, L, width]` of each dense input, zeros where padded.
         padded_length: L.
-        width: columns of a place's rows.
+        width: columns of a position's rows.
     """
 
     bags: JaggedBatch
@@ -55,11 +55,7 @@ class SequenceLayout:
     """Lays out the sequences of one model's batches."""
 
     def __init__(self, spec: ModelSpec, raw: frozenset[str] = frozenset()) -> None:
-        """Finds the sequences' inputs.
-
-        Args:
-            raw: tables whose ids shard hosts map to rows.
-        """
+        """Find the sequences' inputs; shard hosts map the ids of `raw` tables."""
         features = spec.input_features
         rows = len(spec.table_features)
         self._places = tuple(
@@ -91,10 +87,9 @@ class SequenceLayout:
         return tuple(groups)
 
     def lay_out(self, batch: ModelInput) -> tuple[LaidOut, ...]:
-        """All sequences of a batch whose ids are checked.
+        """All sequences of a batch with checked ids.
 
-        Raises:
-            InternalError: the inputs of a sequence have different lengths.
+        Raises InternalError if the inputs of a sequence have different lengths.
         """
         parts = _parts(g for g in batch.groups if g.features[-1] >= self._pooled)
         gaps = batch.may_have_gaps
@@ -152,7 +147,7 @@ def _laid_out(
 def _places(
     lengths: Ints, kept: Ints, padded: int, spec: SequenceSpec
 ) -> tuple[Ints | slice, Ints | slice]:
-    """Of each kept id, its place among the ids that came and among the padded ones."""
+    """Each kept id's place among the received ids and among the padded ones."""
     if len(lengths) == 1:
         count = int(kept[0])
         came = int(lengths[0]) - count if spec.keep == "last" else 0

@@ -17,8 +17,8 @@ class SequenceMembers:
     """The inputs of one model's sequences.
 
     Attributes:
-        numbers: the dense inputs of sequences, and how many numbers come with an id.
-        lengths_inputs: inputs that have the lengths of a whole sequence.
+        numbers: numbers per id of each dense input of a sequence.
+        lengths_inputs: inputs with the lengths of a whole sequence.
         unweighted: inputs whose ids have no weights.
     """
 
@@ -40,18 +40,11 @@ class SequenceMembers:
     def read_numbers(
         self, name: str, array: NDArray[np.float32], lengths: Ints | None
     ) -> tuple[Ints, Ints]:
-        """The numbers of a dense input of a sequence.
+        """The bits of the numbers of a dense sequence input, and their count by sample.
 
-        Args:
-            array: fp32 `[B, L]`, or `[N]` with lengths; with another dimension of K where K numbers
-                come with an id.
-            lengths: `[B]` of the ids; those of `[B, L]` are padded then.
-
-        Returns:
-            The bits of the numbers, one after another, and how many each sample has.
-
-        Raises:
-            RequestError: the shape or a length does not fit; names the input.
+        `array` is fp32 `[B, L]`, or `[N]` with lengths `[B]`, plus a dimension K for K numbers per
+        id; `[B, L]` with lengths is padded. Raises RequestError, naming the input, for a wrong
+        shape or length.
         """
         width = self.numbers[name]
         wide = array.ndim > 1 and (array.shape[-1] == width > 1 or array.ndim == 3)
@@ -90,14 +83,9 @@ class SequenceMembers:
         return rows.reshape(-1), lengths * width
 
     def check(self, lengths: Mapping[str, Ints]) -> None:
-        """Refuses a sequence whose inputs have different lengths.
+        """Refuse a sequence whose inputs have different lengths, `[B]` of each jagged input.
 
-        Args:
-            lengths: `[B]` of each input that came, of jagged values.
-
-        Raises:
-            RequestError: an input of a sequence is missing beside others, or a sample's lengths
-                differ; names them.
+        Raises RequestError, naming them, if some inputs are missing, or a sample's lengths differ.
         """
         for name, members in self._members.items():
             came = [member for member in members if member in lengths]

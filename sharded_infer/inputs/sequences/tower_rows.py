@@ -1,4 +1,4 @@
-"""Rows of sequences as a tower takes them, and beside pooled embeddings in one matrix."""
+"""Rows of sequences as the tower's inputs, and beside pooled embeddings in one matrix."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class SequenceRows(NamedTuple):
 
     @classmethod
     def empty(cls, laid_out: LaidOut) -> "SequenceRows":
-        """Rows of a layout that are still to be written."""
+        """Unwritten rows of a layout."""
         lengths = laid_out.lengths
         return cls(
             torch.empty(len(lengths), laid_out.padded_length, laid_out.width),
@@ -39,12 +39,9 @@ class SequenceRows(NamedTuple):
         return (self.rows, self.lengths, *self.numbers)
 
     def spread(self, samples: int, rows: int, repeats: Tensor | None) -> "SequenceRows":
-        """A row for each sample, and zeros below.
+        """B `samples` padded with zeros to `rows`.
 
-        Args:
-            samples: B; there may be R rows instead, that samples share.
-            rows: at least B.
-            repeats: int64 `[R]`, samples that share each row; None: all share one.
+        `repeats`, int64 `[R]`, are the samples that share each of R rows; None: all share one.
         """
         if len(self.lengths) == rows:
             return self
@@ -74,23 +71,16 @@ def _spread(array: Tensor, samples: int, rows: int, repeats: Tensor | None) -> T
 
 
 def side_by_side(pooled: Tensor, sequences: Sequence[SequenceRows]) -> Tensor:
-    """Pooled embeddings and the padded rows of sequences as one matrix, a row for each sample.
-
-    Args:
-        pooled: fp32 `[B, width]`.
-        sequences: of B samples each.
-    """
+    """Pooled embeddings fp32 `[B, width]` and the padded rows of sequences as one matrix."""
     return torch.cat([pooled, *(one.rows.flatten(1) for one in sequences)], dim=1)
 
 
 def taken_apart(
     joined: Tensor, width: int, sequences: Sequence[SequenceRows]
 ) -> tuple[Tensor, list[SequenceRows]]:
-    """The inverse of `side_by_side`, with other rows.
+    """The inverse of `side_by_side`, with new rows.
 
-    Args:
-        width: of the pooled embeddings.
-        sequences: whose shapes, lengths and numbers are taken.
+    `width` is that of the pooled embeddings; shapes, lengths and numbers are those of `sequences`.
     """
     widths = [width, *(one.rows.shape[1] * one.rows.shape[2] for one in sequences)]
     pooled, *parts = torch.split(joined, widths, dim=1)

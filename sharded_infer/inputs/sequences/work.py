@@ -1,4 +1,4 @@
-"""How much work a request is, for a scheduler that learns the cost of a batch by its size."""
+"""Work of a request, for a scheduler that learns the cost of a batch by its size."""
 
 import numpy as np
 
@@ -13,7 +13,8 @@ class BatchWork:
     def __init__(self, spec: ModelSpec) -> None:
         features = spec.input_features
         names = {one.features[0]: name for name, one in spec.sequences.items()}
-        # By position of each sequence's first feature: its longest, and if it is computed once.
+        # By position of each sequence's first feature: its longest length, and if it is computed
+        # once.
         self._sequences = {
             at: (spec.sequences[names[feature.name]].max_length, is_once)
             for at, feature in enumerate(features)
