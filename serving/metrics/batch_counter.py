@@ -1,9 +1,7 @@
-"""Counts the batches of a version by the size at which they ran, as ModelStatistics reports them.
+"""Batches of a version by executed size, for ModelStatistics.
 
-    the size's row, known, or found, or the next free one     [size, batches, decode, infer, encode]
-    one more batch, and its seconds
-
-Each process has its own table in the cells, because the sizes are not known beforehand.
+Each process has its own table of rows `[size, batches, decode, infer, encode]` in the cells,
+since the sizes are not known beforehand.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,33 +14,32 @@ from sharded_infer.towers.batch_sizes import padded_size
 # Batches of up to 1,024 samples run at 60 to 120 sizes on processors.
 SIZES = 256
 _FIELDS = 5
-# In the place of a size: all for which there was no row. They are not reported.
+# Stands for a size: all sizes for which no row was left. They are not reported.
 _OTHERS = -1.0
 _MOST_KNOWN = 4096
 
 
 class ExecutedBatches:
-    """Counts a version's batches by size."""
+    """A version's batches by size."""
 
     def __init__(self, cells: MetricCells) -> None:
         self._cells = cells
         self._first = cells.allocate((SIZES + 1) * _FIELDS)
         self._run_size: Callable[[int], int] = padded_size
-        # By samples: the row's first cell, and what must stand there. Another process may have
-        # cleared it.
+        # By samples: the row's first cell and its expected value, which another process may have
+        # cleared.
         self._known: dict[int, tuple[int, float]] = {}
 
     def run_at(self, run_size: Callable[[int], int]) -> None:
-        """Sets the function from a batch's samples to the size at which it runs."""
+        """Sets the function from a batch's samples to its executed size."""
         self._run_size = run_size
         self._known.clear()
 
     def count(self, requests: Sequence[Answered], samples: int = 0) -> None:
-        """Counts a batch at its padded size. The caller holds the process's lock.
+        """Counts a batch of answered requests by padded size.
 
-        Args:
-            requests: its answered requests, at least one.
-            samples: of the batch, if it had other requests too; 0: it had none.
+        The caller holds the process's lock. `samples` is the batch's total if it also had other
+        requests, else 0.
         """
         whole, decode, _, lookup, tower, encode, _, _ = requests[0]
         for request in requests[1:]:
@@ -52,11 +49,7 @@ class ExecutedBatches:
         self.count_sums(samples or whole, decode, lookup + tower, encode)
 
     def count_sums(self, samples: int, decode: float, infer: float, encode: float) -> None:
-        """As `count`, from the sums over its requests.
-
-        Args:
-            infer: seconds of lookups and tower, the batch's own.
-        """
+        """Counts a batch from its requests' sums; `infer` is in seconds of the batch itself."""
         own = self._cells.own
         found = self._known.get(samples)
         if found is None or own[found[0]] != found[1]:
@@ -74,7 +67,7 @@ class ExecutedBatches:
             values = memoryview(content).cast("d")
             for row in range(0, len(values), _FIELDS):
                 size, *counted = values[row : row + _FIELDS].tolist()
-                # A row that another process takes just now has its size first.
+                # A row that another process is claiming has its size first.
                 if counted[0]:
                     known = sums.get(size, [0.0] * len(counted))
                     sums[size] = [a + b for a, b in zip(known, counted, strict=True)]

@@ -1,4 +1,4 @@
-"""Numbers shared by the processes of a server: a row of float64 cells for each worker."""
+"""Float64 cells shared by the processes of a server, one row per worker."""
 
 import ctypes
 import mmap
@@ -16,24 +16,13 @@ WORKER_BYTES = 24 << 20
 class MetricCells:
     """Cells in anonymous shared memory, which forked processes inherit.
 
-    A process writes only its own row, so a killed process cannot keep a shared lock, and the
-    successor of a dead worker continues its counts. One more row belongs to the parent, which makes
-    the cells. Readers never see half an aligned 8-byte store, but may see a part of an update of
-    several cells.
-
-    Attributes:
-        own: the cells of this process's row.
-        own_address: address of the row, for compiled code.
-        lock: held by threads of this process while they add to `own`.
+    A process writes only its own row: a killed process cannot keep a shared lock, and the successor
+    of a dead worker continues its counts. The parent creates the cells and has a row too. Readers
+    never see half of an aligned 8-byte store, but may see part of an update of several cells.
+    Threads hold `lock` while they add to `own`, this process's row.
     """
 
     def __init__(self, workers: int, *, worker_bytes: int = WORKER_BYTES) -> None:
-        """Maps rows of zeros, and selects the parent's.
-
-        Args:
-            workers: rows beside the parent's.
-            worker_bytes: size of a row, rounded up to whole pages.
-        """
         pages = -(-worker_bytes // mmap.PAGESIZE)
         row_bytes = pages * mmap.PAGESIZE
         memory = memoryview(mmap.mmap(-1, (workers + 1) * row_bytes))
@@ -50,15 +39,10 @@ class MetricCells:
         self.lock = threading.Lock()
 
     def allocate(self, count: int) -> int:
-        """Allocates adjacent cells in every row.
-
-        Only processes forked later know them.
-
-        Returns:
-            Number of the first cell.
+        """Allocates adjacent cells in every row and returns the first; only later forks know them.
 
         Raises:
-            InternalError: the row is full, or this process did not make the cells.
+            InternalError: the row is full, or this process did not create the cells.
         """
         if os.getpid() != self._maker:
             raise InternalError("metric cells can be allocated only by the process that made them")
@@ -72,7 +56,7 @@ class MetricCells:
             return first
 
     def use(self, worker: int) -> None:
-        """Makes a worker's row this process's own; call it before threads start.
+        """Makes a worker's row this process's own, before threads start.
 
         Raises:
             InternalError: the worker does not exist.
@@ -83,25 +67,16 @@ class MetricCells:
         self.lock = threading.Lock()
 
     def write_bytes(self, cell: int, content: bytes) -> None:
-        """Stores bytes instead of numbers in this process's row. The caller holds the lock.
-
-        Args:
-            cell: number of the first cell.
-            content: fits into the allocated cells.
-        """
+        """Stores bytes from a cell on in this process's row. The caller holds the lock."""
         first = cell * CELL_BYTES
         self.own.cast("B")[first : first + len(content)] = content
 
     def contents(self, cell: int, count: int) -> list[bytes]:
-        """The bytes of cells in every row.
-
-        Args:
-            cell: number of the first cell.
-        """
+        """Bytes of `count` cells in every row."""
         return [row[cell : cell + count].tobytes() for row in self._rows]
 
     def total(self, cell: int) -> float:
-        """The sum of a cell over all rows."""
+        """Sum of a cell over all rows."""
         return sum(row[cell] for row in self._rows)
 
     def values(self, cell: int) -> list[float]:
@@ -109,7 +84,7 @@ class MetricCells:
         return [row[cell] for row in self._rows[: self._workers]]
 
     def largest(self, cell: int) -> float:
-        """The largest of a cell's values in all rows."""
+        """Largest value of a cell over all rows."""
         return max(row[cell] for row in self._rows)
 
     def rows(self) -> list[Sequence[float]]:
@@ -118,21 +93,13 @@ class MetricCells:
         return [row[:used].tolist() for row in self._rows]
 
     def clear_worker(self, worker: int, cells: Iterable[int]) -> None:
-        """Sets gauges of a dead worker to 0.
-
-        Raises:
-            InternalError: the worker does not exist.
-        """
+        """Sets gauges of a dead worker to 0. Raises InternalError for an unknown worker."""
         row = self._row(worker)
         for cell in cells:
             row[cell] = 0.0
 
     def clear(self, first: int, count: int) -> None:
-        """Sets unused cells to 0 in every row.
-
-        Args:
-            first: number of the first cell.
-        """
+        """Sets unused cells to 0 in every row."""
         for row in self._rows:
             row[first : first + count] = memoryview(bytes(count * CELL_BYTES)).cast("d")
 

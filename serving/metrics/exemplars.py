@@ -1,9 +1,8 @@
-"""The last traced request of each latency bucket: trace, latency and time.
+"""The last traced request of each latency bucket.
 
 Each bucket has five cells: a sequence number, seconds, the time, and the trace's 16 bytes. The
-number is odd while the others are written, and changes after. A reader compares it before and after
-the others to detect a partial read. A writer that was killed midway leaves it odd, and the next
-writer makes it odd again.
+number is odd during a write and changes after it; a reader compares it before and after to detect
+a partial read. A writer killed midway leaves it odd, and the next writer makes it odd again.
 """
 
 import struct
@@ -21,13 +20,7 @@ _TIMED = struct.Struct("=dd16s")
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
-    """A traced request.
-
-    Attributes:
-        trace_id: 32 hexadecimal digits.
-        seconds: its latency.
-        timestamp: time of the answer, seconds since 1970.
-    """
+    """A traced request: trace id in 32 hexadecimal digits, latency, seconds since 1970."""
 
     trace_id: str
     seconds: float
@@ -35,7 +28,7 @@ class Exemplar:
 
 
 class Exemplars:
-    """A version's exemplars, of all processes."""
+    """A version's exemplars, over all processes."""
 
     def __init__(self, cells: MetricCells, buckets: int) -> None:
         self._cells = cells
@@ -46,12 +39,8 @@ class Exemplars:
         """Replaces the bucket's last request. The caller holds the lock.
 
         Args:
-            bucket: in which it was counted.
-            trace_id: 16 bytes.
+            trace_id: 16 bytes; others raise InternalError.
             now: seconds since 1970.
-
-        Raises:
-            InternalError: the trace id is invalid.
         """
         if len(trace_id) != TRACE_BYTES:
             raise InternalError(f"exemplar: a trace's id has 16 bytes, got {len(trace_id)}")
@@ -62,9 +51,10 @@ class Exemplars:
         own[first] = begun + 1
 
     def last(self) -> Sequence[Exemplar | None]:
-        """The last request of each bucket; None if there is none, or it is being written."""
+        """Last request of each bucket; None if there is none, or it is being written."""
         count = self._buckets * _CELLS
-        # Of the first and last only the numbers count: in which order a copy reads is not known.
+        # Only sequence numbers are used of the first and last copy, as a copy's read order is
+        # unspecified.
         read = (self._cells.contents(self._first, count) for _ in range(3))
         found: list[Exemplar | None] = [None] * self._buckets
         for before, row, after in zip(*read, strict=True):

@@ -57,8 +57,6 @@ _Rows = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A version's cells and the names of its places."""
-
     block: FamilyBlock
     names: dict[str, tuple[str, ...]]
     counters: VersionMetrics | None
@@ -82,7 +80,6 @@ class MetricsPage(Collector):
 
         Args:
             server: families without version labels.
-            detail: the level of counting; only counted families are shown.
             clock: seconds since 1970.
             families: of each version.
         """
@@ -93,9 +90,9 @@ class MetricsPage(Collector):
         self._clock = clock
         self._unknown: list[FamilyBlock] = []
         self._versions: list[VersionMetrics] = []
-        # With what says which model it is of; an empty name: none yet.
+        # Each with a function that returns the model's name; empty: no model yet.
         self._models: list[tuple[FamilyBlock, Callable[[], str]]] = []
-        # Places that versions take in turn, each with the cell that says which one has it.
+        # Places that versions occupy in turn, each with the cell of its current version's number.
         self._slots: list[tuple[VersionMetrics, Callable[[], str], int]] = []
 
     def add_unknown(self, block: FamilyBlock) -> None:
@@ -107,17 +104,13 @@ class MetricsPage(Collector):
         self._versions.append(counters)
 
     def add_model(self, block: FamilyBlock, model: Callable[[], str]) -> None:
-        """Adds a model's families.
-
-        Args:
-            model: returns the model's name; empty while there is none.
-        """
+        """Adds a model's families; `model` returns its name, empty while there is none."""
         self._models.append((block, model))
 
     def add_slot(
         self, counters: VersionMetrics, model: Callable[[], str], version_cell: int
     ) -> None:
-        """Adds a place's families, shown while a version has it.
+        """Adds a place's families, shown while a version occupies it.
 
         Args:
             counters: of a block without labels.
@@ -135,7 +128,7 @@ class MetricsPage(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All families, with their samples."""
-        # Blocks first: the cells of those that come in between are not in the rows.
+        # Blocks first: cells of blocks added in between are not in the rows.
         shown = [*(_Shown(block, {}, None) for block in self._unknown), *self._shown_versions()]
         named = [(block, model()) for block, model in list(self._models)]
         models = [replace(block, label_values=(name,)) for block, name in named if name]
@@ -177,8 +170,9 @@ class MetricsPage(Collector):
             if family in SHARD_FAMILIES:
                 if any(values):
                     asked.add(labels[0])
-                # A host that was asked has all its series: rates and increases do not see a first
-                # failure whose series begins with it.
+                # A host that was called has all its series: rates and increases miss a first
+                # failure whose series
+                # begins with it.
                 if labels[0] not in asked:
                     continue
             add_series(metric, family, labels, values)
@@ -214,7 +208,7 @@ def _of_machine() -> Iterator[Metric]:
         (MEMORY_LIMIT_BYTES, limit_bytes),
     ):
         memory = GaugeMetricFamily(family.name, family.help)
-        # Where the kernel does not say it, there is no sample.
+        # No sample where the kernel does not report it.
         with suppress(OSError, CapacityError):
             memory.add_metric((), read())
         yield memory
@@ -232,7 +226,7 @@ def _our_version() -> str:
 
 
 def _names(counters: VersionMetrics) -> dict[str, tuple[str, ...]]:
-    """A version's names for the places of a label's values, by family."""
+    """Names of a version's places for a label's values, by family."""
     facts = counters.facts
     by_label = {
         RANK_ROWS.label: facts.ranks(),
@@ -241,7 +235,7 @@ def _names(counters: VersionMetrics) -> dict[str, tuple[str, ...]]:
         IDS_MAPPED.label: facts.mapped_tables(),
     }
     names = {f.name: by_label[f.label] for f in counters.block.families if f.label in by_label}
-    # Those without a label have one place: it is shown where any table lies in tiers.
+    # Families without a label have one place, shown where any table has rows in tiers.
     return names | dict.fromkeys((f.name for f in TIER_FAMILIES), facts.tiered_tables())
 
 
@@ -280,7 +274,6 @@ def _add_whole(
     objective: float,
     counters: VersionMetrics,
 ) -> None:
-    """Adds request_seconds, with the version's boundaries and exemplars."""
     names = [*map(floatToGoString, latency_boundaries(objective)), "+Inf"]
     buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
     counted = zip(names, accumulate(values), counters.exemplars.last(), strict=False)
@@ -295,7 +288,6 @@ def _add_whole(
 
 
 def _together(processes: _Rows, family: Family, cell: int) -> list[float]:
-    """A series' cells, combined over all processes."""
     combine = max if family.kind is Kind.LARGEST else sum
     series = slice(cell, cell + family.cells_per_series)
     return [combine(values) for values in zip(*(row[series] for row in processes), strict=True)]

@@ -11,20 +11,23 @@ _PLACE_BYTES = 256
 
 
 class NameSlots:
-    """Places for names in anonymous shared memory; create before any fork. One process writes."""
+    """Places for names in anonymous shared memory.
+
+    Create it before any fork; one process writes.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._memory = mmap.mmap(-1, max(1, count) * _PLACE_BYTES)
 
     def name(self, place: int) -> str:
-        """The name at a place; empty: none."""
+        """Name at a place; empty: none."""
         start = place * _PLACE_BYTES
         length = self._memory[start]
         return self._memory[start + 1 : start + 1 + length].decode()
 
     def find(self, name: str) -> int | None:
-        """The place of a name."""
+        """Place of a name."""
         return next((at for at in range(self._count) if self.name(at) == name), None)
 
     def take(self, name: str) -> None:
@@ -45,5 +48,5 @@ class NameSlots:
             )
         start = place * _PLACE_BYTES
         self._memory[start + 1 : start + 1 + len(text)] = text
-        # Last: a name is seen whole.
+        # Written last, so that readers see a whole name.
         self._memory[start] = len(text)

@@ -1,4 +1,4 @@
-"""Counts one model's versions as they are loaded and unloaded."""
+"""Loads and unloads of a model's versions."""
 
 from collections.abc import Mapping, Set
 from dataclasses import replace
@@ -25,9 +25,6 @@ class ReleaseMetrics:
     """A model's loads, the versions of its names, and the places that count its versions.
 
     Every process writes its own row; one process assigns versions to places.
-
-    Attributes:
-        block: cells of the model's families.
     """
 
     def __init__(
@@ -36,11 +33,6 @@ class ReleaseMetrics:
         block: FamilyBlock,
         places: tuple[tuple[int, VersionMetrics], ...],
     ) -> None:
-        """Looks up the cells.
-
-        Args:
-            places: for each place, the cell of its version and its counters.
-        """
         self._cells = cells
         self.block = block
         self._places = places
@@ -52,11 +44,7 @@ class ReleaseMetrics:
         return [counters for _, counters in self._places]
 
     def version(self, version: int) -> VersionMetrics:
-        """A version's counters.
-
-        Raises:
-            InternalError: the version has no place.
-        """
+        """Counters of a version. Raises InternalError if it has no place."""
         for cell, counters in self._places:
             if int(self._cells.largest(cell)) == version:
                 return counters
@@ -65,11 +53,7 @@ class ReleaseMetrics:
     def assign(self, version: int, held: Set[int]) -> None:
         """Assigns a place to a version: its former one, a free one, or that of the oldest version.
 
-        Args:
-            held: versions that keep their places.
-
-        Raises:
-            InternalError: no place is available.
+        Versions in `held` keep their places. Raises InternalError if no place is available.
         """
         taken = [int(self._cells.largest(cell)) for cell, _ in self._places]
         if version in taken:
@@ -87,36 +71,22 @@ class ReleaseMetrics:
         self._add(self.block.cell(LOADS))
 
     def failed(self, phase: str) -> None:
-        """Counts a version that is not served.
-
-        Args:
-            phase: in which it failed.
-        """
+        """Counts a version that failed to load, in a phase."""
         self._add(self.block.cell(LOAD_FAILURES, phase))
 
     def looked(self, now: float) -> None:
-        """Sets the time at which the repository was read.
-
-        Args:
-            now: seconds since 1970.
-        """
+        """Sets when the repository was read, in seconds since 1970."""
         self._write(self.block.cell(LOOKED), now)
 
     def took(self, phases: Mapping[str, float]) -> None:
-        """Sets the time of the phases of the last load in this process.
-
-        Args:
-            phases: seconds by phase.
-        """
+        """Sets the seconds of each phase of the last load in this process."""
         for phase, seconds in phases.items():
             self._write(self.block.cell(LOAD_SECONDS, phase), seconds)
 
     def serves(self, names: Mapping[str, int], *, missing: bool = False) -> None:
-        """Sets the version of each name in this process.
+        """Sets the version of each name in this process; the empty name is the default.
 
-        Args:
-            names: versions by name; the empty name is the default.
-            missing: the model should be served, and is not.
+        `missing` means that the model should be served, and is not.
         """
         self._write(self.block.cell(MISSING), missing)
         self._write(self.block.cell(SERVED_VERSION), names.get("", 0))
@@ -134,6 +104,6 @@ class ReleaseMetrics:
 
 
 def model_families(labels: tuple[str, ...]) -> tuple[Family, ...]:
-    """The families of a model, with the labels that its server follows."""
+    """Families of a model, with the labels that its server follows."""
     shown = replace(LABEL_VERSION, label_values=tuple(dict.fromkeys((_DEFAULT, *labels))))
     return (*MODEL_FAMILIES[:-1], shown)

@@ -1,8 +1,7 @@
-"""Counts the answered requests of a version, by compiled code if there is any.
+"""Answered requests of a version, counted by compiled code where it exists.
 
-for each request:
-    one more of code OK, its samples, the seconds of its phases and of the whole
-    of each histogram of these one bucket; what the worker answered; ids outside
+For each request: code OK, samples, seconds of its phases and of the whole, a bucket of each
+histogram of these, the worker's answered requests, and out-of-range ids.
 """
 
 import ctypes
@@ -22,8 +21,8 @@ from serving.metrics.families.request_families import (
 )
 from serving.metrics.native_counter import COUNTER, AnsweredCells, Boundaries
 
-# Of one request: samples, the seconds of decode, queue, lookup, tower, encode and the whole, and
-# ids outside their tables. A plain tuple: making anything better costs as much as counting it.
+# A request: samples; seconds of decode, queue, lookup, tower, encode and the whole; out-of-range
+# ids. A plain tuple, because building any other type costs as much as counting it.
 Answered = tuple[int, float, float, float, float, float, float, int]
 _TIMED: tuple[tuple[Family, str | None], ...] = (
     (PHASE_SECONDS, "decode"),
@@ -36,7 +35,7 @@ _TIMED: tuple[tuple[Family, str | None], ...] = (
 
 
 class AnsweredCounter:
-    """Counts a version's answered requests."""
+    """A version's answered requests."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class AnsweredCounter:
     def set_boundaries(self, whole: tuple[float, ...]) -> None:
         """Sets the boundaries of request_seconds, ascending."""
         self._boundaries = (*(LATENCY_BOUNDARIES,) * 5, whole)
-        # Kept here, since compiled code has their addresses alone.
+        # References for compiled code, which has only their addresses.
         self._arrays = [array("d", boundaries) for boundaries in self._boundaries]
         self._where = AnsweredCells(
             self._ok,

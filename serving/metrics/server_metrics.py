@@ -1,4 +1,4 @@
-"""The metrics of a server: requests, batches, queues and workers, over all processes."""
+"""Metrics of a server over all processes: requests, batches, queues and workers."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ __all__ = ["ServerMetrics", "VersionMetrics"]
 
 
 class ServerMetrics:
-    """All metrics of one server and its processes, in a separate registry.
+    """All metrics of a server and its processes, in a separate registry.
 
     With several workers their parent creates it and names the versions before it forks; each worker
     then calls `use`. A single worker creates it itself.
@@ -50,13 +50,7 @@ class ServerMetrics:
         detail: Detail = Detail.FULL,
         shadows: bool = False,
     ) -> None:
-        """Starts without versions.
-
-        Args:
-            workers: processes that answer requests.
-            most_versions: slots that `follow` will take, over all models.
-            shadows: versions may score requests of the default version too.
-        """
+        """Starts without versions; `most_versions` slots are for `follow`, over all models."""
         self.detail = detail
         self._families = (*VERSION_FAMILIES, *(SHADOW_FAMILIES if shadows else ()))
         version_cells = 3 * sum(family.cells for family in self._families)
@@ -70,7 +64,7 @@ class ServerMetrics:
         self._worker_requests = self._server.cell(WORKER_REQUESTS)
         self._versions: dict[tuple[str, int], VersionMetrics] = {}
         self._models: dict[str, ReleaseMetrics] = {}
-        # For models that come later, in the order of their names' places.
+        # For models added later, in the order of their names' places.
         self._spare_names = NameSlots(0)
         self._spares: list[ReleaseMetrics] = []
         self._naming = threading.Lock()
@@ -91,7 +85,7 @@ class ServerMetrics:
 
         Raises:
             InternalError: the version was not named before this worker was forked, or there is no
-                room for it.
+                room.
         """
         with self._naming:
             known = self._versions.get((model, version))
@@ -107,21 +101,14 @@ class ServerMetrics:
     def follow(self, model: str, *, slots: int, labels: tuple[str, ...] = ()) -> ReleaseMetrics:
         """Reserves room for later versions of a model, before any fork.
 
-        Args:
-            slots: versions that are counted at once; new ones replace old ones.
-            labels: labels whose versions are shown.
+        Of `slots` versions counted at once, new ones replace old ones. Versions of `labels` are
+        shown.
         """
         self._models[model] = self._make_room(lambda: model, slots, labels)
         return self._models[model]
 
     def spare(self, count: int, *, slots: int, labels: tuple[str, ...] = ()) -> None:
-        """Reserves room for later models, once and before any fork.
-
-        Args:
-            count: number of models.
-            slots: as in `follow`, for each model.
-            labels: as in `follow`.
-        """
+        """Reserves room for `count` later models, each as in `follow`, once and before any fork."""
         self._spare_names = names = NameSlots(count)
         for place in range(count):
             room = self._make_room(partial(names.name, place), slots, labels)
@@ -137,14 +124,13 @@ class ServerMetrics:
             self._spare_names.take(model)
 
     def is_followed(self, model: str) -> bool:
-        """Whether there is room for a model's versions."""
+        """True if there is room for a model's versions."""
         return model in self._models or self._spare_names.find(model) is not None
 
     def releases(self, model: str) -> ReleaseMetrics:
-        """The counters of a model's versions, after `follow` or `adopt`.
+        """Counters of a model's versions.
 
-        Raises:
-            InternalError: the model has no room.
+        Raises InternalError without `follow` or `adopt` before.
         """
         if model in self._models:
             return self._models[model]
@@ -168,15 +154,11 @@ class ServerMetrics:
         return ReleaseMetrics(self._cells, block, tuple(places))
 
     def unknown_failed(self, code_name: str, count: int = 1) -> None:
-        """Counts requests for an unknown model, since clients' names never become labels."""
+        """Counts requests for an unknown model. Clients' names never become labels."""
         self._add(self._unknown[code_name], self._worker_requests, by=count)
 
     def in_flight(self, change: int) -> None:
-        """Counts requests that begin or end in this process.
-
-        Args:
-            change: 1 or -1.
-        """
+        """Counts requests that begin (1) or end (-1) in this process."""
         if self.detail is Detail.OFF:
             return
         cells = self._cells
@@ -188,11 +170,7 @@ class ServerMetrics:
         self.version(model, version).loaded(flag)
 
     def serving(self, flag: bool, *, slots: int = 0) -> None:
-        """Sets whether this process answers requests.
-
-        Args:
-            slots: batches that it runs at once.
-        """
+        """Sets whether this process answers requests, and the batches that it runs at once."""
         self._set(WORKERS, float(flag))
         self._set(SLOTS, slots if flag else 0.0)
 
@@ -231,11 +209,7 @@ class ServerMetrics:
             self._cells.own[cell] += count
 
     def count(self, family: Family, label_value: str, by: Sequence[float]) -> None:
-        """Adds to a series of the server.
-
-        Args:
-            by: one; of a histogram its buckets and its sum.
-        """
+        """Adds to a series: one value, or a histogram's buckets and sum."""
         if family.detail > self.detail:
             return
         first = self._server.cell(family, label_value)
@@ -244,7 +218,7 @@ class ServerMetrics:
                 self._cells.own[cell] += one
 
     def worker_died(self, worker: int) -> None:
-        """Clears the gauges of a dead worker, before another one takes its number."""
+        """Clears the gauges of a dead worker, before its successor starts."""
         models = [*self._models.values(), *self._spares]
         versions = [*self._versions.values()]
         versions += [version for model in models for version in model.versions]
@@ -253,7 +227,7 @@ class ServerMetrics:
         self._cells.clear_worker(worker, (c for block in blocks for c in block.gauge_cells()))
 
     def worker_restarted(self) -> None:
-        """Counts a worker that was started in a dead one's place."""
+        """Counts the successor of a dead worker."""
         self._increase(WORKER_RESTARTS, 1.0)
 
     def _add(self, *counters: int, by: float = 1.0) -> None:

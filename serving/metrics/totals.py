@@ -1,31 +1,24 @@
-"""A version's running totals, as the protocol's ModelStatistics reports them."""
+"""A version's running totals, for the protocol's ModelStatistics."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """How often something happened, and how long it took in all."""
+    """Number of events, and their total time."""
 
     count: int
     nanoseconds: int
 
     @classmethod
     def of(cls, count: float, seconds: float) -> "Duration":
-        """From what metrics counted."""
+        """Converts a count and seconds."""
         return cls(round(count), round(seconds * 1e9))
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTotals:
-    """The batches of one size, over all processes.
-
-    Attributes:
-        size: samples, padding included.
-        decode: the batches, and the time of reading their requests.
-        infer: the batches, and the time of their lookups and towers.
-        encode: the batches, and the time of writing their responses.
-    """
+    """Batches of one size (samples, padding included), over all processes."""
 
     size: int
     decode: Duration
@@ -39,14 +32,10 @@ class Totals:
 
     Attributes:
         executions: batches.
-        last_request_ms: time of the last answer, milliseconds since 1970; 0 if there is none.
-        success: whole requests that were answered.
-        failure: whole requests that were refused or failed.
-        queue: waiting for the batch to start.
-        decode: reading requests.
-        infer: lookups and tower, and everything else between the queue and the response.
-        encode: writing responses.
-        batches: answered batches, by size.
+        last_request_ms: time of the last response, milliseconds since 1970; 0 if there is none.
+        failure: requests that were refused or failed.
+        infer: everything between the queue and the response.
+        batches: by size.
     """
 
     samples: int

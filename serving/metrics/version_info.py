@@ -1,4 +1,4 @@
-"""What a version is, as far as its metrics say it; in shared memory, for the page's process."""
+"""A version's facts for its metrics, in memory shared with the page's process."""
 
 from bisect import insort
 from collections.abc import Sequence
@@ -14,18 +14,16 @@ from serving.metrics.families.model_families import (
 )
 from serving.metrics.families.request_families import LATENCY_BOUNDARIES
 
-# A longer name of an output is cut: labels are for people.
+# A longer output name is truncated, as labels are for people.
 _NAME_CELLS = 8
-# Names of features or tables, one after another: 127 of 31 letters.
+# Concatenated names of features or tables: 127 of 31 letters.
 _NAMES_CELLS = 512
 
 
 class MappedTable(NamedTuple):
-    """A table with an id map.
+    """A table with an id map; `features` are positions in `VersionInfo.features`.
 
-    Attributes:
-        features: its features, as positions in `VersionInfo.features`.
-        leaves_out: whether unknown ids leave their bags.
+    `leaves_out` means that unknown ids leave their bags.
     """
 
     name: str
@@ -39,11 +37,10 @@ class VersionInfo:
 
     Attributes:
         rank_bytes: bytes of tables on each rank of its plan.
-        outputs: names, in the spec's order.
-        features: names, table by table in the spec's order; a feature of several tables occurs for
-            each.
-        mapped: the tables with id maps, in the spec's order.
-        tiered: the tables with rows in tiers.
+        outputs: in the spec's order.
+        features: table by table in the spec's order, so that a feature of several tables repeats.
+        mapped: tables with id maps, in the spec's order.
+        tiered: tables with rows in tiers.
         products: precision of the tower, published and running, as a label value of `PRODUCTS`;
             empty: it is on devices.
     """
@@ -58,7 +55,7 @@ class VersionInfo:
 
 
 class FactCells:
-    """Where the facts lie that are label values: how many ranks there are, and names."""
+    """Cells of the facts that become label values: the number of ranks, and names."""
 
     def __init__(self, cells: MetricCells) -> None:
         self._cells = cells
@@ -69,7 +66,7 @@ class FactCells:
         self._tiered = cells.allocate(_NAMES_CELLS)
 
     def write(self, facts: VersionInfo) -> None:
-        """Says them in this process; the lock is held."""
+        """Writes them in this process. The caller holds the lock."""
         self._cells.own[self._ranks] = len(facts.rank_bytes)
         names = [_cut(name) for name in facts.outputs[: len(OUTPUT_PLACES)]]
         self._cells.write_bytes(self._names, b"".join(names))
@@ -78,14 +75,14 @@ class FactCells:
         self._write_names(self._tiered, facts.tiered)
 
     def ranks(self) -> tuple[str, ...]:
-        """The ranks' label values; the last one may stand for several, as in `63+`."""
+        """Label values of the ranks; the last one may stand for several, as in `63+`."""
         count = int(self._cells.largest(self._ranks))
         if count <= len(RANK_PLACES):
             return RANK_PLACES[:count]
         return (*RANK_PLACES[:-1], f"{RANK_PLACES[-1]}+")
 
     def outputs(self) -> tuple[str, ...]:
-        """The outputs' names, of the first ones; empty before a process has said them."""
+        """Names of the first outputs; empty before a process has written them."""
         size = _NAME_CELLS * CELL_BYTES
         for content in self._cells.contents(self._names, len(OUTPUT_PLACES) * _NAME_CELLS):
             names = [
@@ -97,15 +94,15 @@ class FactCells:
         return ()
 
     def features(self) -> tuple[str, ...]:
-        """The features' label values, by place; empty before a process has said them."""
+        """Label values of the features, by place; empty before a process has written them."""
         return self._names_at(self._features)
 
     def mapped_tables(self) -> tuple[str, ...]:
-        """The label values of tables with id maps, as `features`; empty if there are none."""
+        """Label values of tables with id maps, by place; empty if there are none."""
         return self._names_at(self._mapped)
 
     def tiered_tables(self) -> tuple[str, ...]:
-        """The label values of tables with rows in tiers, as `features`; empty if there are none."""
+        """Label values of tables with rows in tiers, by place; empty if there are none."""
         return self._names_at(self._tiered)
 
     def _write_names(self, cell: int, names: Sequence[str]) -> None:
@@ -120,18 +117,13 @@ class FactCells:
 
 
 def named_places(names: Sequence[str]) -> dict[str, int]:
-    """Each name's place in `NAMED_PLACES`; those beyond the last share one.
-
-    Args:
-        names: of features, as `VersionInfo.features`, or of tables.
-    """
+    """Each name's place in `NAMED_PLACES`; names beyond the last share one."""
     named = _named(names)
     places = {name: place for place, name in enumerate(named)}
     return {name: places.get(name, len(named)) for name in names}
 
 
 def _named(names: Sequence[str]) -> list[str]:
-    """The first names, as many as there are places and room for them."""
     named: list[str] = []
     room = _NAMES_CELLS * CELL_BYTES
     for name in dict.fromkeys(names):
@@ -143,11 +135,7 @@ def _named(names: Sequence[str]) -> list[str]:
 
 
 def latency_boundaries(objective_seconds: float) -> tuple[float, ...]:
-    """The boundaries of a version's request_seconds: the common ones and its objective.
-
-    Args:
-        objective_seconds: 0: not known.
-    """
+    """Boundaries of a version's request_seconds: the common ones and its objective (0: unknown)."""
     boundaries = list(LATENCY_BOUNDARIES)
     if objective_seconds > 0.0 and objective_seconds not in boundaries:
         insort(boundaries, objective_seconds)

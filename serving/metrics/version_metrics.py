@@ -1,4 +1,4 @@
-"""What a server counts of one version: its requests, its batches and its queue."""
+"""Metrics of a version: its requests, its batches and its queue."""
 
 import time
 from bisect import bisect_left
@@ -56,20 +56,15 @@ from serving.metrics.version_info import FactCells, VersionInfo, latency_boundar
 
 __all__ = ["Answered", "VersionMetrics"]
 
-# Where a histogram's sum lies behind its first bucket.
+# Offset of a histogram's sum from its first bucket.
 _REQUESTS_SUM, _SAMPLES_SUM = BATCH_REQUESTS.buckets, BATCH_SAMPLES.buckets
 _RATIO_SUM = COST_RATIO.buckets
 
 
 class VersionMetrics:
-    """One version's counters. Every counting method takes the process's lock once.
+    """A version's counters. Every counting method takes the process's lock once.
 
-    Attributes:
-        block: cells of the version's families.
-        exemplars: its traced requests.
-        mapped_ids: its raw ids by table.
-        lookups: its lookups and scores; None: not counted.
-        shadows: what it scores as a shadow; None: not counted.
+    `lookups` and `shadows` are None where they are not counted.
     """
 
     def __init__(
@@ -129,11 +124,9 @@ class VersionMetrics:
         self._lookups.describe(facts.features)
 
     def answered_many(self, requests: Sequence[Answered], batch_samples: int = 0) -> None:
-        """Counts the answered requests of a batch, and the batch by its size.
+        """Counts the answered requests of a batch (at least one), and the batch by its size.
 
-        Args:
-            requests: at least one.
-            batch_samples: of the batch, if it had other requests too; 0: it had none.
+        `batch_samples` is the batch's total if it also had other requests, else 0.
         """
         now = time.time()
         with self._cells.lock:
@@ -144,12 +137,11 @@ class VersionMetrics:
     def answered_packed(
         self, requests: int, count: int, *, samples: int, decode: float, infer: float, encode: float
     ) -> None:
-        """As `answered_many`, of a whole batch that compiled code has answered.
+        """Counts a whole batch that compiled code has answered.
 
         Args:
             requests: address of an `Answered` of float64 for each.
-            samples: of the batch.
-            decode, encode: seconds of all requests together.
+            decode, encode: seconds summed over the requests.
             infer: seconds of the batch's lookups and tower.
         """
         now = time.time()
@@ -159,11 +151,7 @@ class VersionMetrics:
             self.mapped_ids.count_unknown()
 
     def exemplar(self, seconds: float, trace_id: bytes) -> None:
-        """Sets a traced request as the exemplar of its bucket.
-
-        Args:
-            seconds: from the decoded message to the encoded response, as counted.
-        """
+        """Sets a traced request as the exemplar of its bucket, by its whole seconds as counted."""
         if self._detail is Detail.OFF:
             return
         bucket = bisect_left(self._boundaries, seconds)
@@ -172,21 +160,13 @@ class VersionMetrics:
             self.exemplars.put(bucket, seconds, trace_id, now)
 
     def slow(self, phase: str) -> None:
-        """Counts a request that was slower than the slow-request threshold.
-
-        Args:
-            phase: its slowest phase, one of `request_families.BLAMED`.
-        """
+        """Counts a request above the slow threshold, by its slowest phase, one of `BLAMED`."""
         cell = self._slow[phase]
         with self._cells.lock:
             self._cells.own[cell] += 1.0
 
     def failed(self, code_name: str, whole: float, count: int = 1) -> None:
-        """Counts requests that were answered with an error.
-
-        Args:
-            whole: seconds from the decoded message to the error, summed over the requests.
-        """
+        """Counts requests answered with an error, and their seconds up to it, summed (`whole`)."""
         cell = self._codes[code_name]
         cells = self._cells
         with cells.lock:
@@ -197,16 +177,11 @@ class VersionMetrics:
             self.mapped_ids.count_unknown()
 
     def ran_batch(self, *, requests: int, samples: int, seconds: float, predicted: float) -> None:
-        """Counts a batch of one or more requests.
-
-        Args:
-            seconds: time in its run slot.
-            predicted: estimate of that; 0 without one.
-        """
+        """Counts a batch by its seconds in a run slot and their prediction (0: none)."""
         cells = self._cells
         detail = self._detail
         if detail is Detail.OFF:
-            # Statistics need how many there were alone.
+            # Statistics need only the number of batches.
             with cells.lock:
                 cells.own[self._batch_requests] += 1.0
             return
@@ -226,11 +201,7 @@ class VersionMetrics:
                 own[self._cost_ratio + _RATIO_SUM] += ratio
 
     def refused(self, reason: str, count: int = 1) -> None:
-        """Counts requests that were not run; `failed` also counts their status codes.
-
-        Args:
-            reason: one of `request_families.REFUSALS`.
-        """
+        """Counts requests not run, by a reason of `REFUSALS`; `failed` counts their codes."""
         cell = self._refusals[reason]
         cells = self._cells
         with cells.lock:
@@ -249,50 +220,37 @@ class VersionMetrics:
                 own[self._queue_oldest] = 0.0
 
     def oldest(self, seconds: float) -> None:
-        """Sets the age of the oldest waiting request.
-
-        Args:
-            seconds: ignored if the queue has become empty since.
-        """
+        """Sets the age of the oldest waiting request, unless the queue has become empty."""
         cells = self._cells
         with cells.lock:
             waits = cells.own[self._queue_requests] > 0.0
             cells.own[self._queue_oldest] = seconds if waits else 0.0
 
     def loaded(self, flag: bool, *, created: float = 0.0) -> None:
-        """Says whether the version is ready in this process; it is shown if it is in any.
-
-        Args:
-            created: time of publication, seconds since 1970.
-        """
+        """Sets whether the version is ready in this process, and its publication (since 1970)."""
         cells = self._cells
         with cells.lock:
             cells.own[self.block.cell(LOADED)] = float(flag)
             cells.own[self.block.cell(CREATED)] = created if flag else 0.0
 
     def shares(self, share: float) -> None:
-        """Sets which share of the requests that name no version it should get, 0 to 1."""
+        """Sets its share of the requests that name no version, 0 to 1."""
         with self._cells.lock:
             self._cells.own[self.block.cell(SHARE)] = share
 
     def run_at(self, run_size: Callable[[int], int]) -> None:
-        """Says at what size this process runs a batch, given its samples."""
+        """Sets the function from a batch's samples to its executed size in this process."""
         with self._cells.lock:
             self._executed.run_at(run_size)
 
     def clear(self) -> None:
-        """Begins at zero, in all processes: another version is counted here from now on."""
+        """Resets all processes' cells for another version."""
         self._cells.clear(self.block.first, self._end + 1 - self.block.first)
 
     def tables(
         self, *, table_bytes: int, huge_page_bytes: int, rank_bytes: Sequence[int] = ()
     ) -> None:
-        """Sets the memory of the version's tables.
-
-        Args:
-            table_bytes: size of their files.
-            huge_page_bytes: the part in huge pages.
-        """
+        """Sets the memory of the version's tables: file sizes, and the bytes in huge pages."""
         cells = self._cells
         with cells.lock:
             cells.own[self.block.cell(TABLE_BYTES)] = table_bytes
@@ -303,7 +261,7 @@ class VersionMetrics:
             self._lookups.placed(rank_bytes)
 
     def totals(self) -> Totals:
-        """The totals of all processes; another's request may be counted in part."""
+        """Totals of all processes; another process's request may be counted in part."""
         total = self._cells.total
         phase = {
             value: total(self.block.cell(PHASE_SECONDS, value) + PHASE_SECONDS.buckets)

@@ -6,17 +6,17 @@ from enum import IntEnum, StrEnum
 
 
 class Kind(StrEnum):
-    """How a family's cells make up its samples on the page."""
+    """Type of a family, which decides how its cells become samples on the page."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
-    # A gauge that is the largest of the processes' values instead of their sum.
+    # A gauge that shows the largest value of the processes, not their sum.
     LARGEST = "largest"
     HISTOGRAM = "histogram"
 
 
 class Detail(IntEnum):
-    """How much a server counts (`serve --metrics`), or the lowest level that counts a family."""
+    """Level of counting (`serve --metrics`), or the lowest level that counts a family."""
 
     OFF = 0
     BASIC = 1
@@ -29,10 +29,8 @@ class Family:
 
     Attributes:
         name: as on the page, without `_total`.
-        help: one sentence.
-        kind: how its samples are made.
         readers: who reads it for what, for the reference page.
-        label: its own label, beside the block's; several, with commas between.
+        label: its own label, beside the block's; several are separated by commas.
         label_values: one series each. For `rank`, `output`, `feature` and `table` these are places,
             which each version names.
         hidden_zeros: label values that are shown only above 0.
@@ -56,34 +54,28 @@ class Family:
 
     @property
     def buckets(self) -> int:
-        """Buckets of a histogram, including the overflow bucket and spare ones."""
+        """Buckets of a histogram, overflow and spare ones included."""
         return len(self.boundaries) + self.spare_buckets + 1
 
     @property
     def cells_per_series(self) -> int:
-        """Cells of a series: a histogram's buckets and sum, or one."""
+        """A histogram's buckets and sum, or one."""
         return self.buckets + 1 if self.kind is Kind.HISTOGRAM else 1
 
     @property
     def cells(self) -> int:
-        """The cells of all series."""
+        """Cells of all series."""
         return len(self.label_values) * self.cells_per_series
 
     @property
     def full_name(self) -> str:
-        """The name in queries; a histogram's has the suffix `_bucket`, `_sum` or `_count`."""
+        """Name in queries; a histogram's has the suffix `_bucket`, `_sum` or `_count`."""
         return self.name + ("_total" if self.kind is Kind.COUNTER else "")
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyBlock:
-    """Families with adjacent cells and common values of the block's labels.
-
-    Attributes:
-        families: in the cells' order.
-        label_values: of the labels of all series of the block.
-        first: the first cell.
-    """
+    """Families with adjacent cells, in their order, and common values of the block's labels."""
 
     families: tuple[Family, ...]
     label_values: tuple[str, ...]
@@ -103,13 +95,13 @@ class FamilyBlock:
                 cell += family.cells_per_series
 
     def cell(self, family: Family, label_value: str | None = None) -> int:
-        """The first cell of a series; without a label value, of the family's first series."""
+        """First cell of a series; without a label value, of the family's first series."""
         before = self.families[: self.families.index(family)]
         position = 0 if label_value is None else family.label_values.index(label_value)
         return self.first + sum(f.cells for f in before) + position * family.cells_per_series
 
     def gauge_cells(self) -> list[int]:
-        """The cells of gauges that describe a process."""
+        """Cells of gauges that describe a process."""
         gauges = (Kind.GAUGE, Kind.LARGEST)
         return [
             cell

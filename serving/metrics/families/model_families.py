@@ -2,14 +2,14 @@
 
 from serving.metrics.families.family import Detail, Family, Kind
 
-# Ranks of a plan that have a place of their own; those beyond share the last one.
+# Ranks of a plan with a place of their own; later ranks share the last one.
 RANK_PLACES = tuple(str(place) for place in range(64))
 # Outputs of a model whose scores are counted: as many as a request can name.
 OUTPUT_PLACES = tuple(str(place) for place in range(16))
-# Features whose empty bags are counted, or tables whose raw ids are; those beyond share the last
+# Features whose empty bags are counted, or tables whose raw ids are; later ones share the last
 # place.
 NAMED_PLACES = tuple(str(place) for place in range(128))
-# The label value of what shares the last place.
+# Label value of the shared last place.
 OTHERS = "(others)"
 # The precision of a tower as it was published, and as it runs.
 _PRODUCTS = (
@@ -17,17 +17,17 @@ _PRODUCTS = (
     "int8, int8", "int8, fp32",
 )  # fmt: skip
 SMALL_PAGES, HUGE_PAGES = PAGE_SIZES = ("4KiB", "2MiB")
-# In which a version fails whose files change while it is served.
+# Phase of a version that fails because its files change while it is served.
 SERVE_PHASE = "serve"
-# Fine between 0 and 1, where probabilities are; to 100 on both sides for outputs that are none.
+# Fine between 0 and 1, for probabilities; up to 100 on both sides for other outputs.
 SCORE_BOUNDARIES = (
     -100.0, -30.0, -10.0, -5.0, -3.0, -2.0, -1.0, -0.5, -0.2, -0.1, 0.0,
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85,
     0.9, 0.95, 0.98, 0.99, 0.995, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0,
 )  # fmt: skip
-# Of loading a version: fetched and verified, checked against memory, opened, warmed up, checked
-# against its golden requests; until the last worker has done so.
-# Of a front: its shard hosts hold the version, and answer.
+# Phases of a load: fetched and verified, checked against memory, opened, warmed up, checked against
+# its golden requests, until the last worker has done so. "hosts", of a front: its shard hosts have
+# the version, and answer.
 HOSTS_PHASE = "hosts"
 LOAD_PHASES = ("fetch", "verify", HOSTS_PHASE, "memory", "open", "warm_up", "golden", "workers")
 
@@ -211,7 +211,7 @@ LOOKED = Family(
     "On call: a server that cannot read its repository serves an old model.",
     detail=Detail.OFF,
 )
-# The page gives each worker's own value.
+# The page shows each worker's own value.
 SERVED_VERSION = Family(
     "sharded_infer_served_version",
     "The version for requests that name none, by worker; 0: none.",
@@ -227,7 +227,7 @@ MISSING = Family(
     "On call: the alert on a model that a server runs without.",
     detail=Detail.OFF,
 )
-# The page computes it from the time of the default version.
+# The page computes it from the default version's creation time.
 SERVED_AGE = Family(
     "sharded_infer_served_age_seconds",
     "Time since the version for requests that name none was published.",

@@ -1,4 +1,4 @@
-"""Families as Prometheus knows them, and their series on the page."""
+"""Families as Prometheus metrics, and their series on the page."""
 
 from collections.abc import Sequence, Set
 from itertools import accumulate
@@ -18,11 +18,7 @@ _SHADOW_NAMES = frozenset(family.name for family in SHADOW_FAMILIES)
 
 
 def metric_of(family: Family, block_labels: tuple[str, ...]) -> Metric:
-    """A family without series.
-
-    Args:
-        block_labels: labels before the family's own.
-    """
+    """A family without series; `block_labels` come before its own label."""
     kinds = {Kind.COUNTER: CounterMetricFamily, Kind.HISTOGRAM: HistogramMetricFamily}
     own = tuple(family.label.split(", ")) if family.label else ()
     metric: Metric = kinds.get(family.kind, GaugeMetricFamily)(
@@ -34,11 +30,7 @@ def metric_of(family: Family, block_labels: tuple[str, ...]) -> Metric:
 def add_series(
     metric: Metric, family: Family, labels: Sequence[str], values: Sequence[float]
 ) -> None:
-    """Adds a series to a metric; surplus label values are ignored.
-
-    Args:
-        values: one; of a histogram its buckets and its sum.
-    """
+    """Adds a series: one value, or a histogram's buckets and sum. Surplus labels are ignored."""
     if isinstance(metric, HistogramMetricFamily):
         if labels[-1] in family.hidden_zeros and not any(values):
             return
@@ -52,11 +44,7 @@ def add_series(
 
 
 def hidden_families(block: FamilyBlock, processes: Sequence[Sequence[float]]) -> Set[str]:
-    """Names of a version's families that are not shown: it has not been a shadow.
-
-    Args:
-        processes: all cells of each.
-    """
+    """Names of the shadow families if the version was never a shadow; `processes` are all cells."""
     if SHADOWING not in block.families:
         return frozenset()
     first, end = block.cell(SHADOWING), block.first + block.cells

@@ -19,7 +19,7 @@ COST_RATIO_BOUNDARIES = (
 PHASES = ("decode", "lookup", "tower", "encode")
 CODES = tuple(code.name for code in StatusCode)
 REFUSALS = ("queue_full", "deadline", "cancelled", "expired")
-# What a slow request's time went to.
+# Phases that a slow request's time is attributed to.
 BLAMED = (
     "queue", "batch_mates", "decode", "lookup", "tower", "encode", "page_faults", "preempted",
     "other",
@@ -52,7 +52,7 @@ LATENCY_OBJECTIVE = Family(
     hidden_zeros=frozenset({""}),
     is_fact=True,
 )
-# The page reads it off request_seconds: it costs requests nothing.
+# The page derives it from request_seconds, so requests do not pay for it.
 WITHIN_OBJECTIVE = Family(
     "sharded_infer_requests_within_objective",
     "Successful requests that took no longer than the version's latency objective.",

@@ -1,4 +1,4 @@
-"""Metric families of models over sequences, and of users whose state is kept."""
+"""Metric families of sequence models, and of users with cached state."""
 
 from serving.metrics.families.family import Detail, Family, Kind
 

@@ -71,7 +71,7 @@ GRPC_DROPPED = Family(
     label="reason",
     label_values=GRPC_DROPS,
 )
-# The page gives each worker's own value of these, not the sum.
+# The page shows each worker's own value of these, not the sum.
 WORKER_REQUESTS = Family(
     "sharded_infer_worker_requests",
     "Predict requests answered, by worker, whatever their status code.",
@@ -103,7 +103,7 @@ WORKER_HUGE_PAGE_BYTES = Family(
     label="worker",
     detail=Detail.FULL,
 )
-# The page reads these two when it is asked for.
+# The page reads these two on request.
 MEMORY_AVAILABLE_BYTES = Family(
     "sharded_infer_memory_available_bytes",
     "Memory that processes may still take: the machine's available memory, or less by a "
@@ -119,7 +119,7 @@ MEMORY_LIMIT_BYTES = Family(
     "Operators: what the available memory is a share of.",
     detail=Detail.OFF,
 )
-# The page makes it; its labels are those of `metrics_page`.
+# Only the page has it; its labels are those of `metrics_page`.
 BUILD_INFO = Family(
     "sharded_infer_build_info",
     "1, with the versions of the software as labels.",
@@ -150,5 +150,5 @@ BY_WORKER = (
     WORKER_RESIDENT_BYTES,
     WORKER_HUGE_PAGE_BYTES,
 )
-# Without cells: known when the page is asked for.
+# Without cells: their values are computed on request.
 PAGE_FAMILIES = (MEMORY_AVAILABLE_BYTES, MEMORY_LIMIT_BYTES, BUILD_INFO)

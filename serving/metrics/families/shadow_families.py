@@ -1,4 +1,4 @@
-"""Families of a version that scores requests of the default version too, without being asked."""
+"""Families of a shadow, a version that also scores requests of the default version."""
 
 from serving.metrics.families.family import Family, Kind
 from serving.metrics.families.model_families import OUTPUT_PLACES, SCORE_BOUNDARIES
@@ -6,9 +6,9 @@ from serving.metrics.families.request_families import CODES, LATENCY_BOUNDARIES
 
 BY_DEFAULT, BY_SHADOW = SCORERS = ("default", "shadow")
 # full: too many waited for an idle slot. large: more samples than the version's max_batch.
-# moved: the label or the default has moved while it waited. shared_memory: its inputs are there,
-# where its client may have changed them. default_rows: the default version's scores were made with
-# them.
+# moved: the label or the default moved while it waited. shared_memory: its inputs are there,
+# where the client may have changed them. default_rows: the default version was scored with default
+# rows.
 DROPS = ("full", "large", "moved", "shared_memory", "default_rows")
 DIFFERENCE_BOUNDARIES = (
     0.0, 1e-6, 1e-5, 1e-4, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,

@@ -2,7 +2,7 @@
 
 from serving.metrics.families.family import Family, Kind
 
-# Later hosts count with the last.
+# Later hosts share the last place.
 HOST_PLACES = tuple(str(place) for place in range(64))
 LOST_CODES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
@@ -84,7 +84,7 @@ SHARD_RECEIVED_BYTES = Family(
     label="host",
     label_values=HOST_PLACES,
 )
-# The page shows a host's when it has been asked; its lookups come first.
+# The page shows a host's series once it was called; its lookups come first.
 SHARD_FAMILIES = (
     SHARD_LOOKUP_SECONDS,
     SHARD_HEDGES,

@@ -1,4 +1,4 @@
-"""Families of a shard host. Its page has the number of its host in the plans as a label of each."""
+"""Families of a shard host, each with the host's number in the plans as a label."""
 
 from serving.metrics.families.family import Detail, Family, Kind
 from serving.metrics.families.request_families import CODES

@@ -1,4 +1,4 @@
-"""Metric families of tables whose rows lie in tiers: in memory, and in files (--row-memory-mib)."""
+"""Metric families of tables with rows in tiers: in memory, and in files (--row-memory-mib)."""
 
 from kernels.tiers.row_tier import LATENCIES
 from serving.metrics.families.family import Detail, Family, Kind

@@ -1,1 +1,1 @@
-"""What is counted of a version's lookups, and of the ids that they are asked for."""
+"""Counters of a version's lookups and looked-up ids."""

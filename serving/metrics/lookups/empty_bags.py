@@ -1,8 +1,6 @@
 """Counts the samples with an empty bag of a feature, by compiled code.
 
-for each group and feature, in its first table: samples whose bag has no ids
-
-A bag that samples share counts for each of them.
+A feature counts in its first table. A bag that samples share counts for each of them.
 """
 
 from collections.abc import Sequence
@@ -16,13 +14,13 @@ from serving.metrics.native_counter import COUNTER
 from serving.metrics.version_info import named_places
 from sharded_infer.inputs.model_input import ModelInput
 
-# Which features a request shares varies by client: few patterns occur, and the bound keeps a
-# hostile one from filling memory with them.
+# Which features a request shares varies by client. Few patterns occur, and the bound keeps a
+# hostile client from filling memory with them.
 _MAX_PATTERNS = 64
 
 
 class EmptyBags:
-    """Counts one version's empty bags."""
+    """A version's empty bags."""
 
     def __init__(self, cells: MetricCells, first: int) -> None:
         """Starts without features.
@@ -36,13 +34,9 @@ class EmptyBags:
         self._where: dict[tuple[int, ...], NDArray[np.int64]] = {}
 
     def set_features(self, features: Sequence[str]) -> None:
-        """Sets the counted features.
-
-        Args:
-            features: as `VersionInfo.features`; the first table of a feature counts.
-        """
+        """Sets the counted features, as in `VersionInfo.features`."""
         places = named_places(features)
-        # -1: not counted, as another table's.
+        # -1: not counted, since its first table counts.
         self._places = tuple(places.pop(name, -1) for name in features)
         self._where = {}
 

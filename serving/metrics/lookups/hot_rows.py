@@ -1,4 +1,4 @@
-"""A sliding sample of the rows that requests look up, to measure the share of hot rows.
+"""A sliding sample of looked-up rows, to measure the share of hot rows.
 
 Requests store some ids of a few batches; a thread of low priority counts them.
 """
@@ -11,25 +11,25 @@ from numpy.typing import NDArray
 
 from sharded_infer.inputs.model_input import ModelInput
 
-# Of a sampled batch at most so many ids a group, evenly taken: what is kept is bounded.
+# Ids per group of a sampled batch at most, evenly spaced, to bound memory.
 _MOST_IDS = 8192
 _BATCHES = 32
-# The hottest rows are this share of the rows that occur in the sample.
+# The hottest rows are this share of the rows in the sample.
 _HOTTEST = 0.01
 
-# Of a group of a sampled batch: ids, and the positions, in all ids of the group, at which each
-# feature's end; the features; how far the ids lie apart.
+# A group of a sampled batch: ids; for each feature, where its ids end among all ids of the group;
+# the features; the stride of the ids.
 _Taken = tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...], int]
 
 
 class HotRows:
-    """The last sampled batches of one version."""
+    """The last sampled batches of a version."""
 
     def __init__(self) -> None:
         self._taken: deque[_Taken] = deque(maxlen=_BATCHES)
 
     def clear(self) -> None:
-        """Clears the sample for another version."""
+        """Empties the sample."""
         self._taken.clear()
 
     def take(self, model_input: ModelInput) -> None:
@@ -37,18 +37,15 @@ class HotRows:
         for group in model_input.groups:
             apart = 1 + len(group.values) // _MOST_IDS
             ends = np.cumsum(group.lengths.sum(1))
-            # A copy: the message that the ids lie in may be large.
+            # A copy, because the message that contains the ids may be large.
             self._taken.append((group.values[::apart].copy(), ends, group.features, apart))
 
     def hot_share(self, first_rows: Sequence[int]) -> float:
-        """The share of accesses that go to the hottest 1% of the accessed rows.
+        """Share of accesses to the hottest 1% of the accessed rows; 0 without samples.
 
         Args:
             first_rows: for each feature, the number of its table's row 0 among the rows of all
                 tables.
-
-        Returns:
-            0 without samples.
         """
         firsts = np.array(first_rows, np.int64)
         rows = [

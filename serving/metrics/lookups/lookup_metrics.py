@@ -1,4 +1,4 @@
-"""Counts one version's lookups and scores."""
+"""A version's lookups and scores."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ from serving.metrics.lookups.sequences import SequenceMetrics
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.lookups.lookup_work import LookupWork
 
-# Of so many batches one is sampled: its scores, its rows.
+# One of so many batches is sampled for its scores, and for its rows.
 SCORES_EVERY, _ROWS_EVERY = 16, 64
 _MOST_SCORES = 1024
 _LAST_RANK = len(RANK_PLACES) - 1
@@ -37,12 +37,7 @@ _BOUNDARIES = np.array(SCORE_BOUNDARIES)
 
 
 class LookupMetrics:
-    """One version's ranks, shared and empty bags, raw ids, hot rows and scores.
-
-    Attributes:
-        rows: sample for the share of hot rows.
-        tiers: its tables with rows in tiers.
-    """
+    """A version's ranks, shared and empty bags, raw ids, hot rows and scores."""
 
     def __init__(self, cells: MetricCells, block: FamilyBlock, mapped_ids: MappedIds) -> None:
         self._cells = cells
@@ -62,11 +57,7 @@ class LookupMetrics:
         self.rows = HotRows()
 
     def describe(self, features: Sequence[str]) -> None:
-        """Resets the counters for another version. The caller does not hold the lock.
-
-        Args:
-            features: as `VersionInfo.features`.
-        """
+        """Resets the counters for another version. The caller does not hold the lock."""
         with self._cells.lock:
             self._batches = 0
             self._empty_bags.set_features(features)
@@ -78,11 +69,7 @@ class LookupMetrics:
         batch: ModelInput,
         scores: Sequence[NDArray[np.float32]],
     ) -> None:
-        """Counts a batch's lookups; some batches are sampled.
-
-        Args:
-            scores: of one of its requests.
-        """
+        """Counts a batch's lookups; some batches are sampled. `scores` are one request's."""
         cells = self._cells
         with cells.lock:
             own = cells.own
@@ -105,26 +92,18 @@ class LookupMetrics:
             self.rows.take(batch)
 
     def hot_rows(self, share: float) -> None:
-        """Sets the share of accesses to hot rows; 0 for an unloaded version.
-
-        Args:
-            share: from `rows`.
-        """
+        """Sets the share of accesses to hot rows, from `rows`; 0 for an unloaded version."""
         cells = self._cells
         with cells.lock:
             cells.own[self._hot_row_share] = share if cells.own[self._loaded] else 0.0
 
     def cached_users(self, held_bytes: int, evicted: int) -> None:
-        """As `SequenceMetrics.cached`; the caller does not hold the lock."""
+        """Calls `SequenceMetrics.cached`; the caller does not hold the lock."""
         with self._cells.lock:
             self._sequences.cached(held_bytes, evicted)
 
     def placed(self, rank_bytes: Sequence[int]) -> None:
-        """Sets the bytes on each rank, in this process. The caller holds the lock.
-
-        Args:
-            rank_bytes: ranks beyond the last place are added up.
-        """
+        """Sets the bytes on each rank, later ones summed up. The caller holds the lock."""
         for place in range(len(RANK_PLACES)):
             held = rank_bytes[place:] if place == _LAST_RANK else rank_bytes[place : place + 1]
             self._cells.own[self._memory_bytes + place] = sum(held)
@@ -133,7 +112,7 @@ class LookupMetrics:
         counted = []
         for score in scores[: len(OUTPUT_PLACES)]:
             some = score.ravel()[:: 1 + score.size // _MOST_SCORES]
-            # NaN come after everything, so they are counted above all boundaries.
+            # NaN sort last, so they are counted above all boundaries.
             places = np.searchsorted(_BOUNDARIES, some)
             counted.append(np.bincount(places, minlength=SCORES.buckets))
         cells = self._cells

@@ -1,8 +1,8 @@
-"""Counts a version's raw ids by table: those that were looked up in id maps, and unknown ones.
+"""Raw ids of a version by table: ids looked up in id maps, and unknown ids.
 
 readers add unknown ids to `unknown`, whatever becomes of the request later
-for each answered or failed request: what was added since goes to the table's cell
-for each batch: the ids of the table's features; and unknown ids that left their bags
+for each answered or failed request: additions since the last one go to the table's cell
+for each batch: the ids of the table's features, and unknown ids that left their bags
 """
 
 from collections.abc import Sequence
@@ -16,33 +16,23 @@ from sharded_infer.inputs.model_input import ModelInput
 
 
 class MappedIds:
-    """Counts one version's raw ids.
+    """A version's raw ids.
 
-    Attributes:
-        unknown: float64 `[T]`, by table with an id map: how many ids this process's readers found
-            to be unknown. They add to it without the lock.
+    Readers add to `unknown`, float64 `[T]` by table with an id map, without the lock.
     """
 
     def __init__(self, cells: MetricCells, *, mapped: int, unknown: int) -> None:
-        """Starts without tables.
-
-        Args:
-            mapped, unknown: cells of the first table.
-        """
+        """Starts without tables; `mapped` and `unknown` are cells of the first table."""
         self._cells = cells
         self._first_mapped, self._first_unknown = mapped, unknown
         self.set_tables(())
 
     def set_tables(self, tables: Sequence[MappedTable], features: int = 0) -> None:
-        """Sets the counted tables, with a new `unknown`. The caller holds the process's lock.
-
-        Args:
-            features: the model's.
-        """
+        """Sets the counted tables, with a new `unknown`. The caller holds the process's lock."""
         places = named_places([table.name for table in tables])
         self._places = np.array([places[table.name] for table in tables], np.int64)
         self._leaves_out = np.array([table.leaves_out for table in tables], np.bool_)
-        # The table of each feature; -1: without an id map.
+        # Table of each feature; -1: without an id map.
         self._table_of = np.full(features, -1, np.int64)
         for position, table in enumerate(tables):
             self._table_of[list(table.features)] = position
@@ -50,7 +40,7 @@ class MappedIds:
         self._told = np.zeros(len(tables))
 
     def count_unknown(self) -> None:
-        """Counts the unknown ids that were found since the last call. The lock is held."""
+        """Counts the unknown ids since the last call. The caller holds the process's lock."""
         if not len(self.unknown):
             return
         found = self.unknown.copy()

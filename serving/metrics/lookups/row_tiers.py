@@ -1,4 +1,4 @@
-"""Counts what one version's tables with rows in tiers have done."""
+"""Counters of a version's tables with rows in tiers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +21,7 @@ from serving.metrics.version_info import named_places
 
 
 class TierMetrics:
-    """What is counted of tiers, now and then."""
+    """Counters of tiers, updated periodically."""
 
     def __init__(self, cells: MetricCells, block: FamilyBlock) -> None:
         self._cells = cells
@@ -37,11 +37,7 @@ class TierMetrics:
         self._queued = block.cell(ROW_READS_QUEUED)
 
     def count(self, tiers: Mapping[str, Sequence[RowTier]]) -> None:
-        """Counts what tiers have done since they were counted last, for whatever version.
-
-        Args:
-            tiers: by table; all that `VersionInfo.tiered` names.
-        """
+        """Adds the work since the last call, of all tables of `VersionInfo.tiered`."""
         places = named_places(list(tiers))
         memory = dict.fromkeys(places.values(), 0)
         # The tiers count without the lock.

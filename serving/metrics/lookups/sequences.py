@@ -1,4 +1,4 @@
-"""Counts one version's positions of sequences, and the states of its users."""
+"""A version's sequence positions, and the cached states of its users."""
 
 from serving.metrics.cells import MetricCells
 from serving.metrics.families.family import FamilyBlock
@@ -12,7 +12,7 @@ from sharded_infer.lookups.lookup_work import LookupWork
 
 
 class SequenceMetrics:
-    """What is counted of batches with sequences. The caller holds the process's lock."""
+    """Counters of batches with sequences. The caller holds the process's lock."""
 
     def __init__(self, cells: MetricCells, block: FamilyBlock) -> None:
         self._cells = cells
@@ -29,11 +29,7 @@ class SequenceMetrics:
                 own[first + at] += count
 
     def cached(self, held_bytes: int, evicted: int) -> None:
-        """Sets the bytes of this process's cache.
-
-        Args:
-            evicted: states since the last call.
-        """
+        """Sets the bytes of this process's cache, and adds states evicted since the last call."""
         own = self._cells.own
         own[self._bytes] = held_bytes
         own[self._evicted] += evicted

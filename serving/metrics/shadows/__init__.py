@@ -1,1 +1,1 @@
-"""Counters of versions that score beside the default version."""
+"""Counters of shadow versions."""

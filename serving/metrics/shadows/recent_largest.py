@@ -1,22 +1,17 @@
-"""The largest of the values of the last minute or two."""
+"""Largest value of the last minute or two."""
 
 WINDOW_SECONDS = 60.0
 
 
 class RecentLargest:
-    """Keeps the largest value of the current window and of the one before. Not thread-safe."""
+    """Largest value of the current window and the one before. Not thread-safe."""
 
     def __init__(self) -> None:
         self._window = 0
         self._now = self._before = 0.0
 
     def add(self, value: float, now: float) -> None:
-        """Takes a value in.
-
-        Args:
-            value: not negative.
-            now: in seconds, on a clock that does not go back.
-        """
+        """Adds a non-negative value at `now`, in seconds on a monotonic clock."""
         self._go_on(now)
         self._now = max(self._now, value)
 

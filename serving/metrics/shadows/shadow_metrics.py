@@ -1,4 +1,4 @@
-"""Counts what one version scored as a shadow, beside the default version's scores."""
+"""Scores of a shadow version, compared with the default version's."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -32,10 +32,7 @@ _DIFFERENCE_BOUNDARIES = np.array(DIFFERENCE_BOUNDARIES)
 
 
 class ShadowMetrics:
-    """One version's requests as a shadow. Thread-safe.
-
-    Outputs are known by their places in this version, as in all its families.
-    """
+    """A version's requests as a shadow, by this version's places of outputs. Thread-safe."""
 
     def __init__(self, cells: MetricCells, block: FamilyBlock) -> None:
         self._cells = cells
@@ -50,7 +47,7 @@ class ShadowMetrics:
         self._largest: dict[int, RecentLargest] = {}
 
     def shadowing(self, flag: bool) -> None:
-        """Says whether the version is a shadow in this process."""
+        """Sets whether the version is a shadow in this process."""
         with self._cells.lock:
             self._cells.own[self._shadowing] = float(flag)
             self._largest.clear()
@@ -61,11 +58,7 @@ class ShadowMetrics:
         self._add(self._codes[code_name])
 
     def dropped(self, reason: str, count: int = 1) -> None:
-        """Counts chosen requests that are not scored.
-
-        Args:
-            reason: one of `shadow_families.DROPS`.
-        """
+        """Counts chosen requests that are not scored, by a reason of `shadow_families.DROPS`."""
         self._add(self._dropped[reason], count)
 
     def scored(
@@ -81,9 +74,8 @@ class ShadowMetrics:
         Args:
             pairs: by an output's place, fp32 scores of the default version and of this one, of
                 equal shapes.
-            default_seconds: of the lookups and the tower, for the default version.
-            seconds: the same for this one.
-            now: in seconds, on a clock that does not go back.
+            default_seconds, seconds: lookups and tower of the default version, and of this one.
+            now: in seconds, on a monotonic clock.
         """
         counted = [
             (place, *_compared(default, scores))
@@ -104,7 +96,7 @@ class ShadowMetrics:
             self._show_largest(now)
 
     def look(self, now: float) -> None:
-        """Lets what was largest long ago go."""
+        """Drops expired largest values."""
         with self._cells.lock:
             self._show_largest(now)
 
@@ -128,13 +120,13 @@ class ShadowMetrics:
 def _compared(
     default: Scores, scores: Scores
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], float, float]:
-    """Buckets of both versions' scores and of their differences, these' sum and the largest."""
+    """Buckets of both versions' scores and of their differences; differences' sum and maximum."""
     before, after = default.ravel().astype(np.float64), scores.ravel().astype(np.float64)
     with np.errstate(invalid="ignore"):
         differences = np.abs(after - before)
     equal = (before == after) | (np.isnan(before) & np.isnan(after))
     differences[equal] = 0.0
-    # One of the two is no number.
+    # One of the two is NaN.
     differences[np.isnan(differences)] = np.inf
     return (
         _buckets(before, _SCORE_BOUNDARIES),
@@ -146,7 +138,7 @@ def _compared(
 
 
 def _buckets(values: NDArray[np.float64], boundaries: NDArray[np.float64]) -> NDArray[np.int64]:
-    # NaN come after everything, so they are counted above all boundaries.
+    # NaN sort last, so they are counted above all boundaries.
     places = np.searchsorted(boundaries, values)
     return np.bincount(places, minlength=len(boundaries) + 1)
 
