@@ -1,4 +1,4 @@
-"""Admits or refuses HTTP requests by the same tokens, scopes and rates as RPCs."""
+"""Admission of HTTP requests, by the same tokens, scopes and rates as RPCs."""
 
 from collections.abc import Mapping
 
@@ -17,11 +17,10 @@ class HttpAdmission:
     """Admits or refuses requests before their bodies are read."""
 
     def __init__(self, guard: Guard | None, *, admin_elsewhere: bool = False) -> None:
-        """Stores the rules of admission.
+        """Stores the rules; without a guard every request is admitted.
 
-        Args:
-            guard: None admits every request.
-            admin_elsewhere: requests that change the server are answered only on the admin address.
+        With `admin_elsewhere`, requests that change the server are answered only on the admin
+        address.
         """
         self._guard = guard
         self._admin_elsewhere = admin_elsewhere
@@ -32,7 +31,7 @@ class HttpAdmission:
         Args:
             path: percent-encoded, as received.
             headers: by lower-case name.
-            peer: the client's address, as `address:port`.
+            peer: the client, as `address:port`.
 
         Raises:
             HttpError, RequestError: the protocol has no such path.
@@ -56,13 +55,9 @@ class HttpAdmission:
 
 
 def access_of_path(method: str, path: str) -> Access:
-    """The access that an HTTP request needs: that of its RPC, or the scope metrics for pages.
+    """Access that a request needs: that of its RPC, or the scope metrics for pages.
 
-    Args:
-        path: percent-encoded, as received.
-
-    Raises:
-        HttpError, RequestError: the protocol has no such path.
+    The path is percent-encoded. Raises HttpError or RequestError if the protocol has no such path.
     """
     if path in _OPEN:
         return Access.OPEN

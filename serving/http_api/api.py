@@ -25,32 +25,23 @@ class RestApi:
     def __init__(
         self, operations: ModelApi, predictions: Predictions, *, max_body_bytes: int
     ) -> None:
-        """Stores the handlers.
-
-        Args:
-            operations: answers all requests except predict calls.
-            predictions: answers the predict calls.
-            max_body_bytes: the most bytes in a predict call's body, as received.
-        """
         self._operations = operations
         self._predictions = predictions
         self._most_bytes = max_body_bytes
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="http-call")
 
     def refuse(self, method: str, path: str) -> HttpAnswer | None:
-        """The refusal of a request before its body is read, or None if it is admitted.
+        """Refusal of a request before its body is read, or None.
 
-        Raises:
-            HttpError, RequestError: there is no such path.
+        Raises HttpError or RequestError if there is no such path.
         """
         route, _ = find_route(method, path)
         return self._predictions.refuse() if route.operation in _INFER else None
 
     def body_bytes(self, method: str, path: str) -> int:
-        """The most bytes that a request's body may have; 0 if it takes no body.
+        """Largest body of a request, as received; 0 if it takes none.
 
-        Raises:
-            HttpError, RequestError: there is no such path.
+        Raises HttpError or RequestError if there is no such path.
         """
         route, _ = find_route(method, path)
         if not route.has_body:
@@ -58,11 +49,7 @@ class RestApi:
         return self._most_bytes if route.operation in _INFER else MOST_CONTROL_BYTES
 
     async def answer(self, request: HttpRequest, when_lost: WhenLost) -> HttpAnswer:
-        """Answers a request.
-
-        Args:
-            request: one that `refuse` admits.
-            when_lost: registers a callback for a client that disconnects.
+        """Answers a request that `refuse` admits.
 
         Raises:
             HttpError, RequestError, StatusError: the request is refused.
@@ -71,7 +58,7 @@ class RestApi:
         if route.operation in _INFER:
             return await self._predictions.answer(names, request, when_lost)
         if route.operation in _PROBES:
-            # Answered at once, even if all threads are busy.
+            # Handled immediately, even if all threads are busy.
             return self._operations.answer(route.operation, names, request, lambda: True)
         return await self._operate(route, names, request, when_lost)
 

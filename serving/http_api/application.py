@@ -1,4 +1,4 @@
-"""Admits requests, has their bodies read, and routes them."""
+"""Admission, body reading and routing of HTTP requests."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,23 +22,23 @@ from serving.status import status_of
 
 UNAUTHENTICATED = 401
 _PAGE_THREADS = 1
-# Answered or waited for at once. Each takes milliseconds.
+# Pages in progress or waiting. Each takes milliseconds.
 _MOST_PAGES = 64
 _PROBES = ("/live", "/ready")
 _READ = ("GET", "HEAD")
-# Of processes that have no models yet, or no longer.
+# For processes whose models are not loaded yet, or are unloaded already.
 _NOT_NOW = error_answer(503, "no model can be asked: the server is loading or draining")
 
 
 class Api(Protocol):
-    """Answers the protocol's paths."""
+    """Handler of the protocol's paths."""
 
     def refuse(self, method: str, path: str) -> HttpAnswer | None:
-        """The refusal of a request before its body is read, or None if it is admitted."""
+        """Refusal of a request before its body is read, or None if it is admitted."""
         ...
 
     def body_bytes(self, method: str, path: str) -> int:
-        """The most bytes that a request's body may have; 0 if it takes no body."""
+        """Largest body that a request may have; 0 if it takes none."""
         ...
 
     async def answer(self, request: HttpRequest, when_lost: WhenLost) -> HttpAnswer:
@@ -57,14 +57,10 @@ class Application:
         admission: HttpAdmission,
         without_api: HttpAnswer = _NOT_NOW,
     ) -> None:
-        """Stores the API and the pages.
+        """Stores the API, and the pages for all other paths.
 
-        Args:
-            page: answers all other paths, on a thread.
-            probe: answers the paths `PROBES`, at once.
-            api: answers the protocol's paths; None if this process has no models.
-            admission: decides before a request's body is read.
-            without_api: the answer to the protocol's paths where there is no API.
+        A thread runs `page`, the event loop `probe`. `without_api` answers the API's paths of a
+        process without models.
         """
         self._admission = admission
         self._without_api = without_api
@@ -76,7 +72,7 @@ class Application:
         self._shared = SharedPages(self._make_page)
 
     async def answer(self, head: RequestHead, client: Client) -> HttpAnswer:
-        """Answers a request, whatever happens. Reads its body only if the request is admitted."""
+        """Answers a request, errors included. Reads its body only if the request is admitted."""
         try:
             request = head.request
             self._admission.admit(request.method, request.path, request.headers, client.peer)
@@ -99,7 +95,7 @@ class Application:
             return answer_of(error)
 
     def close(self) -> None:
-        """Ends the page threads after the pages in progress."""
+        """Stops the page threads after the pages in progress."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _is_api(self, path: str) -> bool:
@@ -122,7 +118,7 @@ class Application:
 
 
 def answer_of(error: Exception) -> HttpAnswer:
-    """The HTTP answer for an exception that was raised while answering."""
+    """HTTP answer for an exception that was raised while answering."""
     if isinstance(error, HttpError):
         return error_answer(error.status, str(error), error.headers)
     if isinstance(error, StatusError):

@@ -1,4 +1,4 @@
-"""Bodies in gzip and deflate, decompressed within the limit for bodies."""
+"""Gzip and deflate bodies, decompressed within the body limit."""
 
 import zlib
 
@@ -13,16 +13,11 @@ _LEVEL = 1
 
 
 def inflate(body: bytes, encoding: str, most_bytes: int) -> bytes:
-    """Decompresses a request's body.
-
-    Args:
-        body: as received.
-        encoding: the header Content-Encoding; empty or "identity" for an uncompressed body.
-        most_bytes: the most bytes of the decompressed body.
+    """Decompresses a request's body, by its Content-Encoding (empty or "identity": none).
 
     Raises:
         RequestError: the encoding is unknown, or the body is not in it.
-        RequestTooLargeError: the decompressed body would be larger.
+        RequestTooLargeError: the decompressed body exceeds `most_bytes`.
     """
     encoding = encoding.strip().lower()
     if encoding in {"", "identity"}:
@@ -46,14 +41,7 @@ def inflate(body: bytes, encoding: str, most_bytes: int) -> bytes:
 
 
 def chosen_encoding(accepted: str) -> str:
-    """The encoding of an answer.
-
-    Args:
-        accepted: the header Accept-Encoding of the request.
-
-    Returns:
-        "gzip" or "deflate"; empty if the client accepts neither.
-    """
+    """Encoding of an answer: gzip or deflate, or empty if the header accepts neither."""
     wanted = set()
     for part in accepted.lower().split(","):
         name, _, weight = part.partition(";")
@@ -63,14 +51,7 @@ def chosen_encoding(accepted: str) -> str:
 
 
 def deflate(body: bytes, encoding: str) -> bytes | None:
-    """Compresses an answer's body.
-
-    Args:
-        encoding: a result of `chosen_encoding`.
-
-    Returns:
-        The compressed body, or None if the body should be sent uncompressed.
-    """
+    """Compresses an answer's body by `chosen_encoding`; None if it should stay uncompressed."""
     if not encoding or len(body) < _LEAST_BYTES:
         return None
     stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS[encoding])

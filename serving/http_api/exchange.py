@@ -14,11 +14,7 @@ BINARY = "application/octet-stream"
 
 
 class HttpError(ShardedInferError):
-    """An error specific to HTTP, such as an unknown path, a wrong method or a slow body.
-
-    Attributes:
-        headers: additional headers of the answer.
-    """
+    """An error of HTTP, such as an unknown path; `headers` are added to the answer."""
 
     def __init__(
         self, status: int, message: str, headers: tuple[tuple[str, str], ...] = ()
@@ -38,13 +34,7 @@ class StatusError(ShardedInferError):
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request, whose body is empty until it is read.
-
-    Attributes:
-        path: percent-encoded, as received, without the query.
-        query: the part after the question mark.
-        headers: by lower-case name.
-    """
+    """A request: percent-encoded path, headers by lower-case name, body empty until it is read."""
 
     method: str
     path: str
@@ -55,12 +45,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer to send.
-
-    Attributes:
-        kind: the body's MIME type; empty for no Content-Type header.
-        headers: additional names and values.
-    """
+    """An answer to send; `kind` is its MIME type, empty for no Content-Type header."""
 
     status: int
     body: bytes = b""
@@ -74,11 +59,7 @@ def json_answer(value: Any) -> HttpAnswer:
 
 
 def error_answer(status: int, words: str, headers: tuple[tuple[str, str], ...] = ()) -> HttpAnswer:
-    """An error answer, in the protocol's form.
-
-    Args:
-        headers: additional names and values.
-    """
+    """An error answer, in the protocol's form."""
     body = json.dumps({"error": words}, separators=(",", ":")).encode()
     return HttpAnswer(status, body, headers=headers)
 

@@ -43,11 +43,7 @@ _DESCRIPTION = (Path(__file__).parent / "openapi.json").read_bytes()
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen for HTTP; forked processes inherit them.
-
-    Raises:
-        InputError: the port is not available.
-    """
+    """Sockets that listen for HTTP, inherited by forks. Raises InputError if the port is taken."""
     try:
         return listen_on(host, port)
     except InputError as error:
@@ -55,7 +51,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def http_limits(config: ServerConfig) -> HttpLimits:
-    """The configured limits of HTTP clients, which leave descriptors for all else."""
+    """Configured limits of HTTP clients, which leave descriptors for all else."""
     most = most_descriptors() // _SHARE_OF_DESCRIPTORS
     if most < config.http_max_connections:
         _log.warning(
@@ -76,7 +72,7 @@ def http_limits(config: ServerConfig) -> HttpLimits:
 
 
 def http_admission(config: ServerConfig, guard: Guard | None) -> HttpAdmission:
-    """The configured admission of HTTP requests; None as `guard` admits every request."""
+    """Configured admission of HTTP requests; None as `guard` admits every request."""
     return HttpAdmission(guard, admin_elsewhere=config.admin_address is not None)
 
 
@@ -98,19 +94,16 @@ class HttpServer:
         is_live: Callable[[], bool] = lambda: True,
         has_protocol: bool = True,
     ) -> None:
-        """Starts answering.
+        """Starts answering; `listeners` and `dashboard` close with this server.
 
         Args:
-            listeners: as `listen` makes them; closed together with this server.
-            dashboard: the live page, started and closed together with this server.
             api: answers the protocol's paths; None if this process has no models.
-            limits: the limits of clients; None for the defaults of `HttpLimits`.
+            limits: None for the defaults of `HttpLimits`.
             admission: None admits every request.
-            tls: the server's certificate; None for HTTP without TLS.
-            missing: the names of models that should be served but are not.
-            is_live: whether this process makes progress. With several processes, the first one
+            missing: names of models that should be served but are not.
+            is_live: True if this process makes progress. With several processes, the first one
                 detects processes that hang.
-            has_protocol: whether this server ever answers the protocol's paths.
+            has_protocol: this server ever answers the protocol's paths.
 
         Raises:
             InputError: the certificate cannot be used.
@@ -136,14 +129,15 @@ class HttpServer:
             listeners,
             limits,
             self._application.answer,
-            # A process without models closes, so that another process gets the next request.
+            # A process without models closes the connection, so that another process gets the next
+            # request.
             keeps_open=api is not None or not has_protocol,
             drop=DropReport(metrics),
             tls=None if tls is None else tls.watched_context(),
         )
 
     def close(self) -> None:
-        """Accepts no more requests; returns when all are answered or a time limit has passed."""
+        """Stops accepting; returns when all requests are answered or a time limit has passed."""
         if self._dashboard is not None:
             self._dashboard.close()
         self._listener.close()

@@ -20,28 +20,18 @@ _write = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 @dataclass(frozen=True, slots=True)
 class OutputForms:
-    """Which outputs a client requests in binary.
-
-    Attributes:
-        binary: the default for outputs that `by_name` does not list.
-        by_name: whether an output is in binary, by output name.
-    """
+    """Outputs that a client requests in binary, with a default for those not in `by_name`."""
 
     binary: bool
     by_name: Mapping[str, bool]
 
     def is_binary(self, name: str) -> bool:
-        """Whether an output is requested in binary."""
+        """True if an output is requested in binary."""
         return self.by_name.get(name, self.binary)
 
 
 class ScoredOutput(NamedTuple):
-    """One output.
-
-    Attributes:
-        shape: `[B]` or `[B, K]`.
-        data: FP32, little-endian, row-major; None if it was written to shared memory.
-    """
+    """One output `[B]` or `[B, K]`: FP32, little-endian, row-major, or None in shared memory."""
 
     name: str
     shape: Sequence[int]
@@ -49,7 +39,7 @@ class ScoredOutput(NamedTuple):
 
 
 class InferScores(NamedTuple):
-    """The content of the answer to a predict request."""
+    """Content of the answer to a predict request."""
 
     model: str
     version: str
@@ -61,15 +51,11 @@ class InferScores(NamedTuple):
 
 
 def infer_answer(scores: InferScores, forms: OutputForms, accept_encoding: str = "") -> HttpAnswer:
-    """The answer to a predict request.
+    """Answer to a predict request, compressed as Accept-Encoding allows.
 
-    As in Triton's answers, only binary outputs have `parameters`. Triton's C++ client, used by
+    As in Triton's answers, only binary outputs have `parameters`: Triton's C++ client, used by
     perf_analyzer, treats any `parameters` as those of a binary output. For an output in shared
     memory the client knows the region.
-
-    Args:
-        forms: which outputs are requested in binary.
-        accept_encoding: the header Accept-Encoding of the request.
     """
     document: dict[str, Any] = {"model_name": scores.model, "model_version": scores.version}
     if scores.request_id:

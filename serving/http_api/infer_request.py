@@ -30,13 +30,11 @@ class InferDocument(NamedTuple):
 
     Attributes:
         version: a number or a label; empty for the parameter `label` or the default version.
-        request_id: chosen by the client.
         parameters: plain values by name.
-        outputs: the names of the requested outputs, with their parameters.
-        forms: which outputs are requested in binary.
+        outputs: names of the requested outputs, with their parameters.
         inputs: data from the body's binary part or from JSON; empty for data in shared memory.
-        input_parameters: the parameters of the inputs that have any, by position.
-        size_bytes: the bytes of the body.
+        input_parameters: by the input's position, of inputs that have any.
+        size_bytes: of the body.
     """
 
     model: str
@@ -50,11 +48,11 @@ class InferDocument(NamedTuple):
     size_bytes: int
 
     def header(self) -> RequestHeader:
-        """As `Codec.header`."""
+        """Implements `Codec.header`."""
         return make_header(self.model, self.version, self.request_id, self.parameters, self.outputs)
 
     def decode(self, io: VersionIO, shared: RequestTensors) -> ModelInput:
-        """As `Codec.decode`."""
+        """Implements `Codec.decode`."""
         tensors = list(self.inputs)
         for position, parameters in self.input_parameters.items():
             tensor = tensors[position]
@@ -67,12 +65,11 @@ class InferDocument(NamedTuple):
 
 
 def read_document(model: str, version: str, body: bytes, json_bytes: int | None) -> InferDocument:
-    """Reads a request's body.
+    """Reads a request's body: JSON, followed by the binary inputs.
 
     Args:
         version: a number or a label; empty for the default version.
-        body: JSON, followed by the binary inputs.
-        json_bytes: the length of the JSON; None for the whole body.
+        json_bytes: length of the JSON; None for the whole body.
 
     Raises:
         RequestError: the body is not a valid request.
@@ -84,7 +81,7 @@ def read_document(model: str, version: str, body: bytes, json_bytes: int | None)
             f"{counted(len(body), 'byte')}, got {json_bytes}"
         )
     split = len(body) if json_bytes is None else json_bytes
-    # This copies only the JSON part.
+    # Copies only the JSON part.
     document = read_object(body[:split])
     parameters = object_of(document.get("parameters"), "parameters")
     binary_default = _flag(parameters.pop("binary_data_output", False), "binary_data_output")
@@ -114,14 +111,14 @@ def read_document(model: str, version: str, body: bytes, json_bytes: int | None)
 def _inputs(
     document: dict[str, Any], binary: memoryview
 ) -> tuple[list[WireTensor], dict[int, Mapping[str, Any]]]:
-    """The inputs, and the parameters of those that have any, by position."""
+    """The inputs, and the parameters of inputs that have any, by position."""
     inputs: list[WireTensor] = []
     found: dict[int, Mapping[str, Any]] = {}
     at = 0
     for given in objects_of(document.get("inputs"), "inputs"):
         name = text_of(given.get("name"), "an input's name")
         what = f"input {name!r}"
-        # Error texts are built only for invalid input: building them takes as long as the rest.
+        # Error messages are built only for invalid input: building them takes as long as the rest.
         parameters = given.get("parameters")
         if type(parameters) is not dict:
             parameters = object_of(parameters, f"{what}: parameters")

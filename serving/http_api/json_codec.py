@@ -1,4 +1,4 @@
-"""The codec of predict calls over HTTP, for the data plane."""
+"""The data plane's codec of predict calls over HTTP."""
 
 from typing import Protocol
 
@@ -18,25 +18,25 @@ class InferRequest(Protocol):
 
     @property
     def forms(self) -> OutputForms:
-        """Which outputs are requested in binary."""
+        """Outputs requested in binary."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the body."""
+        """Bytes of the body."""
         ...
 
     def header(self) -> RequestHeader:
-        """As `Codec.header`."""
+        """Implements `Codec.header`."""
         ...
 
     def decode(self, io: VersionIO, shared: RequestTensors) -> ModelInput:
-        """As `Codec.decode`."""
+        """Implements `Codec.decode`."""
         ...
 
 
 def read_request(model: str, version: str, body: bytes, json_bytes: int | None) -> InferRequest:
-    """Reads a request's body, by compiled code where possible; arguments as `read_document`."""
+    """Reads a request's body, by compiled code where possible; see `read_document`."""
     usual = read_usual(model, version, body, json_bytes)
     return read_document(model, version, body, json_bytes) if usual is None else usual
 
@@ -45,19 +45,19 @@ class JsonCodec:
     """JSON, with tensors in JSON or in binary. The event loop serializes the answer."""
 
     def size_bytes(self, request: InferRequest) -> int:
-        """The bytes of the body."""
+        """Bytes of the body."""
         return request.size_bytes
 
     def header(self, request: InferRequest) -> RequestHeader:
-        """As `Codec.header`."""
+        """Implements `Codec.header`."""
         return request.header()
 
     def decode(self, request: InferRequest, io: VersionIO, shared: RequestTensors) -> ModelInput:
-        """As `Codec.decode`."""
+        """Implements `Codec.decode`."""
         return request.decode(io, shared)
 
     def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> InferScores:
-        """As `Codec.encode`."""
+        """Implements `Codec.encode`."""
         writer, header = io.infer_writer, scored.header
         outputs = []
         for position, scores in zip(scored.outputs, scored.scores, strict=True):

@@ -1,4 +1,4 @@
-"""A strict reader of JSON from clients, which refuses ambiguous documents."""
+"""A strict reader of clients' JSON, which refuses ambiguous documents."""
 
 import json
 from typing import Any, NoReturn
@@ -11,10 +11,7 @@ MOST_JSON_BYTES = 16 * 2**20
 
 
 def read_object(text: bytes) -> dict[str, Any]:
-    """Reads a JSON object.
-
-    Args:
-        text: UTF-8; empty is an empty object.
+    """Reads a JSON object in UTF-8; empty text is an empty object.
 
     Raises:
         RequestError: the text is not a JSON object, an object repeats a name, a number is NaN or
@@ -45,14 +42,7 @@ def read_object(text: bytes) -> dict[str, Any]:
 
 
 def text_of(value: object, what: str) -> str:
-    """Checks that a value is a string and can be encoded as UTF-8.
-
-    Args:
-        what: the value's name in the error message.
-
-    Raises:
-        RequestError: it is no such string.
-    """
+    """Checks for a string that UTF-8 can encode; RequestError names the value `what`."""
     if not isinstance(value, str):
         raise RequestError(f"{what}: expected a string, got {_kind(value)}")
     try:
@@ -63,15 +53,7 @@ def text_of(value: object, what: str) -> str:
 
 
 def object_of(value: object, what: str) -> dict[str, Any]:
-    """Checks that a value is an object.
-
-    Args:
-        value: a value from JSON; None gives an empty object.
-        what: the value's name in the error message.
-
-    Raises:
-        RequestError: it is not an object.
-    """
+    """Checks for an object, None becoming {}; RequestError names the value `what`."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -80,15 +62,7 @@ def object_of(value: object, what: str) -> dict[str, Any]:
 
 
 def objects_of(value: object, what: str) -> list[dict[str, Any]]:
-    """Checks that a value is a list of objects.
-
-    Args:
-        value: a value from JSON; None gives an empty list.
-        what: the value's name in the error message.
-
-    Raises:
-        RequestError: it is not a list of objects.
-    """
+    """Checks for a list of objects, None becoming []; RequestError names the value `what`."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -97,14 +71,7 @@ def objects_of(value: object, what: str) -> list[dict[str, Any]]:
 
 
 def whole_number(value: object, what: str, *, least: int = 0, most: int = 2**63 - 1) -> int:
-    """Checks that a value is an integer in a range.
-
-    Args:
-        what: the value's name in the error message.
-
-    Raises:
-        RequestError: it is not an integer, or is out of range.
-    """
+    """Checks for an integer in a range; RequestError names the value `what`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise RequestError(f"{what}: expected a whole number, got {_kind(value)}")
     if not least <= value <= most:

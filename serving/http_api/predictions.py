@@ -28,7 +28,7 @@ _READING_THREADS = 2
 _QUICK_BYTES = 16 * 1024
 _DRAIN_POLL_SECONDS = 0.02
 _MOST_LENGTH_DIGITS = 18
-# The retry time of a call that was refused before its body was read.
+# Retry time of a call that was refused before its body was read.
 _RETRY_SECONDS = 1.0
 _CODEC = JsonCodec()
 
@@ -53,11 +53,11 @@ class Predictions:
         self._draining = False
         self._lock = threading.Lock()
         self._open = 0
-        # Large requests are read on these threads, so that they do not block the event loop.
+        # These threads read large requests, so that they do not block the event loop.
         self._threads = ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="http-read")
 
     def refuse(self) -> HttpAnswer | None:
-        """The refusal of a call before its body is read, or None if it is admitted."""
+        """Refusal of a call before its body is read, or None if it is admitted."""
         if self._draining:
             return status_answer(DRAINING)
         if self._calls.in_progress >= self._most_calls:
@@ -71,13 +71,7 @@ class Predictions:
         request: HttpRequest,
         when_lost: WhenLost,
     ) -> HttpAnswer:
-        """Answers a call.
-
-        Args:
-            names: the name of the model, and its version if the path has one.
-            request: the request, with its body.
-            when_lost: registers a callback for a client that disconnects.
-        """
+        """Answers a call; the path's `names` are the model, and its version if it has one."""
         # Other calls may have arrived while this body was read.
         refused = self.refuse()
         if refused is not None:
@@ -148,7 +142,7 @@ class Predictions:
 
 
 class _Prediction:
-    """Passes the answer of one call from the thread that computes it to the event loop."""
+    """Passes the answer of one call from the computing thread to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, accept_encoding: str) -> None:
         self.answer: asyncio.Future[HttpAnswer] = loop.create_future()
@@ -156,11 +150,11 @@ class _Prediction:
         self._accept_encoding = accept_encoding
 
     def reply(self, outcome: InferScores | Status, forms: OutputForms) -> None:
-        """Passes an outcome to the event loop, which writes the JSON. Any thread may call."""
+        """Passes an outcome to the event loop, which writes the JSON. Thread-safe."""
         self._loop.call_soon_threadsafe(self._finish, outcome, forms)
 
     def refuse(self, status: Status) -> None:
-        """Passes a refusal to the event loop. Any thread may call."""
+        """Passes a refusal to the event loop. Thread-safe."""
         self._loop.call_soon_threadsafe(self._deliver, status_answer(status))
 
     def _finish(self, outcome: InferScores | Status, forms: OutputForms) -> None:
@@ -183,7 +177,7 @@ def _answer_of(
 
 
 def _is_quickly_read(request: HttpRequest) -> bool:
-    """Whether reading a request takes less time than a round trip to another thread."""
+    """True if reading a request takes less time than a round trip to another thread."""
     is_plain = "content-encoding" not in request.headers
     return is_plain and len(request.body) <= _QUICK_BYTES and b"shared_memory" not in request.body
 

@@ -1,4 +1,4 @@
-"""The table of the protocol's paths. `openapi.json` describes the same paths for clients."""
+"""Table of the protocol's paths, which `openapi.json` describes for clients."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,14 +16,7 @@ _NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path and method.
-
-    Attributes:
-        method: GET or POST.
-        path: with placeholders such as `{model}`.
-        operation: named after the RPC.
-        has_body: whether its requests may have a body.
-    """
+    """A method (GET or POST) and path with placeholders such as `{model}`, named after the RPC."""
 
     method: str
     path: str
@@ -31,7 +24,7 @@ class Route:
     has_body: bool = False
 
     def match(self, segments: list[str]) -> Mapping[str, str] | None:
-        """The values of the placeholders; None if the path does not match."""
+        """Values of the placeholders; None if the path does not match."""
         parts = self.path[1:].split("/")
         if len(parts) != len(segments):
             return None
@@ -45,7 +38,7 @@ class Route:
 
 
 def _of_models(method: str, tail: str, operation: str, *, has_body: bool = False) -> list[Route]:
-    """A route for the default version, and one for an explicit version."""
+    """Routes for the default version, and for an explicit version."""
     model = "/v2/models/{model}"
     return [
         Route(method, f"{model}{tail}", operation, has_body),
@@ -55,7 +48,7 @@ def _of_models(method: str, tail: str, operation: str, *, has_body: bool = False
 
 _SYSTEM = "/v2/systemsharedmemory"
 _CUDA = "/v2/cudasharedmemory"
-# The first matching route answers. `openapi.json` describes the requests and answers.
+# The first matching route applies.
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v2", "ServerMetadata"),
     Route("GET", "/v2/health/live", "ServerLive"),
@@ -90,14 +83,11 @@ ROUTES: tuple[Route, ...] = (
 
 @lru_cache(_PATHS_KEPT)
 def find_route(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
-    """Finds the route of a request.
+    """Route of a request, and the decoded values of its placeholders by name.
 
     Args:
-        method: the HTTP method; HEAD uses the route of GET.
+        method: HEAD uses the route of GET.
         path: percent-encoded, as received.
-
-    Returns:
-        The route, and the decoded values of its placeholders by name.
 
     Raises:
         HttpError: there is no such path, or it does not have this method.

@@ -1,4 +1,4 @@
-"""Pages that many ask for at once are made once for all of them, and not all the time."""
+"""Pages shared by simultaneous requests, at a bounded rate."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,25 +6,25 @@ from time import monotonic
 
 from serving.http_api.exchange import HttpAnswer, HttpRequest
 
-# Of a page that several wait for: how many times as long as it took no other one is made. Python's
-# threads take turns of 5 ms, for which the event loop would wait.
+# Pause after a page that several requests wait for, as a multiple of its own time. Python's threads
+# take turns of 5 ms, for which the event loop would wait.
 _PAUSES = 9.0
 
 
 class SharedPages:
     """Makes pages one after another. All calls come from one event loop.
 
-    A request never gets a page that was begun before it came.
+    A request never gets a page that was started before the request came.
     """
 
     def __init__(self, make: Callable[[HttpRequest], Awaitable[HttpAnswer]]) -> None:
         self._make = make
         self._turn = asyncio.Lock()
-        # Pages that are not begun, and how many wait for each.
+        # Pages that are not started, and the number of requests for each.
         self._next: dict[tuple[str, ...], tuple[asyncio.Task[HttpAnswer], list[None]]] = {}
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """The page that a request asks for."""
+        """The page for a request."""
         named = ("accept", "accept-encoding", "if-none-match")
         told = (request.headers.get(name, "") for name in named)
         key = (request.method, request.path, request.query, *told)

@@ -1,4 +1,4 @@
-"""The bodies that client libraries usually send: JSON, followed by all tensors in binary.
+"""Bodies of common client libraries: JSON, followed by all tensors in binary.
 
 Compiled code reads them. `infer_request` reads all other bodies and reports every error.
 """
@@ -16,14 +16,7 @@ from sharded_infer.inputs.model_input import ModelInput
 
 
 class UsualBody(NamedTuple):
-    """A body whose tensors have not been decoded.
-
-    Attributes:
-        asked: the request without its inputs.
-        forms: which outputs are requested in binary.
-        body: JSON, followed by the binary inputs.
-        json_bytes: the length of the JSON.
-    """
+    """A body (`json_bytes` of JSON, then the binary inputs) whose tensors have not been decoded."""
 
     asked: RequestHeader
     forms: OutputForms
@@ -32,15 +25,15 @@ class UsualBody(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the body."""
+        """Bytes of the body."""
         return len(self.body)
 
     def header(self) -> RequestHeader:
-        """As `Codec.header`."""
+        """Implements `Codec.header`."""
         return self.asked
 
     def decode(self, io: VersionIO, shared: RequestTensors) -> ModelInput:
-        """As `Codec.decode`."""
+        """Implements `Codec.decode`."""
         found = io.reader.read_body(self.body, self.json_bytes)
         if found is not None:
             return found

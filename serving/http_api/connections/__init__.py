@@ -1,1 +1,1 @@
-"""HTTP/1.1 connections: requests read from bytes, answers written, limits for every client."""
+"""HTTP/1.1 connections: request parsing, answers, and limits for every client."""

@@ -1,4 +1,4 @@
-"""An answer as the bytes of HTTP/1.1."""
+"""Serialization of an answer in HTTP/1.1."""
 
 from email.utils import formatdate
 from functools import lru_cache
@@ -11,13 +11,7 @@ _BODILESS = (204, 304)
 
 
 def answer_bytes(answer: HttpAnswer, *, is_head: bool, close: bool, now: float) -> bytes:
-    """An answer's head and body, in one piece so that they leave in one segment.
-
-    Args:
-        is_head: whether the request was HEAD, whose answer has no body.
-        close: whether the connection closes after it.
-        now: seconds since 1970.
-    """
+    """Head and body (none for HEAD) in one piece, so that they leave in one segment."""
     named = {name.lower() for name, _ in answer.headers}
     lines = [_first_lines(answer.status, int(now))]
     lines += [f"{name}: {value}\r\n" for name, value in answer.headers]

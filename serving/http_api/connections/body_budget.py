@@ -1,4 +1,4 @@
-"""The bytes of request bodies that one process holds."""
+"""Memory limit of request bodies in a process."""
 
 import asyncio
 
@@ -6,17 +6,17 @@ from serving.host.malloc import give_back_freed_memory
 from serving.http_api.connections.limits import HttpLimits
 from serving.http_api.exchange import HttpError
 
-# How many bodies of the largest size may be held at once; of smaller ones there may be more.
+# Bodies of the largest size in memory at once; there may be more smaller ones.
 _LARGEST_AT_ONCE = 4
 _LEAST_HELD_BYTES = 256 * 2**20
-# Of a body. Small ones are bounded by the number of connections; large ones leave them room.
+# Of a body. Small bodies are bounded by the number of connections, and large ones leave them room.
 _FREE_BYTES = 256 * 1024
 # Above this size the allocator keeps freed memory unless it is returned to the system.
 _MANY_BYTES = 64 * 2**20
 
 
 class BodyBudget:
-    """Counts the bodies that one process holds. All calls come from one event loop."""
+    """Counts the body bytes in a process. All calls come from one event loop."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._most_held = max(_LEAST_HELD_BYTES, _LARGEST_AT_ONCE * limits.body_bytes)
@@ -24,14 +24,10 @@ class BodyBudget:
         self._most_lately = 0
 
     def hold(self, before: int, now: int) -> None:
-        """Counts the bytes of a body, until they are released.
-
-        Args:
-            before: bytes of it that have been counted.
-            now: bytes of it that have come.
+        """Counts the bytes of a body that grew from `before` to `now`, until they are released.
 
         Raises:
-            HttpError: too many bytes are held. These count nevertheless.
+            HttpError: over the limit. These bytes count nevertheless.
         """
         self._held += _counted(now) - _counted(before)
         self._most_lately = max(self._most_lately, self._held)
@@ -43,7 +39,7 @@ class BodyBudget:
             )
 
     def release(self, size: int) -> None:
-        """Counts a body of this size as freed."""
+        """Counts a body as freed."""
         self._held -= _counted(size)
         if not self._held and self._most_lately > _MANY_BYTES:
             self._most_lately = 0

@@ -1,4 +1,4 @@
-"""A client's connection: reads one request at a time, and has it answered."""
+"""A client's connection, which handles one request at a time."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,35 +15,34 @@ from serving.http_api.connections.request_reader import RequestReader
 from serving.http_api.exchange import HttpAnswer, HttpError, error_answer
 from sharded_infer.errors import RequestTooLargeError, ShardedInferError
 
-# Of one connection, before others have their turn.
+# Slices of one connection, before others have their turn.
 _TURN_SLICES = 4
-# What is read after an answer that did not need it. Closing a connection with unread bytes would
+# Bytes read after an answer that did not need them. Closing a connection with unread bytes would
 # reset it, and its client might lose the answer.
 _DISCARDED_BYTES = 2**20
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """One client's connection, as `Member` and `Client` describe.
+    """One client's connection: a `Member` and a `Client`.
 
-    Attributes:
-        connecting: accepts the connection, with a handshake where there is TLS.
+    `connecting` accepts it, with TLS if any.
     """
 
     connecting: asyncio.Task[None] | None = None
     _transport: asyncio.Transport | None = None
     _task: asyncio.Task[None] | None = None
     _told: Callable[[], None] | None = None
-    # Until the body that is being read has come, or failed with the error.
+    # Pending until the body in progress is complete, or failed with the error.
     _waiter: asyncio.Future[None] | None = None
     _error: ShardedInferError | None = None
-    # Of the request's body, if it is read: most bytes, and those held.
+    # Largest size of the request's body if it is read, and its size in memory.
     _most_body: int | None = None
     _held = 0
     _discarded = 0
     _is_idle = _is_lost = _is_blocked = _is_paused = False
-    # Whatever still comes is discarded; where it is ending, it also closes.
+    # Further bytes are discarded; an ending connection also closes.
     _is_broken = _is_ending = False
-    # Received while another request was answered, or was another's turn.
+    # Received while another request was in progress, or out of turn.
     _rest = b""
 
     def __init__(
@@ -61,7 +60,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Handles a new connection."""
         self._transport = cast(asyncio.Transport, transport)
-        # Each answer that does not leave at once calls `pause_writing`.
+        # Calls `pause_writing` for each answer that is not sent at once.
         self._transport.set_write_buffer_limits(1, 0)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -75,11 +74,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def unsent(self) -> int:
-        """The bytes of an answer that its client has not read."""
+        """Bytes of an answer that its client has not read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where received bytes are written."""
+        """Buffer for received bytes."""
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -92,11 +91,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._advance(self._context.buffer, nbytes)
 
     def pause_writing(self) -> None:
-        """Handles an answer that does not leave at once."""
+        """Handles an answer that is not sent at once."""
         self._is_blocked = True
 
     def resume_writing(self) -> None:
-        """Handles an answer that has left."""
+        """Handles an answer that is sent."""
         self._is_blocked = False
         if self._is_ending:
             self._move(Stage.END)
@@ -104,7 +103,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             (self._end if self._is_last else self._next)()
 
     def late(self, stage: Stage) -> None:
-        """Handles the end of a stage's time."""
+        """Handles a stage's timeout."""
         if stage in LATE:
             self._context.drop(LATE[stage])
         if stage is Stage.BODY:
@@ -118,7 +117,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.abort()
 
     def abort(self) -> None:
-        """Ends the connection at once."""
+        """Closes the connection at once."""
         self._is_ending = True
         self._move(None)
         if self._transport is not None:
@@ -127,19 +126,19 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.connecting.cancel()
 
     def stop(self) -> None:
-        """Ends the connection after the answer in progress."""
+        """Closes the connection after the answer in progress."""
         self._is_last = True
         if self._task is None and not self._is_blocked:
             self.abort()
 
     def when_lost(self, told: Callable[[], None] | None) -> None:
-        """Registers the callback, as `WhenLost` describes."""
+        """Implements `Client.when_lost`."""
         self._told = told
         if told is not None and self._is_lost:
             told()
 
     async def read_body(self, most: int) -> bytes:
-        """Reads the body of the request in progress, as `Client` describes."""
+        """Implements `Client.read_body`."""
         reader = self._reader
         declared = 0 if reader.head is None else reader.head.body_bytes or 0
         if declared > most:
@@ -229,7 +228,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._next()
 
     def _next(self) -> None:
-        """Waits for another request, or begins the one that has come."""
         self._reader.next()
         self._error, self._most_body, self._discarded = None, None, 0
         self._is_idle = True
@@ -238,7 +236,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._context.call_later(self._go_on)
 
     def _end(self) -> None:
-        """Closes when the client has had the answer."""
+        """Closes once the client has the answer."""
         self._is_ending = True
         self._move(Stage.READER if self._is_blocked else Stage.END)
         connected = self._connected
@@ -246,7 +244,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             connected.close()
             return
         self._rest = b""
-        # The client may have gone. TLS ends only both directions.
+        # The client may be gone. TLS can only end both directions.
         with suppress(OSError, NotImplementedError):
             connected.write_eof()
         connected.resume_reading()
@@ -260,7 +258,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._break(error)
 
     def _break(self, error: ShardedInferError) -> None:
-        """Ends the body of the request in progress. What still comes is discarded."""
+        """Fails the body of the request in progress, and discards further bytes."""
         self._is_broken, self._error = True, self._error or error
         self._reader.pieces.clear()
         if self._waiter is not None and not self._waiter.done():
@@ -296,5 +294,5 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def _connected(self) -> asyncio.Transport:
-        # Whatever asks has had bytes of the client.
+        # Set, as every caller has received bytes.
         return cast(asyncio.Transport, self._transport)

@@ -1,4 +1,4 @@
-"""What the connections of one event loop share, and what an application sees of them."""
+"""State shared by the connections of one event loop, and the application's view of a client."""
 
 import asyncio
 from collections import deque
@@ -12,40 +12,33 @@ from serving.http_api.connections.limits import HttpLimits
 from serving.http_api.connections.request_head import RequestHead
 from serving.http_api.exchange import HttpAnswer, HttpError
 
-# Registers a callback for the loss of the connection of the request in progress. The event loop
-# calls it. None removes it.
+# Registers a callback for the loss of the connection of the request in progress, called on the
+# event loop. None removes it.
 WhenLost = Callable[[Callable[[], None] | None], None]
-# Also asked on connections beyond the limits.
+# Also answered on connections beyond the limits.
 PROBES = frozenset(("/live", "/ready", "/v2/health/live", "/v2/health/ready"))
 _BUFFER_BYTES = 256 * 1024
-# Connections that go on in one turn of the loop.
+# Connections that continue in one turn of the loop.
 _OF_A_TURN = 4
 
 
 class Client(Protocol):
-    """The client of one request, as the application sees it.
-
-    Attributes:
-        peer: its address, as `address:port`.
-    """
+    """The client of one request, as the application sees it; `peer` is `address:port`."""
 
     peer: str
 
     async def read_body(self, most: int) -> bytes:
-        """Reads the request's body; without a call, it is not taken in.
-
-        Args:
-            most: bytes that it may have.
+        """Reads the request's body; without a call, it is not received.
 
         Raises:
-            RequestTooLargeError: it is larger.
+            RequestTooLargeError: it has more than `most` bytes.
             RequestError: it is malformed.
-            HttpError: it comes too slowly, too many bytes are held, or the client disconnects.
+            HttpError: it comes too slowly, memory is short, or the client disconnects.
         """
         ...
 
     def when_lost(self, told: Callable[[], None] | None) -> None:
-        """Registers the callback, as `WhenLost` describes."""
+        """Registers a callback as `WhenLost`."""
         ...
 
 
@@ -54,13 +47,10 @@ Answering = Callable[[RequestHead, Client], Awaitable[HttpAnswer]]
 
 @dataclass(frozen=True, slots=True)
 class ConnectionContext:
-    """What the connections of one event loop share.
+    """State shared by the connections of one event loop.
 
-    Attributes:
-        answer: answers a request, whatever happens; reads its body or not.
-        keeps_open: whether connections stay open after an answer.
-        drop: counts a connection or request that was dropped.
-        buffer: what came last, on any of them.
+    `answer` handles errors too, `drop` counts, and `buffer` has the last received bytes of any
+    connection. With `keeps_open` a connection stays open after an answer.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -74,9 +64,9 @@ class ConnectionContext:
     _later: deque[Callable[[], None]] = field(default_factory=deque)
 
     def call_later(self, go_on: Callable[[], None]) -> None:
-        """Has a connection go on with what it has received, a few of them each turn of the loop.
+        """Continues a connection in a later turn of the loop, a few connections in each turn.
 
-        A client that waits for its answers is thus before those that send on without waiting.
+        Clients that wait for their answers thus come before pipelining ones.
         """
         self._later.append(go_on)
         if len(self._later) == 1:
@@ -89,10 +79,9 @@ class ConnectionContext:
             self.loop.call_soon(self._go_on)
 
     def hold(self, before: int, now: int) -> None:
-        """Counts the bytes of a body, as `BodyBudget` describes. A slow one gives way to it.
+        """Counts a body by `BodyBudget.hold`, and evicts a slow one if memory is short.
 
-        Raises:
-            HttpError: too many bytes are held, and no body is slow.
+        Raises HttpError if none is slow.
         """
         try:
             self.bodies.hold(before, now)

@@ -1,4 +1,4 @@
-"""Who is connected: how many, from where, for how long in which stage, and who gives way."""
+"""Connections by address and stage: limits, timeouts and evictions."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from typing import Protocol
 
 from serving.http_api.connections.limits import HttpLimits
 
-# Connections beyond the limits, which may only ask the probes.
+# Connections beyond the limits, which may only call the probes.
 PROBE_PLACES = 64
-# A body that takes longer gives way where memory is short.
+# Above this time a body may be evicted where memory is short.
 _SLOW_SECONDS = 10.0
 
 
 class Stage(Enum):
-    """What a connection waits for, each with its own time; an answer in progress has none."""
+    """What a connection waits for, each with its own timeout; an answer in progress has none."""
 
     HEAD = auto()
     IDLE = auto()
@@ -26,7 +26,7 @@ class Stage(Enum):
 
 
 class Drop(Enum):
-    """Why a connection or its request was dropped."""
+    """Reason for dropping a connection or its request."""
 
     CONNECTIONS = "connections"
     ADDRESS = "address"
@@ -41,36 +41,31 @@ LATE = {Stage.HEAD: Drop.HEAD_LATE, Stage.BODY: Drop.BODY_LATE, Stage.READER: Dr
 
 
 class Member(Protocol):
-    """A connection in the table.
-
-    Attributes:
-        address: the client's, as far as clients are told apart.
-        only_probes: whether it has a place of those for probes.
-    """
+    """A connection in the table; `only_probes`: in a place for probes."""
 
     address: str
     only_probes: bool
 
     @property
     def unsent(self) -> int:
-        """The bytes of an answer that its client has not read."""
+        """Bytes of an answer that its client has not read."""
         ...
 
     def late(self, stage: Stage) -> None:
-        """Handles the end of a stage's time."""
+        """Handles a stage's timeout."""
         ...
 
     def abort(self) -> None:
-        """Ends the connection at once."""
+        """Closes the connection at once."""
         ...
 
     def stop(self) -> None:
-        """Ends the connection after the answer in progress."""
+        """Closes the connection after the answer in progress."""
         ...
 
 
 class ConnectionTable:
-    """The connections of one process. All calls come from one event loop."""
+    """Connections of one process. All calls come from one event loop."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._most = limits.max_connections
@@ -82,7 +77,7 @@ class ConnectionTable:
             Stage.READER: limits.body_seconds,
             Stage.END: min(1.0, limits.body_seconds),
         }
-        # When each one's time ends, in that order, since a stage has one length.
+        # Timeouts in ascending order, since a stage has one length.
         self._ends: dict[Stage, dict[Member, float]] = {stage: {} for stage in Stage}
         self._stages: dict[Member, Stage | None] = {}
         self._of_address: Counter[str] = Counter()
@@ -95,7 +90,7 @@ class ConnectionTable:
         return iter(list(self._stages))
 
     def too_many(self, address: str) -> Drop | None:
-        """The limit that one more connection of an address would pass, or None."""
+        """The limit that another connection of an address would exceed, or None."""
         if self._of_address[address] >= self._most_of_address:
             return Drop.ADDRESS
         if len(self._stages) - len(self._probing) >= self._most:
@@ -103,10 +98,9 @@ class ConnectionTable:
         return None
 
     def next_to_go(self, reason: Drop, address: str) -> Member | None:
-        """The connection that gives way to another one of an address; None: all are answered.
+        """Connection to evict for another one of an address; None: all have answers in progress.
 
-        It is the one that has waited longest for its client, of the address with the most
-        connections.
+        It has waited longest for its client, and is of the address with the most connections.
         """
         if reason is Drop.ADDRESS:
             return self._longest_waiting(address)
@@ -114,19 +108,16 @@ class ConnectionTable:
         return self._longest_waiting(crowd) or self._longest_waiting(None)
 
     def probe_to_go(self) -> Member | None:
-        """The connection that gives way to another one in the places for probes.
-
-        None: a place is free, or all are in use.
-        """
+        """Probe connection to evict for another one; None if a place is free, or all are in use."""
         return next((m for m in self._ends[Stage.HEAD] if m.only_probes), None)
 
     @property
     def has_probe_place(self) -> bool:
-        """Whether a place for probes is free."""
+        """True if a place for probes is free."""
         return len(self._probing) < PROBE_PLACES
 
     def enter(self, member: Member, now: float) -> None:
-        """Adds a connection, which has time for its first request's head from now on."""
+        """Adds a connection, whose first request's head is due from now on."""
         self._stages[member] = None
         if member.only_probes:
             self._probing.add(member)
@@ -135,10 +126,7 @@ class ConnectionTable:
         self.move(member, Stage.HEAD, now)
 
     def move(self, member: Member, stage: Stage | None, now: float) -> None:
-        """Begins another stage of a connection, with all its time; None: it is answered.
-
-        Harmless if it is not there.
-        """
+        """Starts a stage of a connection, if it is in the table; None: an answer is in progress."""
         if member not in self._stages:
             return
         before = self._stages[member]
@@ -149,7 +137,7 @@ class ConnectionTable:
             self._ends[stage][member] = now + self._seconds[stage]
 
     def leave(self, member: Member) -> None:
-        """Removes a connection; harmless if it is not there."""
+        """Removes a connection, if it is in the table."""
         if member not in self._stages:
             return
         self.move(member, None, 0.0)
@@ -162,7 +150,7 @@ class ConnectionTable:
                 del self._of_address[member.address]
 
     def late(self, now: float) -> list[tuple[Member, Stage]]:
-        """The connections whose time has ended, and in which stage."""
+        """Connections that have timed out, and in which stage."""
         found = []
         for stage, ends in self._ends.items():
             for member, end in ends.items():
@@ -172,16 +160,12 @@ class ConnectionTable:
         return found
 
     def slow_body(self, now: float) -> Member | None:
-        """The connection whose body has taken longest, if that is long."""
+        """The connection with the slowest body, if that is slow."""
         end = now + self._seconds[Stage.BODY] - _SLOW_SECONDS
         return next((m for m, ends in self._ends[Stage.BODY].items() if ends <= end), None)
 
     def unread(self, most: int) -> list[Member]:
-        """The connections whose clients have not read their answers for longest.
-
-        Args:
-            most: bytes of answers that the others together may have.
-        """
+        """Connections with unread answers, oldest first, beyond `most` bytes in all."""
         total, found = 0, []
         for member in reversed(self._ends[Stage.READER]):
             total += member.unsent

@@ -1,4 +1,4 @@
-"""Counts dropped clients in metrics, and logs them once a second."""
+"""Metrics of dropped clients, and a log line once a second."""
 
 import logging
 from collections import Counter
@@ -13,7 +13,7 @@ _log = logging.getLogger("sharded_infer")
 
 
 class DropReport:
-    """Counts what is dropped. One thread calls it."""
+    """Counts dropped connections and requests. One thread calls it."""
 
     def __init__(self, metrics: ServerMetrics, now: Callable[[], float] = monotonic) -> None:
         self._metrics = metrics
@@ -22,7 +22,7 @@ class DropReport:
         self._said = now() - _SECONDS
 
     def __call__(self, drop: Drop) -> None:
-        """Counts a connection or request. What comes within a second is logged with the next."""
+        """Counts one; all within a second are logged together."""
         self._metrics.http_dropped(drop.value)
         self._unsaid[drop] += 1
         if self._now() - self._said >= _SECONDS:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """The limits of HTTP clients.
+    """Limits of HTTP clients.
 
     Attributes:
-        max_connections: for each process. Beyond, an idle connection gives way; if none is idle, a
-            further one may only ask the probes.
+        max_connections: for each process. Beyond, an idle connection is evicted; if none is idle, a
+            further one may only call the probes.
         max_address_connections: the same, for each client address.
         header_bytes: for a request's line and headers.
         header_seconds: for the same, from the connection's start or the request's first byte.

@@ -1,4 +1,4 @@
-"""Accepts the connections of listening sockets, on an event loop of its own."""
+"""Accepts connections of listening sockets, on an event loop of its own."""
 
 import asyncio
 import errno
@@ -20,12 +20,12 @@ from serving.http_api.connections.limits import HttpLimits
 
 _STOP_SECONDS = 5.0
 _TICK_SECONDS = 0.1
-# Of one turn of the loop. A client that sends its request at once is read a few turns later: it
-# must not have given way by then.
+# In one turn of the loop. A client that sends its request at once is read a few turns later: it
+# must not be evicted before.
 _MOST_ACCEPTED, _TURNS = 8, 8
-# Of answers that clients do not read, all together.
+# Unread bytes of all answers together.
 _MOST_UNREAD_BYTES = 256 * 2**20
-# Descriptors given up when all are used, so that probes are still answered.
+# Descriptors given up when all are in use, so that probes are still answered.
 _SPARE_DESCRIPTORS = 8
 # Process, user and group: `struct ucred` (unix(7)).
 _CREDENTIALS = struct.Struct("=iII")
@@ -45,14 +45,9 @@ class HttpListener:
         drop: Callable[[Drop], None],
         tls: ssl.SSLContext | None,
     ) -> None:
-        """Starts accepting.
+        """Starts accepting on nonblocking `listeners`, which close with this object.
 
-        Args:
-            listeners: they do not block; closed together with this object.
-            answer: answers a request, on the event loop.
-            keeps_open: whether connections stay open after an answer.
-            drop: called for each connection or request that is dropped.
-            tls: None for HTTP without TLS.
+        The event loop calls `answer`, and `drop` for each dropped connection or request.
         """
         self._listeners = tuple(listeners)
         self._tls = tls
@@ -89,7 +84,7 @@ class HttpListener:
         done.wait(_STOP_SECONDS)
 
     def close(self) -> None:
-        """Accepts no more; returns when all requests are answered or a time limit has passed."""
+        """Stops accepting; returns when all requests are answered or a time limit has passed."""
         with suppress(RuntimeError):
             asyncio.run_coroutine_threadsafe(self._finish(), self._loop)
         self._thread.join(2 * _STOP_SECONDS)
@@ -100,7 +95,7 @@ class HttpListener:
             self._loop.run_forever()
             for task in asyncio.all_tasks(self._loop):
                 task.cancel()
-            # Connections that were ended are told so.
+            # Aborted connections get their callbacks.
             self._loop.run_until_complete(asyncio.sleep(0))
         finally:
             for spare in self._spares:
@@ -157,8 +152,8 @@ class HttpListener:
                 left -= 1
 
     def _make_room(self, listener: socket.socket) -> bool:
-        """Frees descriptors for a client that waits; whether one is free at once."""
-        # The system wants a descriptor before it looks whether a client waits.
+        """Frees descriptors for a waiting client; True if one is free at once."""
+        # The system needs a descriptor before it checks whether a client waits.
         pending = select.poll()
         pending.register(listener, select.POLLIN)
         if not pending.poll(0):
@@ -171,7 +166,7 @@ class HttpListener:
         if self._spares:
             os.close(self._spares.pop())
             return True
-        # The socket stays readable: the loop would turn without a pause.
+        # The socket stays readable, so the loop would spin.
         self._loop.remove_reader(listener)
         self._loop.call_later(0 if waiting is not None else _TICK_SECONDS, self._resume, listener)
         return False
@@ -211,16 +206,13 @@ class HttpListener:
                 ssl_handshake_timeout=self._handshake_seconds if self._tls else None,
             )
         except (OSError, asyncio.CancelledError):
-            # The client has left, has shown no valid certificate, or took too long.
+            # The client has left, has no valid certificate, or took too long.
             accepted.close()
             self._context.table.leave(connection)
 
 
 def _names(accepted: socket.socket, peer: tuple[str, int]) -> tuple[str, str]:
-    """A client as `address:port`, and its address as far as clients are told apart.
-
-    Who connects to a Unix socket has no address: its user stands for it.
-    """
+    """A client as `address:port`, and what identifies it: on a Unix socket, its user."""
     if accepted.family == socket.AF_UNIX:
         found = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         user = f"uid {_CREDENTIALS.unpack(found)[1]}"
@@ -229,7 +221,7 @@ def _names(accepted: socket.socket, peer: tuple[str, int]) -> tuple[str, str]:
 
 
 def _network(address: str) -> str:
-    """An IPv4 address, or the /64 network of an IPv6 address, which one client may have."""
+    """An IPv4 address, or the /64 network of an IPv6 address, which one client may own."""
     parsed = ip_address(address.partition("%")[0])
     if parsed.version == 4:
         return address

@@ -1,4 +1,4 @@
-"""A request's line and headers. What two servers could read differently is refused."""
+"""A request's line and headers. Requests that two servers could read differently are refused."""
 
 import re
 from collections.abc import Sequence
@@ -14,13 +14,10 @@ _TARGET = re.compile(rb"[!-~]+")
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """A request's line and headers.
+    """A request's line and headers, without the body.
 
-    Attributes:
-        request: the request, without its body.
-        body_bytes: the declared length of its body; None: it comes in chunks.
-        keep_alive: whether another request may follow on the connection.
-        expects_continue: whether the client waits for 100 Continue before it sends the body.
+    `body_bytes` is its declared length; None: it is chunked. With `expects_continue` the client
+    waits for 100 Continue before it sends the body.
     """
 
     request: HttpRequest
@@ -30,7 +27,7 @@ class RequestHead:
 
     @property
     def has_body(self) -> bool:
-        """Whether a body is announced."""
+        """True if a body is announced."""
         return self.body_bytes != 0
 
 
@@ -43,13 +40,9 @@ def read_head(
     keep_alive: bool,
     most_bytes: int,
 ) -> RequestHead:
-    """Checks what a parser found.
+    """Checks a parsed head: `target` of the request's line, and headers as received.
 
-    Args:
-        target: the path and query, or what else the request's line names.
-        pairs: names and values of the headers, as received.
-        keep_alive: whether HTTP lets another request follow.
-        most_bytes: of the target, names and values together.
+    `most_bytes` bounds the target, names and values together.
 
     Raises:
         HttpError: the version is unknown, the message is ambiguous (RFC 9112, sections 3.2 and
@@ -90,7 +83,7 @@ def _body_bytes(headers: dict[str, str], *, chunks: bool) -> int | None:
     encoding = headers.get("transfer-encoding")
     length = headers.get("content-length")
     if encoding is None:
-        # The parser has read the same digits, and has refused all else.
+        # The parser has read the same digits, and refused all else.
         return 0 if length is None else int(length)
     if length is not None:
         # A proxy may trust the other header, which would allow request smuggling.

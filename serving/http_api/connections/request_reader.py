@@ -1,4 +1,4 @@
-"""Reads one request after another from the bytes of a connection, by the parser llhttp."""
+"""Parser of a connection's successive requests, by llhttp."""
 
 import httptools
 
@@ -9,45 +9,36 @@ from serving.http_api.exchange import HttpError
 _SLICE_BYTES = 16 * 1024
 _END = b"\r\n\r\n"
 _TAIL_BYTES = len(_END) - 1
-# Each piece of a body costs a call, however small it is: more pieces have a least mean size.
+# Each piece of a body costs a call, however small: beyond these, pieces have a least mean size.
 _FREE_PIECES = 4096
 _LEAST_PIECE_BYTES = 64
-# What a chunk's size and line breaks, or trailers, may add to a body in chunks.
+# Bytes that chunk sizes, line breaks and trailers may add to a chunked body.
 _FRAMING_BYTES = 64 * 1024
 # Between the method, the target and the version.
 _LINE_SPACES = 2
 
 
 class RequestReader:
-    """Reads the requests of one connection.
+    """Parses the requests of one connection; `next` starts another one.
 
-    Attributes:
-        head: of the request in progress; None before it is complete.
-        pieces: of its body, as they came; whoever reads the body takes them away.
-        body_size: the bytes of its body that have come.
-        is_complete: whether all of the request has been read. `next` begins another one.
+    The body's reader removes `pieces`; `body_size` counts all bytes so far.
     """
 
     head: RequestHead | None = None
     is_complete = False
     body_size = 0
-    # The last bytes, if they may be the begin of two line breaks.
+    # The last bytes, if they may begin two line breaks.
     _tail = b""
     _keep_alive = False
     _target = b""
     _left = 0
     _received = 0
     _piece_count = 0
-    # Of the request's line, as far as it has come.
+    # In the request's line so far.
     _spaces = 0
     _has_line = False
 
     def __init__(self, header_bytes: int) -> None:
-        """Starts before the first request.
-
-        Args:
-            header_bytes: most bytes of a request's line and headers.
-        """
         self._most_header_bytes = header_bytes
         self._parser = httptools.HttpRequestParser(self)
         self._pairs: list[tuple[bytes, bytes]] = []
@@ -55,13 +46,9 @@ class RequestReader:
         self.pieces: list[bytes] = []
 
     def read(self, data: bytes | bytearray, begin: int, end: int) -> int:
-        """Reads a part of `data[begin:end]`, at most to the end of the request.
+        """Reads `data[begin:end]`, at most to the end of the request, and returns where it stopped.
 
-        Returns:
-            Where the part that was read ends.
-
-        Raises:
-            HttpError: the bytes are no HTTP, or are too many.
+        Raises HttpError if the bytes are not HTTP, or are too many.
         """
         stop = self._slice_end(data, begin, end)
         self._received += stop - begin
@@ -72,7 +59,7 @@ class RequestReader:
         except httptools.HttpParserUpgrade:
             self._stay()
         except httptools.HttpParserError as error:
-            # The parser's words have nothing of the client's.
+            # The parser's message has nothing of the client's.
             raise HttpError(400, f"this is no HTTP: {error}") from error
         if self.head is None:
             if self._has_head:
@@ -84,44 +71,44 @@ class RequestReader:
         return stop
 
     def next(self) -> None:
-        """Begins another request."""
+        """Starts another request."""
         self.head, self.is_complete, self._has_head = None, False, False
         self._target, self._tail, self._pairs, self.pieces = b"", b"", [], []
         self._left = self._received = self.body_size = self._piece_count = self._spaces = 0
         self._has_line = False
 
     def close(self) -> None:
-        """Lets go of the parser, whose callbacks would keep this object."""
+        """Drops the parser, whose callbacks keep this object alive."""
         del self._parser
 
     def on_url(self, url: bytes) -> None:
-        """A part of the target, for the parser."""
+        """Parser callback: part of the target."""
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header or trailer, for the parser."""
+        """Parser callback: header or trailer."""
         # Trailers are not used.
         if not self._has_head:
             self._pairs.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The end of the headers, for the parser."""
+        """Parser callback: end of the headers."""
         self._has_head = True
-        # Known until the end of the request.
+        # Available only until the end of the request.
         self._keep_alive = self._parser.should_keep_alive()
 
     def on_body(self, piece: bytes) -> None:
-        """A piece of the body, for the parser."""
+        """Parser callback: piece of the body."""
         self.pieces.append(piece)
         self.body_size += len(piece)
         self._piece_count += 1
 
     def on_message_complete(self) -> None:
-        """The end of the request, for the parser."""
+        """Parser callback: end of the request."""
         self.is_complete = True
 
     def _slice_end(self, data: bytes | bytearray, begin: int, end: int) -> int:
-        """Where to stop, so that no slice has the ends of two requests."""
+        """End of a slice that contains the end of at most one request."""
         if self._left:
             stop = min(end, begin + self._left)
             self._left -= stop - begin
@@ -171,11 +158,11 @@ class RequestReader:
         return head
 
     def _stay(self) -> None:
-        """Continues in HTTP/1.1 when a client asks for another protocol, as RFC 9110 7.8 allows."""
+        """Continues in HTTP/1.1 when a client asks to upgrade, as RFC 9110 7.8 allows."""
         head = self._checked_head()
         if head.request.method == "CONNECT":
             raise HttpError(400, "CONNECT: this server is no proxy")
-        # The parser takes the body for the other protocol. Another parser reads it.
+        # The parser takes the body for the other protocol, so a new parser reads it.
         self._parser = httptools.HttpRequestParser(self)
         self.is_complete = False
         length = b"transfer-encoding: chunked"

@@ -1,1 +1,1 @@
-"""HTTP operations except predict calls: JSON to and from the control plane."""
+"""HTTP operations except predict calls."""

@@ -1,4 +1,4 @@
-"""The protocol's HTTP operations except predict calls: JSON to and from the control plane."""
+"""HTTP operations except predict calls: JSON to and from the control plane."""
 
 import base64
 import binascii
@@ -35,12 +35,7 @@ class ModelApi:
         request: HttpRequest,
         is_active: Callable[[], bool],
     ) -> HttpAnswer:
-        """Answers a request; may block while a model loads.
-
-        Args:
-            names: the values of the path's placeholders.
-            request: the request, with its body.
-            is_active: whether the client is still waiting.
+        """Answers a request with the path's `names`; may block while a model loads.
 
         Raises:
             RequestError: the body is not valid for the operation.
@@ -146,7 +141,7 @@ class ModelApi:
             values = [] if value is None else value if isinstance(value, list) else [value]
             changes[name] = [text_of(item, f"trace setting {name!r}") for item in values]
         settings = self._control.change_traces(changes, model)
-        # As Triton answers: a list for the trace level, and a string for any other setting.
+        # As in Triton: a list for the trace level, and a string for any other setting.
         return json_answer(
             {n: [v] if n == "trace_level" else v for n, v in sorted(settings.items())}
         )

@@ -53,7 +53,7 @@ def config_document(model: ModelDescription) -> dict[str, Any]:
 
 
 def _config_tensor(described: TensorDescription) -> dict[str, Any]:
-    # As in protobuf's JSON, empty and false fields are left out.
+    # As in protobuf's JSON, empty and false fields are omitted.
     document: dict[str, Any] = {
         "name": described.name,
         "data_type": f"TYPE_{described.datatype}",
@@ -76,7 +76,7 @@ def entry_document(entry: IndexEntry) -> dict[str, str]:
 
 
 def statistics_document(versions: Sequence[VersionTotals]) -> dict[str, Any]:
-    """The statistics of some versions."""
+    """Statistics of some versions."""
     return {"model_stats": [_totals(version) for version in versions]}
 
 
