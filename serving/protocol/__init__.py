@@ -1,1 +1,1 @@
-"""Predict calls on the wire, independent of sockets."""
+"""Wire formats of predict calls, independent of sockets."""

@@ -23,13 +23,12 @@ class Scored(NamedTuple):
     """Results of a request.
 
     Attributes:
-        header: of the request.
         outputs: positions of the outputs to send.
         scores: of these outputs, fp32 `[B]` or `[B, K]` each; valid until the batch ends.
         seconds: decoding, queue, lookups and tower.
-        default_tables: names of the tables whose default rows the request took.
-        unknown_ids: tables and how many ids their id maps do not know, if the header asks for it.
-        label: whose weight chose the version; empty: none did.
+        default_tables: tables whose default rows were used.
+        unknown_ids: tables and their numbers of unknown ids, if the header requests them.
+        label: the label whose weight chose the version; empty: none did.
     """
 
     header: RequestHeader
@@ -42,26 +41,18 @@ class Scored(NamedTuple):
 
 
 class Codec(Protocol[Request, Answer]):
-    """One format of predict calls. Stateless and thread-safe."""
+    """A format of predict calls. Stateless and thread-safe."""
 
     def size_bytes(self, request: Request) -> int:
         """Bytes of a waiting request, without its model input."""
         ...
 
     def header(self, request: Request) -> RequestHeader:
-        """Reads the header without the inputs.
-
-        Raises:
-            RequestError: the request or one of its parameters is malformed.
-        """
+        """Reads the header without the inputs; raises RequestError if it is malformed."""
         ...
 
     def decode(self, request: Request, io: VersionIO, shared: RequestTensors) -> ModelInput:
-        """Reads and checks the batch.
-
-        Raises:
-            RequestError, NotFoundError, RequestTooLargeError: as `InputReader.read_message`.
-        """
+        """Reads and checks the batch; raises as `InputReader.read_message`."""
         ...
 
     def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> Answer:
@@ -81,15 +72,15 @@ class InferCodec:
         return len(request)
 
     def header(self, request: bytes) -> RequestHeader:
-        """As `Codec.header`."""
+        """Implements `Codec.header`."""
         return read_header(request) or header_of(parse_request(request))
 
     def decode(self, request: bytes, io: VersionIO, shared: RequestTensors) -> ModelInput:
-        """As `Codec.decode`."""
+        """Implements `Codec.decode`."""
         return io.reader.read_message(request, shared)
 
     def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> bytes:
-        """As `Codec.encode`."""
+        """Implements `Codec.encode`."""
         header, outputs, scores, _, tables, unknown, label = scored
         answer = io.infer_writer.write(header.request_id, outputs, scores, tables, unknown, label)
         return io.infer_writer.placed(answer, header.places, shared) if header.places else answer
@@ -103,23 +94,23 @@ class PredictCodec:
         return len(request)
 
     def header(self, request: bytes) -> RequestHeader:
-        """As `Codec.header`."""
+        """Implements `Codec.header`."""
         form = MessageFormat.PREDICT
         return read_header(request, form) or predict_header_of(parse_predict(request))
 
     def decode(self, request: bytes, io: VersionIO, shared: RequestTensors) -> ModelInput:
-        """As `Codec.decode`."""
+        """Implements `Codec.decode`."""
         return io.reader.read_message(request, shared, MessageFormat.PREDICT)
 
     def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> bytes:
-        """As `Codec.encode`."""
+        """Implements `Codec.encode`."""
         header, outputs, scores, seconds, tables, unknown, label = scored
         request_id, write = header.request_id, io.predict_writer.write
         return write(request_id, outputs, scores, seconds, tables, unknown, label)
 
 
 INFER_CODEC = InferCodec()
-# Of the methods whose requests and answers are messages.
+# Codecs of the methods whose requests and answers are protobuf messages.
 MESSAGE_CODECS: Mapping[PredictMethod, Codec[bytes, bytes]] = {
     PredictMethod.MODEL_INFER: INFER_CODEC,
     PredictMethod.MODEL_STREAM_INFER: INFER_CODEC,

@@ -1,7 +1,4 @@
-"""Scores to serialized responses.
-
-Uses protobuf. Writing the bytes by hand would save 1 µs of 3, which is not worth a second writer.
-"""
+"""Serialization of scores, by protobuf: writing bytes by hand would save only 1 µs of 3."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,9 +10,9 @@ from serving.protocol.request_header import UNKNOWN_IDS
 from serving.protocol.request_tensors import RequestTensors, place
 from serving.shared_memory.regions import Span
 
-# The parameter of a response that took default rows: the tables' names, with commas between.
+# Response parameter with the tables whose default rows were used, separated by commas.
 DEFAULT_TABLES = "sharded_infer_default_tables"
-# The parameter of a response whose version the weight of a label chose: the label.
+# Response parameter with the label whose weight chose the version.
 LABEL = "label"
 
 
@@ -36,13 +33,7 @@ class InferWriter:
         unknown_ids: Sequence[tuple[str, int]] = (),
         label: str = "",
     ) -> bytes:
-        """A serialized ModelInferResponse.
-
-        Args:
-            requested: positions of the outputs to send.
-            scores: of these outputs, fp32 `[B]` or `[B, K]` each.
-            default_tables, unknown_ids, label: as those of `Scored`.
-        """
+        """Serializes a ModelInferResponse; arguments as the fields of `Scored`."""
         tensor = service_pb2.ModelInferResponse.InferOutputTensor
         response = service_pb2.ModelInferResponse(
             model_name=self.model,
@@ -63,12 +54,10 @@ class InferWriter:
         return bytes(response.SerializeToString())
 
     def placed(self, answer: bytes, places: Mapping[str, Span], shared: RequestTensors) -> bytes:
-        """An answer with outputs in shared memory: those have parameters and empty contents.
+        """Moves outputs of a written answer to shared memory: parameters, and empty contents.
 
         Args:
-            answer: of `write`.
-            places: target of outputs in shared memory, by name.
-            shared: writes them.
+            places: targets by output name.
 
         Raises:
             RequestError: a target is too small, or cannot be written.
@@ -88,9 +77,5 @@ class InferWriter:
 
 
 def score_bytes(scores: NDArray[np.float32]) -> bytes:
-    """An output's bytes: FP32, row-major, little-endian.
-
-    Args:
-        scores: fp32 `[B]` or `[B, K]`.
-    """
+    """Bytes of an output, fp32 `[B]` or `[B, K]`: row-major, little-endian."""
     return scores.astype("<f4", copy=False).tobytes()

@@ -7,24 +7,17 @@ from sharded_infer.errors import RequestTooLargeError
 
 @dataclass(frozen=True, slots=True)
 class InputLimits:
-    """Limits of a request beside samples.
+    """Limits of a request, besides samples.
 
     Attributes:
         max_ids: of all features; an id of a feature of several tables counts for each.
-        max_inputs: number of tensors.
+        max_inputs: tensors.
     """
 
     max_ids: int = 2**23
     max_inputs: int = 4096
 
     def check_count(self, inputs: int) -> None:
-        """Refuses a message of too many tensors before they are read.
-
-        Args:
-            inputs: their number.
-
-        Raises:
-            RequestTooLargeError: there are more than allowed.
-        """
+        """Raises RequestTooLargeError for too many tensors, before they are read."""
         if inputs > self.max_inputs:
             raise RequestTooLargeError(f"inputs: expected at most {self.max_inputs}, got {inputs}")

@@ -1,12 +1,12 @@
-"""Formats of a predict call's messages."""
+"""Message formats of a predict call."""
 
 from enum import StrEnum
 
 
 class MessageFormat(StrEnum):
-    """The message types of a call."""
+    """Message types of a call."""
 
-    # The Open Inference Protocol's ModelInferRequest and ModelInferResponse.
+    # ModelInferRequest and ModelInferResponse of the Open Inference Protocol.
     INFER = "infer"
     # PredictRequest and PredictResponse of protos/sharded_infer/v1/predictor.proto.
     PREDICT = "predict"

@@ -1,7 +1,7 @@
-"""Limits the fields of a serialized request before protobuf makes an object of each.
+"""Limit of a serialized request's fields, before protobuf makes an object of each.
 
-An empty input takes 2 bytes on the wire and a hundred in memory, an entry of a map a microsecond
-or more: a message within its limit of bytes could have 30 million. Tensors are one field each.
+An empty input takes 2 bytes on the wire and a hundred in memory; a map entry takes a microsecond
+or more. A message within its byte limit could have 30 million. Tensors are one field each.
 """
 
 from collections.abc import Iterator
@@ -11,23 +11,16 @@ from sharded_infer.errors import RequestTooLargeError
 
 # 4,096 inputs in shared memory have 40,000.
 MOST_FIELDS = 2**17
-# The fields that are messages with fields to count: inputs and outputs; user and candidates.
+# Fields that are messages with fields to count: inputs and outputs; user and candidates.
 _NESTED = {MessageFormat.INFER: (5, 6), MessageFormat.PREDICT: (6, 7)}
-# Wire types of https://protobuf.dev/programming-guides/encoding/, and bytes of those of one size.
-# The ends of groups have none: what is between them is counted as if there were no group.
+# Wire types of https://protobuf.dev/programming-guides/encoding/, and bytes of fixed-size types.
+# Group ends have none: the contents of a group count as if there were no group.
 _VARINT, _BYTES = 0, 2
 _FIXED = {1: 8, 3: 0, 4: 0, 5: 4}
 
 
 def check_fields(message: bytes, form: MessageFormat) -> None:
-    """Refuses a message of too many fields.
-
-    Args:
-        message: serialized; if malformed, the fields before the error count.
-
-    Raises:
-        RequestTooLargeError: there are too many fields.
-    """
+    """Raises RequestTooLargeError for too many fields; after a malformed one, none count."""
     nested, found = _NESTED[form], 0
     for number, begin, end in _fields(message, 0, len(message)):
         found += 1

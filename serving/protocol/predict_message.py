@@ -1,4 +1,4 @@
-"""Reads PredictRequests through protobuf, in every form and with all error messages."""
+"""PredictRequests read by protobuf, in every form and with all error messages."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ Array = NDArray[np.generic]
 
 
 def parse_predict(message: bytes) -> Any:
-    """A PredictRequest.
+    """Parses a PredictRequest.
 
     Raises:
         RequestError: the bytes are not such a message.
@@ -33,7 +33,7 @@ def parse_predict(message: bytes) -> Any:
 
 
 class PredictInputs:
-    """Maps the inputs of one model's PredictRequests to the names of `RequestReader`."""
+    """Maps the inputs of a model's PredictRequests to the names of `RequestReader`."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._features = frozenset(spec.sparse_inputs)
@@ -42,7 +42,7 @@ class PredictInputs:
         self._strings = spec.string_inputs
 
     def arrays(self, request: Any) -> dict[str, Array]:
-        """A request's inputs.
+        """Inputs of a request.
 
         Raises:
             RequestError: an input is unknown or occurs twice, or its sizes do not match.
@@ -51,7 +51,7 @@ class PredictInputs:
         for inputs, is_user in ((request.user, True), (request.candidates, False)):
             for feature in inputs.sparse:
                 ids = self._ids(feature)
-                # Clients take numbers of no ids for ids.
+                # An empty list may be ids where numbers are expected.
                 width = 0 if len(ids) else self._numbers.get(feature.name, 0)
                 self._check(feature.name, found, is_sparse=not width)
                 _put_feature(found, feature, ids, is_user=is_user)
@@ -143,7 +143,7 @@ class PredictInputs:
                 f"dense input {dense.name!r}: expected a row for each candidate, got lengths"
             )
         values = np.array(dense.values, np.float32)
-        # Where no feature says how many candidates there are, dense inputs do.
+        # Dense inputs tell the number of candidates where no feature does.
         rows = candidates if is_user or candidates > 1 else len(values) // width
         if len(values) != rows * width:
             wanted = f"{counted(width, 'value')} for each candidate"

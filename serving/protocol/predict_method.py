@@ -9,7 +9,7 @@ class PredictMethod(Enum):
     """A method of predict calls, or that of lookups.
 
     Attributes:
-        span_name: name of its server span: service and method, or HTTP's verb and route.
+        span_name: of its server span: service and method, or HTTP's verb and route.
         route: template of the HTTP path; empty for gRPC.
     """
 

@@ -1,4 +1,4 @@
-"""Scores to serialized PredictResponses; fields of protos/sharded_infer/v1/predictor.proto."""
+"""Scores to serialized PredictResponses (protos/sharded_infer/v1/predictor.proto)."""
 
 from collections.abc import Sequence
 
@@ -31,14 +31,7 @@ class PredictWriter:
         unknown_ids: Sequence[tuple[str, int]] = (),
         label: str = "",
     ) -> bytes:
-        """A serialized PredictResponse.
-
-        Args:
-            requested: positions of the outputs to send.
-            scores: of these outputs, fp32 `[B]` or `[B, K]` each.
-            seconds: decoding, queue, lookups and tower.
-            default_tables, unknown_ids, label: as those of `Scored`.
-        """
+        """Serializes a PredictResponse; arguments as the fields of `Scored`."""
         parts = [self._head, text_field(3, request_id)]
         for position, array in zip(requested, scores, strict=True):
             output = self._outputs[position] + packed_field(2, array, "<f4")

@@ -11,7 +11,7 @@ from serving.protocol.request_tensors import parameter_kind, parameters_of, span
 from serving.shared_memory.regions import Span
 from sharded_infer.errors import RequestError
 
-# The parameter that asks for unknown ids, and before a table's name the one that answers.
+# Request parameter for unknown ids; in the answer, prefix of a table's name.
 UNKNOWN_IDS = "unknown_ids"
 _MAX_INT = 2**64 - 1
 _NO_PLACES: Mapping[str, Span] = MappingProxyType({})
@@ -21,7 +21,6 @@ class RequestHeader(NamedTuple):
     """A request without its inputs.
 
     Attributes:
-        model_name: as sent.
         model_version: as sent, or the parameter `label`; empty: the model's default.
         request_id: repeated in the response.
         priority: 1 is the highest; 0: not given.
@@ -29,7 +28,7 @@ class RequestHeader(NamedTuple):
         outputs: requested outputs; empty: all.
         routing_key: UTF-8 of a text, or an int64, little-endian; empty: not given.
         places: targets of outputs in shared memory, by name.
-        reports_unknown_ids: whether the answer says how many ids id maps do not know.
+        reports_unknown_ids: the answer reports numbers of unknown ids.
     """
 
     model_name: str
@@ -43,10 +42,7 @@ class RequestHeader(NamedTuple):
     routing_key: bytes = b""
 
     def output_positions(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Positions of the requested outputs, in the model's order.
-
-        Args:
-            names: the model's outputs.
+        """Positions of the requested outputs in the model's `names`, in order.
 
         Raises:
             RequestError: an output is unknown.
@@ -63,10 +59,7 @@ class RequestHeader(NamedTuple):
 
 
 def read_header(message: bytes, form: MessageFormat = MessageFormat.INFER) -> RequestHeader | None:
-    """Reads a serialized message's header without protobuf.
-
-    Args:
-        message: its inputs are not read, and may be malformed.
+    """Reads a serialized message's header without protobuf; its inputs may be malformed.
 
     Returns:
         None if compiled code declines, because the message is unusual or malformed.
@@ -83,11 +76,7 @@ def read_header(message: bytes, form: MessageFormat = MessageFormat.INFER) -> Re
 
 
 def located_header(message: bytes, header: list[int]) -> RequestHeader:
-    """The header whose parts compiled code has located.
-
-    Args:
-        header: the numbers of a `Header`.
-    """
+    """Header whose parts compiled code has located, with the numbers of a `Header`."""
     priority, timeout_us, key_at, key_bytes, is_number, number, count = header[6:13]
     name, version, request_id, *outputs = _texts(message, header[:6] + header[13 : 13 + 2 * count])
     key = number_key(number) if is_number else message[key_at : key_at + key_bytes]
@@ -105,11 +94,7 @@ def _texts(message: bytes, parts: Sequence[int]) -> list[str]:
 
 
 def header_of(request: Any) -> RequestHeader:
-    """The header of a ModelInferRequest message.
-
-    Raises:
-        RequestError: a parameter is not a valid number, label or span.
-    """
+    """Header of a ModelInferRequest; raises RequestError as `make_header`."""
     return make_header(
         request.model_name,
         request.model_version,
@@ -126,11 +111,10 @@ def make_header(
     parameters: Mapping[str, Any],
     outputs: Sequence[tuple[str, Mapping[str, Any]]],
 ) -> RequestHeader:
-    """The header of a request of the Open Inference Protocol.
+    """Header of a request of the Open Inference Protocol.
 
     Args:
-        model: as sent.
-        version: as sent; empty: the parameter `label`, or the default.
+        version: empty: the parameter `label`, or the default.
         parameters: plain values by name.
         outputs: requested outputs with their parameters.
 
@@ -165,7 +149,7 @@ def _places(outputs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Span]
 
 
 def predict_header_of(request: Any) -> RequestHeader:
-    """The header of a PredictRequest message."""
+    """Header of a PredictRequest message."""
     return RequestHeader(
         request.model,
         request.version,
@@ -180,7 +164,7 @@ def predict_header_of(request: Any) -> RequestHeader:
 
 
 def number_key(number: int) -> bytes:
-    """The routing key that an int64 is."""
+    """Routing key of an int64."""
     return number.to_bytes(8, "little", signed=True)
 
 

@@ -1,4 +1,4 @@
-"""The tensors of one request in shared memory: their parameters, reading and writing."""
+"""Tensors of a request in shared memory: parameters, reading and writing."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,29 +18,20 @@ REGION, _SIZE, _OFFSET = (
 
 
 class RequestTensors:
-    """One request's use of shared memory.
-
-    Attributes:
-        bytes_read: bytes of its inputs so far.
-    """
+    """One request's use of shared memory; `bytes_read` counts its inputs so far."""
 
     __slots__ = ("_memory", "bytes_read")
 
     def __init__(self, memory: SharedMemory | None) -> None:
-        """Starts without inputs.
-
-        Args:
-            memory: None: not offered.
-        """
+        """Starts without inputs; no `memory` means that it is not offered."""
         self._memory = memory
         self.bytes_read = 0
 
     def read(self, span: Span, expected_bytes: int | None, what: str) -> bytes:
-        """Reads an input's bytes.
+        """Reads an input's bytes; errors name it `what`.
 
         Args:
-            expected_bytes: by its datatype and shape; None: they do not say it.
-            what: the input, for messages.
+            expected_bytes: by its datatype and shape; None: they do not tell.
 
         Raises:
             RequestError: the span has another size, or cannot be read.
@@ -63,7 +54,7 @@ class RequestTensors:
         return memory.read(span, what)
 
     def read_tensor(self, span: Span, datatype: str, shape: Sequence[int], what: str) -> bytes:
-        """As `read`; empty if datatype or shape are invalid, which the codec refuses."""
+        """Calls `read`; empty if datatype or shape are invalid, which the codec refuses."""
         if datatype == BYTES:
             return self.read(span, None, what)
         dtype = DTYPES.get(datatype)
@@ -72,19 +63,11 @@ class RequestTensors:
         return self.read(span, math.prod(shape) * dtype.itemsize, what)
 
     def check(self, span: Span, what: str) -> None:
-        """Refuses an invalid target of an output.
-
-        Raises:
-            RequestError, NotFoundError: as `SharedMemory.check`.
-        """
+        """Refuses an invalid target of an output; raises as `SharedMemory.check`."""
         self._offered(what).check(span, what)
 
     def write(self, span: Span, data: bytes, what: str) -> None:
-        """Writes an output to its target.
-
-        Raises:
-            RequestError, NotFoundError: as `SharedMemory.write`.
-        """
+        """Writes an output to its target; raises as `SharedMemory.write`."""
         self._offered(what).write(span, data, what)
 
     def _offered(self, what: str) -> SharedMemory:
@@ -111,14 +94,7 @@ def parameter_kind(value: object) -> str | None:
 
 
 def span_of(parameters: Mapping[str, Any], what: str) -> Span | None:
-    """The shared-memory span in a tensor's parameters.
-
-    Args:
-        parameters: plain values by name.
-        what: the tensor, for messages.
-
-    Returns:
-        None if the tensor is in the message.
+    """Shared-memory span in a tensor's plain parameters; None if the tensor is in the message.
 
     Raises:
         RequestError: they are malformed or incomplete.
@@ -138,11 +114,7 @@ def span_of(parameters: Mapping[str, Any], what: str) -> Span | None:
 
 
 def place(parameters: Any, span: Span) -> None:
-    """Sets the parameters of an output in shared memory.
-
-    Args:
-        parameters: of the output, in the protocol's type.
-    """
+    """Sets the parameters of an output in shared memory, in the protocol's type."""
     parameters[REGION].string_param = span.region
     parameters[_SIZE].int64_param = span.byte_size
     if span.offset:
@@ -153,7 +125,7 @@ def _number(parameters: Mapping[str, Any], name: str, what: str) -> int:
     value = parameters.get(name, 0)
     kind = parameter_kind(value)
     is_number = kind in {"int64_param", "uint64_param"}
-    # The response says the size in an int64.
+    # The response has the size as int64.
     if not is_number or not 0 <= value < 2**63:
         raise RequestError(
             f"{what}: parameter {name!r}: expected int64_param, 0 or more, got "

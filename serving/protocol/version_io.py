@@ -1,4 +1,4 @@
-"""Reader and writers of one loaded version."""
+"""Reader and writers of a loaded version."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,9 @@ from serving.protocol.readers.input_reader import InputReader
 
 
 class VersionIO(NamedTuple):
-    """Reader and writers, made once for each version. Thread-safe.
+    """Reader and writers of a version. Thread-safe.
 
-    Attributes:
-        infer_writer: of the Open Inference Protocol's answers.
-        predict_writer: of our own protocol's.
+    `infer_writer` is for the Open Inference Protocol, `predict_writer` for our own.
     """
 
     reader: InputReader

@@ -1,4 +1,4 @@
-"""Strings on the wire, which are hashed to raw ids: BYTES tensors, and features of Predict calls.
+"""Strings on the wire, hashed to raw ids: BYTES tensors, and features of Predict calls.
 
 each element of a tensor: its length in 4 bytes, little-endian, and its bytes
 of a feature: all bytes, and all lengths
@@ -15,14 +15,14 @@ from kernels.wording import counted
 from sharded_infer.errors import InputError, RequestError
 
 BYTES = "BYTES"
-# Parameters of a configuration before an input's name: which datatypes the input's raw ids may
-# have; of strings the function that hashes them, and its seed.
+# Configuration parameters, as prefixes of an input's name: datatypes allowed for its raw ids; the
+# hash function of its strings, and the seed.
 RAW_IDS, STRING_HASH, STRING_HASH_SEED = "raw_ids.", "string_hash.", "string_hash_seed."
 _LENGTH_BYTES = 4
 
 
 def packed_strings(strings: Iterable[bytes]) -> bytes:
-    """The elements of a tensor as they are sent."""
+    """Elements of a tensor as sent."""
     return b"".join(len(one).to_bytes(_LENGTH_BYTES, "little") + one for one in strings)
 
 
@@ -32,15 +32,13 @@ def hashed_strings(
     data: bytes | memoryview | Iterable[object],
     hashed: tuple[StringHash, int],
 ) -> NDArray[np.int64]:
-    """The raw id of each element of a tensor, int64 `[N]`.
+    """Raw id of each element of an input's tensor, int64 `[N]`, hashed by function and seed.
 
     Args:
-        name: of the input.
-        data: the elements as they are sent, or as bytes objects.
-        hashed: the function and its seed.
+        data: the elements as sent, or as bytes objects.
 
     Raises:
-        RequestError: other than the shape's elements came, or one is cut.
+        RequestError: the number of elements does not match the shape, or one is truncated.
     """
     elements = math.prod(shape)
     if isinstance(data, (bytes, memoryview)):
@@ -57,15 +55,13 @@ def hashed_strings(
 def hashed_parts(
     name: str, data: bytes, lengths: Sequence[int], hashed: tuple[StringHash, int]
 ) -> NDArray[np.int64]:
-    """The raw id of each part of `data`, int64 `[N]`.
+    """Raw id of each part of a feature's `data`, int64 `[N]`, hashed by function and seed.
 
     Args:
-        name: of the feature.
         lengths: bytes of each part.
-        hashed: the function and its seed.
 
     Raises:
-        RequestError: the lengths sum to another number than there are bytes.
+        RequestError: the lengths do not sum to the number of bytes.
     """
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(np.array(lengths, np.int64), out=offsets[1:])

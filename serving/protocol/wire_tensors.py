@@ -27,8 +27,8 @@ class WireTensor(NamedTuple):
     """A tensor as sent.
 
     Attributes:
-        datatype: its Open Inference Protocol datatype, such as `INT64`.
-        data: its bytes, or its elements if the client sent typed contents: bytes objects of BYTES.
+        datatype: of the Open Inference Protocol, such as `INT64`.
+        data: its bytes, or the elements of typed contents: bytes objects of BYTES.
     """
 
     name: str
@@ -38,10 +38,7 @@ class WireTensor(NamedTuple):
 
 
 def read_tensors(tensors: Iterable[WireTensor], reader: RequestReader) -> ModelInput:
-    """Reads a request's tensors.
-
-    Returns:
-        The batch; arrays are views of the tensors' bytes if their layout allows.
+    """Reads a request's tensors into a batch, with views of their bytes where possible.
 
     Raises:
         RequestError: a tensor is malformed, or does not fit the model.
@@ -91,11 +88,7 @@ def _check_shape(tensor: WireTensor) -> None:
 
 
 def wrong_shape(shape: Sequence[int]) -> str | None:
-    """Why a shape is invalid, checked before its sizes are multiplied; None if it may be valid.
-
-    Args:
-        shape: as sent; the product of a million sizes would take hours.
-    """
+    """Why a shape is invalid, or None, without the product: a million sizes would take hours."""
     if len(shape) > MOST_DIMENSIONS:
         return f"too many dimensions: {len(shape)}, expected at most {MOST_DIMENSIONS}"
     if any(size < 0 for size in shape):

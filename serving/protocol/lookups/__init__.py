@@ -1,1 +1,1 @@
-"""Messages of lookups between fronts and shard hosts."""
+"""Lookup messages between fronts and shard hosts."""

@@ -1,7 +1,7 @@
-"""Answers of lookups, read by compiled code: sums as they came, and rows, which it pools.
+"""Lookup responses, read by compiled code: sums, and rows, which it pools.
 
-Its source is `serving/native/lookups/read_answer.cpp`, which has the pseudocode. Where it was not
-built, rows are never asked for, and NumPy reads the sums.
+The pseudocode is in `serving/native/lookups/read_answer.cpp`. Where that was not built, rows are
+never requested, and NumPy reads the sums.
 """
 
 import ctypes
@@ -23,8 +23,8 @@ from sharded_infer.lookups.shard_hosts import GroupAnswer, PieceBags
 from sharded_infer.tensors import tensor_of
 
 _NUMBER, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
-# Ids, or bytes of an answer, above which reading takes a tenth of a millisecond: other threads may
-# run meanwhile.
+# Ids, or response bytes, above which reading takes a tenth of a millisecond: other threads may run
+# meanwhile.
 _MANY = 1 << 15
 # `Refusal` of serving/native/lookups/read_answer.h.
 _REASONS = {
@@ -41,8 +41,6 @@ _REASONS = {
 
 
 class _AskedGroup(ctypes.Structure):
-    """`AskedGroup` of serving/native/lookups/read_answer.h."""
-
     _fields_ = (
         ("pieces", _ADDRESS),
         ("lengths", _ADDRESS),
@@ -61,8 +59,6 @@ class _AskedGroup(ctypes.Structure):
 
 
 class _Refused(ctypes.Structure):
-    """`Refused` of serving/native/lookups/read_answer.h."""
-
     _fields_ = (
         ("reason", _NUMBER),
         ("group", _NUMBER),
@@ -94,13 +90,9 @@ def reads_rows(groups: Sequence[PieceBags]) -> bool:
 
 
 def read_answer(message: memoryview, groups: Sequence[PieceBags]) -> list[GroupAnswer]:
-    """Reads a LookupResponse, and pools the rows that it has.
+    """Reads a LookupResponse for the requested groups, and pools its rows.
 
-    Args:
-        groups: as they were asked.
-
-    Returns:
-        For each group, the answer; some are views of the message.
+    Some of the results are views of the message.
 
     Raises:
         UnknownIdError: the host refuses a raw id.
@@ -155,7 +147,7 @@ def _read(
         to.entries, to.bags = entries, bag_count
         to.id_count, to.columns = count, group.stored.columns
         to.sum_bytes, to.raw = group.sum_bytes, group.raw
-        # Memory that is not written costs nothing.
+        # Unwritten memory costs nothing.
         out = torch.empty(bag_count, group.stored.columns)
         to.pooled = out.data_ptr()
         pooled.append(out)

@@ -18,8 +18,6 @@ _MANY = 1 << 16
 
 
 class _Named(ctypes.Structure):
-    """`Named` of serving/native/lookups/write_lookup.h."""
-
     _fields_ = (
         ("model", ctypes.c_char_p),
         ("version", ctypes.c_uint64),
@@ -44,7 +42,7 @@ _LIBRARIES = _load()
 
 
 class Arrays(NamedTuple):
-    """Addresses of bags that several hosts are asked for; 0: no weights."""
+    """Addresses of bags that several hosts share; 0: no weights."""
 
     kept: object
     lengths: int
@@ -54,7 +52,7 @@ class Arrays(NamedTuple):
 
 
 def arrays_of(bags: Bags) -> Arrays:
-    """The arrays of bags, contiguous; they live as long as the result."""
+    """Contiguous arrays of bags, which live as long as the result."""
     values, lengths = bags.values.contiguous(), bags.lengths.contiguous()
     weights = None if bags.weights is None else bags.weights.contiguous()
     return Arrays(

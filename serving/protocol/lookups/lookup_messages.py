@@ -1,4 +1,4 @@
-"""Messages of lookups between fronts and shard hosts (protos/sharded_infer/v1/shard_host.proto)."""
+"""Lookup messages of fronts and shard hosts (protos/sharded_infer/v1/shard_host.proto)."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -29,11 +29,10 @@ _FIXED64 = 1  # the wire type
 
 
 class Leases(NamedTuple):
-    """What a front serves.
+    """Versions that a front serves, and that hosts must keep.
 
     Attributes:
-        front: a number of its own, below 2**64; 0: it has none.
-        served: versions that hosts are to keep.
+        front: a unique number below 2**64; 0: none.
     """
 
     front: int = 0
@@ -41,12 +40,12 @@ class Leases(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A version that a shard host holds its share of.
+    """A version whose share a shard host holds.
 
     Attributes:
         topology: name of the plan's topology.
         host: the host's number in it.
-        digest: of the share, as `share_digest`.
+        digest: `share_digest` of the share.
     """
 
     key: VersionKey
@@ -56,18 +55,14 @@ class Described(NamedTuple):
 
 
 def write_describe(model: str, leases: Leases) -> bytes:
-    """A serialized DescribeRequest."""
+    """Serializes a DescribeRequest."""
     served = (message_field(2, _key_bytes(key)) for key in leases.served)
     front = _fixed64_field(3, leases.front) if leases.front else b""
     return b"".join((text_field(1, model), *served, front))
 
 
 def read_describe(message: bytes) -> tuple[str, Leases]:
-    """Reads a DescribeRequest: the model, and what the caller serves.
-
-    Raises:
-        RequestError: the bytes are not such a message.
-    """
+    """Reads the model and leases of a DescribeRequest; raises RequestError for other bytes."""
     try:
         request = shard_host_pb2.DescribeRequest.FromString(message)
     except DecodeError as error:
@@ -77,11 +72,7 @@ def read_describe(message: bytes) -> tuple[str, Leases]:
 
 
 def read_described(message: memoryview) -> list[Described]:
-    """Reads a DescribeResponse.
-
-    Raises:
-        InternalError: the bytes are not such a message.
-    """
+    """Reads a DescribeResponse; raises InternalError for other bytes."""
     try:
         found = shard_host_pb2.DescribeResponse.FromString(bytes(message)).versions
     except DecodeError as error:
@@ -100,11 +91,11 @@ def read_described(message: memoryview) -> list[Described]:
 def write_lookup(
     key: VersionKey, groups: Sequence[PieceBags], share: int = 0, *, rows: bool = False
 ) -> Message:
-    """A serialized LookupRequest; numbers are as narrow as they fit.
+    """Serializes a LookupRequest; numbers are as narrow as they fit.
 
     Args:
         share: `digest_number` of the share that the host must hold; 0: any.
-        rows: whether `read_answer` will read stored rows.
+        rows: `read_answer` will read stored rows.
     """
     return write_lookups(key, [(groups, share)], rows=rows)[0]
 
@@ -117,7 +108,7 @@ def write_lookups(
 
 
 def read_lookup(message: bytes) -> tuple[VersionKey, int, list[PieceBags]]:
-    """Reads a LookupRequest: the version, its share as `write_lookup` has it, and the groups.
+    """Reads a LookupRequest: the version, the share's digest number, and the groups.
 
     Raises:
         RequestError: the bytes are not such a message, or a group's arrays do not fit together.

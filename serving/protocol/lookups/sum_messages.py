@@ -10,22 +10,22 @@ from sharded_infer.errors import InternalError
 from sharded_infer.tensors import tensor_of
 from sharded_infer.v1.wire import message_field
 
-# Of a number.
+# Bytes of a number.
 FP32_BYTES, BF16_BYTES = 4, 2
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
-# Tags of a LookupResponse, and the last field that changes what sums come.
+# Tags of a LookupResponse, and the last field that changes which sums are sent.
 _SUMS, _FILLER = 1 << 3 | _LENGTH_DELIMITED, 2 << 3
 _LAST_FIELD = 4
 _MOST_SHIFT = 63  # of a varint's bits
 
 
 def write_sums(sums: Sequence[NDArray[np.float32]], sum_bytes: Sequence[int] = ()) -> bytes:
-    """A serialized LookupResponse.
+    """Serializes a LookupResponse.
 
     Args:
         sums: for each group fp32 `[R, columns]`.
-        sum_bytes: of each, how many bytes a number takes: 4, or 2 for bf16; default: 4.
+        sum_bytes: bytes of a number in each group: 4, or 2 for bf16; default: 4.
     """
     widths = sum_bytes or [FP32_BYTES] * len(sums)
     fields = (_sums_field(one, width) for one, width in zip(sums, widths, strict=True))
@@ -46,10 +46,10 @@ def read_sums(
 
     Args:
         bags: R of each group.
-        sum_bytes: of each, as for `write_sums`.
+        sum_bytes: as for `write_sums`.
 
     Returns:
-        For each group fp32 `[R, columns]`; views of the message, unless they came in bf16.
+        For each group fp32 `[R, columns]`; views of the message, unless sent in bf16.
 
     Raises:
         InternalError: the bytes are not such a message, or not one for these groups.
@@ -72,7 +72,7 @@ def read_sums(
 def _fp32_of(field: memoryview, width: int) -> NDArray[np.float32]:
     if width == FP32_BYTES:
         return np.frombuffer(field, "<f4")
-    # A bf16 is the first half of an fp32.
+    # A bf16 is the upper half of an fp32.
     return (np.frombuffer(field, "<u2").astype(np.uint32) << 16).view(np.float32)
 
 
@@ -94,7 +94,7 @@ def _fields(message: memoryview) -> Iterator[memoryview]:
 
 
 def _newer_field_end(message: memoryview, at: int) -> int:
-    """Where a field ends that a newer release may have added."""
+    """End of a field that a newer release may have added."""
     tag, at = _varint(message, at)
     field, kind = tag >> 3, tag & 7
     size = _FIXED_BYTES.get(kind)
@@ -107,7 +107,7 @@ def _newer_field_end(message: memoryview, at: int) -> int:
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """A number of at most ten bytes, which may have more than it needs, and where it ends."""
+    """A number of at most ten bytes, possibly padded, and its end."""
     number = 0
     for shift in range(0, _MOST_SHIFT + 1, 7):
         if at >= len(message):

@@ -16,11 +16,7 @@ Counts = NDArray[np.int64]
 
 
 def write_unknown(groups: Sequence[PieceBags], unknown: Sequence[Counts | None]) -> bytes:
-    """The field with how many ids of each bag are unknown; empty: none is.
-
-    Args:
-        unknown: for each group, as in `GroupAnswer`.
-    """
+    """Field with each bag's number of unknown ids, by group as in `GroupAnswer`; empty: none."""
     if all(counts is None for counts in unknown):
         return b""
     fields = (
@@ -32,7 +28,7 @@ def write_unknown(groups: Sequence[PieceBags], unknown: Sequence[Counts | None])
 
 
 def read_unknown(message: memoryview, groups: Sequence[PieceBags]) -> list[Counts | None]:
-    """Reads what `write_unknown` has written, for each group.
+    """Reads the field of `write_unknown`, for each group.
 
     Raises:
         InternalError: the bytes are not a LookupResponse, or not one for these groups.
@@ -61,7 +57,7 @@ def write_refusal(where: UnknownId) -> bytes:
 
 
 def read_refusal(message: memoryview, groups: Sequence[PieceBags]) -> UnknownId | None:
-    """The raw id that a LookupResponse refuses; None: it refuses none.
+    """The raw id that a LookupResponse refuses, or None.
 
     Raises:
         InternalError: the bytes are not such a message, or name no bag of raw ids of these groups.

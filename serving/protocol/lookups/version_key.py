@@ -1,4 +1,4 @@
-"""The versions that lookups name."""
+"""Versions as lookups name them."""
 
 import hashlib
 from typing import NamedTuple
@@ -7,11 +7,7 @@ from sharded_infer.artifacts.manifest import Manifest, dump_manifest
 
 
 class VersionKey(NamedTuple):
-    """What a lookup names.
-
-    Attributes:
-        manifest: first eight bytes of the SHA-256 of its manifest, little-endian.
-    """
+    """A version; `manifest` is the `digest_number` of its manifest."""
 
     model: str
     version: int
@@ -19,8 +15,8 @@ class VersionKey(NamedTuple):
 
 
 def version_key(manifest: Manifest) -> VersionKey:
-    """The key of a version."""
-    # Manifests of old releases have no checksum.
+    """Key of a version."""
+    # Old releases' manifests have no checksum.
     digest = manifest.sha256 or hashlib.sha256(dump_manifest(manifest)).hexdigest()
     return VersionKey(manifest.model, manifest.version, digest_number(digest))
 

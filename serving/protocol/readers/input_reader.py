@@ -1,4 +1,4 @@
-"""Reads requests to checked model inputs."""
+"""Requests to checked model inputs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -20,11 +20,11 @@ Backend = Literal["native", "portable"]
 
 
 class InputReader:
-    """Reads the requests of one model by compiled code, and by protobuf where that declines.
+    """Reads a model's requests by compiled code, and by protobuf where that declines.
 
     Attributes:
-        unknown_ids: float64 `[mapped tables]`, in the order of `spec.mapped_tables`: the raw ids of
-            all requests read so far that id maps did not know.
+        unknown_ids: float64 `[mapped tables]`, in the order of `spec.mapped_tables`: unknown raw
+            ids in all requests so far.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class InputReader:
             else None
         )
         if limits is not None and _most_inputs(spec) > limits.max_inputs:
-            # Compiled code counts no inputs: it knows the model's, and takes none twice.
+            # Compiled code needs no count: it accepts only the model's inputs, each once.
             self.native = None
         self._portable = PortableReader(
             spec, max_batch=max_batch, limits=limits, id_maps=id_maps, unknown_ids=unknown
@@ -72,13 +72,10 @@ class InputReader:
         shared: RequestTensors | None = None,
         form: MessageFormat = MessageFormat.INFER,
     ) -> ModelInput:
-        """Reads a serialized message.
+        """Reads a serialized message into a batch with checked ids.
 
         Args:
             shared: reads inputs in shared memory; None: they are refused.
-
-        Returns:
-            The batch with checked ids.
 
         Raises:
             RequestError: the message or an input is malformed, an input does not fit the model, or
@@ -94,17 +91,13 @@ class InputReader:
         return found
 
     def count_unknown(self, unknown: Iterable[tuple[str, int]]) -> None:
-        """Counts ids that shard hosts did not know: tables and how many of each."""
+        """Counts ids unknown to shard hosts: tables and how many of each."""
         self._unknown.add(unknown)
 
     def read_body(self, body: bytes, json_bytes: int) -> ModelInput | None:
-        """Reads an HTTP body whose header compiled code has read.
+        """Reads an HTTP body whose header compiled code has read; raises RequestError.
 
-        Returns:
-            None if its tensors have to be read one by one.
-
-        Raises:
-            RequestError: as `read_message`.
+        Returns None if its tensors have to be read separately.
         """
         found = None if self.native is None else self.native.read_body(body, json_bytes)
         if found is not None and self._finite is not None:
@@ -112,13 +105,10 @@ class InputReader:
         return found
 
     def read_tensors(self, tensors: Sequence[WireTensor], *, by_table: bool = False) -> ModelInput:
-        """Reads separate tensors.
+        """Reads separate tensors; raises as `read_message`.
 
         Args:
-            by_table: whether `ids_unknown` is needed, which compiled code does not say.
-
-        Raises:
-            RequestError, RequestTooLargeError: as `read_message`.
+            by_table: `ids_unknown` is needed, which compiled code does not report.
         """
         if self._limits is not None:
             self._limits.check_count(len(tensors))
@@ -133,7 +123,6 @@ class InputReader:
 
 
 def _most_inputs(spec: ModelSpec) -> int:
-    """The model's inputs, with companions."""
     jagged = len(spec.sparse_inputs) + len(spec.sequence_numbers)
     others = len(spec.sequences) + len((VALUES, LENGTHS, WEIGHTS))
     return 3 * jagged + len(spec.dense.inputs) + others

@@ -17,7 +17,7 @@ _MOST_SIZE = 2**31 - 1
 
 
 class NamedTensors(NamedTuple):
-    """Tensors one after another, and what they refer to."""
+    """Packed tensors, and the arrays they refer to."""
 
     packed: bytes
     data_bytes: int
@@ -25,7 +25,7 @@ class NamedTensors(NamedTuple):
 
 
 def named_tensors(tensors: Sequence[WireTensor]) -> NamedTensors | None:
-    """The tensors for compiled code; None if one is unusual."""
+    """Packs tensors for compiled code; None if one is unusual."""
     names = [tensor.name.encode() for tensor in tensors]
     text = np.frombuffer(b"".join(names), np.uint8)
     starts = accumulate(map(len, names), initial=_address_of(text))
@@ -48,6 +48,6 @@ def named_tensors(tensors: Sequence[WireTensor]) -> NamedTensors | None:
 
 
 def _address_of(array: NDArray[np.generic]) -> int:
-    # `kernels.native_library.address_of` is for arrays that may be written.
+    # `kernels.native_library.address_of` accepts only writable arrays.
     address: int = array.__array_interface__["data"][0]
     return address

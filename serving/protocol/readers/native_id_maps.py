@@ -1,4 +1,4 @@
-"""What compiled code knows of a model's id maps; see `serving/native/raw_ids.h`."""
+"""A model's id maps for compiled code (`serving/native/raw_ids.h`)."""
 
 import ctypes
 from collections.abc import Mapping
@@ -18,19 +18,14 @@ _SHARED, _HASHED = 2, 3
 
 
 class NativeIdMaps:
-    """The id maps of a model's features, kept for compiled code.
+    """Id maps of a model's features, kept alive for compiled code.
 
     Attributes:
         of_features: int64 `[features]`: addresses of `IdMap`s, 0 where ids are rows.
     """
 
     def __init__(self, spec: ModelSpec, id_maps: Mapping[str, RowMap]) -> None:
-        """Describes them.
-
-        Args:
-            id_maps: by table; ids of others that need one are left raw.
-        """
-        # Compiled code is given their addresses.
+        # Compiled code has their addresses.
         self._kept: list[RowMap | NDArray[np.int64] | NDArray[np.uint64]] = [*id_maps.values()]
         self._fields = {
             table.name: self._fields_of(id_maps.get(table.name), counted)

@@ -1,4 +1,4 @@
-"""Reads requests to checked model inputs by compiled code, without protobuf objects.
+"""Requests to checked model inputs by compiled code, without protobuf objects.
 
 It accepts only the usual raw form, and nothing that the portable reader would refuse. The portable
 reader takes the rest, and alone decides on errors. The pseudocode is in `serving/native/request.h`.
@@ -33,18 +33,18 @@ from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 # `Policy` of serving/native/model.h.
 _POLICIES = {"error": 0, "ignore": 1, "modulo": 2}
-# Clients choose which features a request shares: few patterns occur, and the bound keeps a
-# hostile one from filling memory with them.
+# Clients choose which features a request shares: few patterns occur, and the bound keeps a hostile
+# client from filling memory with them.
 _MAX_PATTERNS = 64
-# Below, about a millisecond of reading, keeping the GIL is cheaper for all: a thread that gives it
-# away beside a busy one waits 5 ms for it.
+# Below, reading takes about a millisecond, and keeping the GIL is cheaper for all: a thread that
+# releases it beside a busy one waits 5 ms for it.
 _LONG_BYTES = 1 << 24
 
 Ints = NDArray[np.int64]
 
 
 class _Scratch(NamedTuple):
-    """Scratch memory of one decoding."""
+    """Scratch memory of a call."""
 
     address: int  # of the request
     layout: memoryview
@@ -55,10 +55,10 @@ class _Scratch(NamedTuple):
 
 
 class NativeReader:
-    """Reads the usual messages of one model. Thread-safe.
+    """Reads the usual messages of a model. Thread-safe.
 
     Attributes:
-        model: what compiled code knows of the model; valid as long as the reader.
+        model: the model for compiled code; valid as long as the reader.
         features: their positions.
         widths: of the dense inputs.
     """
@@ -92,7 +92,7 @@ class NativeReader:
         encoded = [name.encode() for name in names]
         self._inputs = len(names)
         slots = 1 << (2 * self._inputs).bit_length()
-        # Held, because the compiled code is given addresses.
+        # Referenced here, because compiled code has only addresses.
         self._id_maps = NativeIdMaps(spec, id_maps or {})
         self._unknown_ids = UnknownIds(spec) if unknown_ids is None else unknown_ids
         strings = {
@@ -148,29 +148,25 @@ class NativeReader:
         )
         LIBRARIES[1].sharded_infer_index_names(self.model)
         self._patterns: dict[bytes, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        # As many as there were decodings at once.
+        # As many as there were simultaneous calls.
         self._free: list[_Scratch] = []
 
     def read_message(
         self, message: bytes, form: MessageFormat = MessageFormat.INFER
     ) -> ModelInput | None:
-        """Reads a serialized message.
-
-        Returns:
-            The batch with checked ids; None if the portable reader has to decide.
-        """
+        """Reads a serialized message; None if the portable reader has to decide."""
         library = self._libraries[len(message) < _LONG_BYTES]
         predicts = form is MessageFormat.PREDICT
         scan = library.sharded_infer_scan_predict if predicts else library.sharded_infer_scan
         return self._read(library, scan, message, len(message))
 
     def read_body(self, body: bytes, json_bytes: int) -> ModelInput | None:
-        """Reads JSON and the tensors behind it; as `read_message`."""
+        """Reads JSON and the tensors behind it; None as in `read_message`."""
         library = self._libraries[len(body) < _LONG_BYTES]
         return self._read(library, library.sharded_infer_scan_body, body, len(body), json_bytes)
 
     def read_tensors(self, tensors: Sequence[WireTensor]) -> ModelInput | None:
-        """Reads separate tensors, as `read_message`."""
+        """Reads separate tensors; None as in `read_message`."""
         named = named_tensors(tensors)
         if named is None:
             return None
@@ -205,7 +201,7 @@ class NativeReader:
         memory: Ints,
         repeats: Ints | None = None,
     ) -> ModelInput:
-        """The input whose parts lie in `memory`, int64.
+        """Model input whose parts lie in `memory`, int64.
 
         Args:
             numbers: `Layout` of serving/native/request.h.
@@ -228,7 +224,7 @@ class NativeReader:
         return ModelInput(batch, found, dense, True, outside, repeats)
 
     def _pattern(self, own: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Features with a bag for each sample, and with one for all; the same tuples each time."""
+        """Features with a bag per sample, and with one for all; the same tuples each time."""
         pattern = self._patterns.get(own)
         if pattern is None:
             pattern = (

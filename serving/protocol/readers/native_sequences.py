@@ -1,4 +1,4 @@
-"""What compiled code knows of a model's sequences; see `serving/native/model.h`."""
+"""A model's sequences for compiled code (`serving/native/model.h`)."""
 
 from collections.abc import Sequence
 
@@ -8,23 +8,18 @@ from sharded_infer.specs.model_spec import ModelSpec
 
 
 class NativeSequences:
-    """The sequences of a model's jagged inputs, kept for compiled code.
+    """Sequences of a model's S jagged inputs, kept alive for compiled code.
 
     Attributes:
-        names: inputs with the lengths of whole sequences, without those that are lengths of an
-            input of the sequence's name, too.
+        names: inputs with the lengths of whole sequences, except those that are also lengths of an
+            input of the sequence's name.
         lengths: int32 `[S]`: number of the input with the lengths of each input's sequence, or -1.
         firsts: int32 `[S]`: position of the first input of each input's sequence, or -1.
         numbers: int64 `[S]`: numbers that come with an id, or 0 where the input has ids.
     """
 
     def __init__(self, spec: ModelSpec, inputs: Sequence[str], begin: int) -> None:
-        """Finds the sequences' inputs.
-
-        Args:
-            inputs: names of the S jagged inputs.
-            begin: the number of the first of `names`.
-        """
+        """Finds the sequences' inputs; `begin` is the number of the first of `names`."""
         positions = {name: position for position, name in enumerate(inputs)}
         self.lengths = np.full(len(inputs), -1, np.int32)
         self.firsts = np.full(len(inputs), -1, np.int32)

@@ -1,4 +1,4 @@
-"""Reads requests of every form by protobuf and NumPy; decides all error messages."""
+"""Requests of every form, read by protobuf and NumPy; decides all error messages."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.inputs.request_reader import RequestReader
 from sharded_infer.specs.model_spec import ModelSpec
 
-# Where typed contents are, by datatype.
+# Fields of typed contents by datatype.
 _CONTENTS = {
     "INT64": "int64_contents",
     "INT32": "int_contents",
@@ -32,7 +32,7 @@ _CONTENTS = {
 
 
 class PortableReader:
-    """Reads the messages of one model."""
+    """Reads the messages of a model."""
 
     def __init__(
         self,
@@ -43,13 +43,11 @@ class PortableReader:
         id_maps: Mapping[str, RowMap] | None = None,
         unknown_ids: UnknownIds | None = None,
     ) -> None:
-        """Prepares the reader of a model.
+        """Prepares the reader of a model; None for a limit means no limit.
 
         Args:
-            max_batch: None: no limit.
-            limits: None: no limits.
-            id_maps: by table; ids of others that need one are left raw.
-            unknown_ids: where unknown ids are counted; None: nowhere that is seen.
+            id_maps: by table; ids of other tables that need one are left raw.
+            unknown_ids: counts unknown ids; None: they are not reported.
         """
         self._limits = limits
         max_ids = None if limits is None else limits.max_ids
@@ -64,17 +62,7 @@ class PortableReader:
         shared: RequestTensors | None = None,
         form: MessageFormat = MessageFormat.INFER,
     ) -> ModelInput:
-        """Reads a serialized message.
-
-        Args:
-            shared: reads inputs in shared memory; None: they are refused.
-
-        Raises:
-            RequestError: the message or an input is malformed, an input does not fit the model, or
-                an id is outside a table whose policy is `error`.
-            NotFoundError: an input lies in a shared memory region that is not registered.
-            RequestTooLargeError: more samples, ids or inputs than allowed.
-        """
+        """Reads a serialized message; arguments and errors as of `InputReader.read_message`."""
         if form is MessageFormat.PREDICT:
             request = parse_predict(message)
             sides = (request.user, request.candidates)
@@ -87,11 +75,7 @@ class PortableReader:
         return self._checked(found)
 
     def read_tensors(self, tensors: Iterable[WireTensor]) -> ModelInput:
-        """Reads separate tensors, whose number has been checked.
-
-        Raises:
-            RequestError, RequestTooLargeError: as `read_message`.
-        """
+        """Reads separate tensors, whose number has been checked; raises as `read_message`."""
         return self._checked(read_tensors(tensors, self._reader))
 
     def _checked(self, found: ModelInput) -> ModelInput:
@@ -106,7 +90,7 @@ class PortableReader:
 
 
 def parse_request(message: bytes) -> Any:
-    """A ModelInferRequest.
+    """Parses a ModelInferRequest.
 
     Raises:
         RequestError: the bytes are not such a message.
@@ -120,7 +104,7 @@ def parse_request(message: bytes) -> Any:
 
 
 def wire_tensors(request: Any, shared: RequestTensors | None = None) -> Iterator[WireTensor]:
-    """The inputs of a ModelInferRequest.
+    """Inputs of a ModelInferRequest.
 
     Args:
         shared: reads inputs in shared memory; None: they are refused.
@@ -151,6 +135,6 @@ def wire_tensors(request: Any, shared: RequestTensors | None = None) -> Iterator
         elif raw:
             data = next(contents)
         else:
-            # An unknown datatype is refused by the codec, whatever its contents.
+            # The codec refuses unknown datatypes, whatever their contents.
             data = getattr(tensor.contents, _CONTENTS.get(tensor.datatype, "int64_contents"))
         yield WireTensor(tensor.name, tensor.datatype, tensor.shape, data)

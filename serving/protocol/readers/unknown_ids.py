@@ -1,4 +1,4 @@
-"""Counts of the raw ids that id maps do not know, by table."""
+"""Counts of unknown raw ids by table."""
 
 from collections.abc import Iterable
 
@@ -14,17 +14,10 @@ Cells = NDArray[np.float64]
 
 
 class UnknownIds:
-    """The counts of one model. Thread-safe.
-
-    Attributes:
-        cells: float64 `[mapped tables]`, in the order of `spec.mapped_tables`.
-    """
+    """Counts of a model, float64 `[mapped tables]` as `spec.mapped_tables`. Thread-safe."""
 
     def __init__(self, spec: ModelSpec, cells: Cells | None = None) -> None:
-        """Starts to count.
-
-        Args:
-            cells: contiguous, to add to; None: zeros.
+        """Starts at zero, or adds to contiguous `cells`.
 
         Raises:
             InternalError: there is not a cell for each table.
@@ -38,7 +31,7 @@ class UnknownIds:
             )
 
     def add(self, unknown: Iterable[tuple[str, int]]) -> None:
-        """Counts the unknown ids of one request: tables and how many."""
+        """Counts the unknown ids of a request: tables and how many."""
         counts = np.zeros(len(self.cells), np.int64)
         for table, count in unknown:
             counts[self._places[table]] = count
