@@ -1,1 +1,1 @@
-"""Which versions are loaded, and which of them a name means."""
+"""Loaded versions, and the names that refer to them."""

@@ -1,7 +1,7 @@
-"""Which versions a server holds, and what each name means: the decision alone, without I/O.
+"""Decides which versions a server loads and what each name means, without I/O.
 
-A name moves only to a version that is ready, and the version it meant before stays, so that moving
-it back takes no load.
+A name moves only to a ready version. The version it meant before stays, so that a rollback takes
+no load.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,12 @@ from serving.config.version_policy import (
 
 @dataclass(frozen=True, slots=True)
 class KnownVersions:
-    """The known versions of a model.
+    """Known versions of a model.
 
     Attributes:
         published: ascending.
-        labels: versions of the repository's labels.
-        weights: of the repository's labels.
-        assigned: versions that are loaded or being loaded.
+        labels, weights: of the repository's labels.
+        assigned: loaded or being loaded.
         ready: assigned versions that every process has loaded.
         failed: versions that are not tried again.
         names: present version of each name.
@@ -46,11 +45,8 @@ class Decision:
     Attributes:
         load: by descending priority.
         unload: once the names have changed.
-        names: new version of each name.
-        previous: former version of each name.
-        weights: of the names that share the requests which name no version; empty: the default
-            gets all. A label that means no version that is ready has none, so the others share
-            its requests.
+        weights: shares of the requests without a version, by name; empty: the default gets all. A
+            label without a ready version has none, so the others share its requests.
     """
 
     load: tuple[int, ...]
@@ -83,12 +79,12 @@ def decide(policy: VersionPolicy, known_versions: KnownVersions) -> Decision:
 
 
 def _followed(policy: VersionPolicy, known_versions: KnownVersions) -> tuple[str, ...]:
-    """The labels that the server follows: the policy's, and those with weights."""
+    """Labels that the server follows: the policy's, and those with weights."""
     return tuple(dict.fromkeys((*policy.labels, *known_versions.weights)))
 
 
 def _wanted(policy: VersionPolicy, known_versions: KnownVersions) -> list[int]:
-    """The versions that the policy asks for, the most wanted first."""
+    """Versions that the policy requests, the most important first."""
     if policy.follow is Follow.LATEST:
         sound = [v for v in reversed(known_versions.published) if v not in known_versions.failed]
         return sound[: policy.count]

@@ -1,4 +1,4 @@
-"""Tells the log of versions that cannot be served, but not of what is raised in the end."""
+"""Log lines of versions that cannot be served, except for an error that is raised in the end."""
 
 import logging
 from dataclasses import dataclass
@@ -8,11 +8,7 @@ _log = logging.getLogger("sharded_infer")
 
 @dataclass(frozen=True, slots=True)
 class FailedLoad:
-    """A version that is not served.
-
-    Attributes:
-        phase: of its load; None: it could not be fetched, and will be tried again.
-    """
+    """A version that is not served; no `phase`: it could not be fetched, and is tried again."""
 
     model: str
     version: int
@@ -20,7 +16,7 @@ class FailedLoad:
     reason: str
 
     def tell(self) -> None:
-        """Writes it to the log."""
+        """Logs it."""
         about: dict[str, object] = {"model": self.model, "version": self.version}
         if self.phase is None:
             _log.warning(
@@ -36,34 +32,29 @@ class FailedLoad:
 
 
 class LoadFailureLog:
-    """What one repository watcher tells of versions that failed."""
+    """Failed versions of one repository watcher."""
 
     def __init__(self) -> None:
-        """Begins by telling each at once."""
         self._holds_back = False
         self._held: dict[str, FailedLoad] = {}
 
     def hold_back(self) -> None:
-        """Keeps the first failure of each model from now on: it may be what the start ends with."""
+        """Withholds the first failure of each model from now on: the start may raise it."""
         self._holds_back = True
 
     def add(self, failed: FailedLoad) -> None:
-        """Tells of a failure, or holds it back."""
+        """Logs a failure, or withholds it."""
         if self._holds_back and failed.model not in self._held:
             self._held[failed.model] = failed
         else:
             failed.tell()
 
     def first(self, model: str) -> FailedLoad | None:
-        """The failure of a model that is held back."""
+        """The withheld failure of a model."""
         return self._held.get(model)
 
     def release(self, but: Exception | None = None) -> None:
-        """Logs failures held back so far, and later ones at once.
-
-        Args:
-            but: a failure that is raised, and logged by its handler.
-        """
+        """Logs withheld failures, except for one whose handler logs it, and later ones at once."""
         for failed in self._held.values():
             if but is None or failed.reason != str(but):
                 failed.tell()

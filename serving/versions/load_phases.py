@@ -1,4 +1,4 @@
-"""How long each phase of a load takes, and in which one it failed."""
+"""Times of the phases of a load, and the phase in which it failed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,29 +6,16 @@ from time import monotonic
 
 
 class LoadPhases:
-    """The phases of one load, in one process.
-
-    Attributes:
-        seconds: by phase, of those that have ended.
-        current: the last one that began.
-    """
+    """Phases of a load in one process: seconds of ended ones, and the last one begun."""
 
     def __init__(self, first: str) -> None:
-        """Starts before the first phase.
-
-        Args:
-            first: phase of a failure before the first phase.
-        """
+        """Starts before the first phase; `first` is the phase of a failure until then."""
         self.seconds: dict[str, float] = {}
         self.current = first
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measures a phase.
-
-        Args:
-            name: one of `metric_families.LOAD_PHASES`.
-        """
+        """Measures a phase, one of `metric_families.LOAD_PHASES`."""
         self.current = name
         began = monotonic()
         yield

@@ -1,4 +1,4 @@
-"""What clients want of models, taken up into the releases."""
+"""Applies clients' load requests to the desired state."""
 
 import logging
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _log = logging.getLogger("sharded_infer")
 
 
 class LoadRequests:
-    """Reads the shared state's load requests, each once. The repository watcher alone calls."""
+    """Reads each load request of the shared state once. Only the repository watcher calls."""
 
     def __init__(
         self,
@@ -34,15 +34,14 @@ class LoadRequests:
 
     @property
     def has_news(self) -> bool:
-        """Whether there may be load requests to take up; cheap."""
+        """True if there may be new load requests; cheap."""
         return self._shared_state.load_requests_sequence != self._seen
 
     def take(self, releases: DesiredState) -> DesiredState:
-        """Applies new load requests in their order.
+        """Applies new load requests in their order and returns the new state.
 
-        Returns:
-            The state with the requests applied. A request for an unknown model changes nothing, and
-            is answered. An error while reading a model becomes the model's trouble.
+        A request for an unknown model changes nothing, and is answered. An error while reading a
+        model becomes the model's trouble.
         """
         if not self.has_news:
             return releases
@@ -87,11 +86,7 @@ class LoadRequests:
 
 
 def settled(releases: DesiredState, loading: set[str]) -> DesiredState:
-    """Marks load requests as done.
-
-    Args:
-        loading: models with versions still to load.
-    """
+    """Marks load requests as done, except for models that are still `loading`."""
     models = {
         model: replace(release, done=release.load_request)
         if model not in loading

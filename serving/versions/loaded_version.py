@@ -1,4 +1,4 @@
-"""A loaded version, and the settings that a server applies to all versions."""
+"""A loaded version, and the settings of a server for all versions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,9 +24,7 @@ class LoadedVersion:
     """A loaded version, with everything that a request needs.
 
     Attributes:
-        io: reads requests and writes answers.
-        queue: the version's waiting requests.
-        huge_page_bytes: of its tables, as they were loaded. A forked process maps them later.
+        huge_page_bytes: of its tables when loaded. A forked process maps them later.
     """
 
     model: Model
@@ -37,7 +35,7 @@ class LoadedVersion:
 
 
 class WeightedVersion(NamedTuple):
-    """A version that a label with a weight means."""
+    """A version of a label with a weight."""
 
     label: str
     weight: int
@@ -46,18 +44,18 @@ class WeightedVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServingOverrides:
-    """The server's settings for all models. They override the specs; None keeps the spec's value.
+    """A server's settings for all models, which override the specs; None keeps the spec's value.
 
     Attributes:
         max_delay_us: microseconds that a batched model waits for more requests.
         memory: how tables are held in memory.
         devices: where plans for GPUs run; None: such plans are refused.
         fixed_slots: the user set how many batches run at once; devices do not change the number.
+        limits: of a request besides its samples; specs do not set these.
         copies: copies of tables in huge pages that processes share; None: each has its own.
         processes: number of processes that load each version.
-        limits: on what a request holds beside its samples; specs do not set these.
         front_of: where a version's rows are, if not all here; None: all are.
-        user_cache_bytes: of the states of users that each version keeps in each process.
+        user_cache_bytes: for users' states of each version in each process.
         row_memory_bytes: for rows of each version, in all processes; None: all are in memory.
         products: how the precision of towers' products is chosen on the host.
     """
@@ -77,12 +75,12 @@ class ServingOverrides:
 
     @property
     def own_row_memory_bytes(self) -> int | None:
-        """Of one process."""
+        """Row memory of one process."""
         of_all = self.row_memory_bytes
         return None if of_all is None else of_all // self.processes
 
     def shared_bytes(self, artifact: Artifact) -> int:
-        """Bytes of the tables that another process has copied. Waits for a copy in the making."""
+        """Bytes of tables that another process has copied. Waits for an unfinished copy."""
         if self.copies is None:
             return 0
         names = artifact.manifest.memory_files

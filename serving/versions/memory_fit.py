@@ -1,4 +1,4 @@
-"""Whether a version fits in the memory that is left, before any of it is loaded."""
+"""Checks that a version fits in the available memory, before any of it is loaded."""
 
 from sharded_infer.artifacts.file_pages import MOST_HUGE, whole_pages
 from sharded_infer.artifacts.manifest import Manifest
@@ -9,11 +9,11 @@ from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.batch_sizes import KERNEL_BYTES
 from sharded_infer.towers.host_products import ProductsOption, are_compiled, choose_products
 
-# Packed for the matrix library a tower takes a little more than its file: panels are padded.
+# Packed for the matrix library, a tower takes a little more than its file: panels are padded.
 _PACKED = 1.1
-# While it is loaded it lies in memory twice more: as read, and as built.
+# During a load it is in memory twice more: as read, and as built.
 _LOADING_COPIES = 2
-# Of a weight.
+# Bytes of a weight.
 _WEIGHT_BYTES = {
     Precision.FP32: 4,
     Precision.TF32: 4,
@@ -24,11 +24,7 @@ _WEIGHT_BYTES = {
 
 
 def row_bytes(manifest: Manifest, row_memory_bytes: int | None) -> int:
-    """Bytes of the tables' rows in memory.
-
-    Args:
-        row_memory_bytes: their bound; None: there is none.
-    """
+    """Bytes of the tables' rows in memory, with `row_memory_bytes` as their bound, if any."""
     bound = manifest.table_bytes if row_memory_bytes is None else row_memory_bytes
     return min(manifest.table_bytes, bound)
 
@@ -42,17 +38,13 @@ def held_bytes(
     row_memory_bytes: int | None = None,
     products: ProductsOption = ProductsOption.AUTO,
 ) -> int:
-    """Bytes that a loaded version takes.
+    """Bytes of a loaded version.
 
         tables and id maps + processes * (1.1 * tower + kernels)
 
-    Only oneDNN's products have kernels. Mapped tables are in the page cache once. Where copies in
-    huge pages are not shared, a version loaded after the fork has one for each worker.
-
-    Args:
-        shares_copies: the processes share a copy in huge pages.
-        row_memory_bytes: for rows, in all processes; None: all are in memory.
-        products: how the precision of the tower's products is chosen.
+    Only oneDNN's products have kernels. Mapped tables are in the page cache once. Unless
+    `shares_copies`, a version loaded after the fork has a copy in huge pages for each worker.
+    `row_memory_bytes` bounds rows in all processes; None: all are in memory.
     """
     each = memory is TableMemory.HUGE and not shares_copies
     rows = row_bytes(manifest, row_memory_bytes)
@@ -70,7 +62,7 @@ def needed_bytes(
     row_memory_bytes: int | None = None,
     products: ProductsOption = ProductsOption.AUTO,
 ) -> int:
-    """What loading a version takes at most, in a server that is running; see `held_bytes`."""
+    """Peak bytes for loading a version in a running server; see `held_bytes`."""
     held = held_bytes(
         manifest,
         memory,
@@ -85,17 +77,14 @@ def needed_bytes(
 def choose_memory(
     manifest: Manifest, *, huge_page_bytes: int, copy_needs: int, available: int
 ) -> TableMemory:
-    """What "auto" means for a version whose mapped tables fit in memory.
+    """Resolves "auto" for a version whose mapped tables fit in memory: `AUTO` (mapped) or `HUGE`.
 
     A copy is made if the files are not mapped by huge pages, and half of the memory is enough.
 
     Args:
         huge_page_bytes: of the mapped files.
-        copy_needs: bytes that loading it takes with a copy.
+        copy_needs: bytes for loading it with a copy.
         available: bytes of memory.
-
-    Returns:
-        `AUTO`: mapped; or `HUGE`.
     """
     wanted = sum(whole_pages(manifest.files[name].bytes) for name in manifest.memory_files)
     if huge_page_bytes >= MOST_HUGE * wanted:
@@ -104,13 +93,10 @@ def choose_memory(
 
 
 def check_fits(needed: int, available: int, spare: int, what: str) -> None:
-    """Refuses a load that would leave too little memory.
+    """Refuses a load, named `what`, that would leave too little memory.
 
     Args:
-        needed: bytes.
-        available: bytes.
         spare: bytes that must stay free; 0 if nothing else is served yet.
-        what: name of the load, for the message.
 
     Raises:
         CapacityError: it does not fit; the message has the figures.
@@ -124,12 +110,12 @@ def check_fits(needed: int, available: int, spare: int, what: str) -> None:
 
 
 def _tower_bytes(manifest: Manifest, option: ProductsOption) -> int:
-    """Bytes of the tower in the precision that runs."""
+    """Bytes of the tower in the running precision."""
     stored, published = manifest.files[manifest.tower.file].bytes, manifest.tower.precision
     return stored * _WEIGHT_BYTES[_running(manifest, option)] // _WEIGHT_BYTES[published]
 
 
 def _running(manifest: Manifest, option: ProductsOption) -> Precision:
-    """The precision that runs; the larger, where that is timed later."""
+    """The running precision; the larger, where that is timed later."""
     chosen = choose_products(manifest.tower.precision, option)
     return Precision.FP32 if chosen is None else chosen.running

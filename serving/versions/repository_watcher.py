@@ -1,12 +1,13 @@
-"""Follows a repository: looks, fetches, verifies, and says in the shared state what is to be held.
+"""Follows a repository: polls, fetches, verifies, and sets a server's desired versions.
 
-look    what is published, and what labels point at
-step    reads the workers' reports, lets the policy decide, prepares the next version if none is
-        being loaded; a version is offered when every attached worker has it
+    look    reads published versions and labels
+    step    reads the workers' reports, lets the policy decide, and prepares the next version if
+    none
+            is being loaded; a version is offered when every attached worker has it
 
-It runs in a thread of a server of one process, and in a process of its own beside several workers.
-All that it knows is in the shared state: its successor goes on from there. Which files were
-verified is known to the process that loaded first, and to its forks.
+It runs in a thread of a single-process server, or in a process beside several workers. Its whole
+state is in the shared state, where its successor continues. Only the process that loaded first, and
+its forks, know the verified files.
 """
 
 import logging
@@ -40,9 +41,9 @@ from sharded_infer.towers.host_products import ProductsOption
 _log = logging.getLogger("sharded_infer")
 # While workers load, and while nothing does.
 _BUSY_SECONDS, _IDLE_SECONDS = 0.02, 0.5
-# How often it looks for clients' load requests.
+# Between polls for clients' load requests.
 _LOAD_REQUEST_SECONDS = 0.02
-# Between saying what names mean and when they do: every worker has read it by then.
+# From publishing names to their effect: every worker has read them by then.
 _NOTICE_SECONDS = 0.1
 
 
@@ -73,7 +74,7 @@ class WatchSettings:
 
 
 class RepositoryWatcher:
-    """What a server holds of its repository. One thread of one process calls."""
+    """Desired versions of a server. One thread of one process calls."""
 
     def __init__(
         self,
@@ -86,8 +87,8 @@ class RepositoryWatcher:
         """Continues from the shared state.
 
         Args:
-            metrics: have room for the models.
-            verified: what is not read again; its predecessor's, where they share a process.
+            metrics: with room for the models.
+            verified: files not to read again; the predecessor's, if it ran in this process.
         """
         self._repository = repository
         self._shared_state = shared_state
@@ -106,26 +107,26 @@ class RepositoryWatcher:
         )
         self._releases = shared_state.releases()[1]
         for release in list(self._releases.models.values()):
-            # A predecessor that ended midway has left it.
+            # Left by a predecessor that ended midway.
             self._put(replace(release, preparing=0))
             self._hold_again(release)
-        # By key of a holding: what was measured of it, and since when it waits for the workers.
+        # By key of an assigned version: its timings, and since when it waits for the workers.
         self._phases: dict[int, tuple[LoadPhases, float]] = {}
         self._load_requests = LoadRequests(shared_state, self._looked_at, metrics.adopt)
-        # Of each version's files, by model and version, when it was last tried.
+        # Of each version's files at its last attempt, by model and version.
         self._fingerprints: dict[tuple[str, int], str] = {}
-        # What keeps models from being followed.
+        # Why models cannot be followed.
         self._troubles: dict[str, str] = {}
         # Versions that could not be fetched: not before the next look.
         self._deferred: set[tuple[str, int]] = set()
-        # When, by the same key: what kept them may take its time again, so others go first.
+        # Times by the same key: these may be slow to fail again, so others go first.
         self._deferred_at: dict[tuple[str, int], float] = {}
-        # What was raised here, by model, the first time that each could not be prepared.
+        # The first error of each model that could not be prepared here.
         self.errors: dict[str, Exception] = {}
         self.failures = LoadFailureLog()
 
     def _hold_again(self, release: ModelState) -> None:
-        """Locks what is served, as a predecessor in a process that has ended did."""
+        """Locks the served versions' files, as a predecessor in an ended process did."""
         for assigned_version in release.assigned:
             try:
                 self._fetcher.hold(release.model, assigned_version.version)
@@ -137,7 +138,7 @@ class RepositoryWatcher:
                 )  # fmt: skip
 
     def follow(self, models: list[str]) -> None:
-        """Takes models in; one that cannot be read now is looked for again at every look."""
+        """Adds models; unreadable ones are tried again at every look."""
         for model in models:
             release = ModelState(model)
             try:
@@ -150,8 +151,7 @@ class RepositoryWatcher:
     def look(self, *, again: bool = False) -> None:
         """Reads the published versions; unreadable ones stay as they were.
 
-        Args:
-            again: also retry failed versions.
+        With `again`, failed versions are retried.
         """
         self._deferred.clear()
         if self._settings.explicit:
@@ -160,7 +160,7 @@ class RepositoryWatcher:
             try:
                 seen = self._looked_at(release)
             except (ShardedInferError, OSError) as error:
-                # Said once, not at every look.
+                # Logged once, not at every look.
                 if self._troubles.get(release.model) != str(error):
                     fields = {"model": release.model}
                     _log.warning(
@@ -179,7 +179,7 @@ class RepositoryWatcher:
         return replace(release, trouble=str(error))
 
     def _find_models(self) -> None:
-        """Takes in models that are new in the repository, for the index: nobody wants them yet."""
+        """Adds new models of the repository, unwanted yet, for the index."""
         try:
             names = self._repository.models()
         except (ShardedInferError, OSError) as error:
@@ -192,11 +192,8 @@ class RepositoryWatcher:
     def step(self, progress: Progress = no_progress, *, beside_requests: bool = True) -> bool:
         """Takes the next steps; fetching and verifying a version takes long.
 
-        Args:
-            beside_requests: see `VersionFetcher.prepare`.
-
-        Returns:
-            Whether a version is being loaded, so the next call should come soon.
+        Returns True if a version is being loaded, so that the next call should come soon.
+        `beside_requests` is as in `VersionFetcher.prepare`.
         """
         reports = self._shared_state.reports()
         for release in list(self._releases.models.values()):
@@ -214,12 +211,7 @@ class RepositoryWatcher:
         return waiting
 
     def run(self, stop: SignalFlag, asked: SignalFlag) -> None:
-        """Watches the repository until it is stopped.
-
-        Args:
-            stop: set to end it.
-            asked: set to poll at once, and to retry failed versions.
-        """
+        """Watches the repository until `stop`; `asked` polls now and retries failed versions."""
         poll = self._settings.poll_seconds
         due = monotonic() + poll
         progress = paced()
@@ -232,7 +224,7 @@ class RepositoryWatcher:
                     self.look(again=again)
                 busy = self.step(progress)
             except Exception:
-                # A bug of ours must not end the following, and never the serving.
+                # A bug of ours must not end the watching, and never the serving.
                 _log.exception("internal error in following the repository")
                 busy = False
             idle = min(_IDLE_SECONDS, max(0.0, due - monotonic())) if poll else _IDLE_SECONDS
@@ -249,7 +241,7 @@ class RepositoryWatcher:
         self._releases = self._load_requests.take(self._releases)
         for model, release in self._releases.models.items():
             if model not in before or before[model].load_request != release.load_request:
-                # What could not be fetched or loaded is tried again.
+                # Versions that could not be fetched or loaded are tried again.
                 self._deferred = {load for load in self._deferred if load[0] != model}
                 self.errors.pop(model, None)
 
@@ -295,7 +287,7 @@ class RepositoryWatcher:
         metrics.loaded()
 
     def _decide(self) -> list[tuple[str, int]]:
-        """Lets the policy decide of each model; what is to be loaded."""
+        """Applies the policy to each model; returns the versions to load."""
         loads = []
         for release in list(self._releases.models.values()):
             known_versions = release.known_versions()
@@ -303,7 +295,7 @@ class RepositoryWatcher:
             if release.wanted:
                 decision = decide(self._settings.policy, known_versions)
             assigned = tuple(h for h in release.assigned if h.version not in decision.unload)
-            # What is mapped stays readable even if somebody removes the files now.
+            # Mapped files stay readable even if somebody removes them now.
             for gone in set(release.assigned) - set(assigned):
                 self._repository.release(Path(gone.path))
             decided = replace(
@@ -329,12 +321,12 @@ class RepositoryWatcher:
     def _prepare(
         self, model: str, version: int, progress: Progress, *, beside_requests: bool
     ) -> None:
-        """Fetches and verifies a version, and has it loaded; or says why not."""
+        """Fetches and verifies a version, and assigns it to the workers, or records the failure."""
         release = self._releases.models[model]
         self._put(replace(release, preparing=version))
         self._post()
         phases = LoadPhases("fetch")
-        # Of what is tried now: files may be mended while it fails.
+        # Of the files tried now: they may be repaired while it fails.
         self._fingerprints[model, version] = self._fetcher.fingerprint(model, version)
         try:
             path, manifest = self._fetcher.prepare(
@@ -366,8 +358,8 @@ class RepositoryWatcher:
         self.failures.add(FailedLoad(release.model, version, phase, reason))
         self._metrics.releases(release.model).failed(phase)
         fingerprint = ""
-        # What was sound before may be so again by now, and shard hosts may have it by now: it is
-        # tried at the next look.
+        # Files that were sound before may be so again, and shard hosts may have the version by now:
+        # it is tried at the next look.
         if phase not in (SERVE_PHASE, HOSTS_PHASE):
             fingerprint = self._fingerprints.get((release.model, version), "")
         return release.failed(Failure(version, phase, reason, fingerprint))

@@ -1,4 +1,4 @@
-"""The versions a process has loaded, and which of them each name means."""
+"""Versions that a process has loaded, and the names that refer to them."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -19,15 +19,15 @@ from sharded_infer.repositories.repository import Repository
 
 State = Literal["LOADING", "READY", "UNAVAILABLE"]
 Listener = Callable[[LoadedVersion], None]
-# Versions by model and what a request says: a number, a label or nothing; and, by model, those that
-# share the requests which say nothing, by label. Never changed, replaced.
+# Versions by model and a request's version: a number, a label or nothing; and, by model, versions
+# by label that share the requests without one. Replaced as a whole, never changed.
 Names = Mapping[tuple[str, str], LoadedVersion]
 Shares = Mapping[str, tuple[WeightedVersion, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """What the repository index says of a version."""
+    """A version in the repository index."""
 
     model: str
     version: int
@@ -47,11 +47,7 @@ class ServedVersions:
         max_batch: int,
         overrides: ServingOverrides | None = None,
     ) -> None:
-        """Begins empty.
-
-        Args:
-            topology: of the plan to use; None: each version's first.
-        """
+        """Starts empty; `topology` selects the plan, None each version's first."""
         self._repository = repository
         self._metrics = metrics
         self.loader = VersionLoader(topology=topology, max_batch=max_batch, overrides=overrides)
@@ -78,7 +74,7 @@ class ServedVersions:
                 loaded(loaded_version)
 
     def on_names(self, changed: Callable[[Names, Shares], None]) -> None:
-        """Registers a listener, and calls it with what names mean now."""
+        """Registers a listener, and calls it with the current names."""
         with self._lock:
             self._name_listeners.append(changed)
             changed(self._served, self._shares)
@@ -104,7 +100,7 @@ class ServedVersions:
         return loaded_version
 
     def add(self, loaded_version: LoadedVersion) -> None:
-        """Keeps a version; nobody can ask for it before it is offered."""
+        """Adds a version, unavailable to requests until it is offered."""
         model = loaded_version.model
         with self._lock:
             for loaded, _ in self._listeners:
@@ -116,12 +112,12 @@ class ServedVersions:
         names: Mapping[str, Mapping[str, int]],
         weights: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
     ) -> None:
-        """Sets the versions of the names of models, all at one moment.
+        """Sets the versions of models' names, all at one moment.
 
         Args:
             names: for each model, versions by name: a number, a label, or the empty name. A version
                 that is not loaded here leaves its name unchanged.
-            weights: for models whose requests without a version are shared, weights by label.
+            weights: by label, for models whose requests without a version are shared.
         """
         with self._lock:
             served: dict[tuple[str, str], LoadedVersion] = {}
@@ -142,13 +138,9 @@ class ServedVersions:
                 changed(served, self._shares)
 
     def drop(self, keep: Iterable[tuple[str, int]]) -> list[LoadedVersion]:
-        """Unloads versions without a name; those in use end with their last request.
+        """Unloads and returns versions without a name, except for models and versions in `keep`.
 
-        Args:
-            keep: models and versions that stay.
-
-        Returns:
-            The unloaded versions.
+        Those in use end with their last request.
         """
         with self._lock:
             asked = {id(loaded_version) for loaded_version in self._served.values()}
@@ -165,7 +157,7 @@ class ServedVersions:
         return dropped
 
     def clear(self) -> None:
-        """Lets all versions go, in a process that answers no requests."""
+        """Releases all versions, in a process that answers no requests."""
         self.offer({})
         self.drop(())
 
@@ -180,15 +172,12 @@ class ServedVersions:
             warm_thread(loaded_version.model)
 
     def report_loaded(self) -> None:
-        """Says in the metrics that this process serves what is loaded."""
+        """Reports the loaded versions of this process in the metrics."""
         for loaded_version in self.loaded_versions():
             report_loaded(loaded_version)
 
     def get(self, model: str, version: str = "") -> LoadedVersion:
-        """The loaded version for a request.
-
-        Args:
-            version: number, label, or empty for the default.
+        """Loaded version for a request: by number, label, or empty for the default.
 
         Raises:
             NotFoundError: the model or version is not served here.
@@ -223,39 +212,37 @@ class ServedVersions:
             return list(self._loaded.values())
 
     def defaults(self) -> list[LoadedVersion]:
-        """For each model the version that answers requests which name none."""
+        """For each model, the version for requests without one."""
         return [loaded_version for (_, name), loaded_version in self._served.items() if not name]
 
     def versions(self, model: str) -> list[int]:
-        """The versions of a model that can be asked for, ascending."""
+        """Available versions of a model, ascending."""
         served = self._served
         return sorted({s.model.version for (name, _), s in served.items() if name == model})
 
     def names(self, model: str) -> dict[str, int]:
-        """What `default` and each label of a model mean here."""
+        """Versions of `default` and each label of a model here."""
         meant = {name: s.model.version for (of, name), s in self._served.items() if of == model}
         default = {"default": meant.pop("")} if "" in meant else {}
         return default | {name: meant[name] for name in sorted(meant) if not name.isdigit()}
 
     def is_loaded(self, model: str, version: int) -> bool:
-        """Whether a version is loaded in this process."""
+        """True if a version is loaded in this process."""
         return (model, version) in self._loaded
 
     def index(self) -> list[IndexEntry]:
-        """All versions that are known, and why those that are not ready are not."""
+        """All known versions, and why some are not ready."""
         return [entry for entries in list(self._index.values()) for entry in entries]
 
     def set_index(self, model: str, entries: list[IndexEntry], absence: str = "") -> None:
-        """Sets the index entries of a model.
+        """Sets a model's index entries, the latest last.
 
-        Args:
-            entries: the latest last.
-            absence: why there is no default version; empty: there is one.
+        `absence` is why there is no default version; empty: there is one.
         """
         self._index[model], self._reasons[model] = entries, absence
 
     def announce(self, models: list[str]) -> None:
-        """Lists models that will be loaded, so that requests for them are told to wait."""
+        """Lists models to be loaded, so that their requests get UnavailableError until then."""
         for model in models:
             self.set_index(model, [IndexEntry(model, 0, "LOADING", "waiting its turn")])
 
@@ -269,7 +256,7 @@ def _shares(model: str, weights: Mapping[str, int], served: Names) -> tuple[Weig
 
 
 def report_loaded(loaded_version: LoadedVersion) -> None:
-    """Says in the metrics that this process has a version loaded."""
+    """Reports in the metrics that this process has loaded a version."""
     model = loaded_version.model
     loaded_version.metrics.loaded(True, created=model.artifact.manifest.created_seconds)
     loaded_version.metrics.run_at(model.engine.run_size)
@@ -281,7 +268,7 @@ def report_loaded(loaded_version: LoadedVersion) -> None:
 
 
 def report_dropped(loaded_version: LoadedVersion) -> None:
-    """Says in the metrics that this process has let a version go."""
+    """Reports in the metrics that this process has unloaded a version."""
     loaded_version.metrics.loaded(False)
     loaded_version.metrics.shares(0.0)
     loaded_version.metrics.tables(table_bytes=0, huge_page_bytes=0)

@@ -1,7 +1,7 @@
-"""What the processes of a server tell each other: versions to hold, versions held, load requests.
+"""State shared by a server's processes: desired versions, loaded versions, load requests.
 
-In anonymous shared memory that forks inherit: made before any fork. Each text has one writer, apart
-from the load requests.
+In anonymous shared memory, created before any fork. Each text has one writer, except for the load
+requests.
 """
 
 from serving.host.shared_document import LockedDocument, SharedDocument
@@ -19,12 +19,12 @@ from serving.versions.state import (
 _RELEASES_BYTES = 16 * 2**20
 _REPORT_BYTES = 2**20
 _LOAD_REQUESTS_BYTES = 2**20
-# The oldest give way: they were taken up long ago.
+# The oldest are evicted: they were applied long ago.
 _MOST_LOAD_REQUESTS = 512
 
 
 class SharedState:
-    """The releases of one server, and its workers' reports."""
+    """Releases of a server, and its workers' reports."""
 
     def __init__(self, workers: int) -> None:
         self._releases = SharedDocument(_RELEASES_BYTES)
@@ -40,7 +40,7 @@ class SharedState:
         return self._releases.sequence
 
     def post(self, releases: DesiredState) -> None:
-        """Says what is to be held; the repository watcher's alone."""
+        """Sets the desired state; only the repository watcher calls."""
         self._releases.write(RELEASES.dump_json(releases))
 
     def releases(self) -> tuple[int, DesiredState]:
@@ -49,23 +49,18 @@ class SharedState:
         return sequence, RELEASES.validate_json(text)
 
     def report(self, worker: int, report: WorkerReport) -> None:
-        """Sets a worker's report. From the first one on, loads wait for the worker.
+        """Sets the report of a worker (from 0).
 
-        Args:
-            worker: its number, from 0.
+        From the first one on, loads wait for the worker.
         """
         self._reports[worker].write(REPORT.dump_json(report))
 
     def detach(self, worker: int) -> None:
-        """Removes a dead worker.
-
-        Args:
-            worker: its number, from 0.
-        """
+        """Removes a dead worker, by its number from 0."""
         self._reports[worker].write(b"")
 
     def reports(self) -> list[WorkerReport]:
-        """Those of the workers that are attached."""
+        """Reports of the attached workers."""
         texts = [document.read()[1] for document in self._reports]
         return [REPORT.validate_json(text) for text in texts if text]
 
@@ -75,13 +70,9 @@ class SharedState:
         return self._load_requests.sequence
 
     def load_request(self, model: str, *, wanted: bool) -> int:
-        """Records a client's load request; any process may call.
+        """Records a client's request to load (`wanted`) or unload; any process may call.
 
-        Args:
-            wanted: load, or unload.
-
-        Returns:
-            The request's serial, which the repository watcher confirms.
+        Returns its serial, which the repository watcher confirms.
         """
         serial = 0
 
@@ -99,5 +90,5 @@ class SharedState:
         return serial
 
     def load_requests(self) -> LatestRequests:
-        """The latest load request for each model."""
+        """Latest load request of each model."""
         return self._load_requests.read()[1]

@@ -1,9 +1,4 @@
-"""What the processes of a server tell each other of versions: who holds what, and who has it.
-
-`DesiredState` is the repository watcher's: which versions every worker is to hold, and what each
-name means.
-`Report` is a worker's: what of it the worker has loaded, and what it could not.
-"""
+"""Messages of a server's processes: the watcher's `DesiredState` and workers' `WorkerReport`s."""
 
 from dataclasses import field, replace
 
@@ -13,7 +8,7 @@ from pydantic.dataclasses import dataclass
 from serving.config.version_policy import DEFAULT_NAME
 from serving.versions.decision import KnownVersions
 
-# A reason longer than this is cut: it is shown to people.
+# A longer reason is truncated, as it is for people.
 MOST_REASON = 2000
 
 
@@ -23,9 +18,9 @@ class AssignedVersion:
 
     Attributes:
         key: of this attempt to load it, unique in a server.
-        path: the local folder of its verified files.
+        path: local folder of its verified files.
         created: time of publication, seconds since 1970.
-        ready: every worker has it, so clients may ask for it.
+        ready: every worker has it, so requests may use it.
     """
 
     key: int
@@ -37,12 +32,7 @@ class AssignedVersion:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A version that could not be loaded.
-
-    Attributes:
-        phase: in which it failed.
-        fingerprint: of its files; a change makes the server try again.
-    """
+    """A version that failed to load; a change of its files' `fingerprint` causes another try."""
 
     version: int
     phase: str
@@ -56,14 +46,12 @@ class ModelState:
 
     Attributes:
         published: the repository's, ascending.
-        labels: the repository's.
-        weights: the repository's.
-        assigned: see `AssignedVersion`.
+        labels, weights: the repository's.
         failures: versions that are not tried again.
         names: versions by name; the empty name is the default.
-        shares: weights of the names that share the requests which name no version.
+        shares: weights of the names that share the requests without a version.
         previous: former version of each name.
-        preparing: the version that is being fetched and verified; 0: none.
+        preparing: the version being fetched and verified; 0: none.
         wanted: it should be served; clients may change this.
         load_request: serial of the last applied one; 0: none.
         done: serial of the last one whose versions have loaded or failed.
@@ -87,9 +75,9 @@ class ModelState:
 
     @property
     def absence(self) -> str:
-        """Why requests that name no version are not answered; empty: they are, or nobody wants it.
+        """Why requests without a version fail; empty: they do not, or the model is unwanted.
 
-        In a server that still starts, it is what has been tried so far.
+        During a server's start, the attempts so far.
         """
         if DEFAULT_NAME in self.names or not self.wanted:
             return ""
@@ -103,7 +91,7 @@ class ModelState:
 
     @property
     def version_shares(self) -> dict[int, float]:
-        """Which share of the requests that name no version each version gets; in all 1 or 0."""
+        """Each version's share of the requests without a version; in all 1 or 0."""
         weights = self.shares or {DEFAULT_NAME: 1}
         total, shares = sum(weights.values()), dict[int, float]()
         for name, weight in weights.items():
@@ -113,7 +101,7 @@ class ModelState:
         return shares
 
     def known_versions(self) -> KnownVersions:
-        """What the policy decides by."""
+        """Input of the policy."""
         return KnownVersions(
             published=self.published,
             labels=self.labels,
@@ -130,7 +118,7 @@ class ModelState:
         )
 
     def failed(self, failure: Failure) -> "ModelState":
-        """With a version that is not held any more, because it could not be loaded."""
+        """The state without a version that could not be loaded."""
         others = tuple(f for f in self.failures if f.version != failure.version)
         assigned = tuple(h for h in self.assigned if h.version != failure.version)
         failures = (*others, replace(failure, reason=failure.reason[:MOST_REASON]))
@@ -139,10 +127,10 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """The models and versions that a server should load.
+    """Models and versions that a server should load.
 
     Attributes:
-        moment: at which the names take effect in every worker, on the monotonic clock.
+        moment: when the names take effect in every worker, on the monotonic clock.
         next_key: key of the next assigned version.
         answered: serial up to which load requests have been applied.
     """
@@ -154,7 +142,7 @@ class DesiredState:
 
     @property
     def missing(self) -> dict[str, str]:
-        """The models that are to be served and are not, and why."""
+        """Wanted models that are not served, and why."""
         return {name: why for name, model in self.models.items() if (why := model.absence)}
 
 
@@ -175,12 +163,7 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """A client's request to load or unload a model.
-
-    Attributes:
-        serial: later load requests have higher ones.
-        wanted: load, or unload.
-    """
+    """A client's request to load (`wanted`) or unload a model; serials ascend."""
 
     serial: int
     wanted: bool

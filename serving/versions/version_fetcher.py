@@ -1,4 +1,4 @@
-"""Brings a version to this machine, ready to be loaded: its memory checked, fetched, verified."""
+"""Prepares a version for loading: checks its memory, fetches and verifies it."""
 
 import hashlib
 from collections.abc import Callable, Collection
@@ -25,16 +25,16 @@ FetchFront = Callable[[Repository, str, int, Progress], Path]
 
 
 class VerifiedFiles:
-    """Files whose bytes were compared with a manifest, so that versions that share them are not."""
+    """Files already compared with a manifest, so that versions that share them skip them."""
 
     def __init__(self) -> None:
-        # By what differs for other files and other contents: their SHA-256.
+        # SHA-256 by identity, which differs for other files and other contents.
         self._digests: dict[tuple[int, ...], str] = {}
 
     def verify(self, artifact: Artifact, progress: Progress, *, threads: int) -> set[str]:
         """Verifies the other files of a version; returns their names."""
         files = artifact.manifest.files
-        # Before their bytes are read: what is written meanwhile is not taken for what was read.
+        # Taken before the bytes are read, so that a concurrent write is noticed.
         found = {name: _identity(artifact.path / name) for name in files}
         new = {name for name in files if self._digests.get(found[name]) != files[name].sha256}
         verify_files(artifact, progress, threads=threads, names=new)
@@ -43,7 +43,7 @@ class VerifiedFiles:
 
 
 class VersionFetcher:
-    """What is done with a version before any worker loads it."""
+    """Preparation of a version before any worker loads it."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class VersionFetcher:
         row_memory_bytes: int | None = None,
         products: ProductsOption = ProductsOption.AUTO,
     ) -> None:
-        """Takes the settings for all versions.
+        """Stores the settings for all versions.
 
         Args:
             memory: of their tables; None: as each model's spec says.
             processes: number of processes that will load them.
             shares_copies: they share copies of tables in huge pages.
-            fetch_front: brings and verifies a front's part of a version. Most tables are on shard
-                hosts: their sizes say nothing of this machine. None: all tables are here.
+            fetch_front: fetches and verifies a front's part of a version. Most tables are on shard
+                hosts, so their sizes do not matter here. None: all tables are here.
             spare_bytes: memory that must stay free.
             row_memory_bytes, products: as `needed_bytes`.
         """
@@ -77,7 +77,7 @@ class VersionFetcher:
         self._spare_bytes, self._row_memory_bytes = spare_bytes, row_memory_bytes
         self._products = products
         self._verified = verified
-        # Of versions that were prepared, by their folders.
+        # Of prepared versions, by folder.
         self._prepared: dict[Path, Manifest] = {}
 
     def prepare(
@@ -92,8 +92,8 @@ class VersionFetcher:
         """Checks, fetches and verifies a version, the cheapest steps first.
 
         Args:
-            phases: record the time of each step.
-            beside_requests: refuse a version that does not leave them their memory, and verify on
+            beside_requests: refuse a version that does not leave requests their memory, and verify
+                on
                 one core; otherwise on all.
 
         Returns:
@@ -102,11 +102,11 @@ class VersionFetcher:
         Raises:
             CapacityError: it does not fit; the message has the figures.
             NotFoundError, ArtifactError, StorageError: the version is missing, damaged, or cannot
-            be fetched.
+                be fetched.
         """
         with phases.phase("fetch"):
             manifest = self._repository.manifest(model, version)
-        # Before anything of it comes here: the manifest has the sizes.
+        # Before anything is fetched: the manifest has the sizes.
         with phases.phase("memory"):
             if beside_requests and self._fetch_front is None:
                 self._check_fits(manifest)
@@ -136,24 +136,24 @@ class VersionFetcher:
         return self._repository.fetch(model, version, progress)
 
     def fingerprint(self, model: str, version: int) -> str:
-        """What changes when a version's manifest does, or a file of it in a local repository."""
+        """Changes with a version's manifest, and with its files in a local repository."""
         try:
             manifest = self._repository.manifest(model, version)
         except NotFoundError:
             return "absent"
         except ShardedInferError as error:
             return reason_of(error)
-        # A URL is no folder here: the manifest alone decides then.
+        # A URL is not a local folder: then only the manifest counts.
         folder = Path(self._repository.where(model, version))
         files = [_size_and_time(folder / name) for name in manifest.files]
         return hashlib.sha256(dump_manifest(manifest) + repr(files).encode()).hexdigest()
 
     def is_unchanged(self, model: str, failure: Failure) -> bool:
-        """Whether what has failed would fail again."""
+        """True if a failed version would fail again."""
         return self.fingerprint(model, failure.version) == failure.fingerprint
 
     def _read_large(self, artifact: Artifact, names: Collection[str], progress: Progress) -> None:
-        """Has the page cache hold the tables in 2 MiB pages, before any process maps them."""
+        """Reads the tables into the page cache in 2 MiB pages, before any process maps them."""
         manifest = artifact.manifest
         if self._memory_of(manifest) is not TableMemory.AUTO:
             return
@@ -191,7 +191,7 @@ class VersionFetcher:
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """What differs for other files and other contents; equal for links to one file."""
+    """Differs for other files and other contents; equal for links to one file."""
     try:
         status = path.lstat()
     except OSError:

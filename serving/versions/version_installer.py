@@ -1,7 +1,7 @@
-"""Brings a process to the shared state: loads versions aside, swaps names, unloads versions.
+"""Applies the shared state in a process: loads versions aside, swaps names, unloads versions.
 
-watch   reads the shared state; at the moment that it gives, replaces the names (one dictionary) and
-        unloads versions that are no longer assigned
+watch   reads the shared state; at its moment, replaces the names (one dictionary) and unloads
+        versions that are no longer assigned
 load    loads the assigned versions, one after another, at low priority, and reports
 """
 
@@ -31,9 +31,9 @@ from sharded_infer.progress import Progress, no_progress
 _log = logging.getLogger("sharded_infer")
 _HOST_ERRORS = (ShardHostError, DeadlineError)
 _POLL_SECONDS = 0.02
-# Between two looks at the sizes of mapped files.
+# Between checks of the sizes of mapped files.
 _FILES_SECONDS = 0.5
-# A clock that a bug had set too far ahead must not hold names back for ever.
+# Bounds the wait for new names, should a bug set their moment too far ahead.
 _LONGEST_NOTICE = 1.0
 
 
@@ -42,7 +42,7 @@ class _Stopped(Exception):  # noqa: N818 - no error
 
 
 class VersionInstaller:
-    """One process's share of the releases."""
+    """The versions of one process."""
 
     def __init__(
         self,
@@ -51,11 +51,6 @@ class VersionInstaller:
         metrics: ServerMetrics,
         worker: int = 0,
     ) -> None:
-        """Starts with the store's versions, and reports them.
-
-        Args:
-            worker: number of this process.
-        """
         self._store = store
         self._shared_state = shared_state
         self._metrics = metrics
@@ -64,12 +59,12 @@ class VersionInstaller:
         self._releases = DesiredState()
         self._failed: dict[int, tuple[str, str]] = {}
         self._showing = False
-        # Held to say what names mean, and to report: two threads do.
+        # Held to set names, and to report: two threads do.
         self._saying = threading.Lock()
         self._stop = threading.Event()
         self._more = threading.Event()
         self._threads: list[threading.Thread] = []
-        # What was raised here, by model, the first time that each could not be loaded.
+        # The first error of each model that could not be loaded here.
         self.errors: dict[str, Exception] = {}
         shared_state.report(worker, WorkerReport())
 
@@ -77,35 +72,31 @@ class VersionInstaller:
         """Loads and offers the assigned versions on the calling thread, before requests come."""
         while self._look():
             self._load_assigned(progress)
-            # Names may mean what has been loaded only now.
+            # Names may refer to versions loaded just now.
             self._offer()
 
     def check_complete(self) -> None:
-        """Checks that every ready version is loaded here.
-
-        Raises:
-            ArtifactError, GateError: a version could not be loaded in this process.
-        """
+        """Checks that every ready version is loaded here; raises the ArtifactError or GateError."""
         for release in self._releases.models.values():
             for assigned_version in release.assigned:
                 if assigned_version.ready and assigned_version.key in self._failed:
                     raise self.errors[release.model]
 
     def start(self) -> None:
-        """Follows the shared state from now on, in its own threads, and shows it in the metrics."""
+        """Follows the shared state in its own threads, and reports it in the metrics."""
         self._showing = True
         self._show()
         for name, run in (
             ("shared state", self._watch),
             ("loader", self._load),
-            # Of its own: a file system that does not answer holds up nothing else.
+            # On its own thread: a file system that hangs delays nothing else.
             ("files", self._watch_files),
         ):
             self._threads.append(threading.Thread(target=run, name=name, daemon=True))
             self._threads[-1].start()
 
     def stop(self) -> None:
-        """Ends the threads; a version that is being loaded is waited for a moment at most."""
+        """Ends the threads; waits at most a moment for a version that is being loaded."""
         self._stop.set()
         self._more.set()
         for thread in self._threads:
@@ -128,7 +119,7 @@ class VersionInstaller:
                     self._lose(loaded_version.model.name, loaded_version.model.version, str(error))
 
     def _lose(self, model: str, version: int, reason: str) -> None:
-        """Reports a loaded version that is damaged; the repository watcher takes it away."""
+        """Reports a loaded version as damaged, for the repository watcher to remove."""
         assigned = self._releases.models[model].assigned if model in self._releases.models else ()
         for assigned_version in assigned:
             if assigned_version.version == version and assigned_version.key not in self._failed:
@@ -150,7 +141,7 @@ class VersionInstaller:
             try:
                 if self._load_assigned(paced(check)):
                     self._offer()
-                    # Some may have been given up while they were loaded.
+                    # Some may have been abandoned while they were loaded.
                     self._unload()
                 give_back_freed_memory()
             except _Stopped:
@@ -159,7 +150,7 @@ class VersionInstaller:
                 _log.exception("internal error in loading a version")
 
     def _look(self) -> bool:
-        """Takes in what the shared state says; False: nothing new."""
+        """Reads the shared state; False: nothing new."""
         if self._shared_state.sequence == self._seen:
             return False
         seen, releases = self._shared_state.releases()
@@ -184,7 +175,7 @@ class VersionInstaller:
                 report_dropped(loaded_version)
 
     def _offer(self, releases: DesiredState | None = None) -> None:
-        """Says what names mean: by new releases, or once more, after something was loaded."""
+        """Sets the names: by new releases, or again after a load."""
         with self._saying:
             self._releases = releases or self._releases
             models = self._releases.models
@@ -209,7 +200,7 @@ class VersionInstaller:
                         loaded_version.metrics.shares(shares.get(version, 0.0))
 
     def _load_assigned(self, progress: Progress) -> bool:
-        """Loads what is held and not loaded yet; whether there was anything."""
+        """Loads assigned versions that are missing here; False if there were none."""
         loaded = False
         while (missing := self._missing()) is not None:
             model, assigned_version = missing
@@ -268,7 +259,7 @@ class VersionInstaller:
 
 
 def _names(release: ModelState) -> dict[str, int]:
-    """What requests may say: names, and the numbers of all versions that are ready."""
+    """Versions by name, and by the number of each ready version."""
     numbers = {str(h.version): h.version for h in release.assigned if h.ready}
     return {**numbers, **release.names}
 
@@ -292,6 +283,6 @@ def _index(release: ModelState) -> list[IndexEntry]:
             release.model, release.preparing, "LOADING", "fetching and verifying"
         )
     if not entries and release.absence:
-        # Nothing is known of its versions, but clients are told why it does not answer.
+        # None of its versions is known, but clients learn why it is unavailable.
         entries[0] = IndexEntry(release.model, 0, "UNAVAILABLE", release.absence)
     return [entries[version] for version in sorted(entries)]

@@ -57,15 +57,11 @@ class VersionLoader:
         max_batch: int,
         overrides: ServingOverrides | None = None,
     ) -> None:
-        """Keeps the settings for all versions.
-
-        Args:
-            topology: of the published plan to use; None: each version's first.
-        """
+        """Stores the settings; `topology` selects the plan, None each version's first."""
         self._topology = topology
         self.max_batch = max_batch
         self.overrides = overrides or ServingOverrides()
-        # Measured costs of batches, by what the kernels are compiled for.
+        # Measured costs of batches, by the shapes that kernels are compiled for.
         self._known: dict[str, Mapping[int, float]] = {}
 
     def load(
@@ -79,8 +75,7 @@ class VersionLoader:
         """Loads a version: maps or copies its tables, scores its golden requests, warms it up.
 
         Args:
-            path: the folder of its verified files.
-            phases: records how long each step takes.
+            path: folder of its verified files.
             progress: of copying and warming up.
 
         Raises:
@@ -180,10 +175,9 @@ class VersionLoader:
         return loaded_version
 
     def _devices(self, plan: Plan) -> DeviceChoice | None:
-        """The devices that run a plan; None means the host.
+        """Devices that run a plan; None means the host.
 
-        Raises:
-            PlanError: the plan needs GPUs, and this server has several processes.
+        Raises PlanError if the plan needs GPUs, and this server has several processes.
         """
         if not plan.has_gpus:
             return None
@@ -197,7 +191,7 @@ class VersionLoader:
     def _table_memory(
         self, artifact: Artifact, progress: Progress, *, on_gpus: bool
     ) -> TableMemory:
-        """Where a version's tables are to lie; "auto" is tried on its files."""
+        """Memory for a version's tables; "auto" is resolved from its files."""
         manifest, asked = artifact.manifest, self._asked_memory(artifact)
         # Tiers read rows themselves.
         if on_gpus or self.overrides.row_memory_bytes is not None:
@@ -205,7 +199,7 @@ class VersionLoader:
         if asked is not TableMemory.AUTO:
             return asked
         if manifest.table_bytes > available_bytes():
-            # Huge pages would read much that no request needs, again and again.
+            # Huge pages would repeatedly read much that no request needs.
             return TableMemory.MAP
         huge_page_bytes = read_tables_large(artifact, progress)
         shares, processes = self.overrides.copies is not None, self.overrides.processes
@@ -228,10 +222,10 @@ class VersionLoader:
         return self.overrides.memory or TableMemory(spec.serving.memory)
 
     def _check_memory(self, artifact: Artifact, memory: TableMemory) -> None:
-        """Logs what a version takes and what is available; refuses a copy that cannot fit.
+        """Logs needed and available memory; refuses a copy that cannot fit.
 
-        Mapped tables may be larger than memory, because the kernel can reclaim their pages. In that
-        case a warning is logged.
+        Mapped tables may exceed memory, as the kernel can reclaim their pages; then a warning is
+        logged.
         """
         manifest = artifact.manifest
         bound, available = self.overrides.own_row_memory_bytes, available_bytes()
@@ -249,7 +243,7 @@ class VersionLoader:
             size_text(process), size_text(available), extra=about,
         )  # fmt: skip
         if memory is TableMemory.HUGE:
-            # Before the look at what is available, since it waits.
+            # Before available memory is read, since this waits.
             shared = self.overrides.shared_bytes(artifact)
             check_fits(max(0, needed - shared), available_bytes(), 0, what)
         elif tables > available:
@@ -279,7 +273,7 @@ class VersionLoader:
 
 
 def _without_gpus(artifact: Artifact, plan: Plan, error: DeviceError) -> str:
-    """Says which version cannot be served without GPUs, and what can be done."""
+    """Message about a version that cannot be served without GPUs, and the remedies."""
     manifest = artifact.manifest
     hosts = [name for name in manifest.plans if not artifact.plan(name).has_gpus]
     instead = (
@@ -306,7 +300,7 @@ def _facts_of(model: Model) -> VersionInfo:
             MappedTable(
                 table.name,
                 tuple(at for at, feature in enumerate(features) if feature.table is table),
-                # Those that shard hosts leave out are in their bags here.
+                # Ids that shard hosts leave out are in their bags here.
                 table.name in model.id_maps and model.id_maps[table.name].unknown == "zero",
             )
             for table in spec.mapped_tables

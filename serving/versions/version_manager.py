@@ -1,4 +1,4 @@
-"""A server's following of its repository: what its processes share for it, and the first load."""
+"""Follows a repository in all processes of a server, and loads the first versions."""
 
 from dataclasses import dataclass, field
 
@@ -25,7 +25,7 @@ class VersionManager:
     verified: VerifiedFiles = field(default_factory=VerifiedFiles)
 
     def watcher(self) -> RepositoryWatcher:
-        """One that goes on from what the shared state says."""
+        """A watcher that continues from the shared state."""
         return RepositoryWatcher(
             self.repository, self.shared_state, self.metrics, self.settings, self.verified
         )
@@ -45,10 +45,10 @@ class VersionManager:
         """Loads the policy's versions in this process, before requests come.
 
         A version that fails is reported, and another serves if the policy allows it. A model that
-        cannot be served is reported in `missing`, and followed as the others.
+        cannot be served is reported in `missing`, and followed like the others.
 
         Args:
-            strict: raise if one cannot be served, not only if none can.
+            strict: raise if any model cannot be served, not only if none can.
 
         Returns:
             The installer, caught up.
@@ -56,7 +56,7 @@ class VersionManager:
         Raises:
             NotFoundError: the repository lacks a model, or a version of the policy.
             ArtifactError, GateError, StorageError: no version of a model can be served; the error
-            of the preferred one.
+                of the preferred one.
             UnservedError: none of several models can be served; the message has each reason.
         """
         watcher, installer = self.watcher(), self.installer(store)
@@ -65,7 +65,7 @@ class VersionManager:
             # The others, for the index.
             watcher.look()
         watcher.failures.hold_back()
-        # There is no old version to leave room for; the loader looks whether one fits by itself.
+        # There is no old version to leave room for; the loader itself checks the memory.
         raised: Exception | None = None
         try:
             while watcher.step(progress, beside_requests=False):
@@ -73,14 +73,14 @@ class VersionManager:
             installer.catch_up(progress)
             raised = self._why_not_served(models, watcher, installer, strict=strict)
         finally:
-            # Whoever catches what is raised says why.
+            # The handler of the raised error logs it.
             watcher.failures.release(but=raised)
         if raised is not None:
             raise raised
         return installer
 
     def missing(self) -> dict[str, str]:
-        """The models that are to be served and are not, and why."""
+        """Wanted models that are not served, and why."""
         return self.shared_state.releases()[1].missing
 
     def _why_not_served(
@@ -91,7 +91,7 @@ class VersionManager:
         *,
         strict: bool,
     ) -> Exception | None:
-        """Why there is nothing to start with; None: there is."""
+        """The error if no model can be served at the start, or None."""
         missing = self.missing()
         unserved = [model for model in models if model in missing]
         if not unserved or (len(unserved) < len(models) and not strict):
@@ -100,7 +100,7 @@ class VersionManager:
             reasons = "; ".join(f"{model}: {missing[model]}" for model in unserved)
             return UnservedError(f"none of {len(unserved)} models can be served: {reasons}")
         errors = [e.errors[unserved[0]] for e in (watcher, installer) if unserved[0] in e.errors]
-        # The most wanted version's.
+        # The preferred version's.
         first = watcher.failures.first(unserved[0])
         errors.sort(key=lambda error: first is None or str(error) != first.reason)
         if errors:

@@ -1,4 +1,4 @@
-"""Runs a version's batch sizes before it serves, and measures what they cost."""
+"""Runs a version's batch sizes before it serves, and measures their costs."""
 
 import logging
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.progress import Progress, no_progress
 
 _log = logging.getLogger("sharded_infer")
-# Batches whose cost is measured. None that follows one that took longer is run before it is asked.
+# Batches whose cost is measured, until one takes longer than the following limit.
 _MEASURED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _LONGEST_MEASURED_SECONDS = 0.25
-# As many rounds more as take so long: a large tower's sizes differ by more than its noise.
+# Time for further rounds: a large tower's sizes differ by more than its noise.
 _MEASURED_SECONDS = 0.025
 _FEWEST_ROUNDS, _MOST_ROUNDS = 1, 7
 _A_FEW = (1, 16, 256)
@@ -29,13 +29,12 @@ def measure_costs(
     *,
     known: Mapping[int, float] | None = None,
 ) -> Mapping[int, float]:
-    """Runs every padded batch size, and measures some of them.
+    """Runs every padded batch size up to `max_batch`, and measures some of them.
 
     The first run of a size compiles its kernels. The fastest of several runs counts, because other
     work of the machine only adds time.
 
     Args:
-        max_batch: larger batches are not measured.
         known: costs of a model with the same tower and table shapes that this process has run. Its
             kernels exist, so only a few sizes run once.
     """
@@ -61,10 +60,10 @@ def measure_costs(
 
 
 def warm_thread(model: Model) -> None:
-    """Runs one sample on the calling thread: what libraries keep by thread is there after any run.
+    """Runs one sample on the calling thread, to create the thread-local state of libraries.
 
-    A server has tens of threads, and each runs every version. A front's thread begins also where
-    shard hosts are late or lost: the next batch asks them again.
+    A server has tens of threads, and each runs every version. A front's thread starts even where
+    shard hosts are late or lost: the next batch calls them again.
     """
     try:
         run_batch(model, [generate_samples(model.spec, 1)])
@@ -81,8 +80,8 @@ def _run_a_few(model: Model, known: Mapping[int, float], progress: Progress) -> 
 
 
 def _timed(model: Model, samples: ModelInput) -> float:
-    # Processor time, unless it is devices that work: a version that is loaded beside requests is
-    # often made to wait.
+    # Processor time, unless devices do the work: a version that is loaded beside requests often has
+    # to wait.
     clock = monotonic if model.engine.waits else thread_time
     started = clock()
     run_batch(model, [samples])
