@@ -1,1 +1,1 @@
-"""Decides which requests run next and which run together; knows no model and no protocol."""
+"""Order and batching of requests, independent of models and protocols."""

@@ -1,7 +1,7 @@
 """Threads that run batches of requests for which no thread waits.
 
-A transport's own threads run the requests that they bring. A thread that brings requests of a
-stream must go on reading, so the threads here run those requests: one thread per slot.
+A transport's own threads run the requests that they bring. A thread that reads a stream must go on
+reading, so one thread per slot runs its requests here.
 """
 
 import logging
@@ -28,8 +28,7 @@ class Expiry:
     def look(self) -> float | None:
         """Fails expired requests, if the next check is due.
 
-        Returns:
-            Seconds until this or `Dispatcher.work` should be called next; None if nothing waits.
+        Returns the seconds until this or `Dispatcher.work` is due next; None if nothing waits.
         """
         if not self._dispatcher.waiting[0]:
             return None
@@ -59,12 +58,7 @@ class BatchThreads:
         self._threads: list[threading.Thread] = []
 
     def start(self, warm_up: Callable[[], None]) -> None:
-        """Starts the threads.
-
-        Args:
-            warm_up: runs first on each thread, because libraries create thread-local state at the
-                first call.
-        """
+        """Starts the threads; `warm_up` runs on each, as libraries create thread-local state."""
         for number in range(self._dispatcher.slots):
             thread = threading.Thread(
                 target=self._run, args=(warm_up,), name=f"stream-run-{number}", daemon=True

@@ -1,9 +1,9 @@
 """Decides which requests run next and which run together, in compiled code.
 
-offer(request, now)   queues a request, or refuses it: no room, or the deadline cannot be met
-take(now)             returns the batch to run now, if a slot is free and a queue is ready
-finish(batch, …)      frees the slot and reports the batch's time to the cost table
-cancel(request)       removes a request whose client has gone
+    offer(request, now)   queues a request, or refuses it: no room, or the deadline cannot be met
+    take(now)             returns the batch to run now, if a slot is free and a queue is ready
+    finish(batch, …)      frees the slot and reports the batch's time to the cost table
+    cancel(request)       removes a request whose client has gone
 
 Each version has its own queue, and the batcher picks among the queues. Requests stay Python objects
 here; compiled code knows each by a handle while it waits.
@@ -30,7 +30,7 @@ _HANDLE_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Limits on what may wait, over all queues together; `size_bytes` counts request messages."""
+    """Limits of waiting requests, over all queues; `size_bytes` counts request messages."""
 
     requests: int = 1024
     samples: int = 2**20
@@ -39,11 +39,9 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch(Generic[Request]):
-    """Requests that run together.
+    """Requests that run together, in queue order.
 
     Attributes:
-        requests: in queue order.
-        samples: of all requests together.
         started: when the batch was taken, in seconds on the batcher's clock.
         predicted: estimated run time, in seconds.
     """
@@ -57,12 +55,7 @@ class Batch(Generic[Request]):
 
 @dataclass(frozen=True, slots=True)
 class Taken(Generic[Request]):
-    """The decision of `take`.
-
-    Attributes:
-        batch: the batch to run now; None if nothing can run.
-        dropped: requests that left the queue because their deadlines passed or cannot be met.
-    """
+    """A batch to run now, and requests dropped because their deadlines passed or cannot be met."""
 
     batch: Batch[Request] | None
     dropped: list[Request] = field(default_factory=list)
@@ -174,7 +167,7 @@ class Batcher(Generic[Request]):
 
         Raises:
             DeadlineError: the deadline has passed or cannot be met.
-            QueueFullError: there is no room; carries the time after which to retry.
+            QueueFullError: there is no room; carries the retry time.
         """
         handle = self._offer(
             self.address,
@@ -265,11 +258,7 @@ class Batcher(Generic[Request]):
         self._finish(self.address, number, queue, batch.samples, seconds, now, burnt)
 
     def cancel(self, request: Request) -> bool:
-        """Removes a request from its queue.
-
-        Returns:
-            Whether it was waiting; False if it is running or has already left.
-        """
+        """Removes a request from its queue; False if it is running or has left."""
         if request.state is not RequestState.WAITING:
             return False
         self._library.sharded_infer_scheduler_cancel(self.address, request.handle)

@@ -48,7 +48,7 @@ class Dispatcher(Generic[Request]):
         """Starts with no queues.
 
         Args:
-            batcher: used by nothing else.
+            batcher: owned by this object.
             execute: runs requests of one queue together; returns one result or exception for each.
                 It may complete some before it returns.
             observe: called with each batch that has run and its elapsed seconds.
@@ -80,7 +80,7 @@ class Dispatcher(Generic[Request]):
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """The numbers of waiting requests and samples."""
+        """Numbers of waiting requests and samples."""
         return self._batcher.requests, self._batcher.samples
 
     def add_queue(self, queue: VersionQueue) -> None:
@@ -94,7 +94,7 @@ class Dispatcher(Generic[Request]):
             self._batcher.remove_queue(queue)
 
     def deadline_unreachable(self, queue: VersionQueue, deadline: float, priority: int = 0) -> bool:
-        """Whether a one-sample request that arrived now would miss this deadline."""
+        """True if a one-sample request that arrived now would miss this deadline."""
         if not self._batcher.requests:
             return False
         now = monotonic()
@@ -116,15 +116,14 @@ class Dispatcher(Generic[Request]):
     def offer(self, request: Request) -> None:
         """Queues a request, whose answer goes to `on_done`. The caller must call `work` afterwards.
 
-        Raises:
-            DeadlineError, QueueFullError: the request is refused and not run.
+        Raises DeadlineError or QueueFullError if the request is refused.
         """
         with self._lock:
             self._batcher.offer(request, monotonic())
         self._on_waiting(request)
 
     def work(self, *, gathered: bool = False) -> bool:
-        """Runs one batch on this thread, if one is ready and a slot is free.
+        """Runs a ready batch on this thread, if a slot is free. If True, there may be more.
 
         Args:
             gathered: the thread has read what came already.
@@ -149,16 +148,11 @@ class Dispatcher(Generic[Request]):
         return True
 
     def run_idle(self, request: Request, task: Callable[[], None]) -> bool:
-        """Runs a task in a run slot, on this thread, if one is idle and nothing waits for it.
+        """Runs a task on this thread and returns True if a slot is idle and nothing waits for it.
 
-        What became ready meanwhile is run on this thread before it returns.
-
-        Args:
-            request: stands for the task with the batcher. Its queue has been removed again, so
-                that the batcher knows it only as long as the request waits.
-
-        Returns:
-            Whether the task was run.
+        What became ready meanwhile is run on this thread before it returns. For the batcher,
+        `request` stands for the task. Its queue has been removed again, so the batcher has it only
+        while the request waits.
         """
         batch = self._take_idle(request)
         if batch is None:
@@ -268,7 +262,7 @@ class Dispatcher(Generic[Request]):
             _log.exception("internal error in counting a batch")
         for request, result in zip(requests, results, strict=True):
             if request.done:
-                # It was told before the others had run.
+                # Completed before the others ran.
                 continue
             if isinstance(result, Exception):
                 self._fail(request, result)

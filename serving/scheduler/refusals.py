@@ -1,4 +1,4 @@
-"""Why a request is not queued, in words."""
+"""Errors of refused requests."""
 
 from serving.errors import DeadlineError, QueueFullError
 
@@ -11,12 +11,7 @@ def deadline_passed() -> DeadlineError:
 
 
 def deadline_unreachable(*, left: float, expected: float) -> DeadlineError:
-    """The deadline cannot be met.
-
-    Args:
-        left: seconds to the deadline.
-        expected: seconds to the answer.
-    """
+    """The deadline is in `left` seconds, and the answer expected in `expected`."""
     return DeadlineError(
         f"the deadline cannot be met: {left * 1e3:.3g} ms are left, an answer would take about "
         f"{expected * 1e3:.3g} ms"
@@ -24,14 +19,7 @@ def deadline_unreachable(*, left: float, expected: float) -> DeadlineError:
 
 
 def queue_full(what: str, *, wanted: int, limit: int, expected: float) -> QueueFullError:
-    """There is no room.
-
-    Args:
-        what: is limited.
-        wanted: how many would wait.
-        limit: how many may.
-        expected: seconds to the answer if there were room.
-    """
+    """`wanted` exceeds the `limit` on `what`; with room, an answer takes `expected` seconds."""
     retry = max(expected, _LEAST_RETRY_SECONDS)
     return QueueFullError(
         f"the queue is full: {wanted} {what} would wait, at most {limit} may; retry in "

@@ -1,4 +1,4 @@
-"""Which requests of a queue run together, and which are dropped so that others are answered."""
+"""Selects a queue's requests that run together, and those to drop so that others are answered."""
 
 from serving.scheduler.queued_request import BatchingMode
 from tests.reference.request_queue import Request, RequestQueue
@@ -10,12 +10,7 @@ _WORTHWHILE_GAIN = 1.25
 
 
 def batch_from(queue: RequestQueue[Request], position: int, now: float) -> tuple[int, int]:
-    """Forms the batch that starts with one of a queue's requests.
-
-    Args:
-        queue: not empty.
-        position: of the batch's first request in the queue's order.
-        now: when the batch would begin.
+    """Forms the batch that starts at a position of a non-empty queue, if it began at `now`.
 
     Returns:
         The number of requests, which are consecutive, and the number of samples.
@@ -43,16 +38,11 @@ def batch_from(queue: RequestQueue[Request], position: int, now: float) -> tuple
 def is_worth_batching(
     queue: RequestQueue[Request], samples: int, *, added: float, requests: int, behind: int
 ) -> bool:
-    """Whether a request should join a batch instead of running after it.
+    """True if a request should join a batch instead of running after it.
 
-    The request and those behind it gain what joining saves; those in the batch lose what it adds.
-    A large saving is always taken, because it raises throughput.
-
-    Args:
-        samples: of the request that may join.
-        added: seconds that joining adds to the batch.
-        requests: already in the batch.
-        behind: requests that wait longer if it does not join, itself included.
+    The request and the `behind - 1` requests that wait behind it gain what joining saves. The
+    requests in the batch lose the `added` seconds. A large saving is always taken, because it
+    raises throughput.
     """
     alone = queue.costs.predicted(samples)
     saved = alone - added
@@ -60,10 +50,7 @@ def is_worth_batching(
 
 
 def gains_from_batching(queue: RequestQueue[Request]) -> bool:
-    """Whether a batch of all waiting requests would gain from another request like the first.
-
-    It gains if joining saves enough of what that request costs alone.
-    """
+    """True if joining all waiting requests saves enough of a further request's cost."""
     if queue.policy.mode is BatchingMode.INLINE or queue.samples >= queue.policy.max_batch:
         return False
     one = queue.head().samples
@@ -73,7 +60,7 @@ def gains_from_batching(queue: RequestQueue[Request]) -> bool:
 
 
 def early_drops(queue: RequestQueue[Request], now: float, slots: int) -> int:
-    """How many of the first requests should be dropped, because they force a small batch.
+    """Number of first requests of a non-empty queue to drop, because they force a small batch.
 
     A request with little time left keeps its batch small, so the next request has as little left.
     Under overload the queue would then run only small batches, at a fraction of its throughput.
@@ -81,11 +68,6 @@ def early_drops(queue: RequestQueue[Request], now: float, slots: int) -> int:
     As in the "early drop" of Nexus (Shen et al., SOSP 2019), the batch starts with a request that
     has time for a larger batch. Two conditions apply. The larger batch scores far more samples a
     second, and more requests wait than can be answered in time.
-
-    Args:
-        queue: not empty.
-        now: when the batch would begin.
-        slots: batches that may run at once.
     """
     predicted, largest = queue.costs.predicted, queue.policy.max_batch
     head = queue.head()
@@ -111,7 +93,7 @@ def early_drops(queue: RequestQueue[Request], now: float, slots: int) -> int:
 
 
 def _is_late(queue: RequestQueue[Request], start: float, slots: int) -> bool:
-    # Whether the last deadline is missed even if all earlier requests run in full batches.
+    # True if the last deadline is missed even if all earlier requests run in full batches.
     samples = queue.samples
     for place in reversed(queue.places):
         if place.request.latest_end != float("inf"):

@@ -24,11 +24,11 @@ from itertools import accumulate
 
 _LEARNING_RATE = 0.1
 _STALE_RATE = 0.5
-# A batch that took far longer was disturbed (a stolen core); its ratio is capped at this value.
+# A far slower batch was disturbed (a stolen core); its ratio is capped at this value.
 _LARGEST_RATIO = 4.0
 # Seconds without a live timing after which an estimate may be wrong: see `is_stale`.
 _STALE_SECONDS = 1.0
-# Clients choose sizes: few are usual, and the bound keeps a hostile one from filling memory.
+# Clients choose sizes. Few occur, and the bound keeps a hostile client from filling memory.
 _MOST_PREDICTED = 4096
 
 
@@ -51,7 +51,7 @@ class CostTable:
         # learnt, so that an outlier of one size does not stay with the larger sizes.
         self._rising = list(self._seconds)
         self._stretch = 1.0
-        # What `predicted` has answered since the last timing.
+        # Results of `predicted` since the last timing.
         self._predicted: dict[int, float] = {}
         self._timings = [0] * len(self._sizes)
         self._observed = [float("-inf")] * len(self._sizes)
@@ -72,12 +72,9 @@ class CostTable:
     def observe(
         self, samples: int, seconds: float, now: float, *, cpu_seconds: float | None = None
     ) -> None:
-        """Learns from a batch that has run.
+        """Learns from a batch's elapsed and processor time (None: all of it).
 
-        Args:
-            seconds: the batch's elapsed time.
-            now: in seconds, on any one clock.
-            cpu_seconds: processor time of the batch's thread; None means all of `seconds`.
+        `now` is in seconds, on any one clock.
         """
         burnt = seconds if cpu_seconds is None else min(cpu_seconds, seconds)
         self._stretch += _LEARNING_RATE * (
@@ -109,7 +106,7 @@ class CostTable:
                 self._seconds[at] += _LEARNING_RATE * (worse * before - seconds)
 
     def is_stale(self, samples: int, now: float) -> bool:
-        """Whether no batch near this size has run for a second.
+        """True if no batch near this size has run for a second.
 
         An estimate that is too high would refuse every request and never be corrected. If it is
         stale, one request is admitted to measure it.

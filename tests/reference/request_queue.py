@@ -28,7 +28,7 @@ _LEAST_RISES = 0.05
 
 
 def key_of(arrived: float, deadline: float, priority: int) -> float:
-    """The sort key of a request, earliest first; `priority` is an effective one."""
+    """Sort key of a request, earliest first; `priority` is an effective one."""
     return min(deadline, arrived + PATIENCE) + priority * PRIORITY_SECONDS
 
 
@@ -79,7 +79,6 @@ class RequestQueue(Generic[Request]):
 
     Attributes:
         places: of the waiting requests, in order.
-        samples: of all waiting requests together.
         least_samples: a moving estimate of the smallest recent request.
         leaving: the version is being unloaded; only requests that began before still use the queue.
     """
@@ -96,7 +95,7 @@ class RequestQueue(Generic[Request]):
         self._arrivals: OrderedDict[Request, None] = OrderedDict()
 
     def __len__(self) -> int:
-        """The number of waiting requests."""
+        """Number of waiting requests."""
         return len(self.places)
 
     def head_key(self) -> float:
@@ -109,14 +108,14 @@ class RequestQueue(Generic[Request]):
         return first
 
     def oldest_arrival(self) -> float:
-        """When the request that has waited longest arrived; infinity if no request waits.
+        """Earliest arrival of the waiting requests; infinity if none waits.
 
         Thread-safe: the list is copied in one step.
         """
         return min((place.request.arrived for place in self.places.copy()), default=_FOREVER)
 
     def in_order(self) -> Iterator[Request]:
-        """The waiting requests, in order."""
+        """Waiting requests, in order."""
         return (place.request for place in self.places)
 
     def saw(self, samples: int) -> None:
@@ -153,11 +152,7 @@ class RequestQueue(Generic[Request]):
         return min(first.arrived + self.policy.max_delay, pressed)
 
     def work_ahead(self, samples: int, key: float) -> tuple[float, float]:
-        """Estimates the work ahead of a new request with these samples and this key.
-
-        Returns:
-            Seconds of work before its batch, and seconds of its batch.
-        """
+        """Estimates seconds of work before the batch of a new request, and of its batch."""
         own = self.costs.predicted(samples)
         waiting, alone_ns = self.samples, self._alone_ns
         if not waiting:
@@ -189,7 +184,7 @@ class RequestQueue(Generic[Request]):
         return merged if self.policy.mode is BatchingMode.BATCHED else min(merged, alone)
 
     def full_batches(self, samples: int) -> tuple[float, float]:
-        """Seconds of the full batches that these samples make, and seconds of the remainder."""
+        """Seconds of full batches of these samples, and of the remainder."""
         full, rest = divmod(samples, self.policy.max_batch)
         costs = self.costs
         return full * costs.predicted(self.policy.max_batch), costs.predicted(rest) if rest else 0.0
