@@ -27,10 +27,10 @@ from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.engines.executor import RequestResult, run_batch, split_result
 from sharded_infer.errors import ShardedInferError
 
-# By so much a host's clock may end a lookup before its time.
+# By so much a host's clock may end a lookup early.
 _SOON_SECONDS = 0.01
 _log = logging.getLogger("sharded_infer")
-# Metric labels for why a request left the queue.
+# Metric labels of why a request left the queue.
 DROPPED = {
     RequestState.EXPIRED: "expired",
     RequestState.INFEASIBLE: "deadline",
@@ -50,13 +50,9 @@ class BatchExecution:
         self._reports, self._held, self._shadows = reports, held, shadows
 
     def __call__(self, calls: Sequence[PredictCall | HeldBatch]) -> Sequence[Any]:
-        """Runs calls of one version together.
+        """Runs calls of one version together (held calls of a batch as one).
 
-        Args:
-            calls: or all held calls of a batch as one.
-
-        Returns:
-            For each call, its answer or the exception that says why there is none.
+        Returns each call's answer, or the exception in its place.
         """
         first = calls[0]
         if isinstance(first, HeldBatch):
@@ -80,7 +76,7 @@ class BatchExecution:
         except DeadlineError as error:
             ran, late = None, error
         except Exception:
-            # Each runs alone, so that those at no fault are answered.
+            # Each runs alone, so that faultless calls are answered.
             ran = None
         if ran is None:
             self._run_apart(held.apart(batch.handles), late)
@@ -125,7 +121,7 @@ class BatchExecution:
         usage: tuple[Reading, Reading] | None,
         merging: float,
     ) -> None:
-        """Answers calls of which only Python says whose samples took default rows."""
+        """Answers calls of which only Python knows whose samples used default rows."""
         results: Sequence[Any]
         try:
             for call in calls:
@@ -196,9 +192,9 @@ class BatchExecution:
         return [result for call in calls for result in self._run([call])]
 
     def _run_in_time(self, calls: Sequence[PredictCall], error: DeadlineError) -> list[Any]:
-        """Runs those with time left, after the first deadline of their batch has passed.
+        """Fails expired calls after a batch's first deadline, and runs the rest.
 
-        The others are told at once. A lookup that took the time of the hosts file fails all.
+        A lookup that took the time limit of the hosts file fails all.
         """
         soon = monotonic() + _SOON_SECONDS
         left = [call for call in calls if call.deadline > soon]
@@ -217,10 +213,7 @@ class BatchExecution:
         executions: Sequence[RequestResult],
         usage: tuple[Reading, Reading] | None,
     ) -> list[Any]:
-        """Encodes and counts the answers of a batch.
-
-        One thread does this for the whole batch, while code and data are in its caches.
-        """
+        """Encodes and counts a batch's answers on one thread, while its caches are warm."""
         responses: list[Any] = []
         counts: list[Answered] = []
         told: list[tuple[PredictCall, RequestResult]] = []
@@ -266,7 +259,7 @@ class BatchExecution:
 
 
 def _complete(calls: Sequence[PredictCall], results: Sequence[Any]) -> None:
-    """Ends calls that are held no longer, each with its answer or error."""
+    """Ends calls that are no longer held, each with its answer or error."""
     for call, result in zip(calls, results, strict=True):
         if call.done:
             continue
@@ -278,7 +271,7 @@ def _complete(calls: Sequence[PredictCall], results: Sequence[Any]) -> None:
 
 
 def count_batch(batch: Batch[PredictCall | HeldBatch], seconds: float) -> None:
-    """Counts a batch that has run; `seconds` is how long it held its run slot."""
+    """Counts a batch that held its run slot for `seconds`."""
     call = batch.requests[0]
     call.version.metrics.ran_batch(
         requests=sum(call.count for call in batch.requests),

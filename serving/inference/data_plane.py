@@ -46,14 +46,10 @@ _UNREACHABLE = Status(StatusCode.DEADLINE_EXCEEDED, _TOO_LATE)
 
 
 class CallsInProgress:
-    """The number of calls being answered; a draining server waits until it is zero. Thread-safe."""
+    """Number of calls in progress; a draining server waits until it is zero. Thread-safe."""
 
     def __init__(self, changed: Callable[[int], None]) -> None:
-        """Starts at zero.
-
-        Args:
-            changed: called with 1 and -1 for predict calls, to update a metric.
-        """
+        """Starts at zero; `changed` gets 1 and -1 for predict calls."""
         self._changed = changed
         self._lock = threading.Lock()
         self._count = 0
@@ -76,15 +72,13 @@ class CallsInProgress:
 
 
 def _ignore(_call: PredictCall) -> None:
-    """The default of `watch`, for callers that never cancel."""
+    """Default of `watch`, for callers that never cancel."""
 
 
 class DataPlane:
     """Answers predict calls with the loaded versions. Thread-safe.
 
-    Attributes:
-        calls: counts the calls being answered.
-        traces: whether transports should pass requests' metadata.
+    With `traces`, transports should pass requests' metadata.
     """
 
     def __init__(
@@ -98,11 +92,11 @@ class DataPlane:
         reports: RequestReports | None = None,
         shadows: Shadows | None = None,
     ) -> None:
-        """Adds the queues of loaded versions, and later those of versions as they load.
+        """Adds the queues of loaded versions, and of versions loaded later.
 
         Args:
             slots: batches that may run at once.
-            memory: shared memory that clients have registered; None if it is not offered.
+            memory: clients' shared memory; None if it is not offered.
             reports: reports on single requests; None if only metrics are kept.
             shadows: of the versions here; None: no request is scored twice.
         """
@@ -157,12 +151,11 @@ class DataPlane:
         """Queues a call. The caller must call `dispatcher.work` afterwards.
 
         Args:
-            reply: called once, on any thread, with the answer or the status that says why there is
-                none.
+            reply: called once, on any thread, with the answer or a status.
             time_remaining: seconds to the client's deadline; None if it has none.
             metadata: of the request; needed only if requests are traced.
-            drawn: chance has chosen the request to be traced.
-            number: of a call that compiled code has left, and may have routed by chance.
+            drawn: the request is sampled for tracing.
+            number: of a call that compiled code has passed on, and may have routed by chance.
 
         Returns:
             The call, so that it can be cancelled; None if it has already been answered.
@@ -193,7 +186,7 @@ class DataPlane:
         return call
 
     def cancel(self, call: PredictCall) -> None:
-        """Gives up a call whose client has gone; a running call is not interrupted."""
+        """Cancels a call whose client has gone; a running call is not interrupted."""
         self.dispatcher.cancel(call)
 
     def cancel_held(self, number: int) -> None:
@@ -238,7 +231,7 @@ class DataPlane:
             version = route.version
             outputs = header.output_positions(version.model.spec.tower.outputs)
             deadline = _deadline(arrived, time_remaining, header.timeout_us)
-            # Under overload most calls are refused, so one that must be refused is not decoded.
+            # Under overload most calls are refused, so those are not decoded.
             if deadline != _FOREVER and self.dispatcher.deadline_unreachable(
                 version.queue, deadline, header.priority
             ):
@@ -262,7 +255,7 @@ class DataPlane:
                     began=arrived,
                 )
             if found is None:
-                # Wrong names from clients must not become an unbounded number of labels.
+                # Clients' wrong names must not become an unbounded number of labels.
                 self._metrics.unknown_failed(status.code.name)
             else:
                 found.metrics.failed(status.code.name, monotonic() - arrived)

@@ -1,4 +1,4 @@
-"""The held calls of one batch and their answers, and calls that ended without a batch."""
+"""Held calls of a batch and their answers, and calls that ended without a batch."""
 
 import ctypes
 from array import array
@@ -23,12 +23,7 @@ METHODS = {form: method for method, form in FORMS.items()}
 
 
 class HeldBatch(QueuedRequest):
-    """The held calls of a batch, as one request.
-
-    Attributes:
-        count: the number of calls.
-        handles: int64, of its calls.
-    """
+    """Held calls of a batch, as one request, with their int64 handles."""
 
     __slots__ = ("count", "handles", "version")
 
@@ -46,17 +41,16 @@ class HeldBatch(QueuedRequest):
 
     @property
     def batch_size(self) -> int:
-        """The samples of its calls."""
+        """Samples of its calls."""
         return self.samples
 
 
 class HeldAnswers:
-    """The answers of a batch, which are not sent yet.
+    """Unsent answers of a batch, at the compiled `address`.
 
     Attributes:
-        address: of the compiled answers.
         counted: float64 `[calls, 8]`: samples, the seconds of decode, queue, lookup, tower, encode
-            and the whole, and ids outside their tables.
+            and the whole, and out-of-range ids.
         slowest_seconds: of the whole.
     """
 
@@ -85,11 +79,7 @@ def count_ended(version: LoadedVersion, ended: EndedStruct) -> int:
 def kept_call(
     batch: HeldBatch, kept: KeptStruct, ran: RequestResult, merging: float
 ) -> ShadowRequest:
-    """A call whose message is kept, with its scores; both are copied.
-
-    Args:
-        merging: seconds, which count with the lookups.
-    """
+    """Copies a kept message and its scores; the `merging` seconds count with the lookups."""
     place = slice(kept.first, kept.first + kept.samples)
     return ShadowRequest(
         batch.version,

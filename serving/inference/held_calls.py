@@ -1,12 +1,12 @@
-"""Predict calls that stay in compiled code from their message to their answer.
+"""Predict calls that stay in compiled code from message to answer.
 
-take: compiled code reads the usual calls among a transport's events and queues them
-the dispatcher takes a batch: its held calls are one `HeldBatch`
-the batch is merged, run and answered, with one call of compiled code for each step
+    take: compiled code reads the usual calls among a transport's events and queues them
+    the dispatcher takes a batch: its held calls are one `HeldBatch`
+    the batch is merged, run and answered, with one call of compiled code for each step
 
-What is unusual is left to `DataPlane.submit`. Calls that would be too late, leave the queue
-without being run, or whose clients have gone, end together: under overload most calls do. A held
-call that runs beside other requests becomes a `PredictCall`.
+Unusual calls go to `DataPlane.submit`. Calls that would be too late, leave the queue without being
+run, or whose clients have gone, end together: under overload most calls do. A held call that runs
+beside other requests becomes a `PredictCall`.
 """
 
 import ctypes
@@ -63,7 +63,7 @@ class HeldCalls:
     """The held calls of one process. Thread-safe: compiled code is called with the GIL.
 
     Attributes:
-        versions: whose calls are held.
+        versions: with held calls.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class HeldCalls:
         """Takes no calls before `attach`.
 
         Args:
-            changed: called with the number of calls that came, or left with a minus.
+            changed: called with the number of calls that came, or, negative, left.
             show_queue: called with each version whose calls are queued now.
-            outcome: the answer or status of a call that has become a `PredictCall`.
-            answered: called with such a call when that was sent.
+            outcome: answer or status of a call that has become a `PredictCall`.
+            answered: called with such a call when its answer was sent.
         """
         self._library = held_calls_library()
         self._changed, self._show_queue = changed, show_queue
         self._outcome, self._answered = outcome, answered
         self._reply: Callable[[int, Any], None] | None = None
-        # Compiled code refers to the batcher.
+        # Referenced for compiled code.
         self._batcher = batcher
         self._address: int = self._library.sharded_infer_calls_create(batcher.address)
         weakref.finalize(self, self._library.sharded_infer_calls_destroy, self._address)
@@ -115,27 +115,23 @@ class HeldCalls:
         self._library.sharded_infer_calls_attach(self._address, *server, listed, len(forms))
 
     def set_traced(self, bound: int) -> None:
-        """Of calls whose clients do not decide, `bound` of 2^64 are left to Python and traced."""
+        """Traces `bound` of 2^64 calls whose clients do not decide, in Python."""
         bounded = min(bound, 2**64 - 1)
         self._library.sharded_infer_calls_set_traced(self._address, bounded)
 
     def chance(self, number: int) -> int:
-        """The 64 bits by which compiled code routes the call of this number without a key."""
+        """The 64 bits by which compiled code routes this call without a key."""
         return mixed(self._chance_seed ^ number)
 
     def set_kept(self, share: float) -> None:
-        """Of calls that name no version, the messages of this share are kept, by chance."""
+        """Sets the share of calls without a version whose messages are kept, by chance."""
         bound = min(round(share * 2.0**64), 2**64 - 1)
         self._library.sharded_infer_calls_set_kept(self._address, bound)
 
     def take(self, events: int, count: int) -> Sequence[int]:
-        """Takes the usual predict calls among events.
+        """Takes the usual predict calls among events, at the address of their structs.
 
-        Args:
-            events: address of their structs.
-
-        Returns:
-            Positions of the others. -1 - position: this call is to be traced.
+        Returns the positions of the others. -1 - position: this call is to be traced.
         """
         taken, left = TakenStruct(), (ctypes.c_int64 * count)()
         others = self._library.sharded_infer_calls_take(self._address, events, count, left, taken)
@@ -149,7 +145,7 @@ class HeldCalls:
         return left[:others]
 
     def cancel(self, number: int) -> PredictCall | None:
-        """The call of this number, if it waited; it has left the queue."""
+        """The waiting call of this number, removed from the queue, or None."""
         handle = self._library.sharded_infer_calls_cancel(self._address, number)
         if not handle:
             return None
@@ -158,23 +154,19 @@ class HeldCalls:
         return call
 
     def together(self, packed: bytes, samples: int) -> HeldBatch:
-        """Calls of one version as one request.
-
-        Args:
-            packed: their handles, int64.
-        """
+        """Combines calls of one version, with packed int64 handles, into one request."""
         handles = array("q", packed)
         route = self._library.sharded_infer_calls_route_of(self._address, handles[0])
         return HeldBatch(self.versions.at(route), handles, samples, self._batch_ended)
 
     def apart(self, handles: Sequence[int]) -> list[PredictCall]:
-        """Calls that are held no longer."""
+        """Releases calls from compiled code."""
         calls = self.described(handles)
         self._release(array("q", handles))
         return calls
 
     def dropped(self, handles: Sequence[int], states: Sequence[RequestState]) -> list[HeldBatch]:
-        """Calls that left the queue without being run, together where version and state agree."""
+        """Calls that left the queue without being run, grouped by version and state."""
         groups: dict[tuple[int, RequestState], array[int]] = {}
         for handle, state in zip(handles, states, strict=True):
             route = self._library.sharded_infer_calls_route_of(self._address, handle)
@@ -187,11 +179,11 @@ class HeldCalls:
         return batches
 
     def described(self, handles: Sequence[int]) -> list[PredictCall]:
-        """Calls as Python knows them. They are still held: nobody answers these."""
+        """Calls as Python objects. They are still held, and these are not to be answered."""
         return [self._described(handle) for handle in handles]
 
     def deadline(self, batch: HeldBatch) -> float:
-        """The earliest of the calls' deadlines, on the monotonic clock; infinity: there is none."""
+        """Earliest deadline of the calls, on the monotonic clock; infinity: there is none."""
         handles, count = batch.handles.buffer_info()
         found: float = self._library.sharded_infer_calls_deadline(self._address, handles, count)
         return found
@@ -220,11 +212,7 @@ class HeldCalls:
         return reader.assemble(numbers, own, starts.tolist(), rows, memory, repeats)
 
     def answer(self, batch: HeldBatch, ran: RequestResult, merging: float) -> HeldAnswers:
-        """Writes each call's answer; `send` must follow.
-
-        Args:
-            merging: seconds, which count with the lookups.
-        """
+        """Writes each call's answer for `send`; the `merging` seconds count with the lookups."""
         scores = [np.ascontiguousarray(one, np.float32) for one in ran.scores]
         listed = (ScoresStruct * len(scores))(
             *(ScoresStruct(address_of(s), s.shape[1] if s.ndim == 2 else 0) for s in scores)
@@ -238,18 +226,14 @@ class HeldCalls:
         return HeldAnswers(address, counted, sums)
 
     def kept(self, batch: HeldBatch, ran: RequestResult, merging: float) -> list[ShadowRequest]:
-        """The calls whose messages are kept, for another version. They must be held still.
-
-        Args:
-            merging: as for `answer`.
-        """
+        """Held calls whose messages are kept for another version; `merging` as in `answer`."""
         found = (KeptStruct * batch.count)()
         handles, count = batch.handles.buffer_info()
         kept = self._library.sharded_infer_calls_kept(self._address, handles, count, found)
         return [kept_call(batch, one, ran, merging) for one in found[:kept]]
 
     def send(self, batch: HeldBatch, answers: HeldAnswers) -> None:
-        """Sends the answers, and lets the calls go."""
+        """Sends the answers, and releases the calls."""
         handles, _ = batch.handles.buffer_info()
         self._library.sharded_infer_calls_send(self._address, handles, answers.address)
         self._release(batch.handles)
@@ -267,7 +251,7 @@ class HeldCalls:
             complete(call)
 
     def _describe(self, handle: int) -> tuple[DescriptionStruct, bytes]:
-        """The compiled description, and which features are in the first group."""
+        """The compiled description, and the flags of features in the first group."""
         found = DescriptionStruct()
         self._library.sharded_infer_calls_describe(self._address, handle, found)
         features = len(reader_of(self.versions.at(found.route)).features)

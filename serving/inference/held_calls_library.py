@@ -1,4 +1,4 @@
-"""Bindings of held calls: what `serving/native/calls/` declares."""
+"""Bindings of held calls (`serving/native/calls/`)."""
 
 import ctypes
 from functools import cache
@@ -6,7 +6,7 @@ from functools import cache
 from kernels.native_library import keeping_gil, load_library
 from serving.protocol.native_library import Model
 
-# A bit of an integer stands for each output.
+# Bits of an integer, one for each output.
 MOST_OUTPUTS = 64
 _INTEGER, _SECONDS, _ADDRESS = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 # `Layout`: batch, words, ids_outside, at_once, and seven numbers of each group.
@@ -191,7 +191,7 @@ _FUNCTIONS = {
 
 @cache
 def held_calls_library() -> ctypes.PyDLL:
-    """The functions of held calls, without their prefix. They keep the GIL, as they are short.
+    """Functions of held calls, without their prefix. They keep the GIL, as they are short.
 
     Raises:
         InternalError: the package was built without a compiler.

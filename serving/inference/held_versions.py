@@ -1,4 +1,4 @@
-"""The loaded versions whose calls compiled code holds, and the names of their requests."""
+"""Loaded versions with held calls, and the names of their requests."""
 
 import ctypes
 from types import MappingProxyType
@@ -20,23 +20,18 @@ class HeldVersions:
     """Versions by the address of their compiled `Route`."""
 
     def __init__(self, library: ctypes.PyDLL, calls: int) -> None:
-        """Starts without versions.
-
-        Args:
-            library: `held_calls_library()`.
-            calls: address of the compiled `Calls`.
-        """
+        """Starts without versions; `calls` is the address of the compiled `Calls`."""
         self._library, self._calls = library, calls
         # Routes without names stay while calls refer to them.
         self._versions: dict[int, LoadedVersion] = {}
         self._leaving: set[int] = set()
 
     def at(self, route: int) -> LoadedVersion:
-        """The version of a route."""
+        """Version of a route."""
         return self._versions[route]
 
     def __len__(self) -> int:
-        """Versions that are held, those that only wait for their last calls among them."""
+        """Number of versions, including those that only wait for their last calls."""
         return len(self._versions)
 
     def add(self, version: LoadedVersion) -> None:
@@ -46,7 +41,7 @@ class HeldVersions:
         if reader is None or len(outputs) > MOST_OUTPUTS:
             return
         if version.model.spec.sequences:
-            # Compiled code knows a call's samples, and the work of sequences is in their lengths.
+            # Compiled code counts samples, while the work of sequences depends on their lengths.
             return
         settings = RouteStruct(
             ctypes.pointer(reader.model),
@@ -60,7 +55,7 @@ class HeldVersions:
         self._versions[route] = version
 
     def remove(self, version: LoadedVersion) -> None:
-        """Lets a version without a name go, when its last call is answered."""
+        """Releases a version without a name, when its last call is answered."""
         self._leaving |= {route for route, one in self._versions.items() if one is version}
         for route in self._leaving.copy():
             if not self._library.sharded_infer_calls_route_held(route):
@@ -78,7 +73,7 @@ class HeldVersions:
         ]
         shares: list[ShareStruct] = []
         for model, versions in shared.items():
-            # Python takes them all where compiled code could not take some.
+            # Python takes all of a name's calls if compiled code cannot take some.
             if all(id(one.version) in routes for one in versions):
                 choice = shared_model(model, versions)
                 shares += (
@@ -98,7 +93,7 @@ class HeldVersions:
 
 
 def reader_of(version: LoadedVersion) -> NativeReader:
-    """The compiled reader of a held version."""
+    """Compiled reader of a held version."""
     reader = version.io.reader.native
     if reader is None:
         raise InternalError("calls are held for a version without a compiled reader")

@@ -1,4 +1,4 @@
-"""One predict call: what the model runs, and what the answer needs."""
+"""One predict call: its input for the model, and the data for its answer."""
 
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -21,19 +21,18 @@ _LONGEST_ID = 128
 
 
 class PredictCall(QueuedRequest):
-    """A predict call: a request in its version's queue, with what its answer needs.
+    """A predict call: a request in its version's queue, with the data for its answer.
 
     Attributes:
-        codec: writes the answer.
         outputs: positions of the requested outputs.
         memory: receives the outputs that go to shared memory.
         decoded: when its message had been decoded, on the monotonic clock.
         requests_ahead: requests that waited when it arrived.
         trace: None if it is not traced.
-        label: whose weight chose the version; empty: none did.
+        label: the label whose weight chose the version; empty: none did.
         hosts: its batch's lookups on shard hosts, if that is traced.
-        message: as the transport brought it, if another version is to score it too.
-        answered: the same with its scores, when it has them.
+        message: as received, if another version is to score it too.
+        answered: the message with its scores, when it has them.
         count: requests that it stands for.
     """
 
@@ -114,7 +113,7 @@ class PredictCall(QueuedRequest):
         return self.codec.encode(scored, self.version.io, self.memory)
 
     def keep(self, execution: RequestResult) -> None:
-        """Keeps its scores for another version, if that is to score it too."""
+        """Stores its scores, if another version is to score it too."""
         if self.message is None:
             return
         self.answered = ShadowRequest(
@@ -129,14 +128,14 @@ class PredictCall(QueuedRequest):
         )
 
     def log_fields(self) -> dict[str, object]:
-        """The fields that the log adds to an error of this call."""
+        """Fields that the log adds to an error of this call."""
         return log_fields(self.header, self.version, self.trace)
 
 
 def log_fields(
     header: RequestHeader | None, version: LoadedVersion | None, trace: RequestTrace | None
 ) -> dict[str, object]:
-    """The fields that the log adds to an error; arguments that are not known yet are None."""
+    """Fields that the log adds to an error; unknown arguments are None."""
     fields: dict[str, object] = {}
     if version is not None:
         fields |= {"model": version.model.name, "version": version.model.version}
@@ -148,5 +147,5 @@ def log_fields(
 
 
 def short_id(request_id: str) -> str:
-    """The part of a client's request id that logs and spans keep."""
+    """Part of a client's request id that logs and spans contain."""
     return request_id if len(request_id) <= _LONGEST_ID else request_id[:_LONGEST_ID] + "…"

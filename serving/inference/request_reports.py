@@ -1,4 +1,4 @@
-"""Reports on single requests: spans of traced requests, log lines of slow ones.
+"""Spans of traced requests, and log lines of slow ones.
 
 If neither is switched on, there is no `RequestReports`, and each request costs one `is None` check.
 """
@@ -32,8 +32,7 @@ _SLOW_OBJECTIVES = 2.0
 class RequestReports:
     """Reports on the requests of one process. Thread-safe.
 
-    Attributes:
-        traces: whether requests are traced; their metadata is needed then.
+    With `traces`, requests are traced, and need metadata.
     """
 
     def __init__(self, tracer: "Tracer | None", slow_request_ms: float | None) -> None:
@@ -51,17 +50,17 @@ class RequestReports:
 
     @property
     def bound(self) -> int:
-        """As `Tracer.bound`; 0 if nothing is traced."""
+        """The `Tracer.bound`; 0 if nothing is traced."""
         return 0 if self._tracer is None else self._tracer.bound
 
     def begin(
         self, metadata: Iterable[tuple[str, str | bytes]], *, drawn: bool = False
     ) -> RequestTrace | None:
-        """Starts a request's trace, as `Tracer.begin`; None if the request is not traced."""
+        """Starts a request's trace by `Tracer.begin`; None if it is not traced."""
         return None if self._tracer is None else self._tracer.begin(metadata, drawn=drawn)
 
     def has_slow(self, version: LoadedVersion, slowest: float) -> bool:
-        """Whether a request of a version that took so many seconds was slow."""
+        """True if a request of a version that took so many seconds was slow."""
         return slowest >= slow_after(version, self._slow_request_ms)
 
     def answered(
@@ -73,7 +72,6 @@ class RequestReports:
         """Reports on a batch's requests, after their answers are encoded.
 
         Args:
-            told: the batch's calls, each with its result.
             counts: sizes and times of the same calls.
             usage: of the batch's thread, before its lookups and after its tower.
         """
@@ -91,12 +89,7 @@ class RequestReports:
             _log.exception("internal error in telling of a batch")
 
     def failed(self, call: PredictCall, code: str, error: str) -> None:
-        """Reports on a request that was decoded and is answered with an error.
-
-        Args:
-            code: name of the gRPC status code.
-            error: message to the client.
-        """
+        """Reports on a decoded request that failed, by its gRPC code's name and message."""
         if call.trace is None or self._tracer is None:
             return
         now = monotonic()
@@ -136,9 +129,8 @@ class RequestReports:
 
         Args:
             header: None if it could not be read.
-            loaded_version: the requested version; None if it is not known.
+            loaded_version: None if it is not known.
             code: name of the gRPC status code.
-            error: message to the client.
             began: when its message had arrived, on the monotonic clock.
         """
         if self._tracer is None:
@@ -175,7 +167,7 @@ def slow_after(loaded_version: LoadedVersion, slow_request_ms: float | None) -> 
     """Seconds from which a version's request is slow; infinity if none is.
 
     Args:
-        slow_request_ms: the server's setting; 0: none is slow; None: twice the model's objective.
+        slow_request_ms: 0: none is slow; None: twice the model's objective.
     """
     if slow_request_ms is None:
         return _SLOW_OBJECTIVES * loaded_version.model.spec.serving.latency_objective_ms / 1e3

@@ -1,1 +1,1 @@
-"""Requests that another version scores too, after they were answered."""
+"""Second scoring of answered requests, by shadow versions."""

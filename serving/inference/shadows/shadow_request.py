@@ -1,4 +1,4 @@
-"""An answered request that another version is to score too."""
+"""An answered request for another version to score."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,12 @@ class ShadowRequest:
     """An answered request.
 
     Attributes:
-        version: that has answered it.
+        version: the one that answered it.
         codec: reads the message again, for another version.
-        message: as the transport brought it.
+        message: as received.
         size_bytes: of the message.
-        samples: of the request.
         scores: fp32 `[B]` or `[B, K]` by output, of all outputs.
-        seconds: that the lookups and the tower took, of the whole batch.
+        seconds: for lookups and tower of the whole batch.
         has_defaults: default rows stood for rows of lost shard hosts.
     """
 
@@ -41,10 +40,6 @@ class ShadowRequest:
 def copied_scores(
     version: LoadedVersion, scores: Sequence[Scores], place: slice = slice(None)
 ) -> dict[str, Scores]:
-    """Scores by output, for after the end of their batch.
-
-    Args:
-        place: which samples of the batch.
-    """
+    """Copies a part of a batch's scores by output, to outlive the batch."""
     names = version.model.spec.tower.outputs
     return {name: np.array(one[place], np.float32) for name, one in zip(names, scores, strict=True)}

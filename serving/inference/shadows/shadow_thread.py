@@ -1,4 +1,4 @@
-"""The thread on which shadows score, one request at a time, while a run slot is idle."""
+"""Thread on which shadows score, one request at a time, while a run slot is idle."""
 
 import logging
 import threading
@@ -22,19 +22,19 @@ from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.engines.executor import run_batch
 
 _log = logging.getLogger("sharded_infer")
-# What one is expected to take, before the first.
+# Expected time of the first request.
 _FIRST_SECONDS = 0.001
-# Between looks for an idle slot, while requests wait for one.
+# Between checks for an idle slot, while requests wait for one.
 _LOOK_SECONDS = 0.005
-# Between looks at what was largest long ago, while none waits.
+# Between expiries of largest values, while no request waits.
 _IDLE_SECONDS = 10.0
 _STOP_SECONDS = 5.0
-# After a bug of ours: the log is not filled with it.
+# After a bug of ours, so that it does not fill the log.
 _ERROR_SECONDS = 1.0
 
 
 class ShadowThread:
-    """Scores what `Shadows` holds, whenever the dispatcher has a run slot to spare."""
+    """Scores the requests of `Shadows`, whenever the dispatcher has an idle run slot."""
 
     def __init__(self, shadows: Shadows, dispatcher: Dispatcher[Any]) -> None:
         self._shadows, self._dispatcher = shadows, dispatcher
@@ -46,18 +46,14 @@ class ShadowThread:
         self._thread: threading.Thread | None = None
 
     def start(self, warm_up: Callable[[], None]) -> None:
-        """Starts the thread.
-
-        Args:
-            warm_up: runs first on it, as in `BatchThreads.start`.
-        """
+        """Starts the thread; `warm_up` runs first on it, as in `BatchThreads.start`."""
         self._thread = threading.Thread(
             target=self._run, args=(warm_up,), name="shadow", daemon=True
         )
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after its current request; those that wait are forgotten."""
+        """Ends the thread after its current request; waiting requests are dropped."""
         self._closed.set()
         self._shadows.offered.set()
         if self._thread is not None:
@@ -102,8 +98,8 @@ class ShadowThread:
 def score_again(request: ShadowRequest, version: LoadedVersion) -> None:
     """Scores an answered request with another version, and counts how far the scores differ.
 
-    Outputs of one name and shape are compared. The request is read as the other version reads it:
-    what that version would refuse is counted by its status code.
+    Outputs of equal name and shape are compared. The other version reads the request again, and its
+    refusals are counted by status code.
     """
     metrics = version.metrics.shadows
     if metrics is None:

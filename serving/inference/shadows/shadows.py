@@ -1,10 +1,10 @@
-"""Which requests another version scores too, and those that wait for it.
+"""Choice and queue of requests that another version scores too.
 
-kept(message, …)          by chance, of the requests that name no version
-offer(request)            after its answer was sent; a full queue drops it
-take(now)                 the next one, when its answer has had time to leave
+    kept(message, …)          by chance, of the requests that name no version
+    offer(request)            after its answer was sent; a full queue drops it
+    take(now)                 the next one, when its answer has had time to leave
 
-The shadow of a model is the version that a label means, while it is not the default version.
+The shadow of a model is the version of a label, while it is not the default version.
 """
 
 import threading
@@ -21,20 +21,20 @@ from serving.versions.loaded_version import LoadedVersion
 
 MOST_WAITING = 64
 MOST_WAITING_BYTES = 64 * 2**20
-# Transports hand answers to threads of their own: by then they are on their way.
+# Transports pass answers to their own threads, which send them by then.
 _SETTLE_SECONDS = 0.01
 
 Message = TypeVar("Message")
 Served = Mapping[tuple[str, str], LoadedVersion]
-# By model: the default version, and the version beside it.
+# By model: the default version, and its shadow.
 Shadowed = dict[str, tuple[LoadedVersion, LoadedVersion]]
 
 
 class Shadows:
-    """The shadows of one process, and the requests that wait for them. Thread-safe.
+    """Shadows of one process, and the requests that wait for them. Thread-safe.
 
     Attributes:
-        share: of the requests that are chosen, from 0 to 1.
+        share: of chosen requests, from 0 to 1.
     """
 
     def __init__(
@@ -44,28 +44,24 @@ class Shadows:
         random: Callable[[], float],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Chooses nothing before `set_names`.
-
-        Args:
-            random: from 0, below 1.
-        """
+        """Chooses nothing before `set_names`; `random` is in [0, 1)."""
         self._label, self.share = label, share
         self._random, self._clock = random, clock
         self._lock = threading.Lock()
-        # Never changed, replaced.
+        # Replaced, never changed.
         self._shadowed: Shadowed = {}
-        # With the time from which each may run.
+        # Each with the time from which it may run.
         self._waiting: deque[tuple[float, ShadowRequest]] = deque()
         self._waiting_bytes = 0
         self.offered = threading.Event()
 
     @property
     def any(self) -> bool:
-        """Whether a model has a shadow."""
+        """True if a model has a shadow."""
         return bool(self._shadowed)
 
     def set_names(self, served: Served) -> None:
-        """Sets what names mean; requests that wait for what they meant before are dropped."""
+        """Sets the versions of names; drops requests of changed shadows."""
         before, after = self._shadowed, shadowed_by(served, self._label)
         with self._lock:
             self._shadowed = after
@@ -84,12 +80,7 @@ class Shadows:
                         metrics.shadowing(flag)
 
     def chosen(self, version: LoadedVersion, named: str) -> bool:
-        """Whether a request is chosen, by chance.
-
-        Args:
-            version: that answers it.
-            named: the version that it names; empty: none.
-        """
+        """Chooses a request by chance; `named` is its requested version, empty: none."""
         if named or self.of(version) is None:
             return False
         return self._random() < self.share
@@ -101,23 +92,19 @@ class Shadows:
         header: RequestHeader,
         memory: RequestTensors,
     ) -> Message | None:
-        """The message of a request if it is chosen; None: it is not.
-
-        Args:
-            memory: has read the request's inputs.
-        """
+        """Message of a request if it is chosen, else None; `memory` has read its inputs."""
         if not self.chosen(version, header.model_version):
             return None
         if not memory.bytes_read:
             return message
-        # Its client may write there again when it has its answer.
+        # Its client may write there again once it has its answer.
         shadow = self.of(version)
         if shadow is not None:
             _count(shadow, "shared_memory")
         return None
 
     def of(self, version: LoadedVersion) -> LoadedVersion | None:
-        """The shadow of a version; None: it has none now."""
+        """Current shadow of a version, or None."""
         default, shadow = self._shadowed.get(version.model.name, (None, None))
         return shadow if default is version else None
 
@@ -145,18 +132,18 @@ class Shadows:
             return self._waiting[0][0] if self._waiting else None
 
     def take(self) -> tuple[ShadowRequest, LoadedVersion] | None:
-        """The next request and its shadow; None if none may run now."""
+        """Next request and its shadow; None if none may run now."""
         with self._lock:
             if not self._waiting or self._waiting[0][0] > self._clock():
                 return None
             _, request = self._waiting.popleft()
             self._waiting_bytes -= request.size_bytes
             shadow = self.of(request.version)
-            # `set_names` leaves none whose version has no shadow.
+            # `set_names` removes requests whose version has no shadow.
             return None if shadow is None else (request, shadow)
 
     def counters(self) -> list[ShadowMetrics]:
-        """Of all shadows."""
+        """Metrics of all shadows."""
         metrics = (shadow.metrics.shadows for _, shadow in self._shadowed.values())
         return [one for one in metrics if one is not None]
 
@@ -166,7 +153,7 @@ class Shadows:
 
 
 def shadowed_by(served: Served, label: str) -> Shadowed:
-    """The default version of each model and the label's, where they differ."""
+    """Default version of each model and the label's, where they differ."""
     pairs = {
         model: (default, served[model, label])
         for (model, name), default in served.items()
