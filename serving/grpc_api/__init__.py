@@ -1,1 +1,1 @@
-"""The gRPC API: its RPCs and the transports that carry them."""
+"""The gRPC API: RPCs and their transports."""

@@ -41,5 +41,5 @@ class AdminServer:
             raise InputError(f"admin address {self._address} cannot be had: {error}") from error
 
     def stop(self) -> None:
-        """Accepts no more calls; those in progress have one second to finish."""
+        """Stops accepting calls; those in progress have one second to finish."""
         self._transport.stop(_STOP_SECONDS)

@@ -1,6 +1,6 @@
-"""The gRPC API of one process: RPCs, health and reflection, on the main and admin addresses.
+"""gRPC API of a process: RPCs, health and reflection, on the main and admin addresses.
 
-It is created after any fork, because gRPC does not survive one.
+Create it after any fork, because gRPC does not survive one.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,9 +43,8 @@ class GrpcServer:
         """Prepares the RPCs; `listen` starts answering them.
 
         Args:
-            control: answers the other RPCs of the protocol.
             guard: None admits every call.
-            unix_socket: is answered too.
+            unix_socket: a further address.
             admin_socket: the admin address, if it is a Unix socket.
         """
         handlers = HandlerTable(
@@ -73,13 +72,7 @@ class GrpcServer:
             )
 
     def listen(self, port: int) -> int:
-        """Starts answering.
-
-        Args:
-            port: 0 picks a free one.
-
-        Returns:
-            The bound port.
+        """Starts answering on a port, where 0 picks a free one; returns the bound port.
 
         Raises:
             InputError: a port is not available, or the certificates cannot be used.
@@ -93,14 +86,9 @@ class GrpcServer:
         self._transport.warm(run)
 
     def show_health(self, healthy: bool, models: Mapping[str, bool]) -> None:
-        """Updates the health service.
-
-        Args:
-            healthy: whether the server accepts requests.
-            models: whether each known model is served, by name.
-        """
+        """Updates the health service: of the server, and of each known model."""
         if self._healthy.get("", healthy) != healthy:
-            # Until the server is ready for the first time, a handler answers.
+            # Until the server is first ready, a handler answers.
             ready = service_pb2.ServerReadyResponse(ready=healthy).SerializeToString()
             self._transport.set_fixed_answer(_READY, b"", ready)
         says = dict.fromkeys(("", *_SERVICES), healthy)

@@ -1,7 +1,7 @@
 """The server's RPCs as handlers.
 
 Unary calls in progress are counted, so that a draining server knows when the last is answered.
-Streams are not counted, because a health watch lasts until its client ends it.
+Streams are not, because a health watch lasts until its client ends it.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ MOST_CONTROL_BYTES = 2**20
 
 
 class HandlerTable:
-    """Collects the handlers that generated code registers, by service and method.
+    """Handlers registered by generated code, by service and method.
 
     It stands in for a `grpc.Server` in the `add_…_to_server` functions.
     """

@@ -17,7 +17,7 @@ _Rpc = Callable[[Any, Any, grpc.ServicerContext], Any]
 
 
 def _ending_with_status(answer: _Rpc) -> _Rpc:
-    """Ends an RPC that raises with the status of its exception."""
+    """Turns an RPC's exception into its status."""
 
     @wraps(answer)
     def rpc(self: Any, request: Any, context: grpc.ServicerContext) -> Any:
@@ -46,12 +46,12 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
 
     @_ending_with_status
     def ServerLive(self, request: Any, context: grpc.ServicerContext) -> Any:
-        """Whether the process answers."""
+        """True if the process answers."""
         return service_pb2.ServerLiveResponse(live=True)
 
     @_ending_with_status
     def ServerReady(self, request: Any, context: grpc.ServicerContext) -> Any:
-        """Whether every model is loaded and the server is not draining."""
+        """True if every model is loaded and the server is not draining."""
         return service_pb2.ServerReadyResponse(ready=self._control.is_ready())
 
     @_ending_with_status
@@ -64,7 +64,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
 
     @_ending_with_status
     def ModelReady(self, request: Any, context: grpc.ServicerContext) -> Any:
-        """Whether a model, or one version of it, is ready."""
+        """True if a model, or one version of it, is ready."""
         ready = self._control.is_model_ready(request.name, request.version)
         return service_pb2.ModelReadyResponse(ready=ready)
 

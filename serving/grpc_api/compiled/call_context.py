@@ -1,4 +1,4 @@
-"""gRPC for Python's context of a call, for handlers whose calls the native transport carries."""
+"""Context of a call for handlers of gRPC for Python, over the native transport."""
 
 from collections.abc import Callable, Iterable
 from time import monotonic
@@ -20,11 +20,10 @@ class CallContext(grpc.ServicerContext):
     """One call's context. The transport's threads end it; a handler's thread uses it.
 
     Attributes:
-        trailers: the trailing metadata that the handler has set.
+        trailers: trailing metadata set by the handler.
     """
 
     def __init__(self, event: Event, finish: Callable[[Status], None]) -> None:
-        """Describes the call that an event opens; `finish` ends it early with a status."""
         self._metadata = event.metadata
         self._peer = event.peer
         left = event.seconds_left
@@ -37,17 +36,17 @@ class CallContext(grpc.ServicerContext):
         self.trailers: tuple[tuple[str, str | bytes], ...] = ()
 
     def status(self) -> Status | None:
-        """What the handler has set in place of OK; None if nothing."""
+        """The handler's status, if it is not OK."""
         return None if self._code is StatusCode.OK else Status(self._code, self._details)
 
     def end(self) -> None:
-        """Tells whoever asked that the call has ended. Repeats do nothing."""
+        """Calls the callbacks for the end of the call. Idempotent."""
         self._ended = True
         while self._callbacks:
             self._callbacks.pop()()
 
     def is_active(self) -> bool:
-        """Whether the client still waits."""
+        """True if the client still waits."""
         return not self._ended
 
     def time_remaining(self) -> float | None:  # type: ignore[override]  # as gRPC's own
@@ -60,7 +59,7 @@ class CallContext(grpc.ServicerContext):
         return True
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """Calls back when the call ends; False if it has ended."""
+        """Registers a callback for the call's end; False if it has ended."""
         if self._ended:
             return False
         self._callbacks.append(callback)
@@ -77,13 +76,13 @@ class CallContext(grpc.ServicerContext):
         return self._peer
 
     def peer_identities(self) -> None:
-        """Names of the client's certificate: not offered."""
+        """Names in the client's certificate: not offered."""
 
     def peer_identity_key(self) -> None:
-        """The property that names them: not offered."""
+        """Property of those names: not offered."""
 
     def auth_context(self) -> dict[str, Any]:
-        """What TLS says of the client: not offered."""
+        """TLS properties of the client: not offered."""
         return {}
 
     def send_initial_metadata(self, initial_metadata: Iterable[Any]) -> None:
@@ -105,9 +104,9 @@ class CallContext(grpc.ServicerContext):
         self.abort(status.code, status.details)
 
     def set_code(self, code: grpc.StatusCode) -> None:
-        """The status that the call ends with."""
+        """Sets the final status code."""
         self._code = _BY_CODE[code]
 
     def set_details(self, details: str) -> None:
-        """The status's message."""
+        """Sets the status's message."""
         self._details = details

@@ -1,16 +1,16 @@
-"""Compressed messages of gRPC calls, inflated with a limit."""
+"""Compressed messages of gRPC calls, inflated up to a limit."""
 
 import zlib
 
 from kernels.wording import counted
 from serving.status import Status, StatusCode
 
-# `wbits` of zlib for each of gRPC's encodings.
+# `wbits` of zlib for gRPC's encodings.
 _WINDOWS = {"gzip": 31, "deflate": 15}
 
 
 def plain_message(message: bytes, encoding: str, most: int) -> bytes | Status:
-    """A message as it was before compression, of at most `most` bytes; or why it cannot be read."""
+    """Inflates a message to at most `most` bytes, or returns the refusal."""
     if encoding == "identity":
         return message
     inflater = zlib.decompressobj(_WINDOWS[encoding])

@@ -1,4 +1,4 @@
-"""The order of a stream's events, which several threads fetch."""
+"""Order of a stream's events, which several threads fetch."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from serving.transport.events import Event, EventKind
 
 
 class _Stream:
-    """Events that are early, by their places, and the place of the next one."""
+    """Early events by their places, and the next place."""
 
     __slots__ = ("busy", "early", "next")
 
@@ -24,21 +24,17 @@ class EventOrder:
     """
 
     def __init__(self, take: Callable[[Event], None]) -> None:
-        """Starts without streams.
-
-        Args:
-            take: handles an event; it raises nothing.
-        """
+        """Starts without streams; `take` handles an event and raises nothing."""
         self._take = take
         self._lock = threading.Lock()
         self._streams: dict[int, _Stream] = {}
 
     def __len__(self) -> int:
-        """The streams whose last event has not been handled."""
+        """Number of streams whose last event has not been handled."""
         return len(self._streams)
 
     def take(self, event: Event) -> None:
-        """Handles an event and those that waited for it, or leaves it to who handles an earlier."""
+        """Handles an event and those that wait for it, unless an earlier one is outstanding."""
         with self._lock:
             stream = self._streams.setdefault(event.call, _Stream())
             stream.early[event.place] = event

@@ -1,4 +1,4 @@
-"""Predict calls of the compiled transport that compiled code leaves to Python."""
+"""Predict calls of the native transport that need Python."""
 
 from serving.grpc_api.status_codes import trailing_metadata
 from serving.inference.data_plane import DataPlane
@@ -11,18 +11,14 @@ from serving.transport.http2_server import Http2Server
 
 
 class NativePredicts:
-    """The open predict calls of one server, by number. Thread-safe."""
+    """Open predict calls of one server, by number. Thread-safe."""
 
     def __init__(self, server: Http2Server, data_plane: DataPlane) -> None:
         self._server, self._data_plane = server, data_plane
         self._open: dict[int, PredictCall] = {}
 
     def take(self, event: Event, message: bytes, method: PredictMethod) -> None:
-        """Queues a call, or gives it up.
-
-        Args:
-            message: of the event, not compressed.
-        """
+        """Queues a call by its uncompressed message, or cancels it."""
         if event.kind is not EventKind.CANCELLED:
             self._submit(event, message, method)
             return

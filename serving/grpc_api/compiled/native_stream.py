@@ -1,7 +1,7 @@
-"""ModelStreamInfer calls that the native transport carries: events, and no thread of their own.
+"""ModelStreamInfer calls over the native transport, without threads of their own.
 
-The transport reads no further message of a stream while the allowed number have no sent answer, so
-that a client that reads slowly is read slowly.
+The transport stops reading a stream while the allowed number of its requests have no sent answer,
+so that a slowly reading client is read slowly.
 """
 
 import threading
@@ -18,17 +18,12 @@ STRICT = ("triton_grpc_error", "true")
 
 
 class NativeStream:
-    """The requests of one stream. Events come in order; answers come on any thread."""
+    """Requests of one stream. Events come in order; answers come on any thread."""
 
     def __init__(
         self, server: Http2Server, data_plane: DataPlane, opened: Event, most_calls: int
     ) -> None:
-        """Starts without requests.
-
-        Args:
-            opened: the event that opened the stream.
-            most_calls: in progress in the process; further requests are refused.
-        """
+        """Starts without requests; refuses them beyond `most_calls` in the process."""
         self._server = server
         self._calls = data_plane.calls
         self._call = opened.call
@@ -42,12 +37,12 @@ class NativeStream:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is sent on it."""
+        """True if nothing more is sent on it."""
         return self._requests.ended
 
     @property
     def silent_since(self) -> float:
-        """When it last had a request, or was opened, monotonic; infinity while it has one."""
+        """End of its last request, or its opening, monotonic; infinity while it has one."""
         return self._requests.silent_since
 
     def message_came(self, event: Event, message: bytes) -> None:
@@ -61,20 +56,20 @@ class NativeStream:
             self._end_if_over()
 
     def drain(self) -> None:
-        """Ends the stream once every request that was read is answered."""
+        """Ends the stream once every received request is answered."""
         with self._lock:
             self._requests.draining = True
             self._end_if_over()
 
     def give_way(self, status: Status) -> bool:
-        """Ends the stream with a status, unless it has a request; whether it has ended."""
+        """Ends the stream with a status and returns True, unless it has a request."""
         with self._lock:
             if not len(self._requests) and not self._requests.ended:
                 self._end_with(status)
             return self._requests.ended
 
     def end(self) -> None:
-        """Cancels unanswered requests: the client has gone. Repeats do nothing."""
+        """Cancels unanswered requests: the client has gone. Idempotent."""
         with self._lock:
             self._requests.ended = True
         self._requests.cancel()

@@ -1,4 +1,4 @@
-"""The ModelStreamInfer calls of one native transport."""
+"""ModelStreamInfer calls of one native transport."""
 
 from serving.config.server_config import ServerConfig
 from serving.grpc_api.compiled.native_stream import NativeStream
@@ -19,7 +19,7 @@ class NativeStreams:
         self._streams: dict[int, NativeStream] = {}
 
     def take(self, event: Event, message: bytes) -> None:
-        """Handles an event; those of a stream come in their order. `Dispatcher.work` follows."""
+        """Handles an event, in the order of its stream. `Dispatcher.work` follows."""
         if event.kind is EventKind.OPENED:
             opened = NativeStream(self._server, self._data_plane, event, self._most_calls)
             refusal = self._open.enter(opened)

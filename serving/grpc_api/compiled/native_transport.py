@@ -39,7 +39,7 @@ _COLD_POLL_MS = 20
 _LOOK_SECONDS = 1.0
 # Calls that a thread takes at most before it runs a batch.
 _MOST_TAKEN = 1024
-# Reading so many calls takes so long that more may have come.
+# More calls may arrive while a thread reads so many.
 _MANY = 32
 _WARM_UP_SECONDS = 60.0
 _STREAM_METHOD = f"/{INFERENCE_SERVICE}/ModelStreamInfer"
@@ -62,7 +62,7 @@ class NativeTransport:
         Args:
             admin_host: the admin address, which answers no predict calls, or "" if that is
                 `unix_socket` alone; None: the main one.
-            unix_socket: is answered too.
+            unix_socket: a further address.
         """
         self._unix_socket = unix_socket
         self._config = config
@@ -139,7 +139,7 @@ class NativeTransport:
         return bound
 
     def set_fixed_answer(self, path: str, message: bytes, answer: bytes) -> None:
-        """What an open method answers to this very message, whatever the handlers do."""
+        """Sets an open method's answer to this very message, which handlers then do not get."""
         self._fixed[path, message] = answer
         if self._server is not None:
             self._server.set_fixed_answer(self._paths.index(path), message, answer)
@@ -195,7 +195,7 @@ class NativeTransport:
         self._is_stream = [method.is_stream for method in methods]
         tls = tls_files(config)
         if tls is not None:
-            # OpenSSL's own words name no file. Compiled code reads files that change by itself.
+            # OpenSSL's own messages name no file. Compiled code itself reads changed files.
             self._certificates = WatchedFiles(tls, tls.server_context)
         polls = 0 if self._admin else config.busy_poll_us
         return Http2Server(
@@ -212,7 +212,7 @@ class NativeTransport:
                 raise InternalError("a transport thread did not warm up")
 
     def _warm_thread(self) -> bool:
-        """Warms the calling thread, as soon as it is known how; whether it is warm."""
+        """Warms the calling thread, once `warm` was called; True if it is warm."""
         if self._warm_up is None:
             return False
         self._warm_up()
@@ -249,7 +249,7 @@ class NativeTransport:
                 taken += reader.count
                 if not reader.count or not _MANY <= taken < _MOST_TAKEN:
                     taken = 0
-                    # What is answered already does not wait for a batch.
+                    # Finished answers do not wait for a batch.
                     server.flush()
                     dispatcher.work(gathered=True)
                     server.set_backlog(dispatcher.backlog())
@@ -315,11 +315,7 @@ class NativeTransport:
 
 
 def check_transport() -> None:
-    """Refuses to serve where the transport cannot run, before anything is loaded.
-
-    Raises:
-        InputError: the package was built without a compiler, or a library is missing.
-    """
+    """Raises InputError if the transport was not built or lacks a library, before any load."""
     refusal = transport_refusal()
     if refusal is not None:
         raise InputError(f"the transport cannot run: {refusal}")

@@ -1,4 +1,4 @@
-"""What the compiled transport has refused and dropped, in metrics and one log line a second."""
+"""Metrics and one log line a second of calls that the native transport refused or dropped."""
 
 import logging
 import threading
@@ -28,7 +28,7 @@ COUNTERS = {
 
 
 class NativeReports:
-    """Counts and logs what the transport decided by itself. Thread-safe."""
+    """Counts and logs the transport's own decisions. Thread-safe."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class NativeReports:
         """Starts at zero.
 
         Args:
-            count_refused: called with the codes of predict calls that were refused, and how many.
-            count_dropped: called with reasons, and how many connections or calls were dropped.
+            count_refused: called with the code and number of refused predict calls.
+            count_dropped: called with the reason and number of dropped connections or calls.
         """
         self._count_refused = count_refused
         self._count_dropped = count_dropped
@@ -51,7 +51,7 @@ class NativeReports:
         self._next_line = 0.0
 
     def look(self, counters: CountersStruct) -> None:
-        """Compares the counters with those of the last time."""
+        """Compares the counters with the previous ones."""
         if not self._lock.acquire(blocking=False):
             return  # another thread looks
         try:

@@ -1,4 +1,4 @@
-"""All RPCs but predict calls, over the native transport: a few threads, none for an open stream."""
+"""RPCs except predict calls, over the native transport: few threads, none for an open stream."""
 
 import threading
 from collections import deque
@@ -16,12 +16,12 @@ from serving.transport.events import Event, EventKind
 from serving.transport.http2_server import Http2Server
 
 _THREADS = 8
-# A `grpc.RpcMethodHandler`, of which each kind lacks the other kinds' functions.
+# A `grpc.RpcMethodHandler`, whose functions depend on its kind.
 _Handler = Any
 
 
 class _OpenCall:
-    """A call with its handler's context, and what it still has to do, in order."""
+    """A call with its handler's context, and its remaining steps in order."""
 
     def __init__(self, handler: _Handler, context: CallContext) -> None:
         self.handler = handler
@@ -35,11 +35,7 @@ class NativeRpcs:
     """Runs handlers for the events of their calls."""
 
     def __init__(self, server: Http2Server, methods: list[str], handlers: HandlerTable) -> None:
-        """Prepares the threads.
-
-        Args:
-            methods: the server's methods, /service/Method, in its order.
-        """
+        """Prepares the threads; `methods` are the server's, /service/Method, in its order."""
         self._server = server
         self._handlers = [_handler_of(path, handlers) for path in methods]
         self._open: dict[int, _OpenCall] = {}
@@ -116,7 +112,7 @@ class NativeRpcs:
         try:
             request = handler.request_deserializer(message)
             if handler.unary_stream is not None:
-                # Such a handler calls back with each answer, for as long as the call is open.
+                # Such a handler calls back with each answer, as long as the call is open.
                 handler.unary_stream(request, context, partial(self._send, number, call))
                 return
             for answer in handler.stream_stream(iter((request,)), context):

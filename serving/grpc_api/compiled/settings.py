@@ -1,4 +1,4 @@
-"""What the native transport is told: its methods and its limits, from a server's settings."""
+"""Methods and limits of the native transport, from a server's settings."""
 
 import math
 import resource
@@ -11,7 +11,7 @@ from serving.security.access import Access, access_of
 from serving.transport.limits import ACCESS_BITS, AccessBit, Limits, Method
 
 _LEAST_CONNECTIONS = 16
-# Fewer connections than this are not divided among addresses.
+# Fewer connections are not divided among addresses.
 _MANY = 64
 _NO_LIMIT = 2**62
 _CONNECTION_CALLS = 8192
@@ -19,7 +19,7 @@ _HEADER_BYTES = 16 * 1024
 _HANDSHAKE_SECONDS = 10.0
 _MESSAGE_SECONDS = 30.0
 _STALLED_SECONDS = 60.0
-# gRPC's own.
+# The default of gRPC.
 _KEEPALIVE_SECONDS = 7200.0
 _KEEPALIVE_TIMEOUT_SECONDS = 20.0
 _LEAST_PING_SECONDS = 300.0
@@ -33,12 +33,12 @@ def method_of(
     admin_elsewhere: bool,
     traces: bool,
 ) -> Method:
-    """A method as the transport takes it.
+    """A method for the transport.
 
     Args:
         admin: on the admin address, which answers no predict calls.
         admin_elsewhere: RPCs that change the server are answered only there.
-        traces: whether requests are traced, for which predict calls' metadata is needed.
+        traces: requests are traced, so that predict calls need metadata.
     """
     access = access_of(path)
     bit = ACCESS_BITS[access]
@@ -52,14 +52,14 @@ def method_of(
 
 
 def limits_of(config: ServerConfig) -> Limits:
-    """What clients may do, by a server's settings and this process's descriptors."""
+    """Limits of clients, by a server's settings and this process's descriptors."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     # The other half is for HTTP, files and pipes.
     connections = config.max_connections or max(_LEAST_CONNECTIONS, descriptors // 2)
     rate = config.rate_limit or 0.0
     return Limits(
         message_bytes=config.max_message_bytes,
-        # A connection may hold as much as is left: one message more than the largest.
+        # A connection may take all that is left: one message more than the largest.
         held_bytes=config.max_queue_bytes + 2 * config.max_message_bytes,
         connections=connections,
         # Others can connect, whatever one address does.

@@ -1,4 +1,4 @@
-"""The open ModelStreamInfer calls of one process, whatever carries them."""
+"""Open ModelStreamInfer calls of one process, over any transport."""
 
 import threading
 from collections.abc import Callable
@@ -9,24 +9,24 @@ from serving.status import DRAINING, Status, StatusCode
 
 
 class OpenStream(Protocol):
-    """A stream that was taken in."""
+    """A registered stream."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is sent on it."""
+        """True if nothing more is sent on it."""
 
     @property
     def silent_since(self) -> float:
-        """When it last had a request, or was opened, monotonic; infinity while it has one."""
+        """End of its last request, or its opening, monotonic; infinity while it has one."""
 
     def drain(self) -> None:
         """Ends it once its received requests are answered."""
 
     def give_way(self, status: Status) -> bool:
-        """Ends it with a status, unless it has a request; whether it has ended."""
+        """Ends it with a status and returns True, unless it has a request."""
 
 
-# A stream that has had no request for so long gives way to another.
+# A stream without requests for so long may be evicted for another.
 _SILENT_SECONDS = 10.0
 _SILENT = Status(
     StatusCode.RESOURCE_EXHAUSTED,
@@ -38,11 +38,7 @@ class OpenStreams:
     """Streams up to a limit. Thread-safe."""
 
     def __init__(self, most: int, count_dropped: Callable[[str, int], None]) -> None:
-        """Starts without streams.
-
-        Args:
-            count_dropped: called with a reason of `GRPC_DROPS`, and how many streams were ended.
-        """
+        """Starts without streams; `count_dropped` gets a reason of `GRPC_DROPS` and a number."""
         self._most = most
         self._count_dropped = count_dropped
         self._lock = threading.Lock()
@@ -50,12 +46,12 @@ class OpenStreams:
         self._draining = False
 
     def enter(self, stream: OpenStream) -> Status | None:
-        """Takes a stream in; else the refusal."""
+        """Registers a stream, or returns the refusal."""
         with self._lock:
             if self._draining:
                 return DRAINING
             if len(self._streams) >= self._most:
-                # Those that answers have ended may not have left yet.
+                # Streams ended by their answers may not have left yet.
                 self._streams = {one for one in self._streams if not one.is_over}
             if len(self._streams) >= self._most and not self._one_gives_way():
                 words = f"{self._most} streams are open, no more are taken in"
@@ -72,12 +68,12 @@ class OpenStreams:
         return True
 
     def leave(self, stream: OpenStream) -> None:
-        """Forgets a stream that has ended."""
+        """Removes a stream that has ended."""
         with self._lock:
             self._streams.discard(stream)
 
     def drain(self) -> None:
-        """Takes in no more streams; ends each open one once its received requests are answered."""
+        """Accepts no more streams; ends each open one once its received requests are answered."""
         with self._lock:
             self._draining = True
             streams = list(self._streams)

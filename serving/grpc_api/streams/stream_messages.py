@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2
 
 from sharded_infer.v1.wire import bytes_field
 
-# The field number of `infer_response`.
+# Field number of `infer_response`.
 _RESPONSE = 2
 
 
@@ -23,22 +23,13 @@ _FINAL = _final()
 
 
 def stream_response(response: bytes) -> bytes:
-    """A serialized ModelStreamInferResponse with a response.
-
-    Args:
-        response: a serialized ModelInferResponse.
-    """
+    """Serializes a ModelStreamInferResponse with a serialized ModelInferResponse."""
     # A parser merges later fields into earlier ones, so nothing needs to be parsed here.
     return bytes_field(_RESPONSE, response + _FINAL)
 
 
 def stream_error(words: str, message: bytes) -> bytes:
-    """A serialized ModelStreamInferResponse with an error.
-
-    Args:
-        words: the error message; not empty.
-        message: the refused ModelInferRequest, serialized.
-    """
+    """Serializes a ModelStreamInferResponse with a non-empty error for a refused request."""
     response = service_pb2.ModelInferResponse()
     try:
         request = service_pb2.ModelInferRequest.FromString(message)

@@ -1,4 +1,4 @@
-"""The requests of one ModelStreamInfer call, whatever carries it."""
+"""Requests of one ModelStreamInfer call, over any transport."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -15,10 +15,10 @@ _METHOD = PredictMethod.MODEL_STREAM_INFER
 
 
 class StreamRequests:
-    """Submits requests, and remembers them until they are answered. Thread-safe.
+    """Submits requests, and tracks them until they are answered. Thread-safe.
 
     Attributes:
-        taken: how many were submitted or refused so far.
+        taken: number of submitted or refused requests.
         draining: further ones are refused.
         ended: further ones are ignored.
     """
@@ -37,7 +37,7 @@ class StreamRequests:
             most_calls: in progress in the process; further requests are refused.
             lock: guards the stream's state, that of its requests included.
             answered: called under the lock with each message and its outcome, also after the end.
-            metadata: the stream's metadata, used to trace requests.
+            metadata: the stream's, used to trace requests.
         """
         self._data_plane = data_plane
         self._most_calls = most_calls
@@ -52,7 +52,7 @@ class StreamRequests:
         self.ended = False
 
     def __len__(self) -> int:
-        """How many are not answered."""
+        """Number of unanswered requests."""
         return len(self._calls)
 
     @property
