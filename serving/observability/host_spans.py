@@ -1,7 +1,7 @@
-"""Spans of a batch's lookups on shard hosts, for the batches that have a traced request.
+"""Spans of a batch's lookups on shard hosts, for batches with a traced request.
 
-The lookups lie below the engine, which knows nothing of traces: a batch's thread says before it
-runs the batch that it is traced, and the lookups, on the same thread, leave their spans there.
+The lookups are below the engine, which is independent of tracing. A batch's thread marks the batch
+as traced before it runs it, and the lookups, on the same thread, add their spans to it.
 """
 
 import secrets
@@ -18,13 +18,13 @@ class HostSpan:
     """A batch's lookup on one shard host. Times are on the monotonic clock.
 
     Attributes:
-        trace_id: that the lookup carried, with `span_id` as the parent of the host's own span.
+        trace_id: sent with the lookup, with `span_id` as the parent of the host's own span.
         host: its number in the plans.
-        replica: address of the one whose answer was taken; of a lookup that failed, all that were
-            asked, with commas between.
-        sent_bytes: of the messages to all replicas that were asked.
-        hedges: replicas that were asked because it was late.
-        retries: replicas that were asked because others failed.
+        replica: address of the replica that answered; of a failed lookup, of all that were called,
+            separated by commas.
+        sent_bytes: of the messages to all replicas.
+        hedges: calls because the lookup was late.
+        retries: calls because others failed.
         code: name of the gRPC status code.
         error: why no replica answered; empty: one did.
     """
@@ -45,12 +45,7 @@ class HostSpan:
 
 @dataclass(frozen=True, slots=True)
 class TracedBatch:
-    """A batch that is traced.
-
-    Attributes:
-        trace: of its first traced request, which its lookups carry.
-        hosts: filled by its lookups.
-    """
+    """A traced batch, with the trace of its first traced request; its lookups fill `hosts`."""
 
     trace: RequestTrace
     hosts: list[HostSpan] = field(default_factory=list)
@@ -61,7 +56,7 @@ _batch: ContextVar[TracedBatch | None] = ContextVar("traced_batch", default=None
 
 @contextmanager
 def traced_batch(trace: RequestTrace) -> Iterator[TracedBatch]:
-    """The lookups of this thread belong to a batch that is traced."""
+    """Makes the lookups of this thread part of a traced batch."""
     made = TracedBatch(trace)
     token = _batch.set(made)
     try:
@@ -76,10 +71,10 @@ def traced_batch_of_thread() -> TracedBatch | None:
 
 
 def new_span_id() -> int:
-    """Of a span that another process will name as its parent; never 0."""
+    """Id of a span that another process will name as its parent; never 0."""
     return secrets.randbits(64) or 1
 
 
 def traceparent(trace_id: int, span_id: int) -> bytes:
-    """The header of a call that is traced (W3C Trace Context)."""
+    """Header of a traced call (W3C Trace Context)."""
     return f"00-{trace_id:032x}-{span_id:016x}-01".encode()

@@ -1,4 +1,4 @@
-"""A log that repeats a line at most once a second, and hides what clients sent to libraries.
+"""A log that repeats a line at most once a second, and hides clients' text from libraries.
 
 Clients could otherwise make a library repeat itself, and write their text. gRPC for Python logs
 headers that it cannot decode, tokens among them.
@@ -12,11 +12,11 @@ from time import monotonic
 from typing import TextIO
 
 _SECONDS = 1.0
-# Of different lines in a second. Beyond, the oldest are forgotten, and may come again sooner.
+# Distinct lines in a second. Beyond, the oldest are forgotten, and may be repeated sooner.
 _MOST_KNOWN = 4096
-# Loggers of what reads clients' bytes.
+# Loggers of libraries that read clients' bytes.
 _READERS = frozenset(("asyncio", "concurrent", "grpc"))
-# What such a message says before it names anything.
+# Start of such a message, before it names anything.
 _WORDS = re.compile(r"[A-Za-z ,.!-]{0,100}")
 _STANDARD = frozenset(vars(logging.makeLogRecord({})))
 
@@ -30,16 +30,16 @@ class WithheldError(Exception):
 class LimitedLog(logging.StreamHandler[TextIO]):
     """Writes records to stderr; equal records once a second.
 
-    The field `left_out` of a record has the number of equal ones left out before it. The last of
+    The field `left_out` of a record is the number of equal ones omitted before it. The last of
     them are reported with the next record of any kind, or at the end.
     """
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
         super().__init__()
         self._now = now
-        # When each was written last; the latest come last.
+        # When each was last written; the latest come last.
         self._written: dict[_Key, float] = {}
-        # The last of each that was not written since, and how many were not.
+        # The last omitted record of each kind, and the number of omitted ones.
         self._held: dict[_Key, tuple[logging.LogRecord, int]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -55,7 +55,7 @@ class LimitedLog(logging.StreamHandler[TextIO]):
             self._write(key, record, now)
 
     def close(self) -> None:
-        """Reports what was left out last."""
+        """Reports the last omitted records."""
         self.acquire()
         try:
             self._report(float("inf"))
@@ -80,7 +80,7 @@ class LimitedLog(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def _forget(self, now: float) -> None:
-        """Forgets lines that may come again by now, which have no end while a server lives."""
+        """Forgets lines that may be repeated by now, to bound memory."""
         while self._written:
             oldest, at = next(iter(self._written.items()))
             if now - at < _SECONDS and len(self._written) <= _MOST_KNOWN:
@@ -89,7 +89,7 @@ class LimitedLog(logging.StreamHandler[TextIO]):
 
 
 def _without_clients_words(record: logging.LogRecord) -> logging.LogRecord:
-    """The record, without clients' text if a library wrote it that reads such text."""
+    """The record without clients' text, if its library reads such text."""
     if record.name.partition(".")[0] not in _READERS:
         return record
     plain = copy.copy(record)

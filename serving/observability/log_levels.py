@@ -1,4 +1,4 @@
-"""The levels that a server's processes log; clients may change them for all processes at once."""
+"""Log levels of a server's processes, which clients may change for all processes at once."""
 
 import logging
 from collections.abc import Callable
@@ -13,11 +13,7 @@ _DOCUMENT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class LogLevels:
-    """Enabled levels.
-
-    Attributes:
-        verbose_level: from 1 on, debug records.
-    """
+    """Enabled levels; `verbose_level` from 1 on enables debug records."""
 
     info: bool = True
     warnings: bool = True
@@ -25,7 +21,7 @@ class LogLevels:
     verbose_level: int = 0
 
     def allow(self, level: int) -> bool:
-        """Whether a record of a level of `logging` is logged."""
+        """True if a record of a level of `logging` is logged."""
         if level >= logging.ERROR:
             return self.errors
         if level >= logging.WARNING:
@@ -42,7 +38,6 @@ class LogControl(logging.Filter):
     """Filters a logger's records by levels in shared memory. Create it before any fork."""
 
     def __init__(self) -> None:
-        """Starts with all levels but debug."""
         super().__init__()
         self._document = LockedDocument(_DOCUMENT_BYTES, _LEVELS, LogLevels())
         self._known = (-1, LogLevels())
@@ -56,15 +51,11 @@ class LogControl(logging.Filter):
         return known[1]
 
     def change(self, edit: Callable[[LogLevels], LogLevels]) -> None:
-        """Changes the levels in all processes.
-
-        Args:
-            edit: maps the old levels to the new ones; an exception leaves them unchanged.
-        """
+        """Maps the levels to new ones, in all processes; an exception leaves them unchanged."""
         self._document.change(edit)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is logged."""
+        """True if a record is logged."""
         return self.levels.allow(record.levelno)
 
     def attach(self, logger: logging.Logger) -> None:

@@ -1,6 +1,6 @@
-"""The log's formats: a line for people, or a line of JSON, for each event, with the same fields.
+"""Log formats: for each event a line of text, or a line of JSON with the same fields.
 
-Any logger's `extra={"model": …}` becomes fields. What clients sent is escaped in both forms.
+Any logger's `extra={"model": …}` becomes fields. Clients' text is escaped in both formats.
 """
 
 import json
@@ -32,11 +32,7 @@ class LogLevel(StrEnum):
 
 
 class LogLines(logging.Formatter):
-    """Formats events.
-
-    Attributes:
-        process_name: such as "worker 0".
-    """
+    """Formats events; `process_name` is such as "worker 0"."""
 
     def __init__(self, form: LogFormat) -> None:
         super().__init__()
@@ -50,14 +46,14 @@ class LogLines(logging.Formatter):
         extra, message = _extra(record), record.getMessage()
         moment = _moment(record).replace(tzinfo=None).isoformat(" ", "milliseconds")
         line = f"{moment} {record.levelname} {message}"
-        # Not twice, where the message has them.
+        # Not repeated if the message has them.
         if f"{extra.get('model')} version {extra.get('version')}" in message:
             extra = {name: extra[name] for name in extra if name not in ("model", "version")}
         if pairs := [pair for name, value in extra.items() for pair in _pairs(name, value)]:
             line += f" ({' '.join(pairs)})"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
-        # Names of artifacts and of callers, too.
+        # Names from artifacts and callers, too.
         return visible(line)
 
     def _fields(self, record: logging.LogRecord) -> dict[str, object]:
@@ -83,16 +79,14 @@ class LogLines(logging.Formatter):
 
 
 def configure_logs(form: LogFormat, level: LogLevel) -> None:
-    """Sends all loggers' events to stderr; forked children inherit this.
+    """Sends all loggers' events to stderr, also in forked children.
 
-    Args:
-        level: of our own events; libraries' events are logged from warnings on.
+    `level` applies to our own events; libraries' events are logged from warnings on.
     """
     handler = LimitedLog()
     handler.setFormatter(LogLines(form))
     root = logging.getLogger()
-    # Libraries have made plain ones by the time that they are imported. Any other is the choice of
-    # the program that this one runs in.
+    # Libraries add plain handlers at import. Any other is the choice of the embedding program.
     if all(type(other) in {logging.StreamHandler, LimitedLog} for other in root.handlers):
         root.handlers[:] = [handler]
     logging.getLogger("sharded_infer").setLevel(level.value.upper())
@@ -101,11 +95,7 @@ def configure_logs(form: LogFormat, level: LogLevel) -> None:
 
 
 def name_process(name: str) -> None:
-    """Sets the name of this process in its log lines.
-
-    Args:
-        name: such as "worker 0".
-    """
+    """Sets the name of this process, such as "worker 0", in its log lines."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, LogLines):
             handler.formatter.process_name = name

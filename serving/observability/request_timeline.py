@@ -1,4 +1,4 @@
-"""The record of one answered request, for its spans and the slow log."""
+"""Record of one answered request, for its spans and the slow log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,12 +15,11 @@ class BatchFacts:
 
     Attributes:
         requests: including this one.
-        samples: samples of its requests.
         padded_samples: the size at which the tower ran.
         alone_seconds: the request alone, by the cost table.
         together_seconds: the batch, by the cost table.
         usage: of its thread during lookups and tower.
-        rank_seconds: lookups by rank, as far as they are known.
+        rank_seconds: known lookup times by rank.
         linked: traces of its other traced requests.
     """
 
@@ -41,19 +40,18 @@ class RequestTimeline:
     Attributes:
         model: empty: not known.
         version: 0: none.
-        request_id: the client's, cut to a length for logs.
+        request_id: the client's, truncated for logs.
         executor: of its version.
         samples: 0: it was not read.
         started: arrival of its message, on the monotonic clock.
         whole_seconds: from then to its encoded answer.
         queue_seconds: from decoding to the start of its batch, or the end of its wait.
-        lookup_seconds: of its batch's lookups.
-        tower_seconds: of its batch's tower.
+        lookup_seconds, tower_seconds: of its batch.
         requests_ahead: requests that waited when it arrived.
-        code: the gRPC status code's name.
+        code: name of the gRPC status code.
         error: message to its client; empty: none.
         batch: None: it did not run, or failed.
-        hosts: lookups on shard hosts of its batch, also of one that failed.
+        hosts: its batch's lookups on shard hosts, also of a failed one.
         trace: None: it is not traced.
     """
 

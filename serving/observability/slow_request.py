@@ -5,10 +5,10 @@ The request's time is divided among the possible causes, and the largest part is
     decode, queue, encode     as measured
     page_faults               1 µs for each page mapped; all waiting, if pages were read from a disk
     preempted                 other waiting while its batch ran: the thread had no core, or no lock
-    batch_mates               of the rest of the batch, what the cost table says that others cost;
-                              and the writing of the others' responses before its own
-    lookup, tower             what is left, in their proportion
-    other                     what nothing accounts for
+    batch_mates               of the rest of the batch, the others' cost by the cost table; and the
+                              writing of the others' responses before its own
+    lookup, tower             the rest, in their proportion
+    other                     unaccounted
 """
 
 from dataclasses import dataclass
@@ -27,19 +27,13 @@ PHASES = (
     "preempted",
     "other",
 )
-# To map and clear a page of 4 KiB; measured 0.3 to 1 on the machines of docs/benchmarks.md.
+# Time to map and clear a page of 4 KiB; measured 0.3 to 1 µs on the machines of docs/benchmarks.md.
 _MINOR_FAULT_SECONDS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class SlowCause:
-    """Why a request was slow.
-
-    Attributes:
-        phase: one of `PHASES`.
-        seconds: its part of the request's time.
-        reason: text for people.
-    """
+    """Why a request was slow: one of `PHASES`, its seconds, and text for people."""
 
     phase: str
     seconds: float
@@ -47,14 +41,14 @@ class SlowCause:
 
 
 def judge(request: RequestTimeline) -> SlowCause:
-    """The largest part of a request's time."""
+    """Finds the largest part of a request's time."""
     parts = time_parts(request)
     phase = max(PHASES, key=lambda name: parts[name])
     return SlowCause(phase, parts[phase], _reason(phase, parts[phase], request))
 
 
 def time_parts(request: RequestTimeline) -> dict[str, float]:
-    """A request's seconds by cause; they add up to the whole."""
+    """A request's seconds by cause, which add up to the whole."""
     run = request.run_seconds
     waiting = faulting = mates = 0.0
     if request.batch is not None:

@@ -14,11 +14,7 @@ class SlowRequestLog:
     """Logs the slow requests of one process. Thread-safe."""
 
     def __init__(self, lines_per_second: float = _LINES_PER_SECOND) -> None:
-        """Starts with a full budget of one second.
-
-        Args:
-            lines_per_second: bound over time and of one burst.
-        """
+        """Starts with a full budget of one second; `lines_per_second` also bounds a burst."""
         self._rate = lines_per_second
         self._tokens = lines_per_second
         self._filled: float | None = None
@@ -26,13 +22,9 @@ class SlowRequestLog:
         self._lock = threading.Lock()
 
     def tell(self, request: RequestTimeline, slow_cause: SlowCause, now: float) -> bool:
-        """Logs a request, unless the rate is exceeded.
+        """Logs a request unless the rate is exceeded; False if not, and the next line counts it.
 
-        Args:
-            now: seconds on the monotonic clock.
-
-        Returns:
-            Whether it was logged; the next line has the number left out.
+        `now` is in seconds on the monotonic clock.
         """
         with self._lock:
             passed = 0.0 if self._filled is None else max(0.0, now - self._filled)

@@ -6,12 +6,12 @@
                          rank 0 · rank 1 … · shard host 2 (client) …
                                              sharded_infer.v1.ShardHost/Lookup (server, there)
 
-Of a request that failed, the shard hosts' spans are below its own.
+Of a failed request, the shard hosts' spans are below its own.
 
-Only a server that traces imports this file. Spans are made from timelines after the fact, with
-their ids; requests of one batch each have all of their own spans, and their server spans are linked
-to those of the others, as OpenTelemetry has it for batches. Names of attributes are those of its
-semantic conventions 1.37 or later (rpc.*, http.*); our own begin with `sharded_infer.`.
+Only a tracing server imports this file. Spans are made from timelines after the fact, with their
+ids. Each request of a batch has all of its own spans, and the batch's server spans are linked, as
+in OpenTelemetry for batches. Names of attributes are those of its semantic conventions 1.37 or
+later (rpc.*, http.*); our own begin with `sharded_infer.`.
 """
 
 import logging
@@ -45,7 +45,7 @@ from sharded_infer.errors import InputError
 _SERVICE = "sharded-infer"
 _SCOPE = InstrumentationScope("sharded_infer")
 _KEPT = TraceFlags(TraceFlags.SAMPLED)
-# The codes that are a server's fault, by the conventions for gRPC; others are the client's.
+# Codes that are a server's fault, by the conventions for gRPC; others are the client's.
 _SERVER_ERRORS = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 )
@@ -64,7 +64,7 @@ class SpanExporter:
         Raises:
             InputError: the environment has a value that the exporter cannot use.
         """
-        # Says each failed attempt otherwise; what fails in the end is said.
+        # It would log each failed attempt; final failures are logged elsewhere.
         logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
         self._resource = Resource.create(
             {
@@ -77,22 +77,18 @@ class SpanExporter:
         try:
             self._exporter = OTLPSpanExporter(endpoint=endpoint)
         except Exception as error:
-            # Whatever the library raises for a variable that it cannot use.
+            # Any exception of the library for a variable that it cannot use.
             raise InputError(
                 f"the OTEL_EXPORTER_OTLP_ variables cannot be used: {error}"
             ) from error
 
     def send(self, requests: Sequence[RequestTimeline]) -> bool:
-        """Sends the spans of requests; may wait seconds for the collector.
-
-        Returns:
-            Whether the collector has taken them.
-        """
+        """Sends the spans of requests; may take seconds. True if the collector has taken them."""
         spans = [span for request in requests for span in self._spans(request)]
         return self._exporter.export(spans) is SpanExportResult.SUCCESS
 
     def close(self) -> None:
-        """Cancels a sending in progress, and closes the connection."""
+        """Cancels a call in progress, and closes the connection."""
         self._exporter.shutdown()
 
     def _spans(self, request: RequestTimeline) -> Iterator[ReadableSpan]:
@@ -111,7 +107,7 @@ class SpanExporter:
             status=_status(request),
             links=_links(request),
         )
-        # Of a batch that failed it is not known how long its lookups took.
+        # The lookup time of a failed batch is unknown.
         asking = own
         for name, (begin, end) in phase_times(request).items():
             context = self._below(own)
@@ -199,10 +195,8 @@ class SpanExporter:
 def phase_times(request: RequestTimeline) -> dict[str, tuple[float, float]]:
     """Start and end of each phase of a request, in seconds from its start.
 
-    Between tower and encode the responses of the batch's other requests are written.
-
-    Args:
-        request: answered, or refused with fewer phases.
+    Between tower and encode the responses of the batch's other requests are written. A refused
+    request has fewer phases.
     """
     times = {}
     end = request.decode_seconds
@@ -223,7 +217,7 @@ def phase_times(request: RequestTimeline) -> dict[str, tuple[float, float]]:
 def _rank_times(
     rank_seconds: Mapping[int, float], whole: float
 ) -> Iterator[tuple[int, tuple[float, float]]]:
-    # One after another on a core; where that cannot have been, they ran side by side.
+    # Sequential on a core; where that is impossible, they ran in parallel.
     in_turn = sum(rank_seconds.values()) <= whole
     begin = 0.0
     for rank, seconds in sorted(rank_seconds.items()):
@@ -292,6 +286,6 @@ def _state(parent: TraceContext) -> TraceState | None:
 
 
 def _to_nanoseconds(started: float) -> Callable[[float], int]:
-    """Turns seconds from a start on the monotonic clock into nanoseconds since 1970."""
+    """Converts seconds from a start on the monotonic clock to nanoseconds since 1970."""
     base = time_ns() + round((started - monotonic()) * 1e9)
     return lambda seconds: base + round(seconds * 1e9)

@@ -1,7 +1,7 @@
 """Strict parser of W3C Trace Context headers.
 
 https://www.w3.org/TR/trace-context/: traceparent is `00-<32 hex>-<16 hex>-<2 hex>`, tracestate a
-list for vendors that is passed on as it came. What is malformed is ignored, as if it had not come.
+list for vendors that is passed on unchanged. Malformed headers are ignored.
 """
 
 import re
@@ -10,20 +10,13 @@ from dataclasses import dataclass
 
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 0x01
-# A client's header is kept for seconds: no longer than the specification asks to carry.
+# A client's header is stored for seconds, so only the length required by the specification.
 _LONGEST_STATE = 512
 
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """The client's span of a request.
-
-    Attributes:
-        trace_id: 128 bits.
-        span_id: 64 bits.
-        sampled: the client samples the trace.
-        state: the tracestate header, or empty.
-    """
+    """The client's span of a request: 128-bit trace id, 64-bit span id, and tracestate or empty."""
 
     trace_id: int
     span_id: int
@@ -33,11 +26,9 @@ class TraceContext:
 
 @dataclass(frozen=True, slots=True)
 class RequestTrace:
-    """Ids of a traced request.
+    """Ids of a traced request: 128-bit trace id, and its root span's id.
 
     Attributes:
-        trace_id: 128 bits.
-        span_id: of the request's root span.
         parent: the client's span; None: the trace begins here.
     """
 
@@ -47,18 +38,14 @@ class RequestTrace:
 
     @property
     def trace_hex(self) -> str:
-        """The trace id as hexadecimal text."""
+        """The trace id in hexadecimal."""
         return f"{self.trace_id:032x}"
 
 
 def read_trace_context(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | None:
-    """The context in a request's metadata or headers.
+    """The context in a request's metadata or headers, with lower-case names.
 
-    Args:
-        metadata: names in lower case, and values.
-
-    Returns:
-        None if there is none, or it is malformed.
+    Returns None if there is none, or it is malformed.
     """
     parents: list[str] = []
     states: list[str] = []
@@ -77,7 +64,7 @@ def _parsed(parent: str, state: str) -> TraceContext | None:
     if found is None:
         return None
     version, trace, span, flags, rest = found.groups()
-    # Later versions may say more behind; 255 is none.
+    # Later versions may append fields; 255 is invalid.
     if version == "ff" or (version == "00" and rest is not None):
         return None
     trace_id, span_id = int(trace, 16), int(span, 16)

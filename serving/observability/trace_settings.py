@@ -10,7 +10,7 @@ from sharded_infer.errors import InputError
 DEFAULT_TRACE_RATIO = 0.01
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-# Samplers by name: their ratio, where it is not the argument, and whether they follow the parent.
+# Samplers by name: their ratio unless it is the argument, and whether they follow the parent.
 _SAMPLERS: dict[str, tuple[float | None, bool]] = {
     "always_on": (1.0, False),
     "always_off": (0.0, False),
@@ -36,11 +36,7 @@ class TraceSampling:
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
-    """Settings of a server's tracing.
-
-    Attributes:
-        endpoint: URL of the collector (OTLP over gRPC); None: from the environment.
-    """
+    """Settings of a server's tracing; the OTLP/gRPC `endpoint` None is the environment's."""
 
     sampling: TraceSampling
     endpoint: str | None = None
@@ -49,14 +45,9 @@ class TraceSettings:
 def trace_settings(
     endpoint: str | None, ratio: float | None, environment: Mapping[str, str]
 ) -> TraceSettings | None:
-    """Settings from the options, and from the environment for missing ones.
+    """Settings from options, and from the environment for missing ones; None without tracing.
 
-    Args:
-        endpoint: URL of the collector; None: not given.
-        ratio: of the requests without a client's trace; None: not given.
-
-    Returns:
-        None without tracing: neither has a collector or a ratio.
+    Neither a collector nor a ratio (of the requests without a client's trace) means no tracing.
 
     Raises:
         InputError: an invalid value, or the extra `tracing` is not installed.

@@ -1,9 +1,9 @@
 """Samples requests of one process, and sends their spans on a low-priority thread.
 
-Only a server that traces imports this file: OpenTelemetry costs 15 MiB and a fifth of a second. Its
-sampling rules decide, and its batch processor keeps requests in a bounded queue. The thread of a
-request only hands its timeline over. Spans are made and sent elsewhere: a collector that is slow,
-or gone, keeps nobody waiting. What does not fit is dropped and counted.
+Only a tracing server imports this file: OpenTelemetry costs 15 MiB and a fifth of a second. Its
+sampling rules decide, and its batch processor keeps requests in a bounded queue. A request's thread
+only queues its timeline, so a slow or lost collector delays no request. Excess requests are dropped
+and counted.
 """
 
 import logging
@@ -31,12 +31,12 @@ _CAPACITY = 2048
 # for about 20 µs each.
 _AT_ONCE = 16
 _PERIOD_SECONDS = 1.0
-# At the end of a process, for what is still in the queue.
+# At the end of a process, for the rest of the queue.
 _LAST_SECONDS = 2.0
 _NO_RESOURCE = Resource.get_empty()
-# The processor reads of a span only that it is sampled.
+# The processor reads only that a span is sampled.
 _WAITING = SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-# Sends requests' spans, and says whether they were taken.
+# Sends requests' spans; True if they were taken.
 Send = Callable[[Sequence[RequestTimeline]], bool]
 
 
@@ -57,10 +57,10 @@ class Tracer:
 
         Args:
             send: makes and sends spans, on the tracer's thread.
-            close: cancels a sending in progress; later ones fail.
+            close: cancels a call of `send`; later ones fail.
             on_dropped: called with the number of requests whose spans were lost.
-            capacity: most requests that wait to be sent.
-            period_seconds: between sendings, unless many wait.
+            capacity: of the queue, in requests.
+            period_seconds: between calls of `send`, unless many requests wait.
         """
         self._follows_parent = sampling.follows_parent
         self._bound = TraceIdRatioBased(sampling.ratio).bound
@@ -74,25 +74,23 @@ class Tracer:
 
     @property
     def bound(self) -> int:
-        """Of the requests whose clients do not decide, this many of 2^64 are traced."""
+        """Of 2^64 requests whose clients do not decide, the number that are traced."""
         return self._bound
 
     def begin(
         self, metadata: Iterable[tuple[str, str | bytes]], *, drawn: bool = False
     ) -> RequestTrace | None:
-        """The ids of a request if it is traced, else None.
+        """Ids of a request if it is traced, by its metadata with lower-case names, else None.
 
-        Args:
-            metadata: of the request: names in lower case, and values.
-            drawn: chance has chosen the request already, and its client does not decide.
+        With `drawn`, it is sampled already, and its client does not decide.
         """
         parent = read_trace_context(metadata)
         trace_id = self._ids.generate_trace_id() if parent is None else parent.trace_id
         if drawn:
-            # An id of those that are sampled, each as likely as the others.
+            # Uniform among the sampled ids.
             limit = TraceIdRatioBased.TRACE_ID_LIMIT
             trace_id = trace_id & ~limit | (trace_id & limit) * self._bound >> 64
-        # The SDK's samplers decide so too. They make four objects for each request.
+        # As the SDK's samplers, which would create four objects for each request.
         if parent is not None and self._follows_parent:
             sampled = parent.sampled
         else:
@@ -106,7 +104,7 @@ class Tracer:
         if self._room.acquire(blocking=False):
             self._processor.on_end(_WaitingRequest(request))
         else:
-            # The SDK's processor would drop the oldest, and count nothing that can be read.
+            # The SDK's processor would drop the oldest, without a readable count.
             self._on_dropped(1)
 
     def stop(self) -> None:
@@ -123,11 +121,7 @@ class Tracer:
 def start_tracing(
     settings: TraceSettings, place: Mapping[str, int], on_dropped: Callable[[int], None]
 ) -> Tracer:
-    """Starts tracing in this process; call it after any fork.
-
-    Args:
-        place: as in `SpanExporter`.
-        on_dropped: called with the number of requests whose spans were lost.
+    """Starts tracing in this process, after any fork; see `SpanExporter` and `Tracer`.
 
     Raises:
         InputError: the environment has a value that the exporter cannot use.
@@ -145,11 +139,7 @@ class _WaitingRequest(ReadableSpan):
 
 
 class _Exporter(sdk.SpanExporter):
-    """Sends waiting requests on the processor's thread.
-
-    Attributes:
-        stopping: set at the end, to send without pauses.
-    """
+    """Sends waiting requests on the processor's thread; `stopping` ends its pauses."""
 
     def __init__(
         self,
@@ -173,13 +163,13 @@ class _Exporter(sdk.SpanExporter):
         taken = self._sent(requests)
         if not taken:
             self._on_dropped(len(requests))
-        # Said once, not at every sending.
+        # Logged once, not for every call.
         if self._taken and not taken:
             _log.warning("spans are not taken by the collector; requests are answered all the same")
         elif taken and not self._taken:
             _log.info("spans are taken by the collector again")
         self._taken = taken
-        # Half of a core at most, and never at one go.
+        # At most half of a core, and never in one go.
         self.stopping.wait(monotonic() - began)
         return sdk.SpanExportResult.SUCCESS if taken else sdk.SpanExportResult.FAILURE
 
