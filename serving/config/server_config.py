@@ -13,7 +13,7 @@ from sharded_infer.engines.device.device_choice import DeviceChoice, parse_gpus
 from sharded_infer.errors import InputError
 
 MIB = 2**20
-# In `load_models`.
+# For `load_models`.
 ALL_MODELS = "*"
 _DEFAULT_AGE_SECONDS = 60.0
 
@@ -476,11 +476,7 @@ class ServerConfig:
     tokens: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuses settings that contradict each other.
-
-        Raises:
-            InputError: the message names the settings.
-        """
+        """Raises InputError for settings that contradict each other, and names them."""
         if self.load_model and not self.explicit:
             raise InputError("--load-model: expected with --model-control explicit, got poll")
         if self.model and self.explicit:
@@ -523,7 +519,7 @@ class ServerConfig:
 
     @property
     def admin_socket(self) -> str | None:
-        """The Unix socket of the admin address; None if it has none."""
+        """Unix socket of the admin address, or None."""
         address = self.admin_address
         if address is None or not address.startswith(SCHEME):
             return None
@@ -531,9 +527,9 @@ class ServerConfig:
 
     @property
     def devices(self) -> DeviceChoice | None:
-        """What plans for GPUs are executed on; None: they are refused, for a GPU has one process.
+        """Devices for plans with GPUs; None: they are refused, as a GPU has one process.
 
-        Forked processes cannot use the devices of the one they come from.
+        Forked processes cannot use the devices of their parent.
         """
         if self.workers > 1:
             return None
@@ -541,22 +537,22 @@ class ServerConfig:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models to serve; empty: all of the repository."""
+        """Models to serve; empty: all of the repository."""
         return self.model
 
     @property
     def load_models(self) -> tuple[str, ...]:
-        """The models to load at start under explicit control."""
+        """Models to load at start under explicit control."""
         return self.load_model
 
     @property
     def explicit(self) -> bool:
-        """Whether clients load and unload models."""
+        """True if clients load and unload models."""
         return self.model_control == "explicit"
 
     @property
     def user_cache_bytes(self) -> int:
-        """Memory for the states of users, of each version and process."""
+        """Memory for users' states, of each version and process."""
         return self.user_cache_mib * MIB
 
     @property
@@ -571,7 +567,7 @@ class ServerConfig:
 
     @property
     def max_queue_bytes(self) -> int:
-        """Most bytes of waiting requests."""
+        """Limit of waiting requests' bytes."""
         return self.max_queue_mib * MIB
 
     @property
@@ -586,7 +582,7 @@ class ServerConfig:
 
     @property
     def offers_shared_memory(self) -> bool:
-        """Whether inputs and outputs may lie in shared memory."""
+        """True if inputs and outputs may be in shared memory."""
         return is_loopback(self.host) if self.shared_memory is None else self.shared_memory
 
     @property
@@ -598,5 +594,5 @@ class ServerConfig:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether calls need a token."""
+        """True if calls need a token."""
         return self.tokens_file is not None or self.tokens is not None

@@ -1,7 +1,6 @@
 """A setting, declared once for flag, environment variable, file key and reference page.
 
-A settings class is a dataclass with fields of `Annotated[type, Setting(...)]`: the field has the
-name, the type and the default, `Setting` the rest.
+A settings class is a dataclass with fields of `Annotated[type, Setting(...)]`.
 """
 
 import types
@@ -14,7 +13,7 @@ from serving.config.version_policy import VersionPolicy, parse_policy
 from sharded_infer.errors import InputError
 
 PREFIX = "SHARDED_INFER_"
-# What C's int, and with it every library below, takes.
+# Limit of C's int, and thus of every library below.
 LARGEST = 2**31 - 1
 _TRUTH = {
     "true": True, "1": True, "yes": True, "on": True,
@@ -37,12 +36,12 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Declaration of a setting beside its name, type and default.
+    """Declaration of a setting, except for name, type and default.
 
     Attributes:
         group: section of the reference page.
-        at_least: smallest number; None: the negative of `at_most`.
-        at_most: largest number; None: `LARGEST`.
+        at_least: None: the negative of `at_most`.
+        at_most: None: `LARGEST`.
         metavar: placeholder of its value in the command's help.
         old_name: former name, accepted for one release with a warning.
     """
@@ -91,7 +90,7 @@ class DeclaredSetting:
 
     @property
     def is_list(self) -> bool:
-        """Whether its value is a list."""
+        """True if its value is a list."""
         return get_origin(self.type) is tuple
 
     @property
@@ -121,21 +120,16 @@ class DeclaredSetting:
 
     @property
     def least(self) -> float:
-        """The least number that it may be."""
+        """Smallest allowed number."""
         return -LARGEST if self.said.at_least is None else self.said.at_least
 
     @property
     def most(self) -> float:
-        """The largest number that it may be."""
+        """Largest allowed number."""
         return LARGEST if self.said.at_most is None else self.said.at_most
 
     def read(self, text: str, source: str) -> Any:
-        """Parses a text, such as an environment variable.
-
-        Raises:
-            InputError: the text is invalid; the message has the key, the source and what was
-                expected.
-        """
+        """Parses a text, such as an environment variable; raises as `check`."""
         value: Any = text
         if self.is_list:
             value = [part.strip() for part in text.split(",") if part.strip()]
@@ -152,8 +146,7 @@ class DeclaredSetting:
         """Checks and converts a value of a file or the command line.
 
         Raises:
-            InputError: the value is invalid; the message has the key, the source and what was
-                expected.
+            InputError: with the key, the source and the expected values.
         """
         found = self._converted(value)
         if found is None or not self._is_in_bounds(found):
@@ -197,7 +190,7 @@ class DeclaredSetting:
     def _is_in_bounds(self, value: Any) -> bool:
         if self.type not in (int, float):
             return True
-        # Not a number is below and above nothing.
+        # NaN compares false with any bound.
         return bool(self.least <= value <= self.most)
 
     def _refusal(self, value: object, source: str) -> InputError:

@@ -12,14 +12,14 @@ from sharded_infer.files.toml_file import read_toml
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 TOKENS_VARIABLE = f"{PREFIX}TOKENS"
-# Variables of the project that are no settings of a server.
+# The project's other variables, which are not settings of a server.
 OTHER_VARIABLES = (
     CONFIG_VARIABLE,
     TOKENS_VARIABLE,
     *(
         PREFIX + name
         for name in (
-            # Of an install: what is built.
+            # Options of an installation.
             "BENCH",
             "CACHE",
             "CACHE_SIZE",
@@ -28,7 +28,7 @@ OTHER_VARIABLES = (
             "NGHTTP2",
             "OPENSSL",
             "SOAK",
-            # A command's, for the server that it calls.
+            # For commands that call a server.
             "TOKEN",
         )
     ),
@@ -38,11 +38,9 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Sourced:
-    """A setting's value and source.
+    """A setting's value, and its source: a flag, a variable, a file, or "default".
 
-    Attributes:
-        source: a flag, a variable, a file, or "default".
-        name: the setting's name in the source, which may be its old one.
+    `name` is the setting's name in the source, which may be its old one.
     """
 
     value: Any
@@ -60,7 +58,7 @@ def read_settings(
     environment: Mapping[str, str],
     file: Path | None,
 ) -> dict[str, Sourced]:
-    """The value of each setting, from the first source that has it.
+    """Value of each setting, from the first source that has it.
 
     Args:
         flags: of the command line, by name or old name.
@@ -124,7 +122,7 @@ def _read_file(file: Path, declared: Declared) -> dict[str, Any]:
 def _name_in(
     values: Mapping[str, object], setting: DeclaredSetting, place: Callable[[str], str]
 ) -> str | None:
-    """The name under which a source has a setting; None if it has not."""
+    """Name of a setting in a source, or None."""
     said = [name for name in setting.names if name in values]
     if len(said) > 1:
         new, old = map(place, said)

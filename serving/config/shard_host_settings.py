@@ -1,4 +1,4 @@
-"""The settings of a shard host: those of a server, without towers, queues and REST."""
+"""Settings of a shard host: those of a server, without towers, queues and REST."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ _NAMES = (
     "log_level",
     "trace_endpoint",
 )
-# Where a server's help speaks of what a shard host does not have: workers, batches, REST.
+# Replaces a server's help about things that a shard host lacks: workers, batches, REST.
 _OWN_HELP = {
     "model": "Model whose rows to hold; may be repeated; default: all.",
     "row_memory_mib": "Memory for the host's rows, of each version: those that are used most lie "

@@ -1,7 +1,7 @@
-"""Parses which versions of its repository a server follows.
+"""Policies of the versions that a server follows in its repository.
 
 latest:2             the newest two; the default is the newest
-labels:stable,next   what the labels point at; the default is the first label's
+labels:stable,next   the labels' versions; the default is the first label's
 versions:3,5         these; the default is the highest
 """
 
@@ -11,9 +11,9 @@ from enum import StrEnum
 from sharded_infer.errors import InputError
 from sharded_infer.repositories.labels import MOST_WEIGHTED
 
-# The name of a request that names no version.
+# Name of a request without a version.
 DEFAULT_NAME = ""
-# Of parameters of a model's configuration that tell what `default` and labels mean: their prefix.
+# Prefix of a model configuration's parameters that have the versions of `default` and labels.
 NAME_PARAMETER = "version."
 _FORMS = "latest, latest:N, labels:NAME,NAME or versions:N,N"
 
@@ -28,13 +28,7 @@ class Follow(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """The versions that a server follows in its repository.
-
-    Attributes:
-        count: of `latest`: number of versions.
-        labels: of `labels`: the default first.
-        versions: of `versions`: numbers.
-    """
+    """The followed versions: by their number, by labels (the default first), or explicitly."""
 
     follow: Follow = Follow.LATEST
     count: int = 1
@@ -43,7 +37,7 @@ class VersionPolicy:
 
     @property
     def most_held(self) -> int:
-        """Versions of a model held at once, at most, one that is being loaded with them."""
+        """Maximum of a model's versions at once, including one that is being loaded."""
         wanted = {
             Follow.LATEST: self.count,
             # Labels with weights are followed too.
@@ -65,14 +59,7 @@ LATEST = VersionPolicy()
 
 
 def parse_policy(text: str) -> VersionPolicy:
-    """Parses a policy of the command line.
-
-    Args:
-        text: such as `latest:2`, `labels:stable,canary` or `versions:3,5`.
-
-    Raises:
-        InputError: the text has another form.
-    """
+    """Parses `latest:2`, `labels:stable,canary` or `versions:3,5`; InputError otherwise."""
     kind, _, rest = text.partition(":")
     values = tuple(dict.fromkeys(rest.split(","))) if rest else ()
     if kind == Follow.LATEST and len(values) <= 1:
@@ -85,7 +72,7 @@ def parse_policy(text: str) -> VersionPolicy:
 
 
 def _is_label(text: str) -> bool:
-    # A label of digits alone could not be told from a version.
+    # A label of digits alone could be mistaken for a version.
     return bool(text) and text.isprintable() and not text.isdigit() and text == text.strip()
 
 
