@@ -1,8 +1,8 @@
 """Handles predict calls from request to answer, in the same way for every transport.
 
-    header → version → decode → a request in the version's queue
-    the dispatcher runs the request, alone or in a batch
-    encode, or a status: code, message, and when to retry
+header → version → decode → a request in the version's queue
+the dispatcher runs the request, alone or in a batch
+encode, or a status: code, message, and when to retry
 """
 
 import threading
