@@ -63,21 +63,28 @@ class Ranker(nn.Module):
         return steps + self.second(mixed.transpose(1, 2).flatten(2))
 
 
-def split_of(tower: nn.Module, folder: Path, *, has_age: bool = True) -> UserSplit:
-    sequences = {"history": SequenceInput(DIM, LONGEST, dense={"age": 1} if has_age else {})}
-    program = export_tower(
-        tower.eval().requires_grad_(False),
-        dense={},
-        embedding_width=DIM,
-        sequences=sequences,
-        outputs=("score",),
-        precision=Precision.FP32,
-    )
-    path = folder / "tower.pt2"
-    write_program(program, path)
-    given: dict[str, Any] = {"dense": {}, "embedding_width": DIM, "outputs": ("score",)}
-    loaded = Tower.load(path, sequences=sequences, **given)
-    return loaded.split_user(("history",), (Run(False, DIM),))
+class Stored:
+    """A stored tower, which is exported once; each `split` lowers it again."""
+
+    def __init__(self, tower: nn.Module, folder: Path, *, has_age: bool = True) -> None:
+        self._sequences = {
+            "history": SequenceInput(DIM, LONGEST, dense={"age": 1} if has_age else {})
+        }
+        program = export_tower(
+            tower.eval().requires_grad_(False),
+            dense={},
+            embedding_width=DIM,
+            sequences=self._sequences,
+            outputs=("score",),
+            precision=Precision.FP32,
+        )
+        self._path = folder / "tower.pt2"
+        write_program(program, self._path)
+
+    def split(self) -> UserSplit:
+        given: dict[str, Any] = {"dense": {}, "embedding_width": DIM, "outputs": ("score",)}
+        loaded = Tower.load(self._path, sequences=self._sequences, **given)
+        return loaded.split_user(("history",), (Run(False, DIM),))
 
 
 def stage(split: UserSplit) -> GraphModule:
@@ -103,10 +110,11 @@ def check_bits(
     tower: nn.Module, folder: Path, monkeypatch: pytest.MonkeyPatch, *, has_age: bool = True
 ) -> UserSplit:
     """The tower in two stages; the user's bits are those of its passes one by one."""
-    split = split_of(tower, folder, has_age=has_age)
+    stored = Stored(tower, folder, has_age=has_age)
+    split = stored.split()
     with monkeypatch.context() as patch:
         patch.setattr(user_program, "join_passes", lambda program, inputs: 0)
-        apart = split_of(tower, folder, has_age=has_age)
+        apart = stored.split()
     assert not joined(stage(apart))
     for length in (1, 2, 7, LONGEST):
         found, expected = (states(one, length, has_age=has_age) for one in (split, apart))
@@ -235,6 +243,8 @@ def test_what_mixes_rows_otherwise_lies_between_two_calls(
 ) -> None:
     split = check_bits(Ranker(two_calls), tmp_path, monkeypatch)
     assert len(joined(stage(split))) == 2
+    held = sum(one.numel() for one in stage(split).buffers())
+    assert held >= 2 * (4 * DIM * DIM) + LONGEST * DIM, "a call counts its weights"
 
 
 def biases_read_twice(ranker: Ranker, history: Tensor, age: Tensor) -> Tensor:
@@ -265,11 +275,5 @@ def one_pass(ranker: Ranker, history: Tensor, age: Tensor) -> Tensor:
 
 
 def test_one_pass_alone_is_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not joined(stage(split := split_of(Ranker(one_pass), tmp_path)))
+    assert not joined(stage(split := Stored(Ranker(one_pass), tmp_path).split()))
     assert any(isinstance(one, RowPass) for one in stage(split).modules())
-
-
-def test_a_call_counts_its_weights(tmp_path: Path) -> None:
-    split = split_of(Ranker(two_calls), tmp_path)
-    held = sum(one.numel() for one in stage(split).buffers())
-    assert held >= 2 * (4 * DIM * DIM) + LONGEST * DIM
