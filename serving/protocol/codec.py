@@ -58,8 +58,7 @@ class Codec(Protocol[Request, Answer]):
     def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> Answer:
         """Writes the answer, on the batch's thread.
 
-        Raises:
-            RequestError, NotFoundError: the shared memory for an output cannot be written.
+        Raises RequestError or NotFoundError if the shared memory for an output cannot be written.
         """
         ...
 

@@ -44,8 +44,7 @@ class PredictInputs:
     def arrays(self, request: Any) -> dict[str, Array]:
         """Inputs of a request.
 
-        Raises:
-            RequestError: an input is unknown or occurs twice, or its sizes do not match.
+        Raises RequestError if one is unknown or occurs twice, or its sizes do not match.
         """
         found: dict[str, Array] = {}
         for inputs, is_user in ((request.user, True), (request.candidates, False)):

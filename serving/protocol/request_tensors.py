@@ -34,7 +34,7 @@ class RequestTensors:
             expected_bytes: by its datatype and shape; None: they do not tell.
 
         Raises:
-            RequestError: the span has another size, or cannot be read.
+            RequestError: the span's size is not `expected_bytes` (None: any), or it cannot be read.
             NotFoundError: its region is not registered.
             RequestTooLargeError: the request's inputs have more bytes than allowed.
         """

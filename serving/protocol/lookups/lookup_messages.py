@@ -110,8 +110,7 @@ def write_lookups(
 def read_lookup(message: bytes) -> tuple[VersionKey, int, list[PieceBags]]:
     """Reads a LookupRequest: the version, the share's digest number, and the groups.
 
-    Raises:
-        RequestError: the bytes are not such a message, or a group's arrays do not fit together.
+    Raises RequestError if the bytes are malformed, or a group's arrays do not fit together.
     """
     try:
         request = shard_host_pb2.LookupRequest.FromString(message)

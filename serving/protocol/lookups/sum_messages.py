@@ -42,7 +42,7 @@ def _sums_field(sums: NDArray[np.float32], width: int) -> bytes:
 def read_sums(
     message: memoryview, bags: Sequence[int], sum_bytes: Sequence[int] = ()
 ) -> list[NDArray[np.float32]]:
-    """Reads a LookupResponse without rows; `compiled_reader.read_answer` reads the others.
+    """Reads a LookupResponse without rows, for `bags`, the R of each group.
 
     Args:
         bags: R of each group.

@@ -30,8 +30,7 @@ def write_unknown(groups: Sequence[PieceBags], unknown: Sequence[Counts | None])
 def read_unknown(message: memoryview, groups: Sequence[PieceBags]) -> list[Counts | None]:
     """Reads the field of `write_unknown`, for each group.
 
-    Raises:
-        InternalError: the bytes are not a LookupResponse, or not one for these groups.
+    Raises InternalError if the bytes are malformed, or do not fit these groups.
     """
     counts = np.array(_parsed(message).unknown, np.int64)
     shapes = [tuple(group.bags.lengths.shape) for group in groups]
@@ -59,8 +58,7 @@ def write_refusal(where: UnknownId) -> bytes:
 def read_refusal(message: memoryview, groups: Sequence[PieceBags]) -> UnknownId | None:
     """The raw id that a LookupResponse refuses, or None.
 
-    Raises:
-        InternalError: the bytes are not such a message, or name no bag of raw ids of these groups.
+    Raises InternalError if the bytes are malformed, or name no bag of raw ids of these groups.
     """
     answer = _parsed(message)
     if not answer.HasField("refused"):

@@ -20,8 +20,7 @@ _SHARED, _HASHED = 2, 3
 class NativeIdMaps:
     """Id maps of a model's features, kept alive for compiled code.
 
-    Attributes:
-        of_features: int64 `[features]`: addresses of `IdMap`s, 0 where ids are rows.
+    `of_features` is int64 `[features]`: addresses of `IdMap`s, 0 where ids are rows.
     """
 
     def __init__(self, spec: ModelSpec, id_maps: Mapping[str, RowMap]) -> None:
