@@ -23,9 +23,7 @@ class LoadRequests:
     ) -> None:
         """Starts with all load requests unread; answered ones are skipped.
 
-        Args:
-            look: reads a model's published versions.
-            adopt: reserves a model's metrics.
+        `look` reads a model's published versions, and `adopt` reserves its metrics.
         """
         self._shared_state = shared_state
         self._look = look

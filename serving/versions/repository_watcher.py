@@ -84,7 +84,7 @@ class RepositoryWatcher:
         settings: WatchSettings,
         verified: VerifiedFiles,
     ) -> None:
-        """Continues from the shared state.
+        """Continues from the shared state, with metrics that have room for the models.
 
         Args:
             metrics: with room for the models.
