@@ -36,11 +36,7 @@ class CostTable:
     """Estimated seconds of a batch by its samples. Not thread-safe: the caller holds a lock."""
 
     def __init__(self, measured: Mapping[int, float]) -> None:
-        """Starts with the timings of warm-up.
-
-        Args:
-            measured: seconds by samples; at least one size, all values positive.
-        """
+        """Starts with warm-up seconds by samples: at least one size, all values positive."""
         self._sizes = sorted(measured)
         # Other work on the machine only adds to a timing: no size costs more than a larger one
         # did.
