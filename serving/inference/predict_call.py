@@ -92,11 +92,7 @@ class PredictCall(QueuedRequest):
         return self.model_input.batch_size
 
     def encode(self, execution: RequestResult, queue_seconds: float) -> Any:
-        """Encodes the answer with the call's codec.
-
-        Raises:
-            ShardedInferError: the shared memory of an output cannot be written.
-        """
+        """Encodes the answer; ShardedInferError if an output's shared memory cannot be written."""
         scores = [execution.scores[position] for position in self.outputs]
         seconds = (
             self.decoded - self.arrived,
