@@ -1,4 +1,4 @@
-"""C bindings of the compiled client: what `serving/native/client/settings.h` declares."""
+"""C bindings of the compiled client (`serving/native/client/settings.h`)."""
 
 import ctypes
 from functools import cache
@@ -68,12 +68,7 @@ class EndedStruct(ctypes.Structure):
 
 
 class ClientLibrary:
-    """The functions of the compiled client.
-
-    Attributes:
-        waiting: releases the GIL in each call.
-        short: keeps the GIL.
-    """
+    """Functions of the compiled client; `waiting` releases the GIL in each call."""
 
     def __init__(self, waiting: ctypes.CDLL, short: ctypes.PyDLL) -> None:
         self.waiting, self.short = waiting, short
@@ -103,10 +98,6 @@ def _declare(library: ctypes.CDLL) -> None:
 
 @cache
 def client_library() -> ClientLibrary:
-    """The compiled client.
-
-    Raises:
-        InputError: the package was built without a compiler, or a library is missing.
-    """
+    """The compiled client. Raises InputError if it was not built, or a library is missing."""
     library = transport_library()
     return ClientLibrary(library.waiting, library.short)

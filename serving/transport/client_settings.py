@@ -1,4 +1,4 @@
-"""Which servers the compiled client asks, and what they may do."""
+"""Servers of the compiled client, and its limits."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,9 @@ _UNIX = "unix:"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server.
+    """A server at HOST:PORT, all of whose addresses are tried, or unix:PATH; errors use `name`.
 
-    Attributes:
-        address: HOST:PORT, all of whose addresses are tried, or unix:PATH.
-        name: in the words of errors.
-        server_name: that its certificate must have; "": the host of the address.
+    `server_name` is required in its certificate; "": the host of the address.
     """
 
     address: str
@@ -26,13 +23,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """Files of a client's TLS, read anew at a connection when they have changed.
-
-    Attributes:
-        ca: PEM, authorities of servers' certificates.
-        certificate: PEM, which the client shows; None: none.
-        key: PEM, the certificate's.
-    """
+    """PEM files of a client's TLS, read anew at a connection when they have changed."""
 
     ca: Path
     certificate: Path | None = None
@@ -41,12 +32,12 @@ class ClientTls:
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What servers may do, and when they are given up.
+    """Limits of servers' answers and times.
 
     Attributes:
         header_bytes: of an answer with its trailers.
         connect_seconds: for TCP and TLS to one of an endpoint's addresses.
-        keepalive_seconds: for which calls wait on a silent connection before it is pinged.
+        keepalive_seconds: wait of calls on a silent connection before a ping.
         least_backoff_seconds: after the second connection in a row that brought no answer.
     """
 
@@ -60,11 +51,7 @@ class ClientLimits:
 
 
 def endpoint_struct(endpoint: Endpoint) -> EndpointStruct:
-    """A server as compiled code takes it.
-
-    Raises:
-        InputError: its address has another form.
-    """
+    """A server for compiled code; raises InputError for an invalid address."""
     if endpoint.address.startswith(_UNIX):
         host, port, authority = None, endpoint.address.removeprefix(_UNIX), "localhost"
     else:

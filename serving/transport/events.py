@@ -1,4 +1,4 @@
-"""What happened to calls, as the compiled transport tells it."""
+"""Events of calls, from the compiled transport."""
 
 import binascii
 import ctypes
@@ -31,16 +31,13 @@ _KINDS = tuple(EventKind)
 
 
 class Event(NamedTuple):
-    """What happened to a call.
+    """An event of a call: its `place` counts from 0, and its message is as sent, or empty.
 
     Attributes:
-        call: the call's number.
         method: position of its method.
-        message: serialized, as it was sent; empty if the event has none.
         encoding: of the message: identity, gzip or deflate.
         seconds_left: to the client's deadline; None if it has none.
-        place: among the events of its call, from 0.
-        is_drawn: the call is to be traced: chance has chosen it.
+        is_drawn: the call is sampled for tracing.
     """
 
     kind: EventKind
@@ -56,24 +53,17 @@ class Event(NamedTuple):
 
 
 class EventReader:
-    """The events that one thread fetches; only that thread uses it.
-
-    Attributes:
-        count: events of the last step, those that `take` took among them.
-    """
+    """Fetches events for one thread; `count` are those of the last step, taken ones included."""
 
     def __init__(
         self,
         fetch: Callable[[int, int, int, int], int],
         take: Callable[[int, int], Iterable[int]] | None = None,
     ) -> None:
-        """Holds nothing yet.
+        """Starts empty; `fetch` is that of an `Http2Server`.
 
-        Args:
-            fetch: `Http2Server.fetch`.
-            take: is given the address of the structs and their number, takes what it wants, and
-                returns the positions of the others, or -1 - position of a drawn one; None: takes
-                none.
+        `take`, if any, takes events by the address and number of their structs, and returns the
+        positions of the others, or -1 - position of a drawn one.
         """
         self._fetch = fetch
         self._take = take
@@ -83,7 +73,7 @@ class EventReader:
         self._held = 0
 
     def fetch(self, milliseconds: int) -> Sequence[Event] | None:
-        """Waits for events and returns those that are left; None when the server has ended."""
+        """Waits for events and returns the remaining ones; None when the server has ended."""
         count = self._fetch(self._address, self._held, _FETCHED, milliseconds)
         self._held = self.count = max(0, count)
         if count < 0:
@@ -146,7 +136,7 @@ def _metadata(text: bytes) -> tuple[Metadata, str]:
 
 
 def _base64(text: bytes) -> bytes:
-    # Clients may leave the padding out.
+    # Clients may omit the padding.
     try:
         return binascii.a2b_base64(text + b"=" * (-len(text) % 4))
     except binascii.Error:
@@ -154,7 +144,7 @@ def _base64(text: bytes) -> bytes:
 
 
 def metadata_pair(name: str, value: str | bytes) -> bytes:
-    """One pair of metadata as the transport takes it."""
+    """One pair of metadata for the transport."""
     if isinstance(value, bytes):
         text = binascii.b2a_base64(value, newline=False).rstrip(b"=")
     else:

@@ -1,7 +1,7 @@
 """Unary gRPC calls to several servers at once, in Python's values.
 
 Compiled code (`serving/native/client/`) owns the sockets, HTTP/2, TLS and deadlines. It has no
-thread: the one that asks writes the calls, does its own work, and polls the sockets, without the
+thread: the calling thread writes the calls, does its own work, and polls the sockets, without the
 GIL, when it waits for the answers.
 """
 
@@ -27,7 +27,7 @@ from sharded_infer.errors import InputError, InternalError
 Message = bytes | bytearray | memoryview | np.ndarray
 _ERROR_BYTES = 512
 _FOREVER = 1e9
-# Making a type takes longer than all else: there is one for each power of two.
+# Creating a type takes longer than all else, so there is one for each power of two.
 _MEMORY = [ctypes.c_ubyte * (1 << bits) for bits in range(33)]
 _EMPTY = memoryview(b"")
 _CODES = {code.number: code for code in StatusCode}
@@ -41,15 +41,13 @@ class _Lent(weakref.ref[ctypes.Array[ctypes.c_ubyte]]):
 
 
 class OutgoingCall(NamedTuple):
-    """A call to be made.
+    """A call to be made; endpoint and path are positions among the client's.
 
     Attributes:
-        endpoint: position among the client's.
         message: serialized; it may not change until the call has ended.
         timeout: seconds; finite.
-        path: position among the client's.
         may_repeat: the call is sent again if its connection is lost, and may be processed twice.
-        traceparent: as W3C's Trace Context has it; empty: none.
+        traceparent: of W3C's Trace Context; empty: none.
     """
 
     endpoint: int
@@ -61,11 +59,9 @@ class OutgoingCall(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How a call has ended.
+    """Result of a call; no status means OK, and any other an empty message.
 
-    Attributes:
-        status: None: OK.
-        message: serialized; empty unless OK. Its memory is used again when no view of it is left.
+    The message's memory is reused when no view of it is left.
     """
 
     status: Status | None
@@ -73,7 +69,7 @@ class Answer(NamedTuple):
 
 
 class Http2Client:
-    """Asks several servers at once. One thread at a time uses it; connections stay open.
+    """Calls several servers at once. One thread at a time uses it; connections stay open.
 
     The calls from a `start` to the next `finish` or `clear` are a round, and numbered in it from 0.
     """
@@ -88,11 +84,7 @@ class Http2Client:
         token: str | None = None,
         user_agent: str = "sharded-infer",
     ) -> None:
-        """Connects nowhere yet.
-
-        Args:
-            paths: of methods, such as /package.Service/Method.
-            token: of calls, where the servers want one.
+        """Connects nowhere yet; paths of methods are such as /package.Service/Method.
 
         Raises:
             InputError: a library is missing, an address or a file cannot be used.
@@ -119,7 +111,7 @@ class Http2Client:
             most_backoff_seconds=limits.most_backoff_seconds,
         )
         error = ctypes.create_string_buffer(_ERROR_BYTES)
-        # The strings of the settings live as long as the client.
+        # The strings of the settings must live as long as the client.
         self._kept = (listed, named, settings)
         self._handle: int | None = self._library.waiting.sharded_infer_client_make(
             settings, error, _ERROR_BYTES
@@ -143,10 +135,9 @@ class Http2Client:
         self.close()
 
     def start(self, calls: Sequence[OutgoingCall]) -> range:
-        """Adds calls to the round and writes what the sockets take; returns their numbers.
+        """Adds calls to the round, writes without blocking, and returns the calls' numbers.
 
-        Raises:
-            BufferError: a message is not contiguous.
+        Raises BufferError if a message is not contiguous.
         """
         self._take_back()
         if len(calls) > len(self._outgoing):
@@ -161,7 +152,7 @@ class Http2Client:
                 )
             message = np.frombuffer(call.message, np.uint8)
             self._messages.append(message)
-            # The other way takes microseconds, and knows arrays that nobody may write to.
+            # The other way takes microseconds, and accepts read-only arrays.
             is_ours = message.flags.writeable
             to.message = address_of(message) if is_ours else message.ctypes.data
             to.bytes = message.nbytes
@@ -173,11 +164,11 @@ class Http2Client:
         return range(first, self._started)
 
     def wait(self, seconds: float) -> list[int]:
-        """Waits until a call ends or the time is over; returns those that it has not told of."""
+        """Waits until a call ends or time is over; returns ended calls not returned before."""
         return self._wait(seconds, False)
 
     def result(self, number: int) -> Answer:
-        """The answer of a call that has ended."""
+        """Answer of an ended call."""
         answer = self._answers.get(number)
         if answer is None:
             (answer,) = self._take(self._checked(number), 1)
@@ -185,7 +176,7 @@ class Http2Client:
         return answer
 
     def cancel(self, number: int) -> None:
-        """Ends a call whose answer is not wanted any more; `wait` does not tell of it."""
+        """Cancels a call, which `wait` will not return."""
         self._library.waiting.sharded_infer_client_cancel(self._client, self._checked(number))
 
     def finish(self) -> list[Answer]:
@@ -199,7 +190,7 @@ class Http2Client:
         return answers
 
     def clear(self) -> None:
-        """Ends the round; calls that have not ended are cancelled."""
+        """Ends the round; unfinished calls are cancelled."""
         self._library.waiting.sharded_infer_client_clear(self._client)
         self._started = 0
         self._messages.clear()
@@ -210,7 +201,7 @@ class Http2Client:
         if self._handle:
             self._take_back()
             self._library.waiting.sharded_infer_client_destroy(self._client)
-            # What there is a view of is never freed.
+            # Viewed memory is never freed.
             self._handle = None
 
     @property

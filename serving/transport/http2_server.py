@@ -1,7 +1,7 @@
 """A gRPC server as events and replies, in Python's values.
 
 Compiled code owns the sockets, HTTP/2, TLS, admission and limits, in one thread without the GIL.
-Threads of the caller fetch events, many at once, and reply to calls by their numbers.
+The caller's threads fetch events, many at once, and reply to calls by their numbers.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ _ERROR_BYTES = 512
 
 
 class Http2Server:
-    """Answers at once; `fetch` gives the calls that come. Thread-safe."""
+    """Answers at once; `fetch` returns incoming calls. Thread-safe."""
 
     def __init__(
         self,
@@ -37,11 +37,9 @@ class Http2Server:
         tls: TlsFiles | None,
         busy_poll_seconds: float = 0.0,
     ) -> None:
-        """Starts the I/O thread.
+        """Starts the I/O thread; takes nonblocking listeners over, also on an error.
 
-        Args:
-            listeners: sockets that listen and do not block; they are taken away, also on an error.
-            busy_poll_seconds: for which calls are looked for before a thread sleeps.
+        `busy_poll_seconds` is how long a thread polls for calls before it sleeps.
 
         Raises:
             InputError: a library is missing, or the certificates cannot be used.
@@ -85,7 +83,7 @@ class Http2Server:
         )
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         waiting, short = self._library.waiting, self._library.short
-        # The strings of methods and settings live as long as the server.
+        # The strings of methods and settings must live as long as the server.
         self._kept = (listed, settings)
         self._handle = waiting.sharded_infer_transport_start(settings, error, _ERROR_BYTES)
         for one in listeners:
@@ -101,7 +99,7 @@ class Http2Server:
 
     @property
     def answering(self) -> tuple[int, int, int]:
-        """Addresses of what answers a call, of what ends one, and of the server that both take."""
+        """Addresses of the functions that answer and end a call, and of their server argument."""
         respond = ctypes.cast(self._respond, ctypes.c_void_p).value
         finish = ctypes.cast(self._finish, ctypes.c_void_p).value
         if respond is None or finish is None:
@@ -110,7 +108,7 @@ class Http2Server:
 
     @property
     def address(self) -> int:
-        """Of the compiled server."""
+        """Address of the compiled server."""
         address: int = self._handle
         return address
 
@@ -120,11 +118,11 @@ class Http2Server:
         return count
 
     def hold_replies(self) -> None:
-        """Makes the calling thread's replies wait for its `flush`, from now on."""
+        """Buffers the calling thread's replies until its `flush`, from now on."""
         self._library.short.sharded_infer_transport_hold()
 
     def flush(self) -> None:
-        """Has the replies sent that wait. The system call takes longer than the replies."""
+        """Sends buffered replies. The system call takes longer than the replies."""
         self._library.waiting.sharded_infer_transport_flush(self._handle)
 
     def respond(self, call: int, message: bytes) -> None:
@@ -146,8 +144,7 @@ class Http2Server:
     def set_tokens(self, credentials: Sequence[Credential] | None) -> None:
         """Replaces the tokens; None: calls need none.
 
-        Raises:
-            InputError: OpenSSL, which hashes them, is missing.
+        Raises InputError if OpenSSL, which hashes them, is missing.
         """
         listed = [
             TokenStruct(
@@ -163,17 +160,17 @@ class Http2Server:
             raise InputError("tokens: OpenSSL 3 is not installed: libssl.so.3, libcrypto.so.3")
 
     def set_fixed_answer(self, method: int, message: bytes, answer: bytes) -> None:
-        """What an open unary method answers to this very message, whatever Python does."""
+        """Sets an open unary method's answer to this very message, which Python does not get."""
         self._library.short.sharded_infer_transport_set_fixed_answer(
             self._handle, method, message, len(message), answer, len(answer)
         )
 
     def set_backlog(self, seconds: float) -> None:
-        """Predict calls with less time than this are refused before their messages are read."""
+        """Refuses predict calls with less time than this before their messages are read."""
         self._library.short.sharded_infer_transport_set_backlog(self._handle, seconds)
 
     def set_urgent_lead(self, seconds: float) -> None:
-        """By how much a call that is not read yet may go before others with its deadline."""
+        """Sets how far an unread call may go before others with its deadline."""
         self._library.short.sharded_infer_transport_set_urgent_lead(self._handle, seconds)
 
     def take_rate(self, client: str, now: float) -> float:
@@ -188,5 +185,5 @@ class Http2Server:
         self._library.short.sharded_infer_transport_drain(self._handle, seconds)
 
     def stop(self) -> None:
-        """Ends at once. `fetch` then ends too."""
+        """Ends at once, and `fetch` with it."""
         self._library.waiting.sharded_infer_transport_stop(self._handle)

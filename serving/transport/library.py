@@ -1,4 +1,4 @@
-"""C bindings of the compiled transport: what `serving/native/transport/settings.h` declares."""
+"""C bindings of the compiled transport (`serving/native/transport/settings.h`)."""
 
 import ctypes
 from functools import cache
@@ -110,11 +110,9 @@ EVENT = np.dtype(
 
 
 class TransportLibrary:
-    """The functions of the compiled transport.
+    """Functions of the compiled transport; `waiting` releases the GIL in each call.
 
-    Attributes:
-        waiting: releases the GIL in each call.
-        short: keeps the GIL, which takes longer to give and to take than these calls.
+    `short` keeps it, since switching takes longer than these calls.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -131,14 +129,14 @@ class TransportLibrary:
         return None
 
     def http2_text(self) -> str:
-        """The version of libnghttp2, and whose it is; it must be there."""
+        """Version and vendor of libnghttp2, which must exist."""
         number = self.waiting.sharded_infer_transport_http2_version(None, 0)
         version = ".".join(str(number >> shift & 0xFF) for shift in (16, 8, 0))
         is_linked = self.waiting.sharded_infer_transport_http2_is_linked()
         return f"libnghttp2 {version}, {_whose(is_linked)}"
 
     def tls_text(self) -> str | None:
-        """The version of OpenSSL, and whose it is; None where it is missing."""
+        """Version and vendor of OpenSSL; None where it is missing."""
         text = ctypes.create_string_buffer(_ERROR_BYTES)
         if not self.waiting.sharded_infer_transport_tls_version(text, _ERROR_BYTES):
             return None
@@ -189,11 +187,7 @@ def transport_refusal() -> str | None:
 
 @cache
 def transport_library() -> TransportLibrary:
-    """The compiled transport.
-
-    Raises:
-        InputError: the package was built without a compiler, or a library is missing.
-    """
+    """The compiled transport. Raises InputError if it was not built, or a library is missing."""
     library = TransportLibrary(load_library("serving"))
     refusal = library.refusal()
     if refusal is not None:

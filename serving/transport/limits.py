@@ -1,4 +1,4 @@
-"""What the compiled transport answers, and what clients may do."""
+"""Methods of the compiled transport, and limits of clients."""
 
 from dataclasses import dataclass
 from enum import IntFlag
@@ -29,10 +29,9 @@ ACCESS_BITS = {
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method that the server answers.
+    """A method (/service/Method) that the server answers.
 
     Attributes:
-        path: /service/Method.
         is_stream: the client or the server may send several messages.
         with_headers: its events have the client's metadata.
     """
@@ -45,16 +44,16 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients may do; infinity and 2**62 stand for no limit. Times are in seconds.
+    """Limits of clients; infinity and 2**62 stand for no limit. Times are in seconds.
 
     Attributes:
         held_bytes: of all requests that are being read.
-        calls: that are handed over and not answered.
-        stream_messages: of a stream, handed over and not answered; further ones are not read.
+        calls: passed on and not answered.
+        stream_messages: of a stream, passed on and not answered; further ones are not read.
         handshake_seconds: for TLS and the first frame.
         message_seconds: for a message to arrive; large ones have longer.
         idle_seconds: of a connection without calls.
-        stalled_seconds: in which a client takes nothing of what it is sent.
+        stalled_seconds: in which a client receives nothing of what it is sent.
         least_ping_seconds: between a client's pings without calls.
         rate: calls a second of a client; 0: no limit.
     """
