@@ -1,1 +1,1 @@
-"""The live page: what a server does now and did in the last minutes."""
+"""The live page: a server's present state and last minutes."""

@@ -4,8 +4,8 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-# Scripts, styles and data from this server alone; nothing may frame the page. Styles of elements
-# (not style sheets) may be inline: the drawing of a plan says its widths with them.
+# Scripts, styles and data from this server alone; nothing may frame the page. Elements' style
+# attributes may be inline: a plan's drawing sets its widths with them.
 _POLICY = (
     "default-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
@@ -22,13 +22,7 @@ TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """A request for a page.
-
-    Attributes:
-        query: text after the question mark.
-        accept: the header `Accept`.
-        none_match: the header `If-None-Match`.
-    """
+    """A request for a page, with the headers `Accept` and `If-None-Match`."""
 
     method: str
     path: str
@@ -39,12 +33,7 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer.
-
-    Attributes:
-        headers: names and values, including the content's length.
-        body: empty for HEAD.
-    """
+    """An HTTP answer; headers include Content-Length, and the body is empty for HEAD."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -53,12 +42,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Content with an entity tag, by which a client may say that it has it already.
-
-    Attributes:
-        kind: MIME type.
-        tag: entity tag; empty: not cacheable.
-    """
+    """Content of a MIME type, with an entity tag for revalidation; empty: not cacheable."""
 
     kind: str
     body: bytes
@@ -76,7 +60,7 @@ class Content:
 
 
 def answered(request: PageRequest, content: Content) -> Answer:
-    """The answer to GET or HEAD."""
+    """Answer to GET or HEAD."""
     keeping = "no-cache" if content.tag else "no-store"
     headers = [("Cache-Control", keeping), ("Vary", "Accept"), *_SECURITY]
     if content.tag:
@@ -88,11 +72,7 @@ def answered(request: PageRequest, content: Content) -> Answer:
 
 
 def refused(request: PageRequest, status: int, reason: str) -> Answer:
-    """An error answer.
-
-    Args:
-        status: 404 or 405.
-    """
+    """An error answer, 404 or 405."""
     body = f"{reason}\n".encode()
     headers = [("Content-Type", TEXT), ("Content-Length", str(len(body))), *_SECURITY]
     if status == 405:

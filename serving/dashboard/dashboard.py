@@ -1,8 +1,8 @@
-"""The live page: its paths, and the thread that keeps its history.
+"""The live page: its paths, and the thread that updates its history.
 
     /, /dashboard        the page
     /dashboard/...       its files, and the drawings of plans
-    /api/live?since=T    all that it shows: what is now, and the readings after T
+    /api/live?since=T    the page's data: the present state, and the readings after T
 
 Requests only read. A reading of the metrics is taken at most once a second. The thread reads and
 draws plans.
@@ -34,13 +34,13 @@ from sharded_infer.reports.html.style import BASE_STYLE
 from sharded_infer.reports.plan.style import DRAWING_STYLE, TIP_SCRIPT
 
 _log = logging.getLogger("sharded_infer")
-# The shared state is looked at so often; it says in 8 bytes whether something changed.
+# Between checks of the shared state, whose 8-byte sequence tells of changes.
 _LOOK_SECONDS = 0.5
-# A reading is taken so often when nobody looks at the page.
+# Between readings while nobody views the page.
 _READ_SECONDS = 5.0
 _STOP_SECONDS = 1.0
 _LOAD_SECONDS = "sharded_infer_version_load_seconds"
-# Different times that pages ask from, answered from memory until the next reading.
+# Distinct times of requests, answered from memory until the next reading.
 _MOST_ANSWERS = 16
 _CSS = "text/css; charset=utf-8"
 _JAVASCRIPT = "text/javascript; charset=utf-8"
@@ -49,10 +49,7 @@ _KINDS = {".html": HTML, ".css": _CSS, ".js": _JAVASCRIPT, "": "text/plain; char
 
 
 class Dashboard:
-    """The live page of one server. Thread-safe.
-
-    Created in the process that answers HTTP.
-    """
+    """The live page of one server, in the process that answers HTTP. Thread-safe."""
 
     def __init__(
         self,
@@ -67,9 +64,8 @@ class Dashboard:
         """Reads the page's files; `start` begins the history.
 
         Args:
-            shared_state: shared state of the server's versions.
             topology: plan that the server uses; None: each version's first.
-            hosts: the shard hosts that this process asks, with what it knows of their replicas.
+            hosts: this process's shard hosts, with the states of their replicas.
             clock: seconds since 1970.
         """
         self._registry = registry
@@ -84,7 +80,7 @@ class Dashboard:
         self._plans = Plans(topology)
         self._seen = -1
         self._releases = DesiredState()
-        # By the time asked from: all answers are of the same newest reading and state.
+        # By requested time: all answers are of the same newest reading and state.
         self._answers: dict[float, Content] = {}
         self._answered: tuple[object, ...] = ()
         self._lock = threading.Lock()
@@ -96,16 +92,13 @@ class Dashboard:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops it; what it draws is waited for a moment at most."""
+        """Stops it; waits at most a moment for an unfinished drawing."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(_STOP_SECONDS)
 
     def answer(self, request: PageRequest) -> Answer | None:
-        """The answer to a request; None if its path is not the live page's.
-
-        `/` is the page for clients that accept HTML, as browsers do.
-        """
+        """Answer to a request; None for other paths. `/` is the page if HTML is accepted."""
         content = self._content(request)
         if content is None:
             if request.path.startswith(("/dashboard", "/api/")):
@@ -116,7 +109,7 @@ class Dashboard:
         return answered(request, content)
 
     def look(self) -> None:
-        """Reads the shared state; called by the thread, and cheap if nothing has changed."""
+        """Reads the shared state on the thread; cheap if nothing has changed."""
         if self._shared_state.sequence == self._seen:
             return
         self._seen, releases = self._shared_state.releases()
@@ -201,7 +194,7 @@ def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
 
 
 def _since(query: str) -> float:
-    """The start time of a request; the beginning if it is invalid."""
+    """Start time of a request; the beginning if it is invalid."""
     try:
         since = float(parse_qs(query).get("since", ["0"])[0])
     except ValueError:
@@ -210,7 +203,7 @@ def _since(query: str) -> float:
 
 
 def _read_assets() -> dict[str, Content]:
-    """The page's own files by the path below `/dashboard/`; no path leads out of them.
+    """The page's own files by path below `/dashboard/`; no path leads out of them.
 
     The palette and the drawing of plans are shared with other pages.
     """

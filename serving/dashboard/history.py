@@ -1,4 +1,4 @@
-"""The readings of the last minutes, shared by all open pages."""
+"""Readings of the last minutes, shared by all open pages."""
 
 import threading
 from collections import deque
@@ -6,42 +6,33 @@ from collections.abc import Callable, Sequence
 
 from serving.dashboard.reading import Reading
 
-# Pages that ask within this time are told the same.
+# Pages that ask within this time get the same reading.
 FRESH_SECONDS = 1.0
 KEPT_SECONDS = 600.0
-# Pages ask every 2 s, so one reading in so many seconds is kept; the newest is there besides.
+# Pages ask every 2 s, so readings this far apart are kept, and the newest.
 _SPACING_SECONDS = 1.9
 _MOST = int(KEPT_SECONDS / _SPACING_SECONDS)
 
 
 class History:
-    """Readings in the order of time. Thread-safe."""
+    """Readings in chronological order. Thread-safe."""
 
     def __init__(
         self, read: Callable[[float, Reading | None], Reading], clock: Callable[[], float]
     ) -> None:
-        """Begins empty.
-
-        Args:
-            read: takes a reading, by the time in seconds since 1970 and the reading before.
-            clock: seconds since 1970.
-        """
+        """Starts empty; times are in seconds since 1970, and `read` gets the previous reading."""
         self._read = read
         self._clock = clock
         self._readings: deque[Reading] = deque(maxlen=_MOST)
         self._lock = threading.Lock()
 
     def newest(self, within_seconds: float = FRESH_SECONDS) -> Reading:
-        """A new reading, or a recent one.
-
-        Args:
-            within_seconds: largest age of a recent one.
-        """
-        # Who comes while one is taken waits for it, and takes none.
+        """A new reading, or one that is not older than `within_seconds`."""
+        # Concurrent callers wait for a reading in progress, and take none.
         with self._lock:
             now = self._clock()
             readings = self._readings
-            # A clock that was set back makes all that is kept useless.
+            # After the clock was set back, all readings are useless.
             if readings and readings[-1].at > now:
                 readings.clear()
             if readings and now - readings[-1].at < within_seconds:
@@ -55,6 +46,6 @@ class History:
             return reading
 
     def since(self, at: float) -> Sequence[Reading]:
-        """The readings after a time, seconds since 1970, the newest last."""
+        """Readings after a time, seconds since 1970, the newest last."""
         with self._lock:
             return [reading for reading in self._readings if reading.at > at]

@@ -9,33 +9,24 @@ from serving.dashboard.reading import Key, Reading, Series
 from serving.dashboard.swaps import DEFAULT
 from serving.versions.state import DesiredState, ModelState
 
-# Grows when what is there changes its meaning; what is new does not count.
+# Changes with the meaning of existing fields, not with new ones.
 API_VERSION = 1
 
 PlanOf = Callable[[str], DrawnPlan | None]
 
 
 def models_fields(releases: DesiredState, plan_of: PlanOf) -> list[dict[str, Any]]:
-    """Fields of the models and their known versions.
-
-    Args:
-        releases: from the shared state.
-        plan_of: the plan of a version, by its folder.
-    """
+    """Fields of the models and their known versions, with plans by a version's folder."""
     return [_model_fields(model, plan_of) for _, model in sorted(releases.models.items())]
 
 
 def metrics_fields(readings: Sequence[Reading]) -> dict[str, Any]:
-    """The families, the series, and the series' values at each reading.
-
-    Args:
-        readings: in the order of time; at least one.
-    """
+    """Families, series, and their values at each reading (at least one, chronological)."""
     families = {
         name: {"kind": family.kind, "help": family.help}
         for name, family in readings[-1].families.items()
     }
-    # By what tells them from others, in the order in which they came; their last boundaries count.
+    # By identity, in order of first occurrence; the last boundaries count.
     known: dict[Key, Series] = {}
     # Most readings share their series.
     for shared in {id(reading.series): reading.series for reading in readings}.values():

@@ -1,4 +1,4 @@
-"""The plans of a server's versions, each drawn once."""
+"""Plans of a server's versions, each drawn once."""
 
 import logging
 from collections.abc import Iterable
@@ -45,15 +45,11 @@ class Plans:
         return self._drawn
 
     def get(self, path: str) -> DrawnPlan | None:
-        """The plan of a version by its folder; None until it is drawn."""
+        """Plan of a version by its folder; None until it is drawn."""
         return self._drawn.get(path)
 
     def draw(self, paths: Iterable[str]) -> None:
-        """Draws the plans of the versions in these folders, and drops all others.
-
-        Args:
-            paths: folders; known ones are not read again.
-        """
+        """Draws the versions' plans in new folders, and drops those not listed."""
         known = self._drawn
         self._drawn = {path: known.get(path) or self._draw(Path(path)) for path in paths}
 
@@ -63,7 +59,7 @@ class Plans:
             plan = artifact.plan(self._topology)
             figures = render_plan_figures(plan, artifact.manifest.model_spec())
         except (ShardedInferError, OSError) as error:
-            # The page can do without; whoever serves the version says what is wrong with it.
+            # The page works without it; serving the version reports its faults.
             _log.warning("%s: its plan cannot be shown: %s", path, error)
             sentence = f"<p>The plan cannot be shown: {escaped(str(error))}</p>"
             return DrawnPlan("", 0, 0, 0, Content.kept(HTML, sentence.encode()))

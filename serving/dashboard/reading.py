@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from prometheus_client.core import Metric
 
-# Of these histograms the page needs the buckets; of the others the count and the sum do.
+# Histograms whose buckets the page needs; of others it needs count and sum.
 _WITH_BUCKETS = frozenset({"sharded_infer_request_seconds", "sharded_infer_batch_samples"})
 # Not drawn: they would make the history several times as long.
 _LEFT_OUT = frozenset(
@@ -28,11 +28,7 @@ Value = float | tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A family of metrics.
-
-    Attributes:
-        kind: counter, gauge or histogram.
-    """
+    """A family of metrics, of kind counter, gauge or histogram."""
 
     kind: str
     help: str
@@ -42,7 +38,7 @@ class Series(NamedTuple):
     """A series of a family.
 
     Attributes:
-        width: how many numbers it has: 1, or of a histogram its count, its sum and, if the series
+        width: number of values: 1, or of a histogram its count, its sum and, if the series
             has boundaries, the counts of its buckets with the overflow bucket last.
         boundaries: upper bounds of the buckets.
     """
@@ -54,19 +50,17 @@ class Series(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """What tells it from all others."""
+        """Unique key."""
         return self.family, self.labels
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The metrics at one moment; hundreds are kept, of which only the numbers differ.
+    """The metrics at one moment; hundreds are kept, and share series and families if equal.
 
     Attributes:
         at: seconds since 1970.
-        series: in the order of their numbers; the same object in readings of the same series.
-        numbers: of all series.
-        families: by name; the same object in readings of the same families.
+        numbers: of all series, in their order.
     """
 
     at: float
@@ -75,7 +69,7 @@ class Reading:
     families: dict[str, Described]
 
     def values(self) -> dict[Key, Value]:
-        """The number of each series, or those of a histogram."""
+        """Number of each series, or those of a histogram."""
         found: dict[Key, Value] = {}
         first = 0
         for one in self.series:
@@ -84,11 +78,7 @@ class Reading:
         return found
 
     def by_label(self, family: str, label: str, **wanted: str) -> dict[str, float]:
-        """A family's numbers by one label.
-
-        Args:
-            wanted: required values of other labels.
-        """
+        """A family's numbers by one label, where other labels have the `wanted` values."""
         found = {}
         for (name, labels), value in self.values().items():
             named = dict(labels)
@@ -102,12 +92,11 @@ class Reading:
 
 
 def read_metrics(metrics: Iterable[Metric], at: float, before: Reading | None = None) -> Reading:
-    """Takes a reading of metrics.
+    """Takes a reading of a registry's metrics, without those of other libraries.
 
     Args:
-        metrics: from a registry; those of other libraries are left out.
         at: seconds since 1970.
-        before: a reading whose series this one shares.
+        before: a reading to share series with.
     """
     series: list[Series] = []
     numbers = array("d")
@@ -122,9 +111,9 @@ def read_metrics(metrics: Iterable[Metric], at: float, before: Reading | None = 
                 numbers.extend(values)
             continue
         for sample in metric.samples:
-            # Beside a counter's total there may be when it was made.
+            # A counter may have a creation time beside its total.
             named = sample.name in {metric.name, f"{metric.name}_total"}
-            # JSON knows no others.
+            # JSON has no others.
             if named and math.isfinite(sample.value):
                 series.append(Series(metric.name, tuple(sample.labels.items())))
                 numbers.append(sample.value)

@@ -1,4 +1,4 @@
-"""Recent events of versions: loads, failures, and names that moved.
+"""Recent events of versions: loads, failures, and moved names.
 
 Computed from differences of the shared state, so no messages are needed.
 """
@@ -42,7 +42,7 @@ class Swap:
 
 
 class Swaps:
-    """The last events, in the order of time."""
+    """The last events, in chronological order."""
 
     def __init__(self) -> None:
         self._before = DesiredState()
@@ -53,12 +53,9 @@ class Swaps:
         return list(self._recent)
 
     def see(self, releases: DesiredState, at: float, phases_of: PhasesOf) -> None:
-        """Records the differences from the previous state. Called by one thread.
+        """Records changes since the last call. One thread calls, at times since 1970.
 
-        Args:
-            releases: the present shared state.
-            at: seconds since 1970.
-            phases_of: seconds by phase of a model's last load.
+        `phases_of` returns the seconds by phase of a model's last load.
         """
         for name, now in releases.models.items():
             before = self._before.models.get(name, ModelState(name))
