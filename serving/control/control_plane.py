@@ -1,7 +1,4 @@
-"""The control plane in plain values, which gRPC and HTTP both call.
-
-It answers every client request except predict calls.
-"""
+"""All client requests except predict calls, in plain values for gRPC and HTTP."""
 
 import importlib.metadata
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,10 +29,7 @@ _NOT_ALLOWED = "explicit model load / unload is not allowed if polling is enable
 
 
 class ControlPlane:
-    """Answers from the loaded versions. Thread-safe.
-
-    A refusal is raised as a `ShardedInferError`; `serving/status.py` maps it to a code.
-    """
+    """Answers from the loaded versions, and raises `ShardedInferError`. Thread-safe."""
 
     def __init__(
         self,
@@ -51,11 +45,11 @@ class ControlPlane:
         """Stores the parts of the server that it queries.
 
         Args:
-            is_ready: whether every model is loaded and the server is not draining.
+            is_ready: True if every model is loaded and the server is not draining.
             logs: the log levels of all processes.
             models: loads and unloads models; None if the server polls its repository.
             look: makes the server poll its repository at once.
-            memory: the regions that clients register; None if shared memory is not offered.
+            memory: clients' regions; None if shared memory is not offered.
             max_batch: the most samples in a request.
         """
         self._store = store
@@ -74,17 +68,13 @@ class ControlPlane:
         return ServerDescription("sharded-infer", version, self._extensions)
 
     def is_ready(self) -> bool:
-        """Whether every model is loaded and the server is not draining."""
+        """True if every model is loaded and the server is not draining."""
         return self._is_ready()
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Whether a model, or one version of it, is ready.
+        """True if a version (a number or a label; empty: the default) is ready.
 
-        Args:
-            version: a number or a label; empty for the default version.
-
-        Raises:
-            NotFoundError: there is no such model or version.
+        Raises NotFoundError if there is none.
         """
         try:
             self._store.get(name, version)
@@ -93,10 +83,7 @@ class ControlPlane:
         return True
 
     def model(self, name: str, version: str = "") -> ModelDescription:
-        """A version's inputs, outputs and limits.
-
-        Args:
-            version: a number or a label; empty for the default version.
+        """Inputs, outputs and limits of a version (a number or a label; empty: the default).
 
         Raises:
             NotFoundError: there is no such model or version.
@@ -107,21 +94,12 @@ class ControlPlane:
         return describe_model(model, versions, self._store.names(model.name), self._max_batch)
 
     def statistics(self, name: str = "", version: str = "") -> list[VersionTotals]:
-        """The totals of one version, or of all loaded versions.
-
-        Args:
-            name: the model's name; empty for all models.
-            version: a number or a label; empty for the default version.
-
-        Raises:
-            NotFoundError: there is no such model or version.
-            UnavailableError: it is still loading, or its load failed.
-        """
+        """Totals of one version, as in `model`, or, if `name` is empty, of all loaded versions."""
         found = [self._store.get(name, version)] if name else self._store.loaded_versions()
         return [VersionTotals(s.model.name, s.model.version, s.metrics.totals()) for s in found]
 
     def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
-        """All known versions, with the reason for each that is not ready."""
+        """All known versions, and why some are not ready."""
         entries = self._store.index()
         return [entry for entry in entries if entry.state == "READY" or not ready_only]
 
@@ -131,8 +109,8 @@ class ControlPlane:
         A server that polls its repository only polls it at once; the index then shows the result.
 
         Args:
-            parameters: the names of the request's parameters; none is offered.
-            is_active: whether the client is still waiting.
+            parameters: names of the request's parameters; none is offered.
+            is_active: True while the client waits.
 
         Raises:
             NotFoundError: there is no such model.
@@ -152,14 +130,11 @@ class ControlPlane:
     ) -> None:
         """Unloads a model: it accepts no more requests, and those in progress are answered.
 
-        Args:
-            parameters: the names of the request's parameters. `unload_dependents` has no effect,
-                because models have no dependents here.
-            is_active: whether the client is still waiting.
+        The parameter `unload_dependents` has no effect, because models have no dependents here.
 
         Raises:
             NotFoundError: there is no such model.
-            RequestError: a parameter is not offered.
+            RequestError: another parameter is given.
             UnavailableError: the server polls its repository.
             LimitError, CancelledError: as `ModelControl.unload`.
         """
@@ -169,11 +144,7 @@ class ControlPlane:
         self._models.unload(model, is_active)
 
     def register_region(self, name: str, key: str, *, offset: int, byte_size: int) -> None:
-        """Registers a region of system shared memory, as `SharedMemory.register` does.
-
-        Raises:
-            NotOfferedError: shared memory is not offered.
-        """
+        """Calls `SharedMemory.register`; raises NotOfferedError without shared memory."""
         self._offered().register(name, key, offset=offset, byte_size=byte_size)
 
     def unregister_region(self, name: str = "") -> None:
@@ -185,7 +156,7 @@ class ControlPlane:
             self._memory.unregister(name)
 
     def regions(self, name: str = "") -> list[Region]:
-        """The named region, or all regions sorted by name if the name is empty.
+        """The named region, or, if the name is empty, all regions sorted by name.
 
         Raises:
             NotFoundError: no region has this name.
@@ -197,31 +168,16 @@ class ControlPlane:
         return [registered[known] for known in sorted(registered)]
 
     def register_cuda_region(self) -> NoReturn:
-        """Always refuses, because this server reads inputs on CPUs.
-
-        Raises:
-            NotOfferedError: always.
-        """
+        """Raises NotOfferedError, because this server reads inputs on CPUs."""
         raise NotOfferedError("CUDA shared memory is not offered: this server runs on CPUs")
 
     def check_cuda_region(self, name: str) -> None:
-        """Does nothing if the name is empty: no CUDA region is registered.
-
-        Raises:
-            NotFoundError: a name is given.
-        """
+        """Raises NotFoundError for any name but the empty one: no CUDA region is registered."""
         if name:
             raise NotFoundError(f"no CUDA shared memory region {name!r} is registered")
 
     def change_logs(self, changes: Mapping[str, Setting | None]) -> Mapping[str, Setting]:
-        """Changes the log settings of all processes; returns all settings after the change.
-
-        Args:
-            changes: as for `changed_levels`.
-
-        Raises:
-            RequestError, NotOfferedError: as `changed_levels`; no setting is changed.
-        """
+        """Changes the log settings of all processes as `changed_levels`; returns all settings."""
         if changes:
             self._logs.change(lambda levels: changed_levels(levels, changes))
         return log_settings(self._logs.levels)
@@ -231,13 +187,8 @@ class ControlPlane:
     ) -> Mapping[str, str]:
         """The protocol's trace settings: no traces are written, and no change is offered.
 
-        Args:
-            changes: as for `check_trace_changes`.
-            model: the model whose requests are meant; empty for all models.
-
-        Raises:
-            NotFoundError, UnavailableError: the model is not served.
-            RequestError, NotOfferedError: as `check_trace_changes`.
+        Raises as `check_trace_changes`, and NotFoundError or UnavailableError for a model (empty:
+        all) that is not served.
         """
         if model:
             self._store.get(model)

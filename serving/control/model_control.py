@@ -1,4 +1,4 @@
-"""Loads and unloads models for clients: requests in the shared state, awaited until they finish."""
+"""Loads and unloads models for clients, by requests in the shared state."""
 
 import threading
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from serving.versions.state import DesiredState, ModelState
 from sharded_infer.errors import NotFoundError
 
 _POLL_SECONDS = 0.02
-# Each waiting client holds a thread of the transport.
+# Each waiting client occupies a thread of the transport.
 _MOST_WAITING = 6
 # Linux file systems limit a folder name to 255 bytes.
 _MOST_NAME_BYTES = 255
@@ -32,14 +32,11 @@ class ModelControl:
 
         Versions that failed are tried again. A model that is already served is checked again.
 
-        Args:
-            is_active: whether the client is still waiting.
-
         Raises:
             NotFoundError: the repository has no such model.
             UnavailableError: a version that the policy selects failed; names the step and reason.
             LimitError: too many clients are waiting.
-            CancelledError: the client has disconnected.
+            CancelledError: the client has disconnected (`is_active` is False).
         """
         release = self._settled(model, True, is_active)
         known_versions = release.known_versions()
@@ -60,9 +57,6 @@ class ModelControl:
     def unload(self, model: str, is_active: Callable[[], bool]) -> None:
         """Unloads a model, and returns when no worker accepts requests for it.
 
-        Args:
-            is_active: whether the client is still waiting.
-
         Raises:
             NotFoundError: there is no such model.
             LimitError: too many clients are waiting.
@@ -81,7 +75,7 @@ class ModelControl:
             release = releases.models.get(model)
             if release is None or release.load_request < serial:
                 raise NotFoundError(f"no model {model!r} in the repository")
-            # Each worker applies the state by itself, so wait until all have seen this sequence.
+            # Each worker applies the state on its own, so wait until all have seen this sequence.
             while not all(report.seen >= sequence for report in self._shared_state.reports()):
                 _pause(is_active)
             return release

@@ -9,12 +9,12 @@ from serving.protocol.wire_strings import BYTES, RAW_IDS, STRING_HASH, STRING_HA
 from sharded_infer.engines.model import Model
 from sharded_infer.specs.model_spec import ModelSpec
 
-# Parameters before an input's name: the sequence that it is in; before a sequence's name: how many
+# Prefixes of parameters: of an input's name, for its sequence; of a sequence's name, for how many
 # ids of a sample are used, and which.
 SEQUENCE, MAX_LENGTH, KEEP = "sequence.", "max_length.", "keep."
-# The parameter of the precision of a tower's products.
+# Parameter of the precision of a tower's products.
 PRODUCTS = "products"
-# The platform and backend of every model here.
+# Platform and backend of every model here.
 PLATFORM = "sharded_infer"
 
 
@@ -34,7 +34,7 @@ class TensorDescription:
     Attributes:
         datatype: the protocol's name, such as FP32.
         shape: without the batch; -1 where the size varies between requests.
-        optional: whether requests may leave it out.
+        optional: requests may leave it out.
     """
 
     name: str
@@ -50,13 +50,13 @@ class TensorDescription:
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """A version's inputs and outputs, and the versions that its model's labels mean.
+    """A version's inputs and outputs, and the versions of its model's labels.
 
     Attributes:
         versions: the model's versions that requests may name, ascending.
         max_batch: the most samples in a request.
         parameters: version numbers by `version.<name>`, for `default` and each label; the precision
-            of the tower's products; and what is said of inputs with raw ids, and of sequences.
+            of the tower's products; and parameters of inputs with raw ids, and of sequences.
     """
 
     name: str
@@ -69,7 +69,7 @@ class ModelDescription:
 
 @dataclass(frozen=True, slots=True)
 class VersionTotals:
-    """The totals of a version over all processes since the server started."""
+    """Totals of a version over all processes since the server started."""
 
     name: str
     version: int
@@ -79,16 +79,11 @@ class VersionTotals:
 def describe_model(
     model: Model, versions: tuple[int, ...], names: Mapping[str, int], max_batch: int
 ) -> ModelDescription:
-    """Describes a version.
+    """Describes a version; arguments as the fields of `ModelDescription`.
 
     Companion inputs such as `item.lengths` and the all-at-once form are accepted but not listed,
     because a load generator sends every listed input. Integer inputs also accept INT32, and BYTES
     where the parameters say it.
-
-    Args:
-        versions: the model's versions that requests may name.
-        names: version numbers by `default` and label.
-        max_batch: the most samples in a request.
     """
     spec = model.spec
     dense = [TensorDescription(name, "FP32", (width,)) for name, width in spec.dense.inputs.items()]

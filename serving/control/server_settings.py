@@ -1,4 +1,4 @@
-"""The log and trace settings of the protocol, by the protocol's names."""
+"""Log and trace settings, by the protocol's names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from sharded_infer.errors import RequestError
 Setting = bool | int | str
 _FLAGS = {"log_info": "info", "log_warnings": "warnings", "log_errors": "errors"}
 _VERBOSE = "log_verbose_level"
-# Settings of the protocol that have only one value here.
+# The protocol's settings with only one value here.
 _FIXED_LOG = {"log_file": "", "log_format": "default"}
 TRACE_SETTINGS: Mapping[str, str] = {
     "trace_file": "",
@@ -33,10 +33,7 @@ def log_settings(levels: LogLevels) -> dict[str, Setting]:
 
 
 def changed_levels(levels: LogLevels, changes: Mapping[str, Setting | None]) -> LogLevels:
-    """The log levels after some changes.
-
-    Args:
-        changes: values by setting name; None leaves a setting unchanged.
+    """Log levels after changes by setting name; None leaves a setting unchanged.
 
     Raises:
         RequestError: there is no such setting, or its value has another type.
@@ -66,10 +63,7 @@ def changed_levels(levels: LogLevels, changes: Mapping[str, Setting | None]) -> 
 
 
 def check_trace_changes(changes: Mapping[str, Sequence[str]]) -> None:
-    """Accepts only values that the trace settings already have.
-
-    Args:
-        changes: values by setting name; an empty list resets a setting.
+    """Accepts only present values, and empty lists, which reset a setting.
 
     Raises:
         RequestError: there is no such setting.

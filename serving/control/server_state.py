@@ -1,4 +1,4 @@
-"""The state that a server's processes share: which workers serve, and whether it is draining.
+"""State shared by a server's processes: serving workers, and draining.
 
 Each flag is one byte of anonymous shared memory that forks inherit; a byte write is atomic.
 """
@@ -9,21 +9,16 @@ from serving.host.heartbeat import Heartbeats
 
 
 class ServerState:
-    """Readiness, shared by a server's processes.
-
-    Attributes:
-        heartbeats: the processes' heartbeats, by process number.
-    """
+    """Readiness, shared by a server's processes; `heartbeats` are by process number."""
 
     def __init__(self, workers: int) -> None:
-        """Starts with no worker ready; `workers` processes answer requests."""
         # Byte 0: draining. Byte 1: every worker has been ready once. Then one byte per worker:
         # serving. Last byte: the standby process, which has no models, accepts HTTP connections.
         self._bytes = mmap.mmap(-1, workers + 3)
         self._reloads = mmap.mmap(-1, 1)
-        # Workers that send no heartbeats, as the first process sees them.
+        # Workers without heartbeats, as observed by the first process.
         self._silent = mmap.mmap(-1, workers)
-        # Workers whose health service says that the server accepts requests.
+        # Workers whose health service reports that the server accepts requests.
         self._healthy = mmap.mmap(-1, workers)
         # The workers come first, then the standby process and the repository watcher.
         self.heartbeats = Heartbeats(workers + 2)
@@ -31,7 +26,7 @@ class ServerState:
 
     @property
     def ready(self) -> bool:
-        """Whether the server accepts requests.
+        """True if the server accepts requests.
 
         All workers have started, one serves, the server is not draining, and no worker is silent. A
         silent worker keeps its connections and gets new ones until it is replaced.
@@ -48,33 +43,33 @@ class ServerState:
 
     @property
     def serving(self) -> bool:
-        """Whether any worker is answering requests."""
+        """True if any worker is answering requests."""
         pairs = zip(self._bytes[2:-1], self._silent[:], strict=True)
         return any(serves and not silent for serves, silent in pairs)
 
     @property
     def silent(self) -> bool:
-        """Whether any worker sends no heartbeats."""
+        """True if any worker sends no heartbeats."""
         return any(self._silent[:])
 
     @property
     def draining(self) -> bool:
-        """Whether the server is shutting down."""
+        """True if the server is shutting down."""
         return bool(self._bytes[0])
 
     @property
     def started(self) -> bool:
-        """Whether every worker has been ready once."""
+        """True if every worker has been ready once."""
         return bool(self._bytes[1])
 
     @property
     def healthy(self) -> bool:
-        """Whether every worker's health service says that the server accepts requests."""
+        """True if every worker's health service reports that the server accepts requests."""
         return all(self._healthy[:])
 
     @property
     def reloads(self) -> int:
-        """A number that changes when processes should reload their files."""
+        """Changes when processes should reload their files."""
         return self._reloads[0]
 
     def ask_reload(self) -> None:
@@ -93,27 +88,15 @@ class ServerState:
         self._bytes[-1] = is_open
 
     def set_silent(self, worker: int, silent: bool) -> None:
-        """Records whether a worker sends no heartbeats; only the first process calls this.
-
-        Args:
-            worker: its number, from 0.
-        """
+        """Records whether a worker (from 0) sends no heartbeats; only the first process calls."""
         self._silent[worker] = silent
 
     def set_healthy(self, worker: int, healthy: bool) -> None:
-        """Records what a worker's health service says.
-
-        Args:
-            worker: its number, from 0.
-        """
+        """Records the report of a worker's (from 0) health service."""
         self._healthy[worker] = healthy
 
     def set_serving(self, worker: int, serving: bool) -> None:
-        """Records whether a worker answers requests.
-
-        Args:
-            worker: its number, from 0.
-        """
+        """Records whether a worker (from 0) answers requests."""
         self._bytes[worker + 2] = serving
         if all(self._bytes[2:-1]):
             self._bytes[1] = 1
