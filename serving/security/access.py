@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from sharded_infer.errors import InputError
 
-# Shorter tokens are guessed, not stolen.
+# Shorter tokens can be guessed.
 _LEAST_CHARACTERS = 16
 
 
@@ -30,9 +30,9 @@ SCOPES = (Access.PREDICT, Access.ADMIN, Access.METRICS)
 _INFERENCE = "inference.GRPCInferenceService"
 _REFLECTION = "ServerReflectionInfo"
 
-# What each RPC needs; what is not here needs the scope admin.
+# Access that each RPC needs; others need the scope admin.
 RPC_ACCESS = {
-    # Probes have no tokens, and these say nothing of the models.
+    # Probes have no tokens, and these reveal nothing about the models.
     "/grpc.health.v1.Health/Check": Access.OPEN,
     "/grpc.health.v1.Health/Watch": Access.OPEN,
     f"/{_INFERENCE}/ServerLive": Access.OPEN,
@@ -50,7 +50,7 @@ RPC_ACCESS = {
     "/sharded_infer.v1.ShardHost/Describe": Access.PREDICT,
     "/sharded_infer.v1.ShardHost/Lookup": Access.PREDICT,
     f"/{_INFERENCE}/ModelStatistics": Access.METRICS,
-    # Admin, though the default: these are the ones there are.
+    # The default, but listed for completeness.
     f"/{_INFERENCE}/RepositoryModelLoad": Access.ADMIN,
     f"/{_INFERENCE}/RepositoryModelUnload": Access.ADMIN,
     f"/{_INFERENCE}/SystemSharedMemoryStatus": Access.ADMIN,
@@ -63,11 +63,9 @@ RPC_ACCESS = {
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A known token.
+    """A known token, by its SHA-256.
 
-    Attributes:
-        name: for logs and limits; by default the digest's first eight characters.
-        digest: SHA-256 of the token.
+    `name` is for logs and limits, by default the digest's first eight characters.
     """
 
     name: str
@@ -76,7 +74,7 @@ class Credential:
 
 
 def find_credential(known: Sequence[Credential], token: str) -> Credential | None:
-    """The credential of a token; None if it is unknown."""
+    """Credential of a token; None if it is unknown."""
     digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
     found = None
     for credential in known:
@@ -86,7 +84,7 @@ def find_credential(known: Sequence[Credential], token: str) -> Credential | Non
 
 
 def bearer_token(authorization: str) -> str | None:
-    """The token of an `authorization` header, or None."""
+    """Token of an `authorization` header, or None."""
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token.strip() else None
 
@@ -94,10 +92,8 @@ def bearer_token(authorization: str) -> str | None:
 def parse_tokens(text: str, source: str) -> tuple[Credential, ...]:
     """Parses lines of `TOKEN SCOPE,SCOPE [# NAME]`; error messages never contain a token.
 
-    Args:
-        text: lines; empty ones and those that begin with # are ignored. In a single line,
-            semicolons separate entries.
-        source: file or variable, for messages.
+    Empty lines and those that begin with # are ignored. In a single line, semicolons separate
+    entries.
 
     Raises:
         InputError: an invalid line, a token that is short or occurs twice, or no token.
@@ -136,5 +132,5 @@ def _scopes(names: list[str], where: str) -> frozenset[Access]:
 
 
 def access_of(path: str) -> Access:
-    """The access that a call of `/service/Method` needs."""
+    """Access that a call of `/service/Method` needs."""
     return RPC_ACCESS.get(path, Access.ADMIN)

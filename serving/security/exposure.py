@@ -1,4 +1,4 @@
-"""Checks the protection of a server that others can reach."""
+"""Protection checks of a server that other machines can reach."""
 
 import logging
 
@@ -40,7 +40,7 @@ def check_protection(config: ServerConfig) -> None:
 
 
 def public_addresses(config: ServerConfig) -> list[str]:
-    """The addresses that other machines can reach."""
+    """Addresses that other machines can reach."""
     hosts = [config.host]
     if config.admin_address is not None and config.admin_socket is None:
         hosts.append(split_address(config.admin_address)[0])

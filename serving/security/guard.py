@@ -14,7 +14,7 @@ from serving.security.rate_limit import RateLimit
 from sharded_infer.errors import InputError
 from sharded_infer.files.regular_file import read_regular
 
-# Of a file of tokens.
+# Of a token file.
 _MOST_BYTES = 16 * 2**20
 
 _log = logging.getLogger("sharded_infer")
@@ -32,11 +32,9 @@ class Guard:
         *,
         count_refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Takes the tokens and the rates.
+        """Stores the tokens and the rates; None means no check of them.
 
         Args:
-            credentials: known tokens; None: calls need none.
-            rates: None: no limit.
             read: reloads the tokens.
             count_refused: called with the status code of each refused predict call.
         """
@@ -54,17 +52,13 @@ class Guard:
     def admit(
         self, access: Access, authorization: str | None, peer: str, *, now: float | None = None
     ) -> str:
-        """Admits a call.
+        """Admits a call and returns its client's name: its token's, or its address.
 
         Args:
-            access: that the call needs.
             authorization: the call's header, or None.
             peer: the client's address, as `address:port` or in gRPC's form; empty: unknown, and no
                 rate applies.
             now: seconds on the monotonic clock; None reads it.
-
-        Returns:
-            The client's name: its token's name, or its address.
 
         Raises:
             UnauthenticatedError: the call needs a known token and has none.
@@ -91,16 +85,12 @@ class Guard:
         return client
 
     def share_rates(self, take: Callable[[str, float], float]) -> None:
-        """Counts calls with those of a transport, which decides on its own calls by itself.
-
-        Args:
-            take: as `RateLimit.take`.
-        """
+        """Counts calls with those of a transport, by its `RateLimit.take`."""
         if self._take is not None:
             self._take = take
 
     def reload(self) -> None:
-        """Reloads the tokens; on failure the old ones stay, and the log says so."""
+        """Reloads the tokens; on failure the old ones stay, and it is logged."""
         try:
             found = self._read()
         except InputError as error:
@@ -133,13 +123,9 @@ def _address(peer: str) -> str:
 def make_guard(
     config: ServerConfig, count_refused: Callable[[str], None] = lambda _: None
 ) -> Guard | None:
-    """The guard for a server's settings; None if every call is admitted.
+    """Guard for a server's settings; None if every call is admitted.
 
-    Args:
-        count_refused: called with the status code of each refused predict call.
-
-    Raises:
-        InputError: the tokens cannot be read.
+    Raises InputError if the tokens cannot be read.
     """
     rates = None
     if config.rate_limit is not None:
@@ -152,11 +138,7 @@ def make_guard(
 
 
 def read_credentials(config: ServerConfig) -> tuple[Credential, ...] | None:
-    """The tokens of the file and the environment; None if neither is set.
-
-    Raises:
-        InputError: the tokens cannot be read.
-    """
+    """Tokens of the file and the environment, None if neither is set; InputError if unreadable."""
     found: tuple[Credential, ...] = ()
     if config.tokens is not None:
         found = parse_tokens(config.tokens, TOKENS_VARIABLE)

@@ -1,4 +1,4 @@
-"""Limits the rate of calls by a token bucket for each of a bounded number of clients."""
+"""Rate limit of calls, by a token bucket for each of a bounded number of clients."""
 
 import threading
 from collections import OrderedDict
@@ -7,35 +7,22 @@ _MOST_CLIENTS = 10_000
 
 
 class RateLimit:
-    """Counts calls by client. Any thread may call.
+    """Counts calls by client. Thread-safe.
 
     A bucket holds `burst` calls and fills at `rate` calls a second. Beyond the bound, the client
     that was silent longest is forgotten, so its bucket is full again.
     """
 
     def __init__(self, rate: float, burst: float, most_clients: int = _MOST_CLIENTS) -> None:
-        """Starts without clients.
-
-        Args:
-            burst: most calls at once.
-            most_clients: remembered clients.
-        """
         self._rate = rate
         self._burst = burst
         self._most_clients = most_clients
         self._lock = threading.Lock()
-        # By client: calls left, and when that was so, in seconds.
+        # By client: remaining calls, and at what time, in seconds.
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str, now: float) -> float:
-        """Takes one call of a client.
-
-        Args:
-            now: seconds on a monotonic clock.
-
-        Returns:
-            0 if it may call; else the seconds until it may, and nothing is taken.
-        """
+        """Takes a call at `now` and returns 0, or returns the seconds until the client may call."""
         with self._lock:
             left, since = self._buckets.get(client, (self._burst, now))
             left = min(self._burst, left + (now - since) * self._rate)

@@ -13,7 +13,7 @@ from serving.config.server_config import ServerConfig
 from sharded_infer.errors import InputError
 from sharded_infer.files.regular_file import read_regular
 
-# Of certificates of all authorities there are.
+# More than certificates of all existing authorities.
 _MOST_BYTES = 16 * 2**20
 
 _log = logging.getLogger("sharded_infer")
@@ -22,12 +22,11 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Files of a server's certificates.
+    """PEM files of a server's certificates.
 
     Attributes:
-        certificate: PEM, the server's certificate and its intermediates.
-        key: PEM, the certificate's private key.
-        client_ca: PEM, authorities of clients' certificates; None: clients need none.
+        certificate: the server's certificate and its intermediates.
+        client_ca: authorities of clients' certificates; None: clients need none.
     """
 
     certificate: Path
@@ -35,14 +34,10 @@ class TlsFiles:
     client_ca: Path | None
 
     def server_context(self) -> ssl.SSLContext:
-        """A context for Python's servers, such as the HTTP port.
-
-        Raises:
-            InputError: the files cannot be read, or do not match.
-        """
+        """Context for Python's servers; InputError for unreadable or mismatched files."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            # Of whatever else the names mean, OpenSSL would wait for an end.
+            # OpenSSL would block on files such as pipes.
             self.read()
             context.load_cert_chain(self.certificate, self.key, password=_no_password)
             if self.client_ca is not None:
@@ -54,11 +49,7 @@ class TlsFiles:
         return context
 
     def watched_context(self) -> ssl.SSLContext:
-        """As `server_context`; a certificate that changes is used by the next connection.
-
-        Raises:
-            InputError: the files cannot be read, or do not match.
-        """
+        """A `server_context` whose changed certificates apply from the next connection."""
         watched = WatchedFiles(self, self.server_context)
         context = watched.current
 
@@ -72,19 +63,14 @@ class TlsFiles:
 
     @property
     def signature(self) -> tuple[tuple[int, int, int], ...]:
-        """A value that changes with the files.
-
-        Raises:
-            OSError: a file does not exist.
-        """
+        """Changes with the files. Raises OSError if one does not exist."""
         stats = [os.stat(file) for file in self._files]
         return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
 
     def read(self) -> list[bytes]:
-        """The files' contents: certificate, key and, if set, the clients' authorities.
+        """Contents of certificate, key and, if set, the clients' authorities.
 
-        Raises:
-            OSError, InputError: a file cannot be read.
+        Raises OSError or InputError if a file cannot be read.
         """
         return [read_regular(file, _MOST_BYTES, follow=True) for file in self._files]
 
@@ -95,18 +81,10 @@ class TlsFiles:
 
 
 class WatchedFiles(Generic[_Made]):
-    """An object made from certificate files, remade when they change.
-
-    Attributes:
-        current: the latest valid one.
-    """
+    """An object made from certificate files, remade when they change; `current` is valid."""
 
     def __init__(self, files: TlsFiles, make: Callable[[], _Made]) -> None:
-        """Makes the first object.
-
-        Raises:
-            InputError: the files cannot be read, or do not match.
-        """
+        """Makes the first object; raises InputError for unreadable or mismatched files."""
         self._files = files
         self._make = make
         self._lock = threading.Lock()
@@ -117,7 +95,7 @@ class WatchedFiles(Generic[_Made]):
             raise InputError(f"TLS: {error}") from error
 
     def look(self) -> _Made | None:
-        """The new object; None if the files are unchanged, or invalid, which the log says."""
+        """The new object; None if the files are unchanged, or invalid, which is logged."""
         with self._lock:
             try:
                 found = self._files.signature
@@ -125,7 +103,7 @@ class WatchedFiles(Generic[_Made]):
                     return None
                 self.current = self._make()
             except (OSError, InputError) as error:
-                # Files are replaced one after another: the next connection looks again.
+                # Files are replaced one after another: the next connection checks again.
                 _log.error("the certificates stay as they were: %s", error)
                 return None
             self._seen = found
@@ -142,5 +120,5 @@ def tls_files(config: ServerConfig) -> TlsFiles | None:
 
 
 def _no_password() -> str:
-    # Without this OpenSSL asks the terminal.
+    # Otherwise OpenSSL prompts on the terminal.
     raise ValueError("the private key is encrypted, expected one without a password")
