@@ -17,17 +17,10 @@ _MOST_NAME_BYTES = 255
 
 
 class RegionFile:
-    """An open shared memory object.
-
-    Attributes:
-        identity: differs for another object of the same name.
-    """
+    """An open shared memory object; `identity` differs for another one of the same name."""
 
     def __init__(self, key: str) -> None:
-        """Opens the object.
-
-        Args:
-            key: name for `shm_open`: an optional leading slash, and no other.
+        """Opens the object by its `shm_open` name: an optional leading slash, and no other.
 
         Raises:
             RequestError: the name is invalid, or not a shared memory object.
@@ -62,16 +55,12 @@ class RegionFile:
 
     @property
     def size(self) -> int:
-        """Its bytes now."""
+        """Its current bytes."""
         return os.fstat(self._file).st_size
 
     def read(self, offset: int, count: int) -> bytes:
-        """Copies bytes out of it.
-
-        Raises:
-            RequestError: the object is too short.
-        """
-        # Looked at first, so that no memory is taken for what is not there.
+        """Copies bytes out of it; raises RequestError if it is too short."""
+        # Checked first, so that no memory is allocated for missing bytes.
         if self.size >= offset + count:
             parts = []
             at, left = offset, count
@@ -86,12 +75,8 @@ class RegionFile:
         raise self._shorter(offset + count)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Copies bytes into it.
-
-        Raises:
-            RequestError: the object is too short, or has no room.
-        """
-        # Nothing is lost where it is shortened between the two: it then grows again.
+        """Copies bytes into it; raises RequestError if it is too short, or has no room."""
+        # A truncation in between loses nothing: the object grows again.
         if self.size < offset + len(data):
             raise self._shorter(offset + len(data))
         view, at = memoryview(data), offset

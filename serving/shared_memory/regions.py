@@ -1,4 +1,4 @@
-"""The registered shared memory of a server, known to all its processes.
+"""Registered shared memory of a server, known to all its processes.
 
 Each use opens the object by its name and checks that it is still the registered one. All workers
 therefore agree on a region, and none keeps it open.
@@ -20,13 +20,9 @@ _DOCUMENT_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part of a shared memory object that a client has registered.
+    """A client's registered part of a shared memory object, by bytes from the object's start.
 
-    Attributes:
-        name: in requests.
-        key: the object's name.
-        offset: bytes from the start of the object.
-        identity: of the object at registration.
+    `name` is for requests, `key` is the object's, and `identity` is the object's at registration.
     """
 
     name: str
@@ -38,11 +34,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a region.
-
-    Attributes:
-        offset: bytes from the start of the region.
-    """
+    """A part of a region, by bytes from the region's start."""
 
     region: str
     offset: int
@@ -54,32 +46,23 @@ _REGIONS: TypeAdapter[Regions] = TypeAdapter(Regions)
 
 
 class SharedMemory:
-    """The registered regions of one server. Create it before any fork; thread-safe."""
+    """Registered regions of one server. Create it before any fork; thread-safe."""
 
     def __init__(self, *, most_bytes: int) -> None:
-        """Starts without regions.
-
-        Args:
-            most_bytes: bound of the inputs of one request.
-        """
+        """Starts without regions; `most_bytes` bounds the inputs of one request."""
         self._document = LockedDocument(_DOCUMENT_BYTES, _REGIONS, {})
         self._known: tuple[int, Regions] = (-1, {})
         self.most_bytes = most_bytes
 
     def regions(self) -> Regions:
-        """The registered regions by name."""
+        """Registered regions by name."""
         known = self._known
         if known[0] != self._document.sequence:
             self._known = known = self._document.read()
         return known[1]
 
     def register(self, name: str, key: str, *, offset: int, byte_size: int) -> None:
-        """Registers a region.
-
-        Args:
-            name: in requests.
-            key: name of the shared memory object.
-            offset: bytes from the start of the object.
+        """Registers a region of the shared memory object `key`.
 
         Raises:
             RequestError: the name or key is invalid, or the object is too short.
@@ -120,21 +103,14 @@ class SharedMemory:
         self._document.change(remove)
 
     def find(self, name: str) -> Region:
-        """The region of a name.
-
-        Raises:
-            NotFoundError: the name is not registered.
-        """
+        """Region of a name. Raises NotFoundError if it is not registered."""
         region = self.regions().get(name)
         if region is None:
             raise NotFoundError(f"no shared memory region {name!r} is registered")
         return region
 
     def check(self, span: Span, what: str) -> Region:
-        """The region of a span, after checks.
-
-        Args:
-            what: the tensor, for messages.
+        """Region of a span, whose tensor is `what` in messages.
 
         Raises:
             NotFoundError: the region does not exist.
@@ -157,10 +133,7 @@ class SharedMemory:
         return region
 
     def read(self, span: Span, what: str) -> bytes:
-        """Reads a span.
-
-        Args:
-            what: the tensor, for messages.
+        """Reads a span, whose tensor is `what` in messages.
 
         Raises:
             NotFoundError: the region does not exist.
@@ -172,16 +145,7 @@ class SharedMemory:
             return file.read(region.offset + span.offset, span.byte_size)
 
     def write(self, span: Span, data: bytes, what: str) -> None:
-        """Writes bytes to a span.
-
-        Args:
-            data: at most the span's bytes.
-            what: the tensor, for messages.
-
-        Raises:
-            NotFoundError: the region does not exist.
-            RequestError: as `read`, or the data is larger than the span.
-        """
+        """Writes bytes to a span; raises as `read`, and RequestError for more than its bytes."""
         region = self.check(span, what)
         if len(data) > span.byte_size:
             raise RequestError(
