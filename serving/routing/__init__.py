@@ -1,1 +1,1 @@
-"""Which version answers a request."""
+"""Version routing of requests."""

@@ -1,4 +1,4 @@
-"""Which loaded version answers a request: the one it names, or one by the weights of labels."""
+"""Routes a request to a loaded version: the one it names, or one by the weights of labels."""
 
 import random
 from collections.abc import Callable
@@ -11,18 +11,14 @@ from serving.versions.served_versions import Names, ServedVersions, Shares
 
 
 class Route(NamedTuple):
-    """Where a request goes.
-
-    Attributes:
-        label: whose weight decided; empty: the request named its version, or no label has one.
-    """
+    """Version of a request, and the label whose weight decided; empty: none did."""
 
     version: LoadedVersion
     label: str = ""
 
 
 class SharedModel(NamedTuple):
-    """The labels that share the requests of a model which name no version.
+    """Labels that share a model's requests without a version.
 
     Attributes:
         seed: of the model's routing keys.
@@ -46,15 +42,12 @@ class Router:
 
     def __init__(self, store: ServedVersions) -> None:
         self._store = store
-        # Never changed, replaced.
+        # Replaced, never changed.
         self._shared: dict[str, SharedModel] = {}
         store.on_names(self._set)
 
     def route(self, header: RequestHeader, chance: Callable[[], int] | None = None) -> Route:
-        """The version of a request.
-
-        Args:
-            chance: 64 bits that decide where no routing key does; None: random ones.
+        """Version of a request; without a routing key by the 64 bits of `chance` (None: random).
 
         Raises:
             NotFoundError, UnavailableError: as `ServedVersions.get`.

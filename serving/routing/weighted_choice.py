@@ -25,15 +25,12 @@ _FRACTION_BITS = 32
 
 
 def name_hash(name: str) -> int:
-    """The seed of a model's keys, or the hash of a label; 64 bits."""
+    """Seed of a model's keys, or hash of a label; 64 bits."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 
 def key_position(key: bytes, seed: int) -> int:
-    """The position of a routing key; 64 bits.
-
-    Args:
-        seed: `name_hash` of the model.
+    """Position of a routing key by a model's `name_hash`; 64 bits.
 
     Raises:
         InputError: the package was built without a compiler.
@@ -42,11 +39,7 @@ def key_position(key: bytes, seed: int) -> int:
 
 
 def choose(position: int, shares: Sequence[tuple[int, int]]) -> int:
-    """Which share a position belongs to; of equals the first.
-
-    Args:
-        shares: hash and weight of each label, at least one.
-    """
+    """Index of the share of a position, by hash and weight of each label; of equals the first."""
     best, least = 0, 0
     for at, (label_hash, weight) in enumerate(shares):
         cost = _negative_log2(mixed(position ^ label_hash))
@@ -57,7 +50,7 @@ def choose(position: int, shares: Sequence[tuple[int, int]]) -> int:
 
 
 def mixed(word: int) -> int:
-    """The finalizer of MurmurHash3, on 64 bits."""
+    """Finalizer of MurmurHash3, on 64 bits."""
     word = (word ^ word >> 33) * 0xFF51AFD7ED558CCD & _WORD
     word = (word ^ word >> 33) * 0xC4CEB9FE1A85EC53 & _WORD
     return word ^ word >> 33
