@@ -128,15 +128,15 @@ def main() -> None:
 
 
 def run(commands: typer.Typer) -> None:
-    """Runs commands; what the project refuses is one line on stderr and exit code 1."""
-    # Read when gRPC is imported. Its C code writes beside the log, as often as clients make it.
+    """Runs commands; the project's errors become one line on stderr and exit code 1."""
+    # Read when gRPC is imported. Its C code writes beside the log, as often as clients cause it.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         commands()
     except ShardedInferError as error:
         _refuse(str(error))
     except OSError as error:
-        # Of a file that the command line names: whatever else can be wrong with it.
+        # Of a file that the command line names, whatever its fault.
         named = f"{error.filename}: " if error.filename is not None else ""
         _refuse(f"{named}{error.strerror or error}")
 

@@ -1,4 +1,4 @@
-"""Why a request is not run; each becomes a status code in `serving/status.py`."""
+"""Errors of requests that are not run; `serving/status.py` maps them to status codes."""
 
 from sharded_infer.errors import ShardedInferError
 
@@ -8,43 +8,39 @@ class UnavailableError(ShardedInferError):
 
 
 class UnservedError(ShardedInferError):
-    """A server that has nothing to serve: each of its models says why."""
+    """None of a server's models can be served; the message has each reason."""
 
 
 class DeadlineError(ShardedInferError):
-    """The request's deadline has passed, or would before an answer was there."""
+    """The request's deadline has passed, or would before its answer."""
 
 
 class CancelledError(ShardedInferError):
-    """The client has given the request up."""
+    """The client has cancelled the request."""
 
 
 class LimitError(ShardedInferError):
-    """There are as many of something as the server keeps."""
+    """A limit of the server is reached."""
 
 
 class AlreadyExistsError(ShardedInferError):
-    """What a client wants to make is there already."""
+    """The object to create exists already."""
 
 
 class NotOfferedError(ShardedInferError):
-    """Something of the protocol that this server does not do."""
+    """A feature of the protocol that this server lacks."""
 
 
 class UnauthenticatedError(ShardedInferError):
-    """A call without a token, or with one that nobody knows."""
+    """A call without a token, or with an unknown one."""
 
 
 class PermissionDeniedError(ShardedInferError):
-    """A call whose token, or whose port, does not allow it."""
+    """The call's token, or its port, does not allow it."""
 
 
 class QueueFullError(ShardedInferError):
-    """As much waits already as may.
-
-    Attributes:
-        retry_seconds: when there will probably be room.
-    """
+    """A queue limit is reached, probably until `retry_seconds` have passed."""
 
     def __init__(self, message: str, *, retry_seconds: float) -> None:
         super().__init__(message)
@@ -52,11 +48,7 @@ class QueueFullError(ShardedInferError):
 
 
 class RateLimitError(ShardedInferError):
-    """A client that calls more often than it may.
-
-    Attributes:
-        retry_seconds: when it may again.
-    """
+    """A client exceeds its rate, until `retry_seconds` have passed."""
 
     def __init__(self, message: str, *, retry_seconds: float) -> None:
         super().__init__(message)
@@ -64,4 +56,4 @@ class RateLimitError(ShardedInferError):
 
 
 class PromotionError(ShardedInferError):
-    """A promotion that did not reach its end: the reason is in the history of its label."""
+    """An incomplete promotion; its label's history has the reason."""

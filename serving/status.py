@@ -1,4 +1,4 @@
-"""What an error is to a client: one table of codes, and which code each exception becomes."""
+"""Status codes, and the code of each exception."""
 
 import logging
 import secrets
@@ -29,19 +29,19 @@ from sharded_infer.errors import (
 )
 
 _log = logging.getLogger("sharded_infer")
-# A name that a client sent may have megabytes. gRPC sends the message in a header, of which clients
-# take 8 KiB, with up to three characters for each of its bytes.
+# A client's name may have megabytes. gRPC sends the message in a header, of which clients accept 8
+# KiB, with up to three characters for each of its bytes.
 _LONGEST_MESSAGE = 600
 
 
 class StatusCode(Enum):
-    """gRPC's status codes (grpc/doc/statuscodes.md), and the HTTP status that stands for each.
+    """gRPC's status codes (grpc/doc/statuscodes.md), each with an HTTP status.
 
-    HTTP has 500 for those that nothing here answers with.
+    Codes that no answer here has are 500 in HTTP.
     """
 
     OK = 0, 200
-    # No standard has a number for a client that has gone; nobody is there to read it.
+    # No standard has a number for a client that has gone, which does not read it.
     CANCELLED = 1, 499
     UNKNOWN = 2, 500
     INVALID_ARGUMENT = 3, 400
@@ -66,12 +66,7 @@ class StatusCode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """An answer that is an error.
-
-    Attributes:
-        message: for people.
-        retry_seconds: when to try again; None: nothing is known.
-    """
+    """An error answer; no `retry_seconds` means an unknown retry time."""
 
     code: StatusCode
     message: str
@@ -80,7 +75,7 @@ class Status:
 
 DRAINING = Status(StatusCode.UNAVAILABLE, "the server is draining")
 
-# The first class that an exception is an instance of decides.
+# The first class that matches an exception decides.
 _CODES: tuple[tuple[type[Exception], StatusCode], ...] = (
     (NotFoundError, StatusCode.NOT_FOUND),
     (RequestTooLargeError, StatusCode.RESOURCE_EXHAUSTED),
@@ -111,14 +106,10 @@ def _no_fields() -> Mapping[str, object]:
 def status_of(
     error: Exception, log_fields: Callable[[], Mapping[str, object]] = _no_fields
 ) -> Status:
-    """What a client is told of an exception.
+    """Status of an exception for a client.
 
-    Args:
-        error: what was raised while answering.
-        log_fields: what the log says of the request beside a bug of ours.
-
-    Returns:
-        For a bug of ours, INTERNAL with an id that the log has too, and nothing of its insides.
+    A bug of ours becomes INTERNAL without internals, with an id that is logged with the request's
+    `log_fields`.
     """
     for kind, code in _CODES:
         if isinstance(error, kind):
