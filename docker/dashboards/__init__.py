@@ -1,1 +1,1 @@
-"""The Grafana dashboards of sharded-infer, as code."""
+"""Grafana dashboards of sharded-infer, as code."""

@@ -1,4 +1,4 @@
-"""What all dashboards share: variables, the annotation of versions, links, refresh."""
+"""Common parts of all dashboards: variables, the annotation of versions, links, refresh."""
 
 from collections.abc import Mapping, Sequence
 
@@ -25,7 +25,7 @@ from dashboards.selectors import of_model
 
 _TAG = "sharded-infer"
 _ALL = VariableOption(text="All", value="$__all", selected=True)
-# A version that was not yet served an interval ago.
+# A version that was not served an interval ago.
 NEW_VERSION = (
     f'count_values by (model) ("version", {of_model("sharded_infer_served_version")} > 0)'
     f' unless on (model, version) count_values by (model) ("version",'
@@ -86,7 +86,7 @@ def framed(uid: str, title: str, description: str) -> Dashboard:
 
 
 def _variable(label: str, title: str, matchers: str) -> QueryVariable:
-    # Of successful requests: a model that nobody has is no choice.
+    # Of successful requests, so that unknown models are no choice.
     metric = f"sharded_infer_request_seconds_count{{{matchers}}}"
     return (
         QueryVariable(label)
@@ -103,11 +103,7 @@ def _variable(label: str, title: str, matchers: str) -> QueryVariable:
 
 
 def filled(dashboard: Dashboard, rows: Mapping[str, Sequence[Builder[Panel]]]) -> Dashboard:
-    """Puts panels on a dashboard, row by row.
-
-    Args:
-        rows: the panels of each row, by its title.
-    """
+    """Adds the panels of each titled row to a dashboard."""
     for title, panels in rows.items():
         dashboard.with_row(Row(title))
         for panel in panels:

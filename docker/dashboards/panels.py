@@ -1,4 +1,4 @@
-"""The kinds of panel that the dashboards are made of, all looking alike."""
+"""Panel types of the dashboards, in one style."""
 
 from dataclasses import dataclass
 
@@ -51,11 +51,7 @@ _STAT_HEIGHT = 4
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a panel says in words.
-
-    Attributes:
-        description: what it means, and what to do when it looks bad.
-    """
+    """A panel's title, and a description of its meaning and of what to do when it looks bad."""
 
     title: str
     description: str
@@ -63,13 +59,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query and how its series are called.
-
-    Attributes:
-        expression: PromQL, with the dashboard's variables.
-        legend: the name of a series, with its labels in double braces.
-        exemplars: whether traced requests are drawn as points.
-    """
+    """PromQL with the dashboard's variables, and a legend; `exemplars` draws traced requests."""
 
     expression: str
     legend: str
@@ -87,17 +77,14 @@ def graph(
     steps: bool = False,
     most: float | None = None,
 ) -> GraphPanel:
-    """Lines over time.
+    """Lines over time, one for every series of each query.
 
     Args:
-        queries: each with a line for every series.
-        unit: of the values, as Grafana calls it.
+        unit: Grafana's name.
         width: of the 24 columns.
-        stacked: areas on one another instead of lines.
-        warn: where the colour changes to yellow.
-        bad: where it changes to red.
+        warn, bad: where the colour changes to yellow, and to red.
         steps: values that jump, as versions do.
-        most: the top of the axis.
+        most: top of the axis.
     """
     panel = (
         GraphPanel()
@@ -145,15 +132,14 @@ def stat(
     bad: float | None = None,
     decimals: int | None = None,
 ) -> StatPanel:
-    """One number, large, with its course behind it.
+    """A large number for each series, with its course behind it.
 
     Args:
-        query: of the number; with several series, one number each.
-        unit: of the number, as Grafana calls it.
+        unit: Grafana's name.
         width: of the 24 columns.
-        warn: where the colour changes to yellow.
-        bad: where it changes to red; below `warn`, low values are the bad ones.
-        decimals: digits after the point; None: as many as fit.
+        warn, bad: where the colour changes to yellow, and to red; if `bad` is lower, low values
+            are bad.
+        decimals: None: as many as fit.
     """
     panel = (
         StatPanel()
@@ -179,11 +165,10 @@ def heatmap(
     """A histogram over time: the darker a cell, the more observations it had.
 
     Args:
-        text: title and description.
-        histogram: an expression whose series are buckets, labelled `le`.
-        unit: of the boundaries, as Grafana calls it.
+        histogram: expression whose series are buckets, labelled `le`.
+        unit: of the boundaries, by Grafana's name.
         width: of the 24 columns.
-        decimals: digits of the boundaries after the point; None: as many as fit.
+        decimals: of the boundaries; None: as many as fit.
     """
     target = _target(Query(histogram, "{{le}}"), 0).format(PromQueryFormat.HEATMAP)
     axis = YAxisConfig().unit(unit)
@@ -218,12 +203,7 @@ def heatmap(
 
 
 def dashed(panel: GraphPanel, series: str) -> GraphPanel:
-    """Draws a series as a dashed line without an area: a limit that others are held against.
-
-    Args:
-        panel: that shows it.
-        series: its name.
-    """
+    """Draws a named series as a dashed line without an area, for a limit."""
     return panel.override_by_name(
         series,
         [
@@ -249,7 +229,7 @@ def _target(query: Query, position: int) -> Dataquery:
 
 
 def _thresholds(warn: float | None, bad: float | None) -> ThresholdsConfig:
-    """Green up to `warn`, then yellow, red from `bad`; turned round where bad is the lower one."""
+    """Green up to `warn`, then yellow, red from `bad`; reversed where bad is lower."""
     low_is_bad = warn is not None and bad is not None and bad < warn
     colours = ("red", "yellow", "green") if low_is_bad else ("green", "yellow", "red")
     limits = (bad, warn) if low_is_bad else (warn, bad)

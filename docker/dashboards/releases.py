@@ -1,4 +1,4 @@
-"""Releases and the quality of what is served: versions, loads, scores, ids, the cost table."""
+"""Releases and their quality: versions, loads, scores, ids, the cost table."""
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.builder import Builder
@@ -13,7 +13,7 @@ _DAY_SECONDS = 86_400.0
 
 
 def releases_dashboard() -> Dashboard:
-    """What is served, how it was released, and whether it behaves as before."""
+    """Served versions, their releases, and changes of behaviour."""
     dashboard = framed(
         "sharded-infer-releases",
         "sharded-infer: releases and model quality",

@@ -1,4 +1,4 @@
-"""The machine below the service: how busy each resource is, what waits for it, what failed."""
+"""The machine below the service: utilization, saturation and errors of each resource."""
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.builder import Builder

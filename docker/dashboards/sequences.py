@@ -1,4 +1,4 @@
-"""Panels of models over sequences: padding, and what the user cache saves."""
+"""Panels of sequence models: padding, and savings of the user cache."""
 
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import units
@@ -15,7 +15,7 @@ _HIT = 'result="hit"'
 
 
 def sequences_and_users() -> list[Builder[Panel]]:
-    """The row of a dashboard."""
+    """Row of a dashboard."""
     hits = f"sum by (model, version, result) ({_USERS})"
     return [
         graph(

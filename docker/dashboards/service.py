@@ -9,7 +9,7 @@ from dashboards.frame import filled, framed
 from dashboards.panels import Query, Text, dashed, graph, heatmap, stat
 from dashboards.selectors import of_server, of_version, quantile, rate
 
-# The service's own failures; what a client did wrong, or gave up, is not among them.
+# The service's own failures, without clients' errors and cancellations.
 FAILURES = 'code=~"INTERNAL|UNAVAILABLE|RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED"'
 _REQUESTS = rate(of_version("sharded_infer_requests_total"))
 _FAILED = rate(of_version("sharded_infer_requests_total", FAILURES))
@@ -22,7 +22,7 @@ _EXEMPLARS_BESIDE = 0.99
 
 
 def service_dashboard() -> Dashboard:
-    """Whether users are served, and how fast."""
+    """Success and speed of users' requests."""
     dashboard = framed(
         "sharded-infer-service",
         "sharded-infer: service",

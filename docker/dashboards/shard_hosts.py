@@ -1,4 +1,4 @@
-"""Panels of shard hosts: as the fronts that ask them see them, and from their own pages."""
+"""Panels of shard hosts: from the fronts that call them, and from their own pages."""
 
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import units
@@ -14,7 +14,7 @@ _OWN_BUCKETS = rate(of_server("sharded_infer_host_lookup_seconds_bucket"))
 
 
 def seen_by_fronts() -> list[Builder[Panel]]:
-    """Empty where no front asks shard hosts."""
+    """Empty where no front calls shard hosts."""
     return [
         graph(
             Text(

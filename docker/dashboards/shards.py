@@ -23,7 +23,7 @@ _BALANCED, _SKEWED = 1.2, 1.5
 
 
 def shards_dashboard() -> Dashboard:
-    """Whether the plan fits the traffic."""
+    """Fit of the plan to the traffic."""
     dashboard = framed(
         "sharded-infer-shards",
         "sharded-infer: shards and skew",

@@ -1,4 +1,4 @@
-"""Panels of tables larger than memory: how many ids find their rows there, and what disks do."""
+"""Panels of tables larger than memory: share of rows in memory, and disk reads."""
 
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import units
@@ -16,7 +16,7 @@ _IDS = " + ".join(_by_table(f"ids_{tier}_total") for tier in ("pinned", "cached"
 
 
 def tables_larger_than_memory() -> list[Builder[Panel]]:
-    """The row of a dashboard."""
+    """Row of a dashboard."""
     return [
         graph(
             Text(
