@@ -18,12 +18,8 @@ from release.wheel import build_wheel
 def make_release(out: Path, processors: Iterable[Processor] = Processor) -> None:
     """Makes the wheels, the source distribution, the SBOM and the checksums.
 
-    Args:
-        out: becomes the folder of these files alone.
-        processors: families that get a wheel.
-
-    Raises:
-        ReleaseError: a release cannot be made of this checkout.
+    `out` becomes the folder of these files alone. Raises ReleaseError if this checkout cannot be
+    released.
     """
     epoch = commit_epoch()
     shutil.rmtree(out, ignore_errors=True)
@@ -43,7 +39,7 @@ def make_release(out: Path, processors: Iterable[Processor] = Processor) -> None
 
 
 def main() -> None:
-    """Makes a release and says what it has."""
+    """Makes a release and prints its files."""
     parser = ArgumentParser(prog="python -m release", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="Folder; it is emptied.")
     out = parser.parse_args().out

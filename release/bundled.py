@@ -1,4 +1,4 @@
-"""What others wrote and the wheels carry, with the version that is in them."""
+"""Third-party parts of the wheels, and their versions."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from release.wheel import NGHTTP2
 
 @dataclass(frozen=True, slots=True)
 class Bundled:
-    """A part of the wheels.
+    """A third-party part of the wheels.
 
     Attributes:
         licence: an SPDX expression.

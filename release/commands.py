@@ -1,4 +1,4 @@
-"""Commands of others, which end the release where they fail."""
+"""External commands, whose failure ends the release."""
 
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,7 @@ class ReleaseError(Exception):
 def run(
     words: Sequence[str | Path], folder: Path, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Runs a command.
-
-    Returns:
-        What it has written to standard output.
-
-    Raises:
-        ReleaseError: it failed.
-    """
+    """Runs a command and returns its standard output; raises ReleaseError if it fails."""
     done = subprocess.run(  # noqa: S603 - ours
         [str(word) for word in words],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""OpenSSL, built of its own sources as a part of the wheels."""
+"""OpenSSL, built from its sources as a part of the wheels."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from urllib.request import urlopen
 from release.commands import ReleaseError, run
 from release.toolchain import ROOT, Processor, environment, toolchain_text
 
-# Of the series with support until April 2030. To take another one, change both lines.
+# Of the series with support until April 2030. For another version, change both lines.
 VERSION = "3.5.7"
 SHA256 = "a8c0d28a529ca480f9f36cf5792e2cd21984552a3c8e4aa11a24aa31aeac98e8"
 # The project's own archive, and Debian's copy of it, which has the same bytes.
@@ -20,24 +20,23 @@ _SOURCES = (
     f"http://deb.debian.org/debian-security/pool/updates/main/o/openssl/openssl_{VERSION}.orig.tar.gz",
 )
 _SECONDS = 60
-# TLS for sockets and SHA-256 are used. Left out is what else there is to attack, and what acts
-# unasked: configuration files of the system, opened modules, functions at the process's end.
+# TLS for sockets and SHA-256 are used. All else is left out: attack surface, and unrequested
+# actions, such as the system's configuration files, opened modules, functions at the process's end.
 _OPTIONS = (
     *("no-shared", "no-apps", "no-docs", "no-tests", "no-autoload-config", "no-pinshared"),
     *("no-atexit", "no-dso", "no-engine", "no-module", "no-legacy"),
     *("no-cmp", "no-cms", "no-comp", "no-ct", "no-dtls", "no-ml-dsa", "no-psk", "no-quic"),
     *("no-slh-dsa", "no-srp", "no-ssl-trace", "no-ts"),
-    # Hidden: Python's own OpenSSL stays apart.
+    # Hidden, so that Python's own OpenSSL stays separate.
     *("--libdir=lib", "--openssldir=/etc/ssl", "-fvisibility=hidden"),
 )
 _TARGETS = {Processor.X86_64: "linux-x86_64", Processor.AARCH64: "linux-aarch64"}
 
 
 def built_openssl(processor: Processor) -> Path:
-    """The folder with its archives for a processor; built if it is not there.
+    """Folder with a processor's archives, built if missing.
 
-    Raises:
-        ReleaseError: the sources are not to be had, are others, or do not compile.
+    Raises ReleaseError if the sources are unavailable, differ, or do not compile.
     """
     recipe = "\n".join((SHA256, toolchain_text(), *_OPTIONS))
     name = f"openssl-{VERSION}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}-{processor}"
@@ -48,7 +47,7 @@ def built_openssl(processor: Processor) -> Path:
         with tarfile.open(_archive()) as archive:
             archive.extractall(making, filter="data")
         (source,) = making.iterdir()
-        # Its banner and its texts name no day but this release's own.
+        # The only date in its banner and texts is this release's.
         variables = environment(processor, epoch=0) | {"CFLAGS": "", "CXXFLAGS": ""}
         run(["./Configure", _TARGETS[processor], *_OPTIONS], source, variables)
         run(["make", f"-j{os.cpu_count()}", "build_libs"], source, variables)

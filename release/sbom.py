@@ -22,11 +22,9 @@ PROJECT = "https://pypi.org/project/sharded-infer"
 
 
 def sbom_text(wheels: Iterable[Path], epoch: int) -> str:
-    """What the wheels are, what is inside them, and what they ask pip for.
+    """Wheels of one version (at least one), their contents, and their requirements of pip.
 
-    Args:
-        wheels: of one version, at least one.
-        epoch: when it was made, in seconds since 1970.
+    `epoch` is the SBOM's time, in seconds since 1970.
     """
     wheels = sorted(wheels)
     version, needed = _metadata(wheels[0])
@@ -68,7 +66,7 @@ def _inside() -> Iterator[Component]:
 
 
 def _metadata(wheel: Path) -> tuple[str, list[Component]]:
-    """Version of a wheel, and what it requires: no versions, which each environment chooses."""
+    """Version and requirements of a wheel, without versions, which each environment chooses."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         told = Parser().parsestr(archive.read(name).decode())

@@ -1,4 +1,4 @@
-"""The source distribution, the same bytes each time."""
+"""The reproducible source distribution."""
 
 import gzip
 import sys
@@ -10,13 +10,7 @@ from release.commands import run
 
 
 def build_sdist(sources: Path, out: Path, epoch: int) -> Path:
-    """Builds it.
-
-    Args:
-        sources: a tree that the build leaves folders in.
-        out: where it lies then.
-        epoch: time of its files, in seconds since 1970.
-    """
+    """Builds it in `out`, with files of the time `epoch`; `sources` gets build folders."""
     words = ("build", "--sdist", "--no-isolation", "--outdir", out, ".")
     run((sys.executable, "-m", *words), sources)
     (archive,) = out.glob("*.tar.gz")
@@ -25,7 +19,7 @@ def build_sdist(sources: Path, out: Path, epoch: int) -> Path:
 
 
 def _settled(archive: bytes, epoch: int) -> bytes:
-    """An archive with its files in order and without who built it and when."""
+    """An archive with ordered files and without its builder and time."""
     plain = BytesIO()
     with (
         tarfile.open(fileobj=BytesIO(archive)) as source,

@@ -1,4 +1,4 @@
-"""The files of the repository that a release is made of."""
+"""Files of the repository for a release."""
 
 import re
 from collections.abc import Iterator
@@ -12,10 +12,7 @@ from release.toolchain import ROOT
 
 @contextmanager
 def copied_tree() -> Iterator[Path]:
-    """A folder with all files that git knows of, in which builds leave what they like.
-
-    Modes are git's, whatever the umask is.
-    """
+    """Temporary folder, for builds to write into, with all tracked files and git's modes."""
     listed = run(["git", "ls-files", "-z", "--stage"], ROOT)
     with TemporaryDirectory() as folder:
         for entry in filter(None, listed.split("\0")):
@@ -29,22 +26,18 @@ def copied_tree() -> Iterator[Path]:
 
 
 def check_committed() -> None:
-    """Refuses what no commit has.
-
-    Raises:
-        ReleaseError: a file that git knows of was changed.
-    """
+    """Raises ReleaseError if a tracked file has uncommitted changes."""
     if changed := run(["git", "status", "--porcelain", "--untracked-files=no"], ROOT):
         raise ReleaseError(f"a release is made of a commit; these files were changed:\n{changed}")
 
 
 def commit_epoch() -> int:
-    """Time of the commit, in seconds since 1970: that of all files of a release."""
+    """Time of the commit, in seconds since 1970, and of all files of a release."""
     return int(run(["git", "log", "-1", "--format=%ct"], ROOT))
 
 
 def project_version() -> str:
-    """The version that pyproject.toml states."""
+    """Version in pyproject.toml."""
     found = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     if found is None:
         raise ReleaseError("pyproject.toml: no version")

@@ -1,7 +1,7 @@
-"""The compiler of the wheels, which is the same on every machine.
+"""Compiler of the wheels, the same on every machine.
 
-Zig brings Clang, libc++ and the symbols of each glibc: what it builds needs nothing newer than the
-glibc that is named, on either processor family, and libc++ is a part of it.
+Zig includes Clang, libc++ and the symbols of each glibc: its output needs nothing newer than the
+named glibc, on either processor family, and contains libc++.
 """
 
 import os
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 GLIBC = "2.28"
 _EXPORTS = Path(__file__).parent / "exports.map"
 _ZIG = Path(ziglang.__file__).parent
-# Zig would look for undefined behaviour where it is not told to optimize.
+# Zig checks for undefined behaviour unless told to optimize.
 _FLAGS = "-fno-sanitize=undefined -DNDEBUG -g0"
 
 
@@ -33,7 +33,7 @@ class Processor(StrEnum):
 
     @property
     def compilers(self) -> tuple[str, str]:
-        """Commands that compile C and C++; `environment` finds them."""
+        """Commands that compile C and C++; `environment` has their paths."""
         target = f"-target {self}-linux-gnu.{GLIBC}"
         return f"zig cc {target}", f"zig c++ {target}"
 
@@ -44,11 +44,7 @@ def toolchain_text() -> str:
 
 
 def environment(processor: Processor, epoch: int) -> dict[str, str]:
-    """The variables under which setuptools and make build for a processor.
-
-    Args:
-        epoch: time of all files, in seconds since 1970.
-    """
+    """Variables of builds by setuptools and make, with files of `epoch`, seconds since 1970."""
     c, cpp = processor.compilers
     linker = f"{cpp} -shared -s -Wl,--version-script={_EXPORTS}"
     caches = dict.fromkeys(("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), str(ROOT / "build/zig"))
@@ -65,10 +61,10 @@ def environment(processor: Processor, epoch: int) -> dict[str, str]:
         "CFLAGS": _FLAGS,
         "CXXFLAGS": _FLAGS,
         "LDFLAGS": "",
-        # The system's write no index of the other family's symbols.
+        # The system's commands write no index of the other family's symbols.
         "AR": "zig ar",
         "RANLIB": "zig ranlib",
         "SOURCE_DATE_EPOCH": str(epoch),
-        # What Python says that it runs on.
+        # Python's own platform.
         "_PYTHON_HOST_PLATFORM": f"linux-{processor}",
     }

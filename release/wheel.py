@@ -13,12 +13,9 @@ NGHTTP2 = ROOT / "build" / "nghttp2"
 
 
 def build_wheel(sources: Path, out: Path, processor: Processor, epoch: int) -> Path:
-    """Builds a wheel, and checks it.
+    """Builds a wheel in `out`, with files of the time `epoch` (since 1970), and checks it.
 
-    Args:
-        sources: a tree that the build leaves folders in.
-        out: where the wheel lies then.
-        epoch: time of its files, in seconds since 1970.
+    The build leaves folders in `sources`.
 
     Raises:
         ReleaseError: something does not compile, or needs what other machines lack.
@@ -38,10 +35,9 @@ def build_wheel(sources: Path, out: Path, processor: Processor, epoch: int) -> P
 
 
 def check_wheel(wheel: Path, processor: Processor) -> None:
-    """Asks auditwheel whether a wheel fits its name.
+    """Checks with auditwheel that a wheel fits its name.
 
-    Raises:
-        ReleaseError: it needs a newer glibc, or a library that systems may lack.
+    Raises ReleaseError if it needs a newer glibc, or a library that systems may lack.
     """
     told = json.loads(run([sys.executable, "-m", "auditwheel", "show", "--json", wheel], ROOT))
     found = re.fullmatch(rf"manylinux_(\d+)_(\d+)_{processor}", told["overall_tag"])
