@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the settings; `--check` only says whether it is stale."""
+"""Writes docs/configuration.md from the settings; `--check` only reports whether it is stale."""
 
 import sys
 from dataclasses import MISSING
@@ -44,7 +44,7 @@ file. The first of these that is set wins; otherwise the default holds:
 
 
 def render() -> str:
-    """The document as it should be."""
+    """Current content of the document."""
     settings = declared_settings(ServerConfig).values()
     parts = [HEAD]
     for group in Group:

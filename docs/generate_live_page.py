@@ -81,7 +81,7 @@ def publish_version(repository: Path, seed: int) -> Path:
 
 @contextmanager
 def load(server: RunningServer, clients: int) -> Iterator[None]:
-    """Requests of several sizes, more of them at some times than at others; some of them wrong."""
+    """Requests of several sizes, at varying rates; some of them invalid."""
     stop = threading.Event()
 
     def run(seed: int) -> None:
@@ -131,7 +131,7 @@ def take_pictures(url: str, target: Path) -> None:
                 page.wait_for_timeout(4500)
                 picture = target / f"live-page-{width}-{theme}.webp"
                 with Image.open(BytesIO(page.screenshot(full_page=True))) as taken:
-                    # Colours of small things stay apart too.
+                    # Keeps the colours of small things distinct.
                     few = taken.convert("RGB").quantize(
                         160, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
                     )
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--target", type=Path, default=TARGET)
     arguments = parser.parse_args()
     seconds, target = arguments.seconds, arguments.target
-    # Served by a relative path: the pictures show no other.
+    # Served by a relative path, the only one that the pictures show.
     target = target.absolute()
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         repository = Path("models")

@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the metric families; `--check` only says whether it is stale."""
+"""Writes docs/metrics.md from the metric families; `--check` only reports whether it is stale."""
 
 import sys
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ for an unknown model have `model="unknown"`.
   the cost of counting.
 - **A shard host** has a page of its own, with these and with processes and memory of the server.
 """
-# The last of these words in a name says what is counted: Prometheus' base units, or things.
+# The last of these words in a name is its unit: Prometheus' base units, or things.
 _THEMSELVES = (
     "seconds", "bytes", "ratio", "samples", "requests", "ids", "bags", "rows", "scores", "faults",
     "workers", "slots", "restarts", "loads", "failures", "version", "hedges",
@@ -79,7 +79,7 @@ UNITS = {
     "missing": "0 or 1",
     "info": "none",
 }
-# Where the values are known beforehand, and few enough to be listed.
+# For values that are known beforehand, and few enough to be listed.
 _MOST_LISTED = 8
 _BOUNDED = {
     "code": "gRPC's",
@@ -96,13 +96,13 @@ _BOUNDED = {
 
 
 def unit(family: Family) -> str:
-    """What a family's values are counted in."""
+    """Unit of a family's values."""
     words = family.name.removeprefix("sharded_infer_").split("_")
     return next(UNITS[word] for word in reversed(words) if word in UNITS)
 
 
 def row(family: Family, block_labels: Sequence[str]) -> str:
-    """A family's line of the table."""
+    """A family's row of the table."""
     own = [_own_label(family)] if family.label else []
     labels = ", ".join([*block_labels, *own]) or "none"
     kind = "gauge" if family.kind is Kind.LARGEST else family.kind.value
@@ -132,7 +132,7 @@ def table(title: str, families: Sequence[Family], block_labels: Sequence[str]) -
 
 
 def render() -> str:
-    """The document as it should be."""
+    """Current content of the document."""
     sections = [
         HEAD,
         table("By version", VERSION_FAMILIES, VERSION_LABELS),

@@ -1,4 +1,4 @@
-"""Writes docs/operators.md from the lists of operators; `--check` only says if it is stale."""
+"""Writes docs/operators.md from the lists of operators; `--check` only reports if it is stale."""
 
 import sys
 from pathlib import Path
@@ -45,7 +45,7 @@ the module to `export_tower`.
 
 
 def render() -> str:
-    """The document as it should be."""
+    """Current content of the document."""
     lines = [HEAD.rstrip()]
     lines += [f"| `{name}` | {instead} |" for name, instead in sorted(SUBSTITUTES.items())]
     lines += [

@@ -1,4 +1,4 @@
-"""Writes docs/rest-api.md from the OpenAPI file; `--check` only says whether it is stale."""
+"""Writes docs/rest-api.md from the OpenAPI file; `--check` only reports whether it is stale."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ The body of an error is an [Error](#error), except that of `/ready`.
 
 
 def render() -> str:
-    """The document as it should be."""
+    """Current content of the document."""
     described = json.loads(FILE.read_text())
     named = described["components"]
     lines = [HEAD, "| route | does | body | answer | errors |", "| --- | --- | --- | --- | --- |"]
@@ -95,7 +95,7 @@ def _schema(name: str, schema: dict[str, Any]) -> list[str]:
 
 
 def _fields(schema: dict[str, Any], above: str = "") -> Iterator[str]:
-    """A row for each field, those of objects in it too."""
+    """A row for each field, including fields of nested objects."""
     if schema.get("type") == "array":
         yield from _fields(schema["items"], f"{above}[]")
     dot = "." if above else ""
@@ -107,7 +107,6 @@ def _fields(schema: dict[str, Any], above: str = "") -> Iterator[str]:
 
 
 def _type(schema: dict[str, Any]) -> str:
-    """A schema's type in words, or a link to it."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"

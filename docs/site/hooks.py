@@ -1,4 +1,4 @@
-"""What the site has beside the pages of docs/: pages that lie elsewhere, and the Python reference.
+"""Additions to the site: pages from outside docs/, and the Python reference.
 
 MkDocs calls the functions that begin with `on_`. Nothing of ours is imported: the public names are
 read from the source.
@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
-# Pages that lie elsewhere in the repository, and their names in the site.
+# Pages from elsewhere in the repository, and their names in the site.
 ELSEWHERE = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changes.md",
@@ -25,7 +25,7 @@ ELSEWHERE = {
 }
 # Packages whose public names have a reference, and its page.
 PACKAGES = {"sharded_infer": "api/sharded_infer.md", "sharded_infer.client": "api/client.md"}
-# Other files of the repository that pages link to: in the site they are below this folder.
+# Folder in the site of other repository files that pages link to.
 FILES = "files/"
 _LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
 _DIRECTORY = re.compile(r"\[([^]]*)\]\(([^)\s#]+)\)")
@@ -33,14 +33,14 @@ _NAME = re.compile(r"`([A-Za-z_]+)`")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leaves out the map of the site."""
-    # It would name the day of the build and an address that the site does not have.
+    """Omits the map of the site."""
+    # It would contain the day of the build and an address that the site does not have.
     config.theme.static_templates.discard("sitemap.xml")
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that lie elsewhere, the Python reference, and files that pages link to."""
+    """Adds pages from elsewhere, the Python reference, and files that pages link to."""
     for source, name in ELSEWHERE.items():
         files.append(File.generated(config, name, abs_src_path=str(ROOT / source)))
     for package, name in PACKAGES.items():
@@ -86,8 +86,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Adds what readers' programs and slow lines need."""
-    # A heading without a text is none, and the first column of some tables has no heading.
+    """Adapts pages to screen readers and slow connections."""
+    # An empty heading is invalid, and the first column of some tables has no heading.
     html = html.replace("<th></th>", "<td></td>")
     # Pictures are fetched when they are near.
     return html.replace("<img ", '<img loading="lazy" ')
@@ -99,7 +99,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
-    """The same for the page that is shown in place of a missing one."""
+    """Names the dialog of the search on the page for missing ones."""
     return _named_search(output_content)
 
 
@@ -114,12 +114,7 @@ def _targets(name: str, markdown: str) -> Iterator[str]:
 
 
 def _target(name: str, link: str) -> str | None:
-    """The file of the repository that a page's link means; None where it means none.
-
-    Args:
-        name: the page's, in the site.
-        link: as the page has it, without its anchor.
-    """
+    """Repository file of a site page's link, without its anchor; None if there is none."""
     if ":" in link or name in PACKAGES.values():
         return None
     sources = {page: source for source, page in ELSEWHERE.items()}
@@ -128,7 +123,7 @@ def _target(name: str, link: str) -> str | None:
 
 
 def _place_in_site(target: str, files: Files) -> str | None:
-    """Where a file of the repository is in the site; None if it is not part of it."""
+    """Location of a repository file in the site; None if it is not part of it."""
     if target in ELSEWHERE:
         return ELSEWHERE[target]
     inside = target.removeprefix("docs/")
@@ -145,7 +140,7 @@ def _lists_apart(markdown: str) -> str:
         is_item = not in_code and line.startswith("- ")
         if is_item and not in_list and lines and lines[-1]:
             lines.append("")
-        # A list goes on until a line that is not indented comes after an empty one.
+        # A list ends at an unindented line after an empty one.
         ends = bool(line) and not line.startswith((" ", "- ")) and lines[-1:] in ([], [""])
         in_list = is_item or (in_list and not ends)
         lines.append(line)
