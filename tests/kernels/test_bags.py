@@ -1,5 +1,3 @@
-"""Bags refuse arrays that do not fit together."""
-
 import pytest
 import torch
 from torch import Tensor

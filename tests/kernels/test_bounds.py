@@ -1,5 +1,3 @@
-"""Which ids lie outside, and which bag they belong to."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""Fused tables lie inside their memory, or are refused."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Files that are cut while they are mapped: every backend notices, nothing else is disturbed."""
-
 import mmap
 import os
 import signal

@@ -1,7 +1,7 @@
-"""Every backend against the reference: reference x backends x formats x shapes of tables and bags.
+"""Reference x backends x formats x shapes of tables and bags.
 
-Tables lie between bytes that decode to NaN, and uninitialized memory is NaN: a read or a write
-beside its place shows.
+Tables lie between bytes that decode to NaN, and uninitialized memory is NaN, so stray reads and
+writes show.
 """
 
 import importlib.util

@@ -21,7 +21,7 @@ ROWS = (0, 1, 2, 5, 6, 7, 16, 29)
 
 
 def variants() -> dict[tuple[str, torch.dtype], str]:
-    """The class that chooses each variant of a product that this machine can run."""
+    """The class that selects each variant of a product that this machine can run."""
     found: dict[tuple[str, torch.dtype], str] = {}
     for limit in ProcessorClass:
         limits = {MAX_INSTRUCTION_SET: limit.name}
@@ -42,13 +42,12 @@ compiled = pytest.mark.parametrize(("dtype", "limit"), VARIANTS, indirect=["limi
 
 @pytest.fixture
 def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of this class of processors."""
     monkeypatch.setenv(MAX_INSTRUCTION_SET, request.param)
 
 
 @pytest.fixture(autouse=True)
 def memory_full_of_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What the product does not write shows."""
+    """Makes missing writes visible."""
     monkeypatch.setattr(deterministic, "fill_uninitialized_memory", True)
     torch.use_deterministic_algorithms(True)
     yield

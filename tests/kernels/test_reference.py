@@ -1,4 +1,4 @@
-"""The oracle itself, against sums worked out by hand."""
+"""The oracle against sums worked out by hand."""
 
 import pytest
 import torch

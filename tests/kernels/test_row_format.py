@@ -1,5 +1,3 @@
-"""The bytes of stored rows."""
-
 import struct
 
 import pytest

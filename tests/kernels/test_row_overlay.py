@@ -1,5 +1,3 @@
-"""Changed rows in front of tables: every backend, format and instruction set, to the bit."""
-
 import numpy as np
 import pytest
 import torch
@@ -34,7 +32,7 @@ def layers_of(rows: int, own_rows: int, row_bytes: int, whole: torch.Tensor) -> 
 
 
 def overlaid(tables: FusedTables, *, new: int = 0) -> FusedTables:
-    """The same rows, of which some lie in overlays; where these are, the memory holds NaN."""
+    """The same rows, some of them in overlays, where the memory holds NaN."""
     memory, overlays = tables.memory.clone(), {}
     for offset, rows, dim in zip(tables.byte_offsets, tables.rows, tables.dims, strict=True):
         row_bytes, own_rows = tables.row_format.row_bytes(dim), max(1, rows - new)

@@ -1,5 +1,3 @@
-"""How stored rows are read back."""
-
 import numpy as np
 import pytest
 import torch

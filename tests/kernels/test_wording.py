@@ -1,5 +1,3 @@
-"""Counts with their nouns, and suggestions that mean it."""
-
 import pytest
 
 from kernels.wording import counted, did_you_mean, nearest

@@ -1,4 +1,4 @@
-"""Our stored bytes and pooled numbers against FBGEMM's own, bit for bit."""
+"""Stored bytes and pooled numbers against FBGEMM's, bit for bit."""
 
 import fbgemm_gpu  # noqa: F401 - registers the operator
 import pytest

@@ -1,5 +1,3 @@
-"""Sums become means."""
-
 import torch
 
 from kernels.backends.mean_pooling import divide_by_lengths

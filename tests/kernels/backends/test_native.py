@@ -1,5 +1,3 @@
-"""The compiled lookup: where it writes, in which dtype, and what it refuses."""
-
 import pytest
 import torch
 

@@ -1,4 +1,4 @@
-"""The plain lookup in a device's tables, against the oracle of all lookups."""
+"""Lookup in a device's tables, against the oracle of all lookups."""
 
 from dataclasses import replace
 

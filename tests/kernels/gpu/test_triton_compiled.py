@@ -1,4 +1,4 @@
-"""What the compiler makes of the Triton kernels, for GPUs that are not here.
+"""Compiler output of the Triton kernels, for GPUs that are not here.
 
 Registers bound how many programs a multiprocessor runs at once, and so how many rows are on their
 way: 96 a thread leave room for 21 warps, 104 for 19, 128 for 16. Spills would go through memory.
@@ -81,7 +81,6 @@ def compile_kernel(
 
 
 def resources(compiled: Any, folder: Path) -> dict[str, int]:
-    """What the assembler says that a thread takes."""
     cubin = folder / "kernel.cubin"
     cubin.write_bytes(compiled.asm["cubin"])
     done = subprocess.run(

@@ -29,9 +29,9 @@ def many_ids() -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("slots", [65_537, 65_539, 65_543, 65_551])
 def test_ids_have_the_hashes_of_torchrecs_modules(slots: int) -> None:
-    """The sizes are primes with a product above 2^64: they tell all 64 bits.
+    """The sizes are primes with a product above 2^64, so they determine all 64 bits.
 
-    An id that is not there falls back to the slot of its hash.
+    An unknown id falls back to the slot of its hash.
     """
     ids = many_ids()
     found, _ = torch.ops.fbgemm.zero_collision_hash(
@@ -86,7 +86,7 @@ def test_ids_and_seeds_that_do_not_fit_are_refused(name: IdHash) -> None:
 
 
 def murmur3_x64_128(data: bytes, seed: int) -> int:
-    """The first 64 bits of MurmurHash3_x64_128 as its paper writes it, byte by byte."""
+    """The first 64 bits of MurmurHash3_x64_128, byte by byte."""
 
     def rotated(word: int, bits: int) -> int:
         return (word << bits | word >> (64 - bits)) & WORD
@@ -138,7 +138,7 @@ def test_murmur3_is_the_papers(seed: int) -> None:
 
 
 def test_hashes_are_those_that_others_publish() -> None:
-    """Of xxHash's and mmh3's documentation; no strings of ours can drift from them together."""
+    """Constants of xxHash's and mmh3's documentation."""
     assert hashed(StringHash.MURMUR3_X64_128, [b"foo"], 0) == [-2129773440516405919 & WORD]
     assert hashed(StringHash.XXH3_64, [b""], 0) == [0x2D06800538D394C2]
 

@@ -1,5 +1,3 @@
-"""An index of raw ids beside a dict, written and searched."""
-
 import io
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -30,7 +28,7 @@ def written(ids: Ids, rows: Ids, table_rows: int, chunk: int = 1000) -> bytes:
 
 
 def unmixed(hashes: NDArray[np.uint64], seed: int = 0) -> Ids:
-    """The ids of hashes: `hashes_of`, backwards."""
+    """Inverse of `hashes_of`."""
 
     def unshifted(values: NDArray[np.uint64], shift: int) -> NDArray[np.uint64]:
         found = values
@@ -193,7 +191,7 @@ def test_buckets_hold_their_own_ids_first() -> None:
 
 
 class Nowhere:
-    """Forgets what is written to it."""
+    """Discards writes."""
 
     def write(self, part: memoryview, /) -> int:
         return len(part)

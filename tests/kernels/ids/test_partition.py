@@ -1,5 +1,3 @@
-"""Parts of ids by ranges of their hashes, and the bytes of an index that they need."""
-
 import io
 
 import numpy as np

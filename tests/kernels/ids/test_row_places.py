@@ -1,5 +1,3 @@
-"""Places of ordered rows: each row once, and nothing else is opened."""
-
 from collections.abc import Callable
 
 import numpy as np

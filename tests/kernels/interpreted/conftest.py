@@ -1,7 +1,7 @@
-"""These tests run the Triton kernels in Triton's interpreter, on tensors in host memory.
+"""Runs the Triton kernels in Triton's interpreter, on tensors in host memory.
 
-Whether kernels are interpreted is decided when Triton is imported, so that they need a process of
-their own: `tests/kernels/gpu/test_triton_interpreted.py` starts it.
+Triton decides at import whether kernels are interpreted, so these tests need their own process,
+which `tests/kernels/gpu/test_triton_interpreted.py` starts.
 """
 
 import os

@@ -1,5 +1,3 @@
-"""Engines of simulated devices with the Triton kernels for lookups: every way to shard."""
-
 from collections.abc import Sequence
 from pathlib import Path
 

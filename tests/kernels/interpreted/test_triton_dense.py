@@ -1,5 +1,3 @@
-"""The pass between products, in Triton's interpreter, beside torch's operators."""
-
 import pytest
 import torch
 

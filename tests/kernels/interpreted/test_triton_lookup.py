@@ -1,7 +1,7 @@
 """Every case of the kernel matrix, in the interpreter, against the reference.
 
-Tables lie between bytes that decode to NaN, and outputs are NaN before: a read or a write beside
-its place shows.
+Tables lie between bytes that decode to NaN, and outputs are poisoned with NaN, so stray reads and
+writes show.
 """
 
 import math
@@ -31,8 +31,6 @@ SMALL = TileChoice(warps=1, thread_words=2, widest_words=8)  # quick to interpre
 
 
 class Run(NamedTuple):
-    """One line of the matrix."""
-
     case: Case
     batch: Sequence[Sequence[int]]
     weighted: bool = False
@@ -133,7 +131,7 @@ def test_outputs_go_to_the_columns_of_a_wider_buffer(
 
 
 def shard_of(tables: FusedTables, first_row: int, last_row: int) -> DeviceTables:
-    """The rows from `first_row` on of each table, before `last_row`; every other column is free."""
+    """Rows `[first_row, last_row)` of each table; every other column is free."""
     cuts = [(min(first_row, rows - 1), min(last_row, rows)) for rows in tables.rows]
     row_bytes = [tables.row_format.row_bytes(dim) for dim in tables.dims]
     part = replace(

@@ -1,5 +1,3 @@
-"""Memory in which missing writes show."""
-
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +7,7 @@ from torch.utils import deterministic
 
 @pytest.fixture(autouse=True)
 def memory_full_of_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What the pass does not write shows."""
+    """Makes missing writes visible."""
     monkeypatch.setattr(deterministic, "fill_uninitialized_memory", True)
     torch.use_deterministic_algorithms(True)
     yield

@@ -1,5 +1,3 @@
-"""Step functions of differences: their tables have the functions' values, or there is none."""
-
 from collections.abc import Callable
 
 import pytest

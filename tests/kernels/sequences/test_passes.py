@@ -1,5 +1,3 @@
-"""Passes in one call: the bits of each by itself, on every instruction set, and sizes that fit."""
-
 from collections.abc import Callable
 from functools import partial
 
@@ -52,7 +50,7 @@ def summed(instruction_set: InstructionSet) -> RowSteps:
 
 
 def by_age() -> StepFunction:
-    """Of ages on both sides of 0: a table with too many cells for registers."""
+    """Ages on both sides of 0: a table with too many cells for registers."""
     weights = numbers(8, seed=9)
     found = step_function(lambda ages: weights[ages.abs().sqrt().long().clamp(0, 7)])
     assert found is not None and len(found.thresholds) > 127
@@ -60,7 +58,7 @@ def by_age() -> StepFunction:
 
 
 def by_later_age() -> StepFunction:
-    """Of few cells."""
+    """A table of few cells."""
     weights = numbers(64, seed=9)
     found = step_function(
         lambda ages: weights[(ages.clamp(min=1).log() / 0.301).long().clamp(0, 63)]

@@ -1,5 +1,3 @@
-"""Steps on rows: torch's numbers, on every instruction set, and the same bits for every row."""
-
 import pytest
 import torch
 from torch import Tensor
@@ -19,7 +17,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def block(width: int, inner: int) -> tuple[list[int], list[RowStep], list[int]]:
-    """What lies between two attentions: inputs of `width` and `3 * width`, and three results."""
+    """Steps between two attentions: inputs of `width` and `3 * width`, and three results."""
     steps = [
         RowStep(StepKind.LINEAR, (Columns(1, width, width),), numbers(width, width)),
         RowStep(StepKind.SUM, (Columns(0, 0, width), Columns(2, 0, width))),

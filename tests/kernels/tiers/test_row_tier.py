@@ -1,5 +1,3 @@
-"""Rows in tiers: bits of memory, whatever the cache holds, and errors for what cannot be read."""
-
 import ctypes
 import os
 import threading
@@ -79,7 +77,7 @@ def open_tier(path: Path, *, hot_rows: int = 0, cached_rows: int = 0) -> RowTier
 
 
 def read(tier: RowTier, ids: torch.Tensor, seconds: float = MOST_SECONDS) -> torch.Tensor:
-    """Copies of rows, from whatever tier they are in: uint8 `[N, row_bytes]`."""
+    """Copies of rows from any tier: uint8 `[N, row_bytes]`."""
     started = StartedRows([TierPart(tier)], (None,), ids, [len(ids)])
     try:
         started.wait(monotonic() + seconds)
