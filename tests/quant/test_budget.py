@@ -1,4 +1,4 @@
-"""Budgets against every choice there is, on problems small enough to try them all."""
+"""Budgets against exhaustive search, on small problems."""
 
 import itertools
 
@@ -42,7 +42,7 @@ def every_choice(tables: list[TableCandidates]) -> list[list[Candidate]]:
 
 
 def largest_saving(tables: list[TableCandidates]) -> float:
-    """The most that a single change of one table can save."""
+    """Largest saving of a single change of one table."""
     return max(
         max(c.loss for c in t.candidates) - min(c.loss for c in t.candidates) for t in tables
     )

@@ -1,4 +1,4 @@
-"""A table's figures, against direct computations in double precision."""
+"""A table's figures against direct computations in double precision."""
 
 import numpy as np
 import pytest

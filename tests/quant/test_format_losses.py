@@ -1,5 +1,3 @@
-"""Losses of a table in each format, on a sample of its rows."""
-
 import pytest
 import torch
 from torch import Tensor

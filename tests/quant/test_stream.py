@@ -1,5 +1,3 @@
-"""Tables encoded a chunk at a time, by several threads."""
-
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,7 +40,7 @@ def rows_of(
 
 
 def encoded(ranges: list[RowRange], workers: int | None = None) -> list[EncodedChunk]:
-    """All chunks, copied: their memory is used again."""
+    """All chunks, copied because their memory is reused."""
     return [replace(chunk, stored=chunk.stored.clone()) for chunk in encode_ranges(ranges, workers)]
 
 

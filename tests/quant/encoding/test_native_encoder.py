@@ -1,5 +1,3 @@
-"""The compiled encoder against its reference in torch, on every instruction set there is."""
-
 import shutil
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Quantized rows: FBGEMM's bytes, torch's bf16, bounded errors, and rows that no format holds."""
+"""FBGEMM's bytes, torch's bf16, bounded errors, and rows that no format holds."""
 
 import fbgemm_gpu  # noqa: F401 - registers the operator
 import numpy as np

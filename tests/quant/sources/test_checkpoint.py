@@ -1,5 +1,3 @@
-"""Checkpoints of every kind by their path, weights in memory, and everything that is not them."""
-
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -48,7 +46,7 @@ class Bomb:
 
 
 class Counted:
-    """A source of one's own: only what the protocol asks for."""
+    """A user's source, with only the protocol's methods."""
 
     description = "a table of counts"
 

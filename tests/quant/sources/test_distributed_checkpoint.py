@@ -1,5 +1,3 @@
-"""Checkpoints of torch.distributed.checkpoint: whole, sharded, damaged and made to do harm."""
-
 import io
 import os
 import pickle
@@ -136,7 +134,7 @@ def saved(path: Path, state: dict[str, Any]) -> Path:
 
 
 def saved_by_two(path: Path, script: str) -> str:
-    """Runs the script on two ranks; what the first one printed."""
+    """Output of the first of two ranks that run the script."""
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", PREAMBLE + script + EPILOGUE, str(path), str(rank)],
@@ -161,7 +159,6 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> DistributedCheckpointSo
 
 @pytest.fixture
 def whole(tmp_path: Path) -> Path:
-    """A checkpoint of one tensor, to be damaged."""
     return saved(tmp_path / "checkpoint", {"ads": WEIGHT})
 
 
@@ -176,7 +173,6 @@ class Bomb:
 
 
 def metadata_edited(path: Path, edit: Callable[[Metadata], object]) -> None:
-    """Changes what the `.metadata` of a checkpoint that we wrote says."""
     metadata = FileSystemReader(path).read_metadata()
     edit(metadata)
     (path / ".metadata").write_bytes(pickle.dumps(metadata))
@@ -194,7 +190,6 @@ def item_of(metadata: Metadata) -> _StorageInfo:
 
 
 def archive_replaced(path: Path, edit: Callable[[dict[str, bytes]], object], **zipped: int) -> None:
-    """Changes the members of the one archive that the checkpoint holds."""
     file = path / "__0_0.distcp"
     with zipfile.ZipFile(io.BytesIO(file.read_bytes())) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}

@@ -1,5 +1,3 @@
-"""Weights whose rows lie in several sources."""
-
 import pytest
 import torch
 

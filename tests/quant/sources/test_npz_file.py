@@ -1,5 +1,3 @@
-"""Arrays of one .npz file, read in place."""
-
 from pathlib import Path
 
 import numpy as np

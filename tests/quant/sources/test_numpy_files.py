@@ -1,5 +1,3 @@
-"""NumPy files of every layout, and those that do not hold numbers."""
-
 import pickle
 import zipfile
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Rows in another order are those of the source, wherever ranges begin and end."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""Weights in several safetensors files under an index, and indexes that say what is not so."""
-
 import json
 from pathlib import Path
 

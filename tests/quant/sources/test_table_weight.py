@@ -1,5 +1,3 @@
-"""A table's weight: its names, its shape and dtype, numbers and rows quantized already."""
-
 import pytest
 import torch
 from torch import Tensor

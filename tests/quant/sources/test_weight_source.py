@@ -1,5 +1,3 @@
-"""Weights by range of rows, from memory and from a safetensors file."""
-
 from pathlib import Path
 
 import numpy as np
