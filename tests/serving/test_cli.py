@@ -1,5 +1,3 @@
-"""The commands: what they print, what they refuse, and their exit codes."""
-
 import io
 import json
 import pickle
@@ -68,8 +66,6 @@ def trained() -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A description and a checkpoint, as a user has them."""
-
     folder: Path
     spec: Path
     weights: Path
@@ -220,8 +216,6 @@ def test_a_torch_checkpoint_publishes_the_same_tables(
 
 
 class Wide(nn.Module):
-    """A tower that no architecture of the zoo is."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(28, 2)

@@ -1,5 +1,3 @@
-"""Which status each exception becomes."""
-
 import logging
 import re
 

@@ -1,5 +1,3 @@
-"""Command lines that the processes themselves read, and the hosts file."""
-
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +82,7 @@ def cluster_of(text: str, folder: Path) -> ClusterFile:
 
 
 def taken(words: list[str], command: Command) -> dict[str, Any]:
-    """What the process makes of them, by its own reader."""
+    """Values of an option reader for these words."""
     settings = command(*words, "--print-config").json()
     return {name: said["value"] for name, said in settings.items()}
 

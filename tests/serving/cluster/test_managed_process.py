@@ -1,5 +1,3 @@
-"""Processes that are watched, as processes of this machine."""
-
 import os
 import signal
 import subprocess

@@ -1,5 +1,3 @@
-"""What `doctor` says of a processor."""
-
 import pytest
 
 from kernels.machine import Feature, Machine, limited_machine

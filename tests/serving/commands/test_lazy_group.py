@@ -1,5 +1,3 @@
-"""Commands are imported when they are called; what the help says of them is theirs all the same."""
-
 import json
 import subprocess
 import sys
@@ -21,7 +19,7 @@ HEAVY = {"torch", "fbgemm_gpu", "sympy", "tritonclient"}
 
 
 def imported_by(*words: object, code: int = 0) -> set[str]:
-    """The packages that a process has imported when a command line ends, with this exit status."""
+    """Packages imported by a process that runs a command line with this exit status."""
     script = (
         "import json, sys, serving.cli\n"
         "try:\n    serving.cli.main()\n"

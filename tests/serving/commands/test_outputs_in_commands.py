@@ -1,5 +1,3 @@
-"""What commands say of a model's inputs and outputs."""
-
 from pathlib import Path
 
 import torch
@@ -19,7 +17,7 @@ class TwoHeads(nn.Module):
 
 
 class Positional(nn.Module):
-    """Says no names, as programs of before do."""
+    """A program without names, as older ones are."""
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         return (inputs[0].sum(1) + inputs[1].sum(1),)

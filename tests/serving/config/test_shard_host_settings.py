@@ -1,5 +1,3 @@
-"""The settings of a shard host, as its help shows them."""
-
 import re
 
 from serving.config.shard_host_settings import SHARD_HOST_SETTINGS

@@ -1,5 +1,3 @@
-"""What a server follows, as users write it."""
-
 import pytest
 
 from serving.config.version_policy import Follow, VersionPolicy, parse_policy

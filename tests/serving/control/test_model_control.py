@@ -1,5 +1,3 @@
-"""Load requests of clients and their answers, with a repository watcher that a test plays."""
-
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +19,7 @@ SERVED = ModelState(
 
 
 def follow(shared_state: SharedState, answer: ModelState | None) -> threading.Thread:
-    """Plays the repository watcher: takes the first load request up and answers it, or not."""
+    """Plays the repository watcher: reads the first load request, and answers it or not."""
 
     def run() -> None:
         while not (load_requests := shared_state.load_requests()):

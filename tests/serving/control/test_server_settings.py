@@ -1,5 +1,3 @@
-"""Changes of log and trace settings, as clients write them."""
-
 import pytest
 
 from serving.control.server_settings import (

@@ -1,5 +1,3 @@
-"""The live page's paths without a browser: what they answer, and how often they measure."""
-
 import http.client
 import json
 import threading
@@ -34,8 +32,6 @@ MODEL = "ranker"
 
 
 class Clock:
-    """A time that tests move."""
-
     def __init__(self) -> None:
         self.now = 1_000_000.0
 
@@ -44,7 +40,7 @@ class Clock:
 
 
 class Counting(CollectorRegistry):
-    """Metrics that know how often they were collected."""
+    """Counts its collections."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +89,6 @@ def live(dashboard: Dashboard, since: object = 0) -> dict[str, Any]:
 
 
 def values(document: dict[str, Any], family: str) -> list[Any]:
-    """A family's values at the newest reading."""
     places = [n for n, series in enumerate(document["series"]) if series["family"] == family]
     return [document["readings"][-1]["values"][place] for place in places]
 

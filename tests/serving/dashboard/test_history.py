@@ -1,5 +1,3 @@
-"""What the live page keeps: readings, their history, swaps of versions, and drawn plans."""
-
 import gc
 import tracemalloc
 from array import array
@@ -115,7 +113,6 @@ def test_what_is_no_number_is_left_out() -> None:
 
 
 def seen(swaps: Swaps, model: ModelState, at: float = 7.0) -> list[Swap]:
-    """What comes up when the shared state says this."""
     before = len(swaps.recent())
     swaps.see(DesiredState({model.model: model}), at, lambda _: {"open": 0.5, "fetch": 0.0})
     return swaps.recent()[before:]

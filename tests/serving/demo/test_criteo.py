@@ -1,5 +1,3 @@
-"""The click log's format, its vocabulary and its generator."""
-
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -151,7 +149,7 @@ def jagged(lengths: np.ndarray, values: np.ndarray) -> Examples:
 
 
 def bags(examples: Examples) -> list[list[list[int]]]:
-    """Each feature's bags, cut out of the values one by one."""
+    """Each feature's bags, sliced from the values one by one."""
     remaining = examples.values.tolist()
     cut = [
         [[remaining.pop(0) for _ in range(length)] for length in feature]

@@ -1,5 +1,3 @@
-"""Click logs that are generated: their shape, their seed, and what is refused."""
-
 from pathlib import Path
 
 import numpy as np

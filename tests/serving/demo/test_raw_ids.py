@@ -1,5 +1,3 @@
-"""The demo's raw ids: the rows of the log's strings, and how many are unknown."""
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The demo's training: it learns, it repeats itself, and its AUC is the textbook's."""
-
 import os
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Statuses as gRPC carries them."""
-
 import grpc
 import pytest
 

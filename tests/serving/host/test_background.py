@@ -1,5 +1,3 @@
-"""Work beside requests: its priority, its pauses, and the interpreter's lock."""
-
 import os
 import sys
 import threading

@@ -1,5 +1,3 @@
-"""Cores by affinity and by quota, from the files that the kernel keeps."""
-
 import os
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Limits of descriptors are raised as far as the system allows."""
-
 import resource
 
 from serving.host.descriptors import allow_most_descriptors, most_descriptors

@@ -1,4 +1,4 @@
-"""Signs of life: counted by a thread, and missed only in time that the watcher has lived itself."""
+"""Heartbeats are counted by a thread, and missed only in time that the watcher itself has run."""
 
 import ctypes
 import threading

@@ -1,5 +1,3 @@
-"""An installation without compiled code."""
-
 import os
 import re
 import shutil
@@ -14,7 +12,7 @@ CHECKOUT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages as they are where there was no compiler."""
+    """The packages as built without a compiler."""
     folder = tmp_path_factory.mktemp("bare")
     ignored = shutil.ignore_patterns("*.so", "__pycache__", "native", "static")
     for name in ("kernels", "quant", "sharded_infer", "serving"):

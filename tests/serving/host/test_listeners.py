@@ -1,5 +1,3 @@
-"""Sockets on every address of a host, on one port."""
-
 import socket
 from contextlib import ExitStack, closing
 from typing import Any
@@ -15,7 +13,6 @@ ABSENT = ("192.0.2.1", 0)
 
 
 def resolve(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[Any, ...]) -> None:
-    """Gives every name these addresses."""
     found = [
         (socket.AF_INET if len(one) == 2 else socket.AF_INET6, socket.SOCK_STREAM, 6, "", one)
         for one in addresses

@@ -1,4 +1,4 @@
-"""Freed memory stays mapped: measured in a process of its own, since it is told once for all."""
+"""Freed memory stays mapped: measured in another process, since the setting is permanent."""
 
 import json
 import platform

@@ -1,5 +1,3 @@
-"""What a version takes and what there is, from the files that the kernel keeps."""
-
 from pathlib import Path
 
 from serving.host.memory import available_bytes

@@ -1,5 +1,3 @@
-"""Texts that one process writes, and values that several change: whole whenever others look."""
-
 import os
 import signal
 import time

@@ -1,5 +1,3 @@
-"""A flag that is set by handlers of signals, wherever they come."""
-
 import os
 import signal
 import sys

@@ -1,5 +1,3 @@
-"""One copy of a file for all processes of a server, whoever makes it and whoever dies."""
-
 import gc
 import os
 import signal
@@ -31,7 +29,7 @@ def table(tmp_path: Path) -> Iterator[Path]:
 
 
 class Child:
-    """A forked process that does something, and then waits until it is told to end."""
+    """A forked process that acts, and then waits until it is ended."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         done, self._done = os.pipe()
@@ -64,7 +62,6 @@ class Child:
 
 
 def inode_of(memory: Tensor) -> int:
-    """Of the memory that lies at a tensor's address."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         first, last = (int(number, 16) for number in line.split()[0].split("-"))
         if first <= memory.data_ptr() < last:
@@ -73,7 +70,7 @@ def inode_of(memory: Tensor) -> int:
 
 
 def quietly(_: int) -> None:
-    """Told of each step."""
+    """Progress callback."""
 
 
 def test_a_copy_that_a_sibling_made_is_mapped_and_not_made_again(table: Path) -> None:

@@ -1,5 +1,3 @@
-"""A thread's use of its core and of memory, as the kernel counts it."""
-
 import mmap
 import statistics
 import time

@@ -1,5 +1,3 @@
-"""The file of a Unix socket: whose it is, and when it is replaced and removed."""
-
 import fcntl
 import os
 import socket

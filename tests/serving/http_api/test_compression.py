@@ -1,5 +1,3 @@
-"""Compressed bodies, and how much of one is ever inflated."""
-
 import gzip
 import zlib
 

@@ -1,5 +1,3 @@
-"""The HTTP pages: what they say, and that no client holds them up."""
-
 import http.client
 import socket
 import sys

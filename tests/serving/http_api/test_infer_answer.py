@@ -1,5 +1,3 @@
-"""Scores as HTTP answers."""
-
 import json
 import math
 

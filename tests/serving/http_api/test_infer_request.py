@@ -1,5 +1,3 @@
-"""JSON requests, with and without binary tensors, become the tensors that gRPC clients send."""
-
 import json
 from typing import Any
 

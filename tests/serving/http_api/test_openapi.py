@@ -1,5 +1,3 @@
-"""The OpenAPI description: it has the server's routes, and a server keeps to it."""
-
 import json
 import os
 import re

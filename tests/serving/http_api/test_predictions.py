@@ -1,5 +1,3 @@
-"""Predict calls over HTTP that wait: cancelled with their clients, refused by a draining server."""
-
 import asyncio
 import json
 from collections.abc import Callable
@@ -27,8 +25,6 @@ def ranker(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
 
 
 class Client:
-    """A connection that may be lost."""
-
     def __init__(self) -> None:
         self._told: Callable[[], None] | None = None
 
@@ -41,7 +37,7 @@ class Client:
 
 
 class Waiting:
-    """Predictions that nobody runs, so that each waits until something else ends it."""
+    """Predictions that never run, so that each waits until something else ends it."""
 
     def __init__(self, ranker: Ranker) -> None:
         self.standby = Desk(ranker, BatchingMode.BATCHED)

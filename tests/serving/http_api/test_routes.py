@@ -1,5 +1,3 @@
-"""Paths and who answers them."""
-
 import pytest
 
 from serving.http_api.exchange import HttpError

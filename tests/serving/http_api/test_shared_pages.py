@@ -1,5 +1,3 @@
-"""Pages that are made once for all who ask meanwhile."""
-
 import asyncio
 
 from serving.http_api.exchange import HttpAnswer, HttpRequest
@@ -7,7 +5,7 @@ from serving.http_api.shared_pages import SharedPages
 
 
 class Pages:
-    """Makes pages that say how many were made, each when it is told to."""
+    """Makes numbered pages, each on request."""
 
     def __init__(self) -> None:
         self.made = 0

@@ -1,5 +1,3 @@
-"""Bodies that compiled code reads: as those whose tensors are read one by one, or not at all."""
-
 import json
 from collections.abc import Callable
 from copy import deepcopy
@@ -66,7 +64,7 @@ def binary(inputs: Arrays) -> bytes:
 
 
 def shuffled(value: Any, seed: int) -> Any:
-    """The same document with the members of its objects in another order."""
+    """The same document with reordered members of its objects."""
     if isinstance(value, list):
         return [shuffled(item, seed + i) for i, item in enumerate(value)]
     if not isinstance(value, dict):
@@ -81,7 +79,7 @@ def portable(text: bytes, tensors: bytes) -> ModelInput:
 
 
 def check_agrees(text: bytes, tensors: bytes) -> UsualBody | None:
-    """The body, if compiled code accepts its header: then both readers give the same."""
+    """The body, if compiled code accepts its header: then both readers must agree."""
     found = read_usual("m", "3", text + tensors, len(text))
     if found is None:
         return None

@@ -1,5 +1,3 @@
-"""Predict calls from message to message, without a transport: what is passed on and counted."""
-
 import math
 from time import monotonic
 from typing import Any
@@ -29,9 +27,9 @@ LONG = 30.0
 
 
 class Desk:
-    """A `DataPlane` over the loaded ranker, and what came of the calls.
+    """A `DataPlane` over the loaded ranker, and the results of its calls.
 
-    Batched lanes with a delay that never ends keep requests waiting until the test is done.
+    Batched queues with an endless delay keep requests waiting until the test is done.
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class Desk:
         )
 
     def counted(self, name: str, **labels: str) -> dict[str, float]:
-        """The samples of a family by the label that is not given, without zeros."""
+        """Nonzero samples of a family by the label that is not given."""
         found = {}
         page = generate_latest(self.metrics.registry).decode()
         for family in text_string_to_metric_families(page):
@@ -83,7 +81,6 @@ def message(*, model: str = MODEL, **parameters: int) -> bytes:
 
 @pytest.fixture
 def waiting(ranker: Ranker) -> Desk:
-    """Requests wait here."""
     return Desk(ranker, BatchingMode.BATCHED)
 
 

@@ -1,4 +1,4 @@
-"""Calls that compiled code holds: what they become, beside the way of every other call."""
+"""Calls in compiled code, compared with the path of all other calls."""
 
 import ctypes
 import math
@@ -62,7 +62,7 @@ _FINISH = ctypes.CFUNCTYPE(
 
 
 class Wire:
-    """Events as the compiled transport writes them, and the answers that it was given."""
+    """Events as the compiled transport writes them, and the answers to it."""
 
     def __init__(self) -> None:
         self.answers: dict[int, bytes | Status] = {}
@@ -105,7 +105,7 @@ class Wire:
         return numbers, left
 
     def gone(self, held: HeldCalls, numbers: Sequence[int]) -> list[int]:
-        """Tells that clients have gone; returns the positions that are left."""
+        """Reports disconnected clients; returns the positions that are left."""
         events = np.zeros(len(numbers), EVENT)
         events["call"], events["kind"], events["method"] = numbers, CANCELLED, INFER
         return list(held.take(events.ctypes.data, len(numbers)))
@@ -124,7 +124,7 @@ class Wire:
 
 @dataclass
 class Place:
-    """A `DataPlane` over the ranker whose calls are held, and one whose calls are not."""
+    """A `DataPlane` over the ranker with held calls, and one without."""
 
     store: ServedVersions
     metrics: ServerMetrics
@@ -343,7 +343,7 @@ def test_calls_are_held_for_what_names_mean_now(ranker: Ranker) -> None:
 
 
 def page(metrics: ServerMetrics) -> dict[str, str]:
-    """The lines of what is counted, but not of what is timed."""
+    """Lines of counts, without times."""
     lines = generate_latest(metrics.registry).decode().splitlines()
     timed = ("seconds", "created", "process_", "python_", "cost_ratio", "available", "objective")
     return {
@@ -354,7 +354,7 @@ def page(metrics: ServerMetrics) -> dict[str, str]:
 
 
 def of_family(counted: dict[str, str], family: str, label: str) -> float:
-    """The sum of a family's series that have a label."""
+    """Sum of a family's series with a label."""
     return sum(float(v) for name, v in counted.items() if family in name and label in name)
 
 
@@ -562,7 +562,7 @@ def test_calls_whose_client_decides_on_tracing_are_left(
 
 
 class Beside:
-    """A place whose version has another one beside it, and what waits for that."""
+    """A place whose version has a shadow, and the shadow's requests."""
 
     def __init__(self, ranker: Ranker, share: float = 1.0) -> None:
         self.shadows = Shadows("canary", share, Random(3).random, lambda: self.now)

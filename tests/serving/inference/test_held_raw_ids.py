@@ -1,5 +1,3 @@
-"""Held calls with raw ids: they stay in compiled code, and their unknown ids are counted once."""
-
 from pathlib import Path
 
 import numpy as np

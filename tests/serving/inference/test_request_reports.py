@@ -1,5 +1,3 @@
-"""What is told of single requests: whom the tracer, the slow log and the metrics hear of."""
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -29,8 +27,6 @@ ALWAYS, NEVER = 1e-6, 0.0
 
 @dataclass(slots=True)
 class Told:
-    """A `DataPlane` over the ranker, and what it told."""
-
     data_plane: DataPlane
     sent: list[RequestTimeline]
     tracer: Tracer | None

@@ -1,5 +1,3 @@
-"""Batches by the size at which they ran: counted here, and asked of real servers."""
-
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -120,7 +118,7 @@ def counts_of(found: Any) -> dict[int, int]:
 
 
 def ask(stubs: Sequence[Any], sizes: Sequence[int]) -> None:
-    """Requests one after another, in turn over connections."""
+    """Sequential requests, in turn over connections."""
     for number, size in enumerate(sizes):
         stubs[number % len(stubs)].ModelInfer(infer_request(good_inputs(size)), timeout=30)
 

@@ -1,5 +1,3 @@
-"""Cells that forked processes share: exact sums, rows that are taken over, and their limits."""
-
 import mmap
 import threading
 

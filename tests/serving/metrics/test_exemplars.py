@@ -1,5 +1,3 @@
-"""Exemplars in shared memory: the latest is shown, one that is half written is not."""
-
 import http.client
 import struct
 from contextlib import closing
@@ -21,7 +19,6 @@ FIRST, SECOND = bytes(range(16)), bytes(range(16, 32))
 
 
 def exemplars_of_page(metrics: ServerMetrics) -> dict[str, dict[str, str]]:
-    """Labels of the exemplars of request_seconds, by boundary."""
     text = exposition.generate_latest(metrics.registry).decode()
     return {
         sample.labels["le"]: sample.exemplar.labels

@@ -1,5 +1,3 @@
-"""Names that come after the fork."""
-
 import os
 
 import pytest

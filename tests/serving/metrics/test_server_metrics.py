@@ -51,7 +51,7 @@ MACHINE = {family.name for family in PAGE_FAMILIES}
 
 
 def samples(registry: CollectorRegistry) -> Samples:
-    """A page, by name and sorted labels, without what it says of the machine."""
+    """A page by name and sorted labels, without the machine's metrics."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(generate_latest(registry).decode())
@@ -61,12 +61,11 @@ def samples(registry: CollectorRegistry) -> Samples:
 
 
 def value(page: Samples, name: str, **labels: str) -> float:
-    """A series of the version."""
     return page[f"sharded_infer_{name}", tuple(sorted((LABELS | labels).items()))]
 
 
 def busy_metrics() -> ServerMetrics:
-    """Everything that can be counted has been."""
+    """Everything is counted at least once."""
     metrics = ServerMetrics()
     version = metrics.version("ranker", 7)
     version.describe(FACTS)

@@ -1,5 +1,3 @@
-"""What a version says of itself to the page's process."""
-
 from serving.metrics.cells import MetricCells
 from serving.metrics.version_info import FactCells, VersionInfo
 from tests.support.fresh_process import run_alone

@@ -1,5 +1,3 @@
-"""A log that clients cannot fill, nor write into through libraries."""
-
 import io
 import logging
 from collections.abc import Iterator
@@ -20,8 +18,6 @@ class Clock:
 
 
 class Log:
-    """A limited log, and what it wrote."""
-
     def __init__(self) -> None:
         self.clock = Clock()
         self.handler = LimitedLog(self.clock)
@@ -35,7 +31,7 @@ class Log:
         return logger
 
     def lines(self) -> list[str]:
-        """What was written, without times."""
+        """Written lines, without times."""
         written = self.handler.stream.getvalue()  # type: ignore[attr-defined]
         return [
             line.split(" ", 2)[2] if line[:1] == "2" else line for line in written.split("\n")[:-1]

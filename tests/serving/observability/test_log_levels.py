@@ -1,5 +1,3 @@
-"""What is logged, as clients say it."""
-
 import logging
 import os
 from dataclasses import replace

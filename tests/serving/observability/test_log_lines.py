@@ -1,5 +1,3 @@
-"""Lines of the log: JSON that parses whatever is logged, and text that cannot be forged."""
-
 import json
 import logging
 import sys
@@ -118,7 +116,6 @@ def test_an_internal_error_says_whose_request_it_was(caplog: pytest.LogCaptureFi
 
 @pytest.fixture
 def root_handlers() -> Iterator[list[logging.Handler]]:
-    """The root logger's handlers, put back after the test."""
     root, before = logging.getLogger(), list(logging.getLogger().handlers)
     level = logging.getLogger("sharded_infer").level
     yield root.handlers

@@ -1,5 +1,3 @@
-"""What made a request slow, by cases in which people would agree."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Lines of slow requests: what they say, and how many there may be."""
-
 import logging
 from dataclasses import replace
 

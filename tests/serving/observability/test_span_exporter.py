@@ -1,5 +1,3 @@
-"""Spans as a collector gets them: made from timelines, over real OTLP."""
-
 import socket
 import subprocess
 import sys

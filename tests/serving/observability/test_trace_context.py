@@ -1,5 +1,3 @@
-"""traceparent and tracestate: what is read, and what is taken as if it had not come."""
-
 import pytest
 
 from serving.observability.trace_context import TraceContext, read_trace_context

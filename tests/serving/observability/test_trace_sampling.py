@@ -1,5 +1,3 @@
-"""Which requests are traced: the client's word, else the share."""
-
 import random
 
 import pytest
@@ -15,7 +13,7 @@ TRACE = 0x4BF92F3577B34DA6A3CE929D0E0E4736
 
 
 def decided(sampling: TraceSampling, *traceparents: str) -> list[RequestTrace | None]:
-    """What a tracer decides of requests with these headers; empty: the request has none."""
+    """A tracer's decisions on requests with these headers; empty: the request has none."""
     tracer = Tracer(sampling, lambda requests: True)
     metadata = [[("traceparent", one)] if one else [] for one in traceparents]
     found = [tracer.begin(one) for one in metadata]

@@ -1,5 +1,3 @@
-"""Tracing by options and by OpenTelemetry's variables."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""The queue between requests and a collector: sent on another thread, bounded, never waited for."""
-
 import os
 import random
 import threading

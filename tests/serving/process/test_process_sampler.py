@@ -1,5 +1,3 @@
-"""What a worker says of itself: from a real process, a real store and a real queue."""
-
 from pathlib import Path
 from time import monotonic
 

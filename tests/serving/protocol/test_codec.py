@@ -1,5 +1,3 @@
-"""Codecs of messages and of HTTP: the same request in each form, and its answer."""
-
 import json
 from collections.abc import Callable
 from typing import Any

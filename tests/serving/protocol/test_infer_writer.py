@@ -1,5 +1,3 @@
-"""Responses as clients read them."""
-
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2

@@ -1,5 +1,3 @@
-"""PredictRequests: compiled and portable reading agree, and say what the protocol's form says."""
-
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""What is read of a request before its inputs: compiled and by protobuf, the same."""
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any

@@ -1,5 +1,3 @@
-"""Strings on the wire: hashed to raw ids, and refused by input where they are cut."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Wire tensors to model inputs and scores to bytes, without a server."""
-
 import numpy as np
 import pytest
 

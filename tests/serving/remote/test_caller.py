@@ -1,5 +1,3 @@
-"""Commands that call servers with TLS, certificates and tokens, and what they say when refused."""
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +29,7 @@ needs_generator = pytest.mark.skipif(
 
 
 class Guarded:
-    """A server that asks for TLS, certificates of its clients and tokens; and who may call it."""
+    """A server with TLS, client certificates and tokens; and its authorized clients."""
 
     def __init__(self, running: RunningServer, files: Certificates, folder: Path) -> None:
         self.address = running.grpc_url.replace("127.0.0.1", "localhost")
@@ -42,7 +40,6 @@ class Guarded:
         self.pair = self.certificate_of(files.authority, "caller")
 
     def certificate_of(self, authority: trustme.CA, name: str) -> tuple[object, ...]:
-        """The options of a certificate that an authority gave."""
         issued = authority.issue_cert(name)
         certificate, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
@@ -51,7 +48,7 @@ class Guarded:
 
     @property
     def options(self) -> tuple[object, ...]:
-        """All that the server asks for."""
+        """All options that the server requires."""
         return ("--tls-ca", self.ca, *self.pair, "--token-file", self.token)
 
 

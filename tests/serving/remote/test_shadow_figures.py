@@ -1,5 +1,3 @@
-"""A shadow's figures, read off pages that a server writes."""
-
 import numpy as np
 import pytest
 from prometheus_client import generate_latest

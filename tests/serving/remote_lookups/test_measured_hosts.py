@@ -1,4 +1,4 @@
-"""What it costs a front to ask shard hosts, measured on a real one by `calibrate`."""
+"""Costs of a front's calls of shard hosts, measured on a real one by `calibrate`."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ SECONDS = 60_000
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardHostProcess]:
-    """Host 1 of a plan of two; it wants a token."""
+    """Host 1 of a plan of two; it requires a token."""
     folder = tmp_path_factory.mktemp("measured")
     publish_for_hosts(folder, 2, 2000)
     tokens = folder / "tokens"

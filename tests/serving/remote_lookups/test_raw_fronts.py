@@ -40,10 +40,10 @@ OF_USER = "feature 'user_id', sample 1: id {} is not in the id map of table 'use
 
 
 class MessagedHosts:
-    """Hosts of this process; what is asked and answered is written and read as between machines.
+    """Hosts in this process, whose messages are written and read as between machines.
 
     Attributes:
-        asked: what each batch asked, by host.
+        asked: each batch's requests, by host.
     """
 
     def __init__(self, version: Path, hosts: Collection[int]) -> None:
@@ -99,7 +99,6 @@ def front_of(version: Path, own: int | None = None) -> tuple[Model, MessagedHost
 
 
 def checked(model: Model, inputs: Arrays) -> ModelInput:
-    """As servers read a request."""
     return InputPolicy(model.spec, model.id_maps).apply(make_input(model.spec, inputs))
 
 
@@ -243,7 +242,7 @@ def refuse(answer: shard_host_pb2.LookupResponse, groups: Sequence[PieceBags], w
 
 
 def answered(folder: Path) -> tuple[Sequence[PieceBags], Sequence[bytes]]:
-    """A group of raw ids and one of rows that a host is asked, and its sums."""
+    """A group of raw ids and one of rows for a host, and its sums."""
     version = publish_raw_cluster(folder, 1, ("whole",))
     front, hosts = front_of(version)
     front.predict(raw_inputs(3, 0))

@@ -35,8 +35,6 @@ WITH = replace(SPEC, sequences=SEQUENCES, gate=GateSpec(max_score_diff=100))
 
 
 class Weighed(nn.Module):
-    """Weighs each position by its own number."""
-
     def forward(self, **inputs: Tensor) -> Tensor:
         found = [inputs["age"].sum(1), inputs["embeddings"].sum(1)]
         for name in SEQUENCES:

@@ -1,5 +1,3 @@
-"""The choice among labels with weights: shares, and which keys move when weights do."""
-
 import math
 from collections.abc import Mapping
 from itertools import pairwise

@@ -1,6 +1,6 @@
-"""A server around the batcher on a virtual clock: what comes, what runs, and what becomes of it.
+"""A server around the batcher on a virtual clock.
 
-It asks the batcher as a server does: `take` after every offer, every finish and at `due`.
+It calls the batcher as a server does: `take` after every offer, every finish and at `due`.
 """
 
 import heapq
@@ -25,16 +25,14 @@ NEVER = math.inf
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that will come.
+    """A future request.
 
     Attributes:
         at: when, in seconds.
-        samples: to score.
-        queue: which queue it asks, by position.
+        queue: by position.
         deadline_seconds: how long its client waits for the answer.
         priority: 1 to 10; 0 is the default.
-        size_bytes: of its message.
-        cancelled_seconds: how long after it came its client gives up.
+        cancelled_seconds: from its arrival to its cancellation.
     """
 
     at: float
@@ -47,7 +45,7 @@ class Arrival:
 
 
 class Fate(Enum):
-    """What became of a request; every one has exactly one fate."""
+    """End of a request; every one has exactly one."""
 
     RAN = "ran"
     REFUSED = "refused"
@@ -67,19 +65,12 @@ class Simulated(OrderedRequest):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A batch that has run.
-
-    Attributes:
-        batch: what ran.
-        ended: when it was ready.
-    """
-
     batch: Batch
     ended: float
 
 
 class VirtualServer:
-    """Drives a batcher through arrivals; subclasses watch `took`, `started` and `settled`."""
+    """Drives a batcher through arrivals; subclasses override `took`, `started` and `settled`."""
 
     def __init__(
         self,
@@ -89,13 +80,12 @@ class VirtualServer:
         *,
         expire_seconds: float = 0.1,
     ) -> None:
-        """Begins at 0, idle.
+        """Starts at 0, idle.
 
         Args:
             batcher: without queues.
-            queues: the versions.
             service: seconds that a batch really takes.
-            expire_seconds: between two looks for requests whose deadline has passed.
+            expire_seconds: between checks for passed deadlines.
         """
         self.batcher = batcher
         self.queues = queues
@@ -116,7 +106,6 @@ class VirtualServer:
             batcher.add_queue(queue)
 
     def run(self, arrivals: Iterable[Arrival]) -> "VirtualServer":
-        """Lives through everything that comes, in order of time, until nothing is left."""
         self._arrivals = iter(arrivals)
         self._expect_next()
         self._at(self._expire_seconds, self._expire, None)
@@ -126,7 +115,6 @@ class VirtualServer:
         return self
 
     def delays(self) -> list[float]:
-        """Seconds from coming to the answer, of each request that ran."""
         return [run.ended - request.arrived for run in self.runs for request in run.batch.requests]
 
     def in_time(self) -> list[Simulated]:
@@ -139,10 +127,10 @@ class VirtualServer:
         ]
 
     def started(self, batch: Batch) -> None:
-        """A batch begins; what it holds has not been noted yet."""
+        """A batch begins; its requests have not been noted yet."""
 
     def took(self, taken: Taken) -> None:
-        """The batcher was asked for a batch."""
+        """The batcher has returned a decision."""
 
     def settled(self) -> None:
         """Nothing more happens at this moment."""
@@ -233,7 +221,7 @@ def fixed(samples: int) -> float:
 
 
 def mixed(samples: int) -> float:
-    """Something in between: 1 ms a batch, 10 µs a sample."""
+    """Between both: 1 ms a batch, 10 µs a sample."""
     return 1e-3 + 10e-6 * samples
 
 
@@ -255,21 +243,14 @@ def queue_of(
 
 
 def noisy(curve: Curve, generator: random.Random, noise: float = 0.05) -> Callable[[Batch], float]:
-    """Service times around a curve: even within ± `noise`."""
+    """Service times around a curve: uniform within ± `noise`."""
     return lambda batch: curve(batch.samples) * generator.uniform(1.0 - noise, 1.0 + noise)
 
 
 def poisson(
     rate: float, seconds: float, generator: random.Random, **fields: Any
 ) -> Iterator[Arrival]:
-    """Requests that come independently.
-
-    Args:
-        rate: requests a second.
-        seconds: for so long.
-        generator: of the gaps.
-        **fields: of every `Arrival`.
-    """
+    """Independent requests at `rate` a second; `fields` are those of every `Arrival`."""
     at = generator.expovariate(rate)
     while at < seconds:
         yield Arrival(at, **fields)

@@ -1,5 +1,3 @@
-"""Requests for which no thread waits."""
-
 import pytest
 
 from serving.scheduler.batch_threads import EXPIRY_SECONDS, Expiry

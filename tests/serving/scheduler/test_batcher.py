@@ -44,21 +44,13 @@ COSTS = ((linear, 270), (fixed, 20), (mixed, 30))
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A pattern of requests, and the server that they meet.
+    """A pattern of requests, and their server.
 
     Attributes:
-        seed: of everything random.
-        slots: of the batcher.
-        limits: of the batcher.
-        modes: of the queues.
-        max_batch: of the queues.
-        max_delay: of the queues.
-        requests: how many come.
-        process: how they come.
-        deadlines: how long their clients wait.
-        priorities: from which theirs are drawn.
-        cancelled: share that is given up.
-        table_factor: what the cost tables are off by at first.
+        process: of the arrivals.
+        deadlines: how long clients wait.
+        cancelled: share of requests.
+        table_factor: initial error of the cost tables.
         noise: of the service times.
     """
 
@@ -412,12 +404,12 @@ def test_no_stream_of_urgent_requests_holds_back_another_for_ever(
 
 
 def _throughput(curve: Curve, samples: int) -> float:
-    """Requests a second that one slot can answer, in batches of the best size."""
+    """Requests a second of one slot, in batches of the best size."""
     return max(n / curve(n * samples) for n in range(1, 1024 // samples + 1))
 
 
 def _goodput(server: VirtualServer, begin: float, end: float) -> float:
-    """Requests a second that were answered in time, between two moments."""
+    """Requests a second answered in time, between two moments."""
     answered = [
         request
         for run in server.runs

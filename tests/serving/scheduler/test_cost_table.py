@@ -1,5 +1,3 @@
-"""What a batch costs: straight lines between measured sizes, kept true by live timings."""
-
 import random
 from collections.abc import Mapping
 from itertools import pairwise

@@ -24,14 +24,10 @@ TABLES = st.dictionaries(st.integers(1, 2048), st.floats(1e-5, 1.0), min_size=1,
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A server and what asks it.
+    """A server and its requests.
 
     Attributes:
-        seed: of everything random.
-        slots: of the batcher.
-        limits: of the batcher.
-        policies: of the queues.
-        tables: what the queues' cost tables start with.
+        tables: initial cost tables of the queues.
         burst: the most requests that come at once.
         hurry: seconds between two steps, on average.
     """
@@ -73,7 +69,7 @@ SCENES = st.builds(
 
 
 class Stage:
-    """Does one random thing after another to a batcher and its twin, which compares each."""
+    """Applies random operations to a batcher and its twin, which compares each."""
 
     def __init__(self, scene: Scene) -> None:
         self.batcher = TwinBatcher(slots=scene.slots, limits=scene.limits)

@@ -1,5 +1,3 @@
-"""Requests' timelines to judge and to send."""
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,7 +27,7 @@ REQUEST = RequestTimeline(
 
 
 def request(**changes: Any) -> RequestTimeline:
-    """The request, changed; the whole grows by what its phases do."""
+    """The request, changed; the whole grows by the growth of its phases."""
     phases = ("decode", "queue", "lookup", "tower", "encode")
     grown = sum(
         changes[f"{phase}_seconds"] - getattr(REQUEST, f"{phase}_seconds")
@@ -43,6 +41,5 @@ def request(**changes: Any) -> RequestTimeline:
 def traced(
     trace: RequestTrace, *, linked: tuple[RequestTrace, ...] = (), ranks: Mapping[int, float] = {}
 ) -> RequestTimeline:
-    """The request with a trace."""
     batch = replace(ALONE, linked=linked, rank_seconds=ranks)
     return request(trace=trace, batch=batch)

@@ -30,7 +30,6 @@ class TwinQueue(RequestQueue[Any]):
             self.compiled.saw(samples)
 
     def check(self, now: float) -> None:
-        """Compares what others read of a queue."""
         compiled = self.compiled
         assert (len(compiled), compiled.samples) == (len(self), self.samples)
         assert compiled.oldest_arrival() == self.oldest_arrival()
@@ -38,7 +37,6 @@ class TwinQueue(RequestQueue[Any]):
         self.check_costs(now, *_SIZES)
 
     def check_costs(self, now: float, *sizes: int) -> None:
-        """Compares predictions at some sizes."""
         compiled = self.compiled
         for samples in sizes:
             assert compiled.costs.predicted(samples) == self.costs.predicted(samples)

@@ -1,4 +1,4 @@
-"""Lookups answered by compiled code: the bits of the reference, and nothing that it refuses."""
+"""Lookups in compiled code: the bits of the reference, and nothing that it refuses."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -122,7 +122,7 @@ def random_groups(generator: np.random.Generator, share: ShareLookups) -> list[P
 
 
 def expected_of(share: ShareLookups, message: bytes) -> list[torch.Tensor] | None:
-    """What the reference answers; None if it refuses."""
+    """The reference's answer; None if it refuses."""
     try:
         key, _, groups = read_lookup(message)
         return None if key != KEY else share.look_up(groups).pooled
@@ -165,7 +165,7 @@ def test_answers_have_the_bits_of_the_reference(share: ShareLookups) -> None:
 
 
 def with_rows(share: ShareLookups, group: PieceBags) -> PieceBags:
-    """The group as a front asks it that reads rows."""
+    """The group as requested by a front that reads rows."""
     kernel = kernel_for_compiled_code()
     assert kernel is not None
     tables = [share.pieces[number].tables for number in group.pieces.tolist()]

@@ -1,5 +1,3 @@
-"""Raw ids that a shard host maps in compiled code: the reference's answers and refusals."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +42,7 @@ def random_group(generator: np.random.Generator, share: ModelShare, *, known: bo
     """Raw ids of some pieces, or rows of any.
 
     Args:
-        known: whether all raw ids of tables are known that refuse others.
+        known: all raw ids of tables that refuse unknown ones are known.
     """
     lookups, raw = share.lookups, bool(generator.integers(3))
     pieces = [n for n, one in enumerate(lookups.id_maps) if one is not None or not raw]
@@ -167,7 +165,6 @@ def test_what_the_reference_refuses_is_left_to_it(opened: ModelShare) -> None:
 
 
 def raw_group(piece: int, ids: np.ndarray) -> PieceBags:
-    """Bags of up to two ids for one piece."""
     lengths = np.full((1, -(-len(ids) // 2)), 2)
     lengths[0, -1] -= len(ids) % 2
     bags = Bags(torch.from_numpy(ids), torch.from_numpy(lengths))

@@ -1,5 +1,3 @@
-"""The compiled client beside real servers: what arrives, in which form, and how calls end."""
-
 import shutil
 import socket
 from collections.abc import Iterator
@@ -63,7 +61,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def four(
     request: pytest.FixtureRequest, kind: str, issued: IssuedFiles
 ) -> Iterator[tuple[list[str], ClientTls | None]]:
-    """Four servers of a kind, and what their client needs."""
+    """Four servers of a kind, and their client's settings."""
     files = issued if request.param == "tls" else None
     with ExitStack() as stack:
         servers: list[AbstractContextManager[str]] = [SERVERS[kind](files) for _ in range(4)]

@@ -1,5 +1,3 @@
-"""What the compiled client does when servers leave, die, or do not answer."""
-
 import os
 import signal
 import socket
@@ -53,7 +51,6 @@ OK = (b"grpc-status", b"0")
 
 @contextmanager
 def process(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """An echo server in a process, and its address."""
     command = [sys.executable, "-m", "tests.support.echo_process", str(port)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=CHECKOUT) as server:
@@ -75,14 +72,13 @@ def statuses(client: Http2Client, *calls: OutgoingCall) -> list[Status | None]:
 
 
 def echoes(client: Http2Client, text: bytes = b"text", *, may_repeat: bool = True) -> bool:
-    """Whether the first server answers."""
     client.start([OutgoingCall(0, text, SECONDS, may_repeat=may_repeat)])
     (answer,) = client.finish()
     return answer.status is None and answer.message == text
 
 
 def opened(connection: socket.socket) -> Iterator[Frame]:
-    """The frames that a client sends, once the server has greeted it."""
+    """Frames that a client sends, once the server has greeted it."""
     read_preface(connection)
     connection.sendall(frame(SETTINGS, 0, 0, b""))
     return frames(connection)
@@ -97,7 +93,7 @@ def answer_call(connection: socket.socket, stream: int, text: bytes = b"text") -
 
 
 def answer_calls(connection: socket.socket, most: int | None = None) -> None:
-    """Answers as many calls as it is asked, or some."""
+    """Answers all requests, or `most`."""
     answered = 0
     for one in opened(connection):
         if one.kind == DATA and one.flags & END_STREAM:

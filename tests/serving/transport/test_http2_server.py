@@ -1,5 +1,3 @@
-"""The compiled server with nothing behind it: what it is told and what it tells."""
-
 import base64
 import math
 import socket
@@ -113,7 +111,7 @@ def test_an_address_leaves_calls_to_others_whatever_connections_it_has() -> None
         reader, handed, sent = EventReader(server.fetch), 0, 0
 
         def taken(source: str, connections: int) -> int:
-            """How many calls an address has in progress of 300 on each of its connections."""
+            """Calls in progress of an address that makes 300 on each of its connections."""
             nonlocal sent
             before = handed
             for _ in range(connections):

@@ -1,5 +1,3 @@
-"""Predict calls that the compiled transport refuses on their headers, as they would be late."""
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,13 +17,12 @@ Ask = Any  # a grpc.UnaryUnaryMultiCallable
 
 @pytest.fixture
 def silent() -> Iterator[tuple[Http2Server, Ask]]:
-    """A server, and its method."""
     with silent_server(PATH) as (server, address), grpc.insecure_channel(address) as channel:
         yield server, channel.unary_unary(PATH)
 
 
 def is_refused(call: Ask, seconds: float, patience: float = 60.0) -> bool:
-    """Whether the server refuses a call within its time and ours; nobody answers the others."""
+    """True if the server refuses a call within its time and ours; other calls stay unanswered."""
     asked = call.future(b"", timeout=seconds)
     try:
         asked.result(timeout=patience)
@@ -37,7 +34,7 @@ def is_refused(call: Ask, seconds: float, patience: float = 60.0) -> bool:
 
 
 def hold(server: Http2Server, call: Ask, count: int, seconds: float) -> list[object]:
-    """Has the server take calls that nobody answers."""
+    """Makes the server accept calls that stay unanswered."""
     calls = [call.future(b"", timeout=seconds) for _ in range(count)]
     reader, taken = EventReader(server.fetch), 0
     while taken < count:

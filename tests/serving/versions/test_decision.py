@@ -1,5 +1,3 @@
-"""What a server holds and what names mean, decided from what is known alone."""
-
 from dataclasses import replace
 from typing import Any
 

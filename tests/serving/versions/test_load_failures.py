@@ -1,5 +1,3 @@
-"""Failures of a start: told in the log, but for the one that the start ends with."""
-
 import logging
 
 import pytest

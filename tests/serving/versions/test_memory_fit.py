@@ -1,5 +1,3 @@
-"""What a version takes, and what does not fit."""
-
 from dataclasses import replace
 
 import pytest

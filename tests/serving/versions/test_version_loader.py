@@ -1,5 +1,3 @@
-"""What a load says of memory, and what it refuses."""
-
 import logging
 from pathlib import Path
 
@@ -137,8 +135,6 @@ def test_auto_asks_for_no_large_pages_of_tables_that_are_larger_than_memory(
 
 
 class Sum(nn.Module):
-    """The sum of a history."""
-
     def forward(self, history: Tensor, history_lengths: Tensor) -> Tensor:
         there = torch.arange(history.shape[1]) < history_lengths.unsqueeze(1)
         return torch.sigmoid((history.sum(2) * there).sum(1))

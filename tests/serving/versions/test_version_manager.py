@@ -1,5 +1,3 @@
-"""Following a repository in one process: what is loaded, offered, reported, unloaded, and when."""
-
 import os
 import re
 import shutil
@@ -66,7 +64,7 @@ class Server:
         self.watcher = self.manager.watcher()
 
     def settle(self, *, again: bool = False) -> None:
-        """Looks, and goes on until nothing is left to be done."""
+        """Looks, and continues until nothing is left to be done."""
         self.watcher.look(again=again)
         while self.watcher.step():
             for installer in self.installers:

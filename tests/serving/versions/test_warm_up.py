@@ -1,5 +1,3 @@
-"""Which batches run before a server is ready, and what is measured of them."""
-
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from tests.support.servers import Ranker
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The size of each batch that runs, and its thread."""
+    """Size and thread of each batch that runs."""
     seen: list[tuple[int, int]] = []
 
     def run(model: Model, requests: list[ModelInput]) -> object:
@@ -80,8 +78,6 @@ def test_a_fronts_thread_begins_also_where_a_shard_host_does_not_answer(
 
 @dataclass(frozen=True)
 class _NoHosts:
-    """Shard hosts none of which answers."""
-
     hosts: frozenset[int]
     error: ShardedInferError
     lost: frozenset[int] = frozenset()

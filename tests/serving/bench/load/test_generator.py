@@ -1,4 +1,4 @@
-"""The load generator against gRPC servers in processes of their own, and against bare sockets."""
+"""The load generator against gRPC servers in other processes, and against bare sockets."""
 
 import os
 import signal
@@ -83,7 +83,7 @@ def target() -> Iterator[Target]:
 
 @contextmanager
 def _peer(serve: Callable[[socket.socket], None]) -> Iterator[Target]:
-    """Somebody who accepts connections and is no gRPC server."""
+    """A peer that accepts connections but is no gRPC server."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept() -> None:

@@ -1,5 +1,3 @@
-"""The load generator over HTTP/1.1 against a real server."""
-
 import http.server
 import json
 import threading

@@ -1,5 +1,3 @@
-"""The scenarios, on engines that take a known time."""
-
 import threading
 import time
 

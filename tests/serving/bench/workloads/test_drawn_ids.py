@@ -1,5 +1,3 @@
-"""Random ids by Zipf's law."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""`bench engine` and MLPerf's DLRM-v2, at a few rows a table."""
-
 import json
 import os
 import warnings

@@ -1,5 +1,3 @@
-"""`bench engine` with towers over a user's history, at a few rows."""
-
 import json
 from pathlib import Path
 

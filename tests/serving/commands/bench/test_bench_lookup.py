@@ -1,5 +1,3 @@
-"""`bench lookup`, as users run it."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The load of `bench serve`: its figures, on small models."""
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

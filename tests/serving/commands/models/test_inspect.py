@@ -1,5 +1,3 @@
-"""The precision that `inspect` says of a version on the machine at hand."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""`sharded-infer plan` and `calibrate`, as a user runs them."""
-
 import json
 import re
 from dataclasses import asdict

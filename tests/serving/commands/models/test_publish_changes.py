@@ -1,5 +1,3 @@
-"""Publishing changed rows from the command line: once, from whole weights, and as they come."""
-
 import json
 import os
 import signal
@@ -41,7 +39,6 @@ def changes_file(path: Path, *ids: int) -> Path:
 
 
 def output_of(process: CommandProcess) -> str:
-    """All that it printed when it has ended."""
     assert process.stdout is not None
     with process.stdout as stdout:
         out = stdout.read()
@@ -50,7 +47,6 @@ def output_of(process: CommandProcess) -> str:
 
 
 def run(folder: Path, *words: object, fails: bool = False) -> tuple[dict[str, Any], str]:
-    """What a command prints as JSON, and to its error stream."""
     log = folder / "stderr"
     with log.open("w") as errors:
         process = start_command(*words, stderr=errors)

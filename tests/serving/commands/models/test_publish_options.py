@@ -1,5 +1,3 @@
-"""The options of commands that publish."""
-
 from tests.attacks.test_options import options
 
 

@@ -1,5 +1,3 @@
-"""`publish --sign-key`: whole, in parts, changed rows alone, and keys that cannot be used."""
-
 from pathlib import Path
 
 import pytest

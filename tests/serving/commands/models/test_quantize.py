@@ -1,5 +1,3 @@
-"""`sharded-infer quantize`, what `publish` makes of the same weights, and imported checkpoints."""
-
 import hashlib
 import json
 import shutil
@@ -88,7 +86,6 @@ def trained() -> dict[str, Tensor]:
 
 
 def fp32_scores(samples: list[Sample]) -> NDArray[np.float32]:
-    """What the trained model scores, sample by sample."""
     weights = trained()
     user, item, ad = (weights[n] for n in ("model.embedding_bags.user.weight", "item", "odd.name"))
     pooled = [
@@ -110,7 +107,7 @@ def fp32_scores(samples: list[Sample]) -> NDArray[np.float32]:
 
 @pytest.fixture(scope="module")
 def samples() -> list[Sample]:
-    """Samples whose clicks are those with the higher scores: the trained model's AUC is 1."""
+    """Samples whose clicks have the higher scores: the trained model's AUC is 1."""
     generator = np.random.default_rng(0)
     made: list[Sample] = [
         {
@@ -129,8 +126,6 @@ def samples() -> list[Sample]:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A description, a checkpoint and calibration samples, as a user has them."""
-
     folder: Path
     spec: Path
     weights: Path
@@ -145,7 +140,6 @@ class Files:
         return self.folder / "repository"
 
     def describe(self, more: str) -> None:
-        """Appends to the description."""
         self.spec.write_text(SPEC + more)
 
     def quantize(self, *more: object) -> tuple[object, ...]:
@@ -156,7 +150,7 @@ class Files:
         return (*words, "-r", self.repository, *more)
 
     def nothing_new(self) -> bool:
-        """Whether there is nothing but what a user had, and no version."""
+        """True if only the user's files exist, and no version."""
         had = {self.spec, self.weights, self.calibration, self.repository}
         versions = self.repository / "clicks"
         return set(self.folder.iterdir()) <= had and not any(versions.glob("*"))
@@ -264,7 +258,7 @@ def test_a_dry_run_says_the_same_as_json(files: Files, sharded_infer: Command) -
 
 
 def write_large_checkpoint(path: Path) -> None:
-    """A file of 3 GB that takes no room: it is one hole behind its header."""
+    """A sparse file of 3 GB: a hole behind its header."""
     shape = {"dtype": "F32", "shape": [5_859_375, 128], "data_offsets": [0, LARGE_BYTES]}
     header = json.dumps({"t": shape}).encode()
     with path.open("wb") as file:
@@ -609,8 +603,6 @@ def test_publish_and_quantize_write_the_same_tables(files: Files, sharded_infer:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A version that was published with a budget and calibration samples."""
-
     repository: Path
     path: Path
     report: dict[str, Any]
@@ -738,7 +730,6 @@ def save_sharded(folder: Path) -> Path:
 
 
 def save_numpy(folder: Path) -> Path:
-    """A `.npy` file of each weight."""
     folder = folder / "arrays"
     folder.mkdir()
     for key, weight in trained().items():
@@ -747,7 +738,6 @@ def save_numpy(folder: Path) -> Path:
 
 
 def save_saved(folder: Path) -> Path:
-    """A state dict as `torch.save` writes it."""
     torch.save(trained(), folder / "model.pt")
     return folder / "model.pt"
 
@@ -791,7 +781,7 @@ def as_samples(batch: Batch) -> list[Sample]:
 
 
 def check_draft(draft: str, row_format: str) -> str:
-    """Sets right what the names and shapes of a checkpoint do not say, as a user does."""
+    """Corrects a draft where names and shapes of a checkpoint do not determine it."""
     for table in TABLES:
         start = draft.index(f'name = "{table.name}"')
         end = draft.find("[", draft.index("features = [", start) + len("features = ["))

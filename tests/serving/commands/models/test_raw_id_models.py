@@ -1,5 +1,3 @@
-"""Commands that read a model.toml with id maps, and samples with raw ids and strings."""
-
 import json
 from pathlib import Path
 from typing import NamedTuple

@@ -1,5 +1,3 @@
-"""`sharded-infer spec`: a draft on the output or in a file, and what it refuses."""
-
 import tomllib
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from sharded_infer.specs.spec_file import load_spec, parse_spec
 
 
 def run(*words: object) -> Result:
-    """Runs the command alone."""
     app = typer.Typer()
     app.command()(spec_command)
     return CliRunner().invoke(app, [str(word) for word in words])

@@ -1,5 +1,3 @@
-"""The commands about a repository, on a folder and on a bucket."""
-
 import json
 import random
 import shutil

@@ -1,5 +1,3 @@
-"""Logs of ratings: both of MovieLens's formats, their order, and what is refused."""
-
 import re
 from pathlib import Path
 

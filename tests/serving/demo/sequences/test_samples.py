@@ -1,5 +1,3 @@
-"""Samples of ratings: no look into the future, negatives, and padding."""
-
 import numpy as np
 import pytest
 

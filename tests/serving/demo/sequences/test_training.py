@@ -1,5 +1,3 @@
-"""The training of sequence models: they learn more than popularity, and repeat themselves."""
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from sharded_infer.quality.auc import auc
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Two intra-op threads of small products wait for each other, on a busy machine most."""
+    """Two intra-op threads of small products wait for each other, most on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

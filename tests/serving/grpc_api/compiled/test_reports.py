@@ -1,5 +1,3 @@
-"""What the compiled transport decided is counted each time, and said once a second."""
-
 import logging
 
 import pytest

@@ -1,5 +1,3 @@
-"""Answers on a stream, as Triton's clients read them."""
-
 import pytest
 from tritonclient.grpc import service_pb2
 

@@ -1,5 +1,3 @@
-"""Bodies are bounded together, but for the first part of each."""
-
 import pytest
 
 from serving.http_api.connections.body_budget import BodyBudget

@@ -1,5 +1,3 @@
-"""Connections: slow, silent and too many clients are dropped, and nobody waits for them."""
-
 import asyncio
 import socket
 import ssl
@@ -32,7 +30,7 @@ LIMITS = HttpLimits(
 
 
 class NoModels:
-    """An API whose paths are not asked for."""
+    """An API without requests."""
 
     def refuse(self, method: str, path: str) -> None:
         return None
@@ -45,8 +43,6 @@ class NoModels:
 
 
 class Reading(NoModels):
-    """Answers with what the body has."""
-
     def body_bytes(self, method: str, path: str) -> int:
         return 2**20
 
@@ -55,8 +51,6 @@ class Reading(NoModels):
 
 
 class Held(NoModels):
-    """Answers when the client has left."""
-
     def __init__(self) -> None:
         self.asked, self.left = threading.Event(), threading.Event()
 
@@ -93,7 +87,7 @@ def connect(pages: HttpServer) -> socket.socket:
 
 
 def until_closed(client: socket.socket) -> tuple[bytes, float]:
-    """What comes until the server closes, and how long that took."""
+    """Bytes until the server closes, and the seconds until then."""
     began = time.monotonic()
     came = b""
     try:

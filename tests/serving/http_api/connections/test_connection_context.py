@@ -1,5 +1,3 @@
-"""Connections that have received more go on a few at a time, between others' turns."""
-
 import asyncio
 
 from serving.http_api.connections.body_budget import BodyBudget
@@ -14,7 +12,7 @@ async def _answer(*_: object) -> HttpAnswer:
 
 
 async def _turns_of(count: int, failing: int) -> list[int]:
-    """In which turn of the loop each connection goes on; one of them fails."""
+    """Turn of the loop in which each connection continues; one of them fails."""
     loop, limits = asyncio.get_running_loop(), HttpLimits()
     loop.set_exception_handler(lambda *_: None)
     context = ConnectionContext(

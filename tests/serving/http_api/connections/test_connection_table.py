@@ -1,5 +1,3 @@
-"""Who may connect, who gives way, and whose time has ended; without sockets."""
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,5 +1,3 @@
-"""What clients do is counted each time, and said once a second."""
-
 import logging
 
 import pytest

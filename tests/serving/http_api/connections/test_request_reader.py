@@ -1,5 +1,3 @@
-"""Requests out of bytes: the same however they are cut, and none out of what is ambiguous."""
-
 from dataclasses import dataclass
 
 import pytest
@@ -15,8 +13,6 @@ TEXT = st.text("\r\n0a;:", max_size=40).map(str.encode)
 
 @dataclass(frozen=True)
 class Sent:
-    """A request as it is sent, and what is to be read from it."""
-
     raw: bytes
     target: str
     body: bytes
@@ -48,7 +44,7 @@ def requests(draw: st.DrawFn) -> Sent:
 
 
 def read_all(parts: list[bytes]) -> list[Sent]:
-    """The requests in bytes that come in parts, as `HttpConnection` reads them."""
+    """Requests in bytes that come in parts, as `HttpConnection` reads them."""
     reader, found = RequestReader(16 * 1024), []
     for part in parts:
         begin = 0

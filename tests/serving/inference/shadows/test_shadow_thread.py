@@ -1,5 +1,3 @@
-"""Requests that wait for a shadow, and the slot that they need."""
-
 import threading
 from dataclasses import replace
 from random import Random
@@ -29,7 +27,7 @@ from tests.support.waiting import until
 
 
 class Place:
-    """A data plane with one run slot, whose version 1 has itself beside it as version 2."""
+    """A data plane with one run slot, whose version 1 has itself as its shadow, version 2."""
 
     def __init__(self, ranker: Ranker) -> None:
         self.metrics = ServerMetrics(shadows=True)

@@ -1,5 +1,3 @@
-"""Which requests a shadow gets, in what order, and which are dropped."""
-
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +21,7 @@ LATER = 1.0
 
 
 class Place:
-    """Versions of two models, the shadows of one label, and a clock that stands."""
+    """Versions of two models, the shadows of one label, and a stopped clock."""
 
     def __init__(self, share: float = 1.0, seed: int = 1) -> None:
         self.metrics = ServerMetrics(shadows=True)
@@ -48,7 +46,7 @@ class Place:
         return ShadowRequest(version or self.one, Any, b"message", **{**known, **fields})
 
     def taken(self) -> list[Any]:
-        """All that may run, each with its shadow."""
+        """All requests that may run, each with its shadow."""
         found = []
         while (one := self.shadows.take()) is not None:
             found.append(one)

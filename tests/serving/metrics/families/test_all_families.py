@@ -1,5 +1,3 @@
-"""The metrics' names, units, help texts and labels: a lint of them, and their document."""
-
 import re
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""The share of hot rows: exact where all is sampled, bounded where it is not."""
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,6 @@ from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 
 
 def asked(ids: list[list[int]]) -> ModelInput:
-    """One sample's bags, a feature each."""
     lengths = np.array([[len(bag)] for bag in ids])
     values = np.array([one for bag in ids for one in bag], np.int64)
     return ModelInput(1, (JaggedBatch(tuple(range(len(ids))), values, lengths),), ())

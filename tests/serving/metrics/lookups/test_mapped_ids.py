@@ -1,5 +1,3 @@
-"""Raw ids counted by table: those of batches, and unknown ones that readers found."""
-
 import numpy as np
 import pytest
 from prometheus_client import generate_latest
@@ -23,7 +21,6 @@ def described(metrics: ServerMetrics, tables: tuple[MappedTable, ...] = TABLES) 
 
 
 def count(metrics: ServerMetrics, family: str, table: str) -> float | None:
-    """A series of the page; None if it has none."""
     begin = f'{family}_total{{model="ranker",table="{table}",version="1"}} '
     page = generate_latest(metrics.registry).decode()
     found = [line for line in page.splitlines() if line.startswith(begin)]

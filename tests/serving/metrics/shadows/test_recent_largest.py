@@ -1,5 +1,3 @@
-"""The largest of recent values, beside all values that are recent."""
-
 import numpy as np
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a shadow's scores are counted as, beside NumPy's figures of the same scores."""
+"""Metrics of a shadow's scores, beside NumPy's figures of the same scores."""
 
 import numpy as np
 import pytest

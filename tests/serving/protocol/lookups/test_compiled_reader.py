@@ -1,5 +1,3 @@
-"""Answers of lookups with stored rows: the kernels' bits, and nothing that was not asked."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -70,7 +68,7 @@ def sums_of(group: PieceBags) -> list[torch.Tensor]:
 
 
 def rows_of(group: PieceBags, entry: int) -> bytes:
-    """Stored rows of an entry's distinct ids, in the order in which they first come."""
+    """Stored rows of an entry's distinct ids, in the order of their first occurrence."""
     lengths = group.bags.lengths.sum(1).tolist()
     first = sum(lengths[:entry])
     ids = dict.fromkeys(group.bags.values[first : first + lengths[entry]].tolist())

@@ -1,5 +1,3 @@
-"""Lookup messages: read as written, and as protobuf reads them; refused where arrays do not fit."""
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Compiled decoding: what it accepts is what the portable path reads, array for array."""
+"""Compiled decoding: accepted messages are read as by the portable path, array for array."""
 
 import threading
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def native(message: bytes) -> Any:
 
 
 def check_agrees(message: bytes) -> bool:
-    """Whether compiled code accepts a message; then it reads what the portable path reads."""
+    """True if compiled code accepts a message, which it then reads as the portable path does."""
     found = native(message)
     if found is not None:
         check_same(found, PORTABLE.read_message(message))
@@ -84,7 +84,7 @@ def test_a_required_feature_is_missed_by_both_readers(inputs: Arrays) -> None:
 
 
 def wire_tensors(inputs: Arrays) -> list[WireTensor]:
-    """Parts of one body that begin at any address, as those of an HTTP request."""
+    """Parts of one body that begin at any address, as in an HTTP request."""
     body = memoryview(b"x" + b"".join(array.tobytes() for array in inputs.values()))
     tensors, at = [], 1
     for name, array in inputs.items():

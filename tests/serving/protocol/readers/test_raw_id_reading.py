@@ -1,5 +1,3 @@
-"""Raw ids: compiled code reads what the portable path reads, and both count unknown ids."""
-
 import threading
 from collections import Counter
 from pathlib import Path
@@ -84,8 +82,6 @@ MAPS = opened()
 
 
 class Readers:
-    """Both readers of the model, and their counts."""
-
     def __init__(self, maps: dict[str, IdMap], max_batch: int = MAX_BATCH) -> None:
         self.counts = UnknownIds(SPEC), UnknownIds(SPEC)
         self.native = NativeReader(

@@ -1,5 +1,3 @@
-"""Sequences: compiled code reads what the portable path reads, over both protocols."""
-
 from typing import Any
 
 import numpy as np
@@ -48,7 +46,7 @@ def native(message: bytes, form: MessageFormat = MessageFormat.INFER) -> Any:
 
 
 def values_of(found: ModelInput, name: str) -> list[list[int]]:
-    """The ids of each bag of the first feature of a name."""
+    """Ids of each bag of the first feature of a name."""
     at = [feature.name for feature in SPEC.input_features].index(name)
     (group,) = (group for group in found.groups if at in group.features)
     place = group.features.index(at)

@@ -1,5 +1,3 @@
-"""Strings: compiled code hashes and maps them as the portable path does, in every usual form."""
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What is beyond chance, beside exact sums."""
+"""Significance of differences, beside exact sums."""
 
 from math import comb
 

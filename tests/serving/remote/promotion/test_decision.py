@@ -1,5 +1,3 @@
-"""What a promoter does next, as a table of figures."""
-
 import re
 from dataclasses import replace
 
@@ -38,8 +36,8 @@ def figures(
     """Figures of requests of 2 to 4 ms.
 
     Args:
-        slow: so many took a second.
-        times: what the others took, to that.
+        slow: requests that took a second.
+        times: factor of the other requests' times.
         shift: of the scores, in their standard deviations.
         unknown: share of the ids.
     """

@@ -1,5 +1,3 @@
-"""Histograms of a metrics page, beside the values that they were made of."""
-
 import numpy as np
 import pytest
 

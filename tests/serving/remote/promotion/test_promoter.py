@@ -1,5 +1,3 @@
-"""Promotions: what is in the file of labels, who may go on, and how they end."""
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
