@@ -1,5 +1,3 @@
-"""What is said where memory is short, in processes that may take little of it."""
-
 import errno
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Errors of torch's in the few words that help."""
-
 import pytest
 from torch import Tensor, nn
 

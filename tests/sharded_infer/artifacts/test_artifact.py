@@ -1,5 +1,3 @@
-"""A version's files, compared with its manifest: by one thread or several, to the same end."""
-
 import hashlib
 import shutil
 import threading
@@ -15,7 +13,6 @@ from sharded_infer.errors import ArtifactError
 
 @pytest.fixture
 def version(published_version: Path, tmp_path: Path) -> Path:
-    """A copy of a version, to be damaged."""
     return shutil.copytree(published_version, tmp_path / published_version.name)
 
 

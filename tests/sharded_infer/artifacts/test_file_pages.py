@@ -1,5 +1,3 @@
-"""Mapped files: the same bytes at any page size, and 2 MiB pages where this kernel has them."""
-
 import gc
 import hashlib
 import os
@@ -169,7 +167,6 @@ def test_a_table_file_lies_in_large_pages_once_it_is_written(
 
 
 def alone(manifest: Manifest, path: Path) -> Artifact:
-    """A version of one file."""
     with path.open("rb") as file:
         record = FileRecord(SIZE, hashlib.file_digest(file, "sha256").hexdigest())
     return Artifact(path.parent, replace(manifest, files={path.name: record}))

@@ -1,5 +1,3 @@
-"""Golden requests: generated, kept and compared."""
-
 import stat
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Manifests written and read back; damaged ones are in `tests/attacks/test_artifact.py`."""
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Where a version came from: what may be said, and where it is kept."""
-
 import json
 from dataclasses import replace
 from pathlib import Path

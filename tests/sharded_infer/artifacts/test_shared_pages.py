@@ -1,5 +1,3 @@
-"""Copies that processes share: the file's bytes, large pages, seals, and memory that comes back."""
-
 import fcntl
 import gc
 import mmap

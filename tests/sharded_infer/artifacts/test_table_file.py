@@ -1,5 +1,3 @@
-"""Table files: what is written is mapped back, and is a safetensors file to everyone."""
-
 import hashlib
 from itertools import pairwise
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Tables in huge pages: the same bytes and scores, real huge pages, memory that comes back."""
-
 import gc
 import mmap
 import os

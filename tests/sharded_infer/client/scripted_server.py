@@ -1,5 +1,3 @@
-"""A gRPC server that does with each Predict call what a test says."""
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +16,7 @@ class ScriptedServer(predictor_pb2_grpc.PredictorServicer):
     """Counts its calls.
 
     Attributes:
-        answer: told the number of each call, from 1, and its context; what does not abort it is
+        answer: gets the number of each call, from 1, and its context; unless aborted, the call is
             answered with that number.
     """
 
@@ -52,7 +50,6 @@ class ScriptedServer(predictor_pb2_grpc.PredictorServicer):
 def scripted_server(
     answer: Callable[[int, grpc.ServicerContext], None] = lambda number, context: None,
 ) -> Iterator[ScriptedServer]:
-    """A server on a free port of loopback."""
     server = grpc.server(ThreadPoolExecutor(8))
     servicer = ScriptedServer(answer)
     predictor_pb2_grpc.add_PredictorServicer_to_server(servicer, server)

@@ -1,5 +1,3 @@
-"""What callers give the client, as it is sent."""
-
 import itertools
 from typing import Any
 

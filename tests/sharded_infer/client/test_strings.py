@@ -1,5 +1,3 @@
-"""Strings hashed in the client as a server hashes them."""
-
 import pytest
 
 from kernels.ids.id_hash import StringHash, joined_strings

@@ -1,4 +1,4 @@
-"""Batches run on a model: each request gets its own, whoever shares the batch with it."""
+"""Each request of a batch gets its own scores, whatever other requests it has."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,7 +61,6 @@ def request_of(
 def requests_of(
     spec: ModelSpec, shared: Sequence[Sequence[int]] = SHARED, *, weighted: bool = False
 ) -> list[ModelInput]:
-    """One request of each of `SIZES`."""
     return [
         request_of(spec, size, features, seed=seed, weighted=weighted)
         for seed, (size, features) in enumerate(zip(SIZES, shared, strict=True))
@@ -69,7 +68,6 @@ def requests_of(
 
 
 def differences(together: RequestResult, alone: RequestResult) -> dict[str, float]:
-    """The largest difference of each output."""
     return {
         name: float(np.abs(some - other).max())
         for name, some, other in zip(OUTPUTS, together.scores, alone.scores, strict=True)

@@ -1,5 +1,3 @@
-"""Batches on the host, whichever way their rows are looked up."""
-
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

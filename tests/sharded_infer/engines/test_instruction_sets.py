@@ -41,14 +41,11 @@ DIM = 48
 
 
 class Published(NamedTuple):
-    """A tower of the zoo in a precision."""
-
     architecture: str
     precision: Precision
 
     @property
     def name(self) -> str:
-        """Its name among what a process tells."""
         return f"{self.architecture} {self.precision}"
 
 
@@ -187,7 +184,6 @@ def publish_plain(tower: Published, folder: Path) -> Path:
 
 
 def publish_sequences(tower: Published, folder: Path) -> Path:
-    """Publishes a tower over a history, which is the user's."""
     with torch.random.fork_rng(devices=[]):
         trained = Trained(tower.architecture)
     [rows] = [rows for rows, precision in SEQUENCE_BOUNDS if precision is tower.precision]
@@ -198,7 +194,6 @@ def publish_sequences(tower: Published, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Published], Path]:
-    """Towers published on this machine, each once."""
     paths: dict[Published, Path] = {}
 
     def path_of(tower: Published) -> Path:
@@ -214,9 +209,9 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Published],
 def told(
     published: Callable[[Published], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Asked]:
-    """What a process tells of some towers that has the limits of a class.
+    """Results of some towers from a process with the limits of a class.
 
-    Classes that are the same on this machine, because it lacks what makes them two, are asked once.
+    Equal classes, which this machine cannot distinguish, share a process.
     """
     cache = tmp_path_factory.mktemp("cache")
     answers: dict[tuple[object, ...], dict[str, Any]] = {}
@@ -249,18 +244,16 @@ def told(
 
 @pytest.fixture
 def found(told: Asked, towers: str, limit: str) -> dict[str, Any]:
-    """What a process of a test's class tells of its towers."""
     return told(towers, limit)
 
 
 @pytest.fixture
 def fastest(told: Asked, towers: str) -> dict[str, Any]:
-    """The same of the best class that this machine has."""
     return told(towers, [one for one in PROCESSOR_CLASSES if can_run(one)][-1])
 
 
 def running_precisions(published: Precision, limit: str, *, exact_int8: bool) -> set[Precision]:
-    """The precisions in which a class may compute a tower; several where they are timed."""
+    """Precisions in which a class may compute a tower; several where they are timed."""
     here, most = machine().processor, ProcessorClass[limit.upper()]
 
     def has(feature: Feature, first: ProcessorClass) -> bool:
@@ -343,7 +336,6 @@ def test_kernels_obey_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def assert_close(
     found: list[float], expected: list[float], tower: Published, precision: str
 ) -> None:
-    """Compares scores that may differ by rounding in another order."""
     one, other = (torch.tensor(scores) for scores in (found, expected))
     bound = BOUNDS[Precision(precision)]
     text = f"{tower.name} in {precision}"

@@ -1,5 +1,3 @@
-"""An opened version: what it scores, how it is opened, and how it is run."""
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

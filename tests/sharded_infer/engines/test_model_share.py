@@ -1,5 +1,3 @@
-"""One host's share of a version, and fronts that find the other rows there."""
-
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -162,8 +160,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Summed(torch.nn.Module):
-    """The mean of the embeddings."""
-
     def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
         return embeddings.mean(1)
 

@@ -1,4 +1,4 @@
-"""Padding is left out of its bags: whatever is looked up is what `nn.EmbeddingBag` gives."""
+"""Padding is left out of its bags: every lookup equals `nn.EmbeddingBag`."""
 
 from pathlib import Path
 
@@ -39,15 +39,13 @@ DEVICE_MODELS = ("h100:1", "h100:3x0.4KB")
 
 
 class Mean(nn.Module):
-    """A tower that needs no training."""
-
     def forward(self, *, embeddings: Tensor) -> Tensor:
         return embeddings.mean(dim=1)
 
 
 @pytest.fixture(scope="module")
 def weights() -> dict[str, Tensor]:
-    """No row is zero, that of the padding neither: training may have moved it."""
+    """No row is zero, not even the padding's: training may have moved it."""
     generator = torch.Generator().manual_seed(3)
     return {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in SPEC.tables}
 

@@ -1,5 +1,3 @@
-"""Towers over sequences: pieces of like lengths, and scores that no other sample changes."""
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

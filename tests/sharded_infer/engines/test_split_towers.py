@@ -1,4 +1,4 @@
-"""Requests that share features are scored by split towers, and get what the whole tower gives."""
+"""Requests that share features are scored by split towers, with the whole tower's scores."""
 
 import logging
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ def request_of(
 
 
 def expanded(request: ModelInput) -> ModelInput:
-    """The same request with what its pairs share said for each."""
+    """The same request with shared values repeated for each pair."""
     bags: dict[int, list[tuple[NDArray[np.int64], NDArray[np.float32] | None]]] = {}
     for group in request.groups:
         ends = np.cumsum(group.lengths.ravel()).reshape(group.lengths.shape)
@@ -99,7 +99,6 @@ def expanded(request: ModelInput) -> ModelInput:
 
 
 def splits_of(model: Model, shared: Sequence[int]) -> SplitTower:
-    """The split tower of a set, after enough requests with it."""
     assert isinstance(model.engine, HostEngine)
     for seed in range(5):
         run_batch(model, [request_of(300, shared, seed=seed)])
@@ -110,7 +109,6 @@ def splits_of(model: Model, shared: Sequence[int]) -> SplitTower:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The requests of each batch that a split tower scored."""
     seen: list[int] = []
     run = HostEngine._run_split
 
@@ -131,7 +129,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def check_alike(model: Model, requests: Sequence[ModelInput]) -> None:
-    """Each request gets what the whole tower gives for its expanded form, but for rounding."""
+    """Each request gets the whole tower's scores of its expanded form, but for rounding."""
     bound = BOUNDS[model.spec.tower.precision]
     every: list[NDArray[np.float32]] = []
     for one, result in zip(requests, run_batch(model, requests), strict=True):
@@ -255,8 +253,6 @@ def test_sets_that_come_once_are_counted_up_to_a_bound() -> None:
 
 
 class Unsplittable:
-    """A tower whose split fails."""
-
     def __init__(self, asked: list[Sequence[Run]]) -> None:
         self.asked = asked
 

@@ -34,8 +34,6 @@ ODD = (Table("t_user", 50, 6, ("user", "friend")), Table("t_item", 31, 22, ("ite
 
 
 class Sums(nn.Module):
-    """The smallest tower: a number of each sample's embeddings."""
-
     def forward(self, embeddings: Tensor) -> Tensor:
         return embeddings.mean(1)
 
@@ -77,7 +75,7 @@ def spec_of(tables: tuple[Table, ...], row_format: RowFormat) -> ModelSpec:
 
 
 def torchrecs(rec: TorchRec, collection: Any, batch: Batch) -> Tensor:
-    """What TorchRec's quantized module pools, `[B, width]`, features in the tables' order."""
+    """TorchRec's quantized pooled embeddings, `[B, width]`, features in the tables' order."""
     with torch.no_grad():
         pooled = collection(rec.jagged(batch)).to_dict()
     return torch.cat([pooled[feature] for feature in batch.features], dim=1)

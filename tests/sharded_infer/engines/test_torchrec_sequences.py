@@ -32,8 +32,6 @@ SAMPLES = 40
 
 
 class Sums(nn.Module):
-    """The smallest tower over all sequences: whatever `forward` is given."""
-
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
         self.names = names
@@ -93,7 +91,7 @@ def batch_of(tables: Sequence[Table], seed: int = 0) -> JaggedBatch:
 
 
 def theirs(rec: TorchRec, module: Any, tables: Sequence[Table], batch: JaggedBatch) -> list[Tensor]:
-    """The rows of each feature's ids, fp32 `[N, dim]`."""
+    """Rows of each feature's ids, fp32 `[N, dim]`."""
     names = [feature for table in tables for feature in table.features]
     ids = rec.sparse.KeyedJaggedTensor(
         keys=names,
@@ -106,7 +104,7 @@ def theirs(rec: TorchRec, module: Any, tables: Sequence[Table], batch: JaggedBat
 
 
 def ours(model: Model, batch: JaggedBatch) -> list[Tensor]:
-    """The padded rows of each sequence, `[B, L, dim]`."""
+    """Padded rows of each sequence, `[B, L, dim]`."""
     model_input = ModelInput(SAMPLES, (batch,), ())
     flat = model.engine.embeddings(model_input)[:SAMPLES]
     laid_out = SequenceLayout(model.spec).lay_out(model_input)

@@ -24,8 +24,6 @@ DIM = 8
 
 
 class Encoder(nn.Module):
-    """A user's vector from a history, and its product with the candidate."""
-
     def __init__(self) -> None:
         super().__init__()
         self.mix = nn.Linear(DIM, 16)
@@ -43,7 +41,7 @@ class Encoder(nn.Module):
 
 
 class Target(nn.Module):
-    """Attention of each candidate over the history: the stage between keeps each position."""
+    """Attention of each candidate over the history: the user's stage keeps each position."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,3 @@
-"""What is published is the model that was trained: compared with its modules, or its scores."""
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,8 +27,6 @@ SPEC = ModelSpec("clicks", (GENRES, USERS), DenseSpec({"age": 1}))
 
 
 class Tower(nn.Module):
-    """Tells its embeddings apart."""
-
     def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.last = nn.Linear(width + 1, 1)
@@ -195,7 +191,7 @@ def test_the_comparison_is_in_the_manifest_and_the_report(tmp_path: Path) -> Non
 def recorded(
     weights: dict[str, nn.Module], tower: Tower, samples: ModelInput
 ) -> CalibrationSamples:
-    """What a whole model of our own says of samples."""
+    """Scores of a whole model of our own."""
     group, pooled, start = samples.groups[0], [], 0
     for name, lengths in zip(("genres", "users"), torch.from_numpy(group.lengths), strict=True):
         ids = torch.from_numpy(group.values[start : start + int(lengths.sum())])
@@ -310,8 +306,6 @@ def test_a_tower_that_is_not_the_torchrec_models_is_refused(rec: TorchRec, tmp_p
 
 
 class Numbers(nn.Module):
-    """Tells its dense inputs apart, and returns log-odds."""
-
     def forward(self, age: Tensor, height: Tensor, embeddings: Tensor) -> Tensor:
         return (age - 2 * height).squeeze(1) + embeddings.sum(1)
 

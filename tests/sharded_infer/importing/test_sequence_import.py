@@ -1,5 +1,3 @@
-"""Models whose rows are used one by one, from modules and checkpoints of torch and TorchRec."""
-
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,8 +37,6 @@ SAMPLES = {
 
 
 class Tower(nn.Module):
-    """Tells the rows of items, of actions and of the candidate apart."""
-
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(48))

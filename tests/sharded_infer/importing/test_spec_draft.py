@@ -1,5 +1,3 @@
-"""Drafts: what names and shapes say is in them, what they do not say is marked, all parses."""
-
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -33,12 +31,10 @@ def rec() -> Iterator[TorchRec]:
 
 
 def drafted(weights: Mapping[str, Tensor], name: str = "clicks") -> ModelSpec:
-    """The spec that a draft reads as."""
     return parse_spec(tomllib.loads(draft_spec(TensorSource(weights), name)))
 
 
 def checks_of(weights: Mapping[str, Tensor]) -> list[str]:
-    """The lines to check."""
     draft = draft_spec(TensorSource(weights), "clicks")
     lines = [line for line in draft.splitlines() if "# CHECK: " in line]
     assert count_checks(draft) == len(lines)
@@ -310,7 +306,7 @@ def test_whatever_a_checkpoint_holds_the_draft_parses_or_is_refused(
 
 
 class Plain(torch.nn.Module):
-    """Embeddings among layers of many kinds, none of them under names that we know."""
+    """Embeddings among layers of many kinds, none of them under known names."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,3 @@
-"""A TorchRec model in memory, taken over: its spec, its tables bit for bit, its scores."""
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -47,15 +45,13 @@ def rec() -> Iterator[TorchRec]:
 
 
 class Wrapper(nn.Module):
-    """A module that holds another one under a name."""
-
     def __init__(self, name: str, inner: nn.Module) -> None:
         super().__init__()
         self.add_module(name, inner)
 
 
 def pooled_by(model: Any, rec: TorchRec, batch: Batch) -> Tensor:
-    """The pooled embeddings as the model's tower takes them, `[B, width]`."""
+    """Pooled embeddings as the model's tower takes them, `[B, width]`."""
     with torch.no_grad():
         pooled: Tensor = model.sparse_arch(rec.jagged(batch)).flatten(1)
     return pooled
@@ -211,7 +207,6 @@ def test_anything_else_is_refused_with_its_type(model: nn.Module) -> None:
 
 @pytest.fixture
 def process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A group of this process alone."""
     names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     for name, value in names.items():
         monkeypatch.setenv(name, value)

@@ -1,5 +1,3 @@
-"""TorchRec's towers in ours: equal scores from every checkpoint, and refusals that name the key."""
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -77,7 +75,6 @@ def spec_of(architecture: str, **tower: object) -> ModelSpec:
 def scores_of(
     tower: nn.Module, rec: TorchRec, model: nn.Module, tables: Sequence[Table] = TABLES
 ) -> tuple[Tensor, Tensor]:
-    """Our scores and TorchRec's, of one batch."""
     batch = make_batch(tables)
     with torch.no_grad():
         pooled = model.sparse_arch(rec.jagged(batch)).flatten(1)  # type: ignore[operator]

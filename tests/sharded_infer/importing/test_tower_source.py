@@ -1,5 +1,3 @@
-"""Towers that specs name: a program that is not the spec's is refused with both sides."""
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,7 +98,7 @@ def test_a_program_of_other_inputs_or_outputs_is_refused_with_both_sides(
 
 
 class TwoCounts(nn.Module):
-    """Tells a user's numbers from an item's, which are as wide."""
+    """Distinguishes a user's numbers from an item's of equal width."""
 
     def forward(self, user_num: Tensor, item_num: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
         embedded = embeddings.sum(1)
@@ -108,15 +106,13 @@ class TwoCounts(nn.Module):
 
 
 class Positional(nn.Module):
-    """As `forward(*inputs)`: what export_tower exported before it recorded names."""
+    """As `forward(*inputs)`: how export_tower exported before it recorded names."""
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         return tuple(TwoCounts()(*inputs).values())
 
 
 class Grouped(nn.Module):
-    """Takes its numbers as one dict."""
-
     def forward(self, dense: dict[str, Tensor], *, embeddings: Tensor) -> dict[str, Tensor]:
         found: dict[str, Tensor] = TwoCounts()(**dense, embeddings=embeddings)
         return found

@@ -1,5 +1,3 @@
-"""What a spec leaves out is taken from live modules, and what contradicts them is refused."""
-
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -37,7 +35,6 @@ def with_pooling(pooling: str | None) -> ModelSpec:
 
 
 def of_tables(*tables: Table, **changed: object) -> ModelSpec:
-    """A spec that says no more than names and sizes of TorchRec's tables."""
     return ModelSpec(
         "rec", tuple(TableSpec(t.name, rows=t.rows, dim=t.dim, **changed) for t in tables)
     )

@@ -1,5 +1,3 @@
-"""NaN and infinity in requests: refused where the model refuses them."""
-
 import numpy as np
 import pytest
 

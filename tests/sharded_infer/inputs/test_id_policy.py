@@ -1,5 +1,3 @@
-"""Ids outside their tables: refused, ignored or wrapped, feature by feature."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Merged requests: samples keep their bags, what requests share is kept once, no bit changes."""
+"""Merged requests: samples keep their bags, shared values are stored once, no bit changes."""
 
 from dataclasses import replace
 
@@ -73,7 +73,7 @@ def requests(draw: st.DrawFn) -> list[ModelInput]:
 
 
 def of_samples(one: ModelInput, jagged: JaggedBatch) -> NDArray[np.int64]:
-    """Which of a group's bags each sample has."""
+    """Index of each sample's bag in a group."""
     bags = jagged.lengths.shape[1]
     if bags == one.batch_size:
         return np.arange(bags)
@@ -82,7 +82,6 @@ def of_samples(one: ModelInput, jagged: JaggedBatch) -> NDArray[np.int64]:
 
 
 def bags_of(one: ModelInput) -> list[list[tuple[list[int], list[float]]]]:
-    """Ids and weights of each feature's samples."""
     found: dict[int, list[tuple[list[int], list[float]]]] = {}
     for jagged in one.groups:
         weights = jagged.weights
@@ -167,7 +166,6 @@ def test_the_samples_of_all_requests_keep_their_bags(inputs: list[ModelInput]) -
 
 
 def merged_by_indexing(inputs: list[ModelInput]) -> ModelInput:
-    """The merged groups by NumPy; the rest as it is."""
     merged = merge_inputs(inputs)
     return merged if len(inputs) == 1 else replace(merged, groups=merge_numpy(lay_out(inputs)))
 

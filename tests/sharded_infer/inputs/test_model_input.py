@@ -1,5 +1,3 @@
-"""Jagged batches refuse arrays that do not fit, and select features."""
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

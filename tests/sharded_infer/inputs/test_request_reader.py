@@ -1,5 +1,3 @@
-"""Requests in every form of the wire: the same bags, or a refusal that names the input."""
-
 from collections.abc import Mapping
 
 import numpy as np
@@ -65,7 +63,7 @@ def bags(model_input: ModelInput) -> list[list[Bag]]:
 
 
 def read(**inputs: NDArray[np.generic]) -> list[list[Bag]]:
-    """The bags of a request whose input names have `__` for `.`."""
+    """Bags of a request whose input names have `__` for `.`."""
     named = {name.replace("__", "."): array for name, array in inputs.items()}
     model_input = make_input(SPEC, dense() | named)
     assert model_input.batch_size == B

@@ -1,5 +1,3 @@
-"""Ids that come once, copied to the features of several tables and back."""
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

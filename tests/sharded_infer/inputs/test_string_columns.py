@@ -1,5 +1,3 @@
-"""Strings in columns of samples, hashed to raw ids."""
-
 import numpy as np
 import pandas as pd
 import polars as pl

@@ -1,5 +1,3 @@
-"""Where columns lie, and which are added."""
-
 from typing import NamedTuple
 
 from kernels.row_format import RowFormat

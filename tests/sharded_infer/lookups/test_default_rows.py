@@ -34,7 +34,6 @@ ROWS: dict[str, tuple[float, ...]] = {
 
 
 def spec_with(tables: Sequence[str]) -> ModelSpec:
-    """The model whose `tables` declare default rows."""
     declared = {name: "zeros" if name == "country" else ROWS[name] for name in tables}
     changed = [replace(table, default_row=declared.get(table.name)) for table in SPEC.tables]
     return replace(SPEC, tables=tuple(changed))
@@ -77,7 +76,7 @@ def bags_of(asked: ModelInput) -> Mapping[tuple[int, int], Bag]:
 def expected(
     deployment: Deployment, lost: int, asked: ModelInput
 ) -> tuple[NDArray[np.float32], Mapping[str, NDArray[np.bool_]]]:
-    """Pooled embeddings, and the samples that took each table's default row."""
+    """Pooled embeddings, and the samples that used each table's default row."""
     alone = deployment.in_one_process().look_up(asked, rows=asked.batch_size).pooled.numpy()
     starts = np.cumsum([0, *(feature.table.dim for feature in SPEC.features)])
     samples: dict[str, NDArray[np.bool_]] = {}

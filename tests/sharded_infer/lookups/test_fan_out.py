@@ -69,7 +69,7 @@ class Deployment:
         return ShareLookups(SPEC, self.placed, held, host)
 
     def hosts(self, here: Iterable[int], **others: Answer) -> ThreadedHosts:
-        """All hosts but those `here`; `host_2` gives another answer than host 2's."""
+        """All hosts but those `here`; `host_2` replaces host 2's answer."""
         answers: dict[int, Answer] = {}
         for host in {piece.host for piece in self.placed} - set(here):
             answers[host] = others.get(f"host_{host}") or partial(pooled_by, self.share(host))
@@ -101,7 +101,6 @@ def deploy(tmp_path: Path, threads: ThreadPoolExecutor) -> Deploy:
 
 
 def on_hosts(plan: Plan, hosts: Sequence[int]) -> Plan:
-    """The plan with each rank on a host."""
     devices = zip(plan.topology.devices, hosts, strict=True)
     placed = tuple(replace(device, host=host) for device, host in devices)
     return replace(plan, topology=replace(plan.topology, devices=placed))
@@ -141,7 +140,6 @@ def test_hosts_give_the_bits_of_one_process(
 
 
 def work_of(steps: Sequence[tuple[int, int, int, float]]) -> list[tuple[int, int, int]]:
-    """Rows and bytes of each rank that had any."""
     totals: dict[int, tuple[int, int]] = {}
     for rank, rows, row_bytes, seconds in steps:
         assert 0.0 < seconds < 10.0

@@ -1,5 +1,3 @@
-"""Pieces of a plan: their order and numbers, and their rows in memory."""
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -99,7 +97,6 @@ def test_hosts_map_ids_of_tables_whose_rows_none_of_them_lacks() -> None:
 
 
 def mapped_spec(partition: IdPartition | None = None) -> ModelSpec:
-    """The tables, each with an id map."""
     id_map = IdMapSpec("zero", partition=partition)
     tables = (TableSpec(t.name, t.rows, t.dim, id_map=id_map) for t in TABLES.values())
     return ModelSpec("mapped", tuple(tables))

@@ -1,6 +1,6 @@
-"""Plans executed: every way to shard gives the numbers of the unsharded tables.
+"""Every way to shard gives the numbers of the unsharded tables.
 
-Uninitialized memory is NaN, so a column that no shard writes shows.
+Uninitialized memory is NaN, so that a column that no shard writes shows.
 """
 
 from collections import defaultdict
@@ -88,7 +88,6 @@ def stored() -> dict[str, torch.Tensor]:
 
 
 def encoded_tables() -> dict[str, torch.Tensor]:
-    """Random rows of every table as they are stored, the same each time."""
     generator = torch.Generator().manual_seed(5)
     return {
         t.name: encode(t.row_format, torch.randn(t.rows, t.dim, generator=generator))
@@ -98,7 +97,6 @@ def encoded_tables() -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def build(stored: dict[str, torch.Tensor], tmp_path: Path) -> Build:
-    """Stores the tables in files and shards them."""
     return partial(build_lookup, tmp_path, stored)
 
 
@@ -116,7 +114,6 @@ def build_lookup(
 
 
 def placed_pieces(plan: Plan, file_bytes: int = MAX_FILE_BYTES) -> list[PlacedPiece]:
-    """The plan's pieces of the files that `stored_pieces` writes."""
     return place(plan, TABLES, lay_out(list(TABLES.values()), file_bytes))
 
 
@@ -126,7 +123,6 @@ def stored_pieces(
     file_bytes: int = MAX_FILE_BYTES,
     tables: Mapping[str, StoredTable] = TABLES,
 ) -> dict[str, list[TablePiece]]:
-    """The tables in files of a new folder, mapped."""
     members = defaultdict(list)
     for name, records in lay_out(list(tables.values()), file_bytes).items():
         for record in records:
@@ -445,7 +441,6 @@ def merged_input(own: JaggedBatch, shared: JaggedBatch, repeats: Sequence[int]) 
 
 
 def bags_between(group: JaggedBatch, start: int, stop: int) -> JaggedBatch:
-    """Some bags of every feature."""
     ends = np.cumsum(group.lengths).reshape(group.lengths.shape)
     begins = ends - group.lengths
     spans = [slice(b[start], e[stop - 1]) for b, e in zip(begins, ends, strict=True)]
@@ -591,7 +586,6 @@ def test_sums_have_the_same_bits_wherever_in_memory_rows_lie(
 
 
 def in_three(name: str, rows: torch.Tensor) -> list[PieceRecord]:
-    """A table's rows in three files of its own."""
     records, first = [], 0
     for number, part in enumerate(rows.tensor_split(3)):
         records.append(PieceRecord(f"{name}-{number}", name, first, len(part)))
@@ -602,7 +596,7 @@ def in_three(name: str, rows: torch.Tensor) -> list[PieceRecord]:
 def pieces_at(
     stored: Mapping[str, torch.Tensor], order: Sequence[int]
 ) -> dict[str, list[TablePiece]]:
-    """Each table in three memories, whose addresses ascend in the order given."""
+    """Each table in three memories, whose addresses ascend in the given order."""
     pieces = {}
     for name, rows in stored.items():
         parts = rows.tensor_split(3)

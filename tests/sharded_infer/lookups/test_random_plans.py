@@ -1,4 +1,4 @@
-"""Plans by chance on 1, 2, 4 and 8 hosts: a front has the bits of the same plan in one process."""
+"""Random plans on 1, 2, 4 and 8 hosts: a front has the bits of the same plan in one process."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -65,9 +65,7 @@ def random_plan(
 ) -> Plan:
     """Tables whole, cut by columns, by rows, into a grid, or on every rank; two ranks a host.
 
-    Args:
-        name: of the topology.
-        cut_rows: gives the first rows of a table's parts, and its end.
+    `cut_rows` returns the first rows of a table's parts, and its end.
     """
     of_ranks = np.concatenate([np.arange(hosts), generator.integers(0, hosts, hosts)])
     generator.shuffle(of_ranks)
@@ -133,7 +131,7 @@ def random_input(generator: np.random.Generator) -> ModelInput:
 
 
 def answers_of(lookups: Lookups, batch: ModelInput) -> list[Tensor]:
-    """Padded to more rows than there are samples; and apart where samples share something."""
+    """Padded to more rows than there are samples; and separately where samples share something."""
     rows = batch.batch_size + 3
     found = [lookups.look_up(batch, rows=rows).pooled]
     if len(batch.groups) > 1:

@@ -1,4 +1,4 @@
-"""Rows of sequences, wherever the plan put them, beside lookups of single ids."""
+"""Rows of sequences under any plan, beside lookups of single ids."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -58,7 +58,6 @@ def input_of(bags: int, seed: int = 0) -> JaggedBatch:
 
 
 def single(found: PlanLookups, name: str, ids: np.ndarray) -> torch.Tensor:
-    """The rows of a feature's ids, one by one."""
     at = [feature.name for feature in SPEC.features].index(name)
     lengths = np.zeros((len(SPEC.features), len(ids)), np.int64)
     lengths[at] = 1

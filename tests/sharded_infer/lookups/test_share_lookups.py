@@ -1,5 +1,3 @@
-"""The host end of a lookup: pieces by number, and what a front must not send."""
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Plans for a front and the hosts that it asks: what bytes cost, and what the front keeps."""
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Plans of tables with id maps: their bytes, their time, and who maps ids."""
-
 from dataclasses import replace
 
 import pytest

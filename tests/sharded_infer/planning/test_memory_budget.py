@@ -1,5 +1,3 @@
-"""What memory for rows buys: hit rates of the hottest rows, and a division that none beats."""
-
 import itertools
 from collections import OrderedDict
 

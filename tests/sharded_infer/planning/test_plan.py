@@ -1,5 +1,3 @@
-"""Plans cover every cell once and fit, or are refused."""
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,3 @@
-"""The planner: whatever it returns is a plan, and near the best; it says no only when it must."""
-
 from dataclasses import replace
 from itertools import product
 from random import Random

@@ -1,5 +1,3 @@
-"""Replanning: few bytes move, and what moves is told."""
-
 from dataclasses import replace
 
 import pytest

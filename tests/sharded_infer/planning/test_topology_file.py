@@ -1,5 +1,3 @@
-"""Topologies as they are written."""
-
 from pathlib import Path
 
 import pytest

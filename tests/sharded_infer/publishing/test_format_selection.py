@@ -1,5 +1,3 @@
-"""Which format each table gets, and why."""
-
 from collections.abc import Mapping
 from typing import Any
 

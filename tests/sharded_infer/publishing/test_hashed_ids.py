@@ -1,5 +1,3 @@
-"""Versions with hashed ids: the hash of a raw id, modulo the rows, is its row."""
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Versions with id maps: raw ids are looked up as the rows that a dict gives."""
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Versions with id maps that others trained: embeddings equal those of their modules."""
+"""Versions with imported id maps: embeddings equal those of the original modules."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -45,8 +45,6 @@ CPU = torch.device("cpu")
 
 
 class Sum(nn.Module):
-    """A tower that needs no training."""
-
     def forward(self, age: Tensor, embeddings: Tensor) -> Tensor:
         return embeddings.mean(dim=1) + age.squeeze(1)
 
@@ -197,8 +195,6 @@ def test_embeddings_of_a_quantized_collection_of_sequences_are_equal_to_the_bit(
 
 
 class Histories(nn.Module):
-    """A tower of two sequences."""
-
     def forward(
         self, users: Tensor, users_lengths: Tensor, ads: Tensor, ads_lengths: Tensor, age: Tensor
     ) -> Tensor:

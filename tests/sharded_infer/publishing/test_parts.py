@@ -1,5 +1,3 @@
-"""Publishing in parts: what is joined is what a whole publish makes, or nothing."""
-
 import hashlib
 import json
 import warnings
@@ -40,13 +38,12 @@ def weights() -> Weights:
 
 @pytest.fixture(scope="module")
 def whole(weights: Weights, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The manifest of the same version, published whole."""
     path = publish(SPEC, weights, Scorer(), tmp_path_factory.mktemp("whole")).path
     return manifest_of(path)
 
 
 def manifest_of(path: Path) -> dict[str, Any]:
-    """All that a manifest says, but when it was written, under which number, and its own hash."""
+    """A manifest without its time, number and hash."""
     fields: dict[str, Any] = json.loads((path / "manifest.json").read_text())
     for name in ("created_at", "version", "sha256"):
         del fields[name]
@@ -54,7 +51,7 @@ def manifest_of(path: Path) -> dict[str, Any]:
 
 
 def joined(repository: Repository, weights: Weights, parts: int, **more: Any) -> dict[str, Any]:
-    """Joins, verifies every file, and gives the manifest."""
+    """Joins, verifies every file, and returns the manifest."""
     version = publish(SPEC, weights, Scorer(), repository, parts=parts, **more).version
     path = repository.fetch("ranker", version)
     verify_files(open_artifact(path))
@@ -231,7 +228,7 @@ def test_a_part_of_another_release_does_not_fit(
 
 
 def damages(folder: Path) -> Iterator[tuple[Path, bytes | None, str]]:
-    """A file to damage, its new content (None: none), and what is said of it."""
+    """A file to damage, its new content (None: none), and the error message."""
     rows = folder / "tables" / "int8-00000.safetensors"
     content = rows.read_bytes()
     flipped = bytearray(content)

@@ -1,5 +1,3 @@
-"""Publishing: from trained weights to a verified version, or nothing at all."""
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -46,8 +44,6 @@ Weights = dict[str, Tensor]
 
 
 class Scorer(nn.Module):
-    """The smallest tower: the sum of its embeddings."""
-
     def forward(self, embeddings: Tensor) -> Tensor:
         return embeddings.sum(1)
 
@@ -66,8 +62,6 @@ class Collection(nn.Module):
 
 
 class Ranker(nn.Module):
-    """A whole model around a collection."""
-
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.sparse = Collection(weights)
@@ -262,8 +256,6 @@ def test_a_version_beyond_its_gate_is_refused(weights: Weights, tmp_path: Path) 
 
 
 class Deep(nn.Module):
-    """Wide enough for int8 products, and one more behind them."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
@@ -557,7 +549,7 @@ def test_a_model_of_every_format_is_published_and_scores_like_fp32(
 
 
 class Mixing(nn.Module):
-    """A tower that lets the samples of a batch know of each other in one of several ways."""
+    """A tower in which the samples of a batch affect each other, in one of several ways."""
 
     def __init__(self, way: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -602,8 +594,6 @@ def test_a_tower_that_keeps_samples_apart_is_independent_of_the_batch(
 
 
 class Narrow(nn.Module):
-    """Made for embeddings of 8."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 1)

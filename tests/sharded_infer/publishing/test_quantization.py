@@ -1,5 +1,3 @@
-"""Quantization into a folder: all of it, or nothing."""
-
 import hashlib
 import json
 import os
@@ -240,7 +238,7 @@ def command(
     take: Path | None = None,
     file_bytes: int = -1,
 ) -> list[str]:
-    """A run of its own: `quantize` of one int8 table of dim 8; first it may fill a disk's rest.
+    """A separate `quantize` of one int8 table of dim 8, which may first fill a disk's rest.
 
     Args:
         file_bytes: the longest file that it may write; -1: no limit.

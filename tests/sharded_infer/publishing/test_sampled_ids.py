@@ -1,5 +1,3 @@
-"""Samples are mapped before publishing as the published version maps them."""
-
 from dataclasses import replace
 from pathlib import Path
 

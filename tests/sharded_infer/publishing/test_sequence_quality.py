@@ -1,5 +1,3 @@
-"""Rows of sequences in budgets, in the gate and in a calibration."""
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,8 +36,6 @@ SPEC = ModelSpec(
 
 
 class Tower(nn.Module):
-    """Pays little attention to actions."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second, self.last = nn.Linear(48, 64), nn.Linear(64, 64), nn.Linear(64, 1)

@@ -1,5 +1,3 @@
-"""Where rows go: every row once, in order, in files of bounded size."""
-
 from collections import defaultdict
 
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""Versions with the id maps of TorchRec's managed collisions: the rows that the modules give."""
-
 from pathlib import Path
 from typing import Any
 

@@ -18,8 +18,6 @@ SAMPLES = 20
 
 
 class Echo(nn.Module):
-    """A tower that returns its embeddings, or whatever else it is told to."""
-
     def __init__(self, result: object = None) -> None:
         super().__init__()
         self.dropout = nn.Dropout(0.9)

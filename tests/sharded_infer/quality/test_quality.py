@@ -1,5 +1,3 @@
-"""What formats do to scores: measured on samples, and the gate that reads it."""
-
 from dataclasses import replace
 
 import numpy as np
@@ -31,8 +29,6 @@ SAMPLES = 600  # more than are scored together
 
 
 class Clicks(nn.Module):
-    """A probability from the sum of all embeddings."""
-
     def forward(self, embeddings: Tensor) -> Tensor:
         return torch.sigmoid(embeddings.sum(1) / 4)
 

@@ -1,5 +1,3 @@
-"""The gate by output: bounds, labels and areas under curves of several outputs."""
-
 import json
 from dataclasses import replace
 from pathlib import Path

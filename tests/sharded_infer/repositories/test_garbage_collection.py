@@ -1,5 +1,3 @@
-"""Removing old versions: which stay, and what goes with those that do not."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""What a host of a plan needs of an id map in parts is fetched and verified, and nothing else."""
-
 from pathlib import Path
 
 import numpy as np

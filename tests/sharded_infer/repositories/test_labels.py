@@ -1,5 +1,3 @@
-"""Labels: names of versions, and what they named before."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Versions in a folder: what is shared between them, and what keeps them from being removed."""
-
 import os
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Versions in a bucket: what lies where, and what is refused when a store misbehaves."""
-
 import json
 import os
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Repositories: numbered versions, published whole or not at all, by any number of publishers."""
-
 import os
 import signal
 import subprocess

@@ -1,5 +1,3 @@
-"""What one host of a plan needs of a version is fetched and verified, and nothing else."""
-
 import logging
 import os
 import shutil
@@ -55,8 +53,6 @@ FILE = "tables/int8-00000.safetensors"
 
 
 class Scorer(nn.Module):
-    """The smallest tower: the sum of its embeddings."""
-
     def forward(self, embeddings: Tensor) -> Tensor:
         return embeddings.sum(1)
 
@@ -88,7 +84,6 @@ def fetched(repository: Repository, host: int | None, *, with_tower: bool = Fals
 
 
 def check_rows(artifact: Artifact, folder: Repository, host: int) -> None:
-    """The share's rows are those of the version."""
     share = ModelShare(artifact, PLAN, host)
     expected = ModelShare(folder.open("wide", 1), PLAN, host)
     for piece, rows in share.rows.pieces.items():
@@ -99,7 +94,7 @@ def check_rows(artifact: Artifact, folder: Repository, host: int) -> None:
 
 
 def asked(s3: S3Server, repository: Repository, file: str = FILE) -> int:
-    """Bytes of a file that were asked for, and forgets them."""
+    """Requested bytes of a file, which are then reset."""
     sha256 = repository.manifest("wide", 1).files[file].sha256
     ranges = [
         r.removeprefix("bytes=").split("-") for m, p, r in s3.requests if m == "GET" and sha256 in p

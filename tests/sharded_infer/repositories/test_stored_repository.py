@@ -1,5 +1,3 @@
-"""Repositories in a folder and in a bucket: the same promises in both."""
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

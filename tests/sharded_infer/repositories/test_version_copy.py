@@ -1,5 +1,3 @@
-"""Copies of versions between repositories of any kind."""
-
 from dataclasses import replace
 from pathlib import Path
 

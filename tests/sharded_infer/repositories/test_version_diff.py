@@ -1,5 +1,3 @@
-"""What changed between versions, by table."""
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,8 +25,6 @@ SPEC = ModelSpec(
 
 
 class Scorer(nn.Module):
-    """The sum of its embeddings."""
-
     def forward(self, embeddings: Tensor) -> Tensor:
         return embeddings.sum(1)
 

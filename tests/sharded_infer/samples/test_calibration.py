@@ -1,5 +1,3 @@
-"""Calibration samples: their labels, what they may leave out, and what is refused by name."""
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,7 +41,6 @@ def read_tsv(folder: Path, *lines: str) -> CalibrationSamples:
 def read_tensors(
     folder: Path, changes: dict[str, NDArray[np.generic] | None]
 ) -> CalibrationSamples:
-    """Two samples, with some tensors replaced or left out."""
     tensors: dict[str, NDArray[np.generic] | None] = {
         "sparse.values": np.array([7, 1, 2, 29]),
         "sparse.lengths": np.array([[1, 0], [0, 2], [0, 1]]),

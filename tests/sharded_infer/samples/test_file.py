@@ -1,5 +1,3 @@
-"""Files of samples and DataFrames: what every form of the same samples is read as."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -145,7 +143,7 @@ def as_nullable_frame() -> pd.DataFrame:
 
 
 def as_merged_frame() -> pd.DataFrame:
-    """Where a row found nothing to be merged with, pandas has NaN."""
+    """pandas has NaN where a merged row found no match."""
     frame = pd.DataFrame(COLUMNS)
     frame["seen"] = [[3, 1], float("nan"), [19]]
     frame["seen.weights"] = [[0.5, 2.0], None, [1.5]]

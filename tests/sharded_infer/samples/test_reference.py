@@ -1,5 +1,3 @@
-"""A plain PyTorch model's scores, recorded beside samples, tell whether its import is right."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,6 @@ from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
 
 
 class Tower(nn.Module):
-    """The dense part of the model below."""
-
     def __init__(self) -> None:
         super().__init__()
         self.dropout = nn.Dropout(0.5)

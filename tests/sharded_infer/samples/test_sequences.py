@@ -1,5 +1,3 @@
-"""Samples with sequences in files: every kind of file is the same request, and gives statistics."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Statistics of features, as their tables read them."""
-
 from sharded_infer.samples.statistics import statistics_of
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 

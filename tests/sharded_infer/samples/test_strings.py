@@ -1,5 +1,3 @@
-"""Strings in samples are the raw ids that the server makes of them, in files and in memory."""
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

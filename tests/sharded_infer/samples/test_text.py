@@ -1,5 +1,3 @@
-"""Samples as people write them, to a request's inputs."""
-
 from dataclasses import replace
 
 import numpy as np

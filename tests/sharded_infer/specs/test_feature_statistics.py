@@ -1,5 +1,3 @@
-"""Statistics of features, and what the cost model makes of them."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Descriptions of models: as TOML, as dataclasses, and what is refused."""
-
 import math
 import tomllib
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Specs as TOML: what `to_toml` writes, `load_spec` reads back as the same spec."""
-
 import tempfile
 from pathlib import Path
 

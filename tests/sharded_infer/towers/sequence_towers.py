@@ -1,4 +1,4 @@
-"""Rankers over a history of 16 numbers a position and the age of each, as strangers write them.
+"""Rankers over a history of 16 numbers a position and the age of each, as users write them.
 
 Each scores `embeddings`: 8 numbers of a user's feature, then 16 of a candidate.
 """
@@ -26,7 +26,7 @@ def mlp(width: int) -> nn.Module:
 
 
 def used(history: Tensor, lengths: Tensor) -> Tensor:
-    """Which positions are no padding: bool `[B, L]`."""
+    """Positions that are no padding: bool `[B, L]`."""
     return torch.arange(history.shape[1], device=history.device) < lengths[:, None]
 
 
@@ -36,8 +36,6 @@ def last_of(states: Tensor, lengths: Tensor) -> Tensor:
 
 
 class Ranker(nn.Module):
-    """What the towers have in common: a state of the user, a candidate, layers on both."""
-
     def __init__(self, state: int = DIM) -> None:
         super().__init__()
         self.top = mlp(state + WIDTH + 5)
@@ -60,7 +58,7 @@ class Ranker(nn.Module):
 
 
 class MeanPooling(Ranker):
-    """YouTube's candidate generation (Covington et al. 2016): the mean of what was watched."""
+    """YouTube's candidate generation (Covington et al. 2016): the mean of the watched items."""
 
     def state(self, history: Tensor, lengths: Tensor, age: Tensor, candidate: Tensor) -> Tensor:
         mask = used(history, lengths).unsqueeze(-1)
@@ -83,8 +81,6 @@ class DIN(Ranker):
 
 
 class TargetAttention(Ranker):
-    """A candidate's multi-head attention over the history, as many rankers have it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(DIM, 2, batch_first=True)
@@ -100,7 +96,7 @@ class TargetAttention(Ranker):
 
 
 class DotAttention(Ranker):
-    """Attention by products and a softmax, written out; its keys are made of the history alone."""
+    """Attention by products and a softmax; its keys are made of the history alone."""
 
     def __init__(self) -> None:
         super().__init__()

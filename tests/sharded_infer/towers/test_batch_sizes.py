@@ -1,5 +1,3 @@
-"""The sizes that batches are run at: few, close above, and known beforehand."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

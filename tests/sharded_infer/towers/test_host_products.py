@@ -1,5 +1,3 @@
-"""Which products run on which processors."""
-
 import pytest
 
 from kernels.machine import Feature, limited_machine

@@ -1,5 +1,3 @@
-"""All processes of a machine take one ratio, that of the first."""
-
 import threading
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Towers over sequences: exported for any length, stored, read back, against their modules."""
-
 import io
 from functools import cache
 from pathlib import Path
@@ -165,7 +163,7 @@ def test_a_program_with_sequences_is_the_same_bytes_at_every_export() -> None:
 
 
 class OfHistory(nn.Module):
-    """Returns what the function that it was given makes of a history and its lengths."""
+    """Applies a given function to a history and its lengths."""
 
     def __init__(self, function: object) -> None:
         super().__init__()

@@ -1,5 +1,3 @@
-"""Towers exported, stored, loaded and lowered in precision, against the modules they came from."""
-
 import io
 import zipfile
 from collections.abc import Callable, Mapping
@@ -23,7 +21,7 @@ BF16_BOUND = 2e-2
 
 
 class Interaction(nn.Module):
-    """A small DLRM: bottom MLP, pairwise products picked by a buffer of indices, top MLP."""
+    """A small DLRM: bottom MLP, pairwise products selected by a buffer of indices, top MLP."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -396,8 +394,6 @@ def refused(module: nn.Module, match: str, outputs: tuple[str, ...] = ("score",)
 
 
 class Returning(nn.Module):
-    """Returns what the function that it was given makes of its inputs."""
-
     def __init__(self, function: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
         super().__init__()
         self.function = function

@@ -1,4 +1,4 @@
-"""What kernels of a batch size are estimated to hold is what the allocator says that they do."""
+"""Estimated memory of a batch size's kernels equals the allocator's figures."""
 
 import ctypes
 import os
@@ -62,7 +62,6 @@ pytestmark = pytest.mark.skipif(
 
 
 def estimated_and_held(precision: str, folder: Path, most: str) -> tuple[float, float]:
-    """Bytes of a batch size, with instruction sets up to `most`."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, precision, f"{folder}/tower.pt2"],
         capture_output=True,

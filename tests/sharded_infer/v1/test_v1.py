@@ -1,5 +1,3 @@
-"""The generated stubs are those of the protocol files."""
-
 import subprocess
 import sys
 from pathlib import Path

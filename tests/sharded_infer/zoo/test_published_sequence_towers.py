@@ -1,5 +1,3 @@
-"""The zoo's sequence towers, published in every precision: within the gate, and as in torch."""
-
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +66,6 @@ class Trained:
         self.architecture = architecture
 
     def spec(self, rows: RowFormat, precision: Precision) -> ModelSpec:
-        """The model with tables and tower in these formats."""
         history = SequenceSpec(
             max_length=MAX_LENGTH, features=(HISTORY, "action"), dense=self.dense
         )
@@ -105,7 +102,7 @@ class Trained:
         return arrays
 
     def scores(self, arrays: Arrays) -> NDArray[np.float32]:
-        """Of torch in fp32, a sample at a time, with its last `MAX_LENGTH` steps."""
+        """Scores of torch in fp32, a sample at a time, with its last `MAX_LENGTH` steps."""
         items, lengths = arrays["item"], arrays[f"{HISTORY}.lengths"]
         found = []
         for sample in range(len(items)):

@@ -1,5 +1,3 @@
-"""What the zoo's sequence towers refuse: sizes, sequences and companions that do not fit."""
-
 import pytest
 
 from sharded_infer.errors import SpecError

@@ -68,7 +68,6 @@ class Stages:
         return given | {"embeddings": more["embeddings"]}
 
     def expected(self, given: Given) -> Tensor:
-        """The module's scores."""
         return scores(self.module, repeated(given))
 
     def of_the_whole(self, given: Given) -> Tensor:
@@ -80,8 +79,7 @@ class Stages:
     def of_stages(self, *requests: Given, whole: bool = False) -> Tensor:
         """Scores of all candidates of the requests, together in the second stage.
 
-        Args:
-            whole: the first stage is told that histories have no padding.
+        With `whole`, histories have no padding for the first stage.
         """
         none = torch.zeros(1, 0)
         users = [self.split.user([*one.values()][:-1], none, whole=whole) for one in requests]

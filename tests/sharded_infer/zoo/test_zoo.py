@@ -1,5 +1,3 @@
-"""The zoo's towers against naive formulas, through torch.export, and the registry's refusals."""
-
 import re
 
 import pytest

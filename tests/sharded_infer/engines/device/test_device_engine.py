@@ -1,5 +1,3 @@
-"""Published versions on simulated devices: the scores, figures and refusals of the whole model."""
-
 import itertools
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Batches written for a device: every bag where the offsets say."""
-
 from dataclasses import replace
 
 import numpy as np
@@ -38,7 +36,7 @@ def batch_of(groups: tuple[tuple[int, ...], ...], size: int, *, empty: bool = Fa
 def written(
     batch: ModelInput, features: tuple[int, ...], dtype: torch.dtype
 ) -> tuple[int, list[int], list[int]]:
-    """How many ids, the offsets, and the ids; what is not written is -1."""
+    """Number of ids, offsets, and ids; unwritten places are -1."""
     shape = InputShape(len(features), dtype, False, 4, 0, ())
     memory = torch.full((input_bytes(shape, BUCKET, 64),), -1, dtype=torch.int8).view(torch.uint8)
     arrays = HostArrays(input_views(shape, memory, BUCKET))
@@ -49,7 +47,6 @@ def written(
 
 
 def expected(batch: ModelInput, features: tuple[int, ...]) -> tuple[int, list[int], list[int]]:
-    """Bag by bag."""
     offsets, ids = [0], []
     for feature in features:
         bags: list[list[int]] = [[] for _ in range(BUCKET)]
@@ -94,7 +91,7 @@ def test_every_id_has_its_weight(case: str, weighted: tuple[int, ...]) -> None:
 def write_weighted(
     batch: ModelInput, features: tuple[int, ...], *, ids: int
 ) -> tuple[HostArrays, int]:
-    """A batch written where there is room for `ids`, and how many it has."""
+    """A batch written where there is room for `ids`, and its number of ids."""
     shape = InputShape(len(features), torch.int64, False, 4, 0, ())
     memory = torch.zeros(input_bytes(shape, BUCKET, ids), dtype=torch.uint8)
     arrays = HostArrays(input_views(shape, memory, BUCKET))

@@ -1,5 +1,3 @@
-"""What Triton needs beside a GPU is named where it is missing."""
-
 import importlib.util
 import sysconfig
 from pathlib import Path

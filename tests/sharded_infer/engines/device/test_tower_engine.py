@@ -57,7 +57,7 @@ PLACES: dict[str, tuple[torch.device | None, ...]] = {
 
 
 class EchoTower:
-    """Gives its inputs back: what it was given shows in the scores."""
+    """Returns its inputs, so that they show in the scores."""
 
     def __call__(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
         first = embeddings.sum(1) + dense[0][:, 0] if dense else embeddings.sum(1)
@@ -184,8 +184,6 @@ def test_groups_with_weights_and_without_are_run_together(
 
 
 class CountingRuntime(SimulatedRuntime):
-    """Counts what is replayed."""
-
     replays = 0
 
     def capture(self, stream: Any, work: Work) -> Work:

@@ -1,5 +1,3 @@
-"""Files of changed rows, as their producers write them."""
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,7 +68,6 @@ Saver = Callable[[Path, Given], Path]
 
 
 def plain(changes: Changes) -> dict[str, tuple[dict[int, list[float]], list[int]]]:
-    """Rows by id, and ids that are removed."""
     return {
         table: (
             dict(zip(changed.ids.tolist(), rows_in(changed), strict=True)),

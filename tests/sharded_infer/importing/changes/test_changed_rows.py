@@ -1,5 +1,3 @@
-"""What several changes come to together, compared with dictionaries."""
-
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,6 @@ def ids_of(*ids: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def rows_of(ids: list[int], number: float, removed: tuple[int, ...] = ()) -> ChangedRows:
-    """Rows of dim 2 that all have the number."""
     return ChangedRows(
         ids_of(*ids), torch.full((len(ids), 2), float(number)), removed=ids_of(*removed)
     )

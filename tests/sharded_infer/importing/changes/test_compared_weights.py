@@ -1,5 +1,3 @@
-"""Rows that differ between two checkpoints, compared with all rows at once."""
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,7 +52,6 @@ FORMS: list[Callable[[Path, Tensors], object]] = [
 
 @pytest.fixture(params=[1, 7, ROWS, 1000])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that are compared at once."""
     monkeypatch.setattr(compared_weights, "_CHUNK_BYTES", request.param * 4 * DIM)
 
 
@@ -78,7 +75,7 @@ def test_rows_with_another_bit_and_new_ones_are_found(
 
 
 class RecordingSource(TensorSource):
-    """Weights that remember how many rows were read at once."""
+    """Weights that record how many rows were read at once."""
 
     most_rows = 0
 

@@ -1,5 +1,3 @@
-"""Files that come into a folder while it is followed."""
-
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,6 @@ from sharded_infer.importing.changes.written_files import write_changes
 
 
 def put(path: Path, number: float, *ids: int, removed: tuple[int, ...] = ()) -> Path:
-    """Rows of the table `item` that all have the number."""
     path.parent.mkdir(exist_ok=True)
     values = torch.full((len(ids), 2), float(number))
     gone = np.array(removed, np.int64)

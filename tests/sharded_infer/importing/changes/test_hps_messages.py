@@ -15,7 +15,7 @@ Keys = Literal["int64", "uint32"]
 
 
 def message(keys: list[int], rows: NDArray[np.float32], kind: Keys = "int64") -> bytes:
-    """What HPS sends: the prefix, the bytes of a row, then keys and rows in turn."""
+    """HPS's message: the prefix, the bytes of a row, then keys and rows in turn."""
     code = "<q" if kind == "int64" else "<I"
     content = b"HCTR" + struct.pack("<I", rows.shape[1] * 4)
     for key, row in zip(keys, rows, strict=True):
@@ -24,7 +24,7 @@ def message(keys: list[int], rows: NDArray[np.float32], kind: Keys = "int64") ->
 
 
 def by_kcat(*messages: bytes | None) -> bytes:
-    """What `kcat -f '%R%s'` writes."""
+    """Output of `kcat -f '%R%s'`."""
     return b"".join(
         struct.pack(">i", -1) if content is None else struct.pack(">i", len(content)) + content
         for content in messages

@@ -43,11 +43,7 @@ def process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def distributed(
     collection: nn.Module, tables: nn.Module, sharder: Any, plan: Any, *, as_dtensors: bool = False
 ) -> Any:
-    """The collection under DistributedModelParallel, trained by SGD.
-
-    Args:
-        tables: the part of it that has the tables.
-    """
+    """The collection, with `tables` in it, under DistributedModelParallel, trained by SGD."""
     from torchrec.distributed import DistributedModelParallel
     from torchrec.distributed.types import ShardingEnv, ShardingPlan
     from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
@@ -94,7 +90,6 @@ def bags(**options: Any) -> Any:
 
 
 def sequences() -> Any:
-    """An EmbeddingCollection, which looks up row by row."""
     from torchrec import EmbeddingCollection, EmbeddingConfig
     from torchrec.distributed.embedding import EmbeddingCollectionSharder
     from torchrec.distributed.sharding_plan import row_wise, table_wise
@@ -138,7 +133,6 @@ def train(model: Any, ids: dict[str, list[int]], of: Sequence[str] = ("user", "i
 
 
 def weights_of_model(model: Any) -> dict[str, Tensor]:
-    """A copy of each table's rows."""
     state = model.state_dict()
     whole: dict[str, Tensor] = {}
     for key, weight in state.items():

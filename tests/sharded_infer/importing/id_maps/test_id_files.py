@@ -1,5 +1,3 @@
-"""Files of ids and rows, of every kind."""
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,7 +42,7 @@ KINDS: list[Saver] = [_npz, _safetensors, _parquet]
 
 
 def entries(source: IdMapSource, table_rows: int) -> dict[int, int]:
-    """All ids and rows; an id that comes twice fails."""
+    """All ids and rows; fails if an id repeats."""
     found: dict[int, int] = {}
     for ids, rows in source.chunks(table_rows):
         assert ids.dtype == rows.dtype == np.int64

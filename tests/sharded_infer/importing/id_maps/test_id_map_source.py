@@ -1,5 +1,3 @@
-"""Chunks of an id map, checked against its table."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Tables that were trained by id, in the files that their frameworks write."""
-
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ Part = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
 def _parts(count: int, parts: int, dim: int, seed: int) -> list[Part]:
-    """Random ids, each in the part that it is a remainder of; the second of four parts is empty."""
+    """Random ids, each in the part of its remainder; the second of four parts is empty."""
     rng = np.random.default_rng(seed)
     ids = rng.permutation(np.unique(rng.integers(-(2**63), 2**63 - 1, count)))
     places = ids % parts

@@ -1,4 +1,4 @@
-"""Rows of imported id maps, compared with those that TorchRec's modules give."""
+"""Rows of imported id maps, compared with those of TorchRec's modules."""
 
 import pickle
 from collections.abc import Callable
@@ -50,7 +50,7 @@ ROWS, MANY = 2**17, 100_000
 
 
 def served(source: IdMapSource, ids: Ids) -> Ids:
-    """The row of each id by the source alone: a reference of what is published; -1: left out."""
+    """Reference: the row of each id by the source alone; -1: left out."""
     known: dict[int, int] = {}
     for keys, rows in source.chunks(source.table_rows or 0):
         assert not known.keys() & set(keys.tolist())
@@ -107,7 +107,7 @@ def _is_sharded(key: str) -> bool:
 
 
 def _joined(modules: list[Any], prefix: str) -> dict[str, Tensor]:
-    """The state dict that a sharded collection has, whole."""
+    """A sharded collection's state dict, whole."""
     states = [module.state_dict() for module in modules]
     return {
         prefix + key: torch.cat([state[key] for state in states]) if _is_sharded(key) else value
@@ -116,7 +116,7 @@ def _joined(modules: list[Any], prefix: str) -> dict[str, Tensor]:
 
 
 def _save_by_ranks(modules: list[Any], prefix: str, path: Path) -> None:
-    """Writes a distributed checkpoint as all ranks write it, each its own chunk."""
+    """Writes a distributed checkpoint as all ranks do, each its own chunk."""
     states = [module.state_dict() for module in modules]
     parts = {
         f"{prefix}{key}#{rank}": value

@@ -1,5 +1,3 @@
-"""Vocabularies: strings, one a line."""
-
 from pathlib import Path
 
 import numpy as np

@@ -24,7 +24,7 @@ SPEC = ModelSpec(
 
 
 def batch_of(lengths: NDArray[np.int64]) -> ModelInput:
-    """Ids count from 1, so that each says where it was; those of `c` are 9."""
+    """Ids count from 1, so that each tells its place; those of `c` are 9."""
     total = int(lengths.sum())
     numbers = np.arange(2 * total, dtype=np.float32).view(np.uint32).astype(np.int64)
     counted = np.arange(total)

@@ -1,5 +1,3 @@
-"""Requests with sequences: every form is read, and what does not fit is refused by name."""
-
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The work of a batch: samples, and the positions of their sequences."""
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Rows in tiers below a model: the bits of rows in memory, and errors that name the table."""
-
 import gc
 import os
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,3 @@
-"""Deltas of raw ids: known, new and removed ones, to the bytes of a whole publication."""
-
 from pathlib import Path
 from typing import Literal
 

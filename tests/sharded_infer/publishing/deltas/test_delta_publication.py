@@ -96,8 +96,6 @@ def test_three_deltas_in_a_chain_have_the_bits_of_a_whole_publication(
 
 
 class Positions(nn.Module):
-    """Weighs each position of a sequence by its own number."""
-
     def forward(self, seen: Tensor, seen_lengths: Tensor, embeddings: Tensor) -> Tensor:
         positions = torch.arange(seen.shape[1], dtype=torch.float32)[None, :, None]
         rows = (seen / (1 + positions)).mean((1, 2))
@@ -282,8 +280,6 @@ def test_golden_requests_are_scored_by_the_whole_of_it(repository: Path) -> None
 
 
 class Wide(nn.Module):
-    """Two columns."""
-
     def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
         return embeddings[:, :2]
 

@@ -1,5 +1,3 @@
-"""Deltas of tables in parts: free rows for new ids, and shared rows that change in all parts."""
-
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +48,7 @@ def changed(ids: Ids, removed: Ids | None = None, dim: int = DIM) -> ChangedRows
 
 
 def new_ids(partition: IdPartition, part: int, count: int) -> Ids:
-    """Ids that no table knows, of one part."""
+    """Unknown ids, of one part."""
     ids = np.arange(10**6, 10**6 + 1000)
     return ids[parts_of(ids, partition.first_hashes) == part][:count]
 

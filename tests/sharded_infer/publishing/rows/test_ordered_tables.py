@@ -1,5 +1,3 @@
-"""Tables without id maps whose rows are ordered by frequency: the same bits for the same ids."""
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -61,8 +59,6 @@ ORDERED = ("item", "shop", "page", "seen")
 
 
 class Tower(nn.Module):
-    """Distinguishes the positions of a sequence."""
-
     def forward(
         self, age: Tensor, history: Tensor, history_lengths: Tensor, embeddings: Tensor
     ) -> Tensor:

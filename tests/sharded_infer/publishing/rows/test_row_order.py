@@ -1,5 +1,3 @@
-"""Rows that are ordered by frequency: the same bits, in fewer pages."""
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,7 +65,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> RawModel:
 
 @pytest.fixture(scope="module")
 def ordered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model; of all tables with id maps but `user` it is known how rows are used."""
+    """The same model, with statistics of all tables with id maps but `user`."""
     generator = torch.Generator().manual_seed(3)
     weights = {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in TABLES}
     sources, rng = {}, np.random.default_rng(2)
@@ -141,7 +139,7 @@ def test_few_classes_serve_nearly_what_the_exact_order_would(exponent: float) ->
 
 
 def pages_of(model: Model, ids: np.ndarray) -> int:
-    """Pages of the table file that the rows of some ids lie in."""
+    """Pages of the table file with the rows of some ids."""
     (table,) = model.artifact.manifest.tables
     row_bytes = table.row_format.row_bytes(table.dim)
     return len(np.unique(model.id_maps["item"].known(ids) * row_bytes // PAGE))

@@ -1,5 +1,3 @@
-"""Rows in parts by the hashes of their ids: the numbers of rows as trained, and whole parts."""
-
 import re
 from dataclasses import replace
 from pathlib import Path

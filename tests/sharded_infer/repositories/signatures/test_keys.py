@@ -1,5 +1,3 @@
-"""Keys in PEM files, as openssl makes them."""
-
 import hashlib
 import logging
 import sys

@@ -1,5 +1,3 @@
-"""Signed versions in a folder and in a bucket: published, read, copied, collected."""
-
 import os
 import time
 from collections.abc import Callable

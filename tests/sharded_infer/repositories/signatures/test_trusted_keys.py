@@ -1,5 +1,3 @@
-"""Which manifests are trusted, and keys that change while a server runs."""
-
 import logging
 import os
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The cache of remote versions: bounded, shared, and never in the way of who uses a version."""
-
 import multiprocessing
 from pathlib import Path
 
@@ -30,7 +28,6 @@ def used_bytes(path: Path) -> int:
 
 
 def fetch(url: str, cache: VersionCache, version: int) -> Path:
-    """Fetches and lets go."""
     repository = Repository(url, cache)
     path = repository.fetch("small", version)
     repository.release(path)

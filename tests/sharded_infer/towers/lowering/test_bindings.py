@@ -1,5 +1,3 @@
-"""torch's functions do what its operators did."""
-
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule

@@ -1,5 +1,3 @@
-"""Programs by compiled products: what is joined, and that scores are those of oneDNN's products."""
-
 from pathlib import Path
 
 import pytest
@@ -55,7 +53,6 @@ def inputs(size: int) -> Tensor:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[Precision, Path]:
-    """The tower in each precision."""
     paths = {}
     for precision in (Precision.FP32, Precision.BF16, Precision.INT8):
         with torch.random.fork_rng(devices=[]):
@@ -79,7 +76,6 @@ def load(path: Path) -> Tower:
 
 
 def without(monkeypatch: pytest.MonkeyPatch, path: Path) -> Tower:
-    """As on a machine that has none of the compiled products."""
     with monkeypatch.context() as patched:
         patched.setattr(tower_module, "product_dtypes", frozenset)
         return load(path)

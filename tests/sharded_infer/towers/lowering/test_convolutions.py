@@ -1,5 +1,3 @@
-"""Convolutions that see one position are products of rows, with the same results."""
-
 from collections.abc import Callable
 
 import pytest

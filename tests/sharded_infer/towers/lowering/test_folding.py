@@ -1,5 +1,3 @@
-"""Parts of constants become constants of their own."""
-
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +8,7 @@ from sharded_infer.towers.tower import export_tower
 
 
 class CrossAttention(nn.Module):
-    """Its queries come of the first vector, keys and values of the others."""
+    """Its queries come from the first vector, keys and values from the others."""
 
     def __init__(self) -> None:
         super().__init__()

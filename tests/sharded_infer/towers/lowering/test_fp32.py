@@ -1,5 +1,3 @@
-"""Low-precision programs in fp32: the published weights, and nothing low between them."""
-
 import io
 
 import pytest
@@ -58,7 +56,7 @@ def program_of(module: nn.Module, precision: Precision) -> GraphModule:
 
 
 def check_equal(program: GraphModule, module: nn.Module) -> None:
-    """Its scores are the module's, and it holds and names nothing low."""
+    """Its scores are the module's, and nothing in it is low-precision."""
     with torch.inference_mode():
         for size in (1, 2, 17):
             torch.testing.assert_close(

@@ -1,5 +1,3 @@
-"""Crosses fused with what narrows their result: the same numbers, fewer passes."""
-
 import io
 
 import pytest
@@ -16,7 +14,7 @@ WIDTH = 32
 
 
 class Crosses(nn.Module):
-    """Two crosses, written in two ways; the second's result is read by a product alone."""
+    """Two crosses, written in two ways; only a product reads the second's result."""
 
     def __init__(self) -> None:
         super().__init__()

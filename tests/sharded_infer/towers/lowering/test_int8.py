@@ -1,5 +1,3 @@
-"""Int8 towers: which products are lowered, and that packed ones score as the operator does."""
-
 import io
 import subprocess
 import sys
@@ -49,8 +47,6 @@ class Layers(nn.Module):
 
 
 class Narrow(nn.Module):
-    """Nothing that int8 would speed up."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 1))
@@ -172,7 +168,7 @@ def test_a_row_that_is_not_finite_has_no_score_and_its_neighbours_have_theirs(
 
 
 class Hidden(nn.Module):
-    """Makes NaN of finite inputs, in the last of several products that hand on bytes."""
+    """Makes NaN of finite inputs, in the last of several products that pass on bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -231,7 +227,7 @@ def test_a_file_with_other_constants_is_refused(change: str) -> None:
 
 
 def test_an_int8_product_runs_without_torchs_compiler() -> None:
-    """A server that compiles nothing loads neither Triton nor SymPy: in a process of its own."""
+    """A server that compiles nothing loads neither Triton nor SymPy: checked in another process."""
     script = """
 import sys, torch
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR

@@ -1,5 +1,3 @@
-"""The integers of an int8 product: close to the fp32 product, whatever its columns are like."""
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,5 +1,3 @@
-"""Packed products: the plain ones' scores, the weights held once, and nothing else touched."""
-
 import io
 
 import pytest

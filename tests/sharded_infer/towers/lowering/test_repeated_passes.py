@@ -1,4 +1,4 @@
-"""Passes run twice in a row, where a tower's loading and its split run them once.
+"""Runs passes twice in a row, where a tower's loading and its split run them once.
 
 The second time there is nothing left to do, and no pass takes a name that is taken.
 """
@@ -58,7 +58,7 @@ class Described(NamedTuple):
     """A tower and its inputs.
 
     Attributes:
-        user: which inputs, and which columns of the embeddings, are the user's; None: none are.
+        user: the user's inputs, and columns of the embeddings; None: none are.
     """
 
     make: Callable[[], nn.Module]
@@ -67,7 +67,7 @@ class Described(NamedTuple):
 
 
 class Attended(sequence_towers.Ranker):
-    """torch's attention, whose weights are one, and a layer written as a convolution."""
+    """torch's attention with one packed weight, and a layer written as a convolution."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,14 +116,12 @@ TOWERS: Final[tuple[tuple[str, Described, Precision, tuple[dict[str, bool], ...]
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """What a pass did to one program.
+    """Results of a pass on one program.
 
     Attributes:
-        made: what its first run returned.
-        again: what its second run returned.
-        nodes: of the program, before the second run and after it.
-        results: of the program, before the second run and after it.
-        replaced: names that held one tensor or module before a run and another one after it.
+        made, again: results of its first and its second run.
+        nodes, results: of the program, before and after the second run.
+        replaced: names of tensors or modules replaced by a run.
     """
 
     name: str
@@ -139,9 +137,9 @@ class Repeats:
     """Passes that are run twice.
 
     Attributes:
-        compiled: dtypes of weights whose products are compiled ones.
-        found: what each pass did.
-        scores: of each tower that was loaded so, and of the same as it is loaded otherwise.
+        compiled: weight dtypes of compiled products.
+        found: results of each pass.
+        scores: of each tower loaded this way, and loaded normally.
     """
 
     def __init__(self) -> None:
@@ -152,7 +150,6 @@ class Repeats:
         self._inputs: dict[str, Sequence[Tensor]] = {}
 
     def load(self, name: str, path: Path, tower: Described, options: Mapping[str, bool]) -> None:
-        """Loads a tower, and splits it, as ever and then with its passes run twice."""
         inputs = tower.inputs
         self._tower = name
         self._inputs["tower"] = samples = inputs.samples(5, inputs.lengths(4))
@@ -209,7 +206,7 @@ class Repeats:
         return twice
 
     def _recorded(self, kind: str, inputs: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that gives inputs of zeros for a program, from which others are made."""
+        """A method that records inputs of zeros for a program, to derive others from."""
 
         def given(*args: Any) -> Any:
             found = inputs(*args)
@@ -233,19 +230,17 @@ def by_chance(zeros: Tensor) -> Tensor:
 
 
 def held(program: GraphModule) -> dict[str, object]:
-    """A program's tensors and modules by name."""
     tensors = [*program.named_parameters(), *program.named_buffers()]
     return {**dict(tensors), **dict(program.named_modules())}
 
 
 def replaced(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
-    """Names that hold something else than before, and are not given up."""
+    """Names that hold something else than before, and still exist."""
     return [name for name, one in before.items() if after.get(name, one) is not one]
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The file of each of the towers."""
     paths = []
     for name, tower, precision, _ in TOWERS:
         with torch.random.fork_rng(devices=[]):
@@ -268,7 +263,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module", params=["as the machine multiplies", "without compiled products"])
 def repeats(request: pytest.FixtureRequest, files: list[Path]) -> Repeats:
-    """The passes of all towers, each run twice."""
     found = Repeats()
     with pytest.MonkeyPatch.context() as limited:
         if request.param == "without compiled products":

@@ -1,5 +1,3 @@
-"""TF32 emulated: its rounding, and which factors of a program it applies to."""
-
 import io
 import math
 
@@ -57,7 +55,7 @@ def test_other_dtypes_stay() -> None:
 
 
 class Every(nn.Module):
-    """Every product, inner ones all but the last; none of what is added to them is a factor."""
+    """Every product, inner ones all but the last; no addend is a factor."""
 
     def __init__(self) -> None:
         super().__init__()

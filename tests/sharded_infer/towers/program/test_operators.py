@@ -1,4 +1,4 @@
-"""What common towers compute: exported, stored, read back and compared with the eager module."""
+"""Operators of common towers: exported, stored, read back and compared with the eager module."""
 
 import io
 import warnings
@@ -103,7 +103,7 @@ def interest(self: Any, dense: Tensor, embeddings: Tensor) -> Tensor:
 
 
 def weight_norm(layer: nn.Module) -> nn.Module:
-    """torch.nn.utils.weight_norm, which old models have and which warns that it is old."""
+    """torch.nn.utils.weight_norm of old models, which warns that it is deprecated."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return utils.weight_norm(layer)
@@ -278,7 +278,6 @@ MATRIX = MASKS | ARITHMETIC | SELECTIONS | LAYERS | ACTIVATIONS
 
 
 def filled(module: nn.Module) -> nn.Module:
-    """The module with random parameters and statistics, in eval mode."""
     numbers = generator()
     with torch.no_grad():
         for part in module.modules():
@@ -324,8 +323,6 @@ def test_a_snippet_scores_as_its_module_does_once_stored_and_read_back(name: str
 
 
 class Sequence(nn.Module):
-    """A recurrent layer over 10 vectors, and a tower of products behind it."""
-
     def __init__(self, kind: type[nn.RNNBase]) -> None:
         super().__init__()
         torch.manual_seed(0)

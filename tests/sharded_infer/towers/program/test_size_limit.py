@@ -1,5 +1,3 @@
-"""How large the tensors of a program may be."""
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Towers of ranking models, for tests of what their user's share is."""
-
 import torch
 from torch import Tensor, nn
 
@@ -46,7 +44,7 @@ class DeepFM(nn.Module):
 
 
 class Gated(nn.Module):
-    """Means, slices of a few columns, a softmax and a norm: operators without a rule among them."""
+    """Means, slices of a few columns, a softmax and a norm, among them operators without a rule."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,3 @@
-"""Towers split into a request's part and the pairs' score as the whole towers do."""
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Towers over sequences in two stages, the user's and the candidates', against the whole ones."""
-
 import pytest
 import torch
 from torch import Tensor

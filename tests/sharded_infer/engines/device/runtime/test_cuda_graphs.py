@@ -1,5 +1,3 @@
-"""Graphs are destroyed when they are released, but never while one is captured."""
-
 import contextlib
 import gc
 import threading
@@ -58,7 +56,7 @@ def test_while_one_is_captured_none_is_destroyed_and_nobody_waits() -> None:
 
 
 class Invalidated(Graph):
-    """A capture that torch finds, at its end, to have failed."""
+    """A capture that torch reports as failed at its end."""
 
     def capture_begin(self, **_settings: Any) -> None:
         """Begins."""

@@ -1,4 +1,4 @@
-"""What CUDA graphs keep for their replays is not free memory."""
+"""Memory that CUDA graphs keep for their replays is not free."""
 
 from sharded_infer.engines.device.runtime.cuda_runtime import graph_bytes
 

@@ -1,5 +1,3 @@
-"""Streams are lent to one owner at a time."""
-
 import gc
 
 import pytest

@@ -1,5 +1,3 @@
-"""Towers on a device, tried on a CPU: the same scores, and what a CUDA graph asks of them."""
-
 from pathlib import Path
 
 import pytest
@@ -114,8 +112,6 @@ def test_embeddings_in_bf16_score_as_the_same_numbers_in_fp32(
 
 
 class Casts(TorchDispatchMode):
-    """Counts casts by what they make."""
-
     def __init__(self) -> None:
         super().__init__()
         self.made: list[torch.dtype] = []
@@ -152,7 +148,7 @@ def test_embeddings_in_bf16_that_are_only_cast_are_read_as_they_are(tmp_path: Pa
 
 
 class Switches(TorchDispatchMode):
-    """Notes what torch's switches say when a product runs, by the product's columns."""
+    """Records torch's switches when a product runs, by the product's columns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -288,7 +284,7 @@ def test_activations_take_what_was_estimated(
 
 
 def allocated_peak(tower: DeviceTower, batch: int) -> int:
-    """What torch's allocator gave at most, temporary memory inside operators included."""
+    """Peak of torch's allocator, temporary memory inside operators included."""
     dense, embeddings = inputs_of(batch)
     tower(dense, embeddings)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:

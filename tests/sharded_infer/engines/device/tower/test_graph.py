@@ -1,5 +1,3 @@
-"""Programs made ready for a device: where their tensors come from, and fewer passes."""
-
 import io
 
 import pytest
@@ -43,8 +41,6 @@ def targets(program: GraphModule) -> list[object]:
 
 
 class Factories(nn.Module):
-    """Makes tensors of numbers alone, of sizes, and of constants."""
-
     def forward(self, embeddings: Tensor) -> Tensor:
         batch = embeddings.shape[0]
         columns = torch.arange(WIDTH, device="cpu").to(torch.float32)

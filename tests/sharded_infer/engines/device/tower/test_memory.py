@@ -1,5 +1,3 @@
-"""Memory counted as it is allocated and freed."""
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,5 +1,3 @@
-"""Crosses give their casts with them."""
-
 import pytest
 import torch
 from torch import Tensor
@@ -36,7 +34,7 @@ def crosses(program: GraphModule) -> list[Node]:
 
 
 def checked(program: GraphModule, inputs: list[Tensor]) -> int:
-    """Fuses, and compares all bits; how many were fused."""
+    """Fuses, and compares all bits; returns the number of fused casts."""
     expected = program(*inputs)
     fused = fuse_crosses(program, kinds_of(program, inputs))
     for one, other in zip(program(*inputs), expected, strict=True):

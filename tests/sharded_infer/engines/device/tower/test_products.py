@@ -1,5 +1,3 @@
-"""torch's switches for products: set for a run, put back after it."""
-
 import threading
 
 import pytest

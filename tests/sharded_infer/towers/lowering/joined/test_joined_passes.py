@@ -1,5 +1,3 @@
-"""Passes of a user's stage in one call: which are joined, and that no bit changes."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,7 +91,6 @@ def stage(split: UserSplit) -> GraphModule:
 
 
 def joined(program: GraphModule) -> list[int]:
-    """The passes of each call."""
     calls = (one for one in program.modules() if isinstance(one, JoinedPasses))
     return [len(one.passes.kinds) for one in calls]
 
@@ -168,7 +165,7 @@ def test_torchs_layers_are_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def by_the_authors_layers(ranker: Ranker, history: Tensor, age: Tensor) -> Tensor:
-    """As SASRec's authors write it in torch: weights are wanted, and convolutions of one item."""
+    """As SASRec's authors write it in torch: attention with weights, convolutions of one item."""
     steps = history.transpose(0, 1)
     length = steps.shape[0]
     later = torch.ones(length, length, dtype=torch.bool).triu(1)

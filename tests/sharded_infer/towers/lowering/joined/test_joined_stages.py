@@ -1,5 +1,3 @@
-"""Both stages of plain modules by one call: the bits of two, and what takes more than one."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,6 @@ DIM, LONGEST = 12, 14
 
 
 class Ranker(nn.Module):
-    """A user's vector of a history, and a score of a candidate with it."""
-
     def __init__(
         self,
         user: Callable[["Ranker", Tensor, Tensor], Tensor],
@@ -95,7 +91,7 @@ def split_of(ranker: nn.Module, folder: Path) -> UserSplit:
 
 
 def check(split: UserSplit, ranker: Ranker) -> bool:
-    """Compares with the module and with two stages; returns whether it is one call."""
+    """Compares with the module and with two stages; True if it is one call."""
     is_one = False
     with torch.inference_mode():
         for length, candidates in ((1, 1), (2, 30), (7, 5), (LONGEST, 100)):

@@ -1,5 +1,3 @@
-"""Attention of towers over sequences: what is fused, and that scores stay the same."""
-
 from collections.abc import Callable
 
 import pytest
@@ -96,7 +94,7 @@ def test_other_attention_stays_as_it_is(mix: Mix) -> None:
 
 
 class Divided(torch.nn.Module):
-    """Attention of the columns of heads, as strangers divide and join them."""
+    """Attention with unusual ways to split and join the columns of heads."""
 
     def __init__(self, divide: Divide, join: Join) -> None:
         super().__init__()

@@ -1,5 +1,3 @@
-"""Biases that are read by position: what is replaced, and that they stay the same."""
-
 from collections.abc import Callable
 
 import pytest

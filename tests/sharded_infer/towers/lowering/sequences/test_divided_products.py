@@ -1,5 +1,3 @@
-"""Products are divided where one row of some columns is read, and the results stay the same."""
-
 from collections.abc import Callable
 
 import pytest
@@ -32,7 +30,7 @@ def inputs(length: int) -> tuple[Tensor]:
 
 
 def divided(computed: Computed) -> list[tuple[int, ...]]:
-    """The weights' shapes of the program, which is checked against the module."""
+    """Shapes of the weights of a program, which is checked against the module."""
     tower = Tower(computed).requires_grad_(False)
     length = torch.export.Dim("length", min=2, max=30)
     program = torch.export.export(tower, inputs(6), dynamic_shapes=({1: length},)).module()

@@ -1,5 +1,3 @@
-"""Rows and heads that modules turn and divide in their own ways: one shape, the same numbers."""
-
 from collections.abc import Callable
 
 import pytest
@@ -42,7 +40,6 @@ def inputs(length: int) -> tuple[Tensor]:
 
 
 def flattened(computed: Computed) -> GraphModule:
-    """The program, checked against the module."""
     tower = Tower(computed).eval().requires_grad_(False)
     length = torch.export.Dim("length", min=2, max=LONGEST)
     program = torch.export.export(tower, inputs(6), dynamic_shapes=({1: length},)).module()

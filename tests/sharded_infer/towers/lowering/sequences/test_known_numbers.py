@@ -1,5 +1,3 @@
-"""What is known of numbers made of lengths and positions, and what is not."""
-
 from collections.abc import Callable
 
 import pytest
@@ -25,7 +23,6 @@ class Program(nn.Module):
 
 
 def known(computed: Computed) -> Number | None:
-    """What is known of a program's result."""
     length = torch.export.Dim("length", min=1, max=LONGEST)
     given = torch.zeros(1, 5, 2), torch.tensor([5])
     exported = torch.export.export(

@@ -1,5 +1,3 @@
-"""Layers on pairs of candidate and position: what is fused, and that scores stay the same."""
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The ends of scores as steps on rows: what keeps its column, and that results stay the same."""
-
 from collections.abc import Callable
 
 import pytest
@@ -34,7 +32,7 @@ def given(samples: int) -> tuple[Tensor, Tensor]:
 
 
 def lowered(score: Callable[[Scores, Tensor, Tensor], Tensor]) -> tuple[GraphModule, int]:
-    """The program, checked against the module at several sizes, and how many have kept columns."""
+    """The program, checked against the module at several sizes, and the number of kept columns."""
     module = Scores(score).requires_grad_(False)
     shapes = {"one": {0: torch.export.Dim("B")}, "other": {0: torch.export.Dim("B")}}
     exported = torch.export.export(module, given(3), dynamic_shapes=shapes)

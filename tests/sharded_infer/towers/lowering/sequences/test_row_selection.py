@@ -1,5 +1,3 @@
-"""Rows that nobody reads are not computed, and the one that is read stays the same."""
-
 from collections.abc import Callable
 
 import pytest
@@ -17,8 +15,6 @@ Read = Callable[[Tensor, Tensor], Tensor]
 
 
 class Block(nn.Module):
-    """A layer of a transformer, as strangers write them."""
-
     def __init__(self, *, pointwise: bool) -> None:
         super().__init__()
         self.pointwise = pointwise

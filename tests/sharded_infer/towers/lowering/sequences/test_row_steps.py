@@ -1,5 +1,3 @@
-"""Steps on rows of towers over sequences: what is fused, and that results stay the same."""
-
 import operator
 from collections.abc import Callable
 
@@ -18,8 +16,6 @@ DIM = 16
 
 
 class Layers(nn.Module):
-    """Layers, norms and a constant that a test's function may use."""
-
     def __init__(self, mix: Callable[["Layers", Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         torch.manual_seed(0)

@@ -1,5 +1,3 @@
-"""Padding that sequences do not have is not looked for, and the results stay the same."""
-
 from collections.abc import Callable
 
 import pytest
@@ -56,7 +54,7 @@ def use_whole(program: GraphModule) -> int:
 
 
 def calls(program: GraphModule) -> list[str]:
-    """The operators that are left, but for views and sizes."""
+    """Remaining operators, except for views and sizes."""
     views = {"slice", "unsqueeze", "sym_size", "sub", "add"}
     return [
         node.target._opname
@@ -129,7 +127,6 @@ def test_what_padding_needs_is_left_out(computed: Computed) -> None:
 
 
 def biased(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    """By distance, beside what the history itself says."""
     places = order(history)
     distances = (places.unsqueeze(1) - places).clamp(0, LONGEST - 1)
     return tower.biases[distances] + history @ history.transpose(1, 2)
@@ -150,7 +147,7 @@ def test_what_positions_say_is_computed_once() -> None:
 
 
 def counted(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    """Depends on how long the whole is at each position."""
+    """Depends on the whole's length at each position."""
     return history / (order(history) + lengths).unsqueeze(1)
 
 
@@ -186,7 +183,7 @@ def filled_with_lengths(tower: Tower, history: Tensor, lengths: Tensor) -> Tenso
 
 
 def from_the_end_of_what_grows(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    """Of -1, the last of as many waves as there are positions."""
+    """Index -1, the last of as many waves as there are positions."""
     places = order(history)
     return history + torch.cos(places / 3.0)[places - 1].unsqueeze(1)
 
@@ -211,7 +208,7 @@ def pointwise(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
 
 
 def hidden(value: float, later: int = 1) -> Computed:
-    """A softmax of scores of which a mask hides keys."""
+    """A softmax of scores with masked keys."""
 
     def computed(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
         length, parts = history.shape[1], heads(history)
@@ -238,7 +235,6 @@ def hidden_by_a_product(tower: Tower, history: Tensor, lengths: Tensor) -> Tenso
 
 
 def attention_left(computed: Computed) -> list[AttentionPass]:
-    """The passes of a program, which is checked against its module."""
     tower, program = exported(computed)
     use_whole(program)
     fuse_attention(program)
@@ -281,7 +277,7 @@ def with_a_triangle(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
 
 
 def with_torchs_masks(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    """As `nn.MultiheadAttention` puts them together."""
+    """As `nn.MultiheadAttention` combines them."""
     length, parts = history.shape[1], heads(history)
     later = torch.full((length, length), -torch.inf).triu(1)
     padding = (order(history) >= lengths.unsqueeze(1)).view(1, 1, 1, -1)
