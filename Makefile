@@ -116,6 +116,9 @@ lint: setup
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	git ls-files '*.cpp' '*.h' '*.inc' ':!*/third_party/*' | xargs $(BIN)/clang-format --dry-run --Werror
+	git ls-files '*/native/*.cpp' ':!tests' | xargs -P 2 -I{} $(BIN)/clang-tidy --quiet {} -- \
+		-std=c++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-missing-field-initializers
 
 docs: setup
 	$(BIN)/python docs/generate_cli.py

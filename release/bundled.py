@@ -38,7 +38,7 @@ def bundled_parts() -> tuple[Bundled, ...]:
     number = int(_found(zig / "lib/libcxx/include/__config", r"define _LIBCPP_VERSION (\d+)"))
     libcxx = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
     xxhash = ".".join(
-        _found(ROOT / "kernels/native/xxhash.h", rf"define XXH_VERSION_{part}\s+(\d+)")
+        _found(ROOT / "kernels/native/third_party/xxhash.h", rf"define XXH_VERSION_{part}\s+(\d+)")
         for part in ("MAJOR", "MINOR", "RELEASE")
     )
     return (
@@ -76,7 +76,7 @@ def bundled_parts() -> tuple[Bundled, ...]:
             "xxhash",
             xxhash,
             "BSD-2-Clause",
-            "kernels/native/LICENSE.xxhash",
+            "kernels/native/third_party/LICENSE.xxhash",
             "pkg:github/cyan4973/xxhash",
         ),
         Bundled(

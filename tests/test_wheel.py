@@ -75,7 +75,10 @@ def test_the_wheel_has_the_command_and_the_licence(wheel: zipfile.ZipFile) -> No
     (entry_points,) = [n for n in wheel.namelist() if n.endswith("entry_points.txt")]
     assert "sharded-infer = serving.cli:main" in wheel.read(entry_points).decode()
     assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
-    for folder in ("serving/native/transport/LICENSE.nghttp2", "kernels/native/LICENSE.xxhash"):
+    for folder in (
+        "serving/native/transport/LICENSE.nghttp2",
+        "kernels/native/third_party/LICENSE.xxhash",
+    ):
         assert any(name.endswith(f"licenses/{folder}") for name in wheel.namelist())
 
 

@@ -6,8 +6,8 @@
 //         weight = 0                                    where the mask says so
 //         out = sum of weight[key] * value[key] / divisor
 //
-// A result depends on its own query alone, and a sum goes over the keys in ascending order. Keys that no query of a tile
-// reads are left out: what is not a number there stays there.
+// A result depends on its own query alone, and a sum goes over the keys in ascending order. Keys
+// that no query of a tile reads are left out: what is not a number there stays there.
 #pragma once
 #include <cstdint>
 
@@ -21,20 +21,20 @@ struct Strides {
 };
 
 struct Attention {
-  const float* query;        // [samples, heads, queries, width]
-  const float* key;          // [samples, heads, keys, width]
-  const float* value;        // [samples, heads, keys, value_width]
-  const float* bias;         // [samples, heads, queries, keys], or null
-  const std::uint8_t* mask;  // as the bias: not 0 where a weight is 0; or null
+  const float* query;         // [samples, heads, queries, width]
+  const float* key;           // [samples, heads, keys, width]
+  const float* value;         // [samples, heads, keys, value_width]
+  const float* bias;          // [samples, heads, queries, keys], or null
+  const std::uint8_t* mask;   // as the bias: not 0 where a weight is 0; or null
   const std::int64_t* first;  // [samples], the position of the first query among the keys; null: 0
-  float* out;                // [samples, queries, heads, value_width], without gaps
-  float* space;              // attention_space() floats
+  float* out;                 // [samples, queries, heads, value_width], without gaps
+  float* space;               // attention_space() floats
   Strides query_strides, key_strides, value_strides, bias_strides, mask_strides;
   std::int64_t samples, heads, queries, keys, width, value_width;
   float scale;
   float divisor;
-  std::int32_t weights;      // Weights
-  std::int32_t causal;       // whether keys after a query's own position weigh nothing
+  std::int32_t weights;  // Weights
+  std::int32_t causal;   // whether keys after a query's own position weigh nothing
 };
 
 std::int64_t attention_space(const Attention& attention);

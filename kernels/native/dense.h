@@ -8,8 +8,8 @@
 //     poison = 0, or NaN where a number of the row's x is not finite
 //
 // Rounded half to even; what is not a number becomes 255, so the row's poison tells of it. On AVX2,
-// AVX-512 and NEON the cross is fused, as in torch's addcmul; the scaling to bytes never is, so that they
-// are the same everywhere.
+// AVX-512 and NEON the cross is fused, as in torch's addcmul; the scaling to bytes never is, so
+// that they are the same everywhere.
 #pragma once
 #include <cstdint>
 
@@ -29,7 +29,7 @@ struct DenseStep {
   std::int64_t width;
   float zero_point;
   std::int32_t factor_bf16;
-  std::int32_t low_kind;       // Low
+  std::int32_t low_kind;  // Low
 };
 
 void dense_step_baseline(const DenseStep& step);

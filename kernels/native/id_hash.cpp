@@ -1,7 +1,7 @@
 #include "id_hash.h"
 
 #define XXH_INLINE_ALL
-#include "xxhash.h"
+#include "third_party/xxhash.h"
 
 #include <cstring>
 
@@ -10,7 +10,9 @@ namespace {
 
 constexpr std::uint64_t kFirst = 0x87C37B91114253D5u, kSecond = 0x4CF5AD432745937Fu;
 
-inline std::uint64_t rotated(std::uint64_t word, int bits) { return word << bits | word >> (64 - bits); }
+inline std::uint64_t rotated(std::uint64_t word, int bits) {
+  return word << bits | word >> (64 - bits);
+}
 
 inline std::uint64_t mixed(std::uint64_t word) {
   word = (word ^ word >> 33) * 0xFF51AFD7ED558CCDu;
@@ -22,8 +24,12 @@ inline std::uint64_t mixed(std::uint64_t word) {
 struct Murmur3 {
   std::uint64_t first, second;
 
-  static std::uint64_t first_word(std::uint64_t word) { return rotated(word * kFirst, 31) * kSecond; }
-  static std::uint64_t second_word(std::uint64_t word) { return rotated(word * kSecond, 33) * kFirst; }
+  static std::uint64_t first_word(std::uint64_t word) {
+    return rotated(word * kFirst, 31) * kSecond;
+  }
+  static std::uint64_t second_word(std::uint64_t word) {
+    return rotated(word * kSecond, 33) * kFirst;
+  }
 
   void block(std::uint64_t one, std::uint64_t other) {
     first = (rotated(first ^ first_word(one), 27) + second) * 5 + 0x52DCE729u;
@@ -77,14 +83,16 @@ std::uint64_t hash_id(IdHash hash, std::uint64_t id, std::uint64_t seed) {
   return XXH3_64bits_withSeed(&id, sizeof id, seed);
 }
 
-std::uint64_t hash_string(StringHash hash, const std::uint8_t* string, std::uint64_t bytes, std::uint64_t seed) {
+std::uint64_t hash_string(StringHash hash, const std::uint8_t* string, std::uint64_t bytes,
+                          std::uint64_t seed) {
   return hash == kXxh3 ? XXH3_64bits_withSeed(string, bytes, seed) : murmur3(string, bytes, seed);
 }
 
-void hash_strings(StringHash hash, const std::uint8_t* data, const std::int64_t* offsets, std::int64_t count,
-                  std::uint64_t seed, std::uint64_t* out) {
+void hash_strings(StringHash hash, const std::uint8_t* data, const std::int64_t* offsets,
+                  std::int64_t count, std::uint64_t seed, std::uint64_t* out) {
   for (std::int64_t at = 0; at < count; ++at)
-    out[at] = hash_string(hash, data + offsets[at], static_cast<std::uint64_t>(offsets[at + 1] - offsets[at]), seed);
+    out[at] = hash_string(hash, data + offsets[at],
+                          static_cast<std::uint64_t>(offsets[at + 1] - offsets[at]), seed);
 }
 
 }  // namespace sharded_infer

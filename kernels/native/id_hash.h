@@ -4,7 +4,8 @@
 
 namespace sharded_infer {
 
-// FBGEMM's hash of two words (common_utils.cuh), which TorchRec's MPZCH modules use with y and seed 0.
+// FBGEMM's hash of two words (common_utils.cuh), which TorchRec's MPZCH modules use with y and seed
+// 0.
 std::uint64_t murmur_hash3_2x64(std::uint64_t x, std::uint64_t y, std::uint64_t seed);
 
 // Hashes of one id.
@@ -14,10 +15,11 @@ std::uint64_t hash_id(IdHash hash, std::uint64_t id, std::uint64_t seed);
 
 enum StringHash : std::int32_t { kXxh3 = 0, kMurmur3 = 1 };
 
-std::uint64_t hash_string(StringHash hash, const std::uint8_t* string, std::uint64_t bytes, std::uint64_t seed);
+std::uint64_t hash_string(StringHash hash, const std::uint8_t* string, std::uint64_t bytes,
+                          std::uint64_t seed);
 
 // The hash of each string: bytes [offsets[i], offsets[i + 1]) of the data.
-void hash_strings(StringHash hash, const std::uint8_t* data, const std::int64_t* offsets, std::int64_t count,
-                  std::uint64_t seed, std::uint64_t* out);
+void hash_strings(StringHash hash, const std::uint8_t* data, const std::int64_t* offsets,
+                  std::int64_t count, std::uint64_t seed, std::uint64_t* out);
 
 }  // namespace sharded_infer

@@ -24,7 +24,8 @@ struct GoingOn {
 };
 
 // A bit for each used slot that has the key, and the bucket's last word.
-inline std::uint32_t slots_with(const std::uint8_t* bucket, std::uint64_t key, std::uint32_t* last) {
+inline std::uint32_t slots_with(const std::uint8_t* bucket, std::uint64_t key,
+                                std::uint32_t* last) {
   std::uint64_t keys[kSlots];
   std::memcpy(keys, bucket, sizeof keys);
   std::memcpy(last, bucket + kBucketBytes - 4, 4);
@@ -35,7 +36,8 @@ inline std::uint32_t slots_with(const std::uint8_t* bucket, std::uint64_t key, s
 }
 
 // The row of the first slot that is set; -1: none is, or the row lies outside the table.
-inline std::int64_t row_at(const std::uint8_t* bucket, std::uint32_t found, std::uint64_t table_rows) {
+inline std::int64_t row_at(const std::uint8_t* bucket, std::uint32_t found,
+                           std::uint64_t table_rows) {
   std::uint32_t row;
   // Without a slot this reads the last word.
   const int slot = __builtin_ctz(found | 1u << kSlots);
@@ -43,8 +45,8 @@ inline std::int64_t row_at(const std::uint8_t* bucket, std::uint32_t found, std:
   return found != 0 && row < table_rows ? static_cast<std::int64_t>(row) : -1;
 }
 
-void go_on(const IdIndex& index, const std::int64_t* ids, GoingOn* going, std::int64_t count, std::int64_t* rows,
-           bool into_first) {
+void go_on(const IdIndex& index, const std::int64_t* ids, GoingOn* going, std::int64_t count,
+           std::int64_t* rows, bool into_first) {
   for (std::int64_t step = 1; count > 0 && step <= kMostSteps; ++step) {
     std::int64_t left = 0;
     for (std::int64_t each = 0; each < count; ++each) {
@@ -63,14 +65,16 @@ void go_on(const IdIndex& index, const std::int64_t* ids, GoingOn* going, std::i
 
 }  // namespace
 
-void rows_of_ids(const IdIndex& index, const std::int64_t* ids, std::int64_t count, std::int64_t* rows) {
+void rows_of_ids(const IdIndex& index, const std::int64_t* ids, std::int64_t count,
+                 std::int64_t* rows) {
   const bool into_first = fetches_into_first_cache();
   Search ahead[kIdsAhead];
   GoingOn going[kMostGoingOn];
   std::int64_t going_on = 0;
   const auto start = [&](std::int64_t at) {
     const std::uint64_t hash = hash_of_id(static_cast<std::uint64_t>(ids[at]), index.seed);
-    const std::uint8_t* bucket = index.buckets + home_of_hash(hash, index.home_buckets) * kBucketBytes;
+    const std::uint8_t* bucket =
+        index.buckets + home_of_hash(hash, index.home_buckets) * kBucketBytes;
     fetch(bucket, kLine, into_first);
     ahead[at % kIdsAhead] = {bucket, hash};
   };
@@ -92,15 +96,17 @@ void rows_of_ids(const IdIndex& index, const std::int64_t* ids, std::int64_t cou
   go_on(index, ids, going, going_on, rows, into_first);
 }
 
-std::int32_t place_ids(const IdIndex& index, std::uint64_t first, std::int64_t bucket_count, const std::uint64_t* keys,
-                       const std::uint32_t* rows, std::int64_t key_count, PendingIds* pending, std::uint8_t* out) {
+std::int32_t place_ids(const IdIndex& index, std::uint64_t first, std::int64_t bucket_count,
+                       const std::uint64_t* keys, const std::uint32_t* rows, std::int64_t key_count,
+                       PendingIds* pending, std::uint8_t* out) {
   struct Waiting {
     std::uint64_t key, hash;
     std::uint32_t row;
   };
   std::deque<Waiting> waiting;
   for (std::int64_t each = 0; each < pending->count; ++each)
-    waiting.push_back({pending->keys[each], hash_of_id(pending->keys[each], index.seed), pending->rows[each]});
+    waiting.push_back(
+        {pending->keys[each], hash_of_id(pending->keys[each], index.seed), pending->rows[each]});
   std::int64_t next = 0;
   for (std::uint64_t bucket = first; bucket < first + bucket_count; ++bucket, out += kBucketBytes) {
     std::uint32_t used = 0;
@@ -126,7 +132,9 @@ std::int32_t place_ids(const IdIndex& index, std::uint64_t first, std::int64_t b
     if (waiting.size() > static_cast<std::size_t>(kMostPending)) return 1;
     std::uint32_t last = used;
     for (const Waiting& one : waiting) last |= filter_bit(one.hash);
-    if (!waiting.empty() && bucket - home_of_hash(waiting.front().hash, index.home_buckets) >= kMostSteps) return 1;
+    if (!waiting.empty() &&
+        bucket - home_of_hash(waiting.front().hash, index.home_buckets) >= kMostSteps)
+      return 1;
     std::memcpy(out + kBucketBytes - 4, &last, 4);
   }
   if (next < key_count) return 1;

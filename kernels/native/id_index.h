@@ -8,8 +8,9 @@
 //         a used slot has the key: its row
 //         the filter's bit of the hash is 0: unknown
 //
-// A bucket's filter has the bits of all keys that found it full and lie behind it. There are kMostSteps more buckets
-// than homes, so no search leaves the index, whatever its bytes are. A row outside the table reads as unknown.
+// A bucket's filter has the bits of all keys that found it full and lie behind it. There are
+// kMostSteps more buckets than homes, so no search leaves the index, whatever its bytes are. A row
+// outside the table reads as unknown.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -47,7 +48,8 @@ inline std::uint64_t home_of_hash(std::uint64_t hash, std::uint64_t home_buckets
 inline std::uint32_t filter_bit(std::uint64_t hash) { return 256u << ((hash & 255) * 24 >> 8); }
 
 // Writes each id's row, or -1 for an unknown one.
-void rows_of_ids(const IdIndex& index, const std::int64_t* ids, std::int64_t count, std::int64_t* rows);
+void rows_of_ids(const IdIndex& index, const std::int64_t* ids, std::int64_t count,
+                 std::int64_t* rows);
 
 // Keys that lie behind the buckets written so far, from the earliest home on.
 constexpr std::int64_t kMostPending = kSlots * (kMostSteps + 1);
@@ -57,9 +59,11 @@ struct PendingIds {
   std::uint32_t rows[kMostPending];
 };
 
-// Writes the buckets [first, first + bucket_count). A bucket takes its own keys first, then pending ones. Keys come
-// in the order of their hashes, their homes among these buckets. Returns 0, or 1 if a key would lie too far from home.
-std::int32_t place_ids(const IdIndex& index, std::uint64_t first, std::int64_t bucket_count, const std::uint64_t* keys,
-                       const std::uint32_t* rows, std::int64_t key_count, PendingIds* pending, std::uint8_t* out);
+// Writes the buckets [first, first + bucket_count). A bucket takes its own keys first, then pending
+// ones. Keys come in the order of their hashes, their homes among these buckets. Returns 0, or 1 if
+// a key would lie too far from home.
+std::int32_t place_ids(const IdIndex& index, std::uint64_t first, std::int64_t bucket_count,
+                       const std::uint64_t* keys, const std::uint32_t* rows, std::int64_t key_count,
+                       PendingIds* pending, std::uint8_t* out);
 
 }  // namespace sharded_infer

@@ -43,8 +43,8 @@ EXPORTED std::int32_t* sharded_infer_mark_of(std::int32_t place) {
 
 EXPORTED void sharded_infer_unguard(std::int32_t place) { sharded_infer::unguard(place); }
 
-// Copies rows one after another, fetched ahead as a lookup does, over the same memory again and again: what memory
-// allows where nothing is computed.
+// Copies rows one after another, fetched ahead as a lookup does, over the same memory again and
+// again: what memory allows where nothing is computed.
 EXPORTED void sharded_infer_gather(const std::uint8_t* rows, std::int64_t row_bytes,
                                    const std::int64_t* ids, std::int64_t count, std::uint8_t* out,
                                    std::int64_t out_rows) {
@@ -143,8 +143,8 @@ EXPORTED void sharded_infer_row_steps(std::int32_t instruction_set, const RowSte
   sharded_infer::row_steps_baseline(*steps);
 }
 
-// Passes in one call; see passes.h. The caller has checked the instruction set and the sizes. Returns 1 without memory for
-// their space.
+// Passes in one call; see passes.h. The caller has checked the instruction set and the sizes.
+// Returns 1 without memory for their space.
 EXPORTED std::int32_t sharded_infer_passes(std::int32_t instruction_set, Passes* passes) {
   constexpr std::size_t kLine = 64;
   const std::size_t bytes = sharded_infer::passes_space(*passes) * sizeof(float) + kLine - 1;
@@ -168,14 +168,16 @@ EXPORTED void sharded_infer_rows_of_ids(const IdIndex* index, const std::int64_t
   sharded_infer::rows_of_ids(*index, ids, count, rows);
 }
 
-// Writes rows in place of ids that have a place; see row_places.h. False: a row lies outside the table.
+// Writes rows in place of ids that have a place; see row_places.h. False: a row lies outside the
+// table.
 EXPORTED std::int32_t sharded_infer_placed_rows(const std::uint8_t* blocks, std::uint64_t placed,
                                                 std::uint64_t table_rows, std::int64_t* ids,
                                                 std::int64_t count) {
   return sharded_infer::placed_rows(blocks, placed, table_rows, ids, count);
 }
 
-// The hash of each string: 0 XXH3 of 64 bits, 1 MurmurHash3; see id_hash.h. The caller has checked the offsets.
+// The hash of each string: 0 XXH3 of 64 bits, 1 MurmurHash3; see id_hash.h. The caller has checked
+// the offsets.
 EXPORTED void sharded_infer_hash_strings(std::int32_t hash, const std::uint8_t* data,
                                          const std::int64_t* offsets, std::int64_t count,
                                          std::uint64_t seed, std::uint64_t* out) {
@@ -207,7 +209,8 @@ EXPORTED std::int32_t sharded_infer_place_ids(const IdIndex* index, std::uint64_
   return sharded_infer::place_ids(*index, first, bucket_count, keys, rows, key_count, pending, out);
 }
 
-// A product and what follows it; see product.h. The caller has checked that the machine has the instructions.
+// A product and what follows it; see product.h. The caller has checked that the machine has the
+// instructions.
 EXPORTED void sharded_infer_product(std::int32_t instruction_set, const Product* product) {
 #if defined(__x86_64__)
   if (instruction_set == sharded_infer::kAvx512) return sharded_infer::product_avx512(*product);

@@ -38,11 +38,13 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
     __atomic_store_n(&places[at].mark, 1, __ATOMIC_SEQ_CST);
     const std::uintptr_t page = address & ~(page_bytes - 1);
     void* const there = reinterpret_cast<void*>(page);
-    if (mmap(there, end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == there)
+    if (mmap(there, end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+             -1, 0) == there)
       return;
   }
   if (previous.sa_flags & SA_SIGINFO) return previous.sa_sigaction(number, info, context);
-  if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(number);
+  if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN)
+    return previous.sa_handler(number);
   // As if nobody had handled it: the load is repeated, and ends the process.
   signal(number, SIG_DFL);
   if (info->si_code <= 0) raise(number);

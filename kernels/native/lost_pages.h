@@ -1,13 +1,13 @@
 // Files that are mapped, and what happens where their pages are gone.
 //
-// A load from a mapped file beyond its present end, or from a disk that fails, raises SIGBUS, which ends the
-// process. Here it is taken for mappings that were registered:
+// A load from a mapped file beyond its present end, or from a disk that fails, raises SIGBUS, which
+// ends the process. Here it is taken for mappings that were registered:
 //
 //     mark the mapping as broken
 //     put zeros in place of its pages, from the fault to its end; the load is repeated and goes on
 //
-// Whoever reads such a mapping looks at its mark before the result is used. A fault elsewhere goes to the handler
-// that was there before.
+// Whoever reads such a mapping looks at its mark before the result is used. A fault elsewhere goes
+// to the handler that was there before.
 #pragma once
 #include <cstdint>
 

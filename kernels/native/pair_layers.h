@@ -1,13 +1,14 @@
-// Layers on each pair of a candidate and a position, whose numbers never leave the cache: the weights of a Deep
-// Interest Network's history (Zhou et al. 2018, arXiv:1706.06978).
+// Layers on each pair of a candidate and a position, whose numbers never leave the cache: the
+// weights of a Deep Interest Network's history (Zhou et al. 2018, arXiv:1706.06978).
 //
 //     for each candidate:
 //         y = (candidate * W) @ positions.T + by_candidate + by_position.T     [outputs, length]
 //         for each further layer: y = W @ activated(y) + bias
 //         out = y                                                              one output
 //
-// A product W @ (position * candidate) becomes one of W * candidate, so that only the weight is multiplied again for
-// each candidate. A sum depends neither on the number of candidates nor on the length.
+// A product W @ (position * candidate) becomes one of W * candidate, so that only the weight is
+// multiplied again for each candidate. A sum depends neither on the number of candidates nor on the
+// length.
 #pragma once
 #include <cstdint>
 
@@ -16,9 +17,9 @@ namespace sharded_infer {
 enum Activation : std::int32_t { kLinear = 0, kRelu = 1, kSlope = 2, kSigmoid = 3 };
 
 struct Layer {
-  const float* weight;      // [outputs, inputs]
-  const float* bias;        // [outputs], or null
-  const float* slope;       // [outputs], of numbers below 0, or null
+  const float* weight;  // [outputs, inputs]
+  const float* bias;    // [outputs], or null
+  const float* slope;   // [outputs], of numbers below 0, or null
   std::int64_t inputs;
   std::int64_t outputs;
   std::int32_t activation;  // Activation

@@ -1,5 +1,5 @@
-// Passes over the positions of one request's sequence, and over its candidates, one after another in one call. Each reads
-// what the call is given, constants, and what the passes before it wrote.
+// Passes over the positions of one request's sequence, and over its candidates, one after another
+// in one call. Each reads what the call is given, constants, and what the passes before it wrote.
 #pragma once
 #include <cstdint>
 
@@ -14,15 +14,16 @@ enum PassKind : std::int32_t { kRowsPass = 0, kAttentionPass = 1, kPairBiasesPas
 constexpr std::int64_t kPositions = -1;   // as many rows or columns as there are positions
 constexpr std::int64_t kCandidates = -2;  // as many rows as there are candidates
 
-// Rows without gaps: first those that are given with a call, then constants, then those of the call's space.
+// Rows without gaps: first those that are given with a call, then constants, then those of the
+// call's space.
 struct PassMemory {
   const float* numbers;  // of a constant
   std::int64_t rows;
   std::int64_t width;
 };
 
-// The row that an operand begins with, if it is not a number from 0 on: the last one, or the last ones, as many as there
-// are positions.
+// The row that an operand begins with, if it is not a number from 0 on: the last one, or the last
+// ones, as many as there are positions.
 constexpr std::int64_t kLastRow = -1, kLastRows = -2;
 
 struct PassOperand {
@@ -41,12 +42,15 @@ struct RowsOfPass {
 };
 
 struct Pass {
-  const PassOperand* operands;  // rows: inputs and outputs; attention: query, key, value, out; pair biases: numbers, out.
-                                // Last a bias, or what is fixed, if there is one
+  const PassOperand*
+      operands;  // rows: inputs and outputs; attention: query, key, value, out; pair biases:
+                 // numbers, out. Last a bias, or what is fixed, if there is one
   std::int64_t operand_count;
-  const void* details;          // RowsOfPass, Attention or PairBiases, without what operands and positions say
-  std::int32_t kind;            // PassKind
-  std::int32_t rows;            // or queries: 1, kPositions or kCandidates, which read a memory of one row again and again
+  const void*
+      details;  // RowsOfPass, Attention or PairBiases, without what operands and positions say
+  std::int32_t kind;  // PassKind
+  std::int32_t rows;  // or queries: 1, kPositions or kCandidates, which read a memory of one row
+                      // again and again
 };
 
 struct Passes {
@@ -54,11 +58,11 @@ struct Passes {
   std::int64_t memory_count;
   const Pass* passes;
   std::int64_t pass_count;
-  float* const* given;          // of the first given_count memories
+  float* const* given;  // of the first given_count memories
   std::int64_t given_count;
-  std::int64_t positions;       // at least 1
+  std::int64_t positions;  // at least 1
   std::int64_t candidates;
-  float* space;                 // passes_space() floats, from a line of the cache on
+  float* space;  // passes_space() floats, from a line of the cache on
 };
 
 std::int64_t passes_space(const Passes& passes);

@@ -1,7 +1,7 @@
 // Features of a processor, as far as the system keeps the registers for them.
 //
-// Not the compiler's __builtin_cpu_supports: it is a part of the compiler's own library, and in Zig's it says no to
-// everything. Bits: Intel's manual, volume 2, CPUID, and volume 1, 13.3 (XCR0).
+// Not the compiler's __builtin_cpu_supports: it is a part of the compiler's own library, and in
+// Zig's it says no to everything. Bits: Intel's manual, volume 2, CPUID, and volume 1, 13.3 (XCR0).
 #pragma once
 #include <cstdint>
 #if defined(__x86_64__)

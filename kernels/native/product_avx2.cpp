@@ -17,7 +17,8 @@ namespace {
 constexpr std::int64_t kRows = 6;      // of a tile: its sums take 12 of the 16 registers
 constexpr std::int64_t kColumns = 64;  // of a block: tiles of 16 columns read the same rows
 
-// Bytes as words, whose products are added in pairs without overflow: those of bytes would be added in 16 bits.
+// Bytes as words, whose products are added in pairs without overflow: those of bytes would be added
+// in 16 bits.
 inline std::int64_t pairs_of(const Product& product) { return (product.row_bytes + 1) / 2; }
 
 // rows * pairs * 2 words; an odd last byte is followed by 0.
@@ -77,7 +78,8 @@ void sum_words(const std::int16_t* x, std::int64_t pairs, const std::uint8_t* we
   }
 #pragma GCC unroll 6
   for (int i = 0; i < rows; ++i)
-    store(to + i * kColumns, Lanes{_mm256_castsi256_ps(sums[i][0]), _mm256_castsi256_ps(sums[i][1])});
+    store(to + i * kColumns,
+          Lanes{_mm256_castsi256_ps(sums[i][0]), _mm256_castsi256_ps(sums[i][1])});
 }
 
 constexpr auto kSumFloats = {sum_floats<1>, sum_floats<2>, sum_floats<3>,

@@ -13,8 +13,8 @@ namespace {
 #include "lanes_x86.inc"
 #include "dense_rows.inc"
 
-constexpr std::int64_t kRows = 6;    // of a tile: its sums take 24 of the 32 registers
-constexpr std::int64_t kPanel = 4;   // registers of columns
+constexpr std::int64_t kRows = 6;   // of a tile: its sums take 24 of the 32 registers
+constexpr std::int64_t kPanel = 4;  // registers of columns
 constexpr std::int64_t kColumns = kPanel * kLanes;
 
 // In assembler: what GCC 12 makes of the intrinsics copies each sum twice.
@@ -28,9 +28,9 @@ template <Factors kFactors>
 }
 
 template <Factors kFactors, int rows, int registers>
-[[gnu::always_inline]] inline void add_group(__m512 (&sums)[rows][registers], const std::uint8_t* weight,
-                                             const std::uint8_t* x, std::int64_t stride,
-                                             std::int64_t bytes) {
+[[gnu::always_inline]] inline void add_group(__m512 (&sums)[rows][registers],
+                                             const std::uint8_t* weight, const std::uint8_t* x,
+                                             std::int64_t stride, std::int64_t bytes) {
   __m512 columns[registers];
 #pragma GCC unroll 4
   for (int j = 0; j < registers; ++j) columns[j] = _mm512_loadu_ps(weight + 64 * j);
@@ -68,10 +68,9 @@ void sum_tile(const Product& product, std::int64_t row, std::int64_t column, flo
 using SumTile = void (*)(const Product&, std::int64_t, std::int64_t, float*);
 
 template <Factors kFactors, int registers>
-constexpr SumTile kTiles[] = {
-    sum_tile<kFactors, 1, registers>, sum_tile<kFactors, 2, registers>,
-    sum_tile<kFactors, 3, registers>, sum_tile<kFactors, 4, registers>,
-    sum_tile<kFactors, 5, registers>, sum_tile<kFactors, 6, registers>};
+constexpr SumTile kTiles[] = {sum_tile<kFactors, 1, registers>, sum_tile<kFactors, 2, registers>,
+                              sum_tile<kFactors, 3, registers>, sum_tile<kFactors, 4, registers>,
+                              sum_tile<kFactors, 5, registers>, sum_tile<kFactors, 6, registers>};
 
 template <Factors kFactors>
 constexpr const SumTile* kTilesOf[] = {kTiles<kFactors, 1>, kTiles<kFactors, 2>,
@@ -84,8 +83,8 @@ inline void sum_block(const Product& product, std::int64_t row, std::int64_t row
 }
 
 inline Lanes from_integers(const float* sums, const std::int32_t* offset) {
-  return Lanes{_mm512_cvtepi32_ps(
-      _mm512_sub_epi32(_mm512_loadu_si512(sums), _mm512_loadu_si512(offset)))};
+  return Lanes{
+      _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_loadu_si512(sums), _mm512_loadu_si512(offset)))};
 }
 
 #include "product_rows.inc"

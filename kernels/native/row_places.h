@@ -1,8 +1,10 @@
-// Where the rows of an ordered table lie: 6 bits for each id. kernels/ids/row_places.py has the layout.
+// Where the rows of an ordered table lie: 6 bits for each id. kernels/ids/row_places.py has the
+// layout.
 //
 //     block: 16 first rows of 4 bytes; 4 bits of the classes of 256 ids, 4 words of 64 ids each
 //
-//     row(id) = first row of id's class in its block + ids before it in the block that have its class
+//     row(id) = first row of id's class in its block + ids before it in the block that have its
+//     class
 //
 // A row may lie outside the table where the bytes are damaged; the caller looks.
 #pragma once
@@ -51,14 +53,15 @@ inline std::uint32_t placed_row(const std::uint8_t* blocks, std::uint64_t id) {
 }
 
 // Writes rows in place of ids below `placed`. Whether all of them lie in the table.
-inline bool placed_rows(const std::uint8_t* blocks, std::uint64_t placed, std::uint64_t table_rows, std::int64_t* ids,
-                        std::int64_t count) {
+inline bool placed_rows(const std::uint8_t* blocks, std::uint64_t placed, std::uint64_t table_rows,
+                        std::int64_t* ids, std::int64_t count) {
   constexpr std::int64_t kIdsAhead = 16;
   // Inlined at once: GCC leaves out calls of functions that only fetch.
   const auto start = [&](std::int64_t at) __attribute__((always_inline)) {
     const auto id = static_cast<std::uint64_t>(ids[at]);
     const std::uint8_t* const block = block_of_places(blocks, id < placed ? id : 0);
-    for (std::uint64_t line = 0; line < kPlacesBytes; line += kLine) __builtin_prefetch(block + line);
+    for (std::uint64_t line = 0; line < kPlacesBytes; line += kLine)
+      __builtin_prefetch(block + line);
   };
   for (std::int64_t at = 0; at < kIdsAhead && at < count; ++at) start(at);
   bool all_inside = true;

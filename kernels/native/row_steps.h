@@ -1,5 +1,5 @@
-// Steps that compute each row by itself, some rows at a time, so that what lies between two steps stays in the cache: the
-// layers, norms and sums between the attentions of a transformer.
+// Steps that compute each row by itself, some rows at a time, so that what lies between two steps
+// stays in the cache: the layers, norms and sums between the attentions of a transformer.
 //
 //     for each tile of rows: for each step:
 //         out = first @ weight.T + bias                          linear
@@ -8,7 +8,8 @@
 //         out = relu(first), sigmoid(first), silu(first), gelu(first)
 //         out = first and second, side by side            joined
 //
-// A row's numbers depend on that row alone, to the bit. A sum of products goes over the inputs in ascending order.
+// A row's numbers depend on that row alone, to the bit. A sum of products goes over the inputs in
+// ascending order.
 #pragma once
 #include <cstdint>
 
@@ -41,13 +42,14 @@ struct StepColumns {
 };
 
 struct RowStep {
-  const float* weight;  // linear: panels of row_panel_columns(), [inputs, columns] each; norm: [outputs], or null
+  const float* weight;  // linear: panels of row_panel_columns(), [inputs, columns] each; norm:
+                        // [outputs], or null
   const float* bias;    // [outputs], or null
   StepColumns first, second, out;
   std::int64_t inputs;  // columns that a linear step reads; of a joined one's first
   std::int64_t outputs;
   float epsilon;
-  std::int32_t kind;    // RowStepKind
+  std::int32_t kind;  // RowStepKind
 };
 
 struct RowSteps {

@@ -6,17 +6,17 @@
 //         level = round_half_even((x - bias) / scale), clamped to [0, 2^bits - 1]
 //         stored = fp16 scale, fp16 bias, levels packed, the first in the lowest bits
 //
-// The formulas and their sources are those of quant/encoding/rowwise.py and quant/encoding/clipping.py, which are the
-// reference: the bytes are equal (of clipped rows, wherever two ranges do not tie). Every
-// instruction set gives the same bytes and errors: sums have 16 lanes everywhere, added in one
-// order, and products are never contracted with sums.
+// The formulas and their sources are those of quant/encoding/rowwise.py and
+// quant/encoding/clipping.py, which are the reference: the bytes are equal (of clipped rows,
+// wherever two ranges do not tie). Every instruction set gives the same bytes and errors: sums have
+// 16 lanes everywhere, added in one order, and products are never contracted with sums.
 #pragma once
 #include <cstdint>
 
 namespace sharded_infer {
 
 struct Encoding {
-  const float* rows;      // [count, dim]
+  const float* rows;  // [count, dim]
   std::int64_t count;
   std::int64_t dim;       // 1 to kMaxDim
   std::int32_t bits;      // 8, 4 or 2

@@ -1,4 +1,5 @@
-// Counting answered requests in a process's row of shared cells; see serving/metrics/request_counter.py.
+// Counting answered requests in a process's row of shared cells; see
+// serving/metrics/request_counter.py.
 #pragma once
 #include <cstdint>
 

@@ -57,8 +57,7 @@ bool visit_request(Bytes message, Visitor& visitor) {
       case kContents:
         if (!visitor.contents(bytes)) return false;
         break;
-      default:
-        return false;
+      default: return false;
     }
   }
   return true;

@@ -23,7 +23,8 @@ struct Source {
   const Tensor* weights;
   std::int64_t first;
   std::int64_t count;
-  std::int64_t row;  // of padded ids: those of each bag, the first `count` of all are its own; else 0
+  std::int64_t
+      row;  // of padded ids: those of each bag, the first `count` of all are its own; else 0
 };
 
 constexpr std::int64_t kFp32Bytes = 4;
@@ -152,8 +153,7 @@ std::int64_t put_rows(Request& request, std::int64_t feature, const Source& sour
         policy == kIgnore ? dropped : wrap(target.values, source.count, rows);
   }
   const std::int64_t padding = request.model->paddings[feature];
-  return padding < 0 ? dropped
-                     : dropped + drop_padding(target, source.count - dropped, padding);
+  return padding < 0 ? dropped : dropped + drop_padding(target, source.count - dropped, padding);
 }
 
 // Raw ids as they came, or the hashes of strings.

@@ -1,4 +1,5 @@
-// Ids and lengths as they came, INT64, INT32 or UINT32 at any address, to int64 ones that are checked.
+// Ids and lengths as they came, INT64, INT32 or UINT32 at any address, to int64 ones that are
+// checked.
 #pragma once
 #include "request.h"
 

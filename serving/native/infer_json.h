@@ -90,8 +90,7 @@ bool visit_json(Bytes json, Visitor& visitor) {
       Bytes id;
       return is_first(seen, 1) && reader.read_text(id) && visitor.id(id);
     }
-    if (is(key, "parameters"))
-      return is_first(seen, 2) && read_json_parameters(reader, visitor);
+    if (is(key, "parameters")) return is_first(seen, 2) && read_json_parameters(reader, visitor);
     if (is(key, "inputs"))
       return is_first(seen, 4) && reader.read_list([&] {
         Input input;

@@ -74,8 +74,7 @@ EXPORTED void sharded_infer_count_unknown(double* cells, const std::int64_t* cou
 }
 
 // Counts answered requests; see counting.h.
-EXPORTED void sharded_infer_count_answered(double* cells,
-                                           const sharded_infer::AnsweredCells* where,
+EXPORTED void sharded_infer_count_answered(double* cells, const sharded_infer::AnsweredCells* where,
                                            const sharded_infer::AnsweredRequest* requests,
                                            std::int64_t count, double now) {
   sharded_infer::count_answered(cells, *where, requests, count, now);

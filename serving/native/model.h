@@ -10,17 +10,17 @@ namespace sharded_infer {
 enum Policy : std::int32_t { kRefuse = 0, kIgnore = 1, kModulo = 2 };
 
 // Inputs a request may have are numbered: sparse input s is 3s, its lengths 3s + 1, its weights
-// 3s + 2; then the dense inputs; then sparse.values, sparse.lengths and sparse.weights; then lengths
-// of whole sequences, but those with a sparse input's name, whose lengths they are.
-// A feature is a sparse input in one of its tables: several may be copies of one input. The numbers
+// 3s + 2; then the dense inputs; then sparse.values, sparse.lengths and sparse.weights; then
+// lengths of whole sequences, but those with a sparse input's name, whose lengths they are. A
+// feature is a sparse input in one of its tables: several may be copies of one input. The numbers
 // of a sequence are a sparse input too: the bits of each are an id of a table of 2^32 rows.
 struct Model {
   std::int64_t features;
   std::int64_t sparse;  // inputs; numbered as features first have them
   std::int64_t dense;
   std::int64_t max_batch;
-  std::int64_t max_ids;  // of all features
-  std::int64_t most_copies;  // features of one input, at most
+  std::int64_t max_ids;               // of all features
+  std::int64_t most_copies;           // features of one input, at most
   const std::int32_t* sources;        // [features]: the sparse input
   const std::uint8_t* required;       // [sparse]
   const std::int32_t* string_hashes;  // [sparse]: a `StringHash`, or -1: no strings

@@ -36,8 +36,7 @@ inline bool read_parameter_value(Bytes message, Parameter& parameter) {
     case kDouble:
       if (type != kFixed64 || !reader.skip(8)) return false;
       break;
-    default:
-      return false;
+    default: return false;
   }
   return reader.done();
 }

@@ -188,7 +188,8 @@ class InputsReader {
     const std::int32_t found = find(input.name);
     if (found >= 0 && model_.numbers_of(found) > 0) return add_numbers(found, input, user);
     const std::int64_t dense = found - 3 * model_.sparse;
-    if (found < 0 || input.has_lengths || dense < 0 || dense >= model_.dense || !take(found)) return false;
+    if (found < 0 || input.has_lengths || dense < 0 || dense >= model_.dense || !take(found))
+      return false;
     Tensor& tensor = request_.tensors[found];
     if (!set(tensor, input.values, kFp32Type)) return false;
     const std::int64_t width = model_.widths[dense];

@@ -24,27 +24,28 @@ struct IdMap {
   std::int64_t segments;            // of unknown ids: of shared rows, or buckets
   std::int64_t segment_ids;         // ids in each; 0: id modulo segments, of hashed rows
   std::int64_t bucket_rows;
-  std::int64_t first_row;           // of a bucket: of its rows that unknown ids read
-  std::int64_t hashed_rows;         // so many
-  std::int64_t divided;             // not 0: the id is hashed without its bucket
-  std::int64_t counted;             // position of its count of unknown ids
-  std::int64_t hash;                // an `IdHash`
+  std::int64_t first_row;    // of a bucket: of its rows that unknown ids read
+  std::int64_t hashed_rows;  // so many
+  std::int64_t divided;      // not 0: the id is hashed without its bucket
+  std::int64_t counted;      // position of its count of unknown ids
+  std::int64_t hash;         // an `IdHash`
   std::uint64_t seed;
-  std::uint64_t table_rows;         // of hashed ids; 0: ids are not hashed
-  const std::uint64_t* part_hashes; // [parts], the least of each part's ids
-  const std::int64_t* part_rows;    // [parts], the first of each
-  std::int64_t parts;               // 0: the table is not in parts
-  const std::uint8_t* places;       // of an ordered table, its blocks: kernels/native/row_places.h; else null
+  std::uint64_t table_rows;          // of hashed ids; 0: ids are not hashed
+  const std::uint64_t* part_hashes;  // [parts], the least of each part's ids
+  const std::int64_t* part_rows;     // [parts], the first of each
+  std::int64_t parts;                // 0: the table is not in parts
+  const std::uint8_t*
+      places;  // of an ordered table, its blocks: kernels/native/row_places.h; else null
   std::uint64_t placed;
-  std::uint64_t placed_rows;        // of the ordered table
+  std::uint64_t placed_rows;  // of the ordered table
 };
 
 // Writes rows in place of ids, -1 for those that leave their bags, and adds the unknown ones to
 // `unknown`. False: an unknown id is refused, or the file of the index has become shorter.
 bool map_ids(const IdMap& map, std::int64_t* ids, std::int64_t count, std::int64_t& unknown);
 
-// Writes rows in place of judged ids of an ordered table: as sharded_infer/inputs/placed_ids.py, the
-// reference. Those without a place, also -1, stay. False: a place or the file was damaged.
+// Writes rows in place of judged ids of an ordered table: as sharded_infer/inputs/placed_ids.py,
+// the reference. Those without a place, also -1, stay. False: a place or the file was damaged.
 bool place_ids(const IdMap& map, std::int64_t* ids, std::int64_t count);
 
 }  // namespace sharded_infer

@@ -62,8 +62,8 @@ struct Request {
   Bytes* contents;           // [inputs]: as they came
   std::int32_t* successors;  // [inputs + 1]: what came after each input the last time, or -1
   std::uint8_t* own;         // [features]: in the first group
-  std::int64_t* starts;      // [sparse]: where its ids of all at once begin, or lengths in a sequence
-  std::int64_t* dense_at;    // [dense]: in words
+  std::int64_t* starts;    // [sparse]: where its ids of all at once begin, or lengths in a sequence
+  std::int64_t* dense_at;  // [dense]: in words
   std::int64_t* dense_rows;  // [dense]
   std::int64_t* unknown;     // [mapped]: by `fill`, unknown raw ids
   Layout layout;

@@ -13,7 +13,8 @@ struct SourceGroup {
   std::int64_t bags;
 };
 
-// What a device reads; feature-major, `bucket` bags for each feature, of which missing ones are empty.
+// What a device reads; feature-major, `bucket` bags for each feature, of which missing ones are
+// empty.
 struct DeviceBags {
   std::int64_t features;
   std::int64_t bucket;

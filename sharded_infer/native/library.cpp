@@ -1,4 +1,5 @@
-// The C interface of the merge, of the parts of lookups and of devices' inputs, which Python calls through ctypes.
+// The C interface of the merge, of the parts of lookups and of devices' inputs, which Python calls
+// through ctypes.
 #include "device_bags.h"
 #include "merge.h"
 #include "parts.h"

@@ -16,7 +16,7 @@ namespace sharded_infer {
 struct Group {
   std::int64_t* lengths;  // [features of the group, samples or requests]
   std::int64_t* values;
-  float* weights;         // or null
+  float* weights;  // or null
 };
 
 // Where a feature of a request is in the source.
@@ -37,7 +37,7 @@ struct Merge {
   const std::uint8_t* shared;       // [features]: whether the merged group has one bag a request
   const std::int64_t* lengths;      // the source
   const std::int64_t* values;
-  const float* weights;             // or null
+  const float* weights;  // or null
   // What `measure` finds and `copy` reads.
   Place* places;              // [requests, features]
   std::int64_t id_counts[2];  // of the merged groups: one bag a sample, one bag a request
@@ -48,7 +48,8 @@ struct Merge {
 struct Uniform {
   std::int64_t requests;
   std::int64_t features;
-  const std::int64_t* parts;  // [requests, 4]: addresses of lengths, values, weights; bags a feature
+  const std::int64_t*
+      parts;  // [requests, 4]: addresses of lengths, values, weights; bags a feature
   Group out;
 };
 

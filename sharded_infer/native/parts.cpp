@@ -23,10 +23,12 @@ void write_row(const float* from, const ColumnRun* runs, std::int64_t run_count,
   }
 }
 
-// Copies those ids of an entry's bags that `take` keeps, as it changes them, to `kept` and behind it; returns the end.
+// Copies those ids of an entry's bags that `take` keeps, as it changes them, to `kept` and behind
+// it; returns the end.
 template <class Take>
-std::int64_t copy_taken(std::int64_t at, const std::int64_t* lengths, std::int64_t bags, const BagArrays& from,
-                        const BagArrays& to, std::int64_t* to_lengths, std::int64_t kept, const Take& take) {
+std::int64_t copy_taken(std::int64_t at, const std::int64_t* lengths, std::int64_t bags,
+                        const BagArrays& from, const BagArrays& to, std::int64_t* to_lengths,
+                        std::int64_t kept, const Take& take) {
   for (std::int64_t bag = 0; bag < bags; ++bag) {
     const std::int64_t before = kept;
     for (const std::int64_t end = at + lengths[bag]; at < end; ++at) {
@@ -42,7 +44,7 @@ std::int64_t copy_taken(std::int64_t at, const std::int64_t* lengths, std::int64
 
 // Fills `to` from entries of features that begin at `starts`.
 Kept select(const Selection& selection, const std::int64_t* starts, std::int64_t bags,
-                    const BagArrays& from, const BagArrays& to) {
+            const BagArrays& from, const BagArrays& to) {
   std::int64_t kept = 0, bytes = 0;
   for (std::int64_t entry = 0; entry < selection.entries; ++entry) {
     const std::int64_t feature = selection.positions[entry];
@@ -53,21 +55,25 @@ Kept select(const Selection& selection, const std::int64_t* starts, std::int64_t
     if (selection.first_rows != nullptr) {
       const std::int64_t first = selection.first_rows[entry];
       const std::uint64_t rows = static_cast<std::uint64_t>(selection.last_rows[entry] - first);
-      kept = copy_taken(at, from_lengths, bags, from, to, to_lengths, kept, [first, rows](std::int64_t& id) {
-        id -= first;
-        // A negative number is a huge one without its sign.
-        return static_cast<std::uint64_t>(id) < rows;
-      });
+      kept = copy_taken(at, from_lengths, bags, from, to, to_lengths, kept,
+                        [first, rows](std::int64_t& id) {
+                          id -= first;
+                          // A negative number is a huge one without its sign.
+                          return static_cast<std::uint64_t>(id) < rows;
+                        });
     } else if (selection.first_hashes != nullptr) {
-      const std::uint64_t first = selection.first_hashes[entry], span = selection.last_hashes[entry] - first;
-      kept = copy_taken(at, from_lengths, bags, from, to, to_lengths, kept, [first, span](std::int64_t id) {
-        return hash_of_id(static_cast<std::uint64_t>(id), kPartitionSeed) - first <= span;
-      });
+      const std::uint64_t first = selection.first_hashes[entry],
+                          span = selection.last_hashes[entry] - first;
+      kept = copy_taken(
+          at, from_lengths, bags, from, to, to_lengths, kept, [first, span](std::int64_t id) {
+            return hash_of_id(static_cast<std::uint64_t>(id), kPartitionSeed) - first <= span;
+          });
     } else {
       const std::int64_t end = starts[feature + 1];
       std::copy(from_lengths, from_lengths + bags, to_lengths);
       std::copy(from.values + at, from.values + end, to.values + kept);
-      if (from.weights != nullptr) std::copy(from.weights + at, from.weights + end, to.weights + kept);
+      if (from.weights != nullptr)
+        std::copy(from.weights + at, from.weights + end, to.weights + kept);
       kept += end - at;
     }
     if (selection.row_bytes != nullptr) bytes += (kept - kept_before) * selection.row_bytes[entry];
@@ -116,8 +122,9 @@ std::int64_t write_parts(const Part* parts, std::int64_t count, const std::int64
   return pooled.rows;
 }
 
-std::int64_t divide_means(const std::int64_t* lengths, std::int64_t bags, const std::int64_t* repeats,
-                          const Mean* means, std::int64_t mean_count, const Matrix& pooled) {
+std::int64_t divide_means(const std::int64_t* lengths, std::int64_t bags,
+                          const std::int64_t* repeats, const Mean* means, std::int64_t mean_count,
+                          const Matrix& pooled) {
   const std::int64_t all = bags == pooled.rows ? 1 : pooled.rows;
   std::int64_t divided = 0;
   for (std::int64_t bag = 0; bag < bags; ++bag) {

@@ -64,11 +64,12 @@ struct Part {
 };
 
 // Copies or adds a part's runs. Row r of `found` goes to the next repeats[r] rows; without
-// `repeats`, to row r, or to all rows if it is the only one. Returns the rows written, or what `repeats` asked
-// for beyond them.
+// `repeats`, to row r, or to all rows if it is the only one. Returns the rows written, or what
+// `repeats` asked for beyond them.
 std::int64_t write_part(const Part& part, const std::int64_t* repeats, const Matrix& pooled);
 
-// Writes each part in turn. Returns the rows written, or those of the first part that is not for all rows.
+// Writes each part in turn. Returns the rows written, or those of the first part that is not for
+// all rows.
 std::int64_t write_parts(const Part* parts, std::int64_t count, const std::int64_t* repeats,
                          const Matrix& pooled);
 
@@ -79,9 +80,10 @@ struct Mean {
   std::int64_t width;
 };
 
-// Multiplies sums by the rounded reciprocal of their bags' lengths [features, bags], at least 1, in fp32.
-// Rows and `repeats` are as above.
-std::int64_t divide_means(const std::int64_t* lengths, std::int64_t bags, const std::int64_t* repeats,
-                          const Mean* means, std::int64_t mean_count, const Matrix& pooled);
+// Multiplies sums by the rounded reciprocal of their bags' lengths [features, bags], at least 1, in
+// fp32. Rows and `repeats` are as above.
+std::int64_t divide_means(const std::int64_t* lengths, std::int64_t bags,
+                          const std::int64_t* repeats, const Mean* means, std::int64_t mean_count,
+                          const Matrix& pooled);
 
 }  // namespace sharded_infer

@@ -1,7 +1,8 @@
-// Runs the portable kernels on cases from standard input and writes their results to standard output.
+// Runs the portable kernels on cases from standard input and writes their results to standard
+// output.
 //
-// A case is nine int64 numbers, whose first is the kind, and its arrays. A result is the output's bytes. What a
-// kernel is to write is filled with 0xff first, NaN as a number.
+// A case is nine int64 numbers, whose first is the kind, and its arrays. A result is the output's
+// bytes. What a kernel is to write is filled with 0xff first, NaN as a number.
 #include "../../kernels/native/dense.h"
 #include "../../kernels/native/lookup.h"
 #include "../../quant/native/encode.h"
@@ -19,13 +20,18 @@ enum Kind : std::int64_t { kLookup, kDenseStep, kEncoding };
 template <typename Element>
 std::vector<Element> read(std::int64_t count) {
   std::vector<Element> elements(count);
-  if (std::fread(elements.data(), sizeof(Element), count, stdin) != std::size_t(count)) std::exit(2);
+  if (std::fread(elements.data(), sizeof(Element), count, stdin) != std::size_t(count))
+    std::exit(2);
   return elements;
 }
 
-std::vector<std::uint8_t> unwritten(std::int64_t bytes) { return std::vector<std::uint8_t>(bytes, 0xff); }
+std::vector<std::uint8_t> unwritten(std::int64_t bytes) {
+  return std::vector<std::uint8_t>(bytes, 0xff);
+}
 
-void write(const std::vector<std::uint8_t>& bytes) { std::fwrite(bytes.data(), 1, bytes.size(), stdout); }
+void write(const std::vector<std::uint8_t>& bytes) {
+  std::fwrite(bytes.data(), 1, bytes.size(), stdout);
+}
 
 float* floats(std::vector<std::uint8_t>& bytes) { return reinterpret_cast<float*>(bytes.data()); }
 
@@ -73,8 +79,8 @@ void encode(const std::int64_t* header) {
   auto errors = unwritten(4 * count), minmax = errors, squares = errors, largest = errors;
   std::int32_t refusal;
   const std::int64_t encoded = encode_baseline(
-      {rows.data(), count, dim, std::int32_t(bits), std::int32_t(clip), stored.data(), floats(errors),
-       floats(minmax), floats(squares), floats(largest)},
+      {rows.data(), count, dim, std::int32_t(bits), std::int32_t(clip), stored.data(),
+       floats(errors), floats(minmax), floats(squares), floats(largest)},
       &refusal);
   if (encoded != count) std::exit(3);
   for (const auto* part : {&stored, &errors, &squares, &largest}) write(*part);

@@ -66,7 +66,8 @@ std::unique_ptr<BlockRead> BlockReader::take() {
 }
 
 void BlockReader::end(std::unique_ptr<BlockRead> read, int error) {
-  if (!read->file.is_direct) posix_fadvise(read->file.descriptor, read->offset, read->bytes, POSIX_FADV_DONTNEED);
+  if (!read->file.is_direct)
+    posix_fadvise(read->file.descriptor, read->offset, read->bytes, POSIX_FADV_DONTNEED);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     --with_kernel_;

@@ -1,10 +1,11 @@
-// Reads of aligned blocks of files: one queue for a whole process, with many reads at the disk at once.
+// Reads of aligned blocks of files: one queue for a whole process, with many reads at the disk at
+// once.
 //
 //     start     reads wait in order; the first kQueueDepth of them are with the kernel
 //     finished  called by a thread of the reader, once for each read
 //
-// io_uring carries them where the kernel allows it, else threads that each read one block (pread). A read that never
-// returns keeps its buffer and its place in the queue, and no thread of a caller.
+// io_uring carries them where the kernel allows it, else threads that each read one block (pread).
+// A read that never returns keeps its buffer and its place in the queue, and no thread of a caller.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -24,11 +25,12 @@ inline std::int64_t block_of(std::int64_t byte) { return byte / kBlockBytes * kB
 
 using Clock = std::chrono::steady_clock;
 
-// A disk that has finished none of its reads for so long has stalled. One lookup in a while still asks it, so that its
-// recovery is seen; the others are refused at once.
+// A disk that has finished none of its reads for so long has stalled. One lookup in a while still
+// asks it, so that its recovery is seen; the others are refused at once.
 constexpr std::chrono::seconds kStalledAfter{2}, kAsksAgainAfter{1};
 
-// A file whose blocks are read past the page cache; where its file system refuses that, they are dropped from it.
+// A file whose blocks are read past the page cache; where its file system refuses that, they are
+// dropped from it.
 struct BlockFile {
   int descriptor;
   bool is_direct;
@@ -36,7 +38,8 @@ struct BlockFile {
 
 class BlockRead {
  public:
-  BlockRead(BlockFile file, std::int64_t offset, std::int64_t bytes) : file(file), offset(offset), bytes(bytes) {}
+  BlockRead(BlockFile file, std::int64_t offset, std::int64_t bytes)
+      : file(file), offset(offset), bytes(bytes) {}
   virtual ~BlockRead() { std::free(buffer); }
   BlockRead(const BlockRead&) = delete;
   BlockRead& operator=(const BlockRead&) = delete;
@@ -44,13 +47,15 @@ class BlockRead {
   // error: errno, or 0; the file has ended where `length` is less than `bytes`.
   virtual void finished(int error) = 0;
 
-  // Takes what a read returned: bytes, or a negative errno. Whether the rest must be asked for again.
+  // Takes what a read returned: bytes, or a negative errno. Whether the rest must be asked for
+  // again.
   bool goes_on(std::int64_t result, int* error);
 
   const BlockFile file;
   const std::int64_t offset, bytes;  // multiples of kBlockBytes
-  std::uint8_t* buffer = nullptr;    // there while the read is with the kernel, and when it has finished
-  std::int64_t length = 0;           // read so far
+  std::uint8_t* buffer =
+      nullptr;              // there while the read is with the kernel, and when it has finished
+  std::int64_t length = 0;  // read so far
   Clock::time_point asked;
 };
 
@@ -86,7 +91,8 @@ class BlockReader {
 // The reader of this process, made at its first use: a process that was forked has one of its own.
 BlockReader& block_reader();
 
-std::unique_ptr<BlockReader> make_uring_reader();  // null: the kernel, or a filter of its calls, refuses it
+std::unique_ptr<BlockReader>
+make_uring_reader();  // null: the kernel, or a filter of its calls, refuses it
 std::unique_ptr<BlockReader> make_thread_reader();
 
 }  // namespace sharded_infer

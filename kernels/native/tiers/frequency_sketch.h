@@ -1,9 +1,11 @@
-// About how often rows have been asked for lately: a count-min sketch of 4-bit counters that age (TinyLFU: Einziger,
-// Friedman and Manes, 2017, sections 3.2 to 3.4). A row has four counters of one cache line; the least of them counts.
+// About how often rows have been asked for lately: a count-min sketch of 4-bit counters that age
+// (TinyLFU: Einziger, Friedman and Manes, 2017, sections 3.2 to 3.4). A row has four counters of
+// one cache line; the least of them counts.
 //
 //     line: 126 counters of 4 bits, 1 byte: the age up to which they have been halved
 //
-// After kSampled additions for each row that is cached all counters are halved: each line when it is read next.
+// After kSampled additions for each row that is cached all counters are halved: each line when it
+// is read next.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +18,8 @@ class FrequencySketch {
   static constexpr std::int64_t kLineBytes = 64, kRowsOfLine = 8, kSampled = 16;
 
   explicit FrequencySketch(std::int64_t rows)
-      : lines_(static_cast<std::size_t>((rows + kRowsOfLine - 1) / kRowsOfLine + 1)), sample_(kSampled * rows) {}
+      : lines_(static_cast<std::size_t>((rows + kRowsOfLine - 1) / kRowsOfLine + 1)),
+        sample_(kSampled * rows) {}
 
   void fetch(std::uint64_t hash) const { __builtin_prefetch(&lines_[place(hash)], 1); }
 
@@ -52,7 +55,9 @@ class FrequencySketch {
   };
 
   // The hash's upper half chooses the line, the lower one the counters.
-  std::size_t place(std::uint64_t hash) const { return static_cast<std::size_t>((hash >> 32) * lines_.size() >> 32); }
+  std::size_t place(std::uint64_t hash) const {
+    return static_cast<std::size_t>((hash >> 32) * lines_.size() >> 32);
+  }
 
   // One of a quarter's 32, or of the last one's 30.
   static unsigned counter(std::uint64_t hash, int number) {
@@ -75,7 +80,8 @@ class FrequencySketch {
 
   static int least_of(const Line& line, std::uint64_t hash) {
     int least = kMost;
-    for (int number = 0; number < kCounters; ++number) least = std::min(least, line.get(counter(hash, number)));
+    for (int number = 0; number < kCounters; ++number)
+      least = std::min(least, line.get(counter(hash, number)));
     return least;
   }
 

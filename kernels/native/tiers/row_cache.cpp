@@ -50,21 +50,23 @@ std::uint32_t RowCache::slot_for(std::uint64_t hash) {
   if (size() == 0) return kNone;
   const std::uint32_t old = oldest(), rare = least_asked();
   if (old == kNone) {
-    // The window is full of rows in use: this one would push out another without having been weighed.
-    if (rare == kNone || sketch_.count(hash) <= sketch_.count(hash_of_row(slots_[rare].row))) return kNone;
+    // The window is full of rows in use: this one would push out another without having been
+    // weighed.
+    if (rare == kNone || sketch_.count(hash) <= sketch_.count(hash_of_row(slots_[rare].row)))
+      return kNone;
     remove(rare);
     return rare;
   }
-  const bool stays =
-      rare != kNone &&
-      sketch_.count(hash_of_row(slots_[old].row)) > sketch_.count(hash_of_row(slots_[rare].row));
+  const bool stays = rare != kNone && sketch_.count(hash_of_row(slots_[old].row)) >
+                                          sketch_.count(hash_of_row(slots_[rare].row));
   slots_[old].is_new = 0;
   const std::uint32_t leaves = stays ? rare : old;
   remove(leaves);
   return leaves;
 }
 
-// The window's oldest row that may leave; it has left the window. None: the window has room, or its rows are in use.
+// The window's oldest row that may leave; it has left the window. None: the window has room, or its
+// rows are in use.
 std::uint32_t RowCache::oldest() {
   for (int turn = 0; turn < kTurns && !window_.empty(); ++turn) {
     const std::uint32_t slot = window_.front();

@@ -1,13 +1,16 @@
-// Which rows lie in which slots of a cache, and which one gives way: no rows, no reads and no locks are here.
+// Which rows lie in which slots of a cache, and which one gives way: no rows, no reads and no locks
+// are here.
 //
 //     find(row):
 //         count it in the sketch
 //         it has a slot: pin the slot
-//         else the slot that is free, or that of the row that gives way: pin it; the row is to be read
+//         else the slot that is free, or that of the row that gives way: pin it; the row is to be
+//         read
 //
-// A new row enters by a window of kWindowShare of the slots. The oldest row of a full window and one of the others, the
-// least asked for of kSampled, compete for staying: rows that are read once push nothing out (W-TinyLFU: Einziger,
-// Friedman and Manes, 2017, section 4). Where all slots that were looked at are pinned, a row has none.
+// A new row enters by a window of kWindowShare of the slots. The oldest row of a full window and
+// one of the others, the least asked for of kSampled, compete for staying: rows that are read once
+// push nothing out (W-TinyLFU: Einziger, Friedman and Manes, 2017, section 4). Where all slots that
+// were looked at are pinned, a row has none.
 #pragma once
 #include "frequency_sketch.h"
 
@@ -70,7 +73,9 @@ class RowCache {
     std::uint32_t row, slot;  // kNone: nothing is here
   };
 
-  std::size_t home(std::uint64_t hash) const { return static_cast<std::size_t>((hash >> 32) * index_.size() >> 32); }
+  std::size_t home(std::uint64_t hash) const {
+    return static_cast<std::size_t>((hash >> 32) * index_.size() >> 32);
+  }
   std::size_t after(std::size_t at) const { return ++at == index_.size() ? 0 : at; }
   bool may_leave(std::uint32_t slot) const {
     const Slot& found = slots_[slot];

@@ -17,10 +17,14 @@ constexpr std::int64_t kLoadBytes = 4 * 1024 * 1024;
 }  // namespace
 
 RowTier::RowTier(const TierSettings& settings)
-    : settings_(settings), cache_(static_cast<std::uint32_t>(settings.cached_rows)), process_(getpid()) {
-  const auto bytes = static_cast<std::size_t>((settings.hot_rows + settings.cached_rows) * settings.row_bytes);
+    : settings_(settings),
+      cache_(static_cast<std::uint32_t>(settings.cached_rows)),
+      process_(getpid()) {
+  const auto bytes =
+      static_cast<std::size_t>((settings.hot_rows + settings.cached_rows) * settings.row_bytes);
   arena_bytes_ = (bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage;
-  void* const memory = mmap(nullptr, arena_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      mmap(nullptr, arena_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   // It begins where a huge page does; the rest is given back.
   auto* const begin = static_cast<std::uint8_t*>(memory);
@@ -52,7 +56,8 @@ int RowTier::load(std::int64_t first, std::int64_t count) {
     if (got < 0) return errno;
     const std::int64_t until = std::min(end, from + got);
     if (until <= at) return ENODATA;
-    std::memcpy(arena_ + (at - settings_.offset), bytes + (at - from), static_cast<std::size_t>(until - at));
+    std::memcpy(arena_ + (at - settings_.offset), bytes + (at - from),
+                static_cast<std::size_t>(until - at));
     if (!settings_.is_direct) posix_fadvise(settings_.descriptor, from, got, POSIX_FADV_DONTNEED);
     at = until;
   }
@@ -60,11 +65,16 @@ int RowTier::load(std::int64_t first, std::int64_t count) {
 }
 
 TierCounts RowTier::counts() const {
-  const auto of = [](const std::atomic<std::int64_t>& count) { return count.load(std::memory_order_relaxed); };
-  TierCounts found{of(counted_.hot),   of(counted_.cached),     of(counted_.missed),
-                   of(counted_.unplaced), of(counted_.reads),   of(counted_.read_bytes),
-                   of(counted_.failed_reads), of(counted_.used_slots), of(counted_.nanoseconds), {}};
-  for (int bucket = 0; bucket <= kLatencies; ++bucket) found.latencies[bucket] = of(counted_.latencies[bucket]);
+  const auto of = [](const std::atomic<std::int64_t>& count) {
+    return count.load(std::memory_order_relaxed);
+  };
+  TierCounts found{of(counted_.hot),          of(counted_.cached),
+                   of(counted_.missed),       of(counted_.unplaced),
+                   of(counted_.reads),        of(counted_.read_bytes),
+                   of(counted_.failed_reads), of(counted_.used_slots),
+                   of(counted_.nanoseconds),  {}};
+  for (int bucket = 0; bucket <= kLatencies; ++bucket)
+    found.latencies[bucket] = of(counted_.latencies[bucket]);
   return found;
 }
 
@@ -73,7 +83,8 @@ bool RowTier::shares_block(std::int64_t row, std::int64_t next) const {
   return block_of(begin_of(next)) <= block_of(begin_of(row + 1) - 1);
 }
 
-void RowTier::ended(const std::vector<RowToRead>& rows, const MissingRow& failure, const Waiting& unplaced) {
+void RowTier::ended(const std::vector<RowToRead>& rows, const MissingRow& failure,
+                    const Waiting& unplaced) {
   std::vector<Waiting> told;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -1,15 +1,18 @@
-// Rows of a table in three tiers: the first rows in memory, a cache of others, and all of them in a file.
+// Rows of a table in three tiers: the first rows in memory, a cache of others, and all of them in a
+// file.
 //
 //     arena: [hot rows | slots of the cache], in 2 MiB pages
 //
 //     find, for each id:
 //         changed by an overlay: the overlay's row
 //         row < hot rows: the arena's row of the same number
-//         else the row's slot, pinned until the lookup ends; if it has none, memory of the lookup's own
+//         else the row's slot, pinned until the lookup ends; if it has none, memory of the lookup's
+//         own
 //     submit: one read for all missing rows that share blocks
 //     wait:   until all rows are there, those too that other lookups have asked for
 //
-// A place is an address, so kernels read rows of all tiers alike. The first rows should be those that are used most.
+// A place is an address, so kernels read rows of all tiers alike. The first rows should be those
+// that are used most.
 #pragma once
 #include "../row_overlay.h"
 #include "block_reader.h"
@@ -42,8 +45,8 @@ struct TierCounts {
   std::int64_t hot, cached, missed;  // ids by where their rows were
   std::int64_t unplaced;             // of the missed: rows without a slot
   std::int64_t reads, read_bytes, failed_reads;
-  std::int64_t used_slots;           // now
-  std::int64_t nanoseconds;          // of all reads, from asking to the end
+  std::int64_t used_slots;   // now
+  std::int64_t nanoseconds;  // of all reads, from asking to the end
   std::int64_t latencies[kLatencies + 1];
 };
 
@@ -51,10 +54,10 @@ struct TierCounts {
 enum Missing : std::int32_t { kThere, kLate, kRefused, kFailed, kTruncated };
 struct MissingRow {
   std::int32_t why;
-  std::int32_t error;   // errno, of kFailed
-  std::int64_t tier;    // number of the tier in the lookup
-  std::int64_t row;     // the first one known
-  std::int64_t count;   // rows that are not there, of kLate
+  std::int32_t error;  // errno, of kFailed
+  std::int64_t tier;   // number of the tier in the lookup
+  std::int64_t row;    // the first one known
+  std::int64_t count;  // rows that are not there, of kLate
 };
 
 // What a lookup waits for; reads outlive lookups that have given up.
@@ -110,9 +113,12 @@ class RowTier : public std::enable_shared_from_this<RowTier> {
   std::uint8_t* slot(std::uint32_t number) const {
     return arena_ + (settings_.hot_rows + number) * settings_.row_bytes;
   }
-  std::int64_t begin_of(std::int64_t row) const { return settings_.offset + row * settings_.row_bytes; }
+  std::int64_t begin_of(std::int64_t row) const {
+    return settings_.offset + row * settings_.row_bytes;
+  }
   bool shares_block(std::int64_t row, std::int64_t next) const;
-  void ended(const std::vector<RowToRead>& rows, const MissingRow& failure, const Waiting& unplaced);
+  void ended(const std::vector<RowToRead>& rows, const MissingRow& failure,
+             const Waiting& unplaced);
   void forget_other_process();
 
   const TierSettings settings_;
@@ -125,8 +131,8 @@ class RowTier : public std::enable_shared_from_this<RowTier> {
   int process_;
 
   struct Counters {
-    std::atomic<std::int64_t> hot{0}, cached{0}, missed{0}, unplaced{0}, reads{0}, read_bytes{0}, failed_reads{0},
-        used_slots{0}, nanoseconds{0};
+    std::atomic<std::int64_t> hot{0}, cached{0}, missed{0}, unplaced{0}, reads{0}, read_bytes{0},
+        failed_reads{0}, used_slots{0}, nanoseconds{0};
     std::atomic<std::int64_t> latencies[kLatencies + 1] = {};
   } counted_;
 };
@@ -159,8 +165,8 @@ class TierLookup {
     std::vector<RowToRead> missing;
   };
 
-  void find_cold(std::int64_t number, const std::int64_t* rows, const std::int64_t* positions, std::int64_t count,
-                 const std::uint8_t** places);
+  void find_cold(std::int64_t number, const std::int64_t* rows, const std::int64_t* positions,
+                 std::int64_t count, const std::uint8_t** places);
   std::uint8_t* own_memory(std::int64_t row_bytes);
   void refuse();
 

@@ -41,8 +41,9 @@ class ThreadReader : public BlockReader {
   void carry(std::unique_ptr<BlockRead> read) {
     int error = 0;
     for (bool more = true; more;) {
-      const ssize_t count = pread(read->file.descriptor, read->buffer + read->length,
-                                  static_cast<std::size_t>(read->bytes - read->length), read->offset + read->length);
+      const ssize_t count =
+          pread(read->file.descriptor, read->buffer + read->length,
+                static_cast<std::size_t>(read->bytes - read->length), read->offset + read->length);
       more = read->goes_on(count < 0 ? -errno : count, &error);
     }
     end(std::move(read), error);

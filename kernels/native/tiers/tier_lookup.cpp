@@ -18,9 +18,12 @@ class RowsRead : public BlockRead {
  public:
   RowsRead(std::shared_ptr<RowTier> tier, std::vector<RowToRead> rows, RowTier::Waiting unplaced,
            std::shared_ptr<void> memory)
-      : BlockRead({tier->settings_.descriptor, tier->settings_.is_direct != 0}, first_byte(*tier, rows),
-                  last_byte(*tier, rows) - first_byte(*tier, rows)),
-        tier_(std::move(tier)), rows_(std::move(rows)), unplaced_(std::move(unplaced)), memory_(std::move(memory)) {}
+      : BlockRead({tier->settings_.descriptor, tier->settings_.is_direct != 0},
+                  first_byte(*tier, rows), last_byte(*tier, rows) - first_byte(*tier, rows)),
+        tier_(std::move(tier)),
+        rows_(std::move(rows)),
+        unplaced_(std::move(unplaced)),
+        memory_(std::move(memory)) {}
 
   void finished(int error) override {
     MissingRow failure{kThere, error, 0, rows_.front().row, 0};
@@ -50,7 +53,8 @@ class RowsRead : public BlockRead {
     RowTier::Counters& counted = tier_->counted_;
     const double seconds = std::chrono::duration<double>(Clock::now() - asked).count();
     int bucket = 0;
-    for (double boundary = kFirstLatency; bucket < kLatencies && seconds > boundary; boundary *= 2) ++bucket;
+    for (double boundary = kFirstLatency; bucket < kLatencies && seconds > boundary; boundary *= 2)
+      ++bucket;
     counted.latencies[bucket].fetch_add(1, std::memory_order_relaxed);
     counted.nanoseconds.fetch_add(std::llround(seconds * 1e9), std::memory_order_relaxed);
     counted.reads.fetch_add(1, std::memory_order_relaxed);
@@ -75,7 +79,8 @@ void Awaited::failed(const MissingRow& row) {
 
 MissingRow Awaited::wait(double seconds) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                        std::chrono::duration<double>(seconds));
   const auto done = [&] { return rows() == 0 || failure_.why != kThere; };
   if (!all_there_.wait_until(lock, until, done)) return {kLate, 0, 0, 0, rows()};
   return failure_;
@@ -90,8 +95,9 @@ TierLookup::~TierLookup() {
   }
 }
 
-void TierLookup::find(const std::shared_ptr<RowTier>& tier, std::int64_t first_row, const RowOverlay* overlay,
-                      const std::int64_t* ids, std::int64_t count, const std::uint8_t** places) {
+void TierLookup::find(const std::shared_ptr<RowTier>& tier, std::int64_t first_row,
+                      const RowOverlay* overlay, const std::int64_t* ids, std::int64_t count,
+                      const std::uint8_t** places) {
   parts_.push_back({tier, {}, {}});
   const std::int64_t hot_rows = tier->settings_.hot_rows, row_bytes = tier->settings_.row_bytes;
   std::int64_t rows[kBlock], positions[kBlock], cold = 0, all_cold = 0, changed = 0;
@@ -120,8 +126,9 @@ void TierLookup::find(const std::shared_ptr<RowTier>& tier, std::int64_t first_r
   tier->counted_.hot.fetch_add(count - changed - all_cold, std::memory_order_relaxed);
 }
 
-void TierLookup::find_cold(std::int64_t number, const std::int64_t* rows, const std::int64_t* positions,
-                           std::int64_t count, const std::uint8_t** places) {
+void TierLookup::find_cold(std::int64_t number, const std::int64_t* rows,
+                           const std::int64_t* positions, std::int64_t count,
+                           const std::uint8_t** places) {
   Part& part = parts_[static_cast<std::size_t>(number)];
   RowTier& tier = *part.tier;
   std::uint64_t hashes[kBlock];
@@ -135,9 +142,10 @@ void TierLookup::find_cold(std::int64_t number, const std::int64_t* rows, const 
     const std::lock_guard<std::mutex> lock(tier.mutex_);
     tier.forget_other_process();
     for (std::int64_t at = 0; at < count; ++at) {
-      const RowCache::Found found = tier.cache_.find(static_cast<std::uint32_t>(rows[at]), hashes[at]);
-      std::uint8_t* const to =
-          found.slot == RowCache::kNone ? own_memory(tier.settings_.row_bytes) : tier.slot(found.slot);
+      const RowCache::Found found =
+          tier.cache_.find(static_cast<std::uint32_t>(rows[at]), hashes[at]);
+      std::uint8_t* const to = found.slot == RowCache::kNone ? own_memory(tier.settings_.row_bytes)
+                                                             : tier.slot(found.slot);
       places[positions[at]] = to;
       if (found.slot != RowCache::kNone) part.pinned.push_back(found.slot);
       if (found.state == RowCache::kHeld) {
@@ -192,7 +200,8 @@ void TierLookup::submit() {
              tier.begin_of(last->row + 1) - tier.begin_of(first->row) <= kMostReadBytes)
         ++last;
       const RowTier::Waiting self{awaited_, static_cast<std::int64_t>(number)};
-      reads.push_back(std::make_unique<RowsRead>(part.tier, std::vector<RowToRead>(first, last), self, unplaced_));
+      reads.push_back(std::make_unique<RowsRead>(part.tier, std::vector<RowToRead>(first, last),
+                                                 self, unplaced_));
       first = last;
     }
     missing.clear();

@@ -1,9 +1,10 @@
-// Blocks read through io_uring, by its system calls alone: one thread asks for them and takes what came.
+// Blocks read through io_uring, by its system calls alone: one thread asks for them and takes what
+// came.
 //
 //     until the process ends:
 //         move waiting reads into the submission queue
-//         enter the kernel: submit, and wait for one completion (of a read, or of the eventfd that `wake` writes to)
-//         take all completions
+//         enter the kernel: submit, and wait for one completion (of a read, or of the eventfd that
+//         `wake` writes to) take all completions
 //
 // Layout of the queues: io_uring(7) and io_uring_setup(2).
 #include "block_reader.h"
@@ -53,7 +54,8 @@ class Ring {
     submissions_ = map(submission_bytes_, IORING_OFF_SQ_RING);
     completions_ = map(completion_bytes_, IORING_OFF_CQ_RING);
     entries_ = map(entry_bytes_, IORING_OFF_SQES);
-    if (submissions_ == MAP_FAILED || completions_ == MAP_FAILED || entries_ == MAP_FAILED) return false;
+    if (submissions_ == MAP_FAILED || completions_ == MAP_FAILED || entries_ == MAP_FAILED)
+      return false;
     submission_tail_ = at<std::uint32_t>(submissions_, set.sq_off.tail);
     submission_mask_ = *at<std::uint32_t>(submissions_, set.sq_off.ring_mask);
     order_ = at<std::uint32_t>(submissions_, set.sq_off.array);
@@ -81,8 +83,8 @@ class Ring {
   }
 
   void enter() {
-    const long count =
-        syscall(__NR_io_uring_enter, descriptor_, unsubmitted_, 1U, IORING_ENTER_GETEVENTS, nullptr, 0UL);
+    const long count = syscall(__NR_io_uring_enter, descriptor_, unsubmitted_, 1U,
+                               IORING_ENTER_GETEVENTS, nullptr, 0UL);
     if (count > 0) unsubmitted_ -= static_cast<unsigned>(count);
     // Short of memory, or interrupted: what was not submitted is submitted next time.
     if (count < 0 && errno != EINTR) usleep(1000);
@@ -100,7 +102,8 @@ class Ring {
 
  private:
   void* map(std::size_t bytes, std::int64_t what) const {
-    return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor_, what);
+    return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor_,
+                what);
   }
 
   template <class Type>
@@ -134,8 +137,7 @@ class UringReader : public BlockReader {
  protected:
   void wake() override {
     const std::uint64_t one = 1;
-    while (write(event_, &one, sizeof one) < 0 && errno == EINTR) {
-    }
+    while (write(event_, &one, sizeof one) < 0 && errno == EINTR) {}
   }
 
  private:

@@ -89,8 +89,8 @@ class Answer {
       return {grpc_status_ < kCodes ? static_cast<Code>(grpc_status_) : kUnknown, text_};
     }
     if (http2_error == nghttp2::kNoError) return {kUnknown, "the answer has no grpc-status"};
-    const std::string text = "the server reset the stream, HTTP/2 error " +
-                             std::to_string(http2_error);
+    const std::string text =
+        "the server reset the stream, HTTP/2 error " + std::to_string(http2_error);
     // A server cancels what has run out of time too.
     const bool is_late = deadline_passed && http2_error == nghttp2::kCancel;
     return {is_late ? kDeadlineExceeded : client::code_of_reset(http2_error), text};

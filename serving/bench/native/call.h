@@ -13,14 +13,14 @@ struct Settings {
   const char* authority;
   const char* path;
   const char* user_agent;
-  const std::uint8_t* messages;     // one after another, each with gRPC's prefix
-  const std::int64_t* offsets;      // [message_count + 1] into messages, bytes
+  const std::uint8_t* messages;  // one after another, each with gRPC's prefix
+  const std::int64_t* offsets;   // [message_count + 1] into messages, bytes
   std::int64_t message_count;
-  const double* schedule;           // [call_count] seconds, ascending; null makes a closed loop
-  std::int64_t call_count;          // of the schedule; of a closed loop the most, or -1
-  std::int64_t concurrency;         // of a closed loop
-  double seconds;                   // of a closed loop
-  double deadline_seconds;          // infinity for none
+  const double* schedule;    // [call_count] seconds, ascending; null makes a closed loop
+  std::int64_t call_count;   // of the schedule; of a closed loop the most, or -1
+  std::int64_t concurrency;  // of a closed loop
+  double seconds;            // of a closed loop
+  double deadline_seconds;   // infinity for none
   double drain_seconds;
   double connect_seconds;
   std::int64_t connections;
@@ -31,12 +31,12 @@ struct Settings {
 // All times are seconds from the start.
 struct Call {
   double scheduled;
-  double taken;     // when this generator came to it
-  double sent;      // when it was given to a connection, the last time; NaN if never
-  double latency;   // from scheduled
+  double taken;    // when this generator came to it
+  double sent;     // when it was given to a connection, the last time; NaN if never
+  double latency;  // from scheduled
   std::int32_t message;
   std::int32_t response_bytes;
-  std::int32_t slot;      // its stream's; -1 while it waits, and once it is done
+  std::int32_t slot;  // its stream's; -1 while it waits, and once it is done
   std::uint8_t code;
   std::uint8_t refusals;  // how often a server did not process it, and said so
   std::uint8_t done;

@@ -28,7 +28,7 @@ struct Stream {
   std::int64_t call = -1;  // none: it was given up
   Connection* connection = nullptr;
   std::int32_t id = 0;
-  std::int32_t slot = 0;   // its place in its owner's pool
+  std::int32_t slot = 0;  // its place in its owner's pool
   const std::uint8_t* unsent = nullptr;
   std::size_t unsent_bytes = 0;
   Answer answer;
@@ -44,7 +44,7 @@ class Connection {
   enum class State {
     kConnecting,  // until the server's settings came
     kReady,
-    kDraining,    // the server said GOAWAY: what it took it finishes, and nothing new begins
+    kDraining,  // the server said GOAWAY: what it took it finishes, and nothing new begins
     kLost,
   };
 
@@ -95,8 +95,8 @@ class Connection {
     nghttp2::DataProvider body{};
     body.source.pointer = &stream;
     body.read = read_body;
-    const std::int32_t id = library_.submit_request(session_, nullptr, headers.data(),
-                                                    headers.size(), &body, &stream);
+    const std::int32_t id =
+        library_.submit_request(session_, nullptr, headers.data(), headers.size(), &body, &stream);
     if (id < 0) {
       // It ran out of stream numbers (2^30 calls): another connection has new ones.
       if (state_ == State::kReady) state_ = State::kDraining;
@@ -142,8 +142,8 @@ class Connection {
     while (true) {
       if (!fill()) return;
       if (written_ == unwritten_.size()) break;
-      const ssize_t count = ::send(fd_, unwritten_.data() + written_, unwritten_.size() - written_,
-                                   MSG_NOSIGNAL);
+      const ssize_t count =
+          ::send(fd_, unwritten_.data() + written_, unwritten_.size() - written_, MSG_NOSIGNAL);
       if (count < 0) {
         if (errno == EINTR) continue;
         if (errno == EAGAIN || errno == EWOULDBLOCK) return wait_to_write(true);
@@ -153,8 +153,7 @@ class Connection {
     }
     wait_to_write(false);
     if (!library_.want_read(session_) && !library_.want_write(session_))
-      lose(state_ == State::kConnecting ? "the peer does not speak HTTP/2"
-                                        : "HTTP/2 ended on it");
+      lose(state_ == State::kConnecting ? "the peer does not speak HTTP/2" : "HTTP/2 ended on it");
   }
 
   // Says goodbye, as far as the socket takes it.

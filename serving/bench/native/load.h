@@ -185,9 +185,9 @@ class Load {
 
   void begin_due(double time) {
     for (std::int64_t count = 0;; ++count) {
-      const bool over = is_open_loop() ? begun() >= settings_.call_count
-                                       : time >= settings_.seconds ||
-                                             begun() == settings_.call_count;
+      const bool over = is_open_loop()
+                            ? begun() >= settings_.call_count
+                            : time >= settings_.seconds || begun() == settings_.call_count;
       if (over) {
         phase_ = Phase::kDraining;
         drain_until_ = time + settings_.drain_seconds;
@@ -389,8 +389,8 @@ class Load {
     // A timer that rings too early does no harm, and setting it costs a system call.
     if (sleeps && (armed_ <= time || armed_ > next)) arm(next);
     std::array<epoll_event, 64> events;
-    const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()),
-                                 sleeps ? -1 : 0);
+    const int count =
+        epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), sleeps ? -1 : 0);
     for (int i = 0; i < count; ++i) {
       auto* connection = static_cast<Connection*>(events[static_cast<std::size_t>(i)].data.ptr);
       if (connection == nullptr) continue;
@@ -433,8 +433,8 @@ class Load {
 
   std::vector<Call> calls_;
   std::deque<std::int64_t> waiting_;
-  std::int64_t live_ = 0;       // begun and not over
-  std::int64_t unexpired_ = 0;  // no call before it has a deadline to come
+  std::int64_t live_ = 0;           // begun and not over
+  std::int64_t unexpired_ = 0;      // no call before it has a deadline to come
   std::vector<std::int32_t> free_;  // slots of streams
 
   std::array<std::string, kCodes> errors_;

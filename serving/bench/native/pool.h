@@ -101,7 +101,8 @@ class Pool {
   double next_time() const {
     double next = kNever;
     for (const Place& place : places_)
-      if (place.connection == nullptr || place.connection->state() == Connection::State::kConnecting)
+      if (place.connection == nullptr ||
+          place.connection->state() == Connection::State::kConnecting)
         next = std::min(next, place.next);
     return next;
   }

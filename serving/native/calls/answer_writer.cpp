@@ -57,8 +57,8 @@ void AnswerWriter::infer(const HeldCall& call, const Scores* scores, std::int64_
     const std::int64_t columns = scores[at].columns;
     const std::uint64_t shape = varint_bytes(std::uint64_t(samples)) +
                                 (columns == 0 ? 0 : varint_bytes(std::uint64_t(columns)));
-    header(kOutputTensors, field_bytes(name.size()) + field_bytes(sizeof kFp32 - 1) +
-                               field_bytes(shape));
+    header(kOutputTensors,
+           field_bytes(name.size()) + field_bytes(sizeof kFp32 - 1) + field_bytes(shape));
     text(kTensorName, name);
     bytes(kTensorType, kFp32, sizeof kFp32 - 1);
     header(kTensorShape, shape);
@@ -123,7 +123,9 @@ void AnswerWriter::bytes(int field, const void* data, std::size_t size) {
   append(data, size);
 }
 
-void AnswerWriter::text(int field, const std::string& text) { bytes(field, text.data(), text.size()); }
+void AnswerWriter::text(int field, const std::string& text) {
+  bytes(field, text.data(), text.size());
+}
 
 void AnswerWriter::append(const void* data, std::size_t size) {
   const auto* from = static_cast<const std::uint8_t*>(data);

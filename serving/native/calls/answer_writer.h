@@ -19,8 +19,8 @@ class AnswerWriter {
   // A ModelInferResponse with the scores of `samples` samples from `first`.
   void infer(const HeldCall& call, const Scores* scores, std::int64_t first, std::int64_t samples);
   // A PredictResponse; `seconds`: decoding, queue, lookups and tower.
-  void predict(const HeldCall& call, const Scores* scores, std::int64_t first,
-               std::int64_t samples, const float seconds[4]);
+  void predict(const HeldCall& call, const Scores* scores, std::int64_t first, std::int64_t samples,
+               const float seconds[4]);
 
   const std::vector<std::uint8_t>& messages() const { return messages_; }
 

@@ -22,9 +22,8 @@ EXPORTED void sharded_infer_calls_route_destroy(Route* route) { delete route; }
 EXPORTED Calls* sharded_infer_calls_create(Scheduler* scheduler) { return new Calls(*scheduler); }
 EXPORTED void sharded_infer_calls_destroy(Calls* calls) { delete calls; }
 
-EXPORTED void sharded_infer_calls_attach(Calls* calls, Respond respond, Finish finish,
-                                         void* server, const std::int32_t* forms,
-                                         std::int64_t count) {
+EXPORTED void sharded_infer_calls_attach(Calls* calls, Respond respond, Finish finish, void* server,
+                                         const std::int32_t* forms, std::int64_t count) {
   calls->attach(respond, finish, server, {forms, forms + count});
 }
 
@@ -94,8 +93,8 @@ EXPORTED void sharded_infer_calls_send(Calls* calls, const std::int64_t* handles
 }
 
 EXPORTED double sharded_infer_calls_refuse(Calls* calls, const std::int64_t* handles,
-                                           std::int64_t count, std::int32_t code,
-                                           const char* words, std::int64_t words_bytes) {
+                                           std::int64_t count, std::int32_t code, const char* words,
+                                           std::int64_t words_bytes) {
   return calls->refuse(handles, count, code, {words, std::size_t(words_bytes)});
 }
 

@@ -238,8 +238,7 @@ double Calls::deadline(const std::int64_t* handles, std::int64_t count) {
 }
 
 void Calls::merge_laid_out(const std::int64_t* handles, std::int64_t count, const Layout& merged,
-                           const std::int64_t* dense_at, std::int64_t* words,
-                           std::int64_t* sizes) {
+                           const std::int64_t* dense_at, std::int64_t* words, std::int64_t* sizes) {
   merge(all_held(handles, count).data(), count, merged, dense_at, words, sizes);
 }
 
@@ -300,16 +299,27 @@ double Calls::refuse(const std::int64_t* handles, std::int64_t count, std::int32
 void Calls::describe(std::int64_t handle, Description& description) {
   const HeldCall& call = held(handle);
   const scheduler::Request& request = call.request;
-  description = {call.route,        call.call,
-                 call.form,         request.samples,
-                 request.size_bytes, request.priority,
-                 call.ahead,        request.arrived,
-                 request.deadline,  call.decoded,
-                 call.outputs,      call.id.data(),
-                 std::int64_t(call.id.size()), call.words.get(),
-                 call.own.data(),   call.dense_at.data(),
-                 call.dense_rows.data(), call.label.c_str(), call.message.data(),
-                 std::int64_t(call.message.size()), call.layout};
+  description = {call.route,
+                 call.call,
+                 call.form,
+                 request.samples,
+                 request.size_bytes,
+                 request.priority,
+                 call.ahead,
+                 request.arrived,
+                 request.deadline,
+                 call.decoded,
+                 call.outputs,
+                 call.id.data(),
+                 std::int64_t(call.id.size()),
+                 call.words.get(),
+                 call.own.data(),
+                 call.dense_at.data(),
+                 call.dense_rows.data(),
+                 call.label.c_str(),
+                 call.message.data(),
+                 std::int64_t(call.message.size()),
+                 call.layout};
 }
 
 std::int64_t Calls::kept(const std::int64_t* handles, std::int64_t count, Kept* found) {

@@ -225,8 +225,8 @@ class Calls {
   std::unordered_map<std::string, Meaning> meanings_;  // by model, a zero byte, and version
   std::string key_;
   std::deque<HeldCall> held_;
-  std::vector<std::int64_t> free_;       // handles
-  std::vector<std::int64_t> by_slot_;    // of the transport's call numbers: handles, or 0
+  std::vector<std::int64_t> free_;     // handles
+  std::vector<std::int64_t> by_slot_;  // of the transport's call numbers: handles, or 0
 };
 
 }  // namespace sharded_infer::calls

@@ -2,7 +2,7 @@
 #include "choice.h"
 
 #define XXH_INLINE_ALL
-#include "../../../kernels/native/xxhash.h"
+#include "../../../kernels/native/third_party/xxhash.h"
 
 namespace sharded_infer::calls {
 namespace {
@@ -26,15 +26,14 @@ std::uint64_t negative_log2(std::uint64_t word) {
 
 }  // namespace
 
-bool position_of(Bytes message, const Header& header, std::uint64_t seed,
-                 std::uint64_t& position) {
+bool position_of(Bytes message, const Header& header, std::uint64_t seed, std::uint64_t& position) {
   if (header.key_is_number) {
     position = XXH3_64bits_withSeed(&header.key_number, sizeof header.key_number, seed);
     return true;
   }
   if (header.key.size == 0) return false;
-  position = XXH3_64bits_withSeed(message.data + header.key.start, std::size_t(header.key.size),
-                                  seed);
+  position =
+      XXH3_64bits_withSeed(message.data + header.key.start, std::size_t(header.key.size), seed);
   return true;
 }
 

@@ -18,14 +18,14 @@ struct HeldCall {
   std::uint64_t call = 0;      // the transport's number
   Form form = kInfer;
   double decoded = 0.0;
-  std::int64_t ahead = 0;      // requests that waited when it arrived
-  std::uint64_t outputs = 0;   // a bit for each that is wanted
+  std::int64_t ahead = 0;     // requests that waited when it arrived
+  std::uint64_t outputs = 0;  // a bit for each that is wanted
   std::string id;
-  std::string label;           // that a weight chose
+  std::string label;    // that a weight chose
   std::string message;  // of a call that is kept for another version; else empty
   Layout layout{};
-  std::vector<std::uint8_t> own;        // [features]: in the first group
-  std::vector<std::int64_t> dense_at;   // [dense]: in words
+  std::vector<std::uint8_t> own;         // [features]: in the first group
+  std::vector<std::int64_t> dense_at;    // [dense]: in words
   std::vector<std::int64_t> dense_rows;  // [dense]
   std::unique_ptr<std::int64_t[]> words;
   std::int64_t capacity = 0;  // of `words`

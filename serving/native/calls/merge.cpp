@@ -40,7 +40,8 @@ void merge_group(HeldCall* const* calls, std::int64_t count, int number, const G
   for (std::int64_t feature = 0; feature < merged.features; ++feature) {
     for (Source& source : sources) {
       std::int64_t ids = 0;
-      for (std::int64_t bag = 0; bag < source.bags; ++bag) ids += lengths[bag] = source.lengths[bag];
+      for (std::int64_t bag = 0; bag < source.bags; ++bag)
+        ids += lengths[bag] = source.lengths[bag];
       lengths += source.bags;
       source.lengths += source.bags;
       values = std::copy_n(source.values, ids, values);

@@ -38,8 +38,8 @@ class Route {
         dense_at_(std::size_t(settings.model->dense)),
         dense_rows_(dense_at_.size()),
         unknown_(std::size_t(settings.model->mapped)) {
-    decoding = {settings.model,  tensors_.data(), present_.data(),  order_.data(),
-                contents_.data(), successors_.data(), own_.data(), starts_.data(),
+    decoding = {settings.model,   tensors_.data(),    present_.data(), order_.data(),
+                contents_.data(), successors_.data(), own_.data(),     starts_.data(),
                 dense_at_.data(), dense_rows_.data(), unknown_.data(), {}};
   }
   Route(const Route&) = delete;

@@ -32,8 +32,7 @@ struct Address {
     const int made = socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (made < 0) return made;
     const int on = 1;
-    if (storage.ss_family != AF_UNIX)
-      setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (storage.ss_family != AF_UNIX) setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (::connect(made, reinterpret_cast<const sockaddr*>(&storage), bytes) == 0 ||
         errno == EINPROGRESS)
       return made;

@@ -98,8 +98,7 @@ struct Callbacks {
 
   static int frame_sent(nghttp2::Session*, const nghttp2::Frame* frame, void* user) {
     // For the call and for the connection.
-    if (frame->header.type == nghttp2::kData)
-      static_cast<Connection*>(user)->window_updates_ += 2;
+    if (frame->header.type == nghttp2::kData) static_cast<Connection*>(user)->window_updates_ += 2;
     return 0;
   }
 

@@ -46,7 +46,7 @@ class Connection {
   bool is_open() const { return stage_ == Stage::kOpen; }
   bool is_lost() const { return stage_ == Stage::kLost; }
   bool was_open() const { return session_ != nullptr; }
-  bool is_leaving() const { return leaves_; }        // the peer takes no more calls on it
+  bool is_leaving() const { return leaves_; }  // the peer takes no more calls on it
   bool has_more() const { return has_more_; }
   bool has_answered() const { return has_answered_; }  // at least one call
   const std::string& reason() const { return reason_; }
@@ -112,7 +112,7 @@ class Connection {
   double now_ = 0.0;
   std::int64_t window_updates_ = 0;  // that what was sent allows
   std::int64_t data_frames_ = 0;     // that what came allows
-  std::int64_t unknown_bytes_ = 0;  // of frames that nghttp2 ignores, since the last answer
+  std::int64_t unknown_bytes_ = 0;   // of frames that nghttp2 ignores, since the last answer
   transport::TokenBucket useless_frames_{1000.0, 10000.0};
   std::string out_;
   std::size_t written_ = 0;

@@ -26,8 +26,8 @@ void Endpoint::give_up(Call* call) {
 void Endpoint::tend(double now) {
   for (int pass = 0; pass < kMostPasses; ++pass) {
     tend_once(now);
-    const bool is_settled = current_ == nullptr ? waiting_.empty()
-                                                : !current_->is_lost() && !current_->is_leaving();
+    const bool is_settled =
+        current_ == nullptr ? waiting_.empty() : !current_->is_lost() && !current_->is_leaving();
     if (is_settled) return;
   }
 }

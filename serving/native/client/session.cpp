@@ -38,13 +38,12 @@ void Connection::begin(Call* call, double now) {
   if (settings.authorization != nullptr)
     headers_.push_back(pair("authorization", settings.authorization, kShared));
   headers_.push_back(pair("grpc-timeout", timeout, kOwn));
-  if (!call->traceparent.empty())
-    headers_.push_back(pair("traceparent", call->traceparent, kOwn));
+  if (!call->traceparent.empty()) headers_.push_back(pair("traceparent", call->traceparent, kOwn));
   nghttp2::DataProvider body{};
   body.read = Callbacks::read_body;
   call->forget_answer();
-  const std::int32_t stream = shared_.http2.submit_request(
-      session_, nullptr, headers_.data(), headers_.size(), &body, call);
+  const std::int32_t stream = shared_.http2.submit_request(session_, nullptr, headers_.data(),
+                                                           headers_.size(), &body, call);
   if (stream < 0) {
     // The numbers of streams are used up (2^30 calls): another connection has new ones.
     leaves_ = true;
@@ -113,8 +112,7 @@ void Connection::take(Call* call, const std::uint8_t* data, std::size_t bytes) {
     if (call->wanted > std::size_t(shared_.settings.max_answer_bytes))
       return refuse_answer(call, kResourceExhausted,
                            "the answer has " + std::to_string(call->wanted) + " bytes, at most " +
-                               std::to_string(shared_.settings.max_answer_bytes) +
-                               " are allowed");
+                               std::to_string(shared_.settings.max_answer_bytes) + " are allowed");
     call->answer = shared_.calls.buffers.take(call->wanted);
     if (call->answer == nullptr)
       return refuse_answer(call, kResourceExhausted, "no memory is left for the answer");

@@ -6,9 +6,9 @@
 namespace sharded_infer::client {
 
 struct EndpointSettings {
-  const char* name;       // in the words of errors
-  const char* host;       // a name or an address; null: a Unix socket
-  const char* port;       // in digits; of a Unix socket its path
+  const char* name;  // in the words of errors
+  const char* host;  // a name or an address; null: a Unix socket
+  const char* port;  // in digits; of a Unix socket its path
   const char* authority;
   const char* server_name;  // a name or an address that its certificate must have
 };

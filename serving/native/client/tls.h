@@ -40,12 +40,10 @@ class Tls {
     in6_addr address;
     const bool is_address =
         inet_pton(AF_INET, name, &address) == 1 || inet_pton(AF_INET6, name, &address) == 1;
-    const bool good =
-        is_address
-            ? library_.require_address(library_.parameters(ssl), name) == 1
-            : library_.require_name(ssl, name) == 1 &&
-                  library_.ssl_control(ssl, openssl::kSetServerName, 0, const_cast<char*>(name)) ==
-                      1;
+    const bool good = is_address ? library_.require_address(library_.parameters(ssl), name) == 1
+                                 : library_.require_name(ssl, name) == 1 &&
+                                       library_.ssl_control(ssl, openssl::kSetServerName, 0,
+                                                            const_cast<char*>(name)) == 1;
     if (!good) {
       library_.ssl_free(ssl);
       return nullptr;

@@ -64,8 +64,8 @@ void count_unknown(const IdMap& map, const std::int64_t* raw, const std::int64_t
   }
 }
 
-// Maps the raw ids of a group to rows of its pieces; those without one leave their bags. False: Python
-// refuses it.
+// Maps the raw ids of a group to rows of its pieces; those without one leave their bags. False:
+// Python refuses it.
 bool map_bags(const Share& share, const Group& group, AnswerMemory& memory, GroupBags& own) {
   const std::int64_t entries = group.entries(), bags = group.bags();
   own.raw = own.ids;
@@ -118,9 +118,8 @@ bool take_bags(const Share& share, const Group& group, AnswerMemory& all, GroupB
     for (std::int64_t bag = 0; bag < bags; ++bag) own += *lengths++;
     if (own > count - taken) return false;
     const std::int64_t rows = piece_of(share, group, entry).row_count;
-    const bool are_inside =
-        own == 0 || widen(group.ids.data + taken * group.id_bytes, group.id_bytes, own, rows,
-                          memory.ids.data() + taken);
+    const bool are_inside = own == 0 || widen(group.ids.data + taken * group.id_bytes,
+                                              group.id_bytes, own, rows, memory.ids.data() + taken);
     if (!are_inside && !group.raw) return false;
     taken += own;
   }
@@ -235,12 +234,12 @@ Answer* answer_lookup(Shares& shares, Bytes message) {
   const std::int64_t counts = 4 * entries;
   std::size_t message_bytes = set_columns(*share, memory);
   if (chosen.has_rows)
-    message_bytes += std::size_t(head_bytes(counts) + counts + head_bytes(chosen.row_bytes) +
-                                 chosen.row_bytes);
+    message_bytes +=
+        std::size_t(head_bytes(counts) + counts + head_bytes(chosen.row_bytes) + chosen.row_bytes);
   const std::int64_t unknown = unknown_bytes(memory);
   if (unknown != 0) message_bytes += std::size_t(head_bytes(unknown) + unknown);
-  std::unique_ptr<Answer, void (*)(Answer*)> answer(
-      Answer::make_room(std::uint32_t(message_bytes)), Answer::free_all);
+  std::unique_ptr<Answer, void (*)(Answer*)> answer(Answer::make_room(std::uint32_t(message_bytes)),
+                                                    Answer::free_all);
   std::uint8_t* to = answer->data() + kPrefixBytes;
   const std::uint32_t* row_counts = memory.row_counts.data();
   int length_bytes = kFirstLengthBytes;

@@ -31,9 +31,7 @@ EXPORTED const Share* sharded_infer_shares_add(Shares* shares, const ShareSettin
 }
 
 // Returns when no lookup uses the share any more.
-EXPORTED void sharded_infer_shares_drop(Shares* shares, const Share* share) {
-  shares->drop(share);
-}
+EXPORTED void sharded_infer_shares_drop(Shares* shares, const Share* share) { shares->drop(share); }
 
 // What lookups took that were answered here, as `LookupCounts::read` writes it.
 EXPORTED void sharded_infer_shares_counted(const Shares* shares, std::int64_t* to) {
@@ -70,14 +68,13 @@ EXPORTED std::int32_t sharded_infer_shares_fetch(Shares* shares, Server* server,
 }
 
 EXPORTED std::int64_t sharded_infer_lookup_most_bytes(const Named* named, const Asked* asked,
-                                                      std::int64_t hosts,
-                                                      const PieceBags* groups) {
+                                                      std::int64_t hosts, const PieceBags* groups) {
   return most_bytes(*named, asked, hosts, groups);
 }
 
-EXPORTED void sharded_infer_lookup_write(const Named* named, const Asked* asked,
-                                         std::int64_t hosts, const PieceBags* groups,
-                                         std::uint8_t* to, std::int64_t* bytes) {
+EXPORTED void sharded_infer_lookup_write(const Named* named, const Asked* asked, std::int64_t hosts,
+                                         const PieceBags* groups, std::uint8_t* to,
+                                         std::int64_t* bytes) {
   write_lookups(*named, asked, hosts, groups, to, bytes);
 }
 

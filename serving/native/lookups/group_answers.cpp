@@ -111,9 +111,16 @@ void pool(const Share& share, const Group& group, const GroupBags& own,
     }
     if (!has_rows) {
       // One call for all adjacent entries of a format.
-      const Lookup lookup = {memory.features.data() + first, end - first, bags, ids,
-                             lengths + first * bags,         weights,     out,  stride,
-                             one.format,                     group.sum_bytes == 2};
+      const Lookup lookup = {memory.features.data() + first,
+                             end - first,
+                             bags,
+                             ids,
+                             lengths + first * bags,
+                             weights,
+                             out,
+                             stride,
+                             one.format,
+                             group.sum_bytes == 2};
       share.run(share.instruction_set, &lookup);
     }
     ids += taken;

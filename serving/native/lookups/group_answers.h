@@ -23,12 +23,12 @@ struct GroupBags {
 // What one thread needs again and again.
 struct AnswerMemory {
   LookupRequest request;
-  std::vector<GroupBags> groups;            // of the request, or more
-  std::vector<std::uint32_t> row_counts;    // of all entries, as LookupResponse has them
-  std::vector<std::int64_t> columns;        // of each group, whose sums answer
-  std::vector<std::int64_t> distinct;       // of one entry
-  std::vector<std::int64_t> positions;      // of its raw ids, among the distinct ones
-  std::vector<const std::uint8_t*> rows;    // that answer, of all entries
+  std::vector<GroupBags> groups;          // of the request, or more
+  std::vector<std::uint32_t> row_counts;  // of all entries, as LookupResponse has them
+  std::vector<std::int64_t> columns;      // of each group, whose sums answer
+  std::vector<std::int64_t> distinct;     // of one entry
+  std::vector<std::int64_t> positions;    // of its raw ids, among the distinct ones
+  std::vector<const std::uint8_t*> rows;  // that answer, of all entries
   std::vector<Feature> features;
   Distinct numbers;
   LookupCost cost;

@@ -101,8 +101,9 @@ void copy_columns(const AskedGroup& group, const std::uint8_t* from, std::int64_
 }
 
 // Pools the entries of a group whose rows came, in one call for adjacent ones of a format.
-void pool(const AskedGroup& group, const std::int64_t* numbers, Bytes counts, std::int64_t first_count,
-          const Memory& memory, RunLookup run, std::int32_t instruction_set) {
+void pool(const AskedGroup& group, const std::int64_t* numbers, Bytes counts,
+          std::int64_t first_count, const Memory& memory, RunLookup run,
+          std::int32_t instruction_set) {
   const float* weights = group.weights;
   for (std::int64_t first = 0, end; first < group.entries; first = end) {
     const std::int64_t format = group.pieces[first].format;
@@ -153,16 +154,15 @@ Refused take_group(AskedGroup& group, std::int64_t number, Bytes sums, std::int6
     const std::uint32_t count = count_at(counts, first_count + entry);
     std::int64_t own = 0;
     for (std::int64_t bag = 0; bag < group.bags; ++bag) own += *lengths++;
-    memory.features.push_back({rows, piece.row_bytes, piece.columns, column,
-                               std::int32_t(piece.mean), nullptr});
+    memory.features.push_back(
+        {rows, piece.row_bytes, piece.columns, column, std::int32_t(piece.mean), nullptr});
     if (count == 0) {
       copy_columns(group, from, stride, piece.columns, group.pooled + column);
       from += group.sum_bytes * piece.columns;
     } else {
       if (std::int64_t(memory.distinct.size()) < own) memory.distinct.resize(std::size_t(own));
-      const std::int64_t found =
-          memory.finder.number(group.ids + taken, own, own, memory.distinct.data(),
-                               memory.numbers.data() + taken);
+      const std::int64_t found = memory.finder.number(
+          group.ids + taken, own, own, memory.distinct.data(), memory.numbers.data() + taken);
       const std::int64_t came = std::int64_t(count) - 1;
       if (came != found) return {kOtherRows, number, entry, found, came};
       if ((rows_end - rows) / piece.row_bytes < came)

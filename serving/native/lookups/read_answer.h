@@ -31,12 +31,13 @@ struct AskedGroup {
   std::int64_t entries;
   std::int64_t bags;
   std::int64_t id_count;
-  std::int64_t columns;    // of all entries
-  std::int64_t sum_bytes;  // of a number that comes: 4, or 2 for bf16
-  std::int64_t raw;        // whether ids are raw
-  float* pooled;         // [bags, columns]; written, unless:
+  std::int64_t columns;      // of all entries
+  std::int64_t sum_bytes;    // of a number that comes: 4, or 2 for bf16
+  std::int64_t raw;          // whether ids are raw
+  float* pooled;             // [bags, columns]; written, unless:
   const std::uint8_t* sums;  // written: where they are as they came, fp32; null: in `pooled`
-  const std::uint8_t* unknown;  // written: counts of unknown raw ids, 4 bytes each [entries, bags], or null
+  const std::uint8_t*
+      unknown;  // written: counts of unknown raw ids, 4 bytes each [entries, bags], or null
 };
 
 enum Refusal : std::int32_t {

@@ -1,4 +1,5 @@
-// A shard host's share of one version: the stored rows of its pieces, where compiled code finds them.
+// A shard host's share of one version: the stored rows of its pieces, where compiled code finds
+// them.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -41,7 +42,7 @@ struct Piece {
   const RowOverlay* overlay;  // changed rows, or null
   const Watch* watches;       // of the files that rows are mapped from
   std::int64_t watch_count;
-  const IdMap* id_map;        // of its table; null: its ids are rows alone
+  const IdMap* id_map;  // of its table; null: its ids are rows alone
 
   bool is_whole() const {
     for (std::int64_t at = 0; at < watch_count; ++at)

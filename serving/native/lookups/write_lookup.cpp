@@ -100,7 +100,8 @@ std::int64_t write_lookup(const Named& named, const Asked& asked, const PieceBag
       std::memcpy(to, group->weights, std::size_t(4 * group->id_count));
       to += 4 * group->id_count;
     }
-    if (group->sum_bytes != 4) to = put_varint(std::uint64_t(group->sum_bytes), put_tag(7, kVarint, to));
+    if (group->sum_bytes != 4)
+      to = put_varint(std::uint64_t(group->sum_bytes), put_tag(7, kVarint, to));
     if (group->raw != 0) to = put_varint(1, put_tag(8, kVarint, to));
   }
   if (asked.share != 0) to = put_fixed64(5, asked.share, to);

@@ -266,8 +266,7 @@ class Batcher {
     for (std::int64_t n = early_drops(queue, now, counters_.slots); n > 0; --n)
       drop(queue, State::kInfeasible, taken.dropped);
     const Formed formed = batch_from(queue, queue.order().begin(), 0, now);
-    for (std::int64_t n = 0; n < formed.requests; ++n)
-      drop(queue, State::kRunning, taken.requests);
+    for (std::int64_t n = 0; n < formed.requests; ++n) drop(queue, State::kRunning, taken.requests);
     taken.queue = &queue;
     taken.samples = formed.samples;
     taken.predicted = queue.costs().predicted(formed.samples);

@@ -58,8 +58,8 @@ EXPORTED std::int64_t sharded_infer_queue_is_stale(SharedQueue* shared, std::int
   return shared->queue.costs().is_stale(samples, now);
 }
 
-EXPORTED void sharded_infer_queue_observe(SharedQueue* shared, std::int64_t samples,
-                                          double seconds, double now, double cpu_seconds) {
+EXPORTED void sharded_infer_queue_observe(SharedQueue* shared, std::int64_t samples, double seconds,
+                                          double now, double cpu_seconds) {
   const auto lock = held(shared);
   shared->queue.costs().observe(samples, seconds, now, cpu_seconds);
 }
@@ -129,11 +129,8 @@ EXPORTED void sharded_infer_scheduler_finish(Scheduler* scheduler, std::int64_t 
   scheduler->batcher().finish(batch, shared->queue, samples, seconds, now, cpu_seconds);
 }
 
-EXPORTED std::int64_t sharded_infer_scheduler_deadline_unreachable(Scheduler* scheduler,
-                                                                   SharedQueue* shared,
-                                                                   double deadline,
-                                                                   std::int64_t priority,
-                                                                   double now) {
+EXPORTED std::int64_t sharded_infer_scheduler_deadline_unreachable(
+    Scheduler* scheduler, SharedQueue* shared, double deadline, std::int64_t priority, double now) {
   const std::lock_guard<std::mutex> lock(scheduler->mutex());
   return scheduler->batcher().deadline_unreachable(shared->queue, deadline,
                                                    effective_priority(priority), now);

@@ -27,8 +27,8 @@ class CostTable {
   // `cpu_seconds`: processor time of the batch's thread.
   void observe(std::int64_t samples, double seconds, double now, double cpu_seconds) {
     const double burnt = std::min(cpu_seconds, seconds);
-    stretch_ += kLearningRate *
-                (std::min(seconds / std::max(burnt, 1e-9), kLargestRatio) - stretch_);
+    stretch_ +=
+        kLearningRate * (std::min(seconds / std::max(burnt, 1e-9), kLargestRatio) - stretch_);
     const double off = std::min(burnt / worked(samples), kLargestRatio) - 1.0;
     const Neighbours around = neighbours(samples);
     for (int n = 0; n < around.count; ++n) {
@@ -94,8 +94,7 @@ class CostTable {
     const std::size_t right = right_of(samples);
     if (right == sizes_.size()) return {1, {right - 1, 0}, {1.0, 0.0}};
     if (right == 0 || sizes_[right] == samples) return {1, {right, 0}, {1.0, 0.0}};
-    const double part =
-        share_of(samples, right) * seconds_[right] / (worked(samples) * stretch_);
+    const double part = share_of(samples, right) * seconds_[right] / (worked(samples) * stretch_);
     return {2, {right - 1, right}, {1.0 - part, part}};
   }
 

@@ -41,8 +41,7 @@ inline Formed batch_from(const Queue& queue, Order::Cursor at, std::int64_t posi
     earliest_end = std::min(earliest_end, request.latest_end);
     if (together > policy.max_batch || now + longer > earliest_end) break;
     if (policy.mode == Mode::kAuto &&
-        !is_worth_batching(queue, request.samples, longer - seconds, end - position,
-                           waiting - end))
+        !is_worth_batching(queue, request.samples, longer - seconds, end - position, waiting - end))
       break;
     samples = together;
     seconds = longer;

@@ -187,8 +187,10 @@ class Order {
       if (block->earliest_deadline > now) continue;
       double earliest = kForever;
       for (std::size_t at = block->first; at < block->last; ++at) {
-        if (block->places[at]->deadline <= now) late.push_back(block->places[at]);
-        else earliest = std::min(earliest, block->places[at]->deadline);
+        if (block->places[at]->deadline <= now)
+          late.push_back(block->places[at]);
+        else
+          earliest = std::min(earliest, block->places[at]->deadline);
       }
       // The late ones leave now.
       block->earliest_deadline = earliest;

@@ -38,8 +38,7 @@ class Queue {
   // When the request that has waited longest arrived; infinity if none waits.
   double oldest_arrival() const {
     double oldest = kForever;
-    for (Order::Cursor at = order_.begin(); at; at.next())
-      oldest = std::min(oldest, (*at).arrived);
+    for (Order::Cursor at = order_.begin(); at; at.next()) oldest = std::min(oldest, (*at).arrived);
     return oldest;
   }
 

@@ -1,7 +1,8 @@
 // The batcher of a process behind a mutex, and requests by handle.
 //
 // Compiled threads that own their requests call `batcher()` while they hold `mutex()`, and give
-// them handles of their own, below zero. Other callers name theirs by the handle that `offer` gives.
+// them handles of their own, below zero. Other callers name theirs by the handle that `offer`
+// gives.
 #pragma once
 #include <deque>
 #include <memory>

@@ -48,7 +48,7 @@ struct Answer {
 // How a call ends: gRPC's status code, and words and trailing metadata where there are any.
 struct Ending {
   std::int32_t code = 0;
-  std::string words;      // not encoded yet
+  std::string words;     // not encoded yet
   std::string trailers;  // as RequestHead::others
 };
 

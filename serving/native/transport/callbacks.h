@@ -93,11 +93,8 @@ struct Callbacks {
         else
           server->count_empty_frame(connection);
         return 0;
-      case nghttp2::kGoAway:
-        return 0;
-      default:
-        server->count_empty_frame(connection);
-        return 0;
+      case nghttp2::kGoAway: return 0;
+      default: server->count_empty_frame(connection); return 0;
     }
   }
 

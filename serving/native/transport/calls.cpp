@@ -9,7 +9,8 @@ namespace sharded_infer::transport {
 namespace {
 
 constexpr std::size_t kMostSpareCalls = 4096;
-// Fewer calls than this are never too many for a deadline, and of a deadline this much may be waited.
+// Fewer calls than this are never too many for a deadline, and of a deadline this much may be
+// waited.
 constexpr std::int64_t kFewCalls = 64;
 constexpr double kUsableShare = 0.7;
 // Deadlines further away than this are left to the scheduler.
@@ -57,8 +58,7 @@ Call* Server::open_call(Connection* connection, std::int32_t stream) {
   if (connection->calls == 0) set_idle(connection, false);
   connection->count(&Usage::calls, 1);
   ++counters_.calls;
-  if (!connection->expelled &&
-      !connection->fits(&Usage::calls, 0, kMostOpenCalls - ++open_calls_))
+  if (!connection->expelled && !connection->fits(&Usage::calls, 0, kMostOpenCalls - ++open_calls_))
     calm(connection, &counters_.too_many_calls, "too_many_calls");
   return call;
 }
@@ -110,8 +110,8 @@ void Server::headers_came(Call* call) {
   if (!head.is_post) return refuse_http(call, "405");
   if (!head.is_grpc) return refuse_http(call, "415");
   if (head.bytes > std::size_t(settings_.max_header_bytes))
-    return refuse(call, {8, "the metadata has more than " +
-                                plural(settings_.max_header_bytes, "byte")});
+    return refuse(call,
+                  {8, "the metadata has more than " + plural(settings_.max_header_bytes, "byte")});
   const auto found = method_by_path_.find(head.path);
   if (found == method_by_path_.end()) return refuse(call, {12, "Method not found!"});
   call->head.method = found->second;
@@ -129,13 +129,12 @@ void Server::headers_came(Call* call) {
   call->deadline = now_ + head.timeout;
   if (method.access == kPredict && method.kind == kUnary) {
     const std::int64_t left = settings_.max_calls - handed_calls_;
-    if (left <= 0 || (settings_.max_calls >= kDividedCalls &&
-                      !connection->fits(&Usage::handed_calls, 1, left)))
+    if (left <= 0 ||
+        (settings_.max_calls >= kDividedCalls && !connection->fits(&Usage::handed_calls, 1, left)))
       return refuse(call, {8, "in progress: " + plural(settings_.max_calls, "request") +
                                   "; no more are taken in"});
     // Under overload most calls would miss their deadlines: their messages are not read.
-    if (comes_too_late(head.timeout))
-      return refuse(call, {4, kTooLate});
+    if (comes_too_late(head.timeout)) return refuse(call, {4, kTooLate});
   }
   if (method.kind == kStream) {
     call->handed = true;
@@ -153,8 +152,7 @@ bool Server::comes_too_late(double timeout) const {
   for (int at = 0; at <= timeout_class(timeout); ++at) before += handed_by_timeout_[at];
   // It may be as urgent as others of late, and go before some of them.
   const double behind = 1.0 - std::min(1.0, urgent_lead_ / std::min(timeout, kPatience));
-  return before > kFewCalls &&
-         behind * double(before) > kUsableShare * timeout * answers_a_second_;
+  return before > kFewCalls && behind * double(before) > kUsableShare * timeout * answers_a_second_;
 }
 
 void Server::client_ended(Call* call) {
@@ -163,8 +161,7 @@ void Server::client_ended(Call* call) {
   const Method& method = methods_[std::size_t(call->head.method)];
   if (method.kind == kStream) {
     if (!call->unread.empty()) return;
-    if (call->prefix_bytes != 0)
-      return refuse(call, {3, "the last message is cut off"});
+    if (call->prefix_bytes != 0) return refuse(call, {3, "the last message is cut off"});
     hand(call, kHalfClosed);
     return;
   }

@@ -9,9 +9,10 @@
 
 namespace sharded_infer::transport {
 
-// A client's address as far as clients are told apart, and the whole one with its port as gRPC writes
-// it. One client may have a /64 network of IPv6. Who connects to a Unix socket has no address: its
-// user stands for it. The same as `_names` of serving/http_api/connections/listener.py.
+// A client's address as far as clients are told apart, and the whole one with its port as gRPC
+// writes it. One client may have a /64 network of IPv6. Who connects to a Unix socket has no
+// address: its user stands for it. The same as `_names` of
+// serving/http_api/connections/listener.py.
 inline void name_client(int descriptor, const sockaddr_storage& from, std::string* address,
                         std::string* peer) {
   char text[INET6_ADDRSTRLEN] = "";

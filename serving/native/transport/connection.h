@@ -27,13 +27,13 @@ struct Address : Usage {
 
 struct Connection : Usage {
   // Counts for the connection and for its address.
-  void count(std::int64_t Usage::*what, std::int64_t change) {
+  void count(std::int64_t Usage::* what, std::int64_t change) {
     this->*what += change;
     of_address->*what += change;
   }
   // Whether it may have `more` where `left` is left for all: a connection may have as much as is
   // left, and an address three times as much. So many of either leave something for others.
-  bool fits(std::int64_t Usage::*what, std::int64_t more, std::int64_t left) const {
+  bool fits(std::int64_t Usage::* what, std::int64_t more, std::int64_t left) const {
     const std::int64_t own = this->*what + more;
     return own <= left && own <= 3 * left - of_address->*what - more;
   }

@@ -29,8 +29,8 @@ void Server::accept_all(int listener) {
   for (int count = 0; count < kAccepts; ++count) {
     sockaddr_storage from{};
     socklen_t bytes = sizeof from;
-    int descriptor = accept4(listener, reinterpret_cast<sockaddr*>(&from), &bytes,
-                             SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int descriptor =
+        accept4(listener, reinterpret_cast<sockaddr*>(&from), &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (descriptor < 0 && (errno == EMFILE || errno == ENFILE) && spare_ >= 0) {
       // All descriptors are used up: with the spare one the client is told, and not left waiting.
       close(spare_);

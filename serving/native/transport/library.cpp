@@ -29,10 +29,9 @@ EXPORTED Server* sharded_infer_transport_start(const Settings* settings, char* e
   }
 }
 
-// The version of libnghttp2 as a number, 0x013400 for 1.52.0; 0 and the reason where it is missing or
-// too old.
-EXPORTED std::int32_t sharded_infer_transport_http2_version(char* error,
-                                                            std::int64_t error_bytes) {
+// The version of libnghttp2 as a number, 0x013400 for 1.52.0; 0 and the reason where it is missing
+// or too old.
+EXPORTED std::int32_t sharded_infer_transport_http2_version(char* error, std::int64_t error_bytes) {
   try {
     const sharded_infer::nghttp2::Library library;
     const sharded_infer::nghttp2::Info* info = library.version(0);
@@ -90,10 +89,9 @@ EXPORTED void sharded_infer_transport_respond(Server* server, std::uint64_t call
 EXPORTED void sharded_infer_transport_hold() { Server::hold_replies(); }
 EXPORTED void sharded_infer_transport_flush(Server* server) { server->flush(); }
 
-EXPORTED void sharded_infer_transport_finish(Server* server, std::uint64_t call,
-                                             std::int32_t code, const char* words,
-                                             std::int64_t words_bytes, const char* trailers,
-                                             std::int64_t trailers_bytes) {
+EXPORTED void sharded_infer_transport_finish(Server* server, std::uint64_t call, std::int32_t code,
+                                             const char* words, std::int64_t words_bytes,
+                                             const char* trailers, std::int64_t trailers_bytes) {
   server->finish(call, code, std::string(words, std::size_t(words_bytes)),
                  std::string(trailers, std::size_t(trailers_bytes)));
 }
@@ -105,9 +103,7 @@ EXPORTED std::int32_t sharded_infer_transport_set_tokens(Server* server, const T
     server->set_tokens(count < 0 ? nullptr
                                  : std::make_shared<Tokens>(tokens, count, &server->crypto()));
     return 0;
-  } catch (const std::exception&) {
-    return 1;
-  }
+  } catch (const std::exception&) { return 1; }
 }
 
 EXPORTED void sharded_infer_transport_set_fixed_answer(Server* server, std::int32_t method,

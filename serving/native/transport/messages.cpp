@@ -18,8 +18,7 @@ void Server::data_came(Call* call, const std::uint8_t* data, std::size_t bytes) 
   if (method.kind == kStream) return stream_data_came(call, data, bytes);
   http2_.consume_stream(call->connection->session, call->stream, bytes);
   const std::size_t read = read_message(call, data, bytes);
-  if (read < bytes && !call->refused)
-    refuse(call, {12, "expected one message, got more"});
+  if (read < bytes && !call->refused) refuse(call, {12, "expected one message, got more"});
 }
 
 void Server::stream_data_came(Call* call, const std::uint8_t* data, std::size_t bytes) {
@@ -34,8 +33,7 @@ void Server::stream_data_came(Call* call, const std::uint8_t* data, std::size_t 
     if (call->prefix_bytes == 5 && call->got == call->wanted) message_came(call);
   }
   http2_.consume_stream(call->connection->session, call->stream, call->refused ? bytes : at);
-  if (!call->refused)
-    call->unread.append(reinterpret_cast<const char*>(data + at), bytes - at);
+  if (!call->refused) call->unread.append(reinterpret_cast<const char*>(data + at), bytes - at);
 }
 
 void Server::read_on(Call* call) {
@@ -78,7 +76,8 @@ std::size_t Server::read_message(Call* call, const std::uint8_t* data, std::size
 // Makes room in the call's message; refuses the call where too much is held.
 bool Server::reserve(Call* call, std::size_t bytes) {
   if (bytes <= call->capacity) return true;
-  std::size_t capacity = std::max<std::size_t>({bytes, kFirstBytes, 2 * std::size_t(call->capacity)});
+  std::size_t capacity =
+      std::max<std::size_t>({bytes, kFirstBytes, 2 * std::size_t(call->capacity)});
   if (call->wanted <= kAllocatedAtOnce) capacity = call->wanted;
   capacity = std::min<std::size_t>(capacity, call->wanted);
   const auto more = std::int64_t(capacity) - call->capacity;

@@ -97,8 +97,8 @@ enum SettingId : std::int32_t {
   kMaxHeaderListSize = 6,
 };
 enum DataFlag : std::uint32_t { kEndOfData = 1, kNoEndStream = 2 };
-// What a callback answers (nghttp2_error): the stream is reset; there is no data yet; the connection
-// is of no use.
+// What a callback answers (nghttp2_error): the stream is reset; there is no data yet; the
+// connection is of no use.
 enum CallbackResult : int { kResetStream = -521, kDeferred = -508, kCallbackFailed = -902 };
 
 // Error codes of HTTP/2 itself (RFC 9113, section 7).
@@ -170,10 +170,10 @@ struct Library {
   const char* (*error_text)(int error);
 
 #ifdef SHARDED_INFER_LINKED_NGHTTP2
-#define SHARDED_INFER_FIND(symbol, function)                             \
-  {                                                                      \
-    extern void linked_##symbol() __asm__("nghttp2_" #symbol);           \
-    function = reinterpret_cast<decltype(function)>(&linked_##symbol);   \
+#define SHARDED_INFER_FIND(symbol, function)                           \
+  {                                                                    \
+    extern void linked_##symbol() __asm__("nghttp2_" #symbol);         \
+    function = reinterpret_cast<decltype(function)>(&linked_##symbol); \
   }
 #define SHARDED_INFER_FIND_IF_THERE SHARDED_INFER_FIND
   static constexpr bool kIsLinked = true;

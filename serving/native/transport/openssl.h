@@ -1,7 +1,7 @@
 // The part of OpenSSL 3's interface that is used, as its own headers declare it.
 //
-// The libraries are looked for when a server has TLS or tokens, or a client TLS, not when this is compiled or loaded.
-// With SHARDED_INFER_LINKED_OPENSSL they are part of this library (setup.py).
+// The libraries are looked for when a server has TLS or tokens, or a client TLS, not when this is
+// compiled or loaded. With SHARDED_INFER_LINKED_OPENSSL they are part of this library (setup.py).
 #pragma once
 #include <dlfcn.h>
 
@@ -11,27 +11,27 @@
 
 namespace sharded_infer::openssl {
 
-struct Context;  // SSL_CTX
-struct Ssl;      // SSL
-struct Method;   // SSL_METHOD
+struct Context;     // SSL_CTX
+struct Ssl;         // SSL
+struct Method;      // SSL_METHOD
 struct Parameters;  // X509_VERIFY_PARAM
 
 using ChooseProtocol = int (*)(Ssl*, const unsigned char** chosen, unsigned char* chosen_bytes,
                                const unsigned char* offered, unsigned offered_bytes, void* user);
 using AskPassword = int (*)(char* to, int bytes, int writing, void* user);
 
-constexpr int kPem = 1;                   // SSL_FILETYPE_PEM
-constexpr int kVerifyPeer = 1;            // SSL_VERIFY_PEER
-constexpr int kVerifyRequired = 3;        // SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT
-constexpr int kTlsFailed = 1;             // SSL_ERROR_SSL
-constexpr int kWantRead = 2;              // SSL_ERROR_WANT_READ
-constexpr int kWantWrite = 3;             // SSL_ERROR_WANT_WRITE
-constexpr int kChosen = 0;                // SSL_TLSEXT_ERR_OK
-constexpr int kRefused = 2;               // SSL_TLSEXT_ERR_ALERT_FATAL
-constexpr int kSetLeastVersion = 123;     // SSL_CTRL_SET_MIN_PROTO_VERSION
-constexpr int kSetMode = 33;              // SSL_CTRL_MODE
-constexpr int kSetServerName = 55;        // SSL_CTRL_SET_TLSEXT_HOSTNAME, with type 0
-constexpr long kTls12 = 0x0303;           // TLS1_2_VERSION
+constexpr int kPem = 1;                // SSL_FILETYPE_PEM
+constexpr int kVerifyPeer = 1;         // SSL_VERIFY_PEER
+constexpr int kVerifyRequired = 3;     // SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT
+constexpr int kTlsFailed = 1;          // SSL_ERROR_SSL
+constexpr int kWantRead = 2;           // SSL_ERROR_WANT_READ
+constexpr int kWantWrite = 3;          // SSL_ERROR_WANT_WRITE
+constexpr int kChosen = 0;             // SSL_TLSEXT_ERR_OK
+constexpr int kRefused = 2;            // SSL_TLSEXT_ERR_ALERT_FATAL
+constexpr int kSetLeastVersion = 123;  // SSL_CTRL_SET_MIN_PROTO_VERSION
+constexpr int kSetMode = 33;           // SSL_CTRL_MODE
+constexpr int kSetServerName = 55;     // SSL_CTRL_SET_TLSEXT_HOSTNAME, with type 0
+constexpr long kTls12 = 0x0303;        // TLS1_2_VERSION
 constexpr unsigned long kNoCompression = 1ul << 17;    // SSL_OP_NO_COMPRESSION
 constexpr unsigned long kNoRenegotiation = 1ul << 30;  // SSL_OP_NO_RENEGOTIATION
 // SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS

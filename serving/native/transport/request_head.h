@@ -16,7 +16,8 @@ namespace sharded_infer::transport {
 
 constexpr double kForever = std::numeric_limits<double>::infinity();
 
-// Seconds of a grpc-timeout (gRPC over HTTP/2: up to eight digits and a unit); negative: unreadable.
+// Seconds of a grpc-timeout (gRPC over HTTP/2: up to eight digits and a unit); negative:
+// unreadable.
 inline double timeout_seconds(std::string_view text) {
   if (text.size() < 2 || text.size() > 9) return -1.0;
   double number = 0.0;

@@ -18,8 +18,8 @@ namespace {
 constexpr std::size_t kReadBytes = 256 << 10;
 constexpr int kEvents = 512;
 constexpr double kNoticeSeconds = 0.05;
-// A fetch waits so long for more and yields so often, then while the I/O thread needs this core, for
-// at most so long.
+// A fetch waits so long for more and yields so often, then while the I/O thread needs this core,
+// for at most so long.
 constexpr double kGatherSeconds = 10e-6, kLongestGather = 1e-3;
 constexpr int kYields = 6;
 // After this many fetches in a row that gathered nothing, only one in this many gathers.
@@ -40,8 +40,7 @@ Server::Server(const Settings& settings)
     method_by_path_.emplace(settings.methods[at].path, at);
   }
   if (settings.certificate != nullptr)
-    tls_ = std::make_unique<Tls>(crypto(), settings.certificate, settings.key,
-                                 settings.client_ca);
+    tls_ = std::make_unique<Tls>(crypto(), settings.certificate, settings.key, settings.client_ca);
   callbacks_ = Callbacks::make(http2_);
   http2_.options_new(&options_);
   http2_.no_auto_window_update(options_, 1);
@@ -153,8 +152,10 @@ void Server::gather(std::unique_lock<std::mutex>& lock, int most) {
     lock.lock();
   }
   gathering_ = false;
-  if (seen > first) lonely_ = 0;
-  else if (lonely_ < kLonely) ++lonely_;
+  if (seen > first)
+    lonely_ = 0;
+  else if (lonely_ < kLonely)
+    ++lonely_;
 }
 
 void Server::look_out(std::unique_lock<std::mutex>& lock) {

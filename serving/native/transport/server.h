@@ -1,8 +1,9 @@
 // Carries gRPC calls between sockets and handlers: HTTP/2 by libnghttp2, one I/O thread, no GIL.
 //
 //   events     the I/O thread collects what comes in a round of epoll, and hands it over at once
-//   replies    handlers add them under a lock; only the first to find the I/O thread asleep wakes it
-//   call ids   a slot and its generation, so that a late reply to a call that is gone finds nothing
+//   replies    handlers add them under a lock; only the first to find the I/O thread asleep wakes
+//   it call ids   a slot and its generation, so that a late reply to a call that is gone finds
+//   nothing
 //
 // What is held is bounded: bytes and calls by connection, by address and in all, connections by
 // address and in all, and each step of a client by time.
@@ -52,11 +53,13 @@ class Server {
   }
   // Ends a call with a status. `trailers` are as RequestHead::others.
   void finish(std::uint64_t call, std::int32_t code, std::string words, std::string trailers);
-  // The calling thread's replies wait for its `flush`: a woken I/O thread takes the core at once, and
-  // would send each answer of a batch by itself.
+  // The calling thread's replies wait for its `flush`: a woken I/O thread takes the core at once,
+  // and would send each answer of a batch by itself.
   static void hold_replies() { holds_replies_ = true; }
   void flush();
-  void set_tokens(std::shared_ptr<const Tokens> tokens) { admission_.set_tokens(tokens); }
+  void set_tokens(std::shared_ptr<const Tokens> tokens) {
+    admission_.set_tokens(std::move(tokens));
+  }
   // Takes one call of a client: 0, or the seconds until there may be one.
   double take_rate(const std::string& client, double now) { return admission_.take(client, now); }
   // What an open unary method answers to this very message, without Python.
@@ -190,7 +193,7 @@ class Server {
   double answers_a_second_ = kForever;
   double next_rate_ = 0.0;
   bool was_busy_ = false;
-  std::int64_t open_calls_ = 0;  // of connections that are not expelled
+  std::int64_t open_calls_ = 0;    // of connections that are not expelled
   std::int64_t answer_bytes_ = 0;  // of all connections
   bool refused_now_ = false;
   double next_notice_ = 0.0;

@@ -64,11 +64,11 @@ struct Settings {
 };
 
 enum EventKind : std::int32_t {
-  kCall = 0,       // a unary call with its message
-  kOpened = 1,     // a stream
-  kMessage = 2,    // of a stream
+  kCall = 0,        // a unary call with its message
+  kOpened = 1,      // a stream
+  kMessage = 2,     // of a stream
   kHalfClosed = 3,  // the client sends no more on a stream
-  kCancelled = 4,  // nobody waits for the answer any more; of a stream its last event, always
+  kCancelled = 4,   // nobody waits for the answer any more; of a stream its last event, always
 };
 
 enum Encoding : std::int32_t { kIdentity = 0, kGzip = 1, kDeflate = 2, kOther = 3 };
@@ -96,7 +96,7 @@ struct Counters {
   std::int64_t too_many_connections;
   std::int64_t too_many_of_address;
   std::int64_t handshakes_failed;
-  std::int64_t too_late;        // nothing came in time
+  std::int64_t too_late;  // nothing came in time
   std::int64_t protocol_errors;
   std::int64_t too_many_resets;
   std::int64_t too_many_frames;

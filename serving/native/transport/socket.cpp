@@ -115,8 +115,7 @@ void Server::write_out(Connection* connection) {
     } else {
       sent = send(connection->descriptor, from, left, MSG_NOSIGNAL);
       if (sent < 0 && errno != EAGAIN && errno != EINTR) return close_soon(connection);
-      if (sent < 0)
-        return connection->expelled ? close_soon(connection) : watch(connection, true);
+      if (sent < 0) return connection->expelled ? close_soon(connection) : watch(connection, true);
     }
     connection->written += std::size_t(sent);
   }
@@ -125,8 +124,10 @@ void Server::write_out(Connection* connection) {
   if (connection->calls == 0 && connection->out.capacity() > kIdleOutBytes)
     std::string().swap(connection->out);
   watch(connection, false);
-  const bool over = !http2_.want_read(connection->session) && !http2_.want_write(connection->session);
-  if (over || connection->expelled || (connection->said_goaway && connection->calls == 0)) close_soon(connection);
+  const bool over =
+      !http2_.want_read(connection->session) && !http2_.want_write(connection->session);
+  if (over || connection->expelled || (connection->said_goaway && connection->calls == 0))
+    close_soon(connection);
 }
 
 // What epoll waits for: input, and room for output where some is left.

@@ -11,7 +11,8 @@ namespace sharded_infer::transport {
 class TlsFiles {
  public:
   // Those that are not there have empty names.
-  explicit TlsFiles(std::array<std::string, 3> names) : names_(std::move(names)), seen_(signature()) {}
+  explicit TlsFiles(std::array<std::string, 3> names)
+      : names_(std::move(names)), seen_(signature()) {}
 
   const std::string& operator[](std::size_t at) const { return names_[at]; }
 

@@ -138,8 +138,7 @@ void Server::say_goodbye(Connection* connection) {
                          nghttp2::kNoError, nullptr, 0);
     touch(connection);
   } else if (connection->said_goaway) {
-    const double until =
-        draining_ ? drain_until_ : connection->goaway_at + settings_.grace_seconds;
+    const double until = draining_ ? drain_until_ : connection->goaway_at + settings_.grace_seconds;
     if (now_ > until) close_soon(connection);
   }
 }
@@ -160,8 +159,7 @@ void Server::client_pinged(Connection* connection) {
 void Server::client_reset(Connection* connection, const Call* call) {
   if (call == nullptr) return count_empty_frame(connection);
   const double waits = std::min(kWaitedSeconds, kWaitedShare * call->head.timeout);
-  if (!call->handed || now_ < call->began + waits || untold_ > kMostUntold)
-    count_reset(connection);
+  if (!call->handed || now_ < call->began + waits || untold_ > kMostUntold) count_reset(connection);
 }
 
 void Server::count_reset(Connection* connection) {

@@ -56,8 +56,9 @@ int port_of(int listener) {
 }
 
 Settings settings(const std::int32_t* listener) {
-  static const Method methods[] = {
-      {kInfer, kUnary, kPredict, 1}, {kStreamInfer, MethodKind::kStream, kPredict, 1}, {kFixed, kUnary, kOpen, 0}};
+  static const Method methods[] = {{kInfer, kUnary, kPredict, 1},
+                                   {kStreamInfer, MethodKind::kStream, kPredict, 1},
+                                   {kFixed, kUnary, kOpen, 0}};
   Settings made{};
   made.listeners = listener;
   made.listener_count = 1;

@@ -82,11 +82,15 @@ bool run(Scheduler& scheduler, SharedQueue* (&queues)[kQueues], Call* calls, Cal
       Queue& wanted = queues[random() % kQueues]->queue;
       const std::int64_t handle = scheduler.offer(request_of(wanted, random), begin);
       ++callers.offered;
-      if (handle < 0) ++callers.ended;
-      else callers.waiting[handle] = &wanted;
+      if (handle < 0)
+        ++callers.ended;
+      else
+        callers.waiting[handle] = &wanted;
     }
-    if (random() % 16 == 0) scheduler.expire(begin);
-    else scheduler.take(begin);
+    if (random() % 16 == 0)
+      scheduler.expire(begin);
+    else
+      scheduler.take(begin);
     taken = scheduler.handles();
     for (std::int64_t n = 0; n < taken.dropped; ++n) left(taken.dropped_handles[n], calls, callers);
     for (std::int64_t n = 0; n < taken.requests; ++n)
