@@ -8,32 +8,45 @@ import base64
 import hashlib
 from collections.abc import Iterable
 
+from sharded_infer.reports.html.style import BASE_STYLE, SORT_SCRIPT
 
-def document(*, title: str, style: str, script: str, body: str) -> str:
-    """A page.
+
+def report_page(
+    *,
+    title: str,
+    summary: Iterable[str],
+    figures: Iterable[tuple[str, str]],
+    sections: Iterable[str],
+    style: str,
+    script: str,
+) -> str:
+    """The layout of every report: title, summary, key figures, sections. All texts are HTML.
 
     Args:
-        title: title of the window, as HTML.
-        script: the only script that may run.
-        body: content of the page, as HTML.
+        summary: paragraphs.
+        figures: name and value of each.
+        style: follows `BASE_STYLE`.
+        script: follows `SORT_SCRIPT`.
 
     Returns:
         HTML that needs no other files and no network.
     """
+    script += SORT_SCRIPT
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    paragraphs = "\n".join(f"<p>{paragraph}</p>" for paragraph in summary)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{title}</title>\n<style>{style}</style>\n</head>\n"
-        f"<body>\n{body}\n<script>{script}</script>\n</body>\n</html>\n"
+        f"<title>{title}</title>\n<style>{BASE_STYLE}{style}</style>\n</head>\n<body>\n"
+        f"<header>\n<h1>{title}</h1>\n{paragraphs}\n{_figures(figures)}\n</header>\n"
+        f"<main>\n{chr(10).join(sections)}\n</main>\n<script>{script}</script>\n</body>\n</html>\n"
     )
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """A list of key figures: (name, value) pairs, both as HTML."""
+def _figures(pairs: Iterable[tuple[str, str]]) -> str:
     items = "\n".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in pairs)
     return f"<dl>\n{items}\n</dl>"
 

@@ -10,12 +10,12 @@ from kernels.wording import counted
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.planning.cost_model import CostModel
 from sharded_infer.planning.plan_result import PlanResult
-from sharded_infer.reports.html.document import document, facts
+from sharded_infer.reports.html.document import report_page
 from sharded_infer.reports.html.text import escaped_name, time_text
 from sharded_infer.reports.plan.drawing import MEMORY, TIME, Drawing
 from sharded_infer.reports.plan.hosts import hosts_section
 from sharded_infer.reports.plan.rank_parts import Kind, RankParts, hottest_tables, parts_by_rank
-from sharded_infer.reports.plan.style import SCRIPT, STYLE
+from sharded_infer.reports.plan.style import DRAWING_STYLE, TIP_SCRIPT
 from sharded_infer.reports.plan.tables import decisions_section, devices_section, hottest_section
 
 _KINDS = {
@@ -42,20 +42,23 @@ def render_plan_page(result: PlanResult, load: CostModel) -> str:
     bound = result.bound_seconds if load.topology.front is None else None
     time = Drawing(TIME, ranks, load, hot, bound=bound).figure("Time", _time_caption(load))
     memory = Drawing(MEMORY, ranks, load, hot).figure("Memory", _memory_caption(ranks))
-    name = escaped_name(result.plan.topology.name)
-    body = (
-        f"<header>\n<h1>Plan for {name}</h1>\n<p>{_summary(result, load)}</p>",
-        _facts(result, load),
-        f"</header>\n<main>\n{_legend(ranks, time + memory)}",
-        time,
-        memory,
-        hosts_section(result, load),
-        hottest_section(hottest, load),
-        devices_section(ranks, result),
-        decisions_section(result, load),
-        '</main>\n<div id="tip" aria-hidden="true" hidden></div>',
+    return report_page(
+        title=f"Plan for {escaped_name(result.plan.topology.name)}",
+        summary=[_summary(result, load)],
+        figures=_figures(result, load),
+        sections=[
+            _legend(ranks, time + memory),
+            time,
+            memory,
+            hosts_section(result, load),
+            hottest_section(hottest, load),
+            devices_section(ranks, result),
+            decisions_section(result, load),
+            '<div id="tip" aria-hidden="true" hidden></div>',
+        ],
+        style=DRAWING_STYLE,
+        script=TIP_SCRIPT,
     )
-    return document(title=f"Plan for {name}", style=STYLE, script=SCRIPT, body="\n".join(body))
 
 
 def _summary(result: PlanResult, load: CostModel) -> str:
@@ -72,26 +75,24 @@ def _gap(result: PlanResult) -> str:
     return f"<b>{result.gap:.1%}</b> above" if result.gap >= 0.0005 else "at"
 
 
-def _facts(result: PlanResult, load: CostModel) -> str:
+def _figures(result: PlanResult, load: CostModel) -> tuple[tuple[str, str], ...]:
     figures = result.figures
     mean = sum(figures.bytes) / len(figures.bytes)
-    return facts(
-        (
-            ("Ranks", f"{len(figures.seconds):,}"),
-            ("Tables", f"{len(load.uses):,}"),
-            ("Batch", f"{load.batch:,}"),
-            ("Slowest rank", time_text(figures.max_seconds)),
-            *_front_facts(result, load),
-            ("Bound", time_text(result.bound_seconds)),
-            ("Gap", f"{result.gap:.1%}"),
-            ("Memory, fullest", size_text(max(figures.bytes))),
-            ("Memory, mean", size_text(mean)),
-            ("Fullest to mean", f"{figures.memory_imbalance:.2f} \N{MULTIPLICATION SIGN}"),
-        )
+    return (
+        ("Ranks", f"{len(figures.seconds):,}"),
+        ("Tables", f"{len(load.uses):,}"),
+        ("Batch", f"{load.batch:,}"),
+        ("Slowest rank", time_text(figures.max_seconds)),
+        *_front_figures(result, load),
+        ("Bound", time_text(result.bound_seconds)),
+        ("Gap", f"{result.gap:.1%}"),
+        ("Memory, fullest", size_text(max(figures.bytes))),
+        ("Memory, mean", size_text(mean)),
+        ("Fullest to mean", f"{figures.memory_imbalance:.2f} \N{MULTIPLICATION SIGN}"),
     )
 
 
-def _front_facts(result: PlanResult, load: CostModel) -> list[tuple[str, str]]:
+def _front_figures(result: PlanResult, load: CostModel) -> list[tuple[str, str]]:
     if load.topology.front is None:
         return []
     figures = result.figures

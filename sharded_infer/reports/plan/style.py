@@ -3,8 +3,6 @@
 Colours also differ in lightness, for colour-blind readers. No information is given by colour alone.
 """
 
-from sharded_infer.reports.html.style import BASE_STYLE, SORT_SCRIPT
-
 DRAWING_STYLE = """
 :root {
   --w: light-dark(#2b69ab, #5b9bdb); --on-w: light-dark(#fff, #0d1014);
@@ -156,6 +154,3 @@ document.addEventListener("keydown", (e) => {
   if (to) { part.tabIndex = -1; to.tabIndex = 0; to.focus(); }
 });
 """
-
-STYLE = BASE_STYLE + DRAWING_STYLE
-SCRIPT = TIP_SCRIPT + SORT_SCRIPT

@@ -14,7 +14,7 @@ from quant.report import (
     total_bytes,
 )
 from sharded_infer.byte_sizes import size_text
-from sharded_infer.reports.html.document import document, facts, section
+from sharded_infer.reports.html.document import report_page, section
 from sharded_infer.reports.html.table import long_text, number_cell, sortable_table
 from sharded_infer.reports.html.text import (
     escaped,
@@ -31,7 +31,7 @@ from sharded_infer.reports.quantization.scores import (
     scores_section,
 )
 from sharded_infer.reports.quantization.sizes import budget_section, ratio_text, sizes_section
-from sharded_infer.reports.quantization.style import SCRIPT, STYLE
+from sharded_infer.reports.quantization.style import FIND_SCRIPT, STYLE
 from sharded_infer.reports.quantization.table_errors import error_text, mean_error, relative_error
 
 _TABLE_BYTES = 1_300_000  # limit for the table of all tables, which keeps the page below 2 MB
@@ -45,21 +45,20 @@ def render_quantization_page(report: QuantizationReport) -> str:
     Returns:
         HTML that needs no other files and no network.
     """
-    name = escaped_name(report.model)
-    body = [
-        f"<header>\n<h1>Quantization of {name}</h1>\n<p>{_verdict(report)}</p>",
-        f"<p>{escaped(_sentence(import_text(report.imported)))}</p>",
-        _facts(report),
-        f"</header>\n<main>\n{sizes_section(report.tables)}",
-    ]
+    sections = [sizes_section(report.tables)]
     if report.calibration is not None:
-        body.append(scores_section(report.calibration))
-    body.append(errors_section(report.tables))
+        sections.append(scores_section(report.calibration))
+    sections.append(errors_section(report.tables))
     if report.budget is not None:
-        body.append(budget_section(report.budget))
-    body += [_choice_section(report), "</main>"]
-    title = f"Quantization of {name}"
-    return document(title=title, style=STYLE, script=SCRIPT, body="\n".join(body))
+        sections.append(budget_section(report.budget))
+    return report_page(
+        title=f"Quantization of {escaped_name(report.model)}",
+        summary=[_verdict(report), escaped(_sentence(import_text(report.imported)))],
+        figures=_figures(report),
+        sections=[*sections, _choice_section(report)],
+        style=STYLE,
+        script=FIND_SCRIPT,
+    )
 
 
 def _verdict(report: QuantizationReport) -> str:
@@ -121,7 +120,7 @@ def _unmeasured(tables: Sequence[TableReport]) -> str:
     )
 
 
-def _facts(report: QuantizationReport) -> str:
+def _figures(report: QuantizationReport) -> list[tuple[str, str]]:
     tables = report.tables
     before, after = total_bytes(tables)
     elements = sum(table.rows * table.dim for table in tables)
@@ -137,11 +136,10 @@ def _facts(report: QuantizationReport) -> str:
         pairs.append(("Worst error", error_text(worst)))
     if zeroed := sum(table.zeroed for table in tables):
         pairs.append(("Stored as 0", f"{zeroed:,}"))
-    pairs += _score_facts(report.calibration)
-    return facts(pairs)
+    return pairs + _score_figures(report.calibration)
 
 
-def _score_facts(calibration: CalibrationReport | None) -> list[tuple[str, str]]:
+def _score_figures(calibration: CalibrationReport | None) -> list[tuple[str, str]]:
     published = mix_named(calibration, PUBLISHED) if calibration else None
     if calibration is None or published is None:
         return []

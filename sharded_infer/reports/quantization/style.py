@@ -4,9 +4,7 @@ Row formats with fewer bits have warmer and stronger colours. Colours also diffe
 colour-blind readers. No information is given by colour alone.
 """
 
-from sharded_infer.reports.html.style import BASE_STYLE, SORT_SCRIPT
-
-_OWN_STYLE = """
+STYLE = """
 :root {
   --fp32: #9aa3ad; --fp16: #2f7f76; --bf16: #74b5a9; --fp8: #7a6cc4; --int8: #2b69ab;
   --int4: #cb7c05; --int2: #8a2c58; --line: #c9cfd6;
@@ -109,7 +107,7 @@ circle.marked { stroke: var(--page); stroke-width: 1.5px; }
 }
 """
 
-_FIND_SCRIPT = """
+FIND_SCRIPT = """
 const find = document.querySelector(".find");
 if (find) {
   const rows = [...document.querySelectorAll(".all tbody tr")];
@@ -128,6 +126,3 @@ if (find) {
   find.hidden = false;
 }
 """
-
-STYLE = BASE_STYLE + _OWN_STYLE
-SCRIPT = _FIND_SCRIPT + SORT_SCRIPT
