@@ -1,7 +1,7 @@
-"""Charts as tables: each row has bars, dots or ticks beside the figures that they show.
+"""Charts as tables: each row has bars, dots or ticks beside their figures.
 
-One column of the table is drawn. All figures are also aligned text, which screen readers can read.
-Positions are in percent and sizes in pixels, so a drawing fills its column and its dots stay round.
+One column of the table is drawn. All figures are also aligned text for screen readers. Positions
+are in percent and sizes in pixels, so a drawing fills its column and its dots stay round.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +16,10 @@ _THINNEST = 0.0015  # minimum share of the drawing's width, so that every bar is
 def chart_table(
     label: str, heads: Sequence[str], rows: Iterable[Iterable[str]], foot: str = ""
 ) -> str:
-    """A table of figures with one drawn column.
+    """A table of figures with one drawn column; all texts are HTML.
 
-    Args:
-        label: description for screen readers, as HTML.
-        heads: column heads, as HTML; a leading # marks a column of numbers.
-        rows: the cells of each row, as HTML.
-        foot: last row, as from `axis_row`.
+    `label` is for screen readers; a leading # of a head marks a column of numbers; `foot` is a last
+    row, as from `axis_row`.
     """
     head = "".join(
         f'<th scope="col"{" class=n" if h.startswith("#") else ""}>{h.removeprefix("#")}</th>'
@@ -55,11 +52,9 @@ def figure_cell(text: str) -> str:
 
 
 def bar_cell(parts: Iterable[tuple[str, float]], outline: float = 0.0) -> str:
-    """A cell with bars side by side.
+    """A cell with bars side by side: (CSS class of the colour, share of the drawing's width).
 
-    Args:
-        parts: (CSS class of the colour, width as a share of the drawing) for each bar.
-        outline: width of an empty bar around them, as a share of the drawing; 0 draws none.
+    `outline` is the share of an empty bar around them; 0 draws none.
     """
     drawn = []
     if outline:
@@ -74,11 +69,7 @@ def bar_cell(parts: Iterable[tuple[str, float]], outline: float = 0.0) -> str:
 
 
 def dot_cell(scale: Scale, css: str, value: float, hollow: float | None = None) -> str:
-    """A cell with a dot, and optionally a hollow dot to compare it with.
-
-    Args:
-        hollow: value of the hollow dot; None draws none.
-    """
+    """A cell with a dot, and optionally a hollow dot for comparison."""
     drawn = _grid(scale)
     end = _percent(scale.place(value))
     if hollow is not None:
@@ -90,11 +81,7 @@ def dot_cell(scale: Scale, css: str, value: float, hollow: float | None = None) 
 
 
 def ticks_cell(scale: Scale, css: str, values: Iterable[float], marked: float | None) -> str:
-    """A cell with a thin line for every value, and a dot at a summary value.
-
-    Args:
-        marked: value of the dot; None draws none.
-    """
+    """A cell with a thin line for every value, and a dot at the `marked` summary value."""
     places = sorted({round(1000 * scale.place(value)) for value in values})
     path = "".join(f"M{place} 3v14" for place in places)
     drawn = [
@@ -114,13 +101,7 @@ def empty_cell(scale: Scale | None = None) -> str:
 
 
 def axis_row(scale: Scale, text: Callable[[float], str], before: int, after: int) -> str:
-    """The row below a drawing with the labels of its scale.
-
-    Args:
-        text: formats a tick.
-        before: number of columns left of the drawing.
-        after: number of columns right of the drawing.
-    """
+    """The row below a drawing with its scale's labels, between columns `before` and `after`."""
     left = f'<td colspan="{before}"></td>' if before else ""
     right = f'<td colspan="{after}"></td>' if after else ""
     return f"<tr>{left}{_drawn('axis', [axis(scale, text)])}{right}</tr>"

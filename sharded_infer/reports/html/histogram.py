@@ -14,11 +14,7 @@ _NAME_CHARACTERS = 26
 
 @dataclass(frozen=True, slots=True)
 class Multiple:
-    """One histogram of several.
-
-    Attributes:
-        css: CSS class of the colour, also shown beside the name.
-    """
+    """One histogram of several, with the CSS class of its colour."""
 
     name: str
     css: str
@@ -26,7 +22,7 @@ class Multiple:
 
 
 def small_multiples(multiples: Sequence[Multiple]) -> str:
-    """Draws histograms on one scale, which covers every non-empty bin except the first.
+    """Draw histograms on one scale, which covers every non-empty bin except the first.
 
     The first bin starts at 0, which a logarithmic scale cannot show. Its rows are given as text.
     """
@@ -44,7 +40,7 @@ def small_multiples(multiples: Sequence[Multiple]) -> str:
 
 
 def has_errors(histogram: ErrorHistogram) -> bool:
-    """Whether any bin that can be drawn has rows."""
+    """True if any drawable bin has rows."""
     return any(histogram.counts[1:])
 
 
@@ -93,6 +89,5 @@ def _quantile(histogram: ErrorHistogram, share: float) -> str:
 
 
 def _sparse(scale: Scale) -> Scale:
-    """The scale with at most four ticks, for narrow drawings."""
     step = -(-len(scale.ticks) // 4)
     return Scale(scale.low, scale.high, scale.ticks[::step], scale.logarithmic)

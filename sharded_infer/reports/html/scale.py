@@ -1,4 +1,4 @@
-"""Scales of charts: map values to positions from 0 to 1, and choose the ticks."""
+"""Scales of charts: values to positions from 0 to 1, and choice of ticks."""
 
 import math
 from collections.abc import Iterable
@@ -11,13 +11,7 @@ _OVERHANG = 0.3  # in steps
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A range of values with ticks.
-
-    Attributes:
-        low: the value at position 0.
-        high: the value at position 1.
-        ticks: round values from `low` to `high`.
-    """
+    """A range of values with ticks: round values from position 0 to 1."""
 
     low: float
     high: float

@@ -19,12 +19,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of the chart.
-
-    Attributes:
-        reach: y range of a vertical line through the dot; None draws none.
-        marked: whether the point is highlighted.
-    """
+    """A point of the chart; `reach` is the y range of a vertical line through its dot."""
 
     name: str
     x: float
@@ -35,12 +30,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of the chart.
-
-    Attributes:
-        text: formats a tick.
-        title: the quantity, as HTML.
-    """
+    """An axis of the chart: `text` formats a tick, `title` is HTML."""
 
     scale: Scale
     text: Callable[[float], str]
@@ -48,11 +38,9 @@ class Axis:
 
 
 def scatter(label: str, points: Sequence[Point], x: Axis, y: Axis) -> str:
-    """The chart as an `svg`.
+    """The chart as an `svg`; on a logarithmic y axis, points at 0 are in a separate band.
 
-    Args:
-        label: description for screen readers, as HTML.
-        points: on a logarithmic y axis, points at 0 are in a separate band.
+    `label` is for screen readers, as HTML.
     """
     band = y.scale.logarithmic and any(point.y <= 0 for point in points)
     place = _Places(x.scale, y.scale, _EXACT if band else 0)

@@ -9,12 +9,9 @@ LONGEST_TEXT = 10_000  # maximum characters of a text in a cell
 
 
 def sortable_table(label: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table that sorts by a column when its head is clicked.
+    """A table, in HTML texts, that sorts by a column when its head is clicked.
 
-    Args:
-        label: description for screen readers, as HTML.
-        heads: column heads, as HTML; a leading # marks a column of numbers.
-        rows: the cells of each row, as HTML.
+    `label` is for screen readers; a leading # of a head marks a column of numbers.
     """
     head = "".join(
         f'<th scope="col"{" class=n" if h.startswith("#") else ""}>'

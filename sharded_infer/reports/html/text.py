@@ -1,4 +1,4 @@
-"""Formats text and figures for a page: escaped, short, with units."""
+"""Text and figures for a page: escaped, short, with units."""
 
 import html
 import math
@@ -12,17 +12,17 @@ _EXPONENT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def visible(text: str) -> str:
-    """Replaces invisible characters and those that change the text's direction."""
+    """Replace invisible characters and those that change the text's direction."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def escaped(text: str) -> str:
-    """Escapes text for HTML content or a double-quoted attribute; replaces as `visible` does."""
+    """Escape for HTML content or a double-quoted attribute; replaces as `visible` does."""
     return html.escape(visible(text))
 
 
 def shortened(name: str, most: int = NAME_CHARACTERS) -> str:
-    """Replaces the middle of a name longer than `most` characters by an ellipsis."""
+    """Replace the middle of a name longer than `most` characters by an ellipsis."""
     if len(name) <= most:
         return name
     half = most // 2
@@ -30,7 +30,7 @@ def shortened(name: str, most: int = NAME_CHARACTERS) -> str:
 
 
 def escaped_name(name: str, most: int = NAME_CHARACTERS) -> str:
-    """Shortens a name in the middle and escapes it for HTML."""
+    """Shorten a name in the middle and escape it for HTML."""
     return escaped(shortened(name, most))
 
 
@@ -85,9 +85,7 @@ def column_text(
 ) -> Callable[[float], str]:
     """A format for the numbers of a column, with aligned decimal points.
 
-    Args:
-        digits: significant digits of the smallest non-zero number.
-        most: maximum number of decimals.
+    The smallest nonzero number gets `digits` significant digits, at most `most` decimals.
     """
     sizes = [abs(value) for value in values if value]
     least = min(sizes, default=1.0)

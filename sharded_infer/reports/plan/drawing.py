@@ -1,7 +1,7 @@
 """The bars of a plan's page: one for each rank, with parts as wide as their time or bytes.
 
-The last segment, "and N more", combines parts that are too thin to see or too many for the page.
-The widths of a bar's segments therefore always sum to the rank's load.
+The last segment, "and N more", combines parts that are too thin to see or too many. The widths of a
+bar's segments therefore always sum to the rank's load.
 """
 
 import math
@@ -38,11 +38,7 @@ _ENLARGED = 0.5  # share of the scale; if all bars are shorter, the drawing can 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The quantity that widths show.
-
-    Attributes:
-        key: `seconds` or `bytes`.
-    """
+    """The quantity that widths show; `key` is `seconds` or `bytes`."""
 
     key: str
     of_part: Callable[[Part], float]
@@ -57,10 +53,8 @@ MEMORY = Measure("bytes", lambda part: part.bytes, lambda rank: rank.bytes, size
 class Drawing:
     """The parts of all ranks by one measure.
 
-    Args:
-        load: the cost model that the plan was made with.
-        hot: the numbers of the hottest tables, by name.
-        bound: value of a line through all bars; None draws none.
+    `load` made the plan, `hot` numbers the hottest tables, and `bound` is the value of a line
+    through all bars; None draws none.
     """
 
     def __init__(
@@ -83,11 +77,7 @@ class Drawing:
         self._full = max([self._longest, bound or 0.0, *limits]) or 1.0
 
     def figure(self, title: str, caption: str) -> str:
-        """The drawing as HTML.
-
-        Args:
-            caption: sentence below the heading, as HTML.
-        """
+        """The drawing as HTML; `caption` is a sentence below the heading, as HTML."""
         slim = " slim" if len(self._ranks) > _SLIM_RANKS else ""
         share = self._longest / self._full
         enlarged = 0 < share < _ENLARGED
@@ -257,13 +247,9 @@ def _step(full: float) -> float:
 
 
 def render_plan_figures(plan: Plan, spec: ModelSpec) -> str:
-    """Draws a published plan's time and memory.
+    """Two HTML figures of a published plan's time and memory; style `style.DRAWING_STYLE`.
 
-    Args:
-        spec: its statistics give the lookups of each table.
-
-    Returns:
-        HTML of two figures, for a page with the style `style.DRAWING_STYLE`.
+    The spec's statistics give the lookups of each table.
     """
     load = CostModel({use.table.name: use for use in table_uses(spec)}, plan.topology)
     # The bound is unknown here, because only the planner computes it.

@@ -29,8 +29,7 @@ class RankReport:
     Attributes:
         kind: `cpu` or `cuda`.
         tables: number of tables that it holds, in full or in part.
-        bytes: of rows, and of the id maps beside them.
-        map_bytes: of these id maps.
+        bytes: of rows and `map_bytes`, those of id maps.
         memory_share: share of its memory limit; None if it has no limit.
         seconds: time for a batch.
         binding: `time`, `memory`, `time and memory` or an empty string.
@@ -79,7 +78,7 @@ class HostReport:
         role: `front`; `asked` or `not asked` by it; empty if the topology names no front.
         tables: number of tables that it holds, in full or in part.
         sent_bytes: ids that a front sends it for a batch; see `traffic_by_host`.
-        received_bytes: sums that it answers.
+        received_bytes: sums that it returns.
         seconds: of its slowest rank, with the round trip.
         share: of the request's seconds.
     """
@@ -135,11 +134,7 @@ def _role(front: FrontCosts | None, host: int, *, is_asked: bool) -> str:
 def report_fields(
     result: PlanResult, load: CostModel, moves: Sequence[Move] = ()
 ) -> dict[str, object]:
-    """A plan with all its figures, as plain values.
-
-    Args:
-        moves: moves from an earlier plan to this one.
-    """
+    """A plan with all its figures as plain values; `moves` lead from an earlier plan to it."""
     return {
         "plan": json.loads(dump_plan(result.plan)),
         "tables": [asdict(use.table) for use in load.uses.values()],
@@ -158,11 +153,7 @@ def report_fields(
 
 
 def read_report(path: Path) -> tuple[Plan, dict[str, StoredTable]]:
-    """Reads a plan and its tables from a file of `plan --json`.
-
-    Raises:
-        PlanError: the file cannot be read or has another format.
-    """
+    """Read a plan and its tables from a file of `plan --json`; PlanError otherwise."""
     try:
         fields = json.loads(read_regular(path, MAX_SMALL_BYTES, follow=True))
         plan = load_plan(json.dumps(fields["plan"]).encode(), str(path))

@@ -1,4 +1,4 @@
-"""The hosts of a plan: what each holds, and the bytes that a front exchanges with it."""
+"""The hosts of a plan: their tables, and their bytes exchanged with a front."""
 
 from kernels.wording import counted
 from sharded_infer.byte_sizes import size_text
@@ -16,13 +16,13 @@ _HEADS = (
 
 
 def shows_hosts(load: CostModel) -> bool:
-    """Whether a plan is one of several hosts."""
+    """True if a plan has several hosts."""
     topology = load.topology
     return topology.front is not None or len({device.host for device in topology.devices}) > 1
 
 
 def hosts_section(result: PlanResult, load: CostModel) -> str:
-    """What each host holds, and its bytes of a request; empty for a plan of one machine."""
+    """Each host's tables and its bytes of a request; empty for a plan of one machine."""
     if not shows_hosts(load):
         return ""
     rows = map(_row, host_reports(result, load))
@@ -30,7 +30,7 @@ def hosts_section(result: PlanResult, load: CostModel) -> str:
 
 
 def network_words(result: PlanResult, load: CostModel) -> str:
-    """What a request costs on the network, as sentences."""
+    """The network costs of a request, as sentences."""
     plan = result.plan
     request = f"a request of {counted(load.batch, 'sample', ',')}"
     if plan.topology.front is None:

@@ -1,7 +1,4 @@
-"""A plan as one HTML page: placement, costs and reasons.
-
-The page is self-contained; see `reports.html.document`.
-"""
+"""A plan as one self-contained HTML page: placement, costs and reasons."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -27,14 +24,7 @@ _KINDS = {
 
 
 def render_plan_page(result: PlanResult, load: CostModel) -> str:
-    """A page that explains a plan to an engineer.
-
-    Args:
-        load: the cost model that the plan was made with.
-
-    Returns:
-        HTML that needs no other files and no network.
-    """
+    """A page that explains a plan, made with `load`, to an engineer."""
     ranks = parts_by_rank(result, load)
     hottest = hottest_tables(ranks)
     hot = {table.table: number for number, table in enumerate(hottest, start=1)}

@@ -17,7 +17,7 @@ _HOTTEST_SHARE = 0.2  # maximum share of all tables
 
 
 class Kind(StrEnum):
-    """How a part relates to its table; pages show the enum's values."""
+    """A part's relation to its table, as shown on pages."""
 
     WHOLE = "whole table"
     COLUMN = "column shard"
@@ -27,11 +27,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A rectangle of a table on one rank.
+    """A rectangle of a table on one rank; `seconds` are for a batch.
 
-    Attributes:
-        kind: a part split by rows and columns is a row shard.
-        seconds: time for a batch.
+    A part split by rows and columns counts as a row shard.
     """
 
     table: str
@@ -44,14 +42,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class RankParts:
-    """All parts on one rank.
+    """All parts on one rank; `seconds` are for a batch.
 
     Attributes:
         own: parts that only this rank holds.
         replicas: tables that every rank in use holds; equal devices share one tuple.
-        launch_seconds: fixed cost of a fused call, and the round trip to another host; 0 if the
-            rank holds nothing.
-        seconds: time for a batch, including the fixed cost.
+        launch_seconds: fixed cost, included in `seconds`, of a fused call and the round trip to
+            another host; 0 for an empty rank.
     """
 
     rank: int
@@ -75,12 +72,9 @@ class RankParts:
 
 @dataclass(frozen=True, slots=True)
 class HotTable:
-    """A table with a large share of the time.
+    """A table with a large share of all tables' time; `where` is its layout, as text.
 
-    Attributes:
-        seconds: time of all its parts on all ranks, for a batch.
-        share: share of the time of all tables on all ranks.
-        where: its layout, as text.
+    `seconds` are of all its parts on all ranks, for a batch.
     """
 
     table: str
@@ -90,11 +84,7 @@ class HotTable:
 
 
 def parts_by_rank(result: PlanResult, load: CostModel) -> list[RankParts]:
-    """The parts on each rank.
-
-    Args:
-        load: the cost model that the plan was made with.
-    """
+    """The parts on each rank, for a plan made with `load`."""
     load = load.under(result.plan)
     devices = load.topology.devices
     own: list[list[Part]] = [[] for _ in devices]

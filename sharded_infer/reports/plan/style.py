@@ -1,6 +1,6 @@
 """The style and script of a plan's page.
 
-Colours also differ in lightness, for colour-blind readers. No information is given by colour alone.
+Colours also differ in lightness, for colour-blind readers, and never carry information alone.
 """
 
 DRAWING_STYLE = """

@@ -87,7 +87,7 @@ def _binding(rank: RankParts, share: float | None, slowest: float) -> str:
 
 
 def decisions_section(result: PlanResult, load: CostModel) -> str:
-    """Why tables were replicated or split; the first decisions only, if there are many."""
+    """Reasons of replicas and splits; the first decisions only, if there are many."""
     if not result.decisions:
         note = "None were needed: every table lies whole on one rank."
         return section("Decisions", note, "")

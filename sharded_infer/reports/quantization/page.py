@@ -1,6 +1,6 @@
-"""The effects of a quantization on one HTML page, for the decision whether to ship it.
+"""The effects of a quantization on one self-contained page, for the decision to ship it.
 
-The page is self-contained; see `reports.html.document`. Equal reports give equal pages.
+Equal reports give equal pages.
 """
 
 from collections.abc import Sequence
@@ -152,7 +152,6 @@ def _score_figures(calibration: CalibrationReport | None) -> list[tuple[str, str
 
 
 def _choice_section(report: QuantizationReport) -> str:
-    """All tables with the reasons for their formats; only the largest ones if there are many."""
     tables = report.tables
     zeroed = any(table.zeroed for table in tables)
     rows: dict[str, tuple[str, ...]] = {}

@@ -129,7 +129,7 @@ def _against(value: float | None, base: float | None, *, is_base: bool) -> list[
 
 
 def _marked(cells: Sequence[str]) -> list[str]:
-    """Makes the first text of each cell bold, for the published mix."""
+    """Make the first text of each cell bold, for the published mix."""
     return [cell.replace(">", "><b>", 1).replace("</t", "</b></t", 1) for cell in cells]
 
 

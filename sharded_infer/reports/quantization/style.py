@@ -1,7 +1,7 @@
 """The style and script of a quantization's page.
 
 Row formats with fewer bits have warmer and stronger colours. Colours also differ in lightness, for
-colour-blind readers. No information is given by colour alone.
+colour-blind readers, and never carry information alone.
 """
 
 STYLE = """
