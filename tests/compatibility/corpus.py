@@ -1,16 +1,17 @@
 """Where the files of a release lie, and what is kept beside them.
 
-    <release>/models/                                the repository
-    <release>/requests/<model>.safetensors           inputs of one request, as clients send them
-    <release>/messages/<model>.predict               the same as the release's client sends it
-    <release>/scores/<model>-<version>.safetensors   `<topology>/<output>`, as the release scored
-    <release>/files/                                 samples, descriptions, topologies
-    <release>/values.json                            what it read in `files` and in the labels
+In `<release>.tar.xz`:
 
-Release 0.1.0 ran this file too.
+    models/                                the repository
+    requests/<model>.safetensors           inputs of one request, as clients send them
+    messages/<model>.predict               the same as the release's client sends it
+    scores/<model>-<version>.safetensors   `<topology>/<output>`, as the release scored
+    files/                                 samples, descriptions, topologies
+    values.json                            what it read in `files` and in the labels
 """
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,15 +23,17 @@ from safetensors.numpy import load_file, save
 
 from sharded_infer import Repository, open_model
 from sharded_infer.towers.host_products import ProductsOption
+from tests.compatibility.archive import archive_of, releases_in, unpacked
 
 Arrays = dict[str, NDArray[np.generic]]
 FOLDER = Path(__file__).parent
 
 
 class Corpus(NamedTuple):
-    """What one release wrote."""
+    """What one release wrote, in a folder."""
 
     folder: Path
+    release: str = ""
 
     @property
     def models(self) -> Path:
@@ -86,8 +89,17 @@ class Corpus(NamedTuple):
 
 def releases() -> list[str]:
     """The releases that there is a corpus of, the newest last."""
-    found = [path.parent.name for path in FOLDER.glob("*/values.json")]
-    return sorted(found, key=lambda name: [int(part) for part in name.split(".")])
+    return sorted(releases_in(FOLDER), key=lambda name: [int(part) for part in name.split(".")])
+
+
+def stored(release: str) -> Corpus:
+    """The corpus of a release, unpacked; never to be changed."""
+    return Corpus(unpacked(archive_of(FOLDER, release)), release)
+
+
+def copied(release: str, folder: Path) -> Corpus:
+    """A corpus that a test may change, in a folder to be made."""
+    return Corpus(Path(shutil.copytree(stored(release).folder, folder)), release)
 
 
 def score_all(version: Path, request: Arrays) -> Arrays:

@@ -6,11 +6,11 @@ import pytest
 from kernels.machine import InstructionSet, instruction_sets
 from sharded_infer import Repository
 from sharded_infer.errors import ArtifactError
-from tests.compatibility.corpus import FOLDER, Arrays, Corpus, releases, score_all
+from tests.compatibility.corpus import Arrays, Corpus, releases, score_all, stored
 
-CORPORA = [Corpus(FOLDER / release) for release in releases()]
+CORPORA = [stored(release) for release in releases()]
 VERSIONS = [
-    pytest.param(corpus, model, version, id=f"{corpus.folder.name}-{model}-{version}")
+    pytest.param(corpus, model, version, id=f"{corpus.release}-{model}-{version}")
     for corpus in CORPORA
     for model, version in corpus.versions()
 ]
@@ -43,7 +43,7 @@ def test_a_version_scores_by_every_plan_as_its_release_scored(
 
 
 def test_a_version_of_before_there_were_checksums_has_none() -> None:
-    manifest = Repository(FOLDER / "0.1.0" / "models").manifest("before_checksums", 1)
+    manifest = Repository(stored("0.1.0").models).manifest("before_checksums", 1)
     assert manifest.sha256 is None
 
 
@@ -56,7 +56,7 @@ def test_the_scores_of_the_corpus_tell_samples_versions_and_tables_apart() -> No
         assert np.ptp(first["cpu:1/pooled"], axis=0).min() > 0.01
 
 
-@pytest.mark.parametrize("corpus", CORPORA[1:], ids=lambda corpus: corpus.folder.name)
+@pytest.mark.parametrize("corpus", CORPORA[1:], ids=lambda corpus: corpus.release)
 def test_signatures_of_a_release_are_verified(corpus: Corpus) -> None:
     keys = [corpus.files / "publisher.pub.pem"]
     repository = Repository(corpus.models, trusted_keys=keys)

@@ -1,7 +1,6 @@
 """Of each kind of file one that was damaged, or that a later release wrote, is refused by name."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from sharded_infer import Repository, load_spec, open_changes, open_model, read_
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.planning.topology_file import parse_topology
 from tests.attacks.test_artifact import listed_anew
-from tests.compatibility.corpus import FOLDER, Corpus, releases
+from tests.compatibility.corpus import Corpus, copied, releases, stored
 from tests.support.manifest_file import edit_manifest
 
 NEWEST = releases()[-1]
@@ -22,9 +21,7 @@ LATER_FORMAT = 3
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
     """A copy of what the newest release wrote."""
-    copied = Corpus(tmp_path / NEWEST)
-    shutil.copytree(FOLDER / NEWEST, copied.folder)
-    return copied
+    return copied(NEWEST, tmp_path / "corpus")
 
 
 class Kind(NamedTuple):
@@ -53,7 +50,7 @@ def _signed(corpus: Corpus) -> object:
 
 
 def _calibration(name: str) -> Callable[[Corpus], object]:
-    spec = Repository(FOLDER / NEWEST / "models").manifest("formats", 1).model_spec()
+    spec = Repository(stored(NEWEST).models).manifest("formats", 1).model_spec()
     return lambda corpus: read_calibration(spec, corpus.files / name)
 
 

@@ -5,15 +5,15 @@ import pytest
 from sharded_infer import Repository, load_spec, open_model
 from sharded_infer.planning.topology_file import parse_topology
 from tests.compatibility.changed_models import later_values
-from tests.compatibility.corpus import FOLDER, Corpus, releases
+from tests.compatibility.corpus import Corpus, releases, stored
 from tests.compatibility.plain_corpus import values_of
 
-CORPORA = [Corpus(FOLDER / release) for release in releases()]
+CORPORA = [stored(release) for release in releases()]
 PLAIN = ("calibration", "statistics", "labels", "history")
 LATER = ("changes", "weights", "promotions")
 
 
-@pytest.fixture(params=CORPORA, ids=lambda corpus: corpus.folder.name)
+@pytest.fixture(params=CORPORA, ids=lambda corpus: corpus.release)
 def corpus(request: pytest.FixtureRequest) -> Corpus:
     found: Corpus = request.param
     return found
@@ -26,7 +26,7 @@ def test_plain_files_have_the_values_that_their_release_read(corpus: Corpus, sec
 
 
 @pytest.mark.parametrize("section", LATER)
-@pytest.mark.parametrize("corpus", CORPORA[1:], ids=lambda corpus: corpus.folder.name)
+@pytest.mark.parametrize("corpus", CORPORA[1:], ids=lambda corpus: corpus.release)
 def test_later_files_have_the_values_that_their_release_read(corpus: Corpus, section: str) -> None:
     values = corpus.values()[section]
     assert values and later_values(corpus)[section] == values
@@ -53,7 +53,7 @@ def test_costs_are_those_that_the_release_planned_with(corpus: Corpus, topology:
     assert read == open_model(corpus.path("formats", 1), topology=topology).plan.topology
 
 
-@pytest.mark.parametrize("corpus", CORPORA[1:], ids=lambda corpus: corpus.folder.name)
+@pytest.mark.parametrize("corpus", CORPORA[1:], ids=lambda corpus: corpus.release)
 def test_costs_of_a_front_are_those_that_the_release_planned_with(corpus: Corpus) -> None:
     read = parse_topology(str(corpus.files / "front-and-hosts.toml"))
     plan = open_model(corpus.path("hosts", 1), topology="front-and-hosts").plan

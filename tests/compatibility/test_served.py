@@ -1,6 +1,5 @@
 """A server serves the versions of every release over gRPC."""
 
-import shutil
 from collections.abc import Iterator
 
 import grpc
@@ -9,7 +8,7 @@ import pytest
 from sharded_infer import Repository
 from sharded_infer.client.prediction import read_prediction
 from sharded_infer.v1.predictor_pb2 import PredictResponse
-from tests.compatibility.corpus import FOLDER, Corpus, releases
+from tests.compatibility.corpus import Corpus, copied, releases
 from tests.compatibility.messages import METHOD
 from tests.compatibility.test_artifacts import check_scores
 from tests.support.servers import RunningServer, infer_request, running_server, scores_of
@@ -21,9 +20,7 @@ MOST_VERSIONS = 4
 @pytest.fixture(scope="module", params=releases())
 def corpus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """A copy: servers lock the files of what they serve."""
-    copied = Corpus(tmp_path_factory.mktemp("corpus") / request.param)
-    shutil.copytree(FOLDER / request.param, copied.folder)
-    return copied
+    return copied(request.param, tmp_path_factory.mktemp("served") / "corpus")
 
 
 @pytest.fixture(scope="module")

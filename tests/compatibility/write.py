@@ -4,7 +4,6 @@ Takes a minute. What was written of this release is replaced; those before it st
 """
 
 import importlib.metadata
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 from packaging.version import Version
 
 from sharded_infer import publish_delta
+from tests.compatibility.archive import archive_of, pack
 from tests.compatibility.changed_models import (
     later_values,
     publish_fresh,
@@ -73,8 +73,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         written = Corpus(Path(scratch) / release)
         write_corpus(written)
-        shutil.rmtree(FOLDER / release, ignore_errors=True)
-        shutil.copytree(written.folder, FOLDER / release)
+        pack(written.folder, archive_of(FOLDER, release))
     write_listing(release)
 
 
