@@ -51,9 +51,9 @@ class Store:
         return dict(self.repository.signatures.of("small", text))
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> KeyFiles:
-    return make_key(tmp_path, "key")
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> KeyFiles:
+    return make_key(tmp_path_factory.mktemp("keys"), "key")
 
 
 @pytest.fixture
@@ -127,11 +127,10 @@ FORGED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
-def test_forged_signatures_are_refused(
-    store: Store, key: KeyFiles, forge: Callable[[bytes], bytes]
-) -> None:
-    forged = forge(store.signatures(1)[key.key_id])
+@pytest.mark.parametrize("location", ["local"], indirect=True)
+@pytest.mark.parametrize("forgery", FORGED)
+def test_forged_signatures_are_refused(store: Store, key: KeyFiles, forgery: str) -> None:
+    forged = FORGED[forgery](store.signatures(1)[key.key_id])
     store.write(store.name(1), dump_signatures({key.key_id: forged}))
     assert f"altered: the signature by key {key.key_id}" in refusal(store, key)
 
@@ -192,10 +191,15 @@ SPOILED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize(("spoil", "words"), SPOILED.values(), ids=SPOILED)
+@pytest.mark.parametrize(
+    ("location", "damage"),
+    [*(("local", damage) for damage in SPOILED), ("s3", "truncated"), ("s3", "too large")],
+    indirect=["location"],
+)
 def test_a_damaged_file_of_signatures_is_refused_and_named(
-    store: Store, key: KeyFiles, spoil: Callable[[bytes], bytes], words: str
+    store: Store, key: KeyFiles, damage: str
 ) -> None:
+    spoil, words = SPOILED[damage]
     name = store.name(1)
     store.write(name, spoil(dump_signatures(store.signatures(1))))
     said = refusal(store, key)

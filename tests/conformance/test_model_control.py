@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def repository(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-@pytest.fixture(scope="module", params=["1 worker", "2 workers", "protected"])
+@pytest.fixture(scope="module")
 def controlled(
     request: pytest.FixtureRequest,
     repository: Path,
@@ -53,11 +54,19 @@ def controlled(
     assert "internal error" not in log.read_text(), log.read_text()
 
 
-@pytest.fixture(params=["grpc", "aio", "http"])
-def loader(request: pytest.FixtureRequest, controlled: ConformingServer) -> Iterator[Client]:
-    client = make_client(request.param, controlled)
+@pytest.fixture
+def loader(kind: str, controlled: ConformingServer) -> Iterator[Client]:
+    client = make_client(kind, controlled)
     yield client
     client.close()
+
+
+# Each server and each client, and HTTP where it is answered by another process than gRPC.
+by_each_client = pytest.mark.parametrize(
+    ("controlled", "kind"),
+    [("1 worker", "http"), ("2 workers", "grpc"), ("2 workers", "http"), ("protected", "aio")],
+    indirect=["controlled"],
+)
 
 
 def states(client: Client, model: str) -> dict[str, tuple[str, str]]:
@@ -77,6 +86,7 @@ def refused(code: str, words: str, client: Client, call: Callable[[], object]) -
     assert words in error.value.message()
 
 
+@by_each_client
 def test_a_model_is_served_between_its_load_and_its_unload(loader: Client, ranker: Ranker) -> None:
     inputs = good_inputs(3)
     for _ in range(2):
@@ -92,8 +102,9 @@ def test_a_model_is_served_between_its_load_and_its_unload(loader: Client, ranke
     assert states(loader, MODEL) == {"1": ("READY", "")}
 
 
+@by_each_client
 def test_a_model_that_is_new_in_the_repository_can_be_loaded(
-    loader: Client, repository: Path, publish: Publisher, request: pytest.FixtureRequest
+    loader: Client, repository: Path, publish: Publisher
 ) -> None:
     name = f"new-{len(list(repository.iterdir()))}"
     refused("NOT_FOUND", name, loader, lambda: loader.call("load_model", name))
@@ -105,6 +116,7 @@ def test_a_model_that_is_new_in_the_repository_can_be_loaded(
     loader.call("unload_model", name)
 
 
+@by_each_client
 def test_a_version_that_cannot_be_loaded_is_said_with_the_step_and_the_reason(
     loader: Client, repository: Path, publish: Publisher
 ) -> None:
@@ -113,10 +125,8 @@ def test_a_version_that_cannot_be_loaded_is_said_with_the_step_and_the_reason(
     tower = repository / name / "1" / "tower.pt2"
     whole = tower.read_bytes()
     tower.write_bytes(whole[:-1])
-    refused(
-        "UNAVAILABLE", "version 1 failed at verify", loader,
-        lambda: loader.call("load_model", name),
-    )  # fmt: skip
+    words = "version 1 failed at verify"
+    refused("UNAVAILABLE", words, loader, lambda: loader.call("load_model", name))
     tower.write_bytes(whole)
     loader.call("load_model", name)
     infer(loader, name, good_inputs(2))
@@ -153,20 +163,18 @@ def test_loading_and_unloading_need_a_token_with_the_scope_admin(
     admin.close()
 
 
+@by_each_client
 def test_what_is_loaded_cannot_be_overridden(loader: Client) -> None:
-    refused(
-        "INVALID_ARGUMENT", "config", loader,
-        lambda: loader.call("load_model", "second", config="{}"),
-    )  # fmt: skip
+    overriding = partial(loader.call, "load_model", "second", config="{}")
+    refused("INVALID_ARGUMENT", "config", loader, overriding)
     refused("NOT_FOUND", "nobody", loader, lambda: loader.call("unload_model", "nobody"))
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../ranker", "ranker/1", "a\0b", "x" * 5000])
-def test_a_name_that_no_model_can_have_is_not_found(loader: Client, name: str) -> None:
-    for method in ("load_model", "unload_model"):
-        with pytest.raises(InferenceServerException) as error:
-            loader.call(method, name)
-        assert loader.code(error.value) == "NOT_FOUND"
+@by_each_client
+def test_a_name_that_no_model_can_have_is_not_found(loader: Client) -> None:
+    for name in ("", ".", "..", "../ranker", "ranker/1", "a\0b", "x" * 5000):
+        for method in ("load_model", "unload_model"):
+            refused("NOT_FOUND", "", loader, lambda: loader.call(method, name))  # noqa: B023
 
 
 def test_a_server_may_begin_with_nothing(
@@ -186,9 +194,8 @@ def test_a_server_may_begin_with_nothing(
         refused("NOT_FOUND", "first", client, lambda: client.call("load_model", "first"))
         infer(client, "first", good_inputs(2))
         client.call("unload_model", "first")
-        refused(
-            "UNAVAILABLE", "first", client, lambda: infer(client, "first", good_inputs(2))
-        )  # fmt: skip
+        asking = partial(infer, client, "first", good_inputs(2))
+        refused("UNAVAILABLE", "first", client, asking)
         client.close()
 
 
