@@ -57,6 +57,10 @@ def _load() -> ctypes.CDLL:
         *(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64),
         ctypes.c_void_p,
     )
+    library.sharded_infer_join_strings.restype = ctypes.c_int64
+    library.sharded_infer_join_strings.argtypes = (
+        *(ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p),
+    )
     library.sharded_infer_hash_ids.restype = None
     library.sharded_infer_hash_ids.argtypes = (
         *(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p),
@@ -109,6 +113,19 @@ def joined_strings(strings: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray
     offsets = np.zeros(len(strings) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, strings), np.int64, len(strings)), out=offsets[1:])
     return np.frombuffer(b"".join(strings), np.uint8), offsets
+
+
+def unpacked_strings(data: bytes, count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Strings after their lengths of 4 bytes, little-endian, as `hash_strings` takes them.
+
+    Returns:
+        Bytes and offsets of the first `count` strings; of fewer if the data ends before.
+    """
+    joined, offsets = np.empty(len(data), np.uint8), np.empty(count + 1, np.int64)
+    whole = _LIBRARY.sharded_infer_join_strings(
+        data, len(data), count, joined.ctypes.data, offsets.ctypes.data
+    )
+    return joined, offsets[: whole + 1]
 
 
 def hash_ids(name: IdHash, ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.uint64]:

@@ -95,4 +95,22 @@ void hash_strings(StringHash hash, const std::uint8_t* data, const std::int64_t*
                           static_cast<std::uint64_t>(offsets[at + 1] - offsets[at]), seed);
 }
 
+std::int64_t join_strings(const std::uint8_t* data, std::int64_t bytes, std::int64_t count,
+                          std::uint8_t* joined, std::int64_t* offsets) {
+  std::int64_t at = 0, end = 0;
+  for (std::int64_t string = 0; string < count; ++string) {
+    offsets[string] = end;
+    std::uint32_t length;
+    if (bytes - at < std::int64_t(sizeof length)) return string;
+    std::memcpy(&length, data + at, sizeof length);
+    at += std::int64_t(sizeof length);
+    if (bytes - at < std::int64_t(length)) return string;
+    std::memcpy(joined + end, data + at, length);
+    at += std::int64_t(length);
+    end += std::int64_t(length);
+  }
+  offsets[count] = end;
+  return count;
+}
+
 }  // namespace sharded_infer

@@ -22,4 +22,10 @@ std::uint64_t hash_string(StringHash hash, const std::uint8_t* string, std::uint
 void hash_strings(StringHash hash, const std::uint8_t* data, const std::int64_t* offsets,
                   std::int64_t count, std::uint64_t seed, std::uint64_t* out);
 
+// Joins strings that each follow their length in 4 bytes, little-endian, and writes `count + 1`
+// offsets. Returns how many are whole: fewer than `count` where the data ends before.
+// joined: room for `bytes`.
+std::int64_t join_strings(const std::uint8_t* data, std::int64_t bytes, std::int64_t count,
+                          std::uint8_t* joined, std::int64_t* offsets);
+
 }  // namespace sharded_infer

@@ -185,6 +185,12 @@ EXPORTED void sharded_infer_hash_strings(std::int32_t hash, const std::uint8_t* 
                               seed, out);
 }
 
+EXPORTED std::int64_t sharded_infer_join_strings(const std::uint8_t* data, std::int64_t bytes,
+                                                 std::int64_t count, std::uint8_t* joined,
+                                                 std::int64_t* offsets) {
+  return sharded_infer::join_strings(data, bytes, count, joined, offsets);
+}
+
 // The hash of each id; see id_hash.h.
 EXPORTED void sharded_infer_hash_ids(std::int32_t hash, const std::uint64_t* ids,
                                      std::int64_t count, std::uint64_t seed, std::uint64_t* out) {

@@ -8,6 +8,9 @@ from sharded_infer.repeats import repeated
 
 # Python objects take up to 20 times the memory of their JSON text, so tensors belong in binary.
 MOST_JSON_BYTES = 16 * 2**20
+# Reading holds the interpreter's lock: 60 ms for as many values, of which as many hold others.
+MOST_VALUES = 2**20
+MOST_COLLECTIONS = 2**17
 
 
 def read_object(text: bytes) -> dict[str, Any]:
@@ -16,7 +19,8 @@ def read_object(text: bytes) -> dict[str, Any]:
     Raises:
         RequestError: the text is not a JSON object, an object repeats a name, a number is NaN or
             infinite, or the nesting is too deep.
-        RequestTooLargeError: it is larger than `MOST_JSON_BYTES`.
+        RequestTooLargeError: it is larger than `MOST_JSON_BYTES`, or has more than `MOST_VALUES`
+            commas or `MOST_COLLECTIONS` opening brackets; those in strings count too.
     """
     if not text:
         return {}
@@ -24,6 +28,12 @@ def read_object(text: bytes) -> dict[str, Any]:
         raise RequestTooLargeError(
             f"the JSON is {len(text)} bytes, expected at most {MOST_JSON_BYTES}: send tensors in "
             "binary"
+        )
+    collections = text.count(b"[") + text.count(b"{")
+    if collections > MOST_COLLECTIONS or text.count(b",") > MOST_VALUES:
+        raise RequestTooLargeError(
+            f"the JSON has more than {MOST_VALUES} values, or more than {MOST_COLLECTIONS} lists "
+            "and objects: send tensors in binary"
         )
     try:
         value = json.loads(

@@ -8,8 +8,8 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from kernels.wording import counted, did_you_mean
-from serving.protocol.message_format import MessageFormat
-from serving.protocol.message_size import check_fields
+from serving.protocol.message_size import PREDICT_LIMITS, check_size
+from serving.protocol.wire_numbers import numbers_of
 from serving.protocol.wire_strings import hashed_parts
 from sharded_infer.errors import RequestError
 from sharded_infer.specs.model_spec import ModelSpec
@@ -23,9 +23,9 @@ def parse_predict(message: bytes) -> Any:
 
     Raises:
         RequestError: the bytes are not such a message.
-        RequestTooLargeError: it has too many fields.
+        RequestTooLargeError: it has too many fields or numbers.
     """
-    check_fields(message, MessageFormat.PREDICT)
+    check_size(message, PREDICT_LIMITS)
     try:
         return predictor_pb2.PredictRequest.FromString(message)
     except DecodeError as error:
@@ -72,7 +72,7 @@ class PredictInputs:
         self, found: dict[str, Array], dense: Any, candidates: int, *, is_user: bool
     ) -> None:
         name, width = dense.name, self._numbers[dense.name]
-        values = np.array(dense.values, np.float32)
+        values = numbers_of(dense.values, np.float32)
         if dense.lengths and is_user:
             raise RequestError(
                 f"input {name!r}: the user's numbers are of one bag; lengths are for candidates"
@@ -83,7 +83,7 @@ class PredictInputs:
                 f"{len(values)}"
             )
         if dense.lengths:
-            found[f"{name}.lengths"] = np.array(dense.lengths, np.int64)
+            found[f"{name}.lengths"] = numbers_of(dense.lengths, np.int64)
             found[name] = values.reshape(-1, width) if width > 1 else values
             return
         bags = 1 if is_user else max(candidates, 1)
@@ -111,7 +111,7 @@ class PredictInputs:
                 f"feature {name!r}: both {came[0]} and {came[1]} came; expected one of them"
             )
         if came != ["strings"]:
-            return np.array(feature.ids or feature.long_ids, np.int64)
+            return numbers_of(feature.ids or feature.long_ids, np.int64)
         hashed = self._strings.get(name)
         if hashed is None:
             raise RequestError(f"feature {name!r}: strings came; expected ids that are numbers")
@@ -141,7 +141,7 @@ class PredictInputs:
             raise RequestError(
                 f"dense input {dense.name!r}: expected a row for each candidate, got lengths"
             )
-        values = np.array(dense.values, np.float32)
+        values = numbers_of(dense.values, np.float32)
         # Dense inputs tell the number of candidates where no feature does.
         rows = candidates if is_user or candidates > 1 else len(values) // width
         if len(values) != rows * width:
@@ -170,9 +170,9 @@ def _put_feature(
     ids = _user_bag(feature, ids) if is_user else _candidate_bags(feature, ids)
     found[name] = ids
     if feature.lengths:
-        found[f"{name}.lengths"] = np.array(feature.lengths, np.int64)
+        found[f"{name}.lengths"] = numbers_of(feature.lengths, np.int64)
     if feature.weights:
-        weights = np.array(feature.weights, np.float32)
+        weights = numbers_of(feature.weights, np.float32)
         if weights.size != ids.size:
             raise RequestError(
                 f"feature {name!r}: expected a weight for each of {counted(ids.size, 'id')}, got "

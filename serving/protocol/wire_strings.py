@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
+from kernels.ids.id_hash import StringHash, hash_strings, joined_strings, unpacked_strings
 from kernels.wording import counted
 from sharded_infer.errors import InputError, RequestError
 
@@ -41,15 +41,13 @@ def hashed_strings(
         RequestError: the number of elements does not match the shape, or one is truncated.
     """
     elements = math.prod(shape)
+    what = f"input {name!r}"
     if isinstance(data, (bytes, memoryview)):
-        strings = _unpacked(name, bytes(data), elements)
-    else:
-        strings = [one for one in data if isinstance(one, bytes)]
+        return _hashed(what, *_unpacked(what, shape, bytes(data), elements), hashed)
+    strings = [one for one in data if isinstance(one, bytes)]
     if len(strings) != elements:
-        raise RequestError(
-            f"input {name!r}: BYTES {list(shape)} has {elements} elements, got {len(strings)}"
-        )
-    return _hashed(f"input {name!r}", *joined_strings(strings), hashed)
+        raise RequestError(f"{what}: {_asked(shape, elements)}, got {len(strings)}")
+    return _hashed(what, *joined_strings(strings), hashed)
 
 
 def hashed_parts(
@@ -85,22 +83,36 @@ def _hashed(
         raise RequestError(f"{what}: {error}") from error
 
 
-def _unpacked(name: str, data: bytes, elements: int) -> list[bytes]:
+def _unpacked(
+    what: str, shape: Iterable[int], data: bytes, elements: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     if elements * _LENGTH_BYTES > len(data):
         raise RequestError(
-            f"input {name!r}: BYTES of {counted(elements, 'element')} take "
+            f"{what}: BYTES of {counted(elements, 'element')} take "
             f"{elements * _LENGTH_BYTES} bytes at least, got {len(data)}"
         )
-    strings: list[bytes] = []
-    at = 0
-    while at < len(data):
-        first = at + _LENGTH_BYTES
-        size = int.from_bytes(data[at:first], "little")
-        if first > len(data) or size > len(data) - first:
+    strings, offsets = unpacked_strings(data, elements)
+    whole = len(offsets) - 1
+    at = _LENGTH_BYTES * whole + int(offsets[-1])
+    left = len(data) - at
+    if whole == elements:
+        if left:
             raise RequestError(
-                f"input {name!r}: element {len(strings)} is cut: "
-                f"{counted(max(0, len(data) - first), 'byte')} left of {size}"
+                f"{what}: {_asked(shape, elements)}, followed by {counted(left, 'byte')}"
             )
-        at = first + size
-        strings.append(data[first:at])
-    return strings
+        return strings, offsets
+    if not left:
+        raise RequestError(f"{what}: {_asked(shape, elements)}, got {whole}")
+    length = data[at : at + _LENGTH_BYTES]
+    if left < _LENGTH_BYTES:
+        raise RequestError(
+            f"{what}: element {whole} is cut: its length has {_LENGTH_BYTES} bytes, {left} are left"
+        )
+    raise RequestError(
+        f"{what}: element {whole} is cut: {counted(left - _LENGTH_BYTES, 'byte')} left of "
+        f"{int.from_bytes(length, 'little')}"
+    )
+
+
+def _asked(shape: Iterable[int], elements: int) -> str:
+    return f"BYTES {list(shape)} has {counted(elements, 'element')}"

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.wording import counted
+from serving.protocol.wire_numbers import numbers_of
 from serving.protocol.wire_strings import BYTES, hashed_strings
 from sharded_infer.errors import RequestError
 from sharded_infer.inputs.model_input import ModelInput
@@ -56,6 +57,7 @@ def _array(tensor: WireTensor, reader: RequestReader) -> NDArray[np.generic]:
     hashed = reader.strings.get(tensor.name) if tensor.datatype == BYTES else None
     if hashed is not None:
         _check_shape(tensor)
+        reader.check_count(math.prod(tensor.shape))
         return _shaped(tensor, hashed_strings(tensor.name, tensor.shape, tensor.data, hashed))
     dtype = DTYPES.get(tensor.datatype)
     if dtype is None:
@@ -78,7 +80,7 @@ def _array(tensor: WireTensor, reader: RequestReader) -> NDArray[np.generic]:
             f"input {tensor.name!r}: {tensor.datatype} {list(tensor.shape)} has {elements} "
             f"elements, got {len(tensor.data)}"
         )
-    return _shaped(tensor, np.array(tensor.data, dtype))
+    return _shaped(tensor, numbers_of(tensor.data, dtype))
 
 
 def _check_shape(tensor: WireTensor) -> None:

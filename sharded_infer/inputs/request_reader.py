@@ -227,14 +227,15 @@ class RequestReader:
                 f"the request has {counted(batch, 'sample')}, at most {self._max_batch} are allowed"
             )
 
-    def _check_ids(self, sent: Mapping[str, int]) -> None:
-        # Before they are copied for each table.
-        if self._max_ids is None:
-            return
-        copies = zip(self._sparse.names, self._sparse.copies, strict=True)
-        ids = sum(count * sent.get(name, 0) for name, count in copies)
-        if ids > self._max_ids:
+    def check_count(self, ids: int) -> None:
+        """Raises RequestTooLargeError for too many ids, before they are read or copied."""
+        if self._max_ids is not None and ids > self._max_ids:
             raise RequestTooLargeError(f"ids: expected at most {self._max_ids}, got {ids}")
+
+    def _check_ids(self, sent: Mapping[str, int]) -> None:
+        # A table's ids are a copy of its feature's.
+        copies = zip(self._sparse.names, self._sparse.copies, strict=True)
+        self.check_count(sum(count * sent.get(name, 0) for name, count in copies))
 
     def _group(self, bags: Mapping[str, FeatureBags], batch: int) -> tuple[JaggedBatch, ...]:
         # Bags of one sample are looked up once, and broadcast after.

@@ -7,6 +7,8 @@ request beside the message.
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
+from serving.protocol.message_size import INFER_LIMITS, check_size
+from sharded_infer.errors import RequestTooLargeError
 from sharded_infer.v1.wire import bytes_field
 
 # Field number of `infer_response`.
@@ -32,9 +34,10 @@ def stream_error(words: str, message: bytes) -> bytes:
     """Serializes a ModelStreamInferResponse with a non-empty error for a refused request."""
     response = service_pb2.ModelInferResponse()
     try:
+        check_size(message, INFER_LIMITS)
         request = service_pb2.ModelInferRequest.FromString(message)
-    except DecodeError:
-        pass  # an unreadable request has no id
+    except (DecodeError, RequestTooLargeError):
+        pass  # a request that is not read has no id
     else:
         response.id = request.id
         response.model_name = request.model_name

@@ -76,7 +76,7 @@ bool read_lookup(Bytes message, LookupRequest& request) {
       request.rows = rows != 0;
     } else if (field == 4 && type == kBytes) {
       Bytes group;
-      if (!reader.read_bytes(group)) return false;
+      if (request.groups.size() == kMostGroups || !reader.read_bytes(group)) return false;
       request.groups.emplace_back();
       if (!read_group(group, request.groups.back())) return false;
     } else {

@@ -22,6 +22,9 @@ struct Group {
   std::int64_t id_count() const { return id_bytes == 0 ? 0 : ids.size / id_bytes; }
 };
 
+// Of a message that is read here; Python counts the parts of others first.
+constexpr std::size_t kMostGroups = 4096;
+
 struct LookupRequest {
   Bytes model;
   std::uint64_t version = 0;

@@ -12,7 +12,9 @@ from kernels.wording import counted
 from serving.protocol.lookups.compiled_writer import compiled_lookups
 from serving.protocol.lookups.sum_messages import BF16_BYTES, FP32_BYTES
 from serving.protocol.lookups.version_key import VersionKey
-from sharded_infer.errors import InternalError, RequestError
+from serving.protocol.message_size import HELD_LIMITS, LEASE_LIMITS, LOOKUP_LIMITS, check_size
+from serving.protocol.wire_numbers import numbers_of
+from sharded_infer.errors import InternalError, RequestError, RequestTooLargeError
 from sharded_infer.lookups.native_parts import all_bags
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.tensors import tensor_of
@@ -63,6 +65,7 @@ def write_describe(model: str, leases: Leases) -> bytes:
 
 def read_describe(message: bytes) -> tuple[str, Leases]:
     """Reads the model and leases of a DescribeRequest; raises RequestError for other bytes."""
+    check_size(message, LEASE_LIMITS)
     try:
         request = shard_host_pb2.DescribeRequest.FromString(message)
     except DecodeError as error:
@@ -74,9 +77,10 @@ def read_describe(message: bytes) -> tuple[str, Leases]:
 def read_described(message: memoryview) -> list[Described]:
     """Reads a DescribeResponse; raises InternalError for other bytes."""
     try:
+        check_size(message, HELD_LIMITS)
         found = shard_host_pb2.DescribeResponse.FromString(bytes(message)).versions
-    except DecodeError as error:
-        raise InternalError("the answer is not a DescribeResponse") from error
+    except (DecodeError, RequestTooLargeError) as error:
+        raise InternalError(f"the answer is not a DescribeResponse: {error}") from error
     return [
         Described(
             VersionKey(one.model, one.version, one.manifest),
@@ -112,6 +116,7 @@ def read_lookup(message: bytes) -> tuple[VersionKey, int, list[PieceBags]]:
 
     Raises RequestError if the bytes are malformed, or a group's arrays do not fit together.
     """
+    check_size(message, LOOKUP_LIMITS)
     try:
         request = shard_host_pb2.LookupRequest.FromString(message)
     except DecodeError as error:
@@ -131,7 +136,7 @@ def _fixed64_field(field: int, number: int) -> bytes:
 
 
 def _group_of(where: str, group: Any) -> PieceBags:
-    pieces = np.array(group.pieces, np.int64)
+    pieces = numbers_of(group.pieces, np.int64)
     lengths = _wide(f"{where}: lengths", group.lengths, group.length_bytes, _LENGTH_WIDTHS)
     ids = _wide(f"{where}: ids", group.ids, group.id_bytes, _WIDTHS)
     if not pieces.size or not lengths.size or lengths.size % pieces.size:
@@ -143,7 +148,7 @@ def _group_of(where: str, group: Any) -> PieceBags:
         raise RequestError(
             f"{where}: the lengths add up to {lengths.sum()}, there are {counted(ids.size, 'id')}"
         )
-    weights = np.array(group.weights, np.float32) if group.weights else None
+    weights = numbers_of(group.weights, np.float32) if group.weights else None
     if weights is not None and weights.size != ids.size:
         raise RequestError(
             f"{where}: {counted(weights.size, 'weight')} for {counted(ids.size, 'id')}"

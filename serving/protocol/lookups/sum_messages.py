@@ -1,6 +1,7 @@
 """Sums in a LookupResponse (protos/sharded_infer/v1/shard_host.proto), by NumPy."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 import torch
@@ -54,7 +55,8 @@ def read_sums(
     Raises:
         InternalError: the bytes are not such a message, or not one for these groups.
     """
-    fields = list(_fields(message))
+    # One more than expected is enough to refuse: a message may have millions.
+    fields = list(islice(_fields(message), len(bags) + 1))
     widths = sum_bytes or [FP32_BYTES] * len(bags)
     if len(fields) != len(bags) or any(
         len(field) % (width * rows) for field, rows, width in zip(fields, bags, widths, strict=True)

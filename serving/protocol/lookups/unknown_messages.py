@@ -6,7 +6,9 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from sharded_infer.errors import InternalError
+from serving.protocol.message_size import ANSWER_LIMITS, check_size
+from serving.protocol.wire_numbers import numbers_of
+from sharded_infer.errors import InternalError, RequestTooLargeError
 from sharded_infer.lookups.raw_ids import UnknownId
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.v1 import shard_host_pb2
@@ -32,7 +34,7 @@ def read_unknown(message: memoryview, groups: Sequence[PieceBags]) -> list[Count
 
     Raises InternalError if the bytes are malformed, or do not fit these groups.
     """
-    counts = np.array(_parsed(message).unknown, np.int64)
+    counts = numbers_of(_parsed(message).unknown, np.int64)
     shapes = [tuple(group.bags.lengths.shape) for group in groups]
     sizes = [int(np.prod(shape)) * group.raw for group, shape in zip(groups, shapes, strict=True)]
     if len(counts) not in (0, sum(sizes)):
@@ -81,6 +83,7 @@ def read_refusal(message: memoryview, groups: Sequence[PieceBags]) -> UnknownId 
 
 def _parsed(message: memoryview) -> shard_host_pb2.LookupResponse:
     try:
+        check_size(message, ANSWER_LIMITS)
         return shard_host_pb2.LookupResponse.FromString(bytes(message))
-    except DecodeError as error:
-        raise InternalError("the answer is not a LookupResponse") from error
+    except (DecodeError, RequestTooLargeError) as error:
+        raise InternalError(f"the answer is not a LookupResponse: {error}") from error

@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2
 from kernels.wording import counted
 from serving.protocol.input_limits import InputLimits
 from serving.protocol.message_format import MessageFormat
-from serving.protocol.message_size import check_fields
+from serving.protocol.message_size import INFER_LIMITS, check_size
 from serving.protocol.predict_message import PredictInputs, parse_predict
 from serving.protocol.readers.unknown_ids import UnknownIds
 from serving.protocol.request_tensors import RequestTensors, parameters_of, span_of
@@ -94,9 +94,9 @@ def parse_request(message: bytes) -> Any:
 
     Raises:
         RequestError: the bytes are not such a message.
-        RequestTooLargeError: it has too many fields.
+        RequestTooLargeError: it has too many fields or numbers.
     """
-    check_fields(message, MessageFormat.INFER)
+    check_size(message, INFER_LIMITS)
     try:
         return service_pb2.ModelInferRequest.FromString(message)
     except DecodeError as error:

@@ -1,0 +1,142 @@
+"""Messages of kilobytes that stand for millions of objects: refused before any is made.
+
+No other test sends them compressed, or counts the parts of a lookup and of an answer.
+"""
+
+import gzip
+import http.client
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import grpc
+import numpy as np
+import pytest
+
+from serving.protocol.lookups.lookup_messages import read_describe, read_described, read_lookup
+from serving.protocol.lookups.sum_messages import read_sums
+from serving.protocol.lookups.unknown_messages import read_refusal
+from serving.protocol.message_size import INFER_LIMITS, PREDICT_LIMITS, check_size
+from serving.protocol.wire_tensors import WireTensor, read_tensors
+from sharded_infer.errors import InternalError, RequestTooLargeError
+from sharded_infer.inputs.request_reader import RequestReader
+from sharded_infer.v1.wire import bytes_field, message_field, text_field
+from tests.support.servers import MODEL, RunningServer, good_inputs, infer_request, scores_of
+from tests.support.string_requests import SPEC
+
+MANY = 4 * 2**20
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+PREDICT = "/sharded_infer.v1.Predictor/Predict"
+
+
+def tensor(*fields: bytes) -> bytes:
+    """A ModelInferRequest of one INT64 input with these fields."""
+    return text_field(1, MODEL) + message_field(
+        5, text_field(1, "user") + text_field(2, "INT64") + b"".join(fields)
+    )
+
+
+def sparse(*fields: bytes) -> bytes:
+    """A PredictRequest with a user's feature of these fields."""
+    feature = message_field(1, text_field(1, "user") + b"".join(fields))
+    return text_field(1, MODEL) + message_field(6, feature)
+
+
+CALLS = {
+    "numbers": (
+        INFER,
+        tensor(bytes_field(3, b"\1"), message_field(5, bytes_field(3, bytes(MANY)))),
+    ),
+    "sizes of a shape": (INFER, tensor(bytes_field(3, b"\1" * MANY))),
+    "numbers one by one": (INFER, tensor(message_field(5, b"\x18\0" * MANY))),
+    "empty strings": (INFER, tensor(message_field(5, b"\x42\0" * MANY))),
+    "parameters": (INFER, tensor(b"\x22\0" * MANY)),
+    "empty inputs": (INFER, text_field(1, MODEL) + b"\x2a\0" * MANY),
+    "features": (PREDICT, text_field(1, MODEL) + message_field(7, b"\x0a\0" * MANY)),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_a_message_of_too_many_parts_is_refused_and_others_are_answered(
+    case: str, server: RunningServer
+) -> None:
+    path, message = CALLS[case]
+    good = infer_request(good_inputs(3))
+    with (
+        grpc.insecure_channel(server.grpc_url, compression=grpc.Compression.Gzip) as channel,
+        server.stub() as stub,
+        ThreadPoolExecutor(4) as attackers,
+    ):
+        expected = scores_of(stub.ModelInfer(good))
+        attack = channel.unary_unary(path)
+        attacks = [attackers.submit(attack, message, timeout=60.0) for _ in range(4)]
+        while not all(one.done() for one in attacks):
+            got = scores_of(stub.ModelInfer(good, timeout=10.0))
+            assert all(np.array_equal(got[name], expected[name]) for name in expected)
+        for one in attacks:
+            error = one.exception()
+            assert isinstance(error, grpc.RpcError)
+            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, error.details()
+
+
+DOCUMENTS = {
+    "lists": b'{"inputs":[' + b"[]," * (5 * 2**20) + b"[]]}",
+    "objects": b'{"inputs":[' + b"{}," * (5 * 2**20) + b"{}]}",
+    "numbers": b'{"inputs":[' + b"0," * (7 * 2**20) + b"0]}",
+}
+
+
+@pytest.mark.parametrize("case", DOCUMENTS)
+def test_json_of_too_many_values_is_refused_and_probes_are_answered(
+    case: str, server: RunningServer
+) -> None:
+    body, host = gzip.compress(DOCUMENTS[case]), urlsplit(server.metrics_url).netloc
+
+    def ask(method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        headers = {"Content-Encoding": "gzip"} if body else {}
+        with closing(http.client.HTTPConnection(host, timeout=60.0)) as connection:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    with ThreadPoolExecutor(4) as attackers:
+        path = f"/v2/models/{MODEL}/infer"
+        attacks = [attackers.submit(ask, "POST", path, body) for _ in range(4)]
+        while not all(one.done() for one in attacks):
+            assert ask("GET", "/v2/health/live")[0] == 200
+    for one in attacks:
+        status, answer = one.result()
+        assert status == 429 and "send tensors in binary" in json.loads(answer)["error"]
+
+
+def test_strings_are_counted_by_their_shape_before_any_is_read() -> None:
+    reader = RequestReader(SPEC, max_ids=1000)
+    tensor = WireTensor("word", "BYTES", [MANY], bytes(4 * MANY))
+    with pytest.raises(RequestTooLargeError, match="ids: expected at most 1000, got 4194304"):
+        read_tensors([tensor], reader)
+
+
+def test_a_lookup_of_too_many_parts_is_refused() -> None:
+    for read, message in (
+        (read_lookup, b"\x22\x02\x10\x00" * 2**20),
+        (read_lookup, message_field(4, bytes_field(1, bytes(4 * 2**25 + 4)))),
+        (read_describe, b"\x12\0" * 2**20),
+    ):
+        with pytest.raises(RequestTooLargeError, match="the message: expected at most"):
+            read(message)
+
+
+def test_an_answer_of_too_many_parts_is_refused() -> None:
+    with pytest.raises(InternalError, match="expected at most 32768 fields"):
+        read_described(memoryview(b"\x0a\0" * 2**20))
+    with pytest.raises(InternalError, match="expected at most 131072 fields"):
+        read_refusal(memoryview(b"\x10\0" * 2**20), [])
+    with pytest.raises(InternalError, match="sums of"):
+        read_sums(memoryview(b"\x0a\0" * 2**20), [1, 1])
+
+
+def test_as_many_parts_as_are_allowed_pass() -> None:
+    check_size(tensor(message_field(5, bytes_field(3, bytes(INFER_LIMITS.numbers)))), INFER_LIMITS)
+    check_size(b"\x2a\0" * INFER_LIMITS.fields, INFER_LIMITS)
+    check_size(sparse(bytes_field(2, bytes(4 * PREDICT_LIMITS.numbers))), PREDICT_LIMITS)
