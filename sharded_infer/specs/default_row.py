@@ -1,4 +1,4 @@
-"""The row of a table that stands for rows which no shard host can look up."""
+"""The replacement of a table's rows that no shard host can look up."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""How features are used: ids for each sample, and the skew of accesses to rows."""
+"""Use of features: ids for each sample, and the skew of accesses to rows."""
 
 import math
 from collections import Counter
@@ -14,13 +14,13 @@ _STRICT = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class FeatureStatistics:
-    """How one feature is used.
+    """The use of one feature.
 
     Attributes:
         pooling_factor: mean number of ids of a bag.
-        zipf: exponent of the row frequencies' power law; None means unknown, and counts as uniform.
+        zipf: exponent of the row frequencies' power law; None: unknown, counts as uniform.
         histogram: share of the accesses to each of equal ranges of rows, in the table's order;
-            empty means unknown, and counts as even.
+            empty: unknown, counts as even.
     """
 
     pooling_factor: Annotated[float, Field(ge=0)] = 1.0
@@ -29,13 +29,10 @@ class FeatureStatistics:
 
 
 def count_statistics(bags: Iterable[Iterable[int]], rows: int) -> FeatureStatistics:
-    """Counts a feature's statistics from samples.
+    """Count a feature's statistics from samples; ids outside its table are ignored.
 
     The exponent is the least-squares slope of log frequency over log rank, over ranks seen more
     than once (Clauset, Shalizi and Newman 2009, section 3, on its bias; good to about 0.1 here).
-
-    Args:
-        rows: rows of its table; ids outside are not counted.
     """
     samples, total = 0, 0
     counts: Counter[int] = Counter()
@@ -70,15 +67,10 @@ def _zipf_exponent(frequencies: list[int]) -> float | None:
 
 
 def share_of_hottest(zipf: float, rows: float, hottest: float) -> float:
-    """Share of accesses that goes to the most used rows, under Zipf's law.
+    """Share of accesses to the k `hottest` of n rows, n >= 1, under Zipf's law with exponent s.
 
-    H(k, s) / H(n, s) with the generalised harmonic numbers taken as integrals,
-    H(k, s) ~ 1 + (k^(1-s) - 1) / (1 - s) (Euler-Maclaurin, first term).
-
-    Args:
-        zipf: the exponent s; 0 is uniform.
-        rows: number of rows n, at least 1.
-        hottest: number of hottest rows k, in `[0, n]`.
+    H(k, s) / H(n, s) with the generalised harmonic numbers taken as integrals, H(k, s) ~ 1 +
+    (k^(1-s) - 1) / (1 - s) (Euler-Maclaurin, first term). s = 0 is uniform.
     """
     if hottest <= 0:
         return 0.0

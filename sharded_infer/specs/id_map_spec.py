@@ -1,4 +1,4 @@
-"""An id map of a table: from raw 64-bit ids to its rows, and what an unknown id means."""
+"""An id map of a table: from raw 64-bit ids to its rows, with a policy for unknown ids."""
 
 import bisect
 from itertools import pairwise
@@ -17,14 +17,14 @@ MOST_MAPPED_ROWS = 2**32  # of a table: an index stores rows as uint32
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class SharedRows:
-    """Unknown ids read a row that is kept for them, one for each segment of the ids.
+    """Unknown ids read a reserved row, one for each segment of the ids.
 
     An id lies in segment `id // ceil(input_size / segments)`; ids that are negative or past the
     last segment, taken as unsigned, in segment `id % segments`.
 
     Attributes:
         rows: the row of each segment.
-        input_size: ids are meant to be below it; with one segment it says nothing.
+        input_size: nominal bound of ids; without effect for one segment.
     """
 
     rows: Annotated[tuple[_Row, ...], Field(min_length=1)]
@@ -33,7 +33,7 @@ class SharedRows:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class HashedRows:
-    """Unknown ids read rows that a hash chooses, as TorchRec's MPZCH does.
+    """Unknown ids read rows chosen by a hash, as in TorchRec's MPZCH.
 
     Bucket b has rows `[b * rows / buckets, (b + 1) * rows / buckets)`. With `input_size` 0 an id
     lies in bucket `id % buckets`, else in `id // ceil(input_size / buckets)`, modulo `buckets`.
@@ -41,8 +41,8 @@ class HashedRows:
     Attributes:
         rows: of the table.
         divided: the id is hashed without its bucket: `id // buckets`, or the remainder.
-        reserved: rows at the end of each bucket that no known id has; None if unknown ids read
-            any row of their bucket.
+        reserved: rows at the end of each bucket without known ids; None if unknown ids read any row
+            of their bucket.
     """
 
     rows: Annotated[int, Field(ge=1)]
@@ -54,9 +54,9 @@ class HashedRows:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class IdPartition:
-    """Parts of a table's rows, each of which has the ids whose hashes lie in one range.
+    """Parts of a table's rows, each for the ids whose hashes lie in one range.
 
-    Unknown ids that read shared rows have them in the part of their own hash: `SharedRows.rows` are
+    Unknown ids that read shared rows use those in the part of their own hash: `SharedRows.rows` are
     then relative to each part's first row.
 
     Attributes:
@@ -81,15 +81,11 @@ class IdPartition:
         return self
 
     def smallest(self, table_rows: int) -> int:
-        """Rows of the smallest part of a table of so many rows."""
+        """Rows of the smallest part of a table of this size."""
         return min(end - first for first, end in pairwise((*self.first_rows, table_rows)))
 
     def hashes_of_rows(self, first: int, last: int, table_rows: int) -> tuple[int, int] | None:
-        """First and last hash of the ids of rows `[first, last)`; None: they are not whole parts.
-
-        Args:
-            table_rows: of the table.
-        """
+        """First and last hash of the ids of rows `[first, last)`; None if not whole parts."""
         ends = (*self.first_rows, table_rows)
         begin, end = (bisect.bisect_left(ends, row) for row in (first, last))
         if not begin < end < len(ends) or (ends[begin], ends[end]) != (first, last):
@@ -105,18 +101,16 @@ class IdMapSpec:
     A table with `hashed` has no index: the hash of an id, modulo the rows, is its row.
 
     Attributes:
-        unknown: what an unknown id means: "error" refuses its request, "zero" leaves it out of its
-            bag, as if it were absent, and shared or hashed rows are read instead. None takes what
-            the source of the ids says, or "error". A published spec has one, but beside `hashed`,
-            where no id is unknown.
-        strings: the function that makes 64-bit ids of strings; None: raw ids are numbers.
+        unknown: "error" refuses the request of an unknown id, "zero" drops the id from its bag, and
+            shared or hashed rows are read instead. None takes the source's policy, or "error". A
+            published spec has one, except with `hashed`, where no id is unknown.
+        strings: the hash function from strings to 64-bit ids; None: raw ids are numbers.
         seed: of that function.
         file: raw ids and their rows, relative to the spec's file; None: they are passed to
             `publish`. A published spec has none.
-        hashed: the function that hashes ids; None: an index maps them.
+        hashed: the hash function of ids; None: an index maps them.
         hash_seed: of that function; None is 0.
-        partition: the parts of the rows, where a plan cuts them; publishing says it. None: rows
-            stand in any order.
+        partition: the parts of the rows, set by publishing where a plan cuts them. None: any order.
     """
 
     unknown: Literal["error", "zero"] | SharedRows | HashedRows | None = None
@@ -137,7 +131,7 @@ class IdMapSpec:
 
     @property
     def hashing(self) -> tuple[IdHash, int] | None:
-        """The function that hashes ids, and its seed; None: an index maps them."""
+        """The hash function of ids, and its seed; None: an index maps them."""
         return None if self.hashed is None else (IdHash(self.hashed), self.hash_seed or 0)
 
     @model_validator(mode="after")

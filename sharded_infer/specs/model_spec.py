@@ -52,10 +52,9 @@ class TowerSpec:
         program: a `.pt2` file, relative to the spec's file; or None. With neither, the tower's
             module is passed to `publish`.
         precision: of the matrix products; the last layers stay fp32.
-        outputs: names of the outputs, in order.
         weights: prefix of the tower's parameters in the checkpoint.
         user_inputs: dense inputs, pooled features and sequences that a request's samples share,
-            such as the user's. What depends on them alone is computed once a request.
+            such as the user's. Results that depend only on them are computed once a request.
     """
 
     architecture: str | None = None
@@ -77,18 +76,18 @@ class TowerSpec:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class ServingSpec:
-    """How a server batches requests and keeps tables.
+    """Batching of requests, and storage of tables, in a server.
 
     Attributes:
         executor: "inline" runs each request alone; "batched" waits `max_delay_us` for more; "auto"
-            runs a request at once if a core is free, and merges those that came meanwhile.
+            runs a request at once if a core is free, and merges those that arrive meanwhile.
         max_batch: samples of a batch of several requests.
-        max_delay_us: how long "batched" waits, in microseconds.
-        memory: "map" serves tables from the page cache, whatever its pages; "huge" from a copy in
-            2 MiB pages, which takes the tables' size in memory; "auto" from the page cache in 2 MiB
-            pages if the file system has them, else from a copy if there is much memory.
-        remote_sums: how sums of shard hosts travel: "fp32", or "bf16", which rounds those of whole
-            rows to 8 significant bits.
+        max_delay_us: wait of "batched", in microseconds.
+        memory: "map" serves tables from the page cache, with pages of any size; "huge" from a copy
+            in 2 MiB pages, of the tables' size; "auto" from the page cache in 2 MiB pages if the
+            file system has them, else from a copy if there is much memory.
+        remote_sums: wire format of shard hosts' sums: "fp32", or "bf16", which rounds those of
+            whole rows to 8 significant bits.
         latency_objective_ms: a boundary of the latency histogram, for alert rules.
         non_finite: NaN and infinity in dense inputs and weights: "refuse" the request, or "pass"
             them to the tower.
@@ -109,9 +108,9 @@ class ModelSpec:
 
     Attributes:
         name: the model's name in repositories and on the wire.
-        tables: the embedding tables; their features, in order, are the model's features.
-        sequences: by name, of features of the tables that are not pooled.
-        statistics: how features are used, by feature, for the planner's cost model.
+        tables: their features, in order, are the model's features.
+        sequences: by name, of unpooled features of the tables.
+        statistics: use of features, by feature, for the planner's cost model.
         release: bounds for promoting a version.
     """
 
@@ -164,7 +163,7 @@ class ModelSpec:
                     f"sequences: {name}: {unknown[0]!r} is not one of the tables' features"
                     f"{did_you_mean(unknown[0], known)}"
                 )
-            # Whatever is found by a table's name must not be found for numbers.
+            # A lookup by table name must not find numbers.
             if alike := sorted({*sequence.dense} & {table.name for table in self.tables}):
                 raise ValueError(
                     f"sequences: {name}: the dense input {alike[0]!r} has the name of a table"
@@ -198,10 +197,9 @@ class ModelSpec:
 
     @property
     def sequence_features(self) -> tuple[FeatureSpec, ...]:
-        """Every feature of every sequence in its tables, sequence by sequence.
+        """Every feature of every sequence in its tables, in the order of the sequences' columns.
 
-        A sequence's are the columns of its rows: in the order of its features, each in that of its
-        tables.
+        Within a sequence, features keep its order, and each one its tables' order.
         """
         return tuple(
             FeatureSpec(name, table, sequence)
@@ -213,12 +211,12 @@ class ModelSpec:
 
     @property
     def sequence_numbers(self) -> dict[str, int]:
-        """The sequences' dense inputs, by name: how many numbers come with an id."""
+        """The sequences' dense inputs: numbers per id, by name."""
         return {name: width for one in self.sequences.values() for name, width in one.dense.items()}
 
     @property
     def tower_sequences(self) -> dict[str, SequenceInput]:
-        """What the tower gets of each sequence; its columns are those of `sequence_features`."""
+        """The tower's input of each sequence; its columns are those of `sequence_features`."""
         features = self.sequence_features
         return {
             name: SequenceInput(
@@ -237,9 +235,9 @@ class ModelSpec:
 
     @property
     def input_features(self) -> tuple[FeatureSpec, ...]:
-        """What jagged inputs hold: `table_features`, then the numbers of sequences.
+        """The content of jagged inputs: `table_features`, then the numbers of sequences.
 
-        The bits of a number of fp32 stand for an id: a table of 2^32 rows is theirs.
+        The bits of an fp32 number serve as an id of a table of 2^32 rows.
         """
         if not self.sequences:
             return self.features
@@ -257,7 +255,7 @@ class ModelSpec:
 
     @property
     def required_inputs(self) -> frozenset[str]:
-        """The sparse inputs that every request must send: required by one table or more."""
+        """The sparse inputs that every request must send: required by at least one table."""
         return frozenset(name for table in self.tables for name in table.required_features)
 
     @property
@@ -276,24 +274,24 @@ class ModelSpec:
 
     @property
     def ordered_tables(self) -> tuple[TableSpec, ...]:
-        """The tables whose rows have another order than their ids."""
+        """The tables whose rows are not in id order."""
         return tuple(table for table in self.tables if table.ordered)
 
     @property
     def ids_are_rows(self) -> bool:
-        """Whether each id of a request is the row that it reads, in all tables."""
+        """True if each id of a request is its row, in all tables."""
         return not (self.raw_tables or self.ordered_tables)
 
     @property
     def raw_inputs(self) -> frozenset[str]:
-        """The sparse inputs with raw ids: one of their tables or more maps or hashes them."""
+        """The sparse inputs with raw ids: at least one of their tables maps or hashes them."""
         return frozenset(f.name for f in self.table_features if f.table.id_map is not None)
 
     @property
     def string_inputs(self) -> dict[str, tuple[StringHash, int]]:
-        """The sparse inputs whose ids may be strings: the function that hashes them, and its seed.
+        """The sparse inputs whose ids may be strings: the hash function and its seed.
 
-        All tables of such an input have id maps that name the same function.
+        All tables of such an input have id maps with the same function.
         """
         found: dict[str, set[tuple[StringHash, int] | None]] = {}
         for feature in self.table_features:
@@ -326,9 +324,7 @@ class ModelSpec:
         return ", ".join(shown) + (f" and {more} more" if more else "")
 
     def to_toml(self) -> str:
-        """The text of a `model.toml` that `load_spec` reads back as this spec.
-
-        Fields that have their defaults are left out.
+        """The text of a `model.toml` that `load_spec` reads back as this spec, without defaults.
 
         >>> print(ModelSpec("clicks", (TableSpec("item", rows=100, dim=8),)).to_toml())
         name = "clicks"
@@ -344,7 +340,7 @@ class ModelSpec:
             self, mode="json", exclude_none=True, exclude_defaults=True
         )
         if self.tower.architecture is not None and self.tower.options:
-            # In a file the architecture's sizes stand beside our own keys.
+            # In a file, the architecture's sizes are beside our own keys.
             options = fields["tower"].pop("options")
             if set(options) & set(TowerSpec.__dataclass_fields__):
                 options = {"options": options}
@@ -363,14 +359,13 @@ class ModelSpec:
     def row_format(self, table: TableSpec) -> RowFormat:
         """The format of a table: its own, an override's or the default.
 
-        With a budget it is known only after the choice
-        (`sharded_infer/publishing/format_selection.py`).
+        A budget determines it later (`sharded_infer/publishing/format_selection.py`).
         """
         fixed = self.fixed_format(table)
         return (self.default_format(table) if fixed is None else fixed)[0]
 
     def default_format(self, table: TableSpec) -> tuple[RowFormat, str]:
-        """The format of a table without one in the spec, without a budget; and the reason.
+        """The format, and its reason, of a table without one in the spec or a budget.
 
         If the scale and bias of a narrow row take more than its elements save, it is fp16.
         """
@@ -384,7 +379,7 @@ class ModelSpec:
 
 
 def is_too_narrow(dim: int, row_format: RowFormat) -> bool:
-    """Whether a quantized row of `dim` elements is no smaller than an fp16 one."""
+    """True if a quantized row of `dim` elements is no smaller than an fp16 one."""
     if not row_format.header_bytes:
         return False
     return RowFormat.FP16.row_bytes(dim) <= row_format.row_bytes(dim)

@@ -6,11 +6,11 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 LONGEST_NAME = 200
-# Dots and slashes would make names of one tensor look like another's, or leave the folder.
+# Dots and slashes could make tensor names collide, or leave the folder.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*(\.[A-Za-z0-9_\-]+)*")
 _RESERVED_ENDINGS = (".lengths", ".weights")
 _RESERVED_PREFIXES = ("sparse.", "dense.", "score.")
-# The safetensors format keeps it for itself.
+# Reserved by the safetensors format.
 _RESERVED = "__metadata__"
 
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class OrderRows(StrEnum):
-    """In which order a version has the rows of its tables."""
+    """The order of a version's rows in its tables."""
 
     AS_TRAINED = "as_trained"
     FREQUENCY = "frequency"

@@ -15,19 +15,19 @@ _STRICT = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class QuantizationSpec:
-    """How tables without a format of their own are stored.
+    """Storage of tables without their own format.
 
     Attributes:
         format: their row format, if no override matches and there is no budget.
-        overrides: formats by table name or glob, 1,000 at most; the first that matches counts.
-        memory_budget: choose formats so that all tables' rows fit these bytes, such as `40GB`, and
-            the expected loss is least.
-        error_budget: choose formats so that the expected loss is at most this share of the
-            embeddings' power, and the bytes are fewest (`quant/format_losses.py`).
+        overrides: formats by table name or glob, at most 1,000; the first match counts.
+        memory_budget: choose formats with the least expected loss such that all tables' rows fit
+            these bytes, such as `40GB`.
+        error_budget: choose formats with the fewest bytes such that the expected loss is at most
+            this share of the embeddings' power (`quant/format_losses.py`).
         clip: search each int4 and int2 row's range for the least error, instead of taking its
             minimum and maximum.
         nonfinite: `refuse` rows that hold NaN or infinity, or store `zero`.
-        ignore: names or globs of tables in the checkpoint that the model does not use.
+        ignore: names or globs of unused tables in the checkpoint.
     """
 
     format: RowFormat = RowFormat.INT8
@@ -35,7 +35,7 @@ class QuantizationSpec:
     memory_budget: str | None = None
     error_budget: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     formats: Annotated[tuple[RowFormat, ...], Field(min_length=1)] = (
-        # What FBGEMM's kernel reads; bf16 and fp8 are neither smaller nor more exact than these.
+        # Formats of FBGEMM's kernel; bf16 and fp8 are neither smaller nor more exact than these.
         RowFormat.INT2,
         RowFormat.INT4,
         RowFormat.INT8,
@@ -59,11 +59,11 @@ class QuantizationSpec:
 
     @property
     def has_budget(self) -> bool:
-        """Whether a budget chooses formats."""
+        """True if a budget chooses formats."""
         return self.memory_budget is not None or self.error_budget is not None
 
 
-# JSON has no infinity: a manifest could not say it.
+# JSON, and so a manifest, has no infinity.
 _Bound = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Drop = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -74,12 +74,11 @@ class OutputGate:
 
     Attributes:
         max_score_diff: as `GateSpec.max_score_diff`; None takes that, unless `max_relative_diff` is
-            given: then only that counts.
+            set, which then applies alone.
         max_relative_diff: largest allowed difference, as a share of the root mean square of the
             fp32 model's scores of the output: for logits and other scores without a unit.
-        label: the column of samples with the output's labels; None takes `label.<output>`, or else
-            `label`.
-        max_auc_drop: as `GateSpec.max_auc_drop`; the output's labels must be given.
+        label: the column of samples with the output's labels; None: `label.<output>`, else `label`.
+        max_auc_drop: as `GateSpec.max_auc_drop`; requires the output's labels.
     """
 
     max_score_diff: _Bound | None = None
@@ -94,11 +93,11 @@ class GateSpec:
 
     Attributes:
         max_score_diff: largest allowed difference between a served score and the fp32 model's, on
-            the golden requests and the calibration samples, in the score's own unit.
+            the golden requests and the calibration samples, in the score's unit.
         max_auc_drop: largest allowed loss of AUC on the calibration samples, of every output with
-            labels there; at least one must have labels. None allows any.
-        max_import_diff: largest allowed difference between the trained model's own numbers and the
-            fp32 model that was read, as a share of the largest number; None allows 1e-4.
+            labels there, at least one. None allows any.
+        max_import_diff: largest allowed difference between the trained model's numbers and the
+            imported fp32 model's, as a share of the largest number; None allows 1e-4.
         outputs: other bounds by output.
     """
 
@@ -123,6 +122,6 @@ class GateSpec:
 
     @property
     def label_columns(self) -> dict[str, str]:
-        """The label's column of each output that names one."""
+        """The configured label column of each output."""
         named = (self.outputs or {}).items()
         return {output: gate.label for output, gate in named if gate.label is not None}

@@ -1,4 +1,4 @@
-"""How much worse than the version before a release may be while it gets a share of the requests."""
+"""Bounds on a release relative to the previous version while it gets a share of the requests."""
 
 from typing import Annotated
 
@@ -10,13 +10,13 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class ReleaseSpec:
-    """Bounds of `repo promote`; None: no bound. One that is broken takes the version back.
+    """Bounds of `repo promote`; None: no bound. A broken bound rolls the version back.
 
     Attributes:
-        max_score_shift: between the outputs' mean scores, in standard deviations of the scores of
-            the version before; of each output.
-        max_error_rate: share of the requests that fail, beyond the share of the version before.
-        max_p99_ratio: of the request times' 99th percentile to that of the version before.
+        max_score_shift: between each output's mean scores, in standard deviations of the previous
+            version's scores.
+        max_error_rate: share of failing requests, beyond the previous version's share.
+        max_p99_ratio: of the request times' 99th percentile to that of the previous version.
         max_unknown_ids: share of the ids that are unknown or outside their tables.
     """
 
@@ -27,5 +27,5 @@ class ReleaseSpec:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no bound."""
+        """True if there is no bound."""
         return self == ReleaseSpec()

@@ -1,11 +1,11 @@
-"""What a tower gets of a sequence."""
+"""The tower's inputs of a sequence."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 __all__ = ["LENGTHS", "SequenceInput"]
 
-# The end of the name of the input that has a sequence's lengths.
+# Suffix of the input with a sequence's lengths.
 LENGTHS = "_lengths"
 
 
@@ -16,8 +16,7 @@ class SequenceInput:
     Attributes:
         width: of a position: the rows of all members, side by side.
         max_length: the largest L, at least 1.
-        fixed: whether L is always `max_length`; else it is the length of the batch's longest
-            sequence, at least 1.
+        fixed: L is always `max_length`; else that of the batch's longest sequence, at least 1.
         dense: name and width of each dense companion.
     """
 
@@ -28,5 +27,5 @@ class SequenceInput:
 
     @property
     def grows(self) -> bool:
-        """Whether L differs between batches."""
+        """True if L differs between batches."""
         return not self.fixed and self.max_length > 1

@@ -1,4 +1,4 @@
-"""A sequence: features whose rows the tower gets one by one, in order, instead of pooled."""
+"""A sequence: features whose rows the tower gets in order, unpooled."""
 
 from dataclasses import field
 from typing import Annotated, Literal
@@ -18,15 +18,15 @@ class SequenceSpec:
 
     The tower gets the rows of the features side by side as fp32 `[B, L, sum of dims]` under the
     sequence's name, their lengths as int64 `[B]` under `<name>_lengths`, and each of `dense` as
-    fp32 `[B, L, width]` under its own name. What is beyond a sample's length is zero.
+    fp32 `[B, L, width]` under its own name. Positions beyond a sample's length are zero.
 
     Attributes:
         max_length: ids of a sample that are used.
         features: unpooled features of the tables, at least one.
         dense: widths of numbers that come with the ids, such as timestamps, by name.
-        keep: which ids of a longer sample are used.
-        pad: where the zeros are.
-        pad_to: "longest", or "max_length" for a tower that takes one length alone.
+        keep: the ids of a longer sample that are used.
+        pad: the side of the zeros.
+        pad_to: "longest", or "max_length" for a tower with a single length.
     """
 
     max_length: Annotated[int, Field(ge=1, le=LONGEST_SEQUENCE)]

@@ -1,4 +1,4 @@
-"""A model's spec as plain values, such as those of `model.toml`, and back."""
+"""A model's spec to and from plain values, such as those of `model.toml`."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,18 +20,13 @@ _LONGEST_VALUE = 200
 
 
 def parse_spec(fields: Mapping[str, Any], where: str = "spec") -> ModelSpec:
-    """Builds a spec from plain values.
+    """Build a spec from plain values of the source `where`.
 
-    Args:
-        fields: as in `model.toml`.
-        where: the source's name in errors.
-
-    Raises:
-        SpecError: names every wrong field, what was expected and what came.
+    Raises SpecError with every invalid field, the expectation and the value.
     """
     try:
-        # As JSON, whose strict reading takes lists and texts for tuples and formats, and `true`
-        # for no number.
+        # As JSON, whose strict mode takes lists and texts for tuples and formats, and rejects
+        # `true` as a number.
         text = json.dumps(_with_tower_options(fields), default=str)
         return _ADAPTER.validate_json(text, strict=True)
     except (TypeError, ValueError, RecursionError) as error:
@@ -41,7 +36,7 @@ def parse_spec(fields: Mapping[str, Any], where: str = "spec") -> ModelSpec:
 
 
 def _with_tower_options(fields: Mapping[str, Any]) -> dict[str, Any]:
-    # In TOML the architecture's sizes stand beside our own keys of [tower].
+    # In TOML, the architecture's sizes are beside our own keys of [tower].
     tower = fields.get("tower")
     if not isinstance(tower, Mapping) or tower.get("architecture") is None:
         return dict(fields)
@@ -51,17 +46,17 @@ def _with_tower_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "tower": own}
 
 
-# Of `serving`: readers that do not know such a key take its absence as their own default.
+# Defaults of `serving` to omit, for readers that do not know such a key.
 _LEFT_OUT = {"memory": "auto", "remote_sums": "fp32"}
 
 
 def dump_spec(spec: ModelSpec) -> dict[str, Any]:
-    """The spec as plain values that `parse_spec` reads back."""
+    """The spec as plain values for `parse_spec`."""
     values: dict[str, Any] = _ADAPTER.dump_python(spec, mode="json", exclude_none=True)
     for key, default in _LEFT_OUT.items():
         if values["serving"][key] == default:
             del values["serving"][key]
-    # Readers before these refuse the key.
+    # Older readers refuse the key.
     if spec.release.is_empty:
         del values["release"]
     if not spec.sequences:
@@ -72,10 +67,10 @@ def dump_spec(spec: ModelSpec) -> dict[str, Any]:
 
 
 def load_spec(path: Path | str) -> ModelSpec:
-    """Reads `model.toml`.
+    """Read `model.toml`.
 
     Raises:
-        SpecError: no such file, not TOML, or not a spec.
+        SpecError: a missing, non-TOML or invalid file.
     """
     return parse_spec(read_toml(Path(path), str(path), SpecError), str(path))
 
@@ -84,13 +79,13 @@ def _explain(error: ValidationError, fields: Mapping[str, Any]) -> str:
     reasons = []
     problems = error.errors(include_url=False)
     holders = {problem["loc"][:n] for problem in problems for n in range(len(problem["loc"]))}
-    # Its items were left out because they have problems of their own.
+    # Its items were omitted because of problems of their own.
     relevant = [p for p in problems if p["type"] != "too_short" or p["loc"] not in holders]
     for problem in relevant[:_MOST_REASONS]:
         value: Any = fields
         words: list[str] = []
         for step in problem["loc"]:
-            # A step that is not there names a missing key, or one of several types.
+            # A missing step names a missing key, or one of several types.
             value = value[step] if _has(value, step) else value
             named = isinstance(value, Mapping) and isinstance(value.get("name"), str)
             if isinstance(step, int) and named:
@@ -115,7 +110,6 @@ def _short(value: object) -> str:
 
 
 def _hint(place: Sequence[Any]) -> str:
-    """A suggestion for an unknown key."""
     kinds: list[Any] = [ModelSpec]
     for step in place[:-1]:
         owners = [owner for owner in kinds if step in get_type_hints(owner)]

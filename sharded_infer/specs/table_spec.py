@@ -13,7 +13,7 @@ from sharded_infer.specs.names import Name
 
 
 def _required(value: Any) -> Any:
-    # What says nothing is written as nothing: older readers know no such field.
+    # Defaults are omitted: older readers do not know such a field.
     if value is None or value is False or value in ([], ()):
         return None
     names = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
@@ -41,20 +41,20 @@ class TableSpec:
     Attributes:
         pooling: "sum" or "mean"; None takes the trained module's, or "sum" without a module. A
             published spec has one.
-        features: features that use the table; other tables may use them too. None takes those of
-            the trained module, or the table's own name.
+        features: of the table, possibly shared with other tables. None takes those of the trained
+            module, or the table's own name.
         weights: the weight's key in the checkpoint; None tries the table's usual names.
         format: None takes the model's default.
-        out_of_range: what to do with an id outside `[0, rows)`.
+        out_of_range: policy for an id outside `[0, rows)`.
         padding_idx: an id in `[0, rows)` that adds nothing and does not count in a mean, as in
             `nn.EmbeddingBag`.
         required: features, or True for all, that every request must send, possibly with empty bags;
-            None: a feature that is left out is an empty bag.
-        default_row: "zeros" or `dim` numbers, which stand for rows that no shard host can look
-            up; None: requests that need them fail.
-        id_map: requests have raw ids, which it maps to rows; None: they have rows.
-        ordered: its rows have another order than their ids, and a file says where each lies;
-            publishing says it. None: ids are rows, or raw.
+            None: a missing feature is an empty bag.
+        default_row: "zeros" or `dim` numbers, which replace rows that no shard host can look up;
+            None: requests that need them fail.
+        id_map: maps raw ids of requests to rows; None: requests have rows.
+        ordered: publishing stored its rows in another order, with a file of each row's place. None:
+            ids are rows, or raw.
     """
 
     name: Name
@@ -161,15 +161,13 @@ class TableSpec:
         return self.required or ()
 
 
-# Made of tables that were checked, which pydantic would check again for each feature.
+# Of validated tables, which pydantic would validate again for each feature.
 @dataclasses.dataclass(frozen=True, slots=True)
 class FeatureSpec:
-    """A feature in one of its tables: some columns of the tower's `embeddings`, or of a sequence.
+    """A feature in one of its tables: columns of the tower's `embeddings`, or of `sequence`.
 
-    Attributes:
-        name: its input's name on the wire; unique within the table.
-        table: the table that it looks rows up in.
-        sequence: the sequence that it is in, unpooled; None: its bags are pooled.
+    `name`, its input's name on the wire, is unique within the table. Without `sequence` its bags
+    are pooled.
     """
 
     name: str
