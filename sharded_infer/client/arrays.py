@@ -10,7 +10,7 @@ from sharded_infer.errors import RequestError
 
 
 def is_text(array: NDArray[Any]) -> bool:
-    """Whether an array has strings, rather than sequences or numbers."""
+    """True if an array has strings, rather than sequences or numbers."""
     return array.dtype == object and array.size > 0 and isinstance(array.flat[0], str | bytes)
 
 
@@ -27,7 +27,7 @@ def as_array(name: str, value: Any) -> NDArray[Any]:
         array = np.asarray(value)
         if array.dtype.kind not in "SUT":
             return array
-        # NumPy's arrays of bytes lose zeros at the end: lists are read anew.
+        # NumPy's arrays of bytes lose trailing zeros: lists are read anew.
         return array.astype(object) if hasattr(value, "dtype") else np.array(value, object)
     except ValueError:
         # NumPy refuses sequences of different lengths.

@@ -18,13 +18,13 @@ class AsyncClient:
     """Calls a server from one event loop; its tasks should share one client and its connection."""
 
     def __init__(self, target: str, settings: CallSettings | None = None) -> None:
-        """Prepares a connection, which is made at the first call. Call it in the event loop.
+        """Prepare a connection, in the event loop; it opens at the first call.
 
         Args:
             target: `host:port`, or any other gRPC name, such as `dns:///ranker:8001`.
 
         Raises:
-            ValueError: the settings contradict each other.
+            ValueError: the settings are inconsistent.
         """
         self._settings = settings or CallSettings()
         options = self._settings.channel_options()
@@ -53,7 +53,7 @@ class AsyncClient:
         routing_key: str | int | None = None,
         timeout_seconds: float | None = None,
     ) -> Prediction:
-        """Scores candidates for a user. Arguments and errors are those of `Client.predict`."""
+        """Score candidates for a user. Arguments and errors are those of `Client.predict`."""
         message = request_message(
             model,
             user=user,
@@ -72,7 +72,7 @@ class AsyncClient:
             raise predict_error(error) from error
 
     async def close(self) -> None:
-        """Closes the connection; calls in progress are cancelled."""
+        """Close the connection; calls in progress are cancelled."""
         await self._channel.close()
 
     async def __aenter__(self) -> Self:

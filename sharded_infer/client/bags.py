@@ -1,4 +1,4 @@
-"""Ids and numbers as they are sent: in bags of any length, or rows of one."""
+"""Ids and numbers on the wire: in bags of any length, or rows of one length."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ class Bags:
     """A feature's ids with the length of each bag.
 
     Attributes:
-        values: int or strings `[N]`, one bag after another; or a sequence's numbers, float `[N]` or
+        values: int or strings `[N]`, bags concatenated; or a sequence's numbers, float `[N]` or
             `[N, K]`.
         lengths: int `[B]`, with sum N.
         weights: fp32 `[N]`; None means 1.
@@ -29,10 +29,10 @@ class Bags:
 
 @dataclass(frozen=True, slots=True)
 class SparseFeature:
-    """A feature's ids as they are sent.
+    """A feature's ids on the wire.
 
     Attributes:
-        ids: int `[N]`, or bytes objects `[N]` of ids that are strings.
+        ids: int `[N]`, or bytes objects `[N]` of string ids.
         lengths: int `[B]`; None: `ids_per_bag`, or one bag of all ids.
         ids_per_bag: of every bag; 0: `lengths`, or one bag of all ids.
         weights: fp32 `[N]`; None means 1.
@@ -47,13 +47,13 @@ class SparseFeature:
 
 @dataclass(frozen=True, slots=True)
 class DenseInput:
-    """A dense input's numbers as they are sent: rows one after another.
+    """A dense input's numbers on the wire: concatenated rows.
 
     Attributes:
         values: fp32, of all rows.
         shape: as given: `[K]` or `[B, K]`; of a sequence's numbers also `[B, L, K]`, or `[B]` with
             lengths.
-        lengths: int `[B]`: of how many ids each candidate has numbers; None: all of as many.
+        lengths: int `[B]`: ids with numbers, of each candidate; None: all equal.
     """
 
     name: str
@@ -66,10 +66,9 @@ Input: TypeAlias = SparseFeature | DenseInput
 
 
 def read_bags(name: str, bags: Bags, *, is_user: bool) -> Input:
-    """Bags of ids, or of a sequence's numbers, as they are sent.
+    """Bags of ids, or of a sequence's numbers, in wire form.
 
-    Raises:
-        RequestError: the lengths do not fit, or a user has several bags; names the input.
+    Raises RequestError, naming the input, if lengths do not match, or a user has several bags.
     """
     values, lengths = as_array(name, bags.values), as_array(name, bags.lengths).reshape(-1)
     values, lengths = (part if part.size else part.astype(np.int64) for part in (values, lengths))
@@ -112,7 +111,7 @@ def ragged_rows(name: str, rows: NDArray[Any]) -> Bags:
     bags = [np.atleast_1d(as_array(name, row)) for row in rows.reshape(-1)]
     if any(bag.dtype == object and bag.size and not is_text(bag) for bag in bags):
         raise RequestError(f"input {name!r}: expected a sequence of ids for each bag")
-    # Of several numbers for each id, a bag is [L, K]; ids have no such form.
+    # With several numbers for each id, a bag is [L, K]; ids have no such form.
     bags = [bag if bag.dtype.kind == "f" and bag.ndim == 2 else bag.reshape(-1) for bag in bags]
     full = [bag for bag in bags if bag.size]
     if len({bag.shape[1:] for bag in full}) > 1:

@@ -1,4 +1,4 @@
-"""How a client calls: security, deadline, retries, hedging."""
+"""Call settings of a client: security, deadline, retries, hedging."""
 
 import json
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _SHORTEST_BACKOFF_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a call is retried: only if the server says UNAVAILABLE or cannot be reached.
+    """Retries of calls, only if the server returns UNAVAILABLE or cannot be reached.
 
     gRPC does it (proposal A6): exponential back-off with jitter, or the server's own delay
     (`grpc-retry-pushback-ms`), within the call's deadline. A budget protects an overloaded server:
@@ -37,11 +37,7 @@ class RetryPolicy:
     tokens_per_success: float = 0.1
 
     def service_config(self) -> str:
-        """The policy as gRPC's service config, JSON.
-
-        Raises:
-            ValueError: a value is outside its bounds.
-        """
+        """The policy as gRPC's service config, JSON; ValueError for a value out of range."""
         if not 1 <= self.attempts <= _MOST_ATTEMPTS:
             raise ValueError(f"attempts: expected 1 to {_MOST_ATTEMPTS}, got {self.attempts}")
         if self.first_backoff_seconds < _SHORTEST_BACKOFF_SECONDS:
@@ -71,16 +67,16 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CallSettings:
-    """How a client calls.
+    """A client's call settings.
 
     Attributes:
         timeout_seconds: a call's default deadline.
-        hedge_after_seconds: when an unanswered call is made a second time; the first answer counts.
-            It costs a server up to twice the work: set it above the 95th percentile. None: never.
+        hedge_after_seconds: delay before a second copy of an unanswered call; the first answer
+            counts. It costs a server up to twice the work: set it above the 95th percentile. None:
+            never.
         root_certificates: PEM of the authorities that sign the server's certificate, for TLS. An
             empty value means the system's. None: no TLS.
-        certificate: the client's own, PEM, for mutual TLS.
-        private_key: PEM.
+        certificate: the client's own, PEM, for mutual TLS, with `private_key`, PEM.
         token: sent as `authorization: Bearer …`.
         options: further gRPC channel arguments.
     """

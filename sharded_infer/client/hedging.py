@@ -1,4 +1,4 @@
-"""Hedging: a slow call is made a second time, and the first answer counts.
+"""Hedging: a slow call is duplicated, and the first answer counts.
 
 Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013: hedged requests.
 """
@@ -12,17 +12,14 @@ from typing import Any
 def first_answer(
     start: Callable[[float], Any], *, after_seconds: float, timeout_seconds: float
 ) -> Any:
-    """Makes a call, and a second one if there is no answer for a while.
+    """Make a call, and a second one after `after_seconds` without an answer.
 
-    A call that fails is not retried here. If one of the two fails, the other's answer counts.
+    `start` begins a call with the given deadline in seconds, and returns a gRPC future. Failed
+    calls are not retried here. If one of two fails, the other's answer counts. Raises grpc.RpcError
+    of the last failure.
 
     Args:
-        start: begins a call with the given deadline in seconds; returns a gRPC future.
-        after_seconds: when to begin the second call.
         timeout_seconds: the deadline of both, from now.
-
-    Raises:
-        grpc.RpcError: of the call that failed last.
     """
     begun = monotonic()
     finished: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""Reads callers' inputs as features and dense inputs.
+"""Reading of callers' inputs as features and dense inputs.
 
 Integers are ids, floats are dense:
 
@@ -12,8 +12,8 @@ Integers are ids, floats are dense:
     floats [B, K]         a row, B = 1            one row for each candidate
     sequences of floats   -                       one row for each candidate, all of one width
 
-Numbers that come with the ids of a sequence have the forms of the ids, as floats. Where K come with
-each id, they have another dimension of K:
+Numbers that come with the ids of a sequence have the forms of the ids, as floats. K numbers for
+each id add a dimension of K:
 
     floats [L], [L, K]    those of L ids          (floats [B, L]) of L ids for each candidate
     floats [B, L, K]      B = 1                   of L ids for each candidate
@@ -50,16 +50,12 @@ Inputs: TypeAlias = Any
 
 
 def read_inputs(inputs: Inputs | Sequence[Inputs] | None, *, is_user: bool) -> list[Input]:
-    """Reads a caller's inputs as features and dense inputs.
+    """Read a caller's inputs as features and dense inputs.
 
-    Args:
-        inputs: a mapping, a DataFrame, an object shaped like a KeyedJaggedTensor (with `keys()`,
-            `values()` and `lengths()`), or several of these.
-        is_user: whether all candidates share them.
-
-    Raises:
-        RequestError: an input has none of the forms above, has no candidates, or is dense without a
-            row for each candidate; names the input.
+    `inputs` are a mapping, a DataFrame, an object shaped like a KeyedJaggedTensor (with `keys()`,
+    `values()` and `lengths()`), or several of these; all candidates share a user's. Raises
+    RequestError, naming the input, if it has none of the forms above, has no candidates, or is
+    dense without a row for each candidate.
     """
     found = list(_read(inputs, is_user=is_user))
     if not is_user:
@@ -68,7 +64,7 @@ def read_inputs(inputs: Inputs | Sequence[Inputs] | None, *, is_user: bool) -> l
 
 
 def _check_candidates(inputs: Sequence[Input]) -> None:
-    """Refuses dense inputs without a row for each candidate, if features give their number."""
+    """Refuse dense inputs without a row for each candidate, if features give their number."""
     counts = {one.name: _bag_count(one) for one in inputs if isinstance(one, SparseFeature)}
     if empty := [name for name, count in counts.items() if not count]:
         raise RequestError(f"there are no candidates: input {empty[0]!r} is empty")
@@ -170,10 +166,10 @@ def _input(name: str, value: Any, *, is_user: bool) -> Input:
         rows = ragged_rows(name, array)
         if (width := row_width(rows)) is None:
             return read_bags(name, rows, is_user=is_user)
-        # What a DataFrame has as rows of numbers.
+        # A DataFrame's rows of numbers.
         array = np.asarray(rows.values).reshape(-1, width)
     if array.size == 0:
-        # NumPy takes what is empty for floats; a dense input has no width of 0.
+        # NumPy takes empty values for floats; a dense input has no width of 0.
         array = array.astype(np.int64)
     if array.dtype.kind == "f":
         return _dense(name, array, is_user=is_user)

@@ -40,10 +40,8 @@ class Prediction:
 
     Attributes:
         scores: fp32 `[B]` or `[B, K]` by output name.
-        default_tables: names of the tables whose default rows were taken, since no shard host
-            could look their rows up.
-        unknown_ids: by table, how many ids of the request its id map does not know; empty unless it
-            was asked for.
+        default_tables: tables with default rows, since no shard host could look theirs up.
+        unknown_ids: the request's ids unknown to id maps, counted by table; empty unless requested.
         label: the label whose weight chose the version; empty: none did.
     """
 

@@ -33,18 +33,9 @@ def request_message(
     report_unknown_ids: bool = False,
     routing_key: str | int | None = None,
 ) -> bytes:
-    """A serialized PredictRequest.
+    """A serialized PredictRequest; arguments as `Client.predict`.
 
-    Args:
-        user: inputs that all candidates share; see `sharded_infer.client.inputs`.
-        candidates: inputs of each candidate.
-        outputs: names of the outputs to return; none: all.
-        priority: 1 (first) to 10; 0: the default.
-        report_unknown_ids: whether the response says how many ids id maps do not know.
-        routing_key: a text or an int64; None: none.
-
-    Raises:
-        RequestError: an input, or the routing key, cannot be sent; names it.
+    Raises RequestError, naming it, if an input or the routing key cannot be sent.
     """
     return b"".join(
         (
@@ -91,7 +82,7 @@ def _sparse(feature: SparseFeature) -> bytes:
         parts.append(packed_field(4, feature.lengths, "<u4"))
     if feature.weights is not None:
         parts.append(packed_field(5, feature.weights, "<f4"))
-    # One id a bag goes without saying.
+    # One id a bag is the default.
     if feature.ids_per_bag > 1:
         parts.append(number_field(6, feature.ids_per_bag))
     return b"".join(parts)

@@ -1,4 +1,4 @@
-"""Ids that are strings: as they are sent, and hashed to raw ids as a server does it."""
+"""String ids: on the wire, and hashed to raw ids as in a server."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from sharded_infer.errors import InputError, RequestError
 def hash_strings(
     strings: Iterable[str | bytes], name: str = "xxh3_64", seed: int = 0
 ) -> NDArray[np.int64]:
-    """The raw id of each string, for ids that are sent as numbers.
+    """The raw id of each string, int64 `[N]`, for ids that are sent as numbers.
 
     Args:
         strings: text is hashed as UTF-8.
@@ -20,13 +20,9 @@ def hash_strings(
             configuration.
         seed: as `string_hash_seed.INPUT` there.
 
-    Returns:
-        int64 `[N]`.
-
     Raises:
-        InputError: no hash has this name, the seed does not fit it, or the package was built
-            without a compiler.
-        RequestError: an element is neither a string nor bytes, or is no text.
+        InputError: an unknown hash, an unsuitable seed, or a package built without a compiler.
+        RequestError: an element is neither a string nor bytes, or is invalid text.
     """
     if name not in set(id_hash.StringHash):
         known = ", ".join(id_hash.StringHash)
@@ -38,11 +34,7 @@ def hash_strings(
 def encoded(what: str, strings: Iterable[object]) -> list[bytes]:
     """Strings as bytes, text as UTF-8.
 
-    Args:
-        what: the input, for messages.
-
-    Raises:
-        RequestError: an element is neither a string nor bytes, or is no text.
+    Raises RequestError, naming the input `what`, for other types or invalid text.
     """
     listed = list(strings)
     found = [one for one in listed if isinstance(one, str | bytes)]

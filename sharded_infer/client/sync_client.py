@@ -18,13 +18,13 @@ class Client:
     """Calls a server; threads should share one client and its connection."""
 
     def __init__(self, target: str, settings: CallSettings | None = None) -> None:
-        """Prepares a connection, which is made at the first call.
+        """Prepare a connection, which opens at the first call.
 
         Args:
             target: `host:port`, or any other gRPC name, such as `dns:///ranker:8001`.
 
         Raises:
-            ValueError: the settings contradict each other.
+            ValueError: the settings are inconsistent.
         """
         self._settings = settings or CallSettings()
         options = self._settings.channel_options()
@@ -53,7 +53,7 @@ class Client:
         routing_key: str | int | None = None,
         timeout_seconds: float | None = None,
     ) -> Prediction:
-        """Scores candidates for a user.
+        """Score candidates for a user.
 
         Args:
             user: inputs that all candidates share: a mapping of arrays by feature or dense input, a
@@ -64,14 +64,14 @@ class Client:
             outputs: names of the outputs to return; none: all.
             request_id: returned with the response, and in the server's logs.
             priority: 1 (first) to 10; 0: the default.
-            report_unknown_ids: whether `Prediction.unknown_ids` is asked for.
-            routing_key: a text or an int64; of the versions that labels with weights share, equal
-                keys get the same one. None: chance decides.
+            report_unknown_ids: request `Prediction.unknown_ids`.
+            routing_key: a text or an int64; equal keys get the same version among those of weighted
+                labels. None: random.
             timeout_seconds: the call's deadline, retries and hedging included; None: the client's.
 
         Raises:
             RequestError: an input cannot be sent; names it.
-            PredictError: the server answered with an error, or could not be reached.
+            PredictError: the server returned an error, or could not be reached.
         """
         message = request_message(
             model,
@@ -91,7 +91,7 @@ class Client:
             raise predict_error(error) from error
 
     def close(self) -> None:
-        """Closes the connection; calls in progress are cancelled."""
+        """Close the connection; calls in progress are cancelled."""
         self._channel.close()
 
     def __enter__(self) -> Self:
