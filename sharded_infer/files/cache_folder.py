@@ -1,4 +1,4 @@
-"""The folder of what is kept between runs and can be made again."""
+"""The folder of data that is kept between runs and can be recreated."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +10,7 @@ CACHE_VARIABLE: Final = "SHARDED_INFER_CACHE"
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """The folder that SHARDED_INFER_CACHE names, else one of the user's.
-
-    Raises:
-        RuntimeError: the user has no home.
-    """
+    """The folder SHARDED_INFER_CACHE, else one of the user's; RuntimeError without a home."""
     if folder := environment.get(CACHE_VARIABLE):
         return Path(folder)
     users = environment.get("XDG_CACHE_HOME")

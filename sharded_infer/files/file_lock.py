@@ -17,7 +17,7 @@ from typing import BinaryIO
 from sharded_infer.errors import StorageError
 from sharded_infer.files.regular_file import open_regular, regular_handle
 
-# Far longer than anybody here holds a file alone: for a rename, or an entry of labels.
+# Far longer than any exclusive use of a file here: a rename, or a change of labels.
 WAIT_SECONDS = 10.0
 # Longer than a store may be silent before a download fails, retries included.
 STALLED_SECONDS = 600.0
@@ -28,25 +28,18 @@ _LOCKS = Path("/proc/locks")
 
 @contextmanager
 def locked(path: Path, grown: Callable[[], int] | None = None) -> Iterator[BinaryIO]:
-    """Locks a file exclusively; makes it if need be, and waits for others.
+    """Lock a file exclusively, creating it if missing; yield it open for reading and writing.
 
-    Args:
-        grown: a figure that changes while the holder works, such as a download's bytes: the wait
-            ends when it stands still. None: the holder should be done in a moment.
-
-    Yields:
-        The file, open for reading and writing.
-
-    Raises:
-        StorageError: another process keeps the lock.
-        OSError: the file cannot be made, or is not a regular file.
+    `grown` is a figure that changes while the holder works, such as a download's bytes: the wait
+    ends when it stands still. None: the holder should finish soon. Raises StorageError if another
+    process keeps the lock, OSError if the file cannot be created or is irregular.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             handle = regular_handle(path, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
-            # Its folder was removed after it was made.
+            # Its folder was removed after creation.
             continue
         with os.fdopen(handle, "r+b") as file:
             if lock(handle, path, grown=grown):
@@ -56,14 +49,9 @@ def locked(path: Path, grown: Callable[[], int] | None = None) -> Iterator[Binar
 
 @contextmanager
 def locked_folder(path: Path) -> Iterator[int]:
-    """Locks a folder exclusively; waits for others.
+    """Lock a folder exclusively; yield its descriptor.
 
-    Yields:
-        Its descriptor.
-
-    Raises:
-        StorageError: another process keeps the lock.
-        OSError: it cannot be opened.
+    Raises StorageError if another process keeps the lock, OSError if it cannot be opened.
     """
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -80,18 +68,9 @@ def lock(
     mode: int = fcntl.LOCK_EX,
     grown: Callable[[], int] | None = None,
 ) -> bool:
-    """Locks an open file or folder; waits for others.
+    """Lock an open file or folder with `LOCK_EX` or `LOCK_SH`; waits as `locked`.
 
-    Args:
-        path: its name.
-        mode: `LOCK_EX` (exclusive) or `LOCK_SH` (shared).
-        grown: as in `locked`.
-
-    Returns:
-        Whether it is locked; False if it no longer lies under its name.
-
-    Raises:
-        StorageError: another process keeps the lock.
+    False if it no longer lies at `path`. Raises StorageError if another process keeps the lock.
     """
     limit = WAIT_SECONDS if grown is None else STALLED_SECONDS
     pause, since, seen = _FIRST_PAUSE_SECONDS, monotonic(), grown and grown()
@@ -119,12 +98,10 @@ def lock(
 class Held:
     """A file with a shared lock, until it is closed or collected.
 
-    Processes that are forked meanwhile share the lock: it ends when one of them closes it, or all
-    have ended.
+    Processes forked meanwhile share the lock: it ends when one closes it, or all have ended.
     """
 
     def __init__(self, handle: int) -> None:
-        """Takes over an open file that is locked."""
         self._close = weakref.finalize(self, os.close, handle)
         self._handle = handle
 
@@ -133,21 +110,17 @@ class Held:
         return os.fstat(self._handle)
 
     def close(self) -> None:
-        """Releases the lock, for forked processes too; does nothing the second time."""
+        """Release the lock, for forked processes too; idempotent."""
         if self._close.alive:
             fcntl.flock(self._handle, fcntl.LOCK_UN)
         self._close()
 
 
 def hold(path: Path) -> Held | None:
-    """Locks a file shared; waits for a holder of an exclusive lock.
+    """Lock a file shared; waits for an exclusive holder; None if there is no such file.
 
-    Returns:
-        None if there is no such file.
-
-    Raises:
-        StorageError: another process keeps the lock.
-        OSError: it cannot be opened, or is not a regular file.
+    Raises StorageError if another process keeps the lock, OSError if it cannot be opened or is
+    irregular.
     """
     while True:
         try:
@@ -162,13 +135,9 @@ def hold(path: Path) -> Held | None:
 
 @contextmanager
 def held_alone(path: Path) -> Iterator[bool]:
-    """Locks a file exclusively if nobody else has a lock; never waits.
+    """Lock a file exclusively without waiting; yield False if locked elsewhere or missing.
 
-    Yields:
-        Whether it is locked; False also if there is no such file.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file.
+    Raises OSError if it cannot be opened or is irregular.
     """
     try:
         file = open_regular(path)
@@ -187,7 +156,6 @@ def held_alone(path: Path) -> Iterator[bool]:
 
 
 def _is_same(handle: int, path: Path) -> bool:
-    """Whether an open file still lies under its name."""
     try:
         there = path.lstat()
     except FileNotFoundError:
@@ -196,13 +164,13 @@ def _is_same(handle: int, path: Path) -> bool:
 
 
 def _holder(about: os.stat_result) -> str:
-    """The process that holds a lock on a file, in words, if the kernel tells this process."""
+    """The process that locks a file, as text, if the kernel reveals it."""
     try:
         lines = _LOCKS.read_text().splitlines()
     except OSError:
         lines = []
     for line in lines:
-        # "1: FLOCK  ADVISORY  WRITE 4711 fe:01:1835 0 EOF"; those who wait have "->" in front.
+        # "1: FLOCK  ADVISORY  WRITE 4711 fe:01:1835 0 EOF"; waiting processes have "->" in front.
         fields = line.split()
         if fields[1:2] == ["FLOCK"] and fields[5].rpartition(":")[2] == str(about.st_ino):
             return f"process {fields[4]}{_command(fields[4])}"

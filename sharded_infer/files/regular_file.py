@@ -1,7 +1,7 @@
-"""Files from others: opened only if they are regular, read up to a bound.
+"""Foreign files: opened only if regular, read up to a bound.
 
 Opening a FIFO waits for a writer, a device may never end, and a link leads anywhere. Refusals are
-OSErrors, as for any other reason why a file cannot be opened; callers name the file.
+OSErrors with the reason; callers name the file.
 """
 
 import errno
@@ -23,13 +23,9 @@ _KINDS = {
 
 
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
-    """Opens a file for reading, without ever waiting.
+    """Open a regular file for reading, without waiting; OSError otherwise.
 
-    Args:
-        follow: whether it may be a symbolic link, as a path from a user may be.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file; says what it is.
+    `follow` allows a symbolic link, as for a path from a user.
     """
     return os.fdopen(regular_handle(path, os.O_RDONLY, follow=follow), "rb")
 
@@ -52,14 +48,9 @@ def regular_handle(path: Path, flags: int, *, follow: bool = False) -> int:
 
 
 def read_regular(path: Path, max_bytes: int, *, follow: bool = False) -> bytes:
-    """Reads a whole file of bounded size.
+    """Read a whole regular file of at most `max_bytes`; OSError otherwise.
 
-    Args:
-        max_bytes: a larger file is not read.
-        follow: whether it may be a symbolic link.
-
-    Raises:
-        OSError: it cannot be read, is not a regular file, or is larger; says what it is.
+    `follow` allows a symbolic link.
     """
     with open_regular(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
@@ -71,21 +62,16 @@ def read_regular(path: Path, max_bytes: int, *, follow: bool = False) -> bytes:
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:
-    """A file's bytes, 2 MiB at a time.
-
-    Raises:
-        OSError: it cannot be read, or is not a regular file; says what it is.
-    """
+    """Yield a regular file's bytes, 2 MiB at a time; OSError otherwise."""
     with open_regular(path) as file:
         while block := file.read(_BLOCK_BYTES):
             yield block
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a file that a user names: a regular one, or a FIFO or device with a reader.
+    """Write a file that a user names: a regular one, or a FIFO or device with a reader.
 
-    Raises:
-        OSError: it cannot be written, or is a FIFO without a reader.
+    Raises OSError if it is not writable, or is a FIFO without a reader.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(path, flags, 0o666)
@@ -95,7 +81,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def flush(path: Path) -> None:
-    """Flushes a file, or a folder's entries, to disk."""
+    """Flush a file, or a folder's entries, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

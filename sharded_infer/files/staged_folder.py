@@ -23,12 +23,9 @@ _LOCK = ".lock"
 
 @contextmanager
 def staged_folder(home: Path) -> Iterator[Path]:
-    """A new folder in `home`, which is made if need be; removed afterwards unless renamed.
+    """A new folder in `home`, created if missing; removed afterwards unless renamed.
 
-    Folders of killed processes are removed first.
-
-    Raises:
-        StorageError: `home` cannot be made or written.
+    Folders of killed processes are removed first. Raises StorageError if `home` is not writable.
     """
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -46,7 +43,7 @@ def staged_folder(home: Path) -> Iterator[Path]:
 
 
 def sweep(home: Path) -> None:
-    """Removes the staging folders of killed processes; those of living ones stay."""
+    """Remove the staging folders of killed processes; those of living ones stay."""
     for lock_path in home.glob(f"{_PREFIX}*{_LOCK}"):
         try:
             with open_regular(lock_path) as held:
@@ -74,12 +71,12 @@ def leftover_bytes(home: Path) -> tuple[list[str], int]:
 
 
 def _reserve(home: Path) -> tuple[Path, TextIO]:
-    """A free name, and its lock file, which this process holds while it lives."""
+    """A free name, and its lock file, held for this process's lifetime."""
     while True:
         path = home / f"{_PREFIX}{uuid.uuid4().hex}"
         lock_path = path.with_suffix(_LOCK)
         held = lock_path.open("x")
-        # How a sweep tells the living from the dead.
+        # The lock shows a sweep that this process is alive.
         if lock(held.fileno(), lock_path):
             return path, held
         # A sweep came before the lock and took its file for a dead process's.
@@ -88,11 +85,7 @@ def _reserve(home: Path) -> tuple[Path, TextIO]:
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Translates the operating system's errors while writing.
-
-    Raises:
-        StorageError: names the path, the reason and the free space.
-    """
+    """Translate OSErrors of writes to StorageError with path, reason and free space."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Small files that several processes change: replaced in one step, if unchanged since read."""
+"""Small files that several processes change: replaced atomically if unchanged since read."""
 
 import os
 from pathlib import Path
@@ -11,8 +11,7 @@ from sharded_infer.files.regular_file import flush, read_regular
 def read_tagged(path: Path, max_bytes: int) -> tuple[bytes, str] | None:
     """A file's content, and a tag of it; None if there is no file.
 
-    Raises:
-        StorageError: it cannot be read, is not a regular file, or is larger.
+    Raises StorageError if it is unreadable, irregular or larger than `max_bytes`.
     """
     try:
         content = read_regular(path, max_bytes)
@@ -24,16 +23,9 @@ def read_tagged(path: Path, max_bytes: int) -> tuple[bytes, str] | None:
 
 
 def replace_tagged(path: Path, content: bytes, tag: str | None, max_bytes: int) -> bool:
-    """Replaces a file if its tag is unchanged, and makes it if there is none and the tag is None.
+    """Replace a file if its tag is unchanged (None: no file); True if replaced.
 
-    Args:
-        max_bytes: of the file that is there.
-
-    Returns:
-        Whether it did.
-
-    Raises:
-        StorageError: the file cannot be read or written.
+    Raises StorageError if the file, at most `max_bytes`, is inaccessible.
     """
     new = path.with_name(f".{path.name}.new")
     try:
@@ -41,7 +33,7 @@ def replace_tagged(path: Path, content: bytes, tag: str | None, max_bytes: int) 
             found = read_tagged(path, max_bytes)
             if (None if found is None else found[1]) != tag:
                 return False
-            # Whatever a killed writer, or somebody else, left under this name.
+            # Remains of a killed writer, or of anybody else.
             new.unlink(missing_ok=True)
             with new.open("xb") as file:
                 file.write(content)

@@ -13,26 +13,22 @@ from typing import Any
 from sharded_infer.errors import InternalError, ShardedInferError
 from sharded_infer.files.regular_file import read_regular
 
-# 100,000 tables with all that a spec says of each take 20 MB.
+# 100,000 fully specified tables take 20 MB.
 MOST_TOML_BYTES = 32 * 2**20
 MOST_KEY_STEPS = 32
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 _STEP = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
-# Text with so many dots between single words is refused, too: no name or note has them.
+# Text with so many dots between single words is refused too: no name or note has them.
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_STEP}(?:[ \t]*+\.[ \t]*+{_STEP}){{{MOST_KEY_STEPS}}}")
 
 
 def read_toml(path: Path, named: str, error_type: type[ShardedInferError]) -> dict[str, Any]:
-    """Reads a TOML file.
+    """Read a TOML file, named `named` in errors.
 
-    Args:
-        named: the file's name in errors.
-
-    Raises:
-        ShardedInferError: of that type: no such file, not TOML, larger or nested more deeply than
-            allowed, or a key with too many steps.
+    Raises `error_type` if the file is missing, not TOML, too large or too deeply nested, or a key
+    has too many steps.
     """
     try:
         data = read_regular(path, MOST_TOML_BYTES, follow=True)
@@ -40,17 +36,13 @@ def read_toml(path: Path, named: str, error_type: type[ShardedInferError]) -> di
         raise error_type(f"{named}: cannot be read: {error.strerror}") from error
     try:
         return parse_toml(data.decode())
-    # Beside syntax: bytes that are no UTF-8, and integers of thousands of digits.
+    # Beside syntax: bytes that are not UTF-8, and integers of thousands of digits.
     except ValueError as error:
         raise error_type(f"{named}: not TOML: {error}") from error
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parses a TOML document.
-
-    Raises:
-        ValueError: it is not TOML, is nested too deeply, or has a key with too many steps.
-    """
+    """Parse TOML; ValueError if it is invalid, too deeply nested, or a key has too many steps."""
     long_key = _LONG_KEY.search(text)
     if long_key is not None:
         line = text.count("\n", 0, long_key.start()) + 1
@@ -79,7 +71,7 @@ def _section(values: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
                 below += ["", f"[[{name}]]", *_section(one, (*path, key))]
         else:
             lines.append(f"{_key(key)} = {_value(value)}")
-    # A section's own keys stand before the sections in it.
+    # A section's own keys precede its subsections.
     return lines + below
 
 
