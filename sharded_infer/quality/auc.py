@@ -10,16 +10,10 @@ def auc(labels: ArrayLike, scores: ArrayLike) -> float:
     """The probability that a positive outscores a negative, ties counting one half.
 
     The Mann-Whitney form of Hanley and McNeil 1982, "The meaning and use of the area under a
-    receiver operating characteristic (ROC) curve", Radiology 143(1):
-    `(R - P (P + 1) / 2) / (P * Q)`, for P positives of rank sum R and Q negatives, tied scores
-    sharing the mean of their ranks. Computed in float64.
-
-    Args:
-        labels: `[N]`, each 0 or 1.
-        scores: `[N]`, finite.
-
-    Raises:
-        InputError: other shapes, other labels, scores that are not finite, or one class only.
+    receiver operating characteristic (ROC) curve", Radiology 143(1): `(R - P (P + 1) / 2) / (P *
+    Q)`, for P positives of rank sum R and Q negatives, tied scores sharing the mean of their ranks.
+    Computed in float64. Labels `[N]` are 0 or 1, scores `[N]` finite, with both classes; InputError
+    otherwise.
     """
     truth = np.asarray(labels, dtype=np.float64)
     values = np.asarray(scores, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The part of each table's format in the differences of scores."""
+"""Contributions of tables' formats to score differences."""
 
 import numpy as np
 import torch
@@ -18,12 +18,8 @@ def table_contributions(
 ) -> tuple[TableContribution, ...]:
     """The effect of each table's format alone on the scores, with all others in fp32.
 
-    Args:
-        model_input: the first 1024 samples are used.
-
-    Returns:
-        The 32 tables with the largest squared error of pooled embeddings, by mean difference of
-        scores, the largest first.
+    The first 1024 samples are used. Returns the 32 tables with the largest squared error of pooled
+    embeddings, by descending mean difference of scores.
     """
     errors = dict.fromkeys((feature.table.name for feature in model.spec.table_features), 0.0)
     kept = list(batches(model_input, _CONTRIBUTING_SAMPLES))
@@ -37,7 +33,7 @@ def table_contributions(
     differences: dict[str, list[NDArray[np.float64]]] = {
         name: [] for name in worst[:_CONTRIBUTING_TABLES]
     }
-    # Pooled again: kept from above, wide models' embeddings would exceed the memory bound.
+    # Pooled again: retained embeddings of wide models would exceed the memory bound.
     for batch in kept:
         trained, rounded = model.pooled(batch, [TRAINED, published])
         reference = model.score(batch, trained)

@@ -13,16 +13,9 @@ from sharded_infer.quality.fp32_model import TRAINED, Fp32Model
 
 
 def check_finite_scores(model: Fp32Model, model_input: ModelInput) -> None:
-    """Scores samples with the trained model, and refuses NaN and infinity from its tower.
-
-    Args:
-        model_input: one jagged batch of all features.
-
-    Raises:
-        TowerError: as `refuse_nonfinite`.
-    """
+    """Score one jagged batch with the trained model; TowerError as `refuse_nonfinite`."""
     [embeddings] = model.pooled(model_input, [TRAINED])
-    # Rows that are not finite are refused, by number, where they are encoded.
+    # Non-finite rows are refused, by number, at encoding.
     if torch.isfinite(embeddings).all():
         refuse_nonfinite(model, model_input, embeddings, model.score(model_input, embeddings))
 
@@ -33,16 +26,14 @@ def refuse_nonfinite(
     embeddings: Tensor,
     scores: Mapping[str, NDArray[np.float32]],
 ) -> None:
-    """Refuses scores that are NaN or infinite, and names the cause.
+    """Refuse scores that are NaN or infinite, and name the cause.
 
-    Args:
-        embeddings: fp32 `[B, width]`, from the tables.
-        scores: from the tower, by output.
+    `embeddings` are the pooled ones, fp32 `[B, width]`.
 
     Raises:
         WeightsError: pooled embeddings are not finite; names the feature and the table.
-        TowerError: the tower's inputs are finite and its output is not; names the output, and a
-            parameter that is not finite.
+        TowerError: the tower's inputs are finite and its output is not; names the output, and any
+            non-finite parameter.
     """
     for output, found in scores.items():
         strange = ~np.isfinite(found.reshape(len(found), -1))

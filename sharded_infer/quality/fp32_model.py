@@ -1,4 +1,4 @@
-"""The fp32 model: scores of trained weights and tower, with rows rounded to formats or not."""
+"""The fp32 model: scores of trained weights and tower, with rows optionally rounded to formats."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,11 +27,9 @@ from sharded_infer.towers.program.tower_inputs import TowerInputs
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A format for each table.
+    """A format for each table by name; missing tables keep their trained values.
 
-    Attributes:
-        formats: by table name; a table without one keeps its trained numbers.
-        clip: search the range of int4 and int2 rows.
+    `clip` searches the range of int4 and int2 rows.
     """
 
     formats: Mapping[str, RowFormat] = field(default_factory=dict)
@@ -42,7 +40,7 @@ TRAINED = Mix()
 
 
 class Fp32Model:
-    """A trained model whose rows are read as they are needed, and computed with in fp32."""
+    """A trained model that reads rows on demand, and computes in fp32."""
 
     def __init__(
         self, spec: ModelSpec, weights: Mapping[str, TableWeight], tower: nn.Module
@@ -60,7 +58,7 @@ class Fp32Model:
         return Fp32Model(spec or self.spec, chosen, self.tower)
 
     def pooled(self, model_input: ModelInput, mixes: Sequence[Mix]) -> list[Tensor]:
-        """Embeddings, with each table's rows as they are read back from a format.
+        """Embeddings, with each table's rows rounded to a format.
 
         Args:
             model_input: one jagged batch of all features; of tables with id maps, rows.
@@ -72,7 +70,7 @@ class Fp32Model:
         Raises:
             InputError: the samples are not one batch of all features, share a dense input, or have
                 raw ids.
-            RequestError: a sample's id is outside a table whose policy is `error`.
+            RequestError: an id is out of range for a table with policy `error`.
         """
         bags = checked_bags(IdPolicy(self.spec.input_features), model_input)
         features = self.spec.features
@@ -119,11 +117,7 @@ class Fp32Model:
         return found
 
     def tower_inputs(self, model_input: ModelInput, embeddings: Tensor) -> list[Tensor]:
-        """The tower's inputs in their order: dense ones, sequences', pooled embeddings.
-
-        Args:
-            embeddings: as `pooled` returns them.
-        """
+        """The tower's inputs in order: dense, sequences, embeddings from `pooled`."""
         inputs = [tensor_of(array) for array in model_input.dense]
         if not self.spec.sequences:
             return [*inputs, embeddings]
@@ -132,26 +126,18 @@ class Fp32Model:
         return [*inputs, *(array for one in sequences for array in one.inputs), pooled]
 
     def scores(self, model_input: ModelInput) -> dict[str, NDArray[np.float32]]:
-        """Scores samples with the trained weights, reading only the rows that they use.
+        """Score samples with the trained weights, reading only the rows in use.
 
-        Raises:
-            InputError, RequestError, TowerError: as `pooled` and `score`.
+        Raises InputError, RequestError and TowerError as `pooled` and `score`.
         """
         (embeddings,) = self.pooled(model_input, [TRAINED])
         return self.score(model_input, embeddings)
 
     def score(self, model_input: ModelInput, embeddings: Tensor) -> dict[str, NDArray[np.float32]]:
-        """Runs the tower.
+        """Run the tower on the batch's dense inputs and embeddings from `pooled`.
 
-        Args:
-            model_input: the batch; its dense inputs are used.
-            embeddings: as `pooled` returns them.
-
-        Returns:
-            fp32 `[B]` or `[B, K]` by output name.
-
-        Raises:
-            TowerError: the tower returns other outputs than the spec says.
+        Returns fp32 `[B]` or `[B, K]` by output name. Raises TowerError if outputs differ from the
+        spec's.
         """
         spec = self.spec
         taken = TowerInputs(spec.dense.inputs, spec.embedding_width, spec.tower_sequences)
@@ -179,7 +165,7 @@ class Fp32Model:
         self, feature: FeatureSpec, rows: Tensor, row_format: RowFormat | None, clip: bool
     ) -> Tensor:
         stored = self.weights[feature.table.name].stored
-        # Rows that are quantized already are read exactly as they are.
+        # Quantized rows are read unchanged.
         if row_format is None or stored is not None or not len(rows):
             return rows
         encoded, _ = encode_zeroing(row_format, rows, clip=clip)
@@ -187,7 +173,6 @@ class Fp32Model:
 
 
 def _first(bags: Bags, features: int) -> Bags:
-    """The bags of the first features."""
     lengths = bags.lengths[:features].contiguous()
     end = int(lengths.sum())
     weights = None if bags.weights is None else bags.weights[:end]
@@ -195,17 +180,16 @@ def _first(bags: Bags, features: int) -> Bags:
 
 
 def with_bags(model_input: ModelInput, bags: Bags) -> ModelInput:
-    """The input with other ids, those of `checked_bags`, and without weights."""
+    """The input with the ids of `checked_bags`, and without weights."""
     group = model_input.groups[0]
     changed = JaggedBatch(group.features, bags.values.numpy(), bags.lengths.numpy())
     return replace(model_input, groups=(changed,))
 
 
 def input_bags(model_input: ModelInput) -> Bags:
-    """The ids of all features as they came.
+    """The received ids of all features.
 
-    Raises:
-        InputError: the samples are not one batch of all features, or share a dense input.
+    Raises InputError if the samples are not one batch of all features, or share a dense input.
     """
     group, samples = model_input.groups[0], model_input.batch_size
     if len(model_input.groups) != 1 or group.batch_size != samples:
@@ -217,11 +201,9 @@ def input_bags(model_input: ModelInput) -> Bags:
 
 
 def checked_bags(policy: IdPolicy, model_input: ModelInput) -> Bags:
-    """The ids of all features inside their tables.
+    """The ids of all features, in range.
 
-    Raises:
-        InputError: as `input_bags`; or the samples have ids that nobody made rows.
-        RequestError: as `IdPolicy.apply`.
+    Raises InputError as `input_bags`, or for unmapped raw ids; RequestError as `IdPolicy.apply`.
     """
     bags = input_bags(model_input)
     if model_input.ids_checked:
@@ -246,17 +228,7 @@ def fp32_scores(
     tower: nn.Module,
     model_input: ModelInput,
 ) -> dict[str, NDArray[np.float32]]:
-    """Scores samples with the trained weights, reading only the rows that they use.
-
-    Args:
-        model_input: one jagged batch of all features.
-
-    Returns:
-        fp32 `[B]` or `[B, K]` by output name.
-
-    Raises:
-        InputError, RequestError, TowerError: as `Fp32Model`.
-    """
+    """As `Fp32Model.scores`, of one jagged batch of all features."""
     return Fp32Model(spec, weights, tower).scores(model_input)
 
 

@@ -29,11 +29,11 @@ _COMPARED = (RowFormat.FP16, RowFormat.INT8, RowFormat.INT4, RowFormat.INT2)
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSamples:
-    """Samples to measure on.
+    """Samples for measurements.
 
     Attributes:
         model_input: one jagged batch of all features.
-        labels: by output, fp32 `[B]`, 0 or 1, NaN if a sample has none; empty without any.
+        labels: by output, fp32 `[B]`, 0 or 1, NaN where unknown.
         references: the trained model's own scores by output, fp32 `[B]` or `[B, K]`.
     """
 
@@ -42,10 +42,9 @@ class CalibrationSamples:
     references: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuses empty samples, and labels or references that are not one for each sample.
+        """Refuse empty samples, and labels or references that are not one for each sample.
 
-        Raises:
-            InputError: names the output and the sample.
+        Raises InputError with the output and the sample.
         """
         samples = self.model_input.batch_size
         if not samples:
@@ -85,12 +84,12 @@ class CalibrationSamples:
 
 
 def check_samples(spec: ModelSpec, samples: CalibrationSamples) -> None:
-    """Refuses samples that cannot be scored, before the long work.
+    """Refuse samples that cannot be scored, before the long work.
 
     Raises:
-        InputError: they are not one batch of all features, a dense number is not finite, or they
-            have labels or references of an unknown output; names the sample or the output.
-        RequestError: an id is outside a table whose policy is `error`; names the sample.
+        InputError: they are not one batch of all features, a dense number is not finite, or labels
+            or references are of an unknown output; names the sample or the output.
+        RequestError: an id is out of range for a table with policy `error`; names the sample.
     """
     given = samples.model_input
     batch = given.groups[0]
@@ -102,7 +101,7 @@ def check_samples(spec: ModelSpec, samples: CalibrationSamples) -> None:
                 f"calibration samples: {output!r} is not one of the outputs "
                 f"{', '.join(spec.tower.outputs)}{did_you_mean(output, spec.tower.outputs)}"
             )
-    # Raw ids are checked where they become rows.
+    # Raw ids are checked when mapped.
     if not spec.raw_tables:
         IdPolicy(spec.input_features).apply(Bags(tensor_of(batch.values), tensor_of(batch.lengths)))
     for name, numbers in zip(spec.dense.inputs, given.dense, strict=True):
@@ -122,18 +121,12 @@ def measure_quality(
     served: tuple[str, Callable[[ModelInput], Scores]] | None = None,
     progress: Progress = no_progress,
 ) -> list[MixReport]:
-    """Scores samples with several mixes of formats, and compares them with the fp32 model.
+    """Score samples with several mixes of formats, and compare them with the fp32 model.
 
-    Args:
-        mixes: by name; the tower runs in fp32.
-        served: a name, and a function that scores a batch as a server would.
-        progress: called with the samples scored.
-
-    Returns:
-        Reports: `fp32`, then `served`, then the mixes in their order.
-
-    Raises:
-        WeightsError, TowerError: the trained model's own scores are not all finite; says why.
+    The tower runs in fp32. `served` is a name, and a function that scores a batch as a server
+    would. `progress` is called with the samples scored. Reports are `fp32`, `served`, then the
+    mixes in order. Raises WeightsError or TowerError with the cause if the trained model's own
+    scores are not finite.
     """
     names = list(mixes)
     gathered: dict[str, list[Scores]] = {name: [] for name in ("fp32", *names)}
@@ -184,12 +177,7 @@ def table_bytes(spec: ModelSpec, mix: Mix | None) -> int:
 
 
 def batches(model_input: ModelInput, limit: int | None = None) -> Iterator[ModelInput]:
-    """Samples a few at a time.
-
-    Args:
-        model_input: one jagged batch of all features.
-        limit: samples to take of it; None takes all.
-    """
+    """Yield parts of one jagged batch of all features, of `limit` samples in all (None: all)."""
     samples = min(model_input.batch_size, limit or model_input.batch_size)
     for start in range(0, samples, _BATCH):
         yield model_input.samples(start, min(start + _BATCH, samples))
@@ -221,7 +209,7 @@ def _mix_report(
                 name=output,
                 mean_score_diff=float(of_output.mean()),
                 p99_score_diff=float(np.percentile(of_output, 99)),
-                # NaN is no small difference.
+                # NaN is not a small difference.
                 max_score_diff=found[output].largest,
                 magnitude=found[output].magnitude,
                 auc=area,
@@ -254,7 +242,7 @@ def _against_labels(
     area = None if truth.min() == truth.max() else auc(truth, values)
     if values.min() < 0 or values.max() > 1:
         return area, None
-    # A score of exactly 0 or 1 that is wrong would be infinitely bad: as scikit-learn, clipped.
+    # A wrong score of exactly 0 or 1 would have infinite loss: clipped, as in scikit-learn.
     epsilon = float(np.finfo(np.float32).eps)
     likely = np.where(truth == 1, values, 1 - values).clip(epsilon, 1)
     loss = -float(np.log(likely).mean())

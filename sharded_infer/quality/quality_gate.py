@@ -1,4 +1,4 @@
-"""The gate: whether the scores of calibration samples allow a version to be published."""
+"""The gate: score differences on calibration samples that allow a version's publication."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,9 @@ _NAMED_TABLES = 3  # in an error
 
 
 def check_labels(gate: GateSpec, labels: Mapping[str, NDArray[np.float32]]) -> None:
-    """Refuses bounds on AUC without labels, before the long work.
+    """Refuse bounds on AUC without labels (by output, NaN where unknown), before the long work.
 
-    Args:
-        labels: of the calibration samples by output, NaN if there is none.
-
-    Raises:
-        SpecError: names the bound and the output.
+    Raises SpecError with the bound and the output.
     """
     labelled = {output for output, known in labels.items() if not np.isnan(known).all()}
     if gate.max_auc_drop is not None and not labelled:
@@ -39,13 +35,10 @@ def check_labels(gate: GateSpec, labels: Mapping[str, NDArray[np.float32]]) -> N
 def check_differences(
     gate: GateSpec, found: Mapping[str, ScoreDifference], what: str, rest: str = ""
 ) -> None:
-    """Refuses scores that are further from the fp32 model's than the spec allows.
+    """Refuse scores that differ from the fp32 model's by more than the spec allows.
 
-    Args:
-        what: the scores' source, such as `model 'm': a golden request`.
-
-    Raises:
-        GateError: names the output, the difference and the bound.
+    `what` is the scores' source, such as `model 'm': a golden request`. Raises GateError with the
+    output, the difference and the bound.
     """
     for output, difference in found.items():
         bounds = gate.of(output)
@@ -75,13 +68,9 @@ def allowed_difference(gate: GateSpec, output: str, magnitude: float) -> float:
 
 
 def check_quality(gate: GateSpec, report: CalibrationReport, name: str) -> None:
-    """Refuses a version whose scores on the calibration samples differ too much.
+    """Refuse a version by the mix `published` of its calibration report.
 
-    Args:
-        report: its mix `published` counts.
-
-    Raises:
-        GateError: names the output, the difference, and the tables that contribute most.
+    Raises GateError with the output, the difference, and the tables that contribute most.
     """
     fp32, published = report.mixes[:2]
     rest = blame(report.contributions)
@@ -109,11 +98,7 @@ def check_quality(gate: GateSpec, report: CalibrationReport, name: str) -> None:
 def golden_record(
     record: GoldenRecord, gate: GateSpec, ways: Sequence[Mapping[str, ScoreDifference]]
 ) -> GoldenRecord:
-    """The record of a version's golden requests, with their differences.
-
-    Args:
-        ways: the differences in every way in which the version may be computed; the largest count.
-    """
+    """The record of golden requests with their differences, the largest over all compute modes."""
     worst = {
         name: max((way[name] for way in ways), key=lambda found: found.largest) for name in ways[0]
     }

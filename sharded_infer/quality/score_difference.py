@@ -13,11 +13,11 @@ _Scores = Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class ScoreDifference:
-    """The difference of one output.
+    """The difference of one output, in the score's unit.
 
     Attributes:
-        largest: absolute difference of any score, in the score's unit; infinity if any is NaN.
-        magnitude: root mean square of the fp32 model's scores, in the same unit.
+        largest: absolute difference of any score; infinity if any is NaN.
+        magnitude: root mean square of the fp32 model's scores.
     """
 
     largest: float
@@ -32,11 +32,7 @@ class ScoreDifference:
 
 
 def score_differences(expected: _Scores, got: _Scores) -> dict[str, ScoreDifference]:
-    """Compares scores of the same outputs and shapes.
-
-    Args:
-        expected: the fp32 model's scores by output.
-    """
+    """Compare scores of the same outputs and shapes with the fp32 model's."""
     found = {}
     for name, scores in expected.items():
         exact = scores.astype(np.float64)
