@@ -21,21 +21,20 @@ from sharded_infer.specs.model_spec import ModelSpec
 def read_calibration(
     spec: ModelSpec, data: object, label_columns: Mapping[str, str] | None = None
 ) -> CalibrationSamples:
-    """Reads samples to measure a version on.
+    """Read samples to measure a version on.
 
-    An output's labels are in the column that `label_columns` gives it, else in `label.<output>`,
-    else in `label`: 0 or 1, empty or left out if unknown. The trained model's own scores are in
+    An output's labels are in its column of `label_columns`, else in `label.<output>`, else in
+    `label`: 0 or 1, empty or missing if unknown. The trained model's own scores are in
     `reference.<output>`; of a model with one output, also in `reference`.
 
     Args:
-        data: a file's path: `.safetensors` as golden requests are kept, with labels `[B]` and
-            reference scores `[B]` or `[B, K]`; `.parquet`, `.csv`, `.tsv` or JSON. Or a DataFrame,
-            a mapping of arrays or tensors by name, or a list of samples, each a mapping.
-        label_columns: the label's column by output, if it has a name of its own; None takes those
-            of the spec's gate.
+        data: a file's path: `.safetensors` like golden requests, with labels `[B]` and reference
+            scores `[B]` or `[B, K]`; `.parquet`, `.csv`, `.tsv` or JSON. Or a DataFrame, a mapping
+            of arrays or tensors by name, or a list of samples, each a mapping.
+        label_columns: nondefault label columns by output; None takes those of the spec's gate.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file is unreadable.
         RequestError: it does not hold samples of this model; names the sample.
     """
     if isinstance(data, CalibrationSamples):
@@ -87,7 +86,7 @@ def _label(number: int, name: str, value: Any, columns: Columns) -> float:
         return float("nan")
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    # Columns of truth values are labels; true in JSON is taken for a mistake, as it always was.
+    # Boolean columns are labels; true in JSON is taken for a mistake, as it always was.
     is_truth = isinstance(value, bool) and columns.rows is None
     if not is_truth and (isinstance(value, bool) or value not in (0, 1)):
         raise RequestError(f"{columns.place(number)}, {name!r}: expected 0 or 1, got {value!r:.80}")

@@ -17,23 +17,20 @@ _PARQUET = (".parquet", ".pq")
 
 
 def read_samples(path: Path | str, *, tsv: bool = False, strings: Container[str] = ()) -> Columns:
-    """Reads a file of samples.
+    """Read a file of samples.
 
-    Args:
-        path: `.parquet` is Parquet, `.csv` CSV, `.tsv` TSV, anything else JSON; `-` is standard
-            input.
-        tsv: the input is TSV, whatever its suffix.
-        strings: the columns of ids that are strings, which CSV and TSV do not say.
+    `.parquet` is Parquet, `.csv` CSV, `.tsv` (or any file with `tsv`) TSV, anything else JSON; `-`
+    is standard input. `strings` are the columns of string ids, which CSV and TSV do not declare.
 
     Raises:
-        InputError: it cannot be read, or is Parquet and pyarrow is not installed.
+        InputError: it is unreadable, or is Parquet and pyarrow is not installed.
         RequestError: it does not hold samples; names the line or sample.
     """
     path = Path(path)
     if path.suffix in _PARQUET and not tsv:
         return _read_parquet(path)
     try:
-        # Line ends as they are: a quoted cell of CSV may hold some.
+        # Line ends unchanged: a quoted cell of CSV may hold some.
         text = sys.stdin.read() if str(path) == "-" else _read(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
@@ -55,7 +52,7 @@ def _read_parquet(path: Path) -> Columns:
             f"{path}: Parquet needs pyarrow: pip install 'sharded-infer[parquet]'"
         ) from error
     try:
-        # One file, not a data set of a folder's: `partitioning` would add columns from its path.
+        # One file, not a folder's data set: `partitioning` would add columns from its path.
         open_regular(path, follow=True).close()
         with parquet.ParquetFile(path) as file:
             table = file.read()

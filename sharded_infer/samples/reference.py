@@ -1,4 +1,4 @@
-"""Records a trained model's own scores beside samples, for the import check."""
+"""Recording of a trained model's own scores beside samples, for the import check."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,27 +24,26 @@ def record_reference(
     output: str = TowerSpec().outputs[0],
     batch: int = 1024,
 ) -> Any:
-    """Adds a trained model's own scores to samples, as columns `reference.<output>`.
+    """Add a trained model's own scores to samples, as columns `reference.<output>`.
 
     The model is called on `batch` samples at a time, in order, under `torch.inference_mode()`; a
     `nn.Module` is put into evaluation mode. Without `inputs` it is called as `model(**columns)`:
     every column except labels and reference scores becomes a tensor on the model's device, int64
-    `[B]` for whole numbers, fp32 `[B]` for others, `[B, N]` for lists of N. With `inputs` it is
-    called as `model(*inputs(part))`, or `model(**inputs(part))` for a mapping; `part` has the next
+    `[B]` for integers, fp32 `[B]` for others, `[B, N]` for lists of N. With `inputs` it is called
+    as `model(*inputs(part))`, or `model(**inputs(part))` for a mapping; `part` has the next
     samples, in the form of `samples`.
 
     Args:
         model: a `nn.Module` or another callable.
         samples: a pandas DataFrame, a mapping of columns by name, or a list of samples, each a
             mapping by name.
-        inputs: makes the model's arguments; needed if lists differ in length, or if arguments are
-            named otherwise than the columns.
-        output: the name of scores that the model returns without a name; a model of several outputs
-            returns a mapping by output.
+        inputs: makes the model's arguments; needed if lists differ in length, or arguments and
+            columns in name.
+        output: the name of unnamed scores; a model of several outputs returns a mapping by output.
 
     Returns:
         Samples of the same kind, with a column of scores for each output: numbers for `[B]` and
-        `[B, 1]`, lists for `[B, K]`. Write them to a file for `publish --calibration`.
+            `[B, 1]`, lists for `[B, K]`. Write them to a file for `publish --calibration`.
 
     Raises:
         InputError: the samples have another form, a column cannot be a tensor, or the model does

@@ -16,12 +16,8 @@ def batch_samples(
 ) -> Arrays:
     """Samples as one request: inputs by name, without labels and reference scores.
 
-    Strings of features that take them are hashed.
-
-    Args:
-        samples: in any of the forms of `columns_of`, at least one.
-        label_columns: the label's column by output, if it has a name of its own; None takes those
-            of the spec's gate.
+    Strings of features that take them are hashed. `samples` have any of the forms of `columns_of`,
+    at least one; `label_columns` are as in `read_calibration`.
 
     Raises:
         InputError: the samples have another form.

@@ -16,8 +16,8 @@ def statistics_of(spec: ModelSpec, samples: object) -> dict[str, FeatureStatisti
     Features with raw ids have no histogram, unless `mapped_samples` mapped them.
 
     Args:
-        samples: in any of the forms of `columns_of`; a feature that a sample leaves out is an empty
-            bag. Or a `ModelInput` of one jagged batch.
+        samples: in any of the forms of `columns_of`, with missing features as empty bags; or a
+            `ModelInput` of one jagged batch.
 
     Raises:
         RequestError: a sample does not fit the model.
@@ -34,7 +34,7 @@ def statistics_of(spec: ModelSpec, samples: object) -> dict[str, FeatureStatisti
     found = {}
     for name, number in largest.items():
         table = spec.table_features[number].table
-        # In checked sequences -1 takes the place of an id that is left out.
+        # In checked sequences -1 replaces a dropped id.
         nothing = {table.padding_idx, *([-1] if model_input.ids_checked else [])}
         bags = [
             [i for i in batch.values[end - length : end].tolist() if i not in nothing]
@@ -43,7 +43,7 @@ def statistics_of(spec: ModelSpec, samples: object) -> dict[str, FeatureStatisti
         if table.id_map is None or model_input.ids_checked:
             found[name] = count_statistics(bags, table.rows)
             continue
-        # Raw ids say how often rows are read, not which rows these are.
+        # Raw ids give the frequencies of rows, not the rows.
         numbers = {raw: number for number, raw in enumerate(dict.fromkeys(chain(*bags)))}
         counted = count_statistics(([numbers[raw] for raw in bag] for bag in bags), len(numbers))
         found[name] = replace(counted, histogram=())

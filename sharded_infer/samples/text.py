@@ -4,14 +4,14 @@ A sample names its features and dense inputs. JSON is one array of objects, or o
 
     {"dense": [0.5, 1.0], "C1": 7, "C2": [3, 1, 4]}
 
-TSV and CSV have the names in their first line, and one or several ids or numbers in a cell.
-Several are separated by commas, semicolons, bars or spaces, with or without brackets.
+TSV and CSV have the names in their first line, and one or several ids or numbers in a cell. Several
+are separated by commas, semicolons, bars or spaces, with or without brackets.
 
     dense<TAB>C1<TAB>C2             dense,C1,C2
     0.5,1.0<TAB>7<TAB>3,1,4         "0.5,1.0",7,3|1|4
 
-An empty cell, or a feature that a sample leaves out, is an empty bag. Ids that are strings are
-strings in JSON; in TSV and CSV the caller says which columns have them.
+An empty cell, or a missing feature, is an empty bag. String ids are strings in JSON; in TSV and CSV
+the caller names their columns.
 """
 
 import csv
@@ -29,10 +29,9 @@ _BETWEEN = re.compile(r"[\s,;|]+")
 
 
 def read_json(text: str) -> list[Sample]:
-    """Reads samples from JSON.
+    """Read samples from JSON.
 
-    Raises:
-        RequestError: not JSON, or not objects; names the line or the sample.
+    Raises RequestError, naming the line or the sample, for invalid JSON or non-objects.
     """
     try:
         document = json.loads(text)
@@ -57,26 +56,18 @@ def _json_line(number: int, line: str) -> Sample:
 
 
 def read_tsv(text: str, strings: Container[str] = ()) -> list[Sample]:
-    """Reads samples from TSV.
+    """Read samples from TSV; `strings` are the columns of string ids.
 
-    Args:
-        strings: the columns of ids that are strings.
-
-    Raises:
-        RequestError: a line's number of cells differs from the first line's, or a name comes twice;
-            names the line.
+    Raises RequestError, naming the line, if its number of cells differs from the first line's, or a
+    name is repeated.
     """
     return _read_cells([(number, line.split("\t")) for number, line in _lines(text)], strings)
 
 
 def read_csv(text: str, strings: Container[str] = ()) -> list[Sample]:
-    """Reads samples from CSV; cells may be quoted (RFC 4180).
+    """Read samples from CSV; cells may be quoted (RFC 4180).
 
-    Args:
-        strings: as for `read_tsv`.
-
-    Raises:
-        RequestError: as `read_tsv`; or it is not CSV.
+    Arguments and errors as `read_tsv`; also RequestError for invalid CSV.
     """
     reader = csv.reader(io.StringIO(text), strict=True)
     lines: list[tuple[int, list[str]]] = []
