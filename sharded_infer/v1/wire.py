@@ -1,8 +1,7 @@
 """Protobuf's bytes, written from arrays.
 
 Packed numbers of fixed width are an array's memory, little-endian, so messages made mostly of them
-are joined instead of being built element by element. Field numbers are below 16, so that a tag is
-one byte.
+are joined instead of built element by element. Field numbers are below 16, so a tag is one byte.
 https://protobuf.dev/programming-guides/encoding/
 """
 
@@ -15,11 +14,7 @@ _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 def varint(value: int) -> bytes:
-    """A number, seven bits a byte, the least first.
-
-    Args:
-        value: 0 or more.
-    """
+    """A nonnegative number, seven bits a byte, the least first."""
     written = bytearray()
     while value > 0x7F:
         written.append(value & 0x7F | 0x80)
@@ -29,54 +24,40 @@ def varint(value: int) -> bytes:
 
 
 def bytes_field(field: int, payload: bytes) -> bytes:
-    """A message, text or packed field; nothing where it is empty, as proto3 writes it."""
+    """A message, text or packed field; omitted if empty, as in proto3."""
     if not payload:
         return b""
     return b"%c%b%b" % (field << 3 | _LENGTH_DELIMITED, varint(len(payload)), payload)
 
 
 def message_field(field: int, payload: bytes) -> bytes:
-    """A message field, which is there even where the message is empty."""
+    """A message field, present even if empty."""
     return bytes_field(field, payload) or bytes((field << 3 | _LENGTH_DELIMITED, 0))
 
 
 def text_field(field: int, text: str) -> bytes:
-    """A text field; nothing where it is empty."""
+    """A text field; omitted if empty."""
     return bytes_field(field, text.encode())
 
 
 def number_field(field: int, value: int) -> bytes:
-    """A uint32 or uint64 field; nothing where it is 0.
-
-    Args:
-        value: 0 or more.
-    """
+    """A uint32 or uint64 field; omitted if 0."""
     return bytes((field << 3 | _VARINT,)) + varint(value) if value else b""
 
 
 def float_field(field: int, value: float) -> bytes:
-    """A float field.
-
-    Args:
-        value: to be rounded to fp32.
-    """
+    """A float field, rounded to fp32."""
     return struct.pack("<Bf", field << 3 | _FIXED32, value)
 
 
 def fixed64_field(field: int, value: int) -> bytes:
-    """A sfixed64 field, which is there even where it is 0.
-
-    Args:
-        value: an int64.
-    """
+    """A sfixed64 field of an int64, present even if 0."""
     return struct.pack("<Bq", field << 3 | _FIXED64, value)
 
 
 def packed_field(field: int, numbers: NDArray[np.generic], dtype: str) -> bytes:
-    """A packed field of numbers of fixed width; nothing where there are none.
+    """A packed field of numbers of fixed width, row-major; omitted if empty.
 
-    Args:
-        numbers: of any shape, row-major.
-        dtype: their little-endian NumPy type: `<u4`, `<i8` or `<f4`.
+    `dtype` is their little-endian NumPy type: `<u4`, `<i8` or `<f4`.
     """
     return bytes_field(field, numbers.astype(dtype, copy=False).tobytes())
