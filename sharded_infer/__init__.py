@@ -1,7 +1,6 @@
 """Recommendation models: described, published as verified artifacts, opened and scored.
 
-Names are loaded when they are first used, so that a client (`sharded_infer.client`) does not load
-torch.
+Names are loaded on first use, so that a client (`sharded_infer.client`) does not load torch.
 """
 
 import importlib

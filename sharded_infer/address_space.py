@@ -1,4 +1,4 @@
-"""How much address space this process may still take, and what is said where memory is short."""
+"""Address space left to this process, and errors for a shortage of memory."""
 
 import errno
 import resource
@@ -9,10 +9,9 @@ from sharded_infer.errors import CapacityError
 
 
 def address_space_left(root: Path = Path("/")) -> int | None:
-    """Bytes that may still be mapped under this process's limit; None: it has none.
+    """Bytes that may still be mapped under this process's limit; None: no limit.
 
-    Args:
-        root: where `proc` lies.
+    `root` is the parent of `proc`.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
@@ -25,7 +24,7 @@ def address_space_left(root: Path = Path("/")) -> int | None:
 
 
 def is_short_of_memory(error: Exception) -> bool:
-    """Whether the system had no memory to give: nothing is wrong with what was to be read."""
+    """True if the system was out of memory, rather than the input faulty."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     # torch has no class of its own for it (c10/core/impl/alloc_cpu.cpp).
@@ -34,11 +33,10 @@ def is_short_of_memory(error: Exception) -> bool:
 
 
 def memory_short(what: str, size: int | None = None) -> CapacityError:
-    """The refusal of what there was no memory for, with figures.
+    """The error for a shortage of memory, with figures.
 
-    Args:
-        what: that was to be mapped, copied or loaded, for the message.
-        size: its bytes; None where it is not known which of its parts found none.
+    `what` was to be mapped, copied or loaded; `size` is in bytes, None if the failing part is
+    unknown.
     """
     words = f"{what}: memory is short"
     if size is not None:

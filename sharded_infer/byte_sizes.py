@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write and read them: GB is 1000^3 bytes, GiB 1024^3."""
+"""Sizes in bytes as text: GB is 1000^3 bytes, GiB 1024^3."""
 
 import re
 
@@ -13,11 +13,7 @@ _UNITS = {
 
 
 def parse_size(text: str, where: str) -> int:
-    """Reads a size such as `70GB` or `64GiB`, in bytes.
-
-    Raises:
-        InputError: it is not one; `where` says what it is the size of.
-    """
+    """Parse a size such as `70GB` or `64GiB`, in bytes; InputError naming `where` otherwise."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise InputError(f"{where}: {text!r}, expected a size such as '70GB'")

@@ -1,4 +1,4 @@
-"""The exceptions of the model layer, one class for each thing a caller may handle differently."""
+"""The exceptions of the model layer, one class for each case that callers may distinguish."""
 
 from kernels.errors import InputError, InternalError, ShardedInferError
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class SpecError(InputError):
-    """The model's description contradicts itself or the weights it describes."""
+    """A model description inconsistent with itself or the weights."""
 
 
 class WeightsError(InputError):
@@ -32,11 +32,11 @@ class WeightsError(InputError):
 
 
 class PlanError(InputError):
-    """No plan exists for these tables on this topology, or a given plan is not one."""
+    """No plan exists for these tables on this topology, or a given plan is invalid."""
 
 
 class DeviceError(InputError):
-    """A machine without the devices that something is to run on, or without what they need."""
+    """A machine without the required devices, or their prerequisites."""
 
 
 class TowerError(InputError):
@@ -60,7 +60,7 @@ class CapacityError(ShardedInferError):
 
 
 class StorageError(ShardedInferError):
-    """A disk that is full, or cannot be written for another reason; nothing was left on it."""
+    """A disk that is full or not writable; nothing was left on it."""
 
 
 class NotFoundError(ShardedInferError, LookupError):
@@ -76,4 +76,4 @@ class RequestTooLargeError(RequestError):
 
 
 class ShardHostError(ShardedInferError):
-    """A shard host that does not answer lookups as its share says; the message names the host."""
+    """A shard host whose responses contradict its share; the message names the host."""

@@ -1,4 +1,4 @@
-"""How long work says how far it is."""
+"""Progress callbacks of long work."""
 
 from collections.abc import Callable
 
@@ -10,4 +10,4 @@ ENCODING = "quantizing"
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Reports nothing."""
+    """Report nothing."""

@@ -1,10 +1,10 @@
-"""Names that come twice."""
+"""Repeated names."""
 
 from collections.abc import Iterable
 
 
 def repeated(names: Iterable[str]) -> list[str]:
-    """The names that come more than once, each once, in the order in which they come again."""
+    """The repeated names, each once, in the order of their first repetition."""
     seen: set[str] = set()
     again: dict[str, None] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""What torch says when it fails, in the few words that help: no colours, hints and tracebacks."""
+"""torch's error messages without colours, hints and tracebacks."""
 
 import re
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 __all__ = ["torch_message"]
 
 _MOST_CHARACTERS: Final = 500
-# Colours and other sequences that a terminal obeys, and control characters by themselves.
+# Terminal control sequences and single control characters.
 _CONTROL: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b.")
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 # From here on torch prints frames of its own.
@@ -16,7 +16,7 @@ _TRACEBACK: Final = re.compile(
     r"Suggested fixes|Potential framework code)",
     re.MULTILINE,
 )
-# How to debug torch, which says nothing of the module.
+# Advice on debugging torch, unrelated to the module.
 _HINT: Final = re.compile(
     r"(For (more|extended|C\+\+)|If you suspect|Caused by:|consider using|You can suppress|"
     r"Set TORCH|TORCH_LOGS|https?://)"
@@ -27,11 +27,10 @@ _REPEATED_HINT: Final = re.compile(
 
 
 def torch_message(error: BaseException) -> str:
-    """One line for an error of torch's.
+    """One line for an error of torch's, cut to 500 characters.
 
-    Returns:
-        Its message without control sequences, hints on debugging torch, repeated lines and
-        tracebacks, cut to 500 characters; its type's name where nothing is left.
+    Control sequences, debugging hints, repeated lines and tracebacks are removed; its type's name
+    if nothing is left.
     """
     text = _UNPRINTABLE.sub(" ", _CONTROL.sub("", str(error)))
     lines: list[str] = []
