@@ -1,4 +1,4 @@
-"""Chooses each table's format so that all fit a budget and the expected loss is least.
+"""Choice of each table's format within a budget, for the least expected loss.
 
     candidates of a table: bytes and loss in each format; keep those that no smaller one beats
     steps of a table: along the lower convex hull of (bytes, loss), from the smallest format up
@@ -6,8 +6,8 @@
     give what room is left to the single change that saves the most, until none fits
 
 A multiple-choice knapsack (Sinha and Zoltners 1979): along the hulls the greedy order is optimal
-for the relaxed problem, so what is chosen is at most one step's saving worse than the best there
-is. All ties go to the table that comes first: the choice depends on nothing but the input.
+for the relaxed problem, so the choice is at most one step's saving worse than the optimum. Ties go
+to the first table, so the choice depends only on the input.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,11 +25,7 @@ class BudgetError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A table stored in one format.
-
-    Attributes:
-        loss: its part of the model's expected loss.
-    """
+    """A table stored in one format, with its part of the model's expected loss."""
 
     row_format: RowFormat
     bytes: int
@@ -45,13 +41,9 @@ class TableCandidates:
 
 
 def within_bytes(tables: Sequence[TableCandidates], limit: int) -> list[Candidate]:
-    """The choice of least loss among those that fit.
+    """The choice of least loss within `limit` bytes of all tables.
 
-    Args:
-        limit: bytes of all tables together.
-
-    Raises:
-        BudgetError: the smallest choice does not fit; the message has its size.
+    Raises BudgetError, with its size, if the smallest choice does not fit.
     """
     fronts = [useful_candidates(table) for table in tables]
     chosen = [front[0] for front in fronts]
@@ -74,13 +66,9 @@ def within_bytes(tables: Sequence[TableCandidates], limit: int) -> list[Candidat
 
 
 def within_loss(tables: Sequence[TableCandidates], limit: float) -> list[Candidate]:
-    """The choice of fewest bytes among those that lose no more than allowed.
+    """The choice of fewest bytes within a loss of `limit` over all tables.
 
-    Args:
-        limit: loss of all tables together.
-
-    Raises:
-        BudgetError: the most exact choice loses more; the message has its loss.
+    Raises BudgetError, with its loss, if the most exact choice loses more.
     """
     fronts = [useful_candidates(table) for table in tables]
     least = total_loss([front[-1] for front in fronts])
@@ -93,7 +81,7 @@ def within_loss(tables: Sequence[TableCandidates], limit: float) -> list[Candida
         if total_loss(chosen) <= limit:
             break
         chosen[step.table] = step.after
-    # The last steps may have saved more than was needed: take back what saves the most bytes.
+    # The last steps may have saved more than needed: revert those that save the most bytes.
     while (best := _best_return(fronts, chosen, limit)) is not None:
         table, before = best
         chosen[table] = before
@@ -158,7 +146,7 @@ def _hull(front: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _is_above(first: Candidate, middle: Candidate, last: Candidate) -> bool:
-    """Whether the middle point lies on or above the line between the others."""
+    """True if the middle point lies on or above the line between the others."""
     slope = (first.loss - last.loss) * (middle.bytes - first.bytes)
     return (first.loss - middle.loss) * (last.bytes - first.bytes) <= slope
 

@@ -1,4 +1,4 @@
-"""Adds up a table's errors chunk by chunk."""
+"""Accumulation of a table's errors chunk by chunk."""
 
 from dataclasses import dataclass
 
@@ -9,23 +9,22 @@ from kernels.row_format import RowFormat
 from quant.encoding.encoded_rows import EncodedRows
 from quant.report import ErrorHistogram, TableReport
 
-# From less than fp16 does to a row to more than int2 does. Edges are half powers of 2: of the
-# square of an error they are whole powers, which its exponent tells without a search.
+# From below fp16's row errors to above int2's. Edges are half powers of 2: squared errors then have
+# whole powers, which their exponents give without a search.
 _LOWEST, BINS = -34, 40
 _EDGES = tuple(2.0 ** (exponent / 2) for exponent in range(_LOWEST, _LOWEST + BINS + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkErrors:
-    """Errors of one chunk of rows, as sums that add up cheaply.
+    """Errors of one chunk of rows, as cheaply added sums over all elements.
 
     Attributes:
-        squared_error: over all elements.
-        minmax_squared_error: the same without clipping; None if ranges are not searched.
-        square: of the numbers, over all elements.
+        minmax_squared_error: without clipping; None if ranges are not searched.
+        square: of the values.
         max_error: the largest absolute error.
         histogram: int64 `[40]`, rows by relative error.
-        zeroed: numbers that were not finite.
+        zeroed: non-finite values.
     """
 
     rows: int
@@ -38,11 +37,7 @@ class ChunkErrors:
 
 
 def errors_of(encoded: EncodedRows, zeroed: int = 0) -> ChunkErrors:
-    """Sums up a chunk, in double precision.
-
-    Args:
-        encoded: at least one row.
-    """
+    """Sum up a chunk of at least one row, in double precision."""
     errors, squares = encoded.squared_errors.numpy(), encoded.squares.numpy()
     # A row of zeros is stored exactly.
     relative = np.divide(errors, squares, out=np.zeros_like(errors), where=squares > 0)
@@ -71,7 +66,7 @@ class ErrorMeter:
         self._counts = np.zeros(BINS, np.int64)
 
     def add(self, chunk: ChunkErrors) -> None:
-        """Counts one chunk."""
+        """Count one chunk."""
         self._rows += chunk.rows
         self._zeroed += chunk.zeroed
         self._errors += chunk.squared_error

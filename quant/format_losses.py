@@ -3,7 +3,7 @@
     loss = vectors * dim * sum over sampled rows (use of the row * mean squared error of the row)
 
 is the expected squared error that the table adds to the pooled embeddings of one sample, if errors
-of different rows do not correlate; `power` is the same sum of the embeddings themselves. Losses are
+of different rows are uncorrelated; `power` is the same sum of the embeddings themselves. Losses are
 compared as shares of the power of all tables: noise to signal.
 """
 
@@ -23,11 +23,9 @@ _BLOCK_ROWS = 64  # read together: a page fault brings neighbours anyway
 
 @dataclass(frozen=True, slots=True)
 class FormatLosses:
-    """A table's losses.
+    """A table's losses: squared errors by format, summed over a row and averaged over uses.
 
-    Attributes:
-        by_format: squared error by format, summed over a row and averaged over uses of rows.
-        power: squared elements of the rows, summed and averaged in the same way.
+    `power` is the same of the rows' elements.
     """
 
     by_format: Mapping[RowFormat, float]
@@ -42,14 +40,10 @@ def measure_losses(
     *,
     clip: bool = True,
 ) -> FormatLosses:
-    """Encodes a sample of rows in each format. The sample depends on the table's size only.
+    """Encode a sample of rows, dependent only on the table's size, in each format.
 
-    Args:
-        use: maps int64 `[n]` row numbers to fp32 `[n]` weights, how often the rows are used.
-        clip: search the range of int4 and int2 rows.
-
-    Raises:
-        UnrepresentableRowError: a format cannot hold a sampled row.
+    `use` maps int64 `[n]` row numbers to their use counts, fp32 `[n]`; `clip` searches the range of
+    int4 and int2 rows. Raises UnrepresentableRowError if a format cannot hold a sampled row.
     """
     numbers = sampled_rows(weight.rows)
     blocks = torch.tensor_split(numbers, (torch.diff(numbers) > 1).nonzero()[:, 0] + 1)

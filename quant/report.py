@@ -1,8 +1,4 @@
-"""Report of a quantization; the fields are the keys of `report.json`.
-
-For each table: sizes, errors and the reason for its format. For the model: the budget, and the
-results of calibration samples.
-"""
+"""Report of a quantization; the fields are the keys of `report.json`."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,10 +11,8 @@ from kernels.wording import counted
 class ErrorHistogram:
     """Numbers of rows by relative error: sqrt(sum e^2 / sum x^2).
 
-    Attributes:
-        edges: ascending; bin i holds `edges[i] <= error < edges[i + 1]`. The first bin also holds
-            smaller errors, 0 above all; the last also larger ones.
-        counts: rows of each bin; one fewer than edges.
+    Bin i holds `edges[i] <= error < edges[i + 1]`, edges ascending. The first bin also holds
+    smaller errors, mainly 0; the last also larger ones.
     """
 
     edges: tuple[float, ...]
@@ -34,7 +28,7 @@ class TableReport:
         minmax_mean_squared_error: the same with each row's minimum and maximum as its range; None
             if ranges are not searched.
         max_abs_error: over all elements, in the weights' unit.
-        mean_square: of the fp32 elements, to compare the error with.
+        mean_square: of the fp32 elements, for comparison.
         zeroed: NaN and infinite elements that were stored as 0.
     """
 
@@ -55,16 +49,14 @@ class TableReport:
 
 @dataclass(frozen=True, slots=True)
 class BudgetReport:
-    """A budget and the choice that it led to.
+    """A budget and the resulting choice.
 
     Attributes:
         kind: `memory` (bytes of all tables' rows) or `error` (relative loss, see
             `quant/budget.py`).
         limit: the bound, in that unit.
-        bytes: of all tables' rows in the chosen formats.
-        loss: expected loss of the chosen formats.
-        least_bytes: of the smallest choice.
-        least_loss: of the most exact choice.
+        bytes, loss: of all tables' rows in the chosen formats, expected.
+        least_bytes, least_loss: of the smallest and of the most exact choice.
         sampled_rows: rows of all tables on which the losses were measured.
     """
 
@@ -108,16 +100,13 @@ class OutputReport:
 class MixReport:
     """Effect of a choice of formats on the scores of the calibration samples.
 
+    Differences, `auc` and `log_loss` are as in `OutputReport`; the last two are of the only output
+    with labels, else None.
+
     Attributes:
-        name: `published` is the version as it is served; `fp32` the trained model; others are
+        name: `published` is the served version, `fp32` the trained model.
         table_bytes: of all tables' rows.
-        mean_score_diff: mean absolute difference from the fp32 model's scores, in their unit.
-        p99_score_diff: 99th percentile of it.
-        auc: area under the ROC curve of the only output with labels; None where there are several,
-            or none, or no labels of both classes.
-        log_loss: mean negative log likelihood of the same, nats; None likewise, or where scores
-            are not probabilities.
-        outputs: the same by output, in the model's order; a file says them where there are several.
+        outputs: the same by output, in the model's order; written only if there are several.
     """
 
     name: str
@@ -134,8 +123,7 @@ class MixReport:
 class TableContribution:
     """Effect on the scores of storing one table as published and all others in fp32.
 
-    Attributes:
-        mean_score_diff: mean absolute difference from the fp32 model's scores.
+    `mean_score_diff` is the mean absolute difference from the fp32 model's scores.
     """
 
     table: str
@@ -147,9 +135,7 @@ class TableContribution:
 class CalibrationReport:
     """Results of the calibration samples.
 
-    Attributes:
-        mixes: `fp32` first, `published` second, then other mixes.
-        contributions: by table, the largest mean difference first.
+    `mixes` are `fp32`, `published`, then others; `contributions` descend by mean difference.
     """
 
     samples: int
@@ -207,12 +193,9 @@ def import_text(report: ImportReport | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationReport:
-    """The whole report of a quantization.
+    """The whole report of a quantization; tables are in the spec's order.
 
-    Attributes:
-        encoder: such as `native avx512` or `torch`.
-        tables: in the spec's order.
-        imported: None if the import was not compared with the trained model.
+    `encoder` is such as `native avx512` or `torch`; `imported` is None without an import check.
     """
 
     model: str
@@ -225,7 +208,7 @@ class QuantizationReport:
     def fields(self) -> dict[str, object]:
         """The report for JSON."""
         fields = asdict(self)
-        # As reports were written before there were these fields.
+        # As in reports before these fields existed.
         if self.imported is None:
             del fields["imported"]
         if self.calibration is not None:

@@ -1,4 +1,4 @@
-"""Quantizes tables a chunk at a time on all cores, so no table has to fit in memory."""
+"""Quantization of tables a chunk at a time on all cores, so no table has to fit in memory."""
 
 import os
 from collections import deque
@@ -28,8 +28,7 @@ class RowRange:
     """Rows `[first_row, last_row)` of a table, to be stored in a format.
 
     Attributes:
-        row_format: the stored format; that of the weight if it is quantized already.
-        last_row: exclusive.
+        row_format: the weight's own if it is already quantized.
         clip: search the range of int4 and int2 rows.
         zero_nonfinite: store NaN and infinities as 0 instead of refusing them.
     """
@@ -65,14 +64,11 @@ def chunk_rows(dim: int) -> int:
 
 
 def encode_ranges(ranges: Iterable[RowRange], workers: int | None = None) -> Iterator[EncodedChunk]:
-    """Encodes ranges of rows in parallel, and yields their chunks in order.
+    """Encode ranges of rows in parallel, and yield their chunks in order.
 
-    Args:
-        workers: threads; None takes one for each usable core. Each runs torch with one intra-op
-            thread: meanwhile torch's setting changes for the whole process.
-
-    Raises:
-        InputError: a row cannot be stored; names the table and the row.
+    `workers` None is a thread for each usable core. Each runs torch with one intra-op thread:
+    meanwhile torch's setting changes for the whole process. Raises InputError, naming the table and
+    the row, if a row cannot be stored.
     """
     count = workers or len(os.sched_getaffinity(0))
     pending: deque[Future[EncodedChunk]] = deque()
@@ -87,7 +83,7 @@ def encode_ranges(ranges: Iterable[RowRange], workers: int | None = None) -> Ite
             while pending:
                 yield from _result(pending.popleft(), buffers)
         finally:
-            # An error, or a caller that stops early: what has not begun need not.
+            # An error, or a caller that stops early: pending work is cancelled.
             pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -112,7 +108,7 @@ class _Job:
     stop: int
 
     def __call__(self, buffers: deque[Tensor]) -> EncodedChunk:
-        """Encodes rows `[start, stop)`, in one of the buffers if there is one."""
+        """Encode rows `[start, stop)`, in one of the buffers if there is one."""
         one = self.range
         fp32_bytes = 4 * (self.stop - self.start) * one.weight.dim
         if one.weight.stored is not None:
@@ -148,7 +144,7 @@ def _encode_all(
 
 
 def _taken_over(weight: TableWeight, start: int, stop: int) -> EncodedRows:
-    """Rows that were quantized before: they are copied, so there is no error."""
+    """Already quantized rows: they are copied, so there is no error."""
     none = torch.zeros(stop - start)
     squares = weight.read(start, stop).square().sum(1)
     return EncodedRows(weight.read_stored(start, stop).contiguous(), none, squares, none)

@@ -1,11 +1,11 @@
-"""Clipping of rows before they are stored in few bits: a smaller range, with finer steps inside.
+"""Clipping of rows before low-bit storage: a smaller range, with finer steps inside.
 
     for each row: from [min, max], shrink the end that costs less, step by step
     keep the range of least squared error; [min, max] itself is the first tried, so none is worse
 
 The greedy search of "Post-Training 4-bit Quantization on Embedding Tables" (Guan et al. 2019,
-arXiv:1911.02079), all rows at once; the error is that of the row as it will be stored, with its
-scale and bias rounded to fp16.
+arXiv:1911.02079), all rows at once; the error is that of the stored row, with its scale and bias
+rounded to fp16.
 """
 
 import torch
@@ -16,13 +16,9 @@ _STEP_SHARE = 0.02  # of its range, each
 
 
 def search_range(rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """The range of each row that stores it with the least squared error.
+    """The range of each finite fp32 row `[n, dim]` that stores it with the least squared error.
 
-    Args:
-        rows: finite fp32 `[n, dim]`.
-
-    Returns:
-        Low and high end, fp32 `[n, 1]` each; values outside are stored as the nearer end.
+    Low and high end, fp32 `[n, 1]` each; values outside are stored as the nearer end.
     """
     low, high = torch.aminmax(rows, dim=1, keepdim=True)
     best_low, best_high = low, high
@@ -43,17 +39,10 @@ def search_range(rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def scale_and_bias(low: Tensor, high: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Scale and bias of rows with given ranges, as FBGEMM's NBit operators choose and round them.
+    """Scale and bias, fp16 `[n, 1]`, for ranges, fp32 `[n, 1]`, as FBGEMM's NBit operators round.
 
     bias = fp16(low); scale = fp16((high - bias) / (2^bits - 1)), or 1 where that is 0 or so small
     that its reciprocal is infinite.
-
-    Args:
-        low: fp32 `[n, 1]`.
-        high: fp32 `[n, 1]`.
-
-    Returns:
-        fp16 `[n, 1]` each.
     """
     bias = low.to(torch.float16)
     span = high - bias.float()
@@ -66,13 +55,8 @@ def scale_and_bias(low: Tensor, high: Tensor, bits: int) -> tuple[Tensor, Tensor
 def levels_of(rows: Tensor, scale: Tensor, bias: Tensor, bits: int) -> Tensor:
     """The stored integers of rows: round_half_even((x - bias) * (1 / scale)), clamped.
 
-    Args:
-        rows: fp32 `[n, dim]`.
-        scale: fp16 `[n, 1]`.
-        bias: fp16 `[n, 1]`.
-
-    Returns:
-        fp32 `[n, dim]`, whole numbers from 0 to 2^bits - 1.
+    `rows` are fp32 `[n, dim]`, `scale` and `bias` fp16 `[n, 1]`. Returns fp32 `[n, dim]`, integers
+    from 0 to 2^bits - 1.
     """
     inverse = torch.reciprocal(scale.float())
     return (rows - bias.float()).mul_(inverse).round_().clamp_(0, 2**bits - 1)

@@ -18,15 +18,14 @@ class UnrepresentableRowError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Stored rows, and each row's error after decoding.
+    """Stored rows uint8 `[n, row_bytes]`, and each row's error after decoding, fp32 `[n]`.
 
     Attributes:
-        stored: uint8 `[n, row_bytes]`.
-        squared_errors: fp32 `[n]`, summed over each row.
-        squares: fp32 `[n]`, of the numbers, summed over each row.
-        max_errors: fp32 `[n]`, the largest absolute error of each row.
-        minmax_squared_errors: fp32 `[n]`, as `squared_errors` with each row's minimum and maximum
-            as its range; None if ranges are not searched.
+        squared_errors: summed over each row.
+        squares: of the values, summed over each row.
+        max_errors: the largest absolute error of each row.
+        minmax_squared_errors: as `squared_errors` with each row's minimum and maximum as its range;
+            None if ranges are not searched.
     """
 
     stored: Tensor

@@ -1,4 +1,4 @@
-"""Encodes rows with the fastest encoder, and measures their errors."""
+"""Encoding of rows with the fastest encoder, and measurement of their errors."""
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ def encoder_name() -> str:
 def encode_rows(
     row_format: RowFormat, rows: Tensor, *, clip: bool = True, out: Tensor | None = None
 ) -> EncodedRows:
-    """Encodes numbers as stored rows, with their errors.
+    """Encode fp32 rows `[n, dim]` as stored rows, with their errors.
 
     Compiled code encodes integer rows of up to 8,192 numbers, torch the rest; the bytes are the
     same.
@@ -52,13 +52,10 @@ def encode_rows(
 def encode_zeroing(
     row_format: RowFormat, rows: Tensor, *, clip: bool = True, out: Tensor | None = None
 ) -> tuple[EncodedRows, int]:
-    """As `encode_rows`, with NaN and infinities stored as 0.
+    """As `encode_rows`, with NaN and infinities stored as 0, and their number.
 
-    Returns:
-        The rows with the errors of the finite numbers, and how many numbers were not finite.
-
-    Raises:
-        UnrepresentableRowError: a row exceeds the format's range.
+    Errors are those of the finite values. Raises UnrepresentableRowError if a row exceeds the
+    format's range.
     """
     try:
         return encode_rows(row_format, rows, clip=clip, out=out), 0

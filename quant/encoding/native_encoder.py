@@ -1,4 +1,4 @@
-"""The compiled encoder of integer rows, if the package was built with a compiler.
+"""The native encoder of integer rows, if the package was built with a compiler.
 
 Its source is in `quant/native/`. Calls release the GIL, so threads encode in parallel.
 """
@@ -60,15 +60,10 @@ def encode_native(
     out: Tensor | None = None,
     instruction_set: InstructionSet | None = None,
 ) -> EncodedRows:
-    """Encodes numbers as stored rows of int8, int4 or int2, with their errors.
+    """Encode fp32 rows `[n, dim]`, dim at most 8192, as int8, int4 or int2, with their errors.
 
-    Args:
-        row_format: one of the integer formats.
-        rows: fp32 `[n, dim]`, dim at most 8192.
-        clip: search the range of int4 and int2 rows.
-        out: uint8 `[bytes]`, memory for the rows; new memory is allocated if it is None or too
-            small.
-        instruction_set: None takes the fastest.
+    `clip` searches the range of int4 and int2 rows; `out`, uint8 `[bytes]`, is used if large
+    enough. `instruction_set` None is the fastest.
 
     Raises:
         UnrepresentableRowError: a row holds NaN or infinity, or exceeds fp16's range.

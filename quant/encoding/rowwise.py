@@ -18,15 +18,10 @@ _FP8_LARGEST = 448.0  # of float8 e4m3 (OCP 8-bit floating point specification, 
 
 
 def encode(row_format: RowFormat, rows: Tensor, *, clip: bool = True) -> Tensor:
-    """Encodes numbers as stored rows.
+    """Encode fp32 rows `[n, dim]` as uint8 `[n, row_format.row_bytes(dim)]`.
 
-    Args:
-        rows: fp32 `[n, dim]`.
-        clip: search the range of int4 and int2 rows (`quant/encoding/clipping.py`) instead of
-            taking each row's minimum and maximum.
-
-    Returns:
-        uint8 `[n, row_format.row_bytes(dim)]`.
+    `clip` searches the range of int4 and int2 rows (`quant/encoding/clipping.py`) instead of taking
+    each row's minimum and maximum.
 
     Raises:
         UnrepresentableRowError: a row holds NaN or infinity, or exceeds the format's range.
@@ -36,7 +31,8 @@ def encode(row_format: RowFormat, rows: Tensor, *, clip: bool = True) -> Tensor:
         raise InputError(f"rows: expected float32 [n, dim], got {rows.dtype} {list(rows.shape)}")
     if row_format in _FLOATS:
         return _encode_float(row_format, rows)
-    # NaN and infinity both survive into a row's minimum or range, so no pass of their own.
+    # NaN and infinity both survive into a row's minimum or range, so they need no pass of their
+    # own.
     low, high = torch.aminmax(rows, dim=1, keepdim=True)
     _refuse(~torch.isfinite(high - low)[:, 0], "holds NaN, infinity, or a range beyond fp32")
     if row_format is RowFormat.FP8:
@@ -53,10 +49,10 @@ def _encode_float(row_format: RowFormat, rows: Tensor) -> Tensor:
 
 
 def _encode_fp8(rows: Tensor) -> Tensor:
-    """The largest value of a row becomes fp8's largest: scale = max |x| / 448."""
+    """Scale each row so that its largest value becomes fp8's: scale = max |x| / 448."""
     scale = rows.abs().amax(1, keepdim=True) / _FP8_LARGEST
     scale = torch.where(scale == 0, 1.0, scale)
-    # Through one axis: torch will not view the bytes of a column without rows.
+    # Through one axis: torch cannot view the bytes of a column without rows.
     head = scale.reshape(-1).view(torch.uint8).view(len(rows), HEADER_BYTES)
     # Rounding of the scale can push the largest value over the edge, where fp8 has only NaN.
     levels = (rows / scale).clamp_(-_FP8_LARGEST, _FP8_LARGEST).to(torch.float8_e4m3fn)

@@ -7,23 +7,20 @@ import torch
 from torch import Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# What both NumPy and torch have, by kind and bytes of an element.
+# Dtypes of both NumPy and torch, by kind and bytes of an element.
 _NUMBERS = {"b1", "c8", "c16", "f2", "f4", "f8", *(k + w for k in "iu" for w in "1248")}
 
 
 def holds_numbers(dtype: np.dtype[Any]) -> bool:
-    """Whether torch has this dtype, in this machine's byte order or the other."""
+    """True if torch has this dtype, in either byte order."""
     return f"{dtype.kind}{dtype.itemsize}" in _NUMBERS and dtype.names is None
 
 
 def array_rows(array: Array, start: int, stop: int) -> Tensor:
-    """Copies rows `[start, stop)` of an array of any byte order and layout.
+    """Copy rows `[start, stop)` of an array `[rows, ...]` into a contiguous tensor.
 
-    Args:
-        array: `[rows, ...]`, of a dtype that `holds_numbers`; may be mapped and read-only.
-
-    Returns:
-        A contiguous tensor `[stop - start, ...]` of the same numbers.
+    The array, of a dtype that `holds_numbers`, may be mapped, read-only, and of any byte order and
+    layout.
     """
     rows = array[start:stop]
     return torch.from_numpy(np.array(rows, dtype=rows.dtype.newbyteorder("="), order="C"))

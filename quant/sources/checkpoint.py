@@ -1,4 +1,4 @@
-"""Opens checkpoints and modules as weight sources."""
+"""Checkpoints and modules as weight sources."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ ACCEPTED = (
 )
 
 
-# What int4 and int2 rows are pickled as. Source: torchrec/tensor_types.py, release 1.8.
+# Pickled classes of int4 and int2 rows. Source: torchrec/tensor_types.py, release 1.8.
 _PACKED = ("torchrec.tensor_types.UInt4Tensor", "torchrec.tensor_types.UInt2Tensor")
 
 
@@ -52,13 +52,12 @@ class LiveSource(TensorSource):
         *,
         whole: Callable[..., Mapping[str, Tensor]] | None = None,
     ) -> None:
-        """Copies nothing.
+        """Wrap all weights without copies.
 
         Args:
-            tensors: all weights.
-            modules: modules by the prefix of their weights' keys, without a dot: "" for a module
-                whose state dict the weights are. A `nn.EmbeddingBag` or `nn.Embedding` whose weight
-                has the name itself as its key stands under that name.
+            modules: by the prefix of their weights' keys, without a dot: "" for a module whose
+                state dict the weights are. A `nn.EmbeddingBag` or `nn.Embedding` whose weight's key
+                is the name itself has that name.
             description: the source's name in messages.
             whole: scores a batch with the whole model, if its call is known: takes fp32 dense
                 inputs by name and a TorchRec KeyedJaggedTensor, and returns scores by output.
@@ -85,21 +84,20 @@ class LiveSource(TensorSource):
 
 
 def open_weights(path: Path) -> WeightSource:
-    """Opens a checkpoint. None of its code runs, and its tables are mapped, not loaded.
+    """Open a checkpoint. None of its code runs, and its tables are mapped, not loaded.
 
-    Args:
-        path: one of
-            a `.safetensors` file;
-            a `.pt`, `.pth` or `.bin` file that `torch.save` wrote of a state dict (alone, or under
-            a `state_dict` or `model` key), read with `weights_only=True`;
-            a `.npy` file, whose weight has the file's name;
-            a `.npz` file that is not compressed;
-            an `.index.json` file, as Hugging Face writes beside several safetensors files;
-            a directory that `torch.distributed.checkpoint` wrote, that holds one such index, or
-            that holds `.npy` files.
+    `path` is one of:
 
-    Raises:
-        SourceError: the file does not exist, is of another kind, or cannot be read.
+    - a `.safetensors` file;
+    - a `.pt`, `.pth` or `.bin` file of `torch.save` with a state dict (alone, or under a
+      `state_dict` or `model` key), read with `weights_only=True`;
+    - a `.npy` file, whose weight has the file's name;
+    - an uncompressed `.npz` file;
+    - an `.index.json` file, as Hugging Face writes beside several safetensors files;
+    - a directory written by `torch.distributed.checkpoint`, with one such index, or with `.npy`
+      files.
+
+    Raises SourceError if the file does not exist, is of another kind, or is unreadable.
     """
     if path.is_dir():
         return _open_directory(path)
@@ -121,23 +119,19 @@ def open_weights(path: Path) -> WeightSource:
 
 
 def weights_of(collection: object) -> WeightSource:
-    """Wraps weights that are in memory.
+    """Wrap weights that are in memory.
 
-    Args:
-        collection: a TorchRec `EmbeddingBagCollection` (anything with `embedding_bags` and
-            `embedding_bag_configs`), an `nn.Module`, a state dict, a mapping of names to
-            `nn.EmbeddingBag`, `nn.Embedding` or other modules, to tensors, to NumPy arrays, or to
-            such mappings, or a `WeightSource`, which is returned as it is. What lies deeper has the
-            names on the way to it, with dots between them. An array `[rows, dim]` may be mapped
-            from its file: it is read by row ranges like all others.
-
-    Raises:
-        SourceError: it is none of these, or a tensor in it is not all in this process.
+    `collection` is a TorchRec `EmbeddingBagCollection` (anything with `embedding_bags` and
+    `embedding_bag_configs`), an `nn.Module`, a state dict, a mapping of names to `nn.EmbeddingBag`,
+    `nn.Embedding` or other modules, to tensors, to NumPy arrays, or to such mappings, or a
+    `WeightSource`, which is returned unchanged. Nested names are joined by dots. An array `[rows,
+    dim]` may be mapped from its file. Raises SourceError for anything else, or for a tensor that is
+    not all in this process.
     """
     if isinstance(collection, WeightSource):
         return collection
     if isinstance(collection, nn.Module):
-        # An EmbeddingBagCollection is a module whose state dict says embedding_bags.<table>.weight.
+        # An EmbeddingBagCollection's state dict has keys embedding_bags.<table>.weight.
         tensors = dict(_state(collection, ""))
         return LiveSource(tensors, {"": collection}, type(collection).__name__)
     if isinstance(collection, Mapping) and collection:
@@ -224,13 +218,13 @@ def _modules(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, n
 
 def _state(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
     for name, value in module.state_dict(prefix=prefix).items():
-        # A module may keep what is no tensor as its extra state.
+        # A module's extra state may hold non-tensors.
         if isinstance(value, Tensor):
             yield name, _whole(name, value)
 
 
 def _whole(key: str, tensor: Tensor) -> Tensor:
-    # A DTensor or a ShardedTensor, told by what they offer: torch may be built without them.
+    # A DTensor or a ShardedTensor, by duck typing: torch may be built without them.
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     if not hasattr(local, "local_shards"):
         pieces = [local]

@@ -1,4 +1,4 @@
-"""Trained weights in a directory that torch.distributed.checkpoint wrote."""
+"""Trained weights in a directory written by torch.distributed.checkpoint."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,20 +12,16 @@ from quant.sources.weight_source import SourceError, check_key, check_range
 
 
 class DistributedCheckpointSource:
-    """Weights that a distributed training saved, whole or in chunks of rows and columns.
+    """Weights saved by a distributed training, whole or in chunks of rows and columns.
 
-    Nothing in the directory is executed. A file is mapped only while rows are copied from it,
-    because there may be more files than a process may have open.
+    Nothing in the directory is executed. Files are mapped only during copies, because there may be
+    more of them than a process may have open.
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the metadata.
+        """Read the metadata of a directory with `.metadata`.
 
-        Args:
-            path: the directory, with its `.metadata`.
-
-        Raises:
-            SourceError: it is not such a checkpoint, it is damaged, or it would run code.
+        Raises SourceError if it is not such a checkpoint, it is damaged, or it would run code.
         """
         self.description = str(path)
         self._tensors = read_metadata(path)
@@ -60,7 +56,7 @@ class DistributedCheckpointSource:
                 )
                 saved = self._saved(key, chunk, tensor.dtype)
                 piece = saved.read(first - top, last - top)
-                # It is all that is asked for: the usual case, and one copy less.
+                # One piece covers the request: the usual case, and one copy less.
                 if piece.shape == rows.shape:
                     return piece
                 rows[slice(first - start, last - start), *columns] = piece

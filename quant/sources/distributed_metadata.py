@@ -15,12 +15,9 @@ METADATA_NAME = ".metadata"
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A rectangle of a tensor, saved as one item of a file.
+    """A rectangle of a tensor, saved as one item of a file, at byte offset `start`.
 
-    Attributes:
-        start: byte offset of the item.
-        offsets: the rectangle's first element along each axis.
-        sizes: its elements along each axis.
+    `offsets` and `sizes` are its first element and its elements along each axis.
     """
 
     file: Path
@@ -30,7 +27,7 @@ class StoredChunk:
     sizes: tuple[int, ...]
 
     def overlaps(self, other: "StoredChunk") -> bool:
-        """Whether both hold the same element."""
+        """True if both hold the same element."""
         return all(
             a < b + other_size and b < a + size
             for a, size, b, other_size in zip(
@@ -41,7 +38,7 @@ class StoredChunk:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor and the chunks that it consists of, which hold each element once."""
+    """A tensor and its chunks, which hold each element once."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -67,7 +64,7 @@ class _Storage(Record): ...
 
 
 _MODULE = "torch.distributed.checkpoint.metadata"
-# Where torch before 2.4 kept a tensor's properties.
+# Home of a tensor's properties in torch before 2.4.
 _FORMER_MODULE = "torch.distributed._shard.sharded_tensor.metadata"
 _NAMES: Names = {
     **TORCH_VALUES,
@@ -78,7 +75,7 @@ _NAMES: Names = {
     (_MODULE, "ChunkStorageMetadata"): _Chunk,
     (_MODULE, "MetadataIndex"): _Index,
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): _Storage,
-    # What follows says nothing that is needed here.
+    # The following entries are not needed here.
     (_MODULE, "BytesStorageMetadata"): Record,
     (_MODULE, "StorageMeta"): Record,
     (_MODULE, "_MEM_FORMAT_ENCODING"): Record,
@@ -93,17 +90,10 @@ _NAMES: Names = {
 
 
 def read_metadata(directory: Path) -> dict[str, StoredTensor]:
-    """Reads a checkpoint's `.metadata` without running its code.
+    """Read the tensors in a checkpoint's `.metadata`, by name, without running its code.
 
-    Args:
-        directory: a folder that `torch.distributed.checkpoint.save` wrote.
-
-    Returns:
-        Its tensors by name; everything else is left out.
-
-    Raises:
-        SourceError: there is no `.metadata`, it names something that a checkpoint of tensors does
-            not need, or it contradicts itself or the files' sizes.
+    Raises SourceError if there is no `.metadata`, it names something that a checkpoint of tensors
+    does not need, or it is inconsistent with itself or the files' sizes.
     """
     path = directory / METADATA_NAME
     try:
@@ -140,7 +130,7 @@ def _stored_tensor(
     if not isinstance(dtype, torch.dtype):
         raise SourceError(f"{where}: expected a dtype among its properties, found none")
     shape = _extent(_field(tensor, _Tensor, "size", where), where)
-    # Beyond this torch cannot count the bytes, not even of nothing.
+    # Beyond this, torch's byte counts overflow, even for empty tensors.
     if math.prod(max(1, size) for size in shape) * dtype.itemsize >= 2**63:
         raise SourceError(f"{where}: is {list(shape)} {dtype}, which no file can hold")
     listed = _field(tensor, _Tensor, "chunks", where)
@@ -156,7 +146,7 @@ def _stored_tensor(
             raise SourceError(
                 f"{where}: is {list(shape)}, but a chunk of {list(sizes)} begins at {list(offsets)}"
             )
-        # A rank beyond the last row has a chunk of nothing, at an offset that others may have too.
+        # A rank beyond the last row has an empty chunk, possibly at another chunk's offset.
         if 0 in sizes:
             continue
         if (key, offsets) not in items:
@@ -203,7 +193,7 @@ def _check_tiling(where: str, shape: tuple[int, ...], chunks: list[StoredChunk])
     ordered = sorted(chunks, key=lambda chunk: chunk.offsets)
     for position, chunk in enumerate(ordered):
         for other in ordered[position + 1 :]:
-            # Those that follow begin beyond this one's last row.
+            # Later ones begin beyond this one's last row.
             if other.offsets[0] >= chunk.offsets[0] + chunk.sizes[0]:
                 break
             if chunk.overlaps(other):

@@ -1,4 +1,4 @@
-"""Reads pickles as inert data: their names map to our records, and nothing is executed."""
+"""Reading of pickles as inert data: their names map to our records, and nothing is executed."""
 
 import io
 import pickle
@@ -10,18 +10,14 @@ import torch
 
 from quant.sources.weight_source import SourceError
 
-# What a pickle may name, by exact module and name.
+# The names allowed in a pickle, by exact module and name.
 Names = Mapping[tuple[str, str], object]
 
 
 class Record:
-    """The pickled state of an object, without its class.
+    """The pickled state of an object, without its class or behaviour.
 
-    A pickle can only set this state; a stand-in has no behaviour.
-
-    Attributes:
-        arguments: of its call, if there was one.
-        state: the state that the pickle set, if any.
+    `arguments` are of its call, if any; `state` is the state that the pickle set, if any.
     """
 
     arguments: tuple[Any, ...] = ()
@@ -34,7 +30,7 @@ class Record:
         self.state = state
 
 
-# Values, which nothing can be set on or called through.
+# Values that cannot be called or modified.
 TORCH_VALUES: Names = {
     ("torch", "Size"): tuple,
     **{
@@ -46,7 +42,7 @@ TORCH_VALUES: Names = {
 
 
 def is_extent(values: object) -> TypeGuard[tuple[int, ...]]:
-    """Whether a value from a pickle can be a tensor's sizes, strides or offsets."""
+    """True if a pickle's value can be a tensor's sizes, strides or offsets."""
     # A bool is an int to Python, but to no writer of tensors. NumPy has 32 axes at least.
     return (
         isinstance(values, tuple)
@@ -65,7 +61,7 @@ class _Unpickler(pickle.Unpickler):
         self._persistent = persistent
 
     def find_class(self, module_name: str, global_name: str) -> object:
-        # Looked up, never imported: a dotted name leads nowhere.
+        # Looked up, never imported: a dotted name resolves to nothing.
         if (module_name, global_name) not in self._names:
             raise SourceError(
                 f"{self._where}: names {f'{module_name}.{global_name}'[:200]!r}, which no "
@@ -86,16 +82,12 @@ def read_pickle(
     *,
     persistent: Callable[[object], object] | None = None,
 ) -> object:
-    """Reads a pickle whose bytes are not trusted.
+    """Read an untrusted pickle from source `where`.
 
-    Args:
-        names: stand-ins for the modules and names that it may contain. A stand-in must do nothing
-            when called and must refuse attributes: a kind of `Record`, a dtype, `tuple`.
-        where: name of the source, for messages.
-        persistent: resolves persistent identifiers; None refuses them.
-
-    Raises:
-        SourceError: it contains another name, or is not a pickle.
+    `names` are stand-ins for the allowed modules and names. A stand-in must do nothing when called
+    and must refuse attributes: a kind of `Record`, a dtype, `tuple`. `persistent` resolves
+    persistent identifiers; None refuses them. Raises SourceError for another name, or for no
+    pickle.
     """
     try:
         for opcode, argument, _ in pickletools.genops(data):

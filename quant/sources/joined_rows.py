@@ -1,4 +1,4 @@
-"""Weights that lie in parts: rows of one after those of the other."""
+"""Weights whose concatenated rows lie in several sources."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,13 +14,9 @@ class JoinedRows:
     """Weights of several sources, joined by their first axis."""
 
     def __init__(self, parts: Mapping[str, Sequence[Part]], description: str) -> None:
-        """Reads no rows.
+        """Join parts, at least one per weight: a source and the name there. Reads no rows.
 
-        Args:
-            parts: of each weight, at least one: a source and the name there.
-
-        Raises:
-            SourceError: parts of one weight differ in more than their rows, or have none.
+        Raises SourceError if parts of one weight differ in more than their rows, or have none.
         """
         self.description = description
         self._parts = {key: list(those) for key, those in parts.items()}

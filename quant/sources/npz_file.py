@@ -15,7 +15,7 @@ from torch import Tensor
 from quant.sources.array_rows import Array, array_rows, holds_numbers
 from quant.sources.weight_source import SourceError, check_key, check_range
 
-# A local file header: signature, 22 bytes not needed here, lengths of the name and the extra field.
+# A local file header: signature, 22 unneeded bytes, lengths of the name and the extra field.
 # Source: section 4.3.7 of PKWARE's APPNOTE.TXT.
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _LONGEST_HEADER = 65536  # of an array; NumPy itself refuses more than 10,000 bytes
@@ -23,7 +23,7 @@ _LONGEST_HEADER = 65536  # of an array; NumPy itself refuses more than 10,000 by
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """An array of the file: the byte of its first element, and what its header says."""
+    """An array of the file: the byte of its first element, and its header's content."""
 
     start: int
     shape: tuple[int, ...]
@@ -32,18 +32,16 @@ class _Member:
 
 
 class NpzSource:
-    """Arrays of one `.npz` file that `numpy.savez` wrote, by their names.
+    """Arrays of one `.npz` file of `numpy.savez`, by name, mapped only during copies.
 
-    The file is mapped only while rows are copied from it. `savez_compressed` is refused: rows of a
-    compressed array cannot be read without all rows before them.
+    `savez_compressed` is refused: rows of a compressed array cannot be read without all rows before
+    them.
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the headers of all arrays.
+        """Read the headers of all arrays.
 
-        Raises:
-            SourceError: it is not such a file, is compressed or damaged, or holds other things than
-                numbers.
+        Raises SourceError if it is another kind of file, compressed, damaged or not numeric.
         """
         self.description = str(path)
         self._path = path
@@ -57,7 +55,7 @@ class NpzSource:
                     self._members[key] = _member(path, file, info)
         except SourceError:
             raise
-        # zipfile raises whatever a damaged archive leads it to.
+        # zipfile raises arbitrary errors for a damaged archive.
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"[:200]
             raise SourceError(f"{path}: not a readable .npz file: {reason}") from error

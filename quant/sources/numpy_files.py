@@ -13,18 +13,14 @@ from quant.sources.weight_source import SourceError, check_key, check_range
 class NumpySource:
     """Weights in `.npy` files, each under its file's name without the suffix.
 
-    A file is mapped only while it is read, because a directory may hold more files than a process
-    may have open.
+    Files are mapped only during reads, because there may be more of them than a process may have
+    open.
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the headers.
+        """Read the headers of one `.npy` file, or of a directory of them.
 
-        Args:
-            path: one `.npy` file, or a directory of them.
-
-        Raises:
-            SourceError: no file exists, or one cannot be read or does not hold numbers.
+        Raises SourceError if no file exists, or one is unreadable or not numeric.
         """
         self.description = str(path)
         files = sorted(path.glob("*.npy")) if path.is_dir() else [path]
@@ -57,7 +53,7 @@ class NumpySource:
 
 
 def _mapped(file: Path) -> Array:
-    # What np.load(mmap_mode="r", allow_pickle=False) calls, without its guessing at other formats.
+    # As np.load(mmap_mode="r", allow_pickle=False), without its guessing at other formats.
     try:
         array: Array = np.lib.format.open_memmap(file, mode="r")
     # A damaged header fails in many ways: ValueError, SyntaxError, TokenError, OverflowError...

@@ -1,4 +1,4 @@
-"""Weights whose rows are read in another order."""
+"""Weights with reordered rows."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -10,22 +10,20 @@ from torch import Tensor
 
 from quant.sources.weight_source import WeightSource, check_range
 
-# Rows that are so close are read together, and what lies between is dropped: reading so many bytes
-# takes less time than another call.
+# Rows this close are read together, and those between dropped: reading that many bytes takes less
+# time than another call.
 _NEAR = 8
 _NEAR_BYTES = 16 * 2**10
 _READ_BYTES = 8 * 2**20
 
 
 class OrderedRows:
-    """Weights of another source; of some, rows stand in another order."""
+    """Weights of another source, some with reordered rows."""
 
     def __init__(self, source: WeightSource, orders: Mapping[str, NDArray[np.uint32]]) -> None:
-        """Reads no rows.
+        """Reorder weights by uint32 `[rows]`: the source's row at each place, with repeats allowed.
 
-        Args:
-            orders: by weight, uint32 `[rows]`: the source's row that stands in each place. A row
-                may stand in several.
+        Reads no rows.
         """
         self.description = source.description
         self._source, self._orders = source, orders
@@ -40,7 +38,7 @@ class OrderedRows:
         return (len(self._orders[key]), *shape[1:]) if key in self._orders else shape
 
     def read(self, key: str, start: int, stop: int) -> Tensor:
-        """Rows `[start, stop)`, which the source reads in runs of rows that are near each other."""
+        """Rows `[start, stop)`, which the source reads in runs of nearby rows."""
         order = self._orders.get(key)
         if order is None or start == stop:
             return self._source.read(key, start, stop)

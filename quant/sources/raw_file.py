@@ -14,14 +14,9 @@ class RawFileSource:
     """One weight of little-endian numbers, row after row."""
 
     def __init__(self, path: Path, key: str, dtype: str, width: int | None = None) -> None:
-        """Looks at the file's size.
+        """Check the file's size; `width` is numbers of a row, None: the weight is `[N]`.
 
-        Args:
-            dtype: NumPy's name of it, such as `int64`.
-            width: numbers of a row; None: the weight is `[N]`.
-
-        Raises:
-            SourceError: it is not a file, or holds part of a row.
+        Raises SourceError if it is not a file, or ends within a row.
         """
         self.description = str(path)
         self._path, self._key = path, key

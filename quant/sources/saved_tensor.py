@@ -1,4 +1,4 @@
-"""Reads one tensor that torch.save wrote into part of a file, in place."""
+"""Reading of one tensor that torch.save wrote into part of a file, in place."""
 
 import io
 import math
@@ -16,9 +16,9 @@ from kernels.wording import counted
 from quant.sources.inert_pickle import TORCH_VALUES, Names, Record, is_extent, read_pickle
 from quant.sources.weight_source import SourceError
 
-# NumPy has no bfloat16: elements are carried as whole numbers of their size.
+# NumPy has no bfloat16: elements are carried as integers of their size.
 _CARRIERS = {1: "i1", 2: "i2", 4: "i4", 8: "i8", 16: "c16"}
-# A local file header: signature, 22 bytes not needed here, lengths of the name and the extra field.
+# A local file header: signature, 22 unneeded bytes, lengths of the name and the extra field.
 # Source: section 4.3.7 of PKWARE's APPNOTE.TXT.
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
@@ -60,12 +60,7 @@ _NAMES: Names = {
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:
-    """A tensor in a file.
-
-    Attributes:
-        start: byte offset of its first element.
-        strides: elements between neighbours along each axis.
-    """
+    """A tensor in a file: byte offset of its first element, and strides in elements."""
 
     file: Path
     start: int
@@ -74,10 +69,9 @@ class SavedTensor:
     strides: tuple[int, ...]
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Copies rows `[start, stop)`, which may lie at any byte, out of the file's mapping.
+        """Copy rows `[start, stop)`, at any byte offset, out of the file's mapping.
 
-        Raises:
-            SourceError: the file was removed or truncated.
+        Raises SourceError if the file was removed or truncated.
         """
         try:
             whole: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = np.ndarray(
@@ -128,16 +122,10 @@ class _Slice(io.RawIOBase):
 
 
 def locate(file: Path, start: int, length: int, where: str) -> SavedTensor:
-    """Finds the tensor in an archive of torch.save without running its code.
+    """Find the tensor in an archive of torch.save, at bytes of a file, without running its code.
 
-    Args:
-        start: the archive's first byte.
-        length: bytes of the archive.
-        where: name of the source, for messages.
-
-    Raises:
-        SourceError: it is not such an archive, does not hold exactly one dense tensor, or the
-            tensor reaches beyond its storage.
+    Raises SourceError, naming `where`, if it is not such an archive, does not hold exactly one
+    dense tensor, or the tensor reaches beyond its storage.
     """
     where = f"{file}: {where} at byte {start}"
     try:
@@ -146,7 +134,7 @@ def locate(file: Path, start: int, length: int, where: str) -> SavedTensor:
             return _located(file, mapping, (start, length), archive, where)
     except SourceError:
         raise
-    # zipfile raises whatever a damaged archive leads it to.
+    # zipfile raises arbitrary errors for a damaged archive.
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"[:200]
         raise SourceError(f"{where}: not a readable archive of torch.save: {reason}") from error
@@ -241,7 +229,7 @@ def _parts(tensor: object, where: str) -> _Parts:
 
 
 def _stored(archive: zipfile.ZipFile, name: str, where: str) -> zipfile.ZipInfo:
-    # KeyError where there is none: the caller names the archive.
+    # KeyError if missing: the caller names the archive.
     info = archive.getinfo(name)
     if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
         raise SourceError(f"{where}: expected {name!r:.200} to be stored as it is, not compressed")

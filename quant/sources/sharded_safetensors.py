@@ -17,17 +17,12 @@ from quant.sources.weight_source import (
 
 
 class ShardedSafetensorsSource:
-    """Weights in the safetensors files that an index names, as Hugging Face writes them."""
+    """Weights in the safetensors files of an index, as Hugging Face writes them."""
 
     def __init__(self, index: Path) -> None:
-        """Opens the index and its files.
+        """Open a `.safetensors.index.json` file, whose `weight_map` names files beside it.
 
-        Args:
-            index: a `.safetensors.index.json` file, whose `weight_map` names the file beside it for
-                each weight.
-
-        Raises:
-            SourceError: it is not such an index, or a file or weight that it names does not exist.
+        Raises SourceError for another kind of index, or a missing file or weight.
         """
         self.description = str(index)
         self._by_key: dict[str, SafetensorsSource] = {}
@@ -65,7 +60,7 @@ class ShardedSafetensorsSource:
 def _weight_map(index: Path) -> dict[str, Any]:
     try:
         document = json.loads(read_bounded(index))
-    # Too many brackets inside each other are a RecursionError.
+    # Too deeply nested brackets raise a RecursionError.
     except (OSError, ValueError, RecursionError) as error:
         raise SourceError(f"{index}: not a readable index: {error}") from error
     weight_map = document.get("weight_map") if isinstance(document, dict) else None

@@ -1,4 +1,4 @@
-"""One table's trained weight: its location, and how its rows are read."""
+"""One table's trained weight: its location, and reading of its rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from kernels.wording import counted, did_you_mean
 from quant.sources.weight_source import SourceError, WeightSource, said_format
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-# Rows of TorchRec's quantized collections are rounded up to 16 bytes, those of its CPU shards to 1.
+# Rows of TorchRec's quantized collections are padded to 16 bytes, those of its CPU shards to 1.
 _ALIGNMENTS = (1, 16)
 
 
@@ -21,7 +21,7 @@ _WRAPPERS = ("module", "_orig_mod", "_dmp_wrapped_module")
 
 
 def bare_key(key: str) -> str:
-    """A key without the parts that wrappers of modules add to it."""
+    """A key without the parts added by module wrappers."""
     if not any(wrapper in key for wrapper in _WRAPPERS):
         return key
     return ".".join(step for step in key.split(".") if step not in _WRAPPERS)
@@ -29,11 +29,7 @@ def bare_key(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableWeight:
-    """A weight `[rows, dim]` of a source.
-
-    Attributes:
-        stored: the row format if the weight is quantized already; None for numbers.
-    """
+    """A weight `[rows, dim]` of a source; `stored` is the format of quantized rows."""
 
     source: WeightSource
     key: str
@@ -42,21 +38,13 @@ class TableWeight:
     stored: RowFormat | None = None
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Rows `[start, stop)` as numbers.
-
-        Returns:
-            fp32 `[stop - start, dim]`; read-only, since it may be the source's memory.
-        """
+        """Rows as read-only fp32 `[stop - start, dim]`, possibly the source's memory."""
         if self.stored is not None:
             return decode(self.stored, self.read_stored(start, stop), self.dim)
         return self.source.read(self.key, start, stop).to(torch.float32)
 
     def read_stored(self, start: int, stop: int) -> Tensor:
-        """Rows `[start, stop)` of a weight that is quantized already, without their padding.
-
-        Returns:
-            uint8 `[stop - start, stored.row_bytes(dim)]`.
-        """
+        """Quantized rows `[start, stop)` without padding, uint8 `[n, stored.row_bytes(dim)]`."""
         if self.stored is None:
             raise SourceError(f"{self.key!r} in {self.source.description} holds numbers")
         return self.source.read(self.key, start, stop)[:, : self.stored.row_bytes(self.dim)]
@@ -71,16 +59,11 @@ def find_weight(
     dim: int,
     row_format: RowFormat | None = None,
 ) -> TableWeight:
-    """Finds a table's weight, and refuses one that does not match the spec.
+    """Find a table's weight, and refuse one that does not match the spec.
 
-    Args:
-        key: its name as the spec gives it, or None to try the table's name, `<table>.weight` and
-            TorchRec's names for it, with any prefix.
-        row_format: the spec's format, if any. It decides the format of quantized rows if their
-            width leaves a choice.
-
-    Raises:
-        SourceError: no weight matches, several match, or its shape or dtype differs.
+    `key` None tries the table's name, `<table>.weight` and TorchRec's names for it, with any
+    prefix. `row_format`, the spec's, decides the format of quantized rows of ambiguous width.
+    Raises SourceError if no weight matches, several match, or its shape or dtype differs.
     """
     found = find_key(source, table, key)
     shape = source.shape(found)
@@ -121,7 +104,7 @@ def _quantized(
             f"{rows} of {_expected(dim, row_format)}"
         )
     if row_format is None:
-        # Nobody else writes rows of the other formats, which are as wide as some of these.
+        # No other writer has rows of the other formats, which are as wide as some of these.
         fitting = [f for f in fitting if f not in {RowFormat.BF16, RowFormat.FP8}] or fitting
         row_format = fitting[0] if len(fitting) == 1 else None
     if row_format is None or row_format not in fitting:
@@ -150,17 +133,13 @@ def _expected(dim: int, row_format: RowFormat | None) -> str:
 
 
 def find_key(source: WeightSource, table: str, key: str | None) -> str:
-    """The key of a table's weight; see `find_weight`.
-
-    Raises:
-        SourceError: no weight matches, or several match.
-    """
+    """The key of a table's weight, as `find_weight`; SourceError unless exactly one matches."""
     keys = set(source.keys())
     names = (table, f"{table}.weight") if key is None else (key,)
     for name in names:
         if name in keys:
             return name
-    # Behind what wrapped the model when it was saved.
+    # Names below the prefixes of wrappers at the time of saving.
     bare = {k: bare_key(k) for k in keys}
     found = sorted(k for k in keys if bare[k] in [bare_key(name) for name in names])
     if key is not None and not found:

@@ -31,38 +31,25 @@ class WeightSource(Protocol):
         ...
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """Shape of one weight.
-
-        Raises:
-            SourceError: there is no such weight.
-        """
+        """Shape of one weight; SourceError if there is none."""
         ...
 
     def read(self, key: str, start: int, stop: int) -> Tensor:
-        """Rows `[start, stop)` (of the first axis) as they are stored, in their own dtype.
+        """Rows `[start, stop)` (of the first axis) as stored, in their own dtype.
 
-        Raises:
-            SourceError: the weight does not exist, or its rows cannot be read.
+        Raises SourceError if the weight does not exist, or its rows are unreadable.
         """
         ...
 
 
 def check_key(source: WeightSource, held: Container[str], key: str) -> None:
-    """Refuses an unknown weight.
-
-    Raises:
-        SourceError: the source does not hold it.
-    """
+    """Refuse an unknown weight with SourceError."""
     if key not in held:
         raise SourceError(f"{source.description}: holds no weight {key!r}")
 
 
 def check_range(source: WeightSource, key: str, start: int, stop: int) -> None:
-    """Refuses rows that a weight does not have.
-
-    Raises:
-        SourceError: there is no such weight, or it has no rows `[start, stop)`.
-    """
+    """Refuse, with SourceError, an unknown weight, or rows `[start, stop)` that it lacks."""
     shape = source.shape(key)
     if not shape or not 0 <= start <= stop <= shape[0]:
         raise SourceError(
@@ -73,9 +60,7 @@ def check_range(source: WeightSource, key: str, start: int, stop: int) -> None:
 def read_bounded(path: Path) -> bytes:
     """The content of an index file.
 
-    Raises:
-        SourceError: it is too large for an index, or not a file.
-        OSError: it cannot be read.
+    Raises SourceError if it is too large or not a file, OSError if unreadable.
     """
     size = path.stat().st_size
     if size > _MOST_BYTES or not path.is_file():
@@ -84,18 +69,14 @@ def read_bounded(path: Path) -> bytes:
 
 
 def file_beside(index: Path, name: str, where: str) -> Path:
-    """The file that an index names, which must lie in its own directory.
+    """The file that an index of source `where` names, which must lie in its own directory.
 
-    Args:
-        where: name of the source, for messages.
-
-    Raises:
-        SourceError: the name is not plain, or the file does not exist.
+    Raises SourceError if the name is not plain, or the file does not exist.
     """
     if name in {"", ".", ".."} or "/" in name or "\\" in name or "\0" in name:
         raise SourceError(f"{where}: expected a plain file name, got {name!r:.200}")
     file = index.with_name(name)
-    # Unlike Path.is_file, it is False for a name that cannot be one.
+    # Unlike Path.is_file, it is False for an impossible name.
     if not os.path.isfile(file):
         raise SourceError(f"{where}: no such file: {file}")
     return file
@@ -126,7 +107,7 @@ class TensorSource:
         self, tensors: Mapping[str, Tensor | Array], description: str = "the state dict"
     ) -> None:
         self.description = description
-        # What tensors of packed rows say of themselves; plain ones say nothing.
+        # Declared by tensors of packed rows only.
         self.row_formats: dict[str, RowFormat] = {}
         self._tensors: dict[str, Tensor | Array] = {}
         for name, tensor in tensors.items():
@@ -157,11 +138,7 @@ class SafetensorsSource:
     """Weights in one safetensors file, read from its mapping."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file.
-
-        Raises:
-            SourceError: it is not a safetensors file.
-        """
+        """Open the file; SourceError if it is not a safetensors file."""
         self.description = str(path)
         self._file: Any
         try:
