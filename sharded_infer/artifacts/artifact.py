@@ -99,10 +99,7 @@ def open_artifact(path: Path) -> Artifact:
 
 
 def read_manifest(path: Path) -> bytes:
-    """A version's manifest as stored.
-
-    Raises NotFoundError without a manifest (so no version), ArtifactError if unreadable.
-    """
+    """A version's stored manifest; NotFoundError if missing, ArtifactError if unreadable."""
     where = path / MANIFEST_NAME
     try:
         return read_regular(where, MAX_MANIFEST_BYTES)
@@ -113,10 +110,7 @@ def read_manifest(path: Path) -> bytes:
 
 
 def artifact_of(path: Path, text: bytes) -> Artifact:
-    """A version from the text of its manifest.
-
-    Raises ArtifactError if it is damaged, of an unknown format, or of another version.
-    """
+    """A version from its manifest's text; ArtifactError if damaged or of an unknown format."""
     where = path / MANIFEST_NAME
     manifest = parse_manifest(text, str(where))
     if path.name.isdigit() and int(path.name) != manifest.version:
@@ -227,10 +221,7 @@ def _files_below(path: Path) -> set[str]:
 
 
 def open_listed(path: Path, record: FileRecord) -> BinaryIO:
-    """Open a file of a version and compare its size, but not its hash.
-
-    Raises ArtifactError if it is missing, irregular or of another size.
-    """
+    """Open a file of a version and compare its size alone; ArtifactError if it differs."""
     try:
         file = open_regular(path)
     except FileNotFoundError as error:

@@ -78,10 +78,7 @@ class BlockHashes:
         return hashlib.sha256(content).digest() == self.hash_of(number)
 
     def check(self, first: int, content: bytes | memoryview, where: object) -> None:
-        """Compare consecutive blocks from number `first`.
-
-        Raises ArtifactError, naming the file `where`, the block and its bytes, if one differs.
-        """
+        """Compare blocks from number `first`; ArtifactError names the file, block and bytes."""
         for at in range(0, len(content), BLOCK_BYTES):
             number = first + at // BLOCK_BYTES
             if not self.is_block(number, content[at : at + BLOCK_BYTES]):

@@ -130,7 +130,6 @@ def open_places(
 def _opened(
     path: Path, copy: Callable[[Path], Tensor] | None, *, large: bool
 ) -> tuple[memoryview, MappedFile | None]:
-    """A file's bytes, and their watcher where they are mapped."""
     if copy is not None:
         return copy(path).numpy().data, None
     size = 0

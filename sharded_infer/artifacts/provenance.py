@@ -49,10 +49,7 @@ class Provenance:
 def provenance_of(
     note: str | None, run_id: str | None, source_revision: str | None
 ) -> Provenance | None:
-    """The provenance of a version; None without any text.
-
-    Raises InputError, naming the text, if it is empty, too long or not printable.
-    """
+    """The provenance of a version; None without texts, InputError for an invalid one."""
     said = {"note": note, "run_id": run_id, "source_revision": source_revision}
     if all(value is None for value in said.values()):
         return None

@@ -1,7 +1,4 @@
-"""`report.json`: the quantization report stored with the version.
-
-The file is untrusted: unknown and missing fields, wrong types and NaN are refused by place.
-"""
+"""`report.json`: the quantization report. Untrusted: invalid fields are refused by place."""
 
 import json
 import math

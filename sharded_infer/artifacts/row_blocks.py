@@ -109,10 +109,7 @@ def verify_rows(
 
 
 def check_brought(artifact: Artifact, ranges: Iterable[FileRange]) -> None:
-    """Refuse rows and ids that were not fetched, without reading them.
-
-    Raises ArtifactError, naming the block, if one is a hole that should not hold zeros.
-    """
+    """Refuse rows and ids that were not fetched, unread; ArtifactError names the block."""
 
     def check(wanted: Mapping[str, Runs]) -> None:
         for file, runs in wanted.items():
@@ -203,10 +200,7 @@ def _runs(artifact: Artifact, file: str, ranges: Iterable[StoredRange]) -> Runs:
 
 
 def index_spans(path: Path, ranges: Iterable[IdRange]) -> list[tuple[int, int]]:
-    """Byte ranges of an id map's file that lookups of these ids search.
-
-    Raises ArtifactError if the file is unreadable or no index.
-    """
+    """Searched byte ranges of an id map's file; ArtifactError if unreadable or no index."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size

@@ -131,7 +131,6 @@ def open_shared_pages(place: Place, size: int) -> SharedPages | None:
 
 @contextmanager
 def _unfilled(size: int) -> Iterator[tuple[int, SharedPages]]:
-    """New memory, mapped for reading, and a handle that writes to it, closed at the end."""
     handle = os.memfd_create("sharded-infer-table", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(handle, _room(size))
@@ -142,7 +141,6 @@ def _unfilled(size: int) -> Iterator[tuple[int, SharedPages]]:
 
 
 def _mapped(handle: int, size: int) -> SharedPages:
-    """Map memory in large pages; the handle is closed with the last tensor."""
     try:
         view = map_file(handle, _room(size), large=False)
     except BaseException:

@@ -50,10 +50,7 @@ def table_file_head(entries: Sequence[TableEntry]) -> bytes:
 
 
 def header_end(path: Path) -> int:
-    """The offset of a table file's first row, from its first eight bytes.
-
-    Raises ArtifactError if the file is unreadable or the offset impossible.
-    """
+    """The offset of a table file's first row; ArtifactError if unreadable or impossible."""
     with _opened(path) as (file, size):
         return 8 + _header_bytes(file, path, size)
 
