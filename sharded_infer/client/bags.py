@@ -66,10 +66,7 @@ Input: TypeAlias = SparseFeature | DenseInput
 
 
 def read_bags(name: str, bags: Bags, *, is_user: bool) -> Input:
-    """Bags of ids, or of a sequence's numbers, in wire form.
-
-    Raises RequestError, naming the input, if lengths do not match, or a user has several bags.
-    """
+    """Bags of ids or numbers in wire form; RequestError for lengths or several user bags."""
     values, lengths = as_array(name, bags.values), as_array(name, bags.lengths).reshape(-1)
     values, lengths = (part if part.size else part.astype(np.int64) for part in (values, lengths))
     are_numbers = values.dtype.kind == "f"

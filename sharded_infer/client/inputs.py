@@ -64,7 +64,6 @@ def read_inputs(inputs: Inputs | Sequence[Inputs] | None, *, is_user: bool) -> l
 
 
 def _check_candidates(inputs: Sequence[Input]) -> None:
-    """Refuse dense inputs without a row for each candidate, if features give their number."""
     counts = {one.name: _bag_count(one) for one in inputs if isinstance(one, SparseFeature)}
     if empty := [name for name, count in counts.items() if not count]:
         raise RequestError(f"there are no candidates: input {empty[0]!r} is empty")
@@ -103,7 +102,6 @@ def _read(inputs: Inputs | Sequence[Inputs] | None, *, is_user: bool) -> list[In
 
 
 def _named(inputs: Mapping[str, Any], *, is_user: bool) -> Iterator[Input]:
-    """Inputs by name, `FEATURE.weights` with their features."""
     for name, value in inputs.items():
         owner, _, kind = name.rpartition(".")
         if kind == "weights" and owner in inputs:
@@ -129,7 +127,6 @@ def _weighted(one: Input, weights: NDArray[Any]) -> SparseFeature:
 
 
 def _jagged(batch: Any, *, is_user: bool) -> Iterator[Input]:
-    """The features of a KeyedJaggedTensor: values and lengths feature by feature."""
     keys = list(batch.keys())
     values = as_array("values", batch.values())
     lengths = as_array("lengths", batch.lengths())

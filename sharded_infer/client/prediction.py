@@ -12,11 +12,7 @@ from sharded_infer.errors import ShardedInferError
 
 
 class PredictError(ShardedInferError):
-    """A call failed.
-
-    Attributes:
-        details: the server's message, or the library's.
-    """
+    """A call failed; `details` is the server's message, or the library's."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(f"{code.name}: {details}")

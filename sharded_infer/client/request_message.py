@@ -33,10 +33,7 @@ def request_message(
     report_unknown_ids: bool = False,
     routing_key: str | int | None = None,
 ) -> bytes:
-    """A serialized PredictRequest; arguments as `Client.predict`.
-
-    Raises RequestError, naming it, if an input or the routing key cannot be sent.
-    """
+    """A serialized PredictRequest; arguments and RequestError as `Client.predict`."""
     return b"".join(
         (
             text_field(1, model),

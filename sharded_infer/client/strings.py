@@ -32,10 +32,7 @@ def hash_strings(
 
 
 def encoded(what: str, strings: Iterable[object]) -> list[bytes]:
-    """Strings as bytes, text as UTF-8.
-
-    Raises RequestError, naming the input `what`, for other types or invalid text.
-    """
+    """Strings as bytes, text as UTF-8; RequestError naming the input `what` otherwise."""
     listed = list(strings)
     found = [one for one in listed if isinstance(one, str | bytes)]
     if len(found) != len(listed):
