@@ -49,10 +49,7 @@ def locked(path: Path, grown: Callable[[], int] | None = None) -> Iterator[Binar
 
 @contextmanager
 def locked_folder(path: Path) -> Iterator[int]:
-    """Lock a folder exclusively; yield its descriptor.
-
-    Raises StorageError if another process keeps the lock, OSError if it cannot be opened.
-    """
+    """Lock a folder exclusively; yield its descriptor; errors as `locked`."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if not lock(handle, path):
@@ -135,10 +132,7 @@ def hold(path: Path) -> Held | None:
 
 @contextmanager
 def held_alone(path: Path) -> Iterator[bool]:
-    """Lock a file exclusively without waiting; yield False if locked elsewhere or missing.
-
-    Raises OSError if it cannot be opened or is irregular.
-    """
+    """Lock a file exclusively without waiting; yield False if locked elsewhere or missing."""
     try:
         file = open_regular(path)
     except FileNotFoundError:

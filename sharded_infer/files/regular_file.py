@@ -23,10 +23,7 @@ _KINDS = {
 
 
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
-    """Open a regular file for reading, without waiting; OSError otherwise.
-
-    `follow` allows a symbolic link, as for a path from a user.
-    """
+    """Open a regular file (a link if `follow`) without waiting; OSError otherwise."""
     return os.fdopen(regular_handle(path, os.O_RDONLY, follow=follow), "rb")
 
 
@@ -48,10 +45,7 @@ def regular_handle(path: Path, flags: int, *, follow: bool = False) -> int:
 
 
 def read_regular(path: Path, max_bytes: int, *, follow: bool = False) -> bytes:
-    """Read a whole regular file of at most `max_bytes`; OSError otherwise.
-
-    `follow` allows a symbolic link.
-    """
+    """Read a regular file (a link if `follow`) of at most `max_bytes`; OSError otherwise."""
     with open_regular(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         # One byte more: it may have grown since.

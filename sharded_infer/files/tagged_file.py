@@ -9,10 +9,7 @@ from sharded_infer.files.regular_file import flush, read_regular
 
 
 def read_tagged(path: Path, max_bytes: int) -> tuple[bytes, str] | None:
-    """A file's content, and a tag of it; None if there is no file.
-
-    Raises StorageError if it is unreadable, irregular or larger than `max_bytes`.
-    """
+    """A file's content and tag; None if missing, StorageError if irregular or too large."""
     try:
         content = read_regular(path, max_bytes)
     except FileNotFoundError:
@@ -23,10 +20,7 @@ def read_tagged(path: Path, max_bytes: int) -> tuple[bytes, str] | None:
 
 
 def replace_tagged(path: Path, content: bytes, tag: str | None, max_bytes: int) -> bool:
-    """Replace a file if its tag is unchanged (None: no file); True if replaced.
-
-    Raises StorageError if the file, at most `max_bytes`, is inaccessible.
-    """
+    """Replace a file if its tag is unchanged (None: no file); True if replaced, or StorageError."""
     new = path.with_name(f".{path.name}.new")
     try:
         with locked_folder(path.parent) as handle:
