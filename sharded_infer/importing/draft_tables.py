@@ -118,7 +118,6 @@ def _draft(
 def _guess_rows(
     source: WeightSource, key: str, rows: int, width: int, dim: int | None
 ) -> tuple[RowFormat, int, dict[str, str]] | None:
-    """The format and dim of quantized rows, and the doubts about them."""
     said = said_format(source, key)
     unsure: dict[str, str] = {}
     if f"{key}_qscale" in set(source.keys()):

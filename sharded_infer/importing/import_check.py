@@ -164,7 +164,6 @@ def _against_modules(
 
 
 def _feature_columns(model: Fp32Model, batch: ModelInput) -> list[Tensor]:
-    """The columns of `Fp32Model.pooled` for each of the spec's `table_features`."""
     found: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
     start = 0
     for feature, dim in model.columns(batch):

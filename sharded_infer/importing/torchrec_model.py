@@ -71,7 +71,6 @@ def from_torchrec(
 
 
 def _scores(model: nn.Module, dense: Mapping[str, Tensor], features: Any) -> dict[str, Tensor]:
-    """The model's own scores, as the probabilities of our tower."""
     was_training = model.training
     model.eval()
     try:

@@ -51,10 +51,7 @@ class TowerSizes:
 
 
 def torchrec_sizes(shapes: Mapping[str, Shape]) -> TowerSizes:
-    """The sizes of a TorchRec tower, from its parameters' shapes below their prefix.
-
-    Raises WeightsError if it is neither a DLRM nor a DLRM_DCN, or lacks a layer.
-    """
+    """The sizes of a TorchRec DLRM or DLRM_DCN, named below their prefix, or WeightsError."""
     refuse_foreign(shapes)
     bottom = _layers(shapes, (f"{BOTTOM}.{i}._linear.weight" for i in count()))
     over = _layers(shapes, (f"{OVER}.{i}._linear.weight" for i in count()))

@@ -32,10 +32,7 @@ _DEFAULT_PREFIX = TowerSpec().weights
 
 
 class ProgramTower(nn.Module):
-    """A stored program (inputs by position) as a module that takes its inputs by name.
-
-    Without `names_inputs` the file does not name its inputs, and the spec's order holds.
-    """
+    """A stored program as a module with named inputs; in the spec's order unless it names them."""
 
     def __init__(
         self,
@@ -181,7 +178,6 @@ def _check_width(
 
 
 def _refuse_alike(path: Path, taken: TowerInputs) -> None:
-    """Refuse a program without names if its inputs are indistinguishable."""
     by_width: dict[int, str] = {}
     for name, width in taken.dense.items():
         other = by_width.setdefault(width, name)

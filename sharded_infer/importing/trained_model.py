@@ -38,10 +38,7 @@ class TrainedModel:
     """The modules that hold a model's embeddings, and optionally the whole model."""
 
     def __init__(self, spec: ModelSpec, source: LiveSource) -> None:
-        """Find each feature's module; `spec` comes from `resolve_spec`.
-
-        Raises WeightsError if a table's weight is missing, or a module still has `max_norm`.
-        """
+        """Find each feature's module; WeightsError for a missing weight or a `max_norm`."""
         try:
             keys = weight_keys(spec, source)
         except SourceError as error:
@@ -172,7 +169,6 @@ class TrainedModel:
         places: Mapping[int, str],
         parts: list[_Part],
     ) -> Any:
-        """A KeyedJaggedTensor of the collection's own features; features we lack are empty."""
         weighted = collection.pools and collection.module.is_weighted()
         given = {self._features[place].name: place for place in places}
         samples = len(parts[next(iter(places))][1])

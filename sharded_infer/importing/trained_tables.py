@@ -222,7 +222,6 @@ def _from_module(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> dict[
 
 
 def _check_pooled(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> None:
-    """Refuse a sequence from a pooling module, and bags from an unpooled one."""
     unpooled = {name for one in spec.sequences.values() for name in one.features}
     for name in table.features or said.features or ():
         if said.pools and name in unpooled:

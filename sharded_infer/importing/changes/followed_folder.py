@@ -79,7 +79,6 @@ def pending_names(
 
 
 def _place(name: str) -> tuple[tuple[tuple[str, int], ...], str]:
-    """Sort key of a name: `a9` before `a10`; ties by characters."""
     steps = _NUMBER.split(name)
     texts, numbers = steps[::2], [*map(int, steps[1::2]), -1]
     return tuple(zip(texts, numbers, strict=True)), name

@@ -73,7 +73,6 @@ def _unique(tracker: Any, consumer: str | None) -> Mapping[str, Any]:
 
 
 def _weights(tracker: Any) -> Iterator[tuple[str, tuple[int, Tensor]]]:
-    """Yield the tracker's name of each table with its local first row and rows."""
     for module_name, module in tracker.get_tracked_modules().items():
         managed = _MANAGED in module_name.split(".")
         prefix = f"{module_name}." if module_name else ""

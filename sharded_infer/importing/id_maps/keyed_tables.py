@@ -53,10 +53,7 @@ class KeyedTables:
     id_maps: Mapping[str, IdMapSource]
 
     def beside(self, weights: object) -> WeightSource:
-        """Combine these tables and a model's other `weights` into one source for `publish`.
-
-        Raises WeightsError if both hold a weight of one name.
-        """
+        """These tables and a model's other `weights` as one source; WeightsError if names clash."""
         other = weights_of(weights)
         parts: dict[str, list[Part]] = {key: [(other, key)] for key in list(other.keys())}
         for key in list(self.weights.keys()):
@@ -130,7 +127,6 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _grouped(pattern: re.Pattern[str], files: Iterable[Path]) -> dict[str, list[Path]]:
-    """The files of each table in shard order; refuses missing shards."""
     found: dict[str, dict[int, Path]] = {}
     wholes: dict[str, int] = {}
     for path in files:

@@ -147,7 +147,6 @@ class _Reader:
             )
 
     def _first(self, stored: Ids) -> Ids:
-        """The slot of its bucket at which each id's search starts."""
         return (murmur_hash3_2x64(stored) % np.uint64(self._open)).astype(np.int64)
 
     def _empty(self) -> Iterator[Chunk]:

@@ -67,7 +67,6 @@ class _Reader:
             yield self._hash(lines), np.arange(start, start + len(lines))
 
     def twice(self, wanted: int) -> WeightsError:
-        """An error naming the first two lines with this hash."""
         found: list[tuple[int, bytes]] = []
         for number, line in enumerate(self._lines()):
             if int(self._hash([line])[0]) == wanted:
