@@ -88,7 +88,6 @@ _MOST_SPARSE_CELLS, _MOST_CELLS_OF_ONE = 4_000_000, 1000
 
 
 def _of_rows(samples: Sequence[Any]) -> Columns:
-    """Columns of samples by row; None stands for a missing name."""
     for number, sample in enumerate(samples):
         if not isinstance(sample, Mapping):
             raise RequestError(f"sample {number}: expected a mapping by name, got {sample!r:.80}")

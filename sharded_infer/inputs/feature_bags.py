@@ -71,7 +71,6 @@ def _unpadded(
     lengths: NDArray[np.int64],
     weights: NDArray[np.float32] | None,
 ) -> FeatureBags:
-    """The first ids of each row `[B, L]`."""
     if lengths.size and int(lengths.max()) > ids.shape[1]:
         raise RequestError(
             f"input {companion!r}: a length of {int(lengths.max())}, but {name!r} has "
@@ -85,10 +84,7 @@ def _unpadded(
 def read_weights(
     name: str, inputs: Mapping[str, Array], shape: tuple[int, ...]
 ) -> NDArray[np.float32] | None:
-    """Weights `[N]` of ids of a shape; None if none came.
-
-    Raises RequestError, naming the input, for another dtype or shape.
-    """
+    """Weights `[N]` of ids; None if none came, RequestError for another dtype or shape."""
     if name not in inputs:
         return None
     weights = checked(name, inputs[name], FP32, FLOATS_SAID)

@@ -59,7 +59,6 @@ def _joined(
     lengths: NDArray[Any] | None,
     weights: Column | None,
 ) -> Arrays:
-    """Ids in one of the protocol's forms."""
     found: Arrays = {name: ids}
     if lengths is not None:
         found[f"{name}.lengths"] = lengths
@@ -147,10 +146,7 @@ def is_number(value: object) -> bool:
 
 
 def numbers_as_they_are(name: str, column: Column, dtype: type[np.generic]) -> NDArray[Any]:
-    """A column's numbers as `dtype`; only precision may be lost.
-
-    Raises RequestError, naming the input, for another kind of numbers.
-    """
+    """A column's numbers as `dtype`, rounded if needed; RequestError for another kind."""
     kinds = "iuf" if dtype is np.float32 else "iu"
     if isinstance(column, list):
         # In CSV, each number is a list of one.

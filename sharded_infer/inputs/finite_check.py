@@ -18,10 +18,7 @@ class FiniteCheck:
         self._refuses = spec.serving.non_finite == "refuse"
 
     def check(self, found: ModelInput) -> None:
-        """Refuse NaN and infinity, unless the model accepts them.
-
-        Raises RequestError naming the dense input or the weights.
-        """
+        """Refuse NaN and infinity with RequestError, unless the model accepts them."""
         if not self._refuses:
             return
         for name, array in zip(self._dense, found.dense, strict=True):

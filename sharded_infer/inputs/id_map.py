@@ -24,10 +24,7 @@ class IdMap:
     """The id map of one table. Thread-safe."""
 
     def __init__(self, table: TableSpec, index: IdIndex, file: MappedFile | None = None) -> None:
-        """Wrap the index of a table with `id_map.unknown`; `file` is None for an index in memory.
-
-        Raises InternalError for a table without such a map.
-        """
+        """`file` is None for an index in memory; InternalError for a table without an index."""
         if table.id_map is None or table.id_map.unknown is None:
             raise InternalError(f"table {table.name!r}: has no id map that says what unknown means")
         self.table, self.index, self.unknown = table, index, table.id_map.unknown
@@ -40,10 +37,7 @@ class IdMap:
         return None if self._file is None else self._file.watch
 
     def known(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of each id, int64 `[N]`; -1 for unknown ones.
-
-        Raises LostMemoryError if the mapped file was truncated.
-        """
+        """The row of each id, int64 `[N]`, -1 if unknown; LostMemoryError if the file shrank."""
         rows = self.index.rows(ids)
         if self._file is not None:
             self._file.check()
@@ -131,7 +125,6 @@ class _Hashed(NamedTuple):
     table_rows: int
 
     def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of each id, int64 `[N]`."""
         name, seed = self.hashing
         return (hash_ids(name, ids, seed) % np.uint64(self.table_rows)).astype(np.int64)
 
@@ -204,7 +197,6 @@ class IdMapping:
         return MappedIds(self._without_absent(bags, values, ends), tuple(sorted(counts.items())))
 
     def _without_absent(self, bags: Bags, values: NDArray[np.int64], ends: Sequence[int]) -> Bags:
-        """Bags of rows, without the ids that have none."""
         kept = np.ones(len(values), np.bool_)
         for position, *_ in self._mapped:
             part = _part(ends, position)
@@ -214,7 +206,6 @@ class IdMapping:
 
 
 def _part(ends: Sequence[int], position: int) -> slice:
-    """The ids of one feature."""
     return slice(ends[position - 1] if position else 0, ends[position])
 
 

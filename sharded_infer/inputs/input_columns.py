@@ -80,7 +80,6 @@ def _refuse_unknown(
 
 
 def _sequence_arrays(spec: ModelSpec, values: Mapping[str, Column], place: Place) -> Arrays:
-    """The numbers of sequences, and lengths of all inputs of one."""
     arrays: Arrays = {}
     for name, width in spec.sequence_numbers.items():
         if name in values:

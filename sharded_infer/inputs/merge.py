@@ -45,7 +45,6 @@ def merge_inputs(inputs: Sequence[ModelInput]) -> ModelInput:
 
 
 def _merge_uniform(inputs: Sequence[ModelInput]) -> ModelInput | None:
-    """Merge requests that share the same features, or none, without a layout; else None."""
     first = inputs[0]
     sizes = []
     for one in inputs:
@@ -83,7 +82,6 @@ def sample_slices(inputs: Sequence[ModelInput]) -> tuple[slice, ...]:
 
 
 def _rows(inputs: Sequence[ModelInput], position: int) -> NDArray[np.float32]:
-    """One dense input of all requests, one row for each sample."""
     arrays = []
     for one in inputs:
         array = one.dense[position]

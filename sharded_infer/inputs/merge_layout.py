@@ -91,7 +91,6 @@ def lay_out(inputs: Sequence[ModelInput]) -> MergeSource:
 def _layouts_of(
     inputs: Sequence[ModelInput],
 ) -> tuple[list[tuple[Ints, Bools]], list[int], list[int]]:
-    """The layouts, each request's layout, and the layouts of requests with several samples."""
     layouts: list[tuple[Ints, Bools]] = []
     # Keyed by identity first: decoders reuse one tuple for the same features.
     known: dict[tuple[int | bool, ...], int] = {}

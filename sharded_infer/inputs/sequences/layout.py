@@ -55,7 +55,6 @@ class SequenceLayout:
     """Lays out the sequences of one model's batches."""
 
     def __init__(self, spec: ModelSpec, raw: frozenset[str] = frozenset()) -> None:
-        """Find the sequences' inputs; shard hosts map the ids of `raw` tables."""
         features = spec.input_features
         rows = len(spec.table_features)
         self._places = tuple(
@@ -97,7 +96,6 @@ class SequenceLayout:
 
 
 def _parts(groups: Iterable[JaggedBatch]) -> dict[int, tuple[Ints, Ints]]:
-    """The values and lengths of each jagged input, by position."""
     found = {}
     for group in groups:
         if len(group.features) == 1:
