@@ -95,7 +95,6 @@ def topology_text(
 
 
 def _row_bandwidth(table_bytes: int, granule: int) -> float:
-    """Bytes of granules that pooled lookups of random rows read in a second."""
     row_bytes = RowFormat.INT8.row_bytes(_DIM)
     rows = table_bytes // row_bytes
     # Ones: values do not matter, but the pages must be resident.

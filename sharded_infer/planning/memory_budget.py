@@ -136,7 +136,6 @@ def hit_rate(use: TableUse, hottest: float) -> float:
 
 
 def _page_segments(use: TableUse) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Evenly used segments of ordered rows: their pages, and shares of ids."""
     rows_of_page, rows = _PAGE_BYTES / use.table.row_bytes, use.table.rows
     ends, last = [0.0], 0.0
     while last < rows:

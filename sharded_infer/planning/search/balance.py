@@ -76,7 +76,6 @@ def balance_bytes(packing: Packing, limit: float, target: float, *, steps: int) 
 
 
 def _trade(packing: Packing, giver: int, *, by_bytes: bool, limit: float) -> bool:
-    """Make the best change between a rank and one of the emptiest; False if none helps."""
     loads = packing.held if by_bytes else packing.busy
     best: tuple[float, int, int, int] | None = None
     for taker in np.argsort(loads, kind="stable")[:_PARTNERS].tolist():

@@ -107,7 +107,6 @@ def _one_fewer(devices: tuple[Device, ...], ranks: _Ranks) -> list[_Ranks]:
 
 
 def _choices(devices: Sequence[Device]) -> Iterator[_Ranks]:
-    """The ranks of every choice of kinds and of hosts, most kinds and hosts first."""
     kinds = list(dict.fromkeys(_kind(device) for device in devices))
     for many in range(len(kinds), 0, -1):
         for some in itertools.combinations(kinds, many):

@@ -83,7 +83,6 @@ def _top_up(trial: Packing, left: list[int], rank: int, room: float, space: floa
 def _cuts(
     trial: Packing, rectangle: Rectangle, rank: int, room: float
 ) -> list[tuple[Rectangle, Rectangle]]:
-    """The largest parts of at most `room` seconds, by columns and by rows; their rests."""
     found = []
     step = int(trial.costs.column_step[rectangle.table])
     largest = (rectangle.columns - 1) // step

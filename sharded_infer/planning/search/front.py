@@ -81,7 +81,6 @@ def _best_of(
     choices: Iterator[_Ranks],
     planned: Callable[[tuple[str, ...], _Ranks], PlanResult | None],
 ) -> tuple[tuple[str, ...], int, _Ranks]:
-    """The order, the number of kept tables and the ranks of hosts of the best plan."""
     tried: list[tuple[float, int, int, _Ranks]] = []
     for ranks in itertools.islice(choices, _MOST_CHOICES):
         for number in range(len(estimates.orders)):

@@ -48,7 +48,6 @@ class Packing:
     """
 
     def __init__(self, load: CostModel, costs: TableCosts) -> None:
-        """Start with empty ranks, each with the fixed cost of a launch."""
         devices = load.topology.devices
         self.load = load
         self.costs = costs
