@@ -175,7 +175,6 @@ class _Budget:
     def choose(
         self, free: Sequence[TableSpec], formats: dict[str, RowFormat], reasons: dict[str, str]
     ) -> BudgetReport:
-        """Fill in the formats and reasons of the tables without a fixed format."""
         quantization = self._spec.quantization
         tables = [TableCandidates(t.name, self._candidates[t.name]) for t in self._spec.tables]
         least, exact = smallest(tables), most_exact(tables)

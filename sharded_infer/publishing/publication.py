@@ -255,7 +255,6 @@ def publish(
 
 
 def _judged(served: Model) -> list[Model]:
-    """The version in all computing modes, the least exact first."""
     record = served.artifact.manifest.tower
     if record.precision is not Precision.TF32:
         return [served]

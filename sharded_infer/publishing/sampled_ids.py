@@ -87,7 +87,6 @@ def sampled_frequencies(
 def _rows_read(
     spec: ModelSpec, samples: object, id_maps: Mapping[str, IdMapSource], tables: Iterable[str]
 ) -> dict[str, NDArray[np.int64]]:
-    """Rows of some tables that samples read, with repetitions."""
     mapped = mapped_samples(spec, samples, id_maps, leave_out=True)
     read = {name: [np.empty(0, np.int64)] for name in tables}
     for group in mapped.groups:

@@ -70,10 +70,7 @@ class WrittenIdMaps:
                 (self.folder / name).rename(staged / name)
 
     def generate(self) -> ModelInput:
-        """Generated golden requests with known raw ids; hashed ids are arbitrary.
-
-        Raises SpecError, naming the feature, if no id is known to all its tables.
-        """
+        """Golden requests with known raw ids; SpecError if a feature's tables share none."""
         made = generate_samples(self.spec)
         if not self.spec.raw_tables:
             return made
@@ -133,10 +130,7 @@ def with_id_maps(spec: ModelSpec, sources: Mapping[str, IdMapSource]) -> ModelSp
 
 
 def id_map_sources(spec: ModelSpec, folder: Path) -> dict[str, IdMapSource]:
-    """The ids of each id map that names a file, relative to `folder`.
-
-    Raises WeightsError if a file is unreadable or holds no ids.
-    """
+    """The ids of each id map with a file relative to `folder`; WeightsError if unreadable."""
     return {
         table.name: open_id_file(
             folder / table.id_map.file, strings=table.id_map.strings, seed=table.id_map.seed

@@ -91,7 +91,6 @@ class _Stored:
 def _compared(
     spec: ModelSpec, stored: _Stored, weight: TableWeight
 ) -> Iterator[tuple[int, NDArray[np.int64], int]]:
-    """Each chunk's first row, its differing rows, and its fp32 bytes."""
     table = stored.table
     whole = RowRange(
         table=table.name,

@@ -205,7 +205,6 @@ class _Delta:
         self._spec = self.encoded.spec
 
     def write(self, staged: Path, samples: object | None, followed: str | None) -> Manifest:
-        """Write all files; the manifest lacks its number and provenance."""
         base = self._base.manifest
         names = set(base.files) - self._replaced_files()
         id_maps = write_id_maps(self._base, self._ids, self._spec, staged)
@@ -327,7 +326,6 @@ class _Delta:
         return InputPolicy(self._spec, maps).apply(model_input)
 
     def _trained(self, tower: nn.Module) -> Fp32Model:
-        """The trained model, as far as it is known."""
         mapped = table_pieces(self._base, TableMemory.MAP)
         pieces = overlaid(mapped, open_overlays(self._base))
         source = ChangedSource(self._tables, pieces, self.encoded)

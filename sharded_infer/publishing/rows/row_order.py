@@ -254,7 +254,6 @@ def order_by_use(counts: Counts) -> Rows:
 
 
 def _bounds(counts: Counts) -> Counts:
-    """The least count of each class but the least used, ascending."""
     last = len(counts) - np.ceil(np.array(_CLASS_ENDS) * len(counts)).astype(np.int64)
     ends = np.partition(counts, last)[last]
     # Unused rows form a class of their own.
