@@ -27,10 +27,7 @@ from sharded_infer.towers.program.tower_inputs import TowerInputs
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A format for each table by name; missing tables keep their trained values.
-
-    `clip` searches the range of int4 and int2 rows.
-    """
+    """A format for each table by name, else trained values; `clip` searches int4/int2 ranges."""
 
     formats: Mapping[str, RowFormat] = field(default_factory=dict)
     clip: bool = True
@@ -90,7 +87,6 @@ class Fp32Model:
     def _looked_up(
         self, features: Sequence[FeatureSpec], bags: Bags, mixes: Sequence[Mix]
     ) -> list[Tensor]:
-        """Bags of some features, fp32 `[bags, width]` of each mix."""
         pooled: list[list[Tensor]] = [[torch.empty(bags.lengths.shape[1], 0)] for _ in mixes]
         start = 0
         for feature, lengths in zip(features, bags.lengths, strict=True):
@@ -126,10 +122,7 @@ class Fp32Model:
         return [*inputs, *(array for one in sequences for array in one.inputs), pooled]
 
     def scores(self, model_input: ModelInput) -> dict[str, NDArray[np.float32]]:
-        """Score samples with the trained weights, reading only the rows in use.
-
-        Raises InputError, RequestError and TowerError as `pooled` and `score`.
-        """
+        """Score samples, reading only used rows; errors as `pooled` and `score`."""
         (embeddings,) = self.pooled(model_input, [TRAINED])
         return self.score(model_input, embeddings)
 
@@ -187,10 +180,7 @@ def with_bags(model_input: ModelInput, bags: Bags) -> ModelInput:
 
 
 def input_bags(model_input: ModelInput) -> Bags:
-    """The received ids of all features.
-
-    Raises InputError if the samples are not one batch of all features, or share a dense input.
-    """
+    """The received ids; InputError unless one batch of all features without shared dense input."""
     group, samples = model_input.groups[0], model_input.batch_size
     if len(model_input.groups) != 1 or group.batch_size != samples:
         raise InputError("samples: expected one jagged batch of all features")
@@ -201,10 +191,7 @@ def input_bags(model_input: ModelInput) -> Bags:
 
 
 def checked_bags(policy: IdPolicy, model_input: ModelInput) -> Bags:
-    """The ids of all features, in range.
-
-    Raises InputError as `input_bags`, or for unmapped raw ids; RequestError as `IdPolicy.apply`.
-    """
+    """The ids in range; InputError as `input_bags` or for raw ids, RequestError by policy."""
     bags = input_bags(model_input)
     if model_input.ids_checked:
         return bags

@@ -42,10 +42,7 @@ class CalibrationSamples:
     references: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse empty samples, and labels or references that are not one for each sample.
-
-        Raises InputError with the output and the sample.
-        """
+        """Refuse, with InputError, empty samples, or labels or references of another number."""
         samples = self.model_input.batch_size
         if not samples:
             raise InputError("calibration: expected at least one sample, got none")

@@ -17,10 +17,7 @@ _NAMED_TABLES = 3  # in an error
 
 
 def check_labels(gate: GateSpec, labels: Mapping[str, NDArray[np.float32]]) -> None:
-    """Refuse bounds on AUC without labels (by output, NaN where unknown), before the long work.
-
-    Raises SpecError with the bound and the output.
-    """
+    """Refuse bounds on AUC without labels (NaN: unknown) with SpecError."""
     labelled = {output for output, known in labels.items() if not np.isnan(known).all()}
     if gate.max_auc_drop is not None and not labelled:
         raise SpecError("gate.max_auc_drop: needs calibration samples with labels, none were given")
@@ -68,10 +65,7 @@ def allowed_difference(gate: GateSpec, output: str, magnitude: float) -> float:
 
 
 def check_quality(gate: GateSpec, report: CalibrationReport, name: str) -> None:
-    """Refuse a version by the mix `published` of its calibration report.
-
-    Raises GateError with the output, the difference, and the tables that contribute most.
-    """
+    """Refuse a version by the mix `published`; GateError names the main contributing tables."""
     fp32, published = report.mixes[:2]
     rest = blame(report.contributions)
     found = {o.name: ScoreDifference(o.max_score_diff, o.magnitude) for o in published.outputs}
