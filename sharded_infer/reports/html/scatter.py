@@ -38,10 +38,7 @@ class Axis:
 
 
 def scatter(label: str, points: Sequence[Point], x: Axis, y: Axis) -> str:
-    """The chart as an `svg`; on a logarithmic y axis, points at 0 are in a separate band.
-
-    `label` is for screen readers, as HTML.
-    """
+    """The chart as an `svg`; `label` is HTML. On a log y axis, zeros are in a separate band."""
     band = y.scale.logarithmic and any(point.y <= 0 for point in points)
     place = _Places(x.scale, y.scale, _EXACT if band else 0)
     drawn = [*_frame(x, y, place, band=band)]
@@ -109,7 +106,6 @@ def _frame(x: Axis, y: Axis, place: _Places, *, band: bool) -> Iterable[str]:
 
 
 def _label(point: Point, place: _Places, taken: list[Box]) -> str:
-    """The label, at the first free position near its dot; empty if there is none."""
     across, up = place.across(point.x), place.up(point.y)
     width = _CHARACTER * len(shortened(point.name, _NAME_CHARACTERS)) + 2
     for side, shift in product((1, -1, 0), (0, -11, 11, -22, 22)):

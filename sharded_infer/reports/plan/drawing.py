@@ -109,7 +109,6 @@ class Drawing:
         return [*largest, *hot]
 
     def _marks(self) -> str:
-        """The row above the bars with the labels of their lines."""
         if self._bound is not None:
             return self._mark("bound", self._bound, f"bound {self._measure.text(self._bound)}")
         limits = {self._limit(rank) for rank in self._ranks} - {None}
@@ -172,7 +171,6 @@ class Drawing:
     def _choose(
         self, rank: RankParts, replicas: Sequence[Part]
     ) -> tuple[list[Part], Counter[Kind]]:
-        """The parts with their own segment, and the number of other parts of each kind."""
         value = self._measure.of_part
         candidates = [*rank.own, *replicas]
         largest = nlargest(self._most, candidates, key=value)
@@ -247,10 +245,7 @@ def _step(full: float) -> float:
 
 
 def render_plan_figures(plan: Plan, spec: ModelSpec) -> str:
-    """Two HTML figures of a published plan's time and memory; style `style.DRAWING_STYLE`.
-
-    The spec's statistics give the lookups of each table.
-    """
+    """Two HTML figures of a plan's time and memory; style `style.DRAWING_STYLE`."""
     load = CostModel({use.table.name: use for use in table_uses(spec)}, plan.topology)
     # The bound is unknown here, because only the planner computes it.
     result = PlanResult(plan, figures_of(plan, load), bound_seconds=0.0, decisions=())

@@ -27,10 +27,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A rectangle of a table on one rank; `seconds` are for a batch.
-
-    A part split by rows and columns counts as a row shard.
-    """
+    """A rectangle of a table on one rank (rows and columns: a row shard); seconds of a batch."""
 
     table: str
     kind: Kind
@@ -72,10 +69,7 @@ class RankParts:
 
 @dataclass(frozen=True, slots=True)
 class HotTable:
-    """A table with a large share of all tables' time; `where` is its layout, as text.
-
-    `seconds` are of all its parts on all ranks, for a batch.
-    """
+    """A table with a large share of all time; `seconds` of a batch over all ranks."""
 
     table: str
     seconds: float

@@ -115,7 +115,6 @@ def decisions_section(result: PlanResult, load: CostModel) -> str:
 
 
 def _table_of(decision: str, load: CostModel) -> tuple[str, str]:
-    """The table that a decision begins with, or an empty string, and the rest of the text."""
     end = decision.find(": ")
     while end >= 0:
         if decision[:end] in load.uses:

@@ -1,7 +1,4 @@
-"""The effects of a quantization on one self-contained page, for the decision to ship it.
-
-Equal reports give equal pages.
-"""
+"""The effects of a quantization on one deterministic, self-contained page."""
 
 from collections.abc import Sequence
 
