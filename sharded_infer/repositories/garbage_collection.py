@@ -24,10 +24,7 @@ class VersionFate:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The result of a garbage collection, or of its dry run.
-
-    `fates` are of every version, ascending; `freed_bytes` of files that only removed versions had.
-    """
+    """The result of a (dry) garbage collection, ascending; freed bytes are not in kept versions."""
 
     model: str
     fates: tuple[VersionFate, ...]

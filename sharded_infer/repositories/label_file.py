@@ -8,10 +8,7 @@ from sharded_infer.repositories.stored_versions import StoredVersions
 
 
 class LabelFile:
-    """The stored labels of one model.
-
-    Methods raise ArtifactError if the file is damaged, StorageError if it is inaccessible.
-    """
+    """The stored labels of one model; ArtifactError if damaged, StorageError if inaccessible."""
 
     def __init__(self, stored: StoredVersions, model: str) -> None:
         self._stored = stored

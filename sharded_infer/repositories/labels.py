@@ -54,10 +54,7 @@ class Labels:
     ended: Mapping[str, tuple[EndedPromotion, ...]] = field(default_factory=dict)
 
     def moved(self, label: str, version: int) -> "Labels":
-        """Move or add a label, ending its promotion.
-
-        Raises InputError for an invalid name, NotFoundError if the version is being removed.
-        """
+        """Move or add a label, ending its promotion; InputError, NotFoundError (in removal)."""
         check_label(label)
         if version in self.removing:
             raise NotFoundError(f"label {label!r}: version {version} is being removed")
@@ -74,10 +71,7 @@ class Labels:
         )
 
     def moved_back(self, label: str, version: int) -> "Labels":
-        """Move a label back to a version and resume its history.
-
-        Raises NotFoundError if the version is being removed.
-        """
+        """Move a label back, resuming its history; NotFoundError if the version is in removal."""
         past = self.history.get(label, ())
         moved = self.moved(label, version)
         kept = past[past.index(version) + 1 :] if version in past else ()
@@ -152,10 +146,7 @@ class Labels:
         return self.versions[label]
 
     def before(self, label: str, published: Iterable[int]) -> int:
-        """A label's rollback version: its previous one, or else the next lower one.
-
-        Raises NotFoundError if there is no such label or version.
-        """
+        """A label's previous version, else the next lower one; NotFoundError if there is none."""
         now, there = self.version(label), set(published) - set(self.removing)
         for past in self.history.get(label, ()):
             if past in there and past != now:

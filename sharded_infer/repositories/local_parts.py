@@ -123,7 +123,6 @@ class LocalParts:
 
 
 def _renamed(staged: Path, folder: Path) -> bool:
-    """Rename; False if the target exists."""
     try:
         staged.rename(folder)
     except OSError:

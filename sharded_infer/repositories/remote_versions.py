@@ -288,7 +288,6 @@ class RemoteVersions:
 
 
 def _is_name(model: str) -> bool:
-    """True for the name of one folder directly in the repository."""
     return model not in ("", ".", "..") and not set(model) & set("/\\\0") and len(model) <= 255
 
 

@@ -96,10 +96,7 @@ class Repository:
         return Path(self.location)
 
     def models(self) -> list[str]:
-        """Names of the models that have a version.
-
-        Raises NotFoundError if the folder or bucket does not exist.
-        """
+        """Names of the models that have a version; NotFoundError without the folder or bucket."""
         return self._stored.models()
 
     def versions(self, model: str) -> list[int]:
@@ -113,10 +110,7 @@ class Repository:
         return versions
 
     def incomplete(self) -> list[tuple[str, int]]:
-        """Models and numbers of version folders without a manifest.
-
-        Raises NotFoundError if the folder or bucket does not exist.
-        """
+        """Models and numbers of version folders without a manifest; NotFoundError as `models`."""
         return self._stored.incomplete()
 
     def where(self, model: str, version: int) -> str:
@@ -242,10 +236,7 @@ class Repository:
         return self._stored.commit(staged, manifest, version, sealing, progress)
 
     def labels(self, model: str) -> dict[str, int]:
-        """The model's labels and their versions; empty if it has none.
-
-        Raises ArtifactError if its label file is damaged.
-        """
+        """The model's labels and versions, empty without any; ArtifactError if damaged."""
         return dict(sorted(self.label_history(model).versions.items()))
 
     def label_history(self, model: str) -> Labels:

@@ -84,10 +84,7 @@ class StoredVersions(Protocol):
         sealing: Sealing,
         progress: Progress,
     ) -> Path:
-        """Publish a version under a number, or the next free one, after its signatures.
-
-        Returns its folder.
-        """
+        """Publish a version (None: next number) after its signatures; return its folder."""
 
     def read_labels(self, model: str) -> tuple[bytes, str] | None:
         """The model's `labels.json`, if there is one, and a tag of its content."""

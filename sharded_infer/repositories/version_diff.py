@@ -21,10 +21,7 @@ _CHUNK_BYTES = 32 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class TableSide:
-    """A table in one of the versions.
-
-    `relative_error` of its elements to the trained ones is RMS over RMS; None without a report.
-    """
+    """A table in one of the versions; `relative_error` is RMS over RMS, None without a report."""
 
     rows: int
     dim: int

@@ -48,10 +48,7 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A public key of a file.
-
-    `key_id` is the first 16 hexadecimal digits of the SHA-256 of its 32 bytes.
-    """
+    """A public key; `key_id` is 16 hexadecimal digits of the SHA-256 of its 32 bytes."""
 
     key_id: str
     file: Path

@@ -67,10 +67,7 @@ class ManifestSignatures:
         self.trusted = trusted
 
     def check(self, model: str, text: bytes, where: str) -> None:
-        """Refuse a manifest that no trusted key has signed.
-
-        Raises SignatureError with the expected and the present keys; `where` is its name in errors.
-        """
+        """Refuse a manifest that no trusted key signed; SignatureError names the expected keys."""
         if self.trusted is not None:
             self.trusted.check(text, self.of(model, text), where)
 

@@ -46,10 +46,7 @@ def dump_signatures(signatures: Mapping[str, bytes]) -> bytes:
 
 
 def parse_signatures(content: bytes, where: str) -> dict[str, bytes]:
-    """The signatures of a file of at most `MAX_SIGNATURES_BYTES`, by key id.
-
-    Raises SignatureError if `dump_signatures` did not write it, or a key has two.
-    """
+    """Signatures of a file, by key id; SignatureError unless written by `dump_signatures`."""
     try:
         listed = _ADAPTER.validate_json(content, strict=True).signatures
     except ValidationError as error:

@@ -16,10 +16,7 @@ _Seen = tuple[int, int, int]
 
 
 class TrustedKeys:
-    """Public keys of files; a changed file is read again before a check.
-
-    Thread-safe, and usable after a fork.
-    """
+    """Public keys of files, reread after changes. Thread-safe, and usable after a fork."""
 
     def __init__(self, files: Iterable[Path | str]) -> None:
         """Read the files, at least one; InputError as `read_public_keys`."""
@@ -31,10 +28,7 @@ class TrustedKeys:
         self._lock = threading.Lock()
 
     def check(self, text: bytes, signatures: Mapping[str, bytes], where: str) -> None:
-        """Refuse a manifest, as stored, that no trusted key has signed.
-
-        Raises SignatureError with the fault and the expected keys; `where` is its name in errors.
-        """
+        """Refuse a manifest that no trusted key signed; SignatureError names the expected keys."""
         trusted = self._current()
         signing = [key for key in trusted if key.key_id in signatures]
         if any(key.is_signature(text, signatures[key.key_id]) for key in signing):

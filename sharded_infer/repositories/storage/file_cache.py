@@ -131,10 +131,7 @@ class FileCache:
         return 0
 
     def remove_unused(self, bytes_to_free: int) -> int:
-        """Evict files without a version or a download until enough is freed, longest unused first.
-
-        Returns the bytes freed.
-        """
+        """Evict unused files, longest unused first, until enough is freed; return freed bytes."""
         freed = 0
         for _, path, size in sorted(self._files()):
             if freed >= bytes_to_free:
@@ -229,7 +226,6 @@ def _download_blocks(
 
 
 def _download(partial: BinaryIO, file: RemoteFile, kept: int, got: Callable[[int], None]) -> str:
-    """Append the rest of a file; return the SHA-256 of the whole."""
     digest = hashlib.sha256()
     partial.seek(0)
     while chunk := partial.read(_READ_BYTES):

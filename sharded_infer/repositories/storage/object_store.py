@@ -1,7 +1,4 @@
-"""A folder on any fsspec file system, such as `s3://bucket/prefix`.
-
-Listings are never cached. A store's errors become errors of ours that name the object.
-"""
+"""A folder on any fsspec file system. Listings are never cached; errors name the object."""
 
 import errno
 import os
@@ -33,10 +30,7 @@ _S3_CONFIG = {
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object or folder of a listing, named relative to the listed folder.
-
-    `bytes` is 0 for a folder; `changed_at` is by the store's clock, if known.
-    """
+    """An object or folder of a listing; `changed_at` is by the store's clock, if known."""
 
     name: str
     bytes: int
@@ -51,10 +45,7 @@ class ObjectStore:
     """
 
     def __init__(self, url: str) -> None:
-        """Open a store without a request to it.
-
-        Raises InputError if the URL's file system is unknown, or its package is not installed.
-        """
+        """Open a store lazily; InputError if its file system or package is unknown."""
         self.url = url.rstrip("/")
         self._protocol = url.partition("://")[0]
         try:
@@ -101,10 +92,7 @@ class ObjectStore:
             return None
 
     def read(self, key: str, max_bytes: int) -> tuple[bytes, str] | None:
-        """A small object and its tag, which changes with its content; None if there is none.
-
-        Raises StorageError if it is larger than `max_bytes`.
-        """
+        """A small object and its content's tag; None if missing, StorageError if too large."""
         opened = self._open()
         try:
             with self._translated(key, "be read"):

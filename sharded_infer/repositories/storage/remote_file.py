@@ -16,10 +16,7 @@ _AHEAD = 4  # parts on their way: one connection of an object store is slower th
 
 
 def read_parts(read: Callable[[int, int], bytes], begin: int, end: int) -> Iterator[bytes]:
-    """Yield `[begin, end)` in ordered parts; the last one is short if the object ends early.
-
-    `read` reads bytes `[begin, end)`, from several threads.
-    """
+    """Yield `[begin, end)` in order, the last part possibly short; `read` must be thread-safe."""
     if begin >= end:
         return
     starts = iter(range(begin, end, _PART_BYTES))

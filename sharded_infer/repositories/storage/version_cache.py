@@ -107,7 +107,6 @@ class VersionCache:
         progress: Progress,
         wanted: Mapping[str, Runs],
     ) -> None:
-        """Verify blocks, and download missing or altered ones."""
         missing: dict[str, Runs] = {}
         done, total = 0, BLOCK_BYTES * sum(end - first for r in wanted.values() for first, end in r)
 
@@ -182,10 +181,7 @@ class VersionCache:
 
 
 def default_cache(environment: Mapping[str, str]) -> VersionCache:
-    """The process's cache: folder SHARDED_INFER_CACHE, bound SHARDED_INFER_CACHE_SIZE (`200GB`).
-
-    Raises InputError if the size is invalid.
-    """
+    """The cache SHARDED_INFER_CACHE, bound SHARDED_INFER_CACHE_SIZE; InputError if invalid."""
     size = environment.get(CACHE_SIZE_VARIABLE)
     return VersionCache(
         cache_folder(environment), parse_size(size, CACHE_SIZE_VARIABLE) if size else None
