@@ -29,10 +29,7 @@ _BETWEEN = re.compile(r"[\s,;|]+")
 
 
 def read_json(text: str) -> list[Sample]:
-    """Read samples from JSON.
-
-    Raises RequestError, naming the line or the sample, for invalid JSON or non-objects.
-    """
+    """Read samples from JSON; RequestError naming the line or the sample."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -65,10 +62,7 @@ def read_tsv(text: str, strings: Container[str] = ()) -> list[Sample]:
 
 
 def read_csv(text: str, strings: Container[str] = ()) -> list[Sample]:
-    """Read samples from CSV; cells may be quoted (RFC 4180).
-
-    Arguments and errors as `read_tsv`; also RequestError for invalid CSV.
-    """
+    """Read samples from CSV (RFC 4180, quoted cells); arguments and errors as `read_tsv`."""
     reader = csv.reader(io.StringIO(text), strict=True)
     lines: list[tuple[int, list[str]]] = []
     begin = 1
