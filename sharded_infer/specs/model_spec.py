@@ -183,10 +183,7 @@ class ModelSpec:
 
     @property
     def features(self) -> tuple[FeatureSpec, ...]:
-        """Every pooled feature of every table, in order: the columns of `embeddings`.
-
-        A feature of several tables is present for each of them.
-        """
+        """Pooled features, repeated for each of their tables: the columns of `embeddings`."""
         unpooled = {name for one in self.sequences.values() for name in one.features}
         return tuple(
             FeatureSpec(name, table)
@@ -289,10 +286,7 @@ class ModelSpec:
 
     @property
     def string_inputs(self) -> dict[str, tuple[StringHash, int]]:
-        """The sparse inputs whose ids may be strings: the hash function and its seed.
-
-        All tables of such an input have id maps with the same function.
-        """
+        """Sparse inputs with string ids: their hash function and seed, common to their tables."""
         found: dict[str, set[tuple[StringHash, int] | None]] = {}
         for feature in self.table_features:
             said = feature.table.id_map
@@ -357,10 +351,7 @@ class ModelSpec:
         return None
 
     def row_format(self, table: TableSpec) -> RowFormat:
-        """The format of a table: its own, an override's or the default.
-
-        A budget determines it later (`sharded_infer/publishing/format_selection.py`).
-        """
+        """A table's own, overriding or default format; a budget determines it later."""
         fixed = self.fixed_format(table)
         return (self.default_format(table) if fixed is None else fixed)[0]
 

@@ -20,10 +20,7 @@ _LONGEST_VALUE = 200
 
 
 def parse_spec(fields: Mapping[str, Any], where: str = "spec") -> ModelSpec:
-    """Build a spec from plain values of the source `where`.
-
-    Raises SpecError with every invalid field, the expectation and the value.
-    """
+    """Build a spec from values of source `where`; SpecError lists every invalid field."""
     try:
         # As JSON, whose strict mode takes lists and texts for tuples and formats, and rejects
         # `true` as a number.
@@ -67,11 +64,7 @@ def dump_spec(spec: ModelSpec) -> dict[str, Any]:
 
 
 def load_spec(path: Path | str) -> ModelSpec:
-    """Read `model.toml`.
-
-    Raises:
-        SpecError: a missing, non-TOML or invalid file.
-    """
+    """Read `model.toml`; SpecError if missing, not TOML or invalid."""
     return parse_spec(read_toml(Path(path), str(path), SpecError), str(path))
 
 
