@@ -9,10 +9,7 @@ from sharded_infer.errors import CapacityError
 
 
 def address_space_left(root: Path = Path("/")) -> int | None:
-    """Bytes that may still be mapped under this process's limit; None: no limit.
-
-    `root` is the parent of `proc`.
-    """
+    """Bytes that may still be mapped under this process's limit; None: no limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
