@@ -41,10 +41,7 @@ class TableCandidates:
 
 
 def within_bytes(tables: Sequence[TableCandidates], limit: int) -> list[Candidate]:
-    """The choice of least loss within `limit` bytes of all tables.
-
-    Raises BudgetError, with its size, if the smallest choice does not fit.
-    """
+    """The least loss within `limit` bytes; BudgetError if the smallest choice does not fit."""
     fronts = [useful_candidates(table) for table in tables]
     chosen = [front[0] for front in fronts]
     room = limit - total_bytes(chosen)
@@ -66,10 +63,7 @@ def within_bytes(tables: Sequence[TableCandidates], limit: int) -> list[Candidat
 
 
 def within_loss(tables: Sequence[TableCandidates], limit: float) -> list[Candidate]:
-    """The choice of fewest bytes within a loss of `limit` over all tables.
-
-    Raises BudgetError, with its loss, if the most exact choice loses more.
-    """
+    """The fewest bytes within a loss of `limit`; BudgetError if no choice is that exact."""
     fronts = [useful_candidates(table) for table in tables]
     least = total_loss([front[-1] for front in fronts])
     if least > limit:
@@ -127,7 +121,6 @@ class _Step:
 
 
 def _steps(fronts: Sequence[Sequence[Candidate]]) -> list[_Step]:
-    """Steps of all tables, the greatest saving by byte first; those of a table keep their order."""
     steps = [
         _Step(table, (before.loss - after.loss) / (after.bytes - before.bytes), after)
         for table, front in enumerate(fronts)

@@ -121,10 +121,7 @@ class MixReport:
 
 @dataclass(frozen=True, slots=True)
 class TableContribution:
-    """Effect on the scores of storing one table as published and all others in fp32.
-
-    `mean_score_diff` is the mean absolute difference from the fp32 model's scores.
-    """
+    """Effect on the scores of storing one table as published, all others in fp32."""
 
     table: str
     mean_score_diff: float
@@ -133,10 +130,7 @@ class TableContribution:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationReport:
-    """Results of the calibration samples.
-
-    `mixes` are `fp32`, `published`, then others; `contributions` descend by mean difference.
-    """
+    """Results of calibration samples: mixes `fp32`, `published`, others; contributions descend."""
 
     samples: int
     labelled: int

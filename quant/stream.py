@@ -108,7 +108,6 @@ class _Job:
     stop: int
 
     def __call__(self, buffers: deque[Tensor]) -> EncodedChunk:
-        """Encode rows `[start, stop)`, in one of the buffers if there is one."""
         one = self.range
         fp32_bytes = 4 * (self.stop - self.start) * one.weight.dim
         if one.weight.stored is not None:
@@ -144,7 +143,6 @@ def _encode_all(
 
 
 def _taken_over(weight: TableWeight, start: int, stop: int) -> EncodedRows:
-    """Already quantized rows: they are copied, so there is no error."""
     none = torch.zeros(stop - start)
     squares = weight.read(start, stop).square().sum(1)
     return EncodedRows(weight.read_stored(start, stop).contiguous(), none, squares, none)

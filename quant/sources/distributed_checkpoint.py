@@ -19,10 +19,7 @@ class DistributedCheckpointSource:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the metadata of a directory with `.metadata`.
-
-        Raises SourceError if it is not such a checkpoint, it is damaged, or it would run code.
-        """
+        """Read `.metadata`; SourceError if it is damaged, foreign or would run code."""
         self.description = str(path)
         self._tensors = read_metadata(path)
         self._located: dict[StoredChunk, SavedTensor] = {}

@@ -15,10 +15,7 @@ METADATA_NAME = ".metadata"
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A rectangle of a tensor, saved as one item of a file, at byte offset `start`.
-
-    `offsets` and `sizes` are its first element and its elements along each axis.
-    """
+    """A rectangle of a tensor (first element, sizes), saved at byte `start` of a file."""
 
     file: Path
     start: int

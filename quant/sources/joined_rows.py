@@ -14,10 +14,7 @@ class JoinedRows:
     """Weights of several sources, joined by their first axis."""
 
     def __init__(self, parts: Mapping[str, Sequence[Part]], description: str) -> None:
-        """Join parts, at least one per weight: a source and the name there. Reads no rows.
-
-        Raises SourceError if parts of one weight differ in more than their rows, or have none.
-        """
+        """Join parts without reading rows; SourceError if they differ in more than their rows."""
         self.description = description
         self._parts = {key: list(those) for key, those in parts.items()}
         self._shapes: dict[str, tuple[int, ...]] = {}

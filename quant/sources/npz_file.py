@@ -39,10 +39,7 @@ class NpzSource:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the headers of all arrays.
-
-        Raises SourceError if it is another kind of file, compressed, damaged or not numeric.
-        """
+        """Read all headers; SourceError for another, compressed, damaged or non-numeric file."""
         self.description = str(path)
         self._path = path
         try:

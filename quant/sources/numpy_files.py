@@ -18,10 +18,7 @@ class NumpySource:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the headers of one `.npy` file, or of a directory of them.
-
-        Raises SourceError if no file exists, or one is unreadable or not numeric.
-        """
+        """Read the headers; SourceError if no file exists, or one is unreadable or not numeric."""
         self.description = str(path)
         files = sorted(path.glob("*.npy")) if path.is_dir() else [path]
         if not files:

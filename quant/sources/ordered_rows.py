@@ -21,10 +21,7 @@ class OrderedRows:
     """Weights of another source, some with reordered rows."""
 
     def __init__(self, source: WeightSource, orders: Mapping[str, NDArray[np.uint32]]) -> None:
-        """Reorder weights by uint32 `[rows]`: the source's row at each place, with repeats allowed.
-
-        Reads no rows.
-        """
+        """Reorder weights by uint32 `[rows]`, the source's row at each place; reads no rows."""
         self.description = source.description
         self._source, self._orders = source, orders
 

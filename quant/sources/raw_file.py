@@ -14,10 +14,7 @@ class RawFileSource:
     """One weight of little-endian numbers, row after row."""
 
     def __init__(self, path: Path, key: str, dtype: str, width: int | None = None) -> None:
-        """Check the file's size; `width` is numbers of a row, None: the weight is `[N]`.
-
-        Raises SourceError if it is not a file, or ends within a row.
-        """
+        """Open rows of `width` numbers (None: `[N]`); SourceError for a missing or partial row."""
         self.description = str(path)
         self._path, self._key = path, key
         self._dtype = np.dtype(dtype).newbyteorder("<")

@@ -69,10 +69,7 @@ class SavedTensor:
     strides: tuple[int, ...]
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Copy rows `[start, stop)`, at any byte offset, out of the file's mapping.
-
-        Raises SourceError if the file was removed or truncated.
-        """
+        """Copy rows `[start, stop)`, at any byte; SourceError if the file is gone or truncated."""
         try:
             whole: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = np.ndarray(
                 self.shape,

@@ -20,10 +20,7 @@ class ShardedSafetensorsSource:
     """Weights in the safetensors files of an index, as Hugging Face writes them."""
 
     def __init__(self, index: Path) -> None:
-        """Open a `.safetensors.index.json` file, whose `weight_map` names files beside it.
-
-        Raises SourceError for another kind of index, or a missing file or weight.
-        """
+        """Open an index with its `weight_map`; SourceError if it, a file or a weight is missing."""
         self.description = str(index)
         self._by_key: dict[str, SafetensorsSource] = {}
         opened: dict[str, tuple[SafetensorsSource, set[str]]] = {}

@@ -35,10 +35,7 @@ class WeightSource(Protocol):
         ...
 
     def read(self, key: str, start: int, stop: int) -> Tensor:
-        """Rows `[start, stop)` (of the first axis) as stored, in their own dtype.
-
-        Raises SourceError if the weight does not exist, or its rows are unreadable.
-        """
+        """Rows `[start, stop)` of the first axis as stored, in their own dtype, or SourceError."""
         ...
 
 
@@ -58,10 +55,7 @@ def check_range(source: WeightSource, key: str, start: int, stop: int) -> None:
 
 
 def read_bounded(path: Path) -> bytes:
-    """The content of an index file.
-
-    Raises SourceError if it is too large or not a file, OSError if unreadable.
-    """
+    """An index file's content; SourceError if too large or not a file, OSError if unreadable."""
     size = path.stat().st_size
     if size > _MOST_BYTES or not path.is_file():
         raise SourceError(f"{path}: expected a file of at most {_MOST_BYTES} bytes, got {size}")
@@ -69,10 +63,7 @@ def read_bounded(path: Path) -> bytes:
 
 
 def file_beside(index: Path, name: str, where: str) -> Path:
-    """The file that an index of source `where` names, which must lie in its own directory.
-
-    Raises SourceError if the name is not plain, or the file does not exist.
-    """
+    """The existing file of a plain name beside the index; SourceError otherwise."""
     if name in {"", ".", ".."} or "/" in name or "\\" in name or "\0" in name:
         raise SourceError(f"{where}: expected a plain file name, got {name!r:.200}")
     file = index.with_name(name)
