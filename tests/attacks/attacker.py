@@ -36,12 +36,29 @@ class Target:
     credentials: grpc.ChannelCredentials | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that is attacked.
+
+    Attributes:
+        answer: to the target's good call.
+        pid: of the process that answers.
+    """
+
+    target: Target
+    answer: bytes
+    pid: int
+
+
 class Attacker:
     """A thread that repeats an attack until it is stopped; whatever it meets is no error."""
 
-    def __init__(self, target: Target, attack: Callable[["Attacker"], None]) -> None:
+    def __init__(
+        self, target: Target, attack: Callable[["Attacker"], None], source: str | None = None
+    ) -> None:
+        """Begins nothing yet; without a source it has an address of its own."""
         self.target = target
-        self._source = next(_ADDRESSES)
+        self._source = source or next(_ADDRESSES)
         self._clients = ExitStack()
         self._stop = threading.Event()
         # That the attack has sent all it wants to at least once.

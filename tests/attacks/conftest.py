@@ -1,10 +1,65 @@
-"""The model whose servers are attacked."""
+"""Servers that are attacked."""
 
+from collections.abc import Iterator
+
+import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2
 
-from tests.support.servers import Ranker, publish_ranker
+from tests.attacks.attacker import Served, Target
+from tests.attacks.honest_client import call, grpc_channel
+from tests.support.servers import (
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    publish_ranker,
+    running_server,
+    scores_of,
+)
+
+INFER = b"/inference.GRPCInferenceService/ModelInfer"
+PREDICT_TOKEN, ADMIN_TOKEN = "0123456789abcdef-predict", "0123456789abcdef-admin"
+# As many as a shell allows that nobody has asked for more.
+FEW_DESCRIPTORS = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+import serving.cli
+serving.cli.main()
+"""
+MOST_LOG_BYTES = 100_000
 
 
 @pytest.fixture(scope="session")
 def ranker(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
     return publish_ranker(tmp_path_factory.mktemp("attacked") / "repository")
+
+
+@pytest.fixture(scope="session")
+def served(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A default server of few descriptors."""
+    log = tmp_path_factory.mktemp("served") / "stderr"
+    with running_server(ranker.repository, log, program=FEW_DESCRIPTORS) as server:
+        inputs = good_inputs(3)
+        target = Target(server.grpc_url, INFER, infer_request(inputs).SerializeToString())
+        with grpc_channel(target) as channel:
+            answer = call(channel, target)
+        response = service_pb2.ModelInferResponse.FromString(answer)
+        assert np.array_equal(scores_of(response)["score"], ranker.predict(inputs)["score"])
+        yield Served(target, answer, server.process.pid)
+    text = log.read_text()
+    assert "internal error" not in text and "Traceback" not in text, text
+    # A busy machine has slow requests, of which there are some lines a second.
+    others = [line for line in text.splitlines() if 'event="slow_request"' not in line]
+    assert sum(map(len, others)) < MOST_LOG_BYTES, others[:20]
+
+
+@pytest.fixture(scope="session")
+def guarded(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server that asks for tokens."""
+    folder = tmp_path_factory.mktemp("guarded")
+    tokens = folder / "tokens"
+    tokens.touch(0o600)
+    tokens.write_text(f"{PREDICT_TOKEN} predict # ranking\n{ADMIN_TOKEN} admin # operators\n")
+    with running_server(ranker.repository, folder / "log", "--tokens-file", tokens) as running:
+        yield running

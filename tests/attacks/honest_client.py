@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import grpc
 
-from tests.attacks.attacker import Attacker, Footprint, Target
+from tests.attacks.attacker import Attacker, Footprint, Served, Target
 from tests.attacks.grpc_attacks import Attack
 from tests.support.waiting import until
 
@@ -85,28 +85,26 @@ def call(channel: grpc.Channel, target: Target) -> bytes:
 
 
 @contextmanager
-def beside_an_honest_client(target: Target, expected: bytes, pid: int) -> Iterator[HonestClient]:
-    """An honest client that has no failure in all that time; the server then is as before.
-
-    Args:
-        pid: of the process that answers.
-    """
-    with HonestClient(target, expected) as honest:
+def beside_an_honest_client(served: Served) -> Iterator[HonestClient]:
+    """An honest client that has no failure in all that time; the server then is as before."""
+    with HonestClient(served.target, served.answer) as honest:
         honest.answered(_CALLS)
-        before = Footprint.of(pid)
+        before = Footprint.of(served.pid)
         yield honest
         honest.answered(_CALLS)
     now = [before]
 
     def is_back() -> bool:
-        now[0] = Footprint.of(pid)
+        now[0] = Footprint.of(served.pid)
         return now[0].is_about(before)
 
     until(is_back, f"{before} again, not {now}")
 
 
-def withstand(target: Target, expected: bytes, pid: int, attack: Attack) -> None:
-    """Attacks a server beside an honest client."""
-    with beside_an_honest_client(target, expected, pid) as honest, Attacker(target, attack) as bad:
-        until(bad.struck.is_set, "the attack has been made", 120.0)
+def withstand(served: Served, *attacks: Attack) -> None:
+    """Attacks a server, by one client for each attack, beside an honest one."""
+    with beside_an_honest_client(served) as honest, ExitStack() as stack:
+        attackers = [stack.enter_context(Attacker(served.target, attack)) for attack in attacks]
+        for attacker in attackers:
+            until(attacker.struck.is_set, "the attack has been made", 120.0)
         honest.answered(_CALLS)

@@ -7,7 +7,9 @@ the file says.
 import hashlib
 import json
 import os
+import re
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,15 +28,6 @@ from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower import export_tower
 from tests.support.manifest_file import Document, edit_manifest
 
-FILES = (
-    "golden.safetensors",
-    "plans/cpu-1.json",
-    "plans/cpu-2.json",
-    "report.json",
-    "tables/bf16-00000.safetensors",
-    "tables/int8-00000.safetensors",
-    "tower.pt2",
-)
 INT8 = "tables/int8-00000.safetensors"
 PLAN = "plans/cpu-1.json"
 
@@ -109,46 +102,71 @@ def test_a_checksum_in_another_place_is_refused(
 # Files: missing, extra, short, long or altered.
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_refused_by_name(version_copy: Path, name: str) -> None:
-    (version_copy / name).unlink()
-    refused(version_copy, f"{version_copy / name}: missing")
+def _flipped(place: float) -> Callable[[Path], object]:
+    def flip(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[int(place * (len(content) - 1))] ^= 0x10
+        path.write_bytes(content)
+
+    return flip
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_folder_in_a_files_place_is_refused_by_name(version_copy: Path, name: str) -> None:
-    (version_copy / name).unlink()
-    (version_copy / name).mkdir()
-    refused(version_copy, f"{version_copy / name}: .*expected a regular file, got a folder")
+def _replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    def replace(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return replace
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("lost", [1, 100, None])
-def test_a_truncated_file_is_refused_by_name(
-    version_copy: Path, name: str, lost: int | None
+def _linked(path: Path) -> None:
+    """A link to a file with the same content, elsewhere."""
+    same = Path(tempfile.mkdtemp()) / "same"
+    path.replace(same)
+    path.symlink_to(same)
+
+
+# What may happen to a file that a manifest lists, and what is said of it.
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (Path.unlink, "missing; the manifest says"),
+    "a folder": (_replaced(Path.mkdir), ".*expected a regular file, got a folder"),
+    "a pipe": (_replaced(os.mkfifo), ".*expected a regular file, got a FIFO"),
+    "a link": (_linked, ".*a symbolic link"),
+    "a byte less": (lambda path: path.write_bytes(path.read_bytes()[:-1]), "too short: "),
+    "100 bytes less": (lambda path: path.write_bytes(path.read_bytes()[:-100]), "too short: "),
+    "empty": (lambda path: path.write_bytes(b""), "too short: 0 bytes, the manifest says"),
+    "a byte more": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "too long"),
+    "a bit of its first byte": (_flipped(0.0), "altered: its SHA-256 is"),
+    "a bit in its middle": (_flipped(0.5), "altered: its SHA-256 is"),
+    "a bit of its last byte": (_flipped(1.0), "altered: its SHA-256 is"),
+}
+
+
+def each_file_refused(version: Path, damage: str) -> None:
+    """Damages one file of a version after the other; each is refused by its name."""
+    make, words = DAMAGES[damage]
+    names = list(open_artifact(version).manifest.files)
+    for name in names:
+        path = version / name
+        content = path.read_bytes()
+        make(path)
+        refused(version, f"{re.escape(str(path))}: {words}")
+        if path.is_dir():
+            path.rmdir()
+        else:
+            path.unlink(missing_ok=True)
+        path.write_bytes(content)
+    open_model(version)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_refused_by_name_and_not_waited_for(
+    version_copy: Path, damage: str
 ) -> None:
-    path = version_copy / name
-    size = path.stat().st_size
-    os.truncate(path, 0 if lost is None else size - lost)
-    refused(version_copy, f"{path}: too short: .* the manifest says {size}")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_an_extended_file_is_refused_by_name(version_copy: Path, name: str) -> None:
-    path = version_copy / name
-    with path.open("ab") as file:
-        file.write(b"\0")
-    refused(version_copy, f"{path}: too long")
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
-def test_one_flipped_bit_is_refused_by_name(version_copy: Path, name: str, place: float) -> None:
-    path = version_copy / name
-    content = bytearray(path.read_bytes())
-    content[int(place * (len(content) - 1))] ^= 0x10
-    path.write_bytes(content)
-    refused(version_copy, f"{path}: altered: its SHA-256 is")
+    assert {name.partition("/")[0] for name in open_artifact(version_copy).manifest.files} == {
+        "golden.safetensors", "plans", "report.json", "tables", "tower.pt2",
+    }  # fmt: skip
+    each_file_refused(version_copy, damage)
 
 
 @pytest.mark.parametrize("name", ["extra", ".hidden", "tables/int8-00001.safetensors", "new/file"])
@@ -161,24 +179,6 @@ def test_an_extra_file_is_refused_by_name(version_copy: Path, name: str) -> None
 def test_an_extra_pipe_is_refused_and_not_waited_for(version_copy: Path) -> None:
     os.mkfifo(version_copy / "pipe")
     refused(version_copy, f"{version_copy / 'pipe'}: not listed")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(
-    version_copy: Path, name: str
-) -> None:
-    (version_copy / name).unlink()
-    os.mkfifo(version_copy / name)
-    refused(version_copy, f"{version_copy / name}: .*expected a regular file, got a FIFO")
-
-
-@pytest.mark.parametrize("name", [*FILES, "manifest.json"])
-def test_a_symbolic_link_is_refused_whatever_it_points_at(
-    version_copy: Path, tmp_path: Path, name: str
-) -> None:
-    (version_copy / name).rename(tmp_path / "same")
-    (version_copy / name).symlink_to(tmp_path / "same")
-    refused(version_copy, f"{version_copy / name}: .*a symbolic link")
 
 
 @pytest.mark.parametrize("target", ["tables", "nowhere", "/etc"])
@@ -244,10 +244,12 @@ def test_a_huge_manifest_is_refused_unread(version_copy: Path) -> None:
     refused(version_copy, f"manifest.json: .*{2**42} bytes, expected at most")
 
 
-def test_a_folder_in_the_manifests_place_is_refused(version_copy: Path) -> None:
-    (version_copy / "manifest.json").unlink()
-    (version_copy / "manifest.json").mkdir()
-    refused(version_copy, "manifest.json: cannot be read: expected a regular file, got a folder")
+@pytest.mark.parametrize(("damage", "words"), [("a folder", "got a folder"), ("a link", "link")])
+def test_another_thing_in_the_manifests_place_is_refused(
+    version_copy: Path, damage: str, words: str
+) -> None:
+    DAMAGES[damage][0](version_copy / "manifest.json")
+    refused(version_copy, f"manifest.json: .*{words}")
 
 
 # The manifest's fields.

@@ -12,9 +12,9 @@ import trustme
 
 from tests.attacks.attacker import Target
 from tests.attacks.grpc_attacks import OPENING
-from tests.attacks.honest_client import HonestClient, call, grpc_channel
+from tests.attacks.honest_client import HonestClient
 from tests.attacks.raw_http2 import END_HEADERS, HEADERS, block, frame, frames
-from tests.attacks.tls_server import Served, serving
+from tests.attacks.tls_server import TlsServer, serving
 from tests.support.servers import Ranker
 from tests.support.waiting import until
 
@@ -58,17 +58,16 @@ def test_certificates_are_renewed_and_broken_files_change_nothing(
 ) -> None:
     log = tmp_path / "log"
     with serving(ranker, tmp_path) as served:
-        context, files = served.context(), served.files
-        with grpc_channel(served.target) as channel:
-            answer = call(channel, served.target)
-        with HonestClient(served.target, answer) as honest, closing(opened(served)) as held:
-            before = certificate_of(served.target, context)
+        context, files, target = served.context(), served.files, served.served.target
+        honest_client = HonestClient(target, served.served.answer)
+        with honest_client as honest, closing(opened(served)) as held:
+            before = certificate_of(target, context)
             for wrong, file in zip(
                 BREAKS.values(), cycle((files.key, files.certificate)), strict=False
             ):
                 kept, said = file.read_bytes(), log.read_text().count("stay as they were")
                 wrong(file)
-                assert certificate_of(served.target, context) == before
+                assert certificate_of(target, context) == before
                 until(
                     lambda: log.read_text().count("stay as they were") > said,  # noqa: B023
                     "the log says so",
@@ -78,19 +77,19 @@ def test_certificates_are_renewed_and_broken_files_change_nothing(
                     file.rmdir()
                 file.unlink(missing_ok=True)
                 file.write_bytes(kept)
-                assert certificate_of(served.target, context) == before
+                assert certificate_of(target, context) == before
             issued = files.authority.issue_cert("127.0.0.1", "localhost")
             files.key.write_bytes(issued.private_key_pem.bytes())
             files.certificate.write_bytes(issued.cert_chain_pems[0].bytes())
-            assert certificate_of(served.target, context) != before
+            assert certificate_of(target, context) != before
             honest.answered(CALLS)
             # A connection of before goes on.
             held.sendall(frame(HEADERS, END_HEADERS, 1, block(b"/no.Such/Method")))
             assert any(one.stream == 1 for one in frames(held))
 
 
-def opened(served: Served) -> ssl.SSLSocket:
-    host, _, port = served.target.address.rpartition(":")
+def opened(served: TlsServer) -> ssl.SSLSocket:
+    host, _, port = served.served.target.address.rpartition(":")
     plain = socket.create_connection((host, int(port)), 60)
     held = served.context().wrap_socket(plain, server_hostname=host)
     held.sendall(OPENING)

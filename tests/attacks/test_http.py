@@ -1,24 +1,20 @@
 """HTTP that lies, stalls or floods: refused with a 4xx, and everybody else is answered."""
 
 import gzip
-import http.client
 import json
-import socket
-import time
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
+from copy import deepcopy
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
+from tests.attacks.http_client import INFER, connect, document, exchange, post
 from tests.support.servers import MODEL, Ranker, RunningServer, good_inputs, running_server
 
-DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
-INFER = f"/v2/models/{MODEL}/infer"
-Headers = dict[str, str]
+GOOD = document(good_inputs(2))
+GOOD_TEXT = json.dumps(GOOD).encode()
 
 
 @pytest.fixture(scope="module")
@@ -30,59 +26,15 @@ def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     assert "internal error" not in text and "Traceback" not in text, text
 
 
-def address(server: RunningServer) -> tuple[str, int]:
-    parts = urlsplit(server.metrics_url)
-    return str(parts.hostname), int(parts.port or 0)
-
-
-def ask(
-    server: RunningServer, body: bytes, headers: Headers | None = None, path: str = INFER
-) -> tuple[int, Any]:
-    """Status and the answer's JSON."""
-    with closing(http.client.HTTPConnection(*address(server), timeout=20)) as connection:
-        connection.request("POST", path, body, headers or {})
-        response = connection.getresponse()
-        text = response.read()
-        return response.status, json.loads(text) if text else None
-
-
-def exchange(server: RunningServer, raw: bytes, wait_seconds: float = 20.0) -> bytes:
-    """Everything that comes for bytes that are sent as they are."""
-    came = b""
-    with socket.create_connection(address(server), wait_seconds) as client:
-        client.sendall(raw)
-        try:
-            while part := client.recv(65536):
-                came += part
-        except ConnectionResetError:
-            pass
-    return came
-
-
-def document(batch: int = 2) -> dict[str, Any]:
-    """A good request in JSON."""
-    return {
-        "inputs": [
-            {
-                "name": name,
-                "datatype": DATATYPES[array.dtype.name],
-                "shape": list(array.shape),
-                "data": array.tolist(),
-            }
-            for name, array in good_inputs(batch).items()
-        ]
-    }
-
-
 @pytest.fixture(autouse=True)
 def _lives(server: RunningServer) -> Iterator[None]:
     yield
-    status, answer = ask(server, json.dumps(document()).encode())
+    status, answer = post(server, GOOD_TEXT)
     assert status == 200, answer
 
 
 def with_input(**changed: Any) -> bytes:
-    found = document()
+    found = deepcopy(GOOD)
     found["inputs"][0].update(changed)
     return json.dumps(found).encode()
 
@@ -123,7 +75,7 @@ MALFORMED: dict[str, bytes] = {
         {"inputs": [{"name": f"i{n}", "datatype": "FP32", "shape": [1], "data": [1]}
                     for n in range(10_000)]}
     ).encode(),
-    "one input twice": json.dumps({"inputs": document()["inputs"] * 2}).encode(),
+    "one input twice": json.dumps({"inputs": GOOD["inputs"] * 2}).encode(),
     "inputs that are none": b'{"inputs": [null, 1]}',
     "parameters that are none": b'{"inputs": [], "parameters": [1]}',
     "an unknown region": with_input(parameters={"shared_memory_region": "../x"}),
@@ -132,7 +84,7 @@ MALFORMED: dict[str, bytes] = {
 
 @pytest.mark.parametrize("case", MALFORMED)
 def test_a_malformed_request_is_refused_with_words(server: RunningServer, case: str) -> None:
-    status, answer = ask(server, MALFORMED[case])
+    status, answer = post(server, MALFORMED[case])
     # More inputs than any request may have.
     assert status == (429 if case == "10,000 inputs" else 400), answer
     assert answer["error"]
@@ -143,18 +95,18 @@ LENGTHS = ("-1", "+1", "1e3", "99999999", "9" * 5000, "", "0x10", "1, 1", "\u00b
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_wrong_length_of_the_json_is_refused(server: RunningServer, length: str) -> None:
-    text = json.dumps(document()).encode()
+    text = GOOD_TEXT
     headers = {"Inference-Header-Content-Length": length.encode("latin-1").decode("latin-1")}
-    assert ask(server, text, headers)[0] == 400
-    assert ask(server, text, {"Inference-Header-Content-Length": str(len(text) - 1)})[0] == 400
+    assert post(server, text, headers)[0] == 400
+    assert post(server, text, {"Inference-Header-Content-Length": str(len(text) - 1)})[0] == 400
     # Bytes that belong to no input.
-    assert ask(server, text + b"x", {"Inference-Header-Content-Length": str(len(text))})[0] == 400
+    assert post(server, text + b"x", {"Inference-Header-Content-Length": str(len(text))})[0] == 400
 
 
 def test_a_body_that_is_no_gzip_or_goes_on_after_it_is_refused(server: RunningServer) -> None:
-    text = json.dumps(document()).encode()
-    assert ask(server, gzip.compress(text), {"Content-Encoding": "gzip"})[0] == 200
-    assert ask(server, zlib.compress(text), {"Content-Encoding": "deflate"})[0] == 200
+    text = GOOD_TEXT
+    assert post(server, gzip.compress(text), {"Content-Encoding": "gzip"})[0] == 200
+    assert post(server, zlib.compress(text), {"Content-Encoding": "deflate"})[0] == 200
     for encoding, body in (
         ("gzip", text),
         ("gzip", gzip.compress(text)[:-9]),
@@ -163,17 +115,15 @@ def test_a_body_that_is_no_gzip_or_goes_on_after_it_is_refused(server: RunningSe
         ("br", text),
         ("gzip, gzip", gzip.compress(gzip.compress(text))),
     ):
-        assert ask(server, body, {"Content-Encoding": encoding})[0] == 400
+        assert post(server, body, {"Content-Encoding": encoding})[0] == 400
 
 
 @pytest.mark.parametrize("path", [INFER, "/v2/repository/index"])
 def test_a_bomb_is_not_inflated(server: RunningServer, path: str) -> None:
     bomb = gzip.compress(bytes(200 * 2**20), 9)
     assert len(bomb) < 2**20
-    began = time.monotonic()
-    status, answer = ask(server, bomb, {"Content-Encoding": "gzip"}, path)
+    status, answer = post(server, bomb, {"Content-Encoding": "gzip"}, path)
     assert status == 429 and "bytes" in answer["error"]
-    assert time.monotonic() - began < 20
 
 
 def test_a_body_larger_than_allowed_is_refused_whether_it_says_so_or_not(
@@ -190,46 +140,25 @@ def test_a_body_larger_than_allowed_is_refused_whether_it_says_so_or_not(
     assert b" 429 " in came or not came
 
 
-SMUGGLED: dict[str, bytes] = {
-    "both lengths": b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /",
-    "two lengths": b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcde",
-    "a negative length": b"Content-Length: -4\r\n\r\n",
-    "a length that is none": b"Content-Length: 4x\r\n\r\nabcd",
-    "another encoding": b"Transfer-Encoding: gzip\r\n\r\n",
-    "chunked and another": b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-    "a chunk size that is none": b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n\r\n",
-    "a chunk size of 30 digits": b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 30 + b"\r\n",
-    "a chunk without its end": b"Transfer-Encoding: chunked\r\n\r\n1\r\nab0\r\n\r\n",
-    "a header with a line break": b"X: a\r\n b\r\nContent-Length : 1\r\n\r\na",
-    "a header without a name": b": x\r\n\r\n",
-    "a header with a zero byte": b"X: a\0b\r\n\r\n",
-    "huge headers": b"X: " + b"a" * 100_000 + b"\r\n\r\n",
-    "many headers": b"".join(b"X%d: 1\r\n" % n for n in range(1000)) + b"\r\n",
-}
-
-
-@pytest.mark.parametrize("case", SMUGGLED)
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /",
+        b"Content-Length: 4x\r\n\r\nabcd",
+        b"X: " + b"a" * 100_000 + b"\r\n\r\n",
+    ],
+    ids=["both lengths", "a length that is none", "huge headers"],
+)
 def test_an_ambiguous_message_is_refused_and_the_connection_closed(
-    server: RunningServer, case: str
+    server: RunningServer, rest: bytes
 ) -> None:
-    came = exchange(server, f"POST {INFER} HTTP/1.1\r\nHost: x\r\n".encode() + SMUGGLED[case])
+    came = exchange(server, f"POST {INFER} HTTP/1.1\r\nHost: x\r\n".encode() + rest)
     # One answer and no second: what follows is no request.
     assert came.count(b"HTTP/1.1 ") == 1, came
     assert came.split()[1] in {b"400", b"431"}, came
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"GET  / HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\n\r\n",
-        bytes(2000),
-    ],
-)
+@pytest.mark.parametrize("raw", [b"\x16\x03\x01\x02\0\1\0\1\xfc\x03\x03", bytes(2000)])
 def test_what_is_no_http_is_refused(server: RunningServer, raw: bytes) -> None:
     assert b" 400 " in exchange(server, raw).split(b"\r\n")[0]
 
@@ -237,7 +166,7 @@ def test_what_is_no_http_is_refused(server: RunningServer, raw: bytes) -> None:
 def test_requests_one_after_another_without_waiting_are_answered_in_their_order(
     server: RunningServer,
 ) -> None:
-    good = json.dumps(document(1)).encode()
+    good = json.dumps(document(good_inputs(1))).encode()
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(good)}\r\n\r\n".encode()
     last = b"GET /live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     came = exchange(server, (head + good) * 20 + last)
@@ -262,12 +191,10 @@ def test_requests_one_after_another_without_waiting_are_answered_in_their_order(
     ],
 )
 def test_a_path_with_other_names_finds_nothing(server: RunningServer, path: str) -> None:
-    status, _ = (
-        ask(server, json.dumps(document()).encode(), path=path)
-        if path.endswith("infer")
-        else (_get(server, path), None)
-    )
-    assert status == 404
+    if path.endswith("infer"):
+        assert post(server, GOOD_TEXT, path=path)[0] == 404
+    else:
+        assert _get(server, path) == 404
 
 
 def _get(server: RunningServer, path: str) -> int:
@@ -280,24 +207,24 @@ def test_a_name_that_is_no_utf_8_is_refused(server: RunningServer) -> None:
 
 
 def test_a_body_that_stops_is_dropped_with_its_connection(server: RunningServer) -> None:
-    with socket.create_connection(address(server), 10) as client:
+    with connect(server) as client:
         client.sendall(
             f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{{".encode()
         )
         # The next test asks the server while this one is held; nothing of it is a request.
-        assert ask(server, json.dumps(document()).encode())[0] == 200
+        assert post(server, GOOD_TEXT)[0] == 200
 
 
 def test_binary_tensors_of_a_wrong_size_are_refused(server: RunningServer) -> None:
     content = np.zeros((1, 4), np.float32).tobytes()
 
-    def body(size: object) -> tuple[bytes, Headers]:
+    def body(size: object) -> tuple[bytes, dict[str, str]]:
         text = json.dumps(
             {"inputs": [{"name": "dense", "datatype": "FP32", "shape": [1, 4],
                          "parameters": {"binary_data_size": size}}]}
         ).encode()  # fmt: skip
         return text + content, {"Inference-Header-Content-Length": str(len(text))}
 
-    assert ask(server, *body(16))[0] == 200
+    assert post(server, *body(16))[0] == 200
     for size in (15, 17, 0, -16, 2**63, 2**70, 16.0, "16", True, [16]):
-        assert ask(server, *body(size))[0] == 400
+        assert post(server, *body(size))[0] == 400

@@ -1,20 +1,18 @@
 """Bodies that nobody asked for, that nobody may send, or that are too many to be held."""
 
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.servers import MODEL, Ranker, RunningServer, running_server
+from tests.attacks.conftest import PREDICT_TOKEN
+from tests.attacks.http_client import INFER, connect
+from tests.support.server_processes import resident_bytes
+from tests.support.servers import RunningServer
 from tests.support.waiting import until
 
-TOKEN = "0123456789abcdef-predict"  # noqa: S105
 MIB = 2**20
 BODY = 62 * MIB
-INFER = f"/v2/models/{MODEL}/infer"
 LENGTH = f"Content-Length: {BODY}\r\n"
 CHUNKED = "Transfer-Encoding: chunked\r\n"
 # What an attacker without a token asks, and what is answered.
@@ -35,25 +33,8 @@ UNREAD = {
 }
 
 
-@pytest.fixture(scope="module")
-def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    folder = tmp_path_factory.mktemp("bodies")
-    tokens = folder / "tokens"
-    tokens.write_text(f"{TOKEN} predict # ranking\n")
-    tokens.chmod(0o600)
-    with running_server(ranker.repository, folder / "log", "--tokens-file", tokens) as running:
-        yield running
-
-
-def connect(server: RunningServer) -> socket.socket:
-    parts = urlsplit(server.metrics_url)
-    return socket.create_connection((str(parts.hostname), int(parts.port or 0)), 20)
-
-
 def resident(server: RunningServer) -> int:
-    """Bytes of the server's memory."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+    return resident_bytes(server.process.pid)
 
 
 def sent_of(client: socket.socket, size: int, *, chunked: bool = False) -> int:
@@ -79,25 +60,25 @@ def status_of(client: socket.socket) -> int:
 
 
 @pytest.mark.parametrize("case", UNREAD)
-def test_a_body_that_nobody_asks_for_is_not_taken_in(server: RunningServer, case: str) -> None:
+def test_a_body_that_nobody_asks_for_is_not_taken_in(guarded: RunningServer, case: str) -> None:
     line, headers, status = UNREAD[case]
     head = f"{line} HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode()
-    before = resident(server)
+    before = resident(guarded)
     with ExitStack() as stack:
-        clients = [stack.enter_context(connect(server)) for _ in range(10)]
+        clients = [stack.enter_context(connect(guarded)) for _ in range(10)]
         for client in clients:
             client.sendall(head)
             # What lies in buffers of the system, and what is skipped so that answers are read.
             assert sent_of(client, BODY, chunked=headers == CHUNKED) < BODY / 2
-            assert resident(server) - before < 64 * MIB
-        with connect(server) as client:
+            assert resident(guarded) - before < 64 * MIB
+        with connect(guarded) as client:
             client.sendall(head)
             assert status_of(client) == status
 
 
-def test_whoever_sends_a_little_too_much_reads_the_answer(server: RunningServer) -> None:
+def test_whoever_sends_a_little_too_much_reads_the_answer(guarded: RunningServer) -> None:
     for line, status in (("GET /live", 200), (f"POST {INFER}", 401)):
-        with connect(server) as client:
+        with connect(guarded) as client:
             head = f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: {MIB // 2}\r\n\r\n"
             client.sendall(head.encode() + bytes(MIB // 2))
             assert status_of(client) == status
@@ -106,20 +87,22 @@ def test_whoever_sends_a_little_too_much_reads_the_answer(server: RunningServer)
 
 
 def test_a_client_that_asks_whether_it_may_send_is_refused_before_it_does(
-    server: RunningServer,
+    guarded: RunningServer,
 ) -> None:
     for line, status in (("GET /live", 200), (f"POST {INFER}", 401)):
-        with connect(server) as client:
+        with connect(guarded) as client:
             head = f"{line} HTTP/1.1\r\nHost: x\r\n{LENGTH}Expect: 100-continue\r\n\r\n"
             client.sendall(head.encode())
             assert status_of(client) == status
 
 
-def test_bodies_are_bounded_together_and_their_memory_comes_back(server: RunningServer) -> None:
-    before = resident(server)
-    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n{LENGTH}\r\n"
+def test_bodies_are_bounded_together_and_their_memory_comes_back(guarded: RunningServer) -> None:
+    before = resident(guarded)
+    head = (
+        f"POST {INFER} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {PREDICT_TOKEN}\r\n{LENGTH}\r\n"
+    )
     with ExitStack() as stack:
-        clients = [stack.enter_context(connect(server)) for _ in range(6)]
+        clients = [stack.enter_context(connect(guarded)) for _ in range(6)]
         # The last bytes never come: all are held, but for those that are too many.
         sent = []
         for client in clients:
@@ -127,5 +110,5 @@ def test_bodies_are_bounded_together_and_their_memory_comes_back(server: Running
             sent.append(sent_of(client, BODY - 1))
         assert sent[:4] == [BODY - 1] * 4 and sent[-1] < BODY - 1
         assert status_of(clients[-1]) == 429
-        assert resident(server) - before < 400 * MIB
-    until(lambda: resident(server) - before < 100 * MIB, "the memory is given back")
+        assert resident(guarded) - before < 400 * MIB
+    until(lambda: resident(guarded) - before < 100 * MIB, "the memory is given back")

@@ -3,9 +3,7 @@
 import http.client
 import json
 import resource
-import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,10 +11,11 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+from tests.attacks.attacker import MIB, Attacker, Footprint, Target
+from tests.attacks.grpc_attacks import Attack
+from tests.attacks.http_client import INFER, document
 from tests.support.server_pages import samples
 from tests.support.servers import (
-    DATATYPES,
-    MODEL,
     Ranker,
     RunningServer,
     good_inputs,
@@ -24,8 +23,6 @@ from tests.support.servers import (
 )
 from tests.support.waiting import until
 
-INFER = f"/v2/models/{MODEL}/infer"
-MIB = 2**20
 MOST, MOST_OF_ADDRESS = 200, 150
 DESCRIPTORS = 512
 # Of the honest client. A server that stops has answered fewer after a minute.
@@ -35,63 +32,16 @@ HEAD = b" HTTP/1.1\r\nHost: x\r\n"
 LIVE = b"GET /live" + HEAD + b"\r\n"
 POST = f"POST {INFER}".encode() + HEAD
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
-Attack = Callable[["Attacker"], None]
-
-
-class Attacker:
-    """A thread that connects and sends until it is stopped; whatever it meets is no error."""
-
-    def __init__(self, server: RunningServer, attack: Attack) -> None:
-        self._server = server
-        self._clients = ExitStack()
-        self._stop = threading.Event()
-        # Of connections, that the attack has sent all it wants to at least once.
-        self.rounds = 0
-        self._thread = threading.Thread(target=self._run, args=(attack,))
-
-    def _run(self, attack: Attack) -> None:
-        while not self.stopped:
-            with suppress(OSError):
-                attack(self)
-            self.rounds += 1
-
-    def __enter__(self) -> "Attacker":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._clients.close()
-
-    @property
-    def stopped(self) -> bool:
-        return self._stop.is_set()
-
-    def connect(self) -> socket.socket:
-        """A connection that stays open, on which nothing is waited for longer than a second."""
-        client = socket.create_connection(address(self._server), SECONDS)
-        client.settimeout(1)
-        return self._clients.enter_context(client)
-
-    def wait(self) -> None:
-        self._stop.wait()
-
-
-def address(server: RunningServer) -> tuple[str, int]:
-    parts = urlsplit(server.metrics_url)
-    return str(parts.hostname), int(parts.port or 0)
 
 
 def flood(opening: bytes, more: bytes, *, reads: bool) -> Attack:
     """One connection after another, each sent to without an end."""
 
     def attack(attacker: Attacker) -> None:
-        with closing(attacker.connect()) as client:
-            client.sendall(opening)
+        with closing(attacker.connect(opening)) as client:
             while not attacker.stopped:
                 client.sendall(more)
-                attacker.rounds += 1
+                attacker.struck.set()
                 if reads:
                     client.recv(MIB)
 
@@ -104,9 +54,8 @@ def hold(count: int, sent: bytes) -> Attack:
     def attack(attacker: Attacker) -> None:
         for _ in range(count):
             with suppress(OSError):
-                attacker.connect().sendall(sent)
-        attacker.rounds += 1
-        attacker.wait()
+                attacker.connect(sent)
+        attacker.pause()
 
     return attack
 
@@ -116,12 +65,10 @@ def hold_large(count: int) -> Attack:
 
     def attack(attacker: Attacker) -> None:
         for _ in range(count):
-            client = attacker.connect()
-            client.sendall(POST + b"Content-Length: %d\r\n\r\n" % (62 * MIB))
+            client = attacker.connect(POST + b"Content-Length: %d\r\n\r\n" % (62 * MIB))
             with suppress(OSError):
                 client.sendall(bytes(62 * MIB - 1))
-        attacker.rounds += 1
-        attacker.wait()
+        attacker.pause()
 
     return attack
 
@@ -159,22 +106,10 @@ def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     assert len(text) < 100_000 and "Host" not in text, text
 
 
-def document() -> bytes:
-    inputs = [
-        {
-            "name": name,
-            "datatype": DATATYPES[array.dtype.name],
-            "shape": list(array.shape),
-            "data": array.tolist(),
-        }
-        for name, array in good_inputs(2).items()
-    ]
-    return json.dumps({"inputs": inputs}).encode()
-
-
 @contextmanager
 def client_of(server: RunningServer) -> Iterator[http.client.HTTPConnection]:
-    with closing(http.client.HTTPConnection(*address(server), timeout=SECONDS)) as client:
+    address = urlsplit(server.metrics_url).netloc
+    with closing(http.client.HTTPConnection(address, timeout=SECONDS)) as client:
         yield client
 
 
@@ -185,31 +120,25 @@ def is_ready(server: RunningServer) -> bool:
         return response.status == 200 and response.read() == b"ready\n"
 
 
-def resident(server: RunningServer) -> int:
-    """Bytes of the server's memory."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
-
-
-def descriptors(server: RunningServer) -> int:
-    return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
-
-
-def threads(server: RunningServer) -> int:
-    return len(list(Path(f"/proc/{server.process.pid}/task").iterdir()))
+def attacking(server: RunningServer, attack: Attack) -> Attacker:
+    """An attacker at the honest client's own address."""
+    return Attacker(Target(urlsplit(server.metrics_url).netloc, b"", b""), attack, "127.0.0.1")
 
 
 @pytest.mark.parametrize("case", ATTACKS)
 def test_an_honest_client_is_answered_during_an_attack(
     server: RunningServer, ranker: Ranker, case: str
 ) -> None:
-    good, scores = document(), ranker.predict(good_inputs(2))["score"]
+    good = json.dumps(document(good_inputs(2))).encode()
+    scores = ranker.predict(good_inputs(2))["score"]
     assert is_ready(server)
-    before = resident(server), descriptors(server)
+    pid = server.process.pid
+    before = Footprint.of(pid)
     with ExitStack() as stack:
-        attackers = [stack.enter_context(Attacker(server, ATTACKS[case])) for _ in range(2)]
-        until(lambda: all(attacker.rounds for attacker in attackers), "the attack goes on", SECONDS)
-        running = threads(server)
+        attackers = [stack.enter_context(attacking(server, ATTACKS[case])) for _ in range(2)]
+        for attacker in attackers:
+            until(attacker.struck.is_set, "the attack goes on", SECONDS)
+        running = Footprint.of(pid).threads
         client = stack.enter_context(client_of(server))
         for _ in range(CALLS):
             client.request("POST", INFER, good)
@@ -220,9 +149,9 @@ def test_an_honest_client_is_answered_during_an_attack(
             assert np.array_equal(np.array(found["score"], np.float32), scores)
             assert is_ready(server)
         # No thread waits for a client.
-        assert threads(server) <= running + 8
-    until(lambda: resident(server) - before[0] < 100 * MIB, "the memory comes back", SECONDS)
-    until(lambda: descriptors(server) <= before[1] + 2, "the connections are closed", SECONDS)
+        assert Footprint.of(pid).threads <= running + 8
+    until(lambda: Footprint.of(pid).memory - before.memory < 100 * MIB, "the memory comes back")
+    until(lambda: Footprint.of(pid).files <= before.files + 2, "the connections are closed")
 
 
 def test_probes_are_answered_where_every_connection_is_in_use(
@@ -232,9 +161,9 @@ def test_probes_are_answered_where_every_connection_is_in_use(
     limits = ("--http-max-connections", most, "--http-max-address-connections", most)
     with (
         running_server(ranker.repository, tmp_path / "log", *limits) as server,
-        Attacker(server, ATTACKS["silent connections"]) as silent,
+        attacking(server, ATTACKS["silent connections"]) as silent,
     ):
-        until(lambda: silent.rounds, "they are connected", SECONDS)
+        until(silent.struck.is_set, "they are connected", SECONDS)
         assert is_ready(server)
         dropped = ("sharded_infer_http_dropped_total", (("reason", "address"),))
         until(lambda: samples(server.metrics_url)[dropped] >= 600 - most, "the others are dropped")
@@ -246,11 +175,11 @@ def test_probes_are_answered_where_all_descriptors_are_used(ranker: Ranker, tmp_
         # As if others than HTTP's clients had taken them: fewer are allowed than are open.
         pid = server.process.pid
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (descriptors(server), hard))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (Footprint.of(pid).files, hard))
         for _ in range(20):
             assert is_ready(server)
-        with Attacker(server, ATTACKS["silent connections"]) as silent:
-            until(lambda: silent.rounds, "they are connected", SECONDS)
+        with attacking(server, ATTACKS["silent connections"]) as silent:
+            until(silent.struck.is_set, "they are connected", SECONDS)
             for _ in range(20):
                 assert is_ready(server)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,6 +1,7 @@
 """Processes of a server that are stopped, or hang: noticed, replaced, and no brake on its end."""
 
 import os
+import re
 import shutil
 import signal
 import time
@@ -11,7 +12,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.end_to_end.test_workers import until
 from tests.support.server_pages import readiness
 from tests.support.server_processes import (
     children_of,
@@ -28,11 +28,13 @@ from tests.support.servers import (
     publish_ranker,
     running_server,
 )
+from tests.support.waiting import until
 
 LIMIT_SECONDS = 4
 WATCHED = ("--workers", 2, "--heartbeat-seconds", LIMIT_SECONDS)
 # Readiness tells a silent worker for half of this time: a busy machine must not miss it.
 WATCHED_FOR_LONG = ("--workers", 2, "--heartbeat-seconds", 3 * LIMIT_SECONDS)
+KILLED_WORKER = re.compile(r"worker \d gave no sign of life")
 # Longer than a test waits for a server's end.
 DRAINS = ("--drain-seconds", 3600)
 SILENT = (503, "a worker gives no sign of life")
@@ -75,12 +77,13 @@ serving.cli.main()
 
 
 @contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
+def stopped(*pids: int) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        if is_alive(pid):
+        for pid in filter(is_alive, pids):
             os.kill(pid, signal.SIGCONT)
 
 
@@ -112,26 +115,37 @@ def await_successor(server: RunningServer, victim: int) -> None:
     until(lambda: len(workers_of(server)) == 2, "a successor listens")
     until(lambda: readiness(server) == (200, "ready"), "the server is ready")
     assert asked(server) is grpc.StatusCode.OK
-    assert "gave no sign of life" in server.log.read_text()
+    assert KILLED_WORKER.search(server.log.read_text())
 
 
-def test_a_stopped_worker_is_told_by_readiness_and_replaced(ranker: Ranker, tmp_path: Path) -> None:
-    with running_server(ranker.repository, tmp_path / "log", *WATCHED_FOR_LONG) as server:
-        victim, other = both_of(server)
-        with stopped(victim):
-            until(lambda: readiness(server) == SILENT, "the server says so")
-            assert is_alive(victim)
-            await_successor(server, victim)
-        assert is_alive(other)
+@pytest.fixture(scope="module")
+def watched(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server of two workers, into whose repository versions may be published."""
+    home = tmp_path_factory.mktemp("watched")
+    repository = shutil.copytree(ranker.repository, home / "repository")
+    program = LOADS_SLOWLY.format(seconds=int(1.5 * LIMIT_SECONDS))
+    options = (*WATCHED, "--poll-seconds", 0.1)
+    with running_server(repository, home / "log", *options, program=program) as server:
+        yield server
 
 
-def test_a_server_all_of_whose_workers_are_stopped_comes_back(
+@pytest.fixture
+def left_alone(watched: RunningServer) -> Iterator[None]:
+    """No worker is replaced meanwhile."""
+    before = set(both_of(watched))
+    yield
+    assert set(both_of(watched)) == before
+    assert not KILLED_WORKER.search(watched.log.read_text())
+
+
+def test_a_server_all_of_whose_workers_are_stopped_says_so_and_comes_back(
     ranker: Ranker, tmp_path: Path
 ) -> None:
     with running_server(ranker.repository, tmp_path / "log", *WATCHED_FOR_LONG) as server:
         first, second = both_of(server)
-        with stopped(first), stopped(second):
+        with stopped(first, second):
             until(lambda: readiness(server) == SILENT, "the standby process says so")
+            assert is_alive(first) and is_alive(second)
             await_successor(server, first)
             await_successor(server, second)
 
@@ -159,67 +173,47 @@ def test_a_worker_whose_batch_hangs_in_native_code_is_replaced(
             assert hangs.code() is grpc.StatusCode.UNAVAILABLE
 
 
-@pytest.mark.parametrize("which", ["worker", "watcher", "standby"])
-def test_a_stopped_process_does_not_hold_up_the_end(
-    which: str, ranker: Ranker, tmp_path: Path
-) -> None:
+def test_stopped_processes_do_not_hold_up_the_end(ranker: Ranker, tmp_path: Path) -> None:
     options = ("--workers", 2, *DRAINS)
     with running_server(ranker.repository, tmp_path / "log", *options) as server:
-        find = {"worker": lambda s: both_of(s)[0], "watcher": follower_of, "standby": standby_of}
-        victim = find[which](server)
+        victims = (both_of(server)[0], follower_of(server), standby_of(server))
         children = children_of(server.process.pid)
-        os.kill(victim, signal.SIGSTOP)
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(50) == 0
-        assert not any(map(is_alive, children))
-    # It has drained as the others have, and was not killed.
+        with stopped(*victims):
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(50) == 0
+            assert not any(map(is_alive, children))
+    # They have drained as the other has, and were not killed.
     assert "killed" not in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize("which", ["watcher", "standby"])
+@pytest.mark.usefixtures("left_alone")
 def test_other_processes_that_are_stopped_are_replaced_and_the_server_stays_ready(
-    which: str, ranker: Ranker, tmp_path: Path
+    watched: RunningServer,
 ) -> None:
-    with running_server(ranker.repository, tmp_path / "log", *WATCHED) as server:
-        find = {"watcher": follower_of, "standby": standby_of}[which]
-        victim = find(server)
-        with stopped(victim):
-            until(lambda: not is_alive(victim), "it is killed")
-        until(lambda: len(children_of(server.process.pid)) == 4, "a successor is there")
-        until(lambda: readiness(server) == (200, "ready"), "the server is ready")
+    victims = (follower_of(watched), standby_of(watched))
+    with stopped(*victims):
+        until(lambda: not any(map(is_alive, victims)), "they are killed")
+    until(lambda: len(children_of(watched.process.pid)) == 4, "successors are there")
+    until(lambda: readiness(watched) == (200, "ready"), "the server is ready")
 
 
+@pytest.mark.usefixtures("left_alone")
 def test_a_server_that_is_paused_as_a_whole_goes_on_with_the_same_workers(
-    ranker: Ranker, tmp_path: Path
+    watched: RunningServer,
 ) -> None:
-    with running_server(ranker.repository, tmp_path / "log", *WATCHED) as server:
-        before = set(both_of(server))
-        everybody = [server.process.pid, *children_of(server.process.pid)]
-        for pid in everybody:
-            os.kill(pid, signal.SIGSTOP)
+    with stopped(watched.process.pid, *children_of(watched.process.pid)):
         # The pause itself, longer than any silence that is allowed.
         time.sleep(1.5 * LIMIT_SECONDS)
-        for pid in everybody:
-            os.kill(pid, signal.SIGCONT)
-        until(lambda: readiness(server) == (200, "ready"), "it answers")
-        assert asked(server) is grpc.StatusCode.OK
-        assert set(both_of(server)) == before
-    assert "no sign of life" not in (tmp_path / "log").read_text()
+    until(lambda: readiness(watched) == (200, "ready"), "it answers")
+    assert asked(watched) is grpc.StatusCode.OK
 
 
+@pytest.mark.usefixtures("left_alone")
 def test_a_worker_that_loads_for_longer_than_the_limit_is_left_alone(
-    ranker: Ranker, tmp_path: Path
+    watched: RunningServer,
 ) -> None:
-    repository = tmp_path / "repository"
-    shutil.copytree(ranker.repository, repository)
-    program = LOADS_SLOWLY.format(seconds=int(1.5 * LIMIT_SECONDS))
-    options = (*WATCHED, "--poll-seconds", 0.1)
-    with running_server(repository, tmp_path / "log", *options, program=program) as server:
-        before = set(both_of(server))
-        publish_ranker(repository, seed=2)
-        until(lambda: "loaded ranker version 2" in server.log.read_text(), "it is loaded")
-        assert set(both_of(server)) == before
-    assert "no sign of life" not in (tmp_path / "log").read_text()
+    publish_ranker(watched.log.parent / "repository", seed=2)
+    until(lambda: "loaded ranker version 2" in watched.log.read_text(), "it is loaded")
 
 
 def test_a_server_of_one_process_fails_its_liveness_probe_where_a_batch_hangs(

@@ -11,18 +11,14 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.attacks.attacker import Attacker, Target
+from tests.attacks.attacker import Attacker, Served
 from tests.attacks.campaign import client_hello
+from tests.attacks.conftest import INFER
 from tests.attacks.grpc_attacks import OPENING, Attack
-from tests.attacks.honest_client import (
-    beside_an_honest_client,
-    call,
-    grpc_channel,
-    withstand,
-)
+from tests.attacks.honest_client import beside_an_honest_client, withstand
 from tests.attacks.raw_http2 import END_HEADERS, HEADERS, block, frame
-from tests.attacks.tls_server import INFER, Served, serving
-from tests.support.servers import Ranker, good_inputs, infer_request, running_server
+from tests.attacks.tls_server import TlsServer, serving
+from tests.support.servers import Ranker
 from tests.support.tls import IssuedFiles, issue_files
 
 CALLS = 30
@@ -33,15 +29,9 @@ needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="the command openssl 
 
 
 @pytest.fixture(scope="module")
-def served(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def secure(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
     with serving(ranker, tmp_path_factory.mktemp("tls")) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def answer(served: Served) -> bytes:
-    with grpc_channel(served.target) as channel:
-        return call(channel, served.target)
 
 
 def slow_handshakes(hello: bytes) -> Attack:
@@ -106,9 +96,9 @@ ATTACKS: dict[str, Callable[[ssl.SSLContext], Attack]] = {
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_client_with_a_certificate_is_answered_beside_others(
-    served: Served, answer: bytes, attack: str
+    secure: TlsServer, attack: str
 ) -> None:
-    withstand(served.target, answer, served.pid, ATTACKS[attack](served.context()))
+    withstand(secure.served, ATTACKS[attack](secure.context()))
 
 
 def without_a_certificate(files: IssuedFiles) -> ssl.SSLContext:
@@ -124,18 +114,17 @@ def with_a_strangers(files: IssuedFiles) -> ssl.SSLContext:
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("make", [without_a_certificate, with_a_strangers])
 def test_clients_without_a_valid_certificate_are_not_answered(
-    served: Served,
-    answer: bytes,
+    secure: TlsServer,
     make: Callable[[IssuedFiles], ssl.SSLContext],
     newest: ssl.TLSVersion,
 ) -> None:
-    context = make(served.files)
+    context = make(secure.files)
     context.maximum_version = newest
-    with beside_an_honest_client(served.target, answer, served.pid):
+    with beside_an_honest_client(secure.served):
         for _ in range(CALLS):
             # With TLS 1.3 the client learns it when it reads.
             with pytest.raises(OSError):  # noqa: PT011 - of TLS, or the connection's
-                speak(served.target.address, context)
+                speak(secure.served.target.address, context)
 
 
 def speak(address: str, context: ssl.SSLContext) -> bytes:
@@ -154,36 +143,38 @@ def speak(address: str, context: ssl.SSLContext) -> bytes:
 
 @pytest.mark.parametrize("protocols", [(), ("http/1.1",)], ids=["none", "another"])
 def test_clients_that_do_not_choose_http2_are_not_answered(
-    served: Served, protocols: tuple[str, ...]
+    secure: TlsServer, protocols: tuple[str, ...]
 ) -> None:
-    context = served.context()
-    assert speak(served.target.address, context)
-    context = served.files.context(*protocols)
-    context.load_cert_chain(served.files.certificate.parent / "client.pem")
+    context = secure.context()
+    assert speak(secure.served.target.address, context)
+    context = secure.files.context(*protocols)
+    context.load_cert_chain(secure.files.certificate.parent / "client.pem")
     with pytest.raises(OSError):  # noqa: PT011 - of TLS, or the connection's
-        speak(served.target.address, context)
+        speak(secure.served.target.address, context)
 
 
 @needs_openssl
 @pytest.mark.parametrize("version", ["-tls1", "-tls1_1"])
-def test_old_versions_of_tls_are_refused(served: Served, version: str) -> None:
-    done = s_client(served, version, "-cipher", "ALL:@SECLEVEL=0")
+def test_old_versions_of_tls_are_refused(secure: TlsServer, version: str) -> None:
+    done = s_client(secure, version, "-cipher", "ALL:@SECLEVEL=0")
     assert "Cipher is (NONE)" in done.stdout, done.stdout
 
 
 @needs_openssl
-def test_a_client_cannot_negotiate_anew(served: Served) -> None:
+def test_a_client_cannot_negotiate_anew(secure: TlsServer) -> None:
     # A line that is R asks for it; the next one comes when that was refused.
-    done = s_client(served, "-tls1_2", said="R\n")
+    done = s_client(secure, "-tls1_2", said="R\n")
     assert "Cipher is (NONE)" not in done.stdout and "Cipher is" in done.stdout, done.stdout
     assert "RENEGOTIATING" in done.stderr + done.stdout
     assert "no renegotiation" in done.stderr.lower(), done.stderr
 
 
-def s_client(served: Served, *options: str, said: str = "") -> "subprocess.CompletedProcess[str]":
-    pair = str(served.files.certificate.parent / "client.pem")
+def s_client(
+    secure: TlsServer, *options: str, said: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    pair = str(secure.files.certificate.parent / "client.pem")
     words = [
-        str(OPENSSL), "s_client", "-connect", served.target.address, "-alpn", "h2",
+        str(OPENSSL), "s_client", "-connect", secure.served.target.address, "-alpn", "h2",
         "-cert", pair, "-key", pair, *options,
     ]  # fmt: skip
     return subprocess.run(
@@ -191,11 +182,5 @@ def s_client(served: Served, *options: str, said: str = "") -> "subprocess.Compl
     )
 
 
-def test_a_plain_port_answers_others_while_clients_try_tls(ranker: Ranker, tmp_path: Path) -> None:
-    files = issue_files(tmp_path)
-    with running_server(ranker.repository, tmp_path / "log") as server:
-        message = infer_request(good_inputs(3)).SerializeToString()
-        target = Target(server.grpc_url, INFER, message)
-        with grpc_channel(target) as channel:
-            expected = call(channel, target)
-        withstand(target, expected, server.process.pid, handshakes(files.context("h2")))
+def test_a_plain_port_answers_others_while_clients_try_tls(served: Served, tmp_path: Path) -> None:
+    withstand(served, handshakes(issue_files(tmp_path).context("h2")))

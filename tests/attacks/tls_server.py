@@ -7,11 +7,12 @@ from pathlib import Path
 
 import grpc
 
-from tests.attacks.attacker import Target
+from tests.attacks.attacker import Served, Target
+from tests.attacks.conftest import INFER
+from tests.attacks.honest_client import call, grpc_channel
 from tests.support.servers import Ranker, good_inputs, infer_request, running_server
 from tests.support.tls import IssuedFiles, issue_files
 
-INFER = b"/inference.GRPCInferenceService/ModelInfer"
 # Handshakes end soon.
 SHORT_TIMES = """
 import serving.grpc_api.compiled.settings as settings
@@ -21,16 +22,15 @@ serving.cli.main()
 """
 
 
-class Served:
+class TlsServer:
     """A server that wants certificates of its clients, and what its clients have.
 
     Attributes:
-        pid: of its process.
-        target: with the credentials of an honest client.
+        served: by the credentials of an honest client.
     """
 
     def __init__(self, folder: Path, address: str, pid: int, files: IssuedFiles) -> None:
-        self.files, self.pid = files, pid
+        self.files = files
         client = files.authority.issue_cert("honest")
         self._pair = folder / "client.pem"
         client.private_key_and_cert_chain_pem.write_to_path(str(self._pair))
@@ -40,7 +40,9 @@ class Served:
             client.cert_chain_pems[0].bytes(),
         )
         message = infer_request(good_inputs(3)).SerializeToString()
-        self.target = Target(address, INFER, message, credentials)
+        target = Target(address, INFER, message, credentials)
+        with grpc_channel(target) as channel:
+            self.served = Served(target, call(channel, target), pid)
 
     def context(self) -> ssl.SSLContext:
         """A client's context with the certificate that the server wants."""
@@ -50,10 +52,10 @@ class Served:
 
 
 @contextmanager
-def serving(ranker: Ranker, folder: Path) -> Iterator[Served]:
+def serving(ranker: Ranker, folder: Path) -> Iterator[TlsServer]:
     files, log = issue_files(folder), folder / "log"
     options = (*files.options(), "--tls-client-ca", files.ca)
     with running_server(ranker.repository, log, *options, program=SHORT_TIMES) as server:
-        yield Served(folder, server.grpc_url, server.process.pid, files)
+        yield TlsServer(folder, server.grpc_url, server.process.pid, files)
     text = log.read_text()
     assert "internal error" not in text and "Traceback" not in text, text
