@@ -46,8 +46,7 @@ def honest() -> Entries:
     program = export_tower(
         Small(), dense={}, embedding_width=4, outputs=["score"], precision=Precision.FP32
     )
-    with zipfile.ZipFile(io.BytesIO(pack_program(program))) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+    return packed(program)
 
 
 def written(entries: Entries, path: Path, method: int = zipfile.ZIP_STORED) -> Path:
@@ -67,6 +66,25 @@ def edited(entries: Entries, name: str, edit: Callable[[Any], object]) -> Entrie
 def graph_of(document: dict[str, Any]) -> dict[str, Any]:
     graph: dict[str, Any] = document["graph_module"]["graph"]
     return graph
+
+
+def with_last_node(entries: Entries, target: str, **arguments: object) -> Entries:
+    """The entries with another operator in the last node; with other arguments, if any come."""
+
+    def edit(document: dict[str, Any]) -> None:
+        node = graph_of(document)["nodes"][-1]
+        node["target"] = target
+        if arguments:
+            node["inputs"] = [
+                {"name": name, "arg": argument, "kind": 1} for name, argument in arguments.items()
+            ]
+
+    return edited(entries, MODEL, edit)
+
+
+def packed(program: Any) -> Entries:
+    with zipfile.ZipFile(io.BytesIO(pack_program(program))) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
 def refused(entries: Entries, path: Path, match: str) -> None:
@@ -135,10 +153,7 @@ def test_the_honest_archive_is_read(honest: Entries, path: Path) -> None:
 def test_an_operator_outside_the_list_is_refused_by_name(
     target: str, honest: Entries, path: Path
 ) -> None:
-    def edit(document: dict[str, Any]) -> None:
-        graph_of(document)["nodes"][-1]["target"] = target
-
-    refused(edited(honest, MODEL, edit), path, f"operator {target!r} is not allowed")
+    refused(with_last_node(honest, target), path, f"operator {target!r} is not allowed")
 
 
 def test_operators_are_checked_before_anything_is_read_or_built(
@@ -154,19 +169,10 @@ def test_operators_are_checked_before_anything_is_read_or_built(
 
 
 def test_a_file_operator_never_touches_its_file(honest: Entries, path: Path) -> None:
-    created = path.parent / "created"
-
-    def edit(document: dict[str, Any]) -> None:
-        arguments: list[tuple[str, dict[str, object]]] = [
-            ("filename", {"as_string": str(created)}),
-            ("shared", {"as_bool": True}),
-            ("size", {"as_int": 4}),
-        ]
-        node = graph_of(document)["nodes"][-1]
-        node["target"] = "torch.ops.aten.from_file.default"
-        node["inputs"] = [{"name": name, "arg": arg, "kind": 1} for name, arg in arguments]
-
-    refused(edited(honest, MODEL, edit), path, "operator 'torch.ops.aten.from_file.default'")
+    created, operator = path.parent / "created", "torch.ops.aten.from_file.default"
+    name = {"as_string": str(created)}
+    arguments = {"filename": name, "shared": {"as_bool": True}, "size": {"as_int": 4}}
+    refused(with_last_node(honest, operator, **arguments), path, f"operator '{operator}'")
     assert not created.exists()
 
 
@@ -305,65 +311,43 @@ def test_an_odd_argument_is_refused(
 
 
 def test_operators_of_python_get_only_numbers(honest: Entries, path: Path) -> None:
-    def edit(document: dict[str, Any]) -> None:
-        left, right = {"as_string": "x"}, {"as_int": 2**40}
-        node = graph_of(document)["nodes"][0]
-        node["target"] = "_operator.mul"
-        node["inputs"] = [{"name": "a", "arg": arg, "kind": 1} for arg in (left, right)]
-
-    refused(edited(honest, MODEL, edit), path, "expected a positional number")
+    factors = {"a": {"as_string": "x"}, "b": {"as_int": 2**40}}
+    entries = with_last_node(honest, "_operator.mul", **factors)
+    refused(entries, path, "expected a positional number")
 
 
 @pytest.mark.parametrize("flag", [True, 1, None])
 def test_an_operator_in_training_mode_is_refused(flag: object, honest: Entries, path: Path) -> None:
-    def edit(document: dict[str, Any]) -> None:
-        node = graph_of(document)["nodes"][-1]
-        tensor = graph_of(document)["inputs"][-1]
-        node["target"] = "torch.ops.aten.dropout.default"
-        train = {"as_none": True} if flag is None else {"as_bool": flag}
-        arguments = [("input", tensor), ("p", {"as_float": 0.5}), ("train", train)]
-        node["inputs"] = [{"name": name, "arg": arg, "kind": 1} for name, arg in arguments]
-
-    refused(edited(honest, MODEL, edit), path, r"train=False \(inference\)|true or false")
+    train = {"as_none": True} if flag is None else {"as_bool": flag}
+    tensor = graph_of(json.loads(honest[MODEL]))["inputs"][-1]
+    arguments = {"input": tensor, "p": {"as_float": 0.5}, "train": train}
+    entries = with_last_node(honest, "torch.ops.aten.dropout.default", **arguments)
+    refused(entries, path, r"train=False \(inference\)|true or false")
 
 
-def repeated_name(document: dict[str, Any]) -> None:
-    nodes = graph_of(document)["nodes"]
-    nodes.append(nodes[-1])
-
-
-def use_before_definition(document: dict[str, Any]) -> None:
-    graph_of(document)["nodes"].reverse()
+def signature_of(document: dict[str, Any]) -> Any:
+    return document["graph_module"]["signature"]
 
 
 def undefined_output(document: dict[str, Any]) -> None:
     output = {"as_tensor": {"name": "nowhere"}}
     graph_of(document)["outputs"] = [output]
-    signature = document["graph_module"]["signature"]
-    signature["output_specs"] = [{"user_output": {"arg": output}}]
+    signature_of(document)["output_specs"] = [{"user_output": {"arg": output}}]
 
 
 def mutated_buffer(document: dict[str, Any]) -> None:
-    signature = document["graph_module"]["signature"]
-    argument = signature["output_specs"][0]["user_output"]["arg"]["as_tensor"]
-    signature["output_specs"][0] = {"buffer_mutation": {"arg": argument, "buffer_name": "order"}}
+    specs = signature_of(document)["output_specs"]
+    argument = specs[0]["user_output"]["arg"]["as_tensor"]
+    specs[0] = {"buffer_mutation": {"arg": argument, "buffer_name": "order"}}
 
 
 def custom_input(document: dict[str, Any]) -> None:
-    signature = document["graph_module"]["signature"]
-    signature["input_specs"][0] = {"custom_obj": {"arg": ARGUMENT, "custom_obj_name": "v"}}
-
-
-def swapped_inputs(document: dict[str, Any]) -> None:
-    document["graph_module"]["signature"]["input_specs"].reverse()
-
-
-def other_schema(document: dict[str, Any]) -> None:
-    document["schema_version"]["major"] = 9
+    custom = {"custom_obj": {"arg": ARGUMENT, "custom_obj_name": "v"}}
+    signature_of(document)["input_specs"][0] = custom
 
 
 def missing_weight(document: dict[str, Any]) -> None:
-    for spec in document["graph_module"]["signature"]["input_specs"]:
+    for spec in signature_of(document)["input_specs"]:
         if "parameter" in spec:
             spec["parameter"]["parameter_name"] = "../../etc/passwd"
 
@@ -371,13 +355,16 @@ def missing_weight(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("edit", "match"),
     [
-        (repeated_name, "is defined twice"),
-        (use_before_definition, "is not defined"),
+        (lambda d: graph_of(d)["nodes"].append(graph_of(d)["nodes"][-1]), "is defined twice"),
+        (lambda d: graph_of(d)["nodes"].reverse(), "is not defined"),
         (undefined_output, "output 'nowhere' is not defined"),
         (mutated_buffer, "an output of kind 'buffer_mutation' is not allowed"),
         (custom_input, "an input of kind 'custom_obj' is not allowed"),
-        (swapped_inputs, "inputs are not those of its signature"),
-        (other_schema, r"version 8 of torch.export's schema, got 9"),
+        (lambda d: signature_of(d)["input_specs"].reverse(), "not those of its signature"),
+        (
+            lambda d: d["schema_version"].update(major=9),
+            "version 8 of torch.export's schema, got 9",
+        ),
         (missing_weight, "no weight '../../etc/passwd'"),
         (dict.clear, "the member 'schema_version'"),
     ],
@@ -568,8 +555,7 @@ def sequential() -> Entries:
         outputs=["score"],
         precision=Precision.FP32,
     )
-    with zipfile.ZipFile(io.BytesIO(pack_program(program))) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+    return packed(program)
 
 
 def loaded(path: Path, *, embedding_width: int = 0, **sequences: SequenceInput) -> Tower:
@@ -656,8 +642,7 @@ def test_a_tensor_that_takes_all_memory_is_refused_before_it_is_made(
     program = export_tower(
         OfNumbers(), dense={}, embedding_width=4, outputs=["score"], precision=Precision.FP32
     )
-    with zipfile.ZipFile(io.BytesIO(pack_program(program))) as archive:
-        entries = {name: archive.read(name) for name in archive.namelist()}
+    entries = packed(program)
     loaded(written(entries, path), embedding_width=4)
     assert honest_size in entries[MODEL]
     model = entries[MODEL].replace(honest_size, huge)
