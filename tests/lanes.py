@@ -29,7 +29,6 @@ SOAK_FILES = (
 
 # What starts servers of its own.
 REST_FILES = (
-    "tests/attacks/test_attack_logs.py",
     "tests/attacks/test_certificate_files.py",
     "tests/attacks/test_control_messages.py",
     "tests/attacks/test_foreign_locks.py",

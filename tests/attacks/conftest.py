@@ -1,6 +1,8 @@
 """Servers that are attacked."""
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,11 +30,22 @@ import serving.cli
 serving.cli.main()
 """
 MOST_LOG_BYTES = 100_000
+# The model beside the ranker.
+OTHER = "small"
 
 
 @pytest.fixture(scope="session")
 def ranker(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
     return publish_ranker(tmp_path_factory.mktemp("attacked") / "repository")
+
+
+@pytest.fixture
+def repository(ranker: Ranker, published_version: Path, tmp_path: Path) -> Path:
+    """Two models, to be damaged."""
+    home = tmp_path / "repository"
+    shutil.copytree(ranker.repository, home)
+    shutil.copytree(published_version.parent, home / OTHER)
+    return home
 
 
 @pytest.fixture(scope="session")

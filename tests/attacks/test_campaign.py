@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.transport.library import transport_refusal
 from tests.attacks.attacker import Footprint, Target
 from tests.attacks.campaign import Campaign
+from tests.attacks.conftest import INFER
 from tests.support.servers import Ranker, good_inputs, infer_request, running_server
 from tests.support.tls import issue_files
 from tests.support.waiting import until
@@ -23,11 +23,7 @@ from tests.support.waiting import until
 LONG = os.environ.get("SHARDED_INFER_SOAK") == "1"
 CALLS = int(os.environ.get("SHARDED_INFER_CAMPAIGN_CALLS", 1_000_000 if LONG else 2_000))
 WARM_UP = min(CALLS // 4, 10_000)
-pytestmark = [
-    pytest.mark.skipif(transport_refusal() is not None, reason="the compiled transport is missing"),
-    pytest.mark.timeout(4 * 3600 if CALLS > 10_000 else 300),
-]
-INFER = b"/inference.GRPCInferenceService/ModelInfer"
+pytestmark = pytest.mark.timeout(4 * 3600 if CALLS > 10_000 else 300)
 # Good calls, and the scores that each must get.
 Messages = Mapping[bytes, Mapping[str, np.ndarray]]
 # Calls that stall end soon, so that what they hold comes and goes many times.

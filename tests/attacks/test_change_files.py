@@ -1,9 +1,5 @@
-"""Files of changed rows that are cut, altered, contradict themselves or are something else."""
+"""Files of changed rows that contradict themselves or are something else."""
 
-import os
-import zipfile
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,94 +12,9 @@ from safetensors.torch import save_file
 
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.changes.change_files import open_changes
-from sharded_infer.importing.changes.changed_rows import Changes
-from sharded_infer.importing.changes.easyrec_deltas import open_easyrec_deltas
-from sharded_infer.importing.changes.hps_messages import open_hps_messages
-from tests.sharded_infer.importing.changes.test_easyrec_deltas import ITEM, USER, dump
-from tests.sharded_infer.importing.changes.test_hps_messages import by_kcat, message
+from tests.sharded_infer.importing.changes.test_easyrec_deltas import USER, dump
 
 ROWS = np.random.default_rng(1).standard_normal((100, 4)).astype(np.float32)
-IDS = np.arange(100) * 7919
-COLUMNS: dict[str, Any] = {
-    "table": ["item", "user"] * 50,
-    "id": IDS,
-    "values": list(ROWS),
-    "removed": [False] * 99 + [True],
-}
-Reader = Callable[[Path], Changes]
-
-
-def _npz(path: Path) -> None:
-    np.savez(path, **{"item.ids": IDS, "item.values": ROWS})  # type: ignore[arg-type]
-
-
-def _safetensors(path: Path) -> None:
-    save_file({"item.ids": torch.from_numpy(IDS), "item.values": torch.from_numpy(ROWS)}, path)
-
-
-def _parquet(path: Path) -> None:
-    parquet.write_table(pa.table(COLUMNS), path, row_group_size=30)
-
-
-def _easyrec(path: Path) -> None:
-    dump(path, 3, {USER: (IDS.tolist(), ROWS), ITEM: (IDS.tolist(), ROWS)})
-
-
-def _hps(path: Path) -> None:
-    keys = IDS.tolist()
-    path.write_bytes(by_kcat(message(keys[:60], ROWS[:60]), message(keys[60:], ROWS[60:])))
-
-
-def _read_hps(path: Path) -> Changes:
-    return open_hps_messages(path, "item")
-
-
-KINDS: dict[str, tuple[str, Callable[[Path], None], Reader]] = {
-    "npz": (".npz", _npz, open_changes),
-    "safetensors": (".safetensors", _safetensors, open_changes),
-    "parquet": (".parquet", _parquet, open_changes),
-    "easyrec": (".parquet", _easyrec, open_easyrec_deltas),
-    "hps": (".hps", _hps, _read_hps),
-}
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Reader]:
-    suffix, write, read = KINDS[request.param]
-    write(path := tmp_path / f"changed{suffix}")
-    return path, read
-
-
-@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.999])
-def test_a_cut_file_is_refused_by_name(kind: tuple[Path, Reader], kept: float) -> None:
-    path, read = kind
-    data = path.read_bytes()
-    assert read(path)
-    path.write_bytes(data[: int(kept * len(data))])
-    with pytest.raises(WeightsError, match=str(path)):
-        read(path)
-
-
-def test_altered_bytes_are_refused_or_read_without_harm(kind: tuple[Path, Reader]) -> None:
-    path, read = kind
-    data, rng = path.read_bytes(), np.random.default_rng(8)
-    for _ in range(300):
-        altered = bytearray(data)
-        for place in rng.integers(0, len(data), 3):
-            altered[place] = rng.integers(0, 256)
-        path.write_bytes(altered)
-        with suppress(WeightsError):
-            read(path)
-
-
-def test_what_is_no_file_is_refused_without_waiting(kind: tuple[Path, Reader]) -> None:
-    path, read = kind
-    path.unlink()
-    with pytest.raises(WeightsError, match=f"{path}.*cannot be read: No such file"):
-        read(path)
-    os.mkfifo(path)
-    with pytest.raises(WeightsError, match=f"{path}.*FIFO"):
-        read(path)
 
 
 ONE, TWO = torch.ones(1, 4), torch.tensor([1, 2])
@@ -212,10 +123,12 @@ def test_rows_of_one_table_with_other_lengths_far_apart_are_refused(tmp_path: Pa
 
 
 def test_a_table_that_is_given_twice_or_not_at_all_is_refused(tmp_path: Path) -> None:
-    _parquet(path := tmp_path / "changed.parquet")
+    columns = {"table": ["item"], "id": [1], "values": [[1.0]]}
+    parquet.write_table(pa.table(columns), path := tmp_path / "changed.parquet")
     with pytest.raises(WeightsError, match="or a table for all rows; got a column and 'item'"):
         open_changes(path, table="item")
-    _npz(path := tmp_path / "changed.npz")
+    arrays: dict[str, Any] = {"item.ids": np.array([1]), "item.values": ROWS[:1]}
+    np.savez(path := tmp_path / "changed.npz", **arrays)
     with pytest.raises(WeightsError, match="names its tables itself, expected no table, got 'x'"):
         open_changes(path, table="x")
 
@@ -224,23 +137,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "changed.pt").write_bytes(b"anything")
     with pytest.raises(WeightsError, match=r"expected a file of changed rows, .*; got '.pt'"):
         open_changes(tmp_path / "changed.pt")
-
-
-def test_an_array_of_objects_is_refused_without_unpickling(tmp_path: Path) -> None:
-    objects = np.array([{"a": 1}], dtype=object)
-    np.savez(path := tmp_path / "c.npz", **{"item.ids": objects, "item.values": ROWS[:1]})  # type: ignore[arg-type]
-    with pytest.raises(WeightsError, match=r"'item.ids\.npy': expected numbers, got NumPy's dtype"):
-        open_changes(path)
-
-
-def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "ids.npy", IDS)
-    with zipfile.ZipFile(path := tmp_path / "changed.npz", "w") as archive:
-        archive.write(tmp_path / "ids.npy", "item.ids.npy")
-        with pytest.warns(UserWarning, match="Duplicate name"):
-            archive.write(tmp_path / "ids.npy", "item.ids.npy")
-    with pytest.raises(WeightsError, match=r"holds two arrays 'item.ids'"):
-        open_changes(path)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from serving.protocol.message_format import MessageFormat
-from serving.protocol.native_library import LIBRARIES
 from serving.protocol.predict_message import PredictInputs, parse_predict
 from serving.protocol.readers.native_reader import NativeReader
 from sharded_infer.errors import RequestError
@@ -58,7 +57,7 @@ def test_strings_that_do_not_add_up_are_refused(hostile: bytes) -> None:
 
 def test_changed_bytes_are_refused_or_read_and_never_by_compiled_code_as_no_ids() -> None:
     generator = np.random.default_rng(11)
-    native = None if LIBRARIES is None else NativeReader(SPEC, max_batch=8)
+    native = NativeReader(SPEC, max_batch=8)
     for _ in range(3000):
         changed = np.frombuffer(GOOD, np.uint8).copy()
         places = generator.integers(0, len(changed), generator.integers(1, 4))
@@ -69,5 +68,5 @@ def test_changed_bytes_are_refused_or_read_and_never_by_compiled_code_as_no_ids(
         except RequestError:
             continue
         assert all(array.dtype == np.int64 for name, array in found.items() if name == "word")
-        if native is not None and any(one.string_lengths for one in request.candidates.sparse):
+        if any(one.string_lengths for one in request.candidates.sparse):
             assert native.read_message(changed.tobytes(), MessageFormat.PREDICT) is None

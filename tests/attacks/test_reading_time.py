@@ -47,7 +47,7 @@ from sharded_infer.v1 import predictor_pb2
 from tests.attacks.test_messages import field, varint
 from tests.support.requests_by_chance import MAX_BATCH, SPEC
 
-PIECES, MORE, GROWTH = 1000, 16, 64
+PIECES, MORE, GROWTH = 500, 16, 64
 NO_TIME = 0.05  # seconds of the larger document
 
 Make = Callable[[int], bytes]

@@ -10,7 +10,8 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.attacks.test_unloadable_models import OTHER, is_ready, reasons, table_of, unavailable
+from tests.attacks.conftest import OTHER
+from tests.attacks.test_unloadable_models import is_ready, reasons, table_of, unavailable
 from tests.support.server_pages import counted, readiness
 from tests.support.server_processes import children_of
 from tests.support.servers import (
@@ -27,17 +28,7 @@ from tests.support.waiting import until
 POLL = ("--poll-seconds", 0.05)
 
 
-@pytest.fixture
-def repository(ranker: Ranker, published_version: Path, tmp_path: Path) -> Path:
-    """Two models; the tables of one are cut."""
-    home = tmp_path / "repository"
-    shutil.copytree(ranker.repository, home)
-    shutil.copytree(published_version.parent, home / OTHER)
-    return home
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("left", ["nothing", "all but a byte"])
+@pytest.mark.parametrize(("left", "workers"), [("nothing", 2), ("all but a byte", 1)])
 def test_a_table_that_is_cut_takes_its_version_out_of_service_and_nothing_else(
     left: str, workers: int, ranker: Ranker, repository: Path, tmp_path: Path
 ) -> None:
@@ -89,9 +80,8 @@ def score(server: RunningServer, inputs: dict[str, np.ndarray]) -> np.ndarray:
         return np.asarray(found["score"])
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 def test_the_version_before_takes_over_from_one_whose_table_is_cut(
-    workers: int, ranker: Ranker, repository: Path, tmp_path: Path
+    ranker: Ranker, repository: Path, tmp_path: Path
 ) -> None:
     home = repository / MODEL
     coming = Path(shutil.copytree(home / "1", home / ".coming"))
@@ -99,7 +89,7 @@ def test_the_version_before_takes_over_from_one_whose_table_is_cut(
     manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 2', 1))
     coming.rename(home / "2")
     inputs = good_inputs(4)
-    with running_server(repository, tmp_path / "log", *POLL, "--workers", workers) as server:
+    with running_server(repository, tmp_path / "log", *POLL, "--workers", 2) as server:
         os.truncate(sorted((home / "2" / "tables").iterdir())[0], 0)
         until(lambda: each(server, lambda: served_version(server) == "1"), "version 1 answers")
         np.testing.assert_allclose(
@@ -114,20 +104,6 @@ def served_version(server: RunningServer) -> str:
             return str(stub.ModelInfer(infer_request(good_inputs(1)), timeout=10).model_version)
         except grpc.RpcError:
             return ""
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_server_that_starts_beside_a_short_table_names_it_and_serves_the_others(
-    workers: int, repository: Path, tmp_path: Path
-) -> None:
-    table = table_of(repository, MODEL)
-    size = table.stat().st_size
-    os.truncate(table, size - 1)
-    with running_server(repository, tmp_path / "log", "--workers", workers) as server:
-        reason = server.ready["missing"][MODEL]
-        assert f"{table}: too short: {size - 1} bytes, the manifest says {size}" in reason
-        assert is_ready(server, OTHER)
-        assert counted(server, "sharded_infer_worker_restarts_total") == 0
 
 
 def test_huge_pages_hold_a_copy_that_a_cut_file_does_not_touch(

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from serving.protocol.native_library import LIBRARIES
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.wire_strings import packed_strings
 from serving.protocol.wire_tensors import WireTensor
@@ -28,7 +27,6 @@ from tests.support.string_requests import (
     tensors_of,
 )
 
-compiled = pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
 GOOD = packed_strings([b"a", b"", b"bcd"])
 
 
@@ -64,19 +62,17 @@ def test_hostile_strings_are_refused_by_input(case: str) -> None:
     shape, data = HOSTILE[case]
     asked = {"age": AGE, "word": Sent("BYTES", shape, data)}
     message = message_of(asked)
-    if LIBRARIES is not None:
-        native = native_reader()
-        assert native.read_message(message) is None
-        assert native.read_tensors(tensors_of(asked)) is None
-        if min(shape) >= 0:
-            assert native.read_body(*body_of(asked)) is None
+    native = native_reader()
+    assert native.read_message(message) is None
+    assert native.read_tensors(tensors_of(asked)) is None
+    if min(shape) >= 0:
+        assert native.read_body(*body_of(asked)) is None
     reader = InputReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS)
     with pytest.raises(RequestError, match="input 'word'"):
         reader.read_message(message)
     assert reader.read_message(message_of({"age": AGE, "word": strings([b"a"])})).batch_size == 1
 
 
-@compiled
 def test_changed_strings_are_never_read_differently() -> None:
     generator = np.random.default_rng(5)
     native, portable = native_reader(), portable_reader()
@@ -113,7 +109,6 @@ def _before_a_page_that_cannot_be_read() -> tuple[mmap.mmap, Callable[[bytes], m
     return memory, put
 
 
-@compiled
 def test_nothing_behind_the_strings_is_read() -> None:
     native, portable = native_reader(), portable_reader()
     memory, put = _before_a_page_that_cannot_be_read()

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 from tritonclient._plugin import InferenceServerClientPlugin
 from tritonclient.utils import InferenceServerException
 
-from tests.support.servers import RunningServer
+from tests.support.servers import DATATYPES, RunningServer
 
 Arrays = Mapping[str, NDArray[np.generic]]
 # What came for one request of a stream.
 Answer = tuple[Any, InferenceServerException | None]
-_DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
 _PATIENT_SECONDS = 120.0
 
 
@@ -77,62 +76,31 @@ class _Token(InferenceServerClientPlugin):
         request.headers["authorization"] = f"Bearer {self._token}"
 
 
-class Client(Protocol):
-    """One of NVIDIA's clients, connected to a server.
+class _GrpcClient:
+    """What the two clients over gRPC have in common.
 
     Attributes:
         streams: whether its transport has streams.
         explains: whether it raises why a model is not ready, or only says that it is not.
     """
 
-    streams: bool
-    explains: bool
-
-    def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls a method of the client's."""
-        ...
-
-    def describe(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls a method whose answer describes something."""
-        ...
-
-    def input(self, name: str, array: NDArray[np.generic]) -> Any:
-        """An input with its contents."""
-        ...
-
-    def output(self, name: str) -> Any:
-        """An output to ask for."""
-        ...
-
-    def response(self, result: Any) -> dict[str, Any]:
-        """A result as it came, without its contents."""
-        ...
-
-    def stream(self, requests: Iterable[Mapping[str, Any]]) -> list[Answer]:
-        """Sends requests on one stream, and returns what came."""
-        ...
-
-    def code(self, error: InferenceServerException) -> str:
-        """The name of the gRPC status code that an error stands for."""
-        ...
-
-    def close(self) -> None:
-        """Ends the connection."""
-        ...
-
-
-class _GrpcClient:
-    """What the two clients over gRPC have in common."""
-
     streams = True
     explains = True
 
+    def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        raise NotImplementedError
+
+    def describe(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Calls a method whose answer describes something."""
+        return self.call(method, *arguments, **named, as_json=True)
+
     def response(self, result: Any) -> dict[str, Any]:
+        """A result as it came, without its contents."""
         response: dict[str, Any] = result.get_response(as_json=True)
         return response
 
     def input(self, name: str, array: NDArray[np.generic]) -> Any:
-        tensor = sync_grpc.InferInput(name, array.shape, _DATATYPES[array.dtype.name])
+        tensor = sync_grpc.InferInput(name, array.shape, DATATYPES[array.dtype.name])
         tensor.set_data_from_numpy(array)
         return tensor
 
@@ -140,6 +108,7 @@ class _GrpcClient:
         return sync_grpc.InferRequestedOutput(name)
 
     def code(self, error: InferenceServerException) -> str:
+        """The name of the gRPC status code that an error stands for."""
         return str(error.status()).removeprefix("StatusCode.")
 
 
@@ -153,9 +122,6 @@ class SyncClient(_GrpcClient):
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         return getattr(self._client, method)(*arguments, **named)
-
-    def describe(self, method: str, *arguments: Any, **named: Any) -> Any:
-        return self.call(method, *arguments, **named, as_json=True)
 
     def stream(self, requests: Iterable[Mapping[str, Any]]) -> list[Answer]:
         came: queue.Queue[Answer] = queue.Queue()
@@ -184,9 +150,6 @@ class AioClient(_GrpcClient):
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         return self._runner.run(getattr(self._client, method)(*arguments, **named))
-
-    def describe(self, method: str, *arguments: Any, **named: Any) -> Any:
-        return self.call(method, *arguments, **named, as_json=True)
 
     def stream(self, requests: Iterable[Mapping[str, Any]]) -> list[Answer]:
         async def sent() -> AsyncIterator[dict[str, Any]]:
@@ -249,7 +212,7 @@ class HttpClient:
         return found
 
     def input(self, name: str, array: NDArray[np.generic]) -> Any:
-        tensor = sync_http.InferInput(name, list(array.shape), _DATATYPES[array.dtype.name])
+        tensor = sync_http.InferInput(name, list(array.shape), DATATYPES[array.dtype.name])
         tensor.set_data_from_numpy(array)
         return tensor
 
@@ -268,6 +231,9 @@ class HttpClient:
 
     def close(self) -> None:
         self._client.close()
+
+
+Client = SyncClient | AioClient | HttpClient
 
 
 async def _made(url: str, protection: Protection | None) -> Any:

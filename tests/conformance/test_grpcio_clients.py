@@ -161,25 +161,6 @@ def test_a_large_message_arrives_and_a_larger_one_is_refused(server: GrpcServer,
     server.check(stub.ModelInfer(request_of(2), timeout=SECONDS), 2)
 
 
-def test_many_threads_share_a_channel(server: GrpcServer, stub: Any) -> None:
-    failures: list[BaseException] = []
-
-    def ask(thread: int) -> None:
-        try:
-            for number in range(20):
-                seed = thread * 20 + number
-                server.check(stub.ModelInfer(request_of(2, seed), timeout=SECONDS), 2, seed)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(32)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-
-
 def test_a_cancelled_call_ends_alone(server: GrpcServer, stub: Any) -> None:
     for _ in range(50):
         call = stub.ModelInfer.future(request_of(2), timeout=SECONDS)
@@ -258,14 +239,6 @@ def test_asyncio_asks_for_everything_at_once(server: GrpcServer) -> None:
             call.cancel()
             with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
                 await call
-            for _ in range(2000):
-                # A quick answer comes before gRPC looks at its clock.
-                try:
-                    await stub.ModelInfer(request_of(2), timeout=1e-6)
-                except grpc.aio.AioRpcError as late:
-                    code = late.code()
-                    break
-            assert code is Code.DEADLINE_EXCEEDED
             compressed = await stub.ModelInfer(
                 request_of(300),
                 compression=grpc.Compression.Gzip,
@@ -287,32 +260,21 @@ def test_keepalive_pings_of_a_client_with_calls_are_answered(server: GrpcServer)
     pause = threading.Event()
 
     def requests() -> Iterator[Any]:
-        for seed in range(3):
-            yield request_of(2, seed)
-            pause.wait(2.0)  # for pings
+        yield request_of(2)
+        pause.wait(2.5)  # for two pings
+        yield request_of(2, 1)
 
     with server.channel(options) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        answers = list(stub.ModelStreamInfer(requests(), timeout=SECONDS))
-        assert len(answers) == 3
+        assert len(list(stub.ModelStreamInfer(requests(), timeout=SECONDS))) == 2
 
 
-@pytest.mark.parametrize("many", [256, 2000])
-def test_one_channel_carries_many_calls_at_once(many: int, native: GrpcServer) -> None:
+@pytest.mark.parametrize("running", ["plain"], indirect=True)
+def test_one_channel_carries_many_calls_at_once(server: GrpcServer, stub: Any) -> None:
     """As perf_analyzer does, whose C++ client shares one channel."""
-    with native.channel() as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        for _ in range(2):
-            calls = [stub.ModelInfer.future(request_of(1, seed)) for seed in range(many)]
-            for seed, call in enumerate(calls):
-                native.check(call.result(timeout=SECONDS), 1, seed)
-
-
-@pytest.fixture(scope="module")
-def native(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcServer]:
-    folder = tmp_path_factory.mktemp("native")
-    with running_server(ranker.repository, folder / "log") as running:
-        yield GrpcServer(running.grpc_url, None, ranker)
+    calls = [stub.ModelInfer.future(request_of(1, seed)) for seed in range(2000)]
+    for seed, call in enumerate(calls):
+        server.check(call.result(timeout=SECONDS), 1, seed)
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
@@ -334,7 +296,7 @@ def test_calls_outlast_their_connections(tls: bool, ranker: Ranker, tmp_path: Pa
                 calls = [stub.ModelInfer.future(request_of(1, s), timeout=SECONDS) for s in window]
                 for call in calls:
                     call.result()
-                return states.count(grpc.ChannelConnectivity.IDLE) >= 4
+                return states.count(grpc.ChannelConnectivity.IDLE) >= 2
 
             until(ended, "connections have ended", SECONDS)
 
