@@ -693,21 +693,9 @@ def test_golden_scores_that_the_version_does_not_give_are_refused(version_copy: 
         check_golden(open_model(version_copy))
 
 
-@pytest.mark.parametrize(
-    ("tensor", "array"),
-    [
-        ("score.click", np.zeros(3, np.float32)),
-        ("score.rating", np.zeros((64, 2), np.float32)),
-        ("dense.context", np.zeros((64, 5), np.float32)),
-        ("sparse.values", np.zeros(3, np.int64)),
-        ("sparse.lengths", np.full((5, 64), 2**62)),
-        ("sparse.lengths", np.zeros((5, 64), np.int64)),
-    ],
-)
-def test_golden_requests_of_another_shape_are_refused_by_file(
-    version_copy: Path, tensor: str, array: np.ndarray
-) -> None:
-    with_golden(version_copy, **{tensor: array})
+def test_golden_requests_of_another_shape_are_refused_by_file(version_copy: Path) -> None:
+    """The reader's own tests have every tensor."""
+    with_golden(version_copy, **{"score.rating": np.zeros((64, 2), np.float32)})
     with pytest.raises(ArtifactError, match="golden.safetensors: not golden requests of 'small'"):
         check_golden(open_model(version_copy))
 

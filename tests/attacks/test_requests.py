@@ -147,7 +147,6 @@ CASES = {
     # Datatypes
     "ids of FP64": refused(with_tensor("user", datatype="FP64"), "'user' | FP64 | INT64"),
     "ids of BYTES": refused(with_tensor("user", datatype="BYTES"), "'user' | BYTES | INT64"),
-    "ids of INT8": refused(with_tensor("user", datatype="INT8"), "'user' | INT8 | INT64"),
     "no datatype": refused(with_tensor("user", datatype=""), "'user' | datatype '' | INT64"),
     "an odd datatype": refused(with_tensor("user", datatype="int64"), "'user' | 'int64'"),
     "ids of FP32": refused(with_inputs(user=fp32(3)), "'user' | INT64 or INT32 | float32"),
@@ -158,9 +157,6 @@ CASES = {
     "lengths of FP32": refused(
         with_inputs(history__lengths=fp32(3)),
         "'history.lengths' | expected INT32 or INT64 | float32",
-    ),
-    "weights of INT64": refused(
-        with_inputs(user__weights=id64(1, 1, 1)), "'user.weights' | expected FP32 | int64"
     ),
     # Shapes
     "dense of another width": refused(
@@ -173,32 +169,15 @@ CASES = {
     "ids of three dimensions": refused(
         with_inputs(user=np.zeros((3, 1, 1), np.int64)), "'user' | [B] or [B, L] | [3, 1, 1]"
     ),
-    "padded ids that are fewer than their lengths": refused(
-        with_inputs(user=np.zeros((3, 1), np.int64), user__lengths=int32(1, 2, 1)),
-        "'user.lengths' | a length of 2 | 'user' has 1 id",
-    ),
     "lengths of two dimensions": refused(
         with_inputs(user__lengths=np.ones((3, 1), np.int32)), "'user.lengths' | [B] | [3, 1]"
     ),
     "weights of another shape": refused(
         with_inputs(user__weights=fp32(2)), "'user.weights' | [3] | [2]"
     ),
-    "weights of another rank": refused(
-        with_inputs(user__weights=fp32(3, 1)), "'user.weights' | [3] | [3, 1]"
-    ),
     "a negative size": refused(with_tensor("user", shape=[-3]), "'user' | [-3] | negative"),
-    "two negative sizes": refused(
-        with_tensor("dense", shape=[-3, -4]), "'dense' | [-3, -4] | negative"
-    ),
-    "the smallest size": refused(with_tensor("user", shape=[LOW, 0]), "'user' | negative"),
     "an enormous shape": refused(
         with_tensor("user", shape=[HUGE, HUGE]), f"'user' | {HUGE} | got 24"
-    ),
-    "a shape whose product wraps around to the right size": refused(
-        with_tensor("user", shape=[HUGE, 4, 0, HUGE], raw=b""), f"'user' | {HUGE}"
-    ),
-    "an enormous shape of no elements": refused(
-        with_tensor("user", shape=[HUGE, 0], raw=b""), f"'user' | {HUGE}"
     ),
     "an enormous dense shape of no elements": refused(
         with_tensor("dense", shape=[0, HUGE], raw=b""), f"'dense' | {HUGE}"
@@ -261,9 +240,6 @@ CASES = {
     "typed contents of an enormous shape": refused(
         typed("user", "INT32", [HUGE, HUGE], int_contents=[1]), f"'user' | {HUGE} | got 1"
     ),
-    "typed BYTES": refused(
-        typed("user", "BYTES", [1], bytes_contents=[b"1"]), "'user' | 'BYTES' | INT64"
-    ),
     "shared memory for an input": refused(
         edited(lambda r: (share_memory(r.inputs), r.raw_input_contents.__delitem__(0))),
         "'dense' | shared memory",
@@ -275,22 +251,6 @@ CASES = {
         NOT_FOUND,
     ),
     # Lengths
-    "a negative length": refused(
-        with_inputs(history=id64(1), history__lengths=int32(2, -1, 0)),
-        "'history.lengths' | -1 | 0 or more",
-    ),
-    "lengths that sum to too little": refused(
-        with_inputs(history=id64(1, 2, 3), history__lengths=int32(1, 0, 1)),
-        "'history.lengths' | sum to 2 | 3 ids",
-    ),
-    "lengths that sum to too much": refused(
-        with_inputs(history=id64(1, 2, 3), history__lengths=int32(3, 3, 0)),
-        "'history.lengths' | sum to 6 | 3 ids",
-    ),
-    "lengths whose sum wraps around to the right one": refused(
-        with_inputs(history=id64(1, 2, 3), history__lengths=id64(HIGH, HIGH, 5)),
-        f"'history.lengths' | {HIGH} | 3 ids",
-    ),
     "lengths of the other samples' number": refused(
         with_inputs(history=id64(1, 2), history__lengths=int32(1, 1)), "'history' | 2 samples | 3"
     ),
@@ -298,12 +258,6 @@ CASES = {
         with_inputs(history=id64(), history__lengths=int32()), "'history' | 0 samples | 3"
     ),
     # All at once
-    "all at once without lengths": refused(
-        only(sparse__values=id64(1, 2)), "'sparse.lengths' | missing"
-    ),
-    "all at once without values": refused(
-        only(sparse__lengths=np.ones((5, 3), np.int32)), "'sparse.values' | missing"
-    ),
     "all at once, weights alone": refused(only(sparse__weights=fp32(3)), "'sparse.values'"),
     "all at once beside a feature": refused(
         only(
@@ -313,10 +267,6 @@ CASES = {
         ),
         "'user' | beside 'sparse.values'",
     ),
-    "all at once for another number of features": refused(
-        only(sparse__values=np.zeros(12, np.int64), sparse__lengths=np.ones((4, 3), np.int32)),
-        "'sparse.lengths' | [5, B] | [4, 3]",
-    ),
     "all at once, flat lengths": refused(
         only(sparse__values=np.zeros(15, np.int64), sparse__lengths=np.ones(15, np.int32)),
         "'sparse.lengths' | [5, B] | [15]",
@@ -324,10 +274,6 @@ CASES = {
     "all at once, values of two dimensions": refused(
         only(sparse__values=np.zeros((5, 3), np.int64), sparse__lengths=np.ones((5, 3), np.int32)),
         "'sparse.values' | [N] | [5, 3]",
-    ),
-    "all at once, lengths that sum to too much": refused(
-        only(sparse__values=np.zeros(9, np.int64), sparse__lengths=np.ones((5, 3), np.int32)),
-        "'sparse.lengths' | sum to 15 | 9 ids",
     ),
     "all at once, a negative length": refused(
         only(
@@ -353,12 +299,6 @@ CASES = {
         "'brand' | sample 2 | id 20 | 0 to 19",
     ),
     # Ids
-    "a negative id": refused(
-        with_inputs(user=id64(0, -1, 2)), "'user' | sample 1 | id -1 | 0 to 49"
-    ),
-    "an id of the number of rows": refused(
-        with_inputs(user=id64(0, 1, 50)), "'user' | sample 2 | id 50 | 0 to 49"
-    ),
     "the smallest id": refused(
         with_inputs(brand=id64(LOW, 1, 2)), f"'brand' | sample 0 | id {LOW} | 0 to 19"
     ),
@@ -367,9 +307,6 @@ CASES = {
     ),
     "an id that is inside as an INT32 only": refused(
         with_inputs(user=id64(0, 2**32, 1)), f"'user' | sample 1 | id {2**32}"
-    ),
-    "an INT32 id outside": refused(
-        with_inputs(user=int32(0, 1, -(2**31))), f"'user' | sample 2 | id {-(2**31)}"
     ),
     "an id outside in a jagged bag": refused(
         with_inputs(user=id64(1, 2, 3, 51), user__lengths=int32(2, 0, 2)),
@@ -385,10 +322,6 @@ CASES = {
     "no samples": refused(
         infer_request({"dense": fp32(0, 4), "user": id64()}), "empty | 'user' | no samples"
     ),
-    "samples of two numbers": refused(
-        with_inputs(user=id64(1, 2)), "'user' | 2 samples | has 3 | or 1"
-    ),
-    "no samples of one input": refused(with_inputs(user=id64()), "'user' | 0 samples | has 3"),
     "one sample too many": refused(
         infer_request(good_inputs(MAX_BATCH + 1)),
         f"{MAX_BATCH + 1} samples | at most {MAX_BATCH}",
