@@ -13,8 +13,7 @@ from torch.nn.functional import binary_cross_entropy
 
 from kernels.row_format import RowFormat
 from sharded_infer import ModelSpec, ShardedInferError, from_torchrec, load_spec
-from tests.end_to_end.training import train
-from tests.end_to_end.whole_model import TOLERANCES, WholeModel, check_served, stored_as
+from tests.end_to_end.whole_model import TOLERANCES, WholeModel, check_served, stored_as, train
 from tests.support.servers import Command, Done
 
 torchrec = pytest.importorskip("torchrec", reason="TorchRec is not installed; see the bench extra")
