@@ -84,7 +84,6 @@ REST_FILES = (
     "tests/end_to_end/test_sequence_requests.py",
     "tests/end_to_end/test_server.py",
     "tests/end_to_end/test_shadow.py",
-    "tests/end_to_end/test_shard_host_page.py",
     "tests/end_to_end/test_shard_hosts.py",
     "tests/end_to_end/test_share_memory.py",
     "tests/end_to_end/test_shared_copies.py",

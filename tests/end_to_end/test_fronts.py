@@ -213,8 +213,12 @@ def test_a_front_shows_its_hosts_a_certificate_and_a_token(
             published, tmp_path, hosts, more=f'token_file = "token"\n{tls}'
         ) as front:
             check(front, published, 4)
+        (tmp_path / "token.other").write_text(f"{TOKEN[:-1]}X")
+        alone = f'tls = {{ca = "{names[0]}"}}'
         for more, words in (
             (tls, "expected the header authorization: Bearer TOKEN, got none"),
+            (f'token_file = "token.other"\n{tls}', "shard host 0 at"),
+            (f'token_file = "token"\n{alone}', "shard host 0 at"),
             ('token_file = "token"', "shard host 0 at"),
         ):
             file = hosts_file(tmp_path, hosts, more)

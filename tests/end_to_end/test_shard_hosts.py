@@ -1,8 +1,8 @@
-"""Shard hosts as processes, asked by models of this process and by gRPC's own client."""
+"""Shard hosts as processes: their lookups, asked from here, the versions they hold, their pages."""
 
-import os
 import shutil
-import signal
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,32 +11,39 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from serving.errors import DeadlineError
 from serving.protocol.lookups.lookup_messages import write_lookup
 from serving.protocol.lookups.version_key import version_key
 from serving.remote_lookups.host_clients import HostClients
 from serving.remote_lookups.hosts_file import HostSettings
 from serving.remote_lookups.remote_hosts import RemoteHosts
-from serving.transport.client_settings import ClientTls
 from sharded_infer import Model, open_model
 from sharded_infer.errors import ShardHostError
 from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.v1 import shard_host_pb2, shard_host_pb2_grpc
-from tests.support.fronts import running_hosts
-from tests.support.servers import MODEL, Ranker, good_inputs, publish_ranker
+from tests.support.fronts import check, running_front, running_hosts
+from tests.support.server_pages import samples
+from tests.support.servers import (
+    MODEL,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    publish_ranker,
+    running_server,
+)
 from tests.support.shard_host_processes import (
     ShardHostProcess,
     publish_for_hosts,
     running_shard_host,
 )
-from tests.support.tls import issue_files
 from tests.support.waiting import until
 
 SECONDS = 60.0
 # Host 0 is the front's; the item table is larger than any rank.
 HOSTS = 3
 RANK_BYTES = 1400
-TOKEN = "front-0123456789abcdef"  # noqa: S105
+HOST = ("host", "1")
+VERSION = (HOST, ("model", MODEL), ("version", "1"))
+TOKENS = "front-0123456789abcdef predict\nprometheus-0123456789 metrics\n"
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +62,13 @@ def hosts(
 def front_of(
     ranker: Ranker,
     addresses: dict[int, str],
-    own: int | None = None,
-    seconds: float = SECONDS,
-    tls: ClientTls | None = None,
-    token: str | None = None,
 ) -> Model:
     """The published model as a front opens it."""
     artifact = ranker.model.artifact
     listed = {number: (address,) for number, address in addresses.items()}
-    clients = HostClients(HostSettings(listed, seconds, tls, token), answer_bytes=2**20)
+    clients = HostClients(HostSettings(listed, SECONDS), answer_bytes=2**20)
     remote = RemoteHosts(version_key(artifact.manifest), clients)
-    return open_model(artifact.path, front=Front(remote, own))
+    return open_model(artifact.path, front=Front(remote))
 
 
 def addresses_of(hosts: dict[int, ShardHostProcess]) -> dict[int, str]:
@@ -78,24 +81,6 @@ def check_bits(front: Model, ranker: Ranker, batch: int, seed: int = 0) -> None:
     assert found.keys() == expected.keys()
     for name, scores in expected.items():
         np.testing.assert_array_equal(found[name], scores)
-
-
-def test_the_plan_splits_a_table_over_hosts(published: Ranker) -> None:
-    shards = published.model.plan.shards
-    assert {shard.rank for shard in shards} == {0, 1, 2}
-    assert len({shard.rank for shard in shards if shard.table == "item"}) > 1
-
-
-@pytest.mark.parametrize("own", [0, None])
-def test_scores_have_the_bits_of_the_same_plan_in_one_process(
-    published: Ranker, hosts: dict[int, ShardHostProcess], own: int | None
-) -> None:
-    addresses = addresses_of(hosts)
-    if own is not None:
-        del addresses[own]
-    front = front_of(published, addresses, own)
-    for seed in range(20):
-        check_bits(front, published, 1 + 7 * seed, seed)
 
 
 def test_hosts_report_their_share(published: Ranker, hosts: dict[int, ShardHostProcess]) -> None:
@@ -150,7 +135,7 @@ THIRDS = shard_host_pb2.LookupGroup(
         ),
     ],
 )
-def test_what_a_host_does_not_hold_is_refused_by_name(
+def test_what_a_host_does_not_hold_is_refused_by_name_and_counted_by_code(
     published: Ranker,
     hosts: dict[int, ShardHostProcess],
     changes: dict[str, object],
@@ -162,12 +147,14 @@ def test_what_a_host_does_not_hold_is_refused_by_name(
         pieces=[0], lengths=b"\1", length_bytes=1, ids=b"\0", id_bytes=1
     )
     fields: dict[str, object] = {**key._asdict(), "groups": [group], **changes}
+    before = counts_of(hosts[1])
     with grpc.insecure_channel(hosts[1].address) as channel:
         stub = shard_host_pb2_grpc.ShardHostStub(channel)
         with pytest.raises(grpc.RpcError) as refused:
             stub.Lookup(shard_host_pb2.LookupRequest(**fields), timeout=SECONDS)  # type: ignore[arg-type]
     assert refused.value.code() is grpc.StatusCode[code]
     assert words in refused.value.details()
+    assert grown(hosts[1], before)[f"lookups_total{code}"] == 1
 
 
 def test_random_messages_are_answered_or_refused_and_the_host_goes_on(
@@ -199,53 +186,12 @@ def test_random_messages_are_answered_or_refused_and_the_host_goes_on(
     check_bits(front_of(published, addresses_of(hosts)), published, 5)
 
 
-def test_a_host_that_ended_is_named_and_a_new_one_is_asked_again(
-    published: Ranker, tmp_path: Path
-) -> None:
-    with running_hosts(published, tmp_path, (0, 1)) as others:
-        with running_hosts(published, tmp_path, (2,)) as gone:
-            addresses = addresses_of({**others, **gone})
-            front = front_of(published, addresses)
-            check_bits(front, published, 5)
-        with pytest.raises(ShardHostError, match=f"shard host 2 at {addresses[2]}"):
-            front.predict(good_inputs(5))
-        port = addresses[2].rpartition(":")[2]
-        with running_hosts(published, tmp_path, (2,), "--port", port):
-            until(lambda: answers(front), "the new process is asked")
-            check_bits(front, published, 6)
-
-
 def answers(front: Model) -> bool:
     try:
         front.predict(good_inputs(2))
     except ShardHostError:
         return False
     return True
-
-
-def is_stopped(pid: int) -> bool:
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return all("State:\tT" in (thread / "status").read_text() for thread in threads)
-
-
-def test_a_stopped_host_costs_no_more_than_the_lookups_time(
-    published: Ranker, tmp_path: Path
-) -> None:
-    with running_hosts(published, tmp_path, (0, 1, 2)) as running:
-        # Longer than a lookup takes on the busiest machine.
-        front = front_of(published, addresses_of(running), seconds=5.0)
-        until(lambda: answers(front), "all are connected")
-        pid = running[1].process.pid
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            # Its threads stop when the first of them has seen the signal.
-            until(lambda: is_stopped(pid), "it is stopped")
-            with pytest.raises(DeadlineError, match="shard host 1 at"):
-                front.predict(good_inputs(5))
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        until(lambda: answers(front), "it goes on")
-        check_bits(front, published, 5)
 
 
 def test_hosts_hold_the_two_newest_versions(tmp_path: Path) -> None:
@@ -284,28 +230,9 @@ def test_a_host_without_versions_serves_when_one_comes(tmp_path: Path) -> None:
         )
 
 
-def test_tls_and_tokens_are_asked_for(published: Ranker, tmp_path: Path) -> None:
-    files = issue_files(tmp_path)
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"{TOKEN} predict # front\n")
-    tokens.chmod(0o600)
-    options = (*files.options(), "--tls-client-ca", files.ca, "--tokens-file", tokens)
-    mine = ClientTls(files.ca, files.certificate, files.key)
-    with running_hosts(published, tmp_path, (0, 1, 2), *options) as running:
-        addresses = addresses_of(running)
-        check_bits(front_of(published, addresses, tls=mine, token=TOKEN), published, 9)
-        wrong = (
-            {"tls": mine},
-            {"tls": mine, "token": "front-0123456789abcdeX"},
-            {"tls": ClientTls(files.ca), "token": TOKEN},
-            {"token": TOKEN},
-        )
-        for settings in wrong:
-            with pytest.raises(ShardHostError):
-                front_of(published, addresses, **settings).predict(good_inputs(2))
-
-
-def test_a_host_that_no_plan_has_says_which_there_are(published: Ranker, tmp_path: Path) -> None:
+def test_a_host_that_no_plan_has_says_which_there_are_and_is_live_but_not_ready(
+    published: Ranker, tmp_path: Path
+) -> None:
     with running_shard_host(published.repository, 7, tmp_path / "log") as host:
         assert host.ready["versions"] == []
         assert "host 7 holds no rows, expected one of 0, 1, 2" in host.log.read_text()
@@ -313,6 +240,8 @@ def test_a_host_that_no_plan_has_says_which_there_are(published: Ranker, tmp_pat
             health = health_pb2_grpc.HealthStub(channel)
             asked = health_pb2.HealthCheckRequest()
             assert health.Check(asked, timeout=SECONDS).status == 2
+        assert answer_of(host, "/live")[0] == 200
+        assert answer_of(host, "/ready") == (503, "loading\n")
 
 
 def test_a_repository_that_goes_away_and_comes_back_changes_nothing(
@@ -330,3 +259,96 @@ def test_a_repository_that_goes_away_and_comes_back_changes_nothing(
             assert held.version == 1
         (tmp_path / "away").rename(repository)
     assert "Traceback" not in host.log.read_text()
+
+
+# ---------------------------------------------------------------- its pages over HTTP
+
+
+@pytest.fixture(scope="module")
+def front(
+    published: Ranker,
+    hosts: dict[int, ShardHostProcess],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[RunningServer]:
+    """The first of two fronts; the other has two workers."""
+    folder = tmp_path_factory.mktemp("fronts")
+    with running_front(published, folder, hosts) as one:
+        named = ("--shard-hosts", folder / "hosts.toml", "--workers", 2)
+        with running_server(published.repository, folder / "two", *named):
+            yield one
+
+
+def counts_of(host: ShardHostProcess) -> dict[str, float]:
+    """The host's own metrics without labels of their own, and by code."""
+    return {
+        name.removeprefix("sharded_infer_host_") + dict(pairs).get("code", ""): value
+        for (name, pairs), value in samples(host.ready["metrics_url"]).items()
+        if name.startswith("sharded_infer_host_")
+    }
+
+
+def answer_of(host: ShardHostProcess, path: str, token: str = "") -> tuple[int, str]:
+    url = host.ready["metrics_url"].replace("/metrics", path)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        asked = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own http URL
+        with urllib.request.urlopen(asked, timeout=10) as response:  # noqa: S310
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def grown(host: ShardHostProcess, before: dict[str, float]) -> dict[str, float]:
+    return {name: value - before.get(name, 0.0) for name, value in counts_of(host).items()}
+
+
+def test_lookups_are_counted_with_their_rows_and_bytes(
+    published: Ranker, hosts: dict[int, ShardHostProcess], front: RunningServer
+) -> None:
+    before = counts_of(hosts[1])
+    for seed in range(5):
+        check(front, published, 8, seed)
+    more = grown(hosts[1], before)
+    assert more["lookups_totalOK"] == more["lookup_seconds_count"] == 5
+    assert more["rows_total"] > 5
+    for name in ("row_bytes_total", "received_bytes_total", "sent_bytes_total"):
+        assert more[name] > more["rows_total"], name
+    assert more["lookup_seconds_sum"] > 0.0
+    page = samples(hosts[1].ready["metrics_url"])
+    assert all(HOST in pairs for name, pairs in page if name.startswith("sharded_infer_host_"))
+    assert page["sharded_infer_workers", ()] == 1.0
+
+
+@pytest.mark.usefixtures("front")
+def test_versions_are_shown_with_their_bytes_and_the_fronts_that_serve_them(
+    published: Ranker, hosts: dict[int, ShardHostProcess]
+) -> None:
+    url = hosts[1].ready["metrics_url"]
+    held_bytes = samples(url)["sharded_infer_host_version_bytes", VERSION]
+    assert held_bytes == published.model.rank_bytes[1]
+    # Processes of one front count once.
+    until(
+        lambda: samples(url)["sharded_infer_host_version_leases", VERSION] == 2.0,
+        "both fronts have said it",
+    )
+
+
+def test_metrics_and_probes_are_all_that_there_is(hosts: dict[int, ShardHostProcess]) -> None:
+    assert answer_of(hosts[1], "/ready") == (200, "ready\n")
+    assert answer_of(hosts[1], "/live") == (200, "live\n")
+    for path in (f"/v2/models/{MODEL}/infer", "/v2", "/openapi.json", "/dashboard", "/api/live"):
+        assert answer_of(hosts[1], path) == (404, "pages: / /metrics /ready /live\n"), path
+
+
+def test_the_page_needs_a_token_where_fronts_do(published: Ranker, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(TOKENS)
+    tokens.chmod(0o600)
+    with running_shard_host(
+        published.repository, 1, tmp_path / "host", "--tokens-file", tokens
+    ) as host:
+        assert answer_of(host, "/ready")[0] == 200
+        assert answer_of(host, "/metrics")[0] == 401
+        assert answer_of(host, "/metrics", "front-0123456789abcdef")[0] == 403
+        status, page = answer_of(host, "/metrics", "prometheus-0123456789")
+        assert status == 200 and "sharded_infer_host_lookups_total" in page
