@@ -93,7 +93,6 @@ REST_FILES = (
     "tests/end_to_end/test_traced_lookups.py",
     "tests/end_to_end/test_tracing.py",
     "tests/end_to_end/test_unix_sockets.py",
-    "tests/end_to_end/test_unknown_ids.py",
     "tests/end_to_end/test_workers.py",
     "tests/serving/cluster/test_managed_process.py",
     "tests/serving/commands/models/test_publish_changes.py",

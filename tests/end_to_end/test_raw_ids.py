@@ -1,10 +1,10 @@
-"""Requests with raw ids to running servers: both transports, REST, the client, several machines."""
+"""Raw ids, known and unknown, as clients and operators of running servers hear of them."""
 
+import asyncio
 import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tritonclient.grpc import service_pb2
 
 from kernels.ids.id_hash import IdHash, hash_ids
-from serving.protocol.wire_strings import packed_strings
-from sharded_infer.client import Bags, Client
+from sharded_infer.client import AsyncClient, Bags, Client, Prediction
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.id_map_spec import IdMapSpec, SharedRows
@@ -26,37 +24,30 @@ from sharded_infer.specs.model_spec import TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower import export_tower
-from tests.support.fronts import hosts_file
 from tests.support.raw_ids import (
     SPEC,
-    WORDS,
     Arrays,
     RawModel,
     Sum,
     publish_raw,
-    publish_words,
     raw_request,
 )
+from tests.support.server_pages import counted
 from tests.support.servers import (
     Command,
     RunningServer,
     infer_request,
+    json_inputs,
     running_server,
     scores_of,
 )
-from tests.support.shard_host_processes import running_shard_host
 
-HOSTS = 2
 REQUESTS = [(1, ()), (2, ()), (17, ()), (9, ("user_id", "shop")), (5, tuple(SPEC.sparse_inputs))]
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> RawModel:
-    folder = tmp_path_factory.mktemp("raw")
-    rank = '[[devices]]\ncard = "cpu"\nhost = {}\nmemory = "1.2KB"\n'
-    topology = folder / "hosts.toml"
-    topology.write_text("".join(rank.format(host) for host in range(HOSTS)))
-    return publish_raw(folder, topologies=(str(topology), "cpu:1"))
+    return publish_raw(tmp_path_factory.mktemp("raw"), topologies=("cpu:1",))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +65,9 @@ def server(
         yield running
 
 
-def check(server: RunningServer, published: RawModel, plain: Model) -> None:
+def test_raw_ids_are_scored_as_the_rows_that_a_dict_gives(
+    server: RunningServer, published: RawModel, plain: Model
+) -> None:
     with server.stub() as stub:
         for seed, (batch, shared) in enumerate(REQUESTS):
             raw, rows = raw_request(published, batch, seed, shared=shared, weighted=("bought",))
@@ -83,25 +76,6 @@ def check(server: RunningServer, published: RawModel, plain: Model) -> None:
                 message = infer_request(raw, model="raw")
                 scores = scores_of(stub.ModelInfer(message, timeout=60))["score"]
                 np.testing.assert_allclose(scores, wanted, rtol=0, atol=1e-5)
-
-
-def test_raw_ids_are_scored_as_the_rows_that_a_dict_gives(
-    server: RunningServer, published: RawModel, plain: Model
-) -> None:
-    check(server, published, plain)
-
-
-def test_requests_at_once_are_merged_after_their_ids_are_mapped(
-    server: RunningServer, published: RawModel, plain: Model
-) -> None:
-    asked = [raw_request(published, 3, seed) for seed in range(60)]
-    with server.stub() as stub:
-        calls = [
-            stub.ModelInfer.future(infer_request(raw, model="raw"), timeout=60) for raw, _ in asked
-        ]
-        for call, (_, rows) in zip(calls, asked, strict=True):
-            wanted = plain.predict(rows)["score"]
-            np.testing.assert_allclose(scores_of(call.result())["score"], wanted, atol=1e-5)
 
 
 def test_an_unknown_id_that_is_refused_fails_its_request_alone(
@@ -130,19 +104,8 @@ def test_rest_takes_64_bit_ids_as_json_numbers(
     server: RunningServer, published: RawModel, plain: Model
 ) -> None:
     raw, rows = raw_request(published, 4, 3)
-    kinds = {"int64": "INT64", "float32": "FP32"}
-    body = {
-        "inputs": [
-            {
-                "name": name,
-                "shape": list(array.shape),
-                "datatype": kinds[array.dtype.name],
-                "data": array.ravel().tolist(),
-            }
-            for name, array in raw.items()
-        ]
-    }
-    url = server.metrics_url.removesuffix("/metrics") + "/v2/models/raw/infer"
+    body = {"inputs": json_inputs(raw)}
+    url = f"{server.http_url}/v2/models/raw/infer"
     answer: Any = json.load(urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60))  # noqa: S310 - our own server
     scores = answer["outputs"][0]["data"]
     np.testing.assert_allclose(scores, plain.predict(rows)["score"], atol=1e-5)
@@ -154,22 +117,6 @@ def test_the_client_sends_raw_ids(server: RunningServer, published: RawModel, pl
     with Client(server.grpc_url) as client:
         found = client.predict("raw", candidates={**candidates, "age": raw["age"]})
     np.testing.assert_allclose(found.scores["score"], plain.predict(rows)["score"], atol=1e-5)
-
-
-def test_a_front_maps_ids_and_asks_shard_hosts_for_rows(
-    published: RawModel, plain: Model, tmp_path: Path
-) -> None:
-    repository = published.path.parents[1]
-    with ExitStack() as stack:
-        hosts = {
-            number: stack.enter_context(
-                running_shard_host(repository, number, tmp_path / f"host{number}")
-            )
-            for number in range(HOSTS)
-        }
-        named = ("--shard-hosts", hosts_file(tmp_path, hosts))
-        front = stack.enter_context(running_server(repository, tmp_path / "front", *named))
-        check(front, published, plain)
 
 
 def test_publish_reads_the_file_that_the_spec_names(sharded_infer: Command, tmp_path: Path) -> None:
@@ -217,61 +164,117 @@ def test_hashed_ids_read_the_rows_of_their_hashes(tmp_path: Path) -> None:
         assert scores_of(stub.ModelInfer(message, timeout=60))["score"].tolist() == wanted.tolist()
 
 
-@pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return publish_words(tmp_path_factory.mktemp("words"), "word", "plain")
+# ---------------------------------------------------------------- unknown ids
+
+# Of `item` unknown ids leave their bags, of `shop` and `ad` they read rows. Two know "shop".
+UNKNOWN = {"item": 2, "shop": 3, "ad": 4}
 
 
-def test_strings_are_hashed_by_the_server(words: Path, tmp_path: Path) -> None:
-    asked = [*WORDS, "not known"]
-    age = {"name": "age", "datatype": "FP32", "shape": [5, 1], "data": [0.0] * 5}
-    wanted = [0.5, 1.0, 1.5, 2.0, 0.0]
-    tensor = service_pb2.ModelInferRequest.InferInputTensor
-    encoded = [word.encode() for word in asked]
-    raw = service_pb2.ModelInferRequest(
-        model_name="words",
-        inputs=[
-            tensor(name="word", datatype="BYTES", shape=[5]),
-            tensor(name="age", datatype="FP32", shape=[5, 1]),
-        ],
-        raw_input_contents=[packed_strings(encoded), bytes(20)],
-    )
-    typed = service_pb2.ModelInferRequest(model_name="words")
-    typed.inputs.add(name="word", datatype="BYTES", shape=[5]).contents.bytes_contents.extend(
-        encoded
-    )
-    typed.inputs.add(name="age", datatype="FP32", shape=[5, 1]).contents.fp32_contents.extend(
-        [0.0] * 5
-    )
-    wrong = service_pb2.ModelInferRequest(model_name="words")
-    wrong.inputs.add(name="plain", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"")
-    repository = words.parents[1]
-    with (
-        running_server(repository, tmp_path / "log") as server,
-        server.stub() as stub,
-    ):
-        for message in (raw, typed):
-            assert scores_of(stub.ModelInfer(message, timeout=60))["score"].tolist() == wanted
-        with pytest.raises(grpc.RpcError, match="datatype 'BYTES', expected INT64 or INT32"):
-            stub.ModelInfer(wrong, timeout=60)
-        url = server.metrics_url.removesuffix("/metrics") + "/v2/models/words/infer"
-        word = {"name": "word", "datatype": "BYTES", "shape": [5, 1]}
-        body = json.dumps({"inputs": [age, {**word, "data": [[one] for one in asked]}]}).encode()
-        with urllib.request.urlopen(url, body, timeout=60) as answer:  # noqa: S310 - our own server
-            assert json.load(answer)["outputs"][0]["data"] == wanted
-        parts = [packed_strings(encoded), bytes(20)]
-        described = [word, {name: age[name] for name in ("name", "datatype", "shape")}]
-        for one, part in zip(described, parts, strict=True):
-            one["parameters"] = {"binary_data_size": len(part)}
-        head = json.dumps({"inputs": described}).encode()
-        binary = urllib.request.Request(  # noqa: S310 - our own server
-            url, head + b"".join(parts), {"Inference-Header-Content-Length": str(len(head))}
-        )
-        with urllib.request.urlopen(binary, timeout=60) as answer:  # noqa: S310 - our own server
-            assert json.load(answer)["outputs"][0]["data"] == wanted
-        del word["parameters"]
-        for data, said in (([1] * 5, "expected strings"), (["\ud800"] * 5, "no text")):
-            body = json.dumps({"inputs": [age, {**word, "data": data}]}).encode()
-            with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(url, body, timeout=60)  # noqa: S310 - our own server
-            assert refused.value.code == 400 and said in refused.value.read().decode()
+def asked(published: RawModel) -> Arrays:
+    """Two samples of which `UNKNOWN` ids are in no map."""
+    known = {name: [*entries] for name, entries in published.maps.items()}
+    # What "shop" knows, "ad" does not, unless both have it.
+    shops = [raw for raw in known["shop"] if raw not in published.maps["ad"]]
+    return {
+        "age": np.zeros((2, 1), np.float32),
+        "user_id": np.array(known["user"][:2]),
+        "clicked": np.array([[known["item"][0], 77, 78], known["item"][1:4]]),
+        "bought": np.array([known["item"][4:6]] * 2),
+        "shop": np.array([[shops[0], 77], [78, 79]]),
+        "ad": np.array(known["ad"][:2]),
+    }
+
+
+def by_table(server: RunningServer, family: str) -> dict[str, float]:
+    """A family's count of each table with an id map."""
+    name = f"sharded_infer_{family}_total"
+    return {t.name: counted(server, name, model="raw", table=t.name) for t in SPEC.mapped_tables}
+
+
+def test_unknown_ids_are_counted_by_table(server: RunningServer, published: RawModel) -> None:
+    before = by_table(server, "ids_unknown"), by_table(server, "ids_mapped")
+    message = infer_request(asked(published), model="raw")
+    with server.stub() as stub:
+        for _ in range(20):
+            stub.ModelInfer(message, timeout=60)
+    unknown, mapped = by_table(server, "ids_unknown"), by_table(server, "ids_mapped")
+    assert {table: unknown[table] - before[0][table] for table in unknown} == {
+        "user": 0,
+        **{table: 20 * count for table, count in UNKNOWN.items()},
+    }
+    wanted = {"user": 40, "item": 200, "shop": 80, "ad": 120}
+    assert {table: mapped[table] - before[1][table] for table in mapped} == wanted
+
+
+def parameters(response: Any) -> dict[str, int]:
+    assert {value.WhichOneof("parameter_choice") for value in response.parameters.values()} <= {
+        "int64_param"
+    }
+    return {name: value.int64_param for name, value in response.parameters.items()}
+
+
+SAID = {f"unknown_ids.{table}": count for table, count in UNKNOWN.items()}
+
+
+def test_answers_say_how_many_ids_are_unknown_where_that_is_asked_for(
+    server: RunningServer, published: RawModel
+) -> None:
+    message = infer_request(asked(published), model="raw")
+    with server.stub() as stub:
+        plain = stub.ModelInfer(message, timeout=60)
+        assert not plain.parameters
+        message.parameters["unknown_ids"].bool_param = True
+        told = stub.ModelInfer(message, timeout=60)
+        assert parameters(told) == SAID
+        assert told.raw_output_contents == plain.raw_output_contents
+        # Merged with other requests, each is told of its own ids.
+        calls = [stub.ModelInfer.future(message, timeout=60) for _ in range(30)]
+        assert all(parameters(call.result()) == SAID for call in calls)
+        (answer,) = stub.ModelStreamInfer(iter([message]), timeout=60)
+        found = dict(answer.infer_response.parameters)
+        assert found.pop("triton_final_response").bool_param
+        assert {name: value.int64_param for name, value in found.items()} == SAID
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_rest_says_how_many_ids_are_unknown(
+    server: RunningServer, published: RawModel, binary: bool
+) -> None:
+    inputs, contents = json_inputs(asked(published)), b""
+    if binary:
+        for array, described in zip(asked(published).values(), inputs, strict=True):
+            del described["data"]
+            described["parameters"] = {"binary_data_size": array.nbytes}
+            contents += array.tobytes()
+
+    def answer(**parameters: object) -> Any:
+        text = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+        url = f"{server.http_url}/v2/models/raw/infer"
+        headers = {"Inference-Header-Content-Length": str(len(text))} if binary else {}
+        request = urllib.request.Request(url, text + contents, headers)  # noqa: S310 - our own
+        with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310 - our own
+            return json.load(response)
+
+    assert "parameters" not in answer()
+    assert answer(unknown_ids=True)["parameters"] == SAID
+    assert "parameters" not in answer(unknown_ids=False)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        answer(unknown_ids=1)
+    assert refused.value.code == 400
+    assert "parameter 'unknown_ids': expected bool_param" in refused.value.read().decode()
+
+
+def test_our_client_asks_how_many_ids_are_unknown(
+    server: RunningServer, published: RawModel
+) -> None:
+    candidates = asked(published)
+
+    async def at_once() -> Prediction:
+        async with AsyncClient(server.grpc_url) as client:
+            return await client.predict("raw", candidates=candidates, report_unknown_ids=True)
+
+    with Client(server.grpc_url) as client:
+        assert client.predict("raw", candidates=candidates).unknown_ids == {}
+        told = client.predict("raw", candidates=candidates, report_unknown_ids=True)
+    assert told.unknown_ids == UNKNOWN
+    assert asyncio.run(at_once()).unknown_ids == UNKNOWN

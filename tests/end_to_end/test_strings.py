@@ -1,10 +1,12 @@
 """Ids that are strings, in every form of a request to running servers."""
 
 import json
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -15,7 +17,13 @@ from tritonclient.grpc import service_pb2
 from serving.protocol.wire_strings import packed_strings
 from sharded_infer.client import Bags, Client, PredictError, hash_strings
 from tests.support.raw_ids import WORD_SEED, WORDS, publish_words
-from tests.support.servers import Command, RunningServer, running_server, scores_of
+from tests.support.servers import (
+    Command,
+    RunningServer,
+    json_inputs,
+    running_server,
+    scores_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +58,7 @@ def test_the_configuration_says_which_inputs_take_raw_ids_and_strings(
     assert {name: told[name] for name in told if not name.startswith("version.")} == SAID
     # What most clients send.
     assert {one.name: one.datatype for one in metadata.inputs}["word"] == "INT64"
-    url = server.metrics_url.removesuffix("/metrics") + "/v2/models/words/config"
+    url = f"{server.http_url}/v2/models/words/config"
     with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own server
         shown = json.load(answer)["parameters"]
     assert {name: value["string_value"] for name, value in shown.items()} == told
@@ -60,6 +68,58 @@ ASKED = [*WORDS, "not known"]
 # The mean of both inputs' columns, of which "plain" has zeros.
 WANTED = [0.5, 1.0, 1.5, 2.0, 0.0]
 AGE = np.zeros((5, 1), np.float32)
+
+
+def test_strings_come_raw_or_typed_over_grpc_and_as_json_or_binary_over_http(
+    server: RunningServer,
+) -> None:
+    encoded = [word.encode() for word in ASKED]
+    raw = service_pb2.ModelInferRequest(model_name="words")
+    raw.inputs.add(name="word", datatype="BYTES", shape=[5])
+    raw.inputs.add(name="age", datatype="FP32", shape=[5, 1])
+    raw.raw_input_contents.extend([packed_strings(encoded), AGE.tobytes()])
+    typed = service_pb2.ModelInferRequest(model_name="words")
+    word = typed.inputs.add(name="word", datatype="BYTES", shape=[5])
+    word.contents.bytes_contents.extend(encoded)
+    age = typed.inputs.add(name="age", datatype="FP32", shape=[5, 1])
+    age.contents.fp32_contents.extend([0.0] * 5)
+    wrong = service_pb2.ModelInferRequest(model_name="words")
+    wrong.inputs.add(name="plain", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"")
+    with server.stub() as stub:
+        for message in (raw, typed):
+            assert scores_of(stub.ModelInfer(message, timeout=60))["score"].tolist() == WANTED
+        with pytest.raises(grpc.RpcError, match="datatype 'BYTES', expected INT64 or INT32"):
+            stub.ModelInfer(wrong, timeout=60)
+    parts = {"word": packed_strings(encoded), "age": AGE.tobytes()}
+    described = [
+        {"name": "word", "datatype": "BYTES", "shape": [5, 1]},
+        {"name": "age", "datatype": "FP32", "shape": [5, 1]},
+    ]
+    for one in described:
+        one["parameters"] = {"binary_data_size": len(parts[str(one["name"])])}
+    head = json.dumps({"inputs": described}).encode()
+    assert http_scores(server, head + b"".join(parts.values()), len(head)) == WANTED
+    assert http_scores(server, json_body([[one] for one in ASKED])) == WANTED
+    for data, said in (([1] * 5, "expected strings"), (["\ud800"] * 5, "no text")):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            http_scores(server, json_body(data))
+        assert refused.value.code == 400 and said in refused.value.read().decode()
+
+
+def json_body(words: list[Any]) -> bytes:
+    word = {"name": "word", "datatype": "BYTES", "shape": [5, 1], "data": words}
+    return json.dumps({"inputs": [*json_inputs({"age": AGE}), word]}).encode()
+
+
+def http_scores(server: RunningServer, body: bytes, head: int | None = None) -> list[float]:
+    """Scores of a body, of which the first bytes are JSON."""
+    headers = {} if head is None else {"Inference-Header-Content-Length": str(head)}
+    request = urllib.request.Request(  # noqa: S310 - our own server
+        f"{server.http_url}/v2/models/words/infer", body, headers
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - our own server
+        scores: list[float] = json.load(answer)["outputs"][0]["data"]
+        return scores
 
 
 def test_our_client_sends_strings(server: RunningServer) -> None:

@@ -169,6 +169,19 @@ def infer_request(inputs: Arrays, *, model: str = MODEL, request_id: str = "") -
     )
 
 
+def json_inputs(inputs: Arrays) -> list[dict[str, Any]]:
+    """The inputs of a request's JSON."""
+    return [
+        {
+            "name": name,
+            "datatype": DATATYPES[array.dtype.name],
+            "shape": list(array.shape),
+            "data": array.ravel().tolist(),
+        }
+        for name, array in inputs.items()
+    ]
+
+
 def scores_of(response: Any) -> dict[str, NDArray[np.float32]]:
     """The outputs of a ModelInferResponse, from its raw contents."""
     return {
@@ -192,6 +205,15 @@ class RunningServer:
     metrics_url: str
     log: Path
     ready: dict[str, Any] = field(repr=False)
+
+    @property
+    def http_url(self) -> str:
+        return self.metrics_url.removesuffix("/metrics")
+
+    @property
+    def http_address(self) -> str:
+        """`host:port`, as NVIDIA's client for HTTP takes it."""
+        return self.http_url.partition("://")[2]
 
     @contextmanager
     def stub(self) -> Iterator[Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,13 @@ class Traffic:
         return [a.ended - a.began for a in self.answers if any(f <= a.began <= t for f, t in spans)]
 
 
-def triton_inputs(inputs: Mapping[str, NDArray[np.generic]]) -> list[Any]:
-    """A request's inputs as tritonclient takes them."""
+def triton_inputs(
+    inputs: Mapping[str, NDArray[np.generic]], library: ModuleType = triton
+) -> list[Any]:
+    """A request's inputs as tritonclient takes them, for gRPC or another of its libraries."""
     given = []
     for name, array in inputs.items():
-        given.append(triton.InferInput(name, list(array.shape), DATATYPES[array.dtype.name]))
+        given.append(library.InferInput(name, list(array.shape), DATATYPES[array.dtype.name]))
         given[-1].set_data_from_numpy(array)
     return given
 
