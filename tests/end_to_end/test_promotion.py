@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from time import time
@@ -38,7 +38,7 @@ FOLLOW = ("--follow", "labels:stable,canary", "--poll-seconds", 0.2)
 BOUNDS = ReleaseSpec(max_score_shift=0.5, max_error_rate=0.02)
 TIMES = ReleaseSpec(max_p99_ratio=2.0)
 # A share that is large enough to tell soon; a version that is worse is taken back before its end.
-PLAN = PromotionPlan(steps=(10,), watch_seconds=60.0)
+PLAN = PromotionPlan(steps=(50,), watch_seconds=60.0)
 # A busy promoter may be late to renew it.
 LEASE = ("--lease", "10s")
 
@@ -107,17 +107,35 @@ def keyed_traffic(server: RunningServer, clients: int = 2) -> Iterator[None]:
             thread.join()
 
 
-@contextmanager
-def served(folder: Path, kind: str) -> Iterator[tuple[Repository, RunningServer]]:
-    """A server under load whose label `canary` means a version of the kind."""
+@dataclass(frozen=True)
+class Served:
+    """A server under load that follows the labels of a repository."""
+
+    repository: Repository
+    server: RunningServer
+
+    def stable(self) -> int:
+        return self.repository.label_history(MODEL).versions["stable"]
+
+    def publish_canary(self, kind: str) -> int:
+        """Publishes a version as `canary`, and waits until it is loaded."""
+        version = put(Path(self.repository.location), kind)
+        self.repository.set_label(MODEL, "canary", version)
+        until(lambda: metric(self.server, "label_version").get("canary") == version, "it is loaded")
+        return version
+
+    def all_requests_are_of(self, version: int) -> bool:
+        return metric(self.server, "version_share").get(str(version)) == 1.0
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("promotion")
     place = folder / "models"
     repository = Repository(place)
     repository.set_label(MODEL, "stable", put(place, "good"))
-    repository.set_label(MODEL, "canary", put(place, kind))
-    with running_server(place, folder / "log", *FOLLOW) as server:
-        until(lambda: metric(server, "label_version").get("canary") == 2.0, "both are loaded")
-        with keyed_traffic(server):
-            yield repository, server
+    with running_server(place, folder / "log", *FOLLOW) as server, keyed_traffic(server):
+        yield Served(repository, server)
 
 
 @pytest.mark.parametrize(
@@ -129,39 +147,45 @@ def served(folder: Path, kind: str) -> Iterator[tuple[Repository, RunningServer]
     ],
 )
 def test_a_version_that_is_worse_is_taken_back_by_itself(
-    tmp_path: Path, kind: str, words: str
+    served: Served, kind: str, words: str
 ) -> None:
-    with served(tmp_path, kind) as (repository, server):
-        with pytest.raises(PromotionError, match=f"taken back from 10%: .*{words}"):
-            promote(repository, MODEL, [server.metrics_url], PLAN)
-        labels = repository.label_history(MODEL)
-        assert (labels.versions["stable"], labels.weights) == (1, {"stable": 100})
-        assert labels.ended["canary"][0].reason.startswith("taken back from 10%")
-        until(lambda: metric(server, "version_share").get("1") == 1.0, "all requests are stable's")
+    repository, stable = served.repository, served.stable()
+    served.publish_canary(kind)
+    with pytest.raises(PromotionError, match=f"taken back from 50%: .*{words}"):
+        promote(repository, MODEL, [served.server.metrics_url], PLAN)
+    labels = repository.label_history(MODEL)
+    assert (labels.versions["stable"], labels.weights) == (stable, {"stable": 100})
+    assert labels.ended["canary"][0].reason.startswith("taken back from 50%")
+    until(lambda: served.all_requests_are_of(stable), "all requests are stable's")
 
 
-def test_a_good_version_is_promoted_though_its_promoter_is_killed(tmp_path: Path) -> None:
-    with served(tmp_path, "good") as (repository, server):
-        words = ("repo", "promote", repository.location, MODEL, "--server", server.metrics_url)
-        errors = tmp_path / "promoter"
-        with errors.open("w") as stderr:
-            watched = ("--steps", "20,50", "--watch", "40s", *LEASE)
-            with killed_at_end(start_command(*words, *watched, stderr=stderr)) as promoter:
+def test_a_good_version_is_promoted_though_its_promoter_is_killed(
+    served: Served, tmp_path: Path
+) -> None:
+    repository, server, stable = served.repository, served.server, served.stable()
+    canary = served.publish_canary("good")
+    words = ("repo", "promote", repository.location, MODEL, "--server", server.metrics_url)
+    errors = tmp_path / "promoter"
+    with errors.open("w") as stderr:
+        watched = ("--steps", "20,50", "--watch", "24s", *LEASE)
+        with killed_at_end(start_command(*words, *watched, stderr=stderr)) as promoter:
 
-                def is_half() -> bool:
-                    assert promoter.poll() is None, errors.read_text()
-                    return metric(server, "version_share").get("2") == 0.5
+            def is_half() -> bool:
+                assert promoter.poll() is None, errors.read_text()
+                return metric(server, "version_share").get(str(canary)) == 0.5
 
-                until(is_half, "the second step")
-        # Nobody promotes: the server gives the version back when the lease is over.
-        until(lambda: metric(server, "version_share").get("1") == 1.0, "all requests are stable's")
-        left = repository.label_history(MODEL).promotion
-        assert left is not None and left.step == 1 and left.has_expired(time())
-        watch = ("repo", "watch", server.grpc_url, "-r", repository.location, "--timeout", 0)
-        assert "step 2 of 2" in run(*watch).stdout
-        done = run(*words, "--resume", *LEASE)
-        assert done.returncode == 0, done.stderr
-        assert "step 2 of 2, 50%" in done.stdout and "version 2 is promoted" in done.stdout
-        labels = repository.label_history(MODEL)
-        assert (labels.versions["stable"], labels.weights, labels.ended) == (2, {}, {})
-        until(lambda: metric(server, "label_version").get("stable") == 2.0, "stable is version 2")
+            until(is_half, "the second step")
+    # Nobody promotes: the server gives the version back when the lease is over.
+    until(lambda: served.all_requests_are_of(stable), "all requests are stable's")
+    left = repository.label_history(MODEL).promotion
+    assert left is not None and left.step == 1 and left.has_expired(time())
+    watch = ("repo", "watch", server.grpc_url, "-r", repository.location, "--timeout", 0)
+    assert "step 2 of 2" in run(*watch).stdout
+    done = run(*words, "--resume", *LEASE)
+    assert done.returncode == 0, done.stderr
+    assert "step 2 of 2, 50%" in done.stdout
+    assert f"version {canary} is promoted" in done.stdout
+    labels = repository.label_history(MODEL)
+    assert (labels.versions["stable"], labels.weights) == (canary, {})
+    assert "stable" not in labels.ended
+    until(lambda: metric(server, "label_version").get("stable") == canary, "stable has moved")
