@@ -13,7 +13,12 @@ from serving.remote_lookups.replica_checks import take_check
 from serving.remote_lookups.replica_group import Replica
 from serving.status import Status, StatusCode, status_of
 from serving.transport.http2_client import OutgoingCall
-from sharded_infer.errors import InternalError, ShardedInferError, ShardHostError
+from sharded_infer.errors import (
+    InternalError,
+    RequestTooLargeError,
+    ShardedInferError,
+    ShardHostError,
+)
 from sharded_infer.lookups.raw_ids import UnknownIdError
 from sharded_infer.lookups.shard_hosts import GroupAnswer
 
@@ -142,6 +147,10 @@ class BatchLookups:
             _lose(lookup, ShardHostError(errors), now, may_lose=False)
             return
         lookup.chosen = lookup.group.retry(now, lookup.wanted, lookup.tried)
+        if lookup.chosen is None and status.code is StatusCode.RESOURCE_EXHAUSTED:
+            # Too large for all of them, or for the front.
+            _lose(lookup, RequestTooLargeError(errors), now, may_lose=False)
+            return
         self._call_chosen(lookup, now)
 
     def _named(self, replica: Replica, words: str) -> str:

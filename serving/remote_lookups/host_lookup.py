@@ -13,6 +13,8 @@ from sharded_infer.errors import InternalError
 from sharded_infer.lookups.shard_hosts import GroupAnswer, PieceBags
 
 _ANSWERED = Status(StatusCode.OK, "")
+# Of the request alone: they say nothing of the replica, and default rows do not stand for them.
+REFUSALS = (StatusCode.INVALID_ARGUMENT, StatusCode.RESOURCE_EXHAUSTED)
 
 
 class Attempt(NamedTuple):
@@ -106,7 +108,7 @@ class HostLookup:
         """Says what an error means for its replica."""
         if code is StatusCode.NOT_FOUND:
             self.group.dropped(attempt.replica, self.wanted)
-        elif code is StatusCode.INVALID_ARGUMENT or (
+        elif code in REFUSALS or (
             # A client's deadline may be too short for anyone.
             code is StatusCode.DEADLINE_EXCEEDED and now < attempt.began + self.group.late_after()
         ):

@@ -2,8 +2,8 @@
 
 choice: of two replicas by chance, the one with fewer calls in flight x recent latency
     (Mitzenmacher, "The power of two choices in randomized load balancing", 1996)
-ejection: after failures in a row a replica is not asked, each time for longer, and until it has
-    answered a check; the last one is never ejected
+ejection: after failures in a row others are preferred, each time for longer, and until it has
+    answered a check; an ejected replica that answers checks is asked where all others are silent
 hedging: a lookup that is late beside the group's latencies is asked of another replica (Dean and
     Barroso, "The tail at scale", 2013); each lookup earns a twentieth of an extra call
 """
@@ -132,7 +132,7 @@ class ReplicaGroup:
         Where all that were tried have been ejected since, it is no hedge and needs no credit.
         """
         with self._lock:
-            usable = [one for one in self._usable(wanted, tried) if not one.is_ejected]
+            usable = [one for one in self._usable(wanted, tried) if not one.is_silent]
             if not usable:
                 return None
             if all(one.is_ejected for one in tried):
@@ -197,7 +197,9 @@ class ReplicaGroup:
                 self._late_after = max(LEAST_LATE_SECONDS, late)
 
     def unanswered(self, code: StatusCode) -> None:
-        """A lookup has failed its batch, with a code of `LOST_CODES`."""
+        """A lookup has failed its batch; refusals of the request itself are not counted."""
+        if code.name not in LOST_CODES:
+            return
         with self._lock:
             self.counts.lost[LOST_CODES.index(code.name)] += 1
 
@@ -249,10 +251,11 @@ class ReplicaGroup:
         return [one for one in self.replicas if one not in tried and one.holds(wanted)]
 
     def _chosen(self, now: float, usable: list[Replica]) -> Replica | None:
-        """One of those that may be asked; ejected ones only where there are no others."""
+        """One of those that may be asked; silent and ejected ones where there are no others."""
         pool = usable
         if len(usable) > 1:
-            pool = [one for one in usable if not one.is_ejected] or usable
+            answering = [one for one in usable if not one.is_silent]
+            pool = [one for one in answering if not one.is_ejected] or answering or usable
         if not pool:
             return None
         chosen = pool[0]

@@ -20,12 +20,13 @@ from serving.protocol.lookups.version_key import version_key
 from serving.remote_lookups.host_clients import HostClients
 from serving.remote_lookups.hosts_file import HostSettings
 from serving.remote_lookups.remote_hosts import RemoteHosts
+from serving.remote_lookups.replica_group import MOST_FAILURES
 from sharded_infer import open_model
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.client import Bags, CallSettings, Client
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.golden_check import check_golden
-from sharded_infer.errors import ShardHostError
+from sharded_infer.errors import RequestTooLargeError, ShardHostError
 from sharded_infer.inputs.columns import columns_of
 from sharded_infer.inputs.input_columns import input_arrays
 from sharded_infer.inputs.request_reader import make_input
@@ -305,3 +306,22 @@ def test_golden_requests_never_pass_with_default_rows(published: Ranker) -> None
             check_golden(front)
         [ran] = run_batch(front, [generate_samples(front.spec, 3)], may_default=True)
         assert set(ran.default_tables) == set(ROWS)
+
+
+def test_an_answer_that_is_too_large_fails_its_request_and_no_other(
+    published: Ranker, tmp_path: Path
+) -> None:
+    artifact = published.model.artifact
+    with running_hosts(published, tmp_path, range(HOSTS)) as hosts:
+        addresses = {number: (host.address,) for number, host in hosts.items()}
+        clients = HostClients(HostSettings(addresses, SECONDS), answer_bytes=2000)
+        front = open_model(
+            artifact.path, front=Front(RemoteHosts(version_key(artifact.manifest), clients))
+        )
+        small, large = (generate_samples(front.spec, samples) for samples in (1, 200))
+        # As many failures would eject the replicas.
+        for _ in range(2 * MOST_FAILURES):
+            with pytest.raises(RequestTooLargeError, match=r"at most 2000 are allowed"):
+                run_batch(front, [large], may_default=True)
+            [ran] = run_batch(front, [small], may_default=True)
+            assert not ran.default_tables

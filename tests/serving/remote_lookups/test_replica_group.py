@@ -151,6 +151,29 @@ def test_an_ejected_replica_is_asked_where_no_other_holds_the_version() -> None:
     assert begun(group, 0.0, SECOND) is one
 
 
+def test_an_ejected_replica_that_answers_checks_is_asked_once_the_other_is_silent() -> None:
+    group, (one, two) = group_of(2)
+    for _ in range(20 * MOST_FAILURES):
+        begun(group, 0.0)
+    now = 0.0
+    for _ in range(6):
+        fail(group, one, now)
+        now = one.ejected_until
+        group.checked(one, now, None)
+    # It is ready again, long before its ejection ends. Then the other stops.
+    now += 1.0
+    group.checked(one, now, frozenset())
+    assert one.is_ejected and one.ejected_until > now + 20.0
+    for _ in range(MOST_FAILURES):
+        assert group.begin(now, None) is two
+        assert group.hedge(now, None, [two]) is one
+        group.lost(two, now, 0.1)
+        group.answered(one, now, 0.01)
+    assert {begun(group, now) for _ in range(50)} == {one}
+    group.checked(two, now, frozenset())
+    assert {begun(group, now) for _ in range(50)} == {two}, "an ejection is still a preference"
+
+
 def test_only_replicas_that_hold_the_version_are_asked() -> None:
     group, (one, two) = group_of(2)
     assert {begun(group, 0.0, SECOND) for _ in range(50)} == {one, two}
