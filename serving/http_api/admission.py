@@ -1,14 +1,18 @@
 """Admission of HTTP requests, by the same tokens, scopes and rates as RPCs."""
 
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from serving.errors import PermissionDeniedError
+from serving.host.addresses import is_loopback
 from serving.http_api.routes import find_route
 from serving.security.access import Access, access_of
 from serving.security.guard import Guard
 from serving.status import status_of
 from sharded_infer.errors import ShardedInferError
 
+# Values of Sec-Fetch-Site: a page of this server, and its reader.
+_OWN_SITES = {"same-origin", "none"}
 # Probes have no tokens, and the API description is public.
 _OPEN = {"/ready", "/live", "/openapi.json"}
 
@@ -37,9 +41,11 @@ class HttpAdmission:
             HttpError, RequestError: the protocol has no such path.
             UnauthenticatedError, PermissionDeniedError, RateLimitError: the request is refused.
         """
-        if self._guard is None and not self._admin_elsewhere:
+        if self._guard is None and not self._admin_elsewhere and method != "POST":
             return
         access = access_of_path(method, path)
+        if access is Access.ADMIN and method == "POST" and "authorization" not in headers:
+            _refuse_other_sites(headers, peer)
         if access is Access.ADMIN and self._admin_elsewhere:
             raise PermissionDeniedError(
                 "this server answers what changes it on its admin address alone"
@@ -52,6 +58,31 @@ class HttpAdmission:
             if access is Access.PREDICT:
                 self._guard.count_refused(status_of(error).code.name)
             raise
+
+
+def _refuse_other_sites(headers: Mapping[str, str], peer: str) -> None:
+    """Refuses changes that a web page of another site asks for through its reader's browser.
+
+    A page's name may be made to mean this machine, so clients on it must call it by its own names.
+    """
+    host, origin = headers.get("host", ""), headers.get("origin")
+    site = headers.get("sec-fetch-site", "none")
+    if site not in _OWN_SITES or (origin is not None and origin.partition("://")[2] != host):
+        raise PermissionDeniedError(
+            f"a web page of another site ({(origin or site)[:100]}) may not change this server"
+        )
+    if is_loopback(peer.rpartition(":")[0]) and not is_loopback(_name_of(host)):
+        raise PermissionDeniedError(
+            f"Host: expected localhost or a loopback address here, got {host[:100]!r}; "
+            "a token allows any"
+        )
+
+
+def _name_of(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def access_of_path(method: str, path: str) -> Access:
