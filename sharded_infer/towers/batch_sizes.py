@@ -1,25 +1,23 @@
-"""The batch sizes that towers are run at.
+"""Batch sizes that towers are run at.
 
 oneDNN compiles a kernel for each product and batch size (1 to 5 ms), and keeps half a megabyte for
-it permanently. Requests have every size. Batches are therefore padded to a few sizes, which are all
-run before the server is ready; the more products a tower has, the fewer sizes. If padding would
-cost more than another run, a batch is run in several pieces.
+it permanently. Batches are therefore padded to a few sizes, fewer the more products a tower has,
+which all run before the server is ready. If padding would cost more than another run, a batch runs
+in several pieces:
 
     cost(pieces) = sum over pieces of (size + run_samples)      the least that holds the batch
 
-Products that this project has compiled (`kernels.product`) keep nothing for a batch size: a tower
-with no others runs at every `padded_size`, which keeps the sizes in metrics few.
-
-Devices have sizes of their own (`engines/device/`), and those of `padded_size` without any.
+Products of `kernels.product` keep nothing: a tower with no others runs at every `padded_size`,
+which keeps the sizes in metrics few. Devices have sizes of their own (`engines/device/`).
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-# The most that kernels of all sizes of a tower are to hold, bytes.
+# Limit of a tower's kernels of all sizes, in bytes.
 KERNEL_BYTES: Final = 48_000_000
-# By worth: the ends, powers of two, what lies half-way between them, quarters, eighths. The first
-# few are always there. Beyond 512 samples a larger piece is hardly quicker.
+# By worth: the ends, powers of two, the midpoints between them, quarters, eighths. The first few
+# are always there. Beyond 512 samples a larger piece is hardly quicker.
 _BY_WORTH: Final = (
     *(1, 512, 64, 16, 256, 4, 32, 128, 8),
     *(96, 24, 48, 192, 12, 384, 2, 6, 80, 160, 40, 20, 3, 320, 112, 56, 28, 224, 448, 10, 14),
@@ -56,17 +54,12 @@ _STEPS: Final = ((1024, 64), (256, 16), (64, 8), (16, 4), (0, 1))
 
 
 class BatchSizes:
-    """The sizes that one tower is run at, and the pieces of a batch.
-
-    Attributes:
-        sizes: ascending; the first is 1.
-    """
+    """Sizes that one tower is run at, ascending from 1, and the pieces of a batch."""
 
     def __init__(self, kernel_bytes: int, run_samples: float) -> None:
         """Chooses as many sizes as `KERNEL_BYTES` allows, those of most use first.
 
-        Args:
-            run_samples: the number of samples that take as long as the fixed part of a run.
+        `run_samples` is the number of samples that take as long as the fixed part of a run.
         """
         self._has_kernels = kernel_bytes > 0
         if self._has_kernels:
@@ -77,11 +70,7 @@ class BatchSizes:
         self._first = _first_pieces(self.sizes, run_samples)
 
     def pieces(self, batch: int) -> list[int]:
-        """The sizes that a batch is run at, one after another; only the last may be padded.
-
-        Args:
-            batch: samples, at least 1.
-        """
+        """Sizes at which a batch of at least 1 runs in turn; only the last may be padded."""
         largest = self.sizes[-1]
         whole, left = divmod(batch, largest)
         made = [largest] * whole
@@ -95,9 +84,9 @@ class BatchSizes:
         return sum(self.pieces(batch))
 
     def up_to(self, largest: int) -> list[int]:
-        """The sizes to run once before batches of up to `largest` samples come.
+        """Sizes to run once before batches of up to `largest` samples come.
 
-        All that they are run at; without kernels only the ends.
+        Without kernels only the ends.
         """
         if not self._has_kernels:
             return sorted({1, self.pieces(largest)[0]})
@@ -105,7 +94,7 @@ class BatchSizes:
 
 
 def _first_pieces(sizes: tuple[int, ...], run_samples: float) -> Mapping[int, int]:
-    """The first piece of the cheapest and least padded way to run the samples that are left."""
+    """For each number of samples left, the first piece of the cheapest, least padded way."""
     best: list[tuple[float, int]] = [(0.0, 0)]
     first: dict[int, int] = {}
     for left in range(1, sizes[-1] + 1):
@@ -122,17 +111,13 @@ def _first_pieces(sizes: tuple[int, ...], run_samples: float) -> Mapping[int, in
 
 
 def padded_size(batch: int) -> int:
-    """The default size for a batch: its own, or a little more.
-
-    Args:
-        batch: samples, at least 1.
-    """
+    """Default size for a batch of at least 1: its own, or a little more."""
     step = next(step for start, step in _STEPS if batch > start)
     return -(-batch // step) * step
 
 
 def padded_sizes(largest: int) -> list[int]:
-    """All sizes that `padded_size` gives for batches of up to `largest` samples."""
+    """All values of `padded_size` for batches of up to `largest` samples."""
     sizes, size = [], 0
     while size < largest:
         size = padded_size(size + 1)

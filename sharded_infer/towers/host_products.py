@@ -1,7 +1,7 @@
 """Precision in which a processor computes a tower's inner products.
 
-A published precision bounds the error; it is no order to be slow. Where the processor has no fast
-products of that precision, the tower runs in fp32, which is at least as exact.
+A published precision only bounds the error: where the processor has no fast products of it, the
+tower runs in fp32, which is at least as exact.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _WEIGHT_DTYPES: Final = {
 
 
 class ProductsOption(StrEnum):
-    """How the precision of products is chosen."""
+    """Choice of the products' precision."""
 
     AUTO = "auto"
     PUBLISHED = "published"
@@ -43,13 +43,7 @@ class ProductsOption(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostProducts:
-    """The precision of a tower's inner products on a host.
-
-    Attributes:
-        published: the precision of the artifact.
-        running: the precision that is computed.
-        reason: why, for people.
-    """
+    """Published and running precision of a tower's inner products, and a readable reason."""
 
     published: Precision
     running: Precision
@@ -72,10 +66,7 @@ class HostProducts:
 def choose_products(
     published: Precision, option: ProductsOption, here: Machine | None = None
 ) -> HostProducts | None:
-    """Chooses the precision of a tower's products.
-
-    Args:
-        here: the machine; None: the one at hand.
+    """Chooses the precision of a tower's products on a machine, by default this one.
 
     Returns:
         None if int8 has to be timed against fp32: the processor multiplies bytes as wider words.

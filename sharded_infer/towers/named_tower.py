@@ -37,7 +37,7 @@ class NamedTower(torch.nn.Module):
 
 
 def check_names(module: torch.nn.Module, inputs: TowerInputs, outputs: Sequence[str]) -> None:
-    """Raises TowerError when outputs' names repeat or inputs are not those that `forward` takes."""
+    """Raises TowerError when outputs' names repeat or `forward` does not take the inputs."""
     if not outputs or len(set(outputs)) != len(outputs):
         raise TowerError(f"expected distinct output names, at least one, got {list(outputs)}")
     given, accepted = set(inputs.names), _accepted(module, inputs)
@@ -51,7 +51,6 @@ def check_names(module: torch.nn.Module, inputs: TowerInputs, outputs: Sequence[
 
 
 def _accepted(module: torch.nn.Module, inputs: TowerInputs) -> set[str]:
-    """The names that `forward` takes; those of all inputs where it takes any."""
     parameters = inspect.signature(module.forward).parameters.values()
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     accepted = {p.name for p in parameters if p.kind in by_name}

@@ -1,7 +1,7 @@
 """Times of a tower in two precisions, remembered by machine.
 
-All processes of a machine must choose alike, or their scores would differ: the first to time a
-tower writes the ratio into the cache folder (`SHARDED_INFER_CACHE`), and the others read it.
+Processes of a machine must choose alike, or their scores would differ: the first writes the ratio
+into the cache folder (`SHARDED_INFER_CACHE`), and the others read it.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _LENGTH: Final = 16
 
 
 def relative_time(tower: Tower, other: Tower) -> float:
-    """Time of one tower as a share of another's, on 64 samples: the least of some runs of each."""
+    """Ratio of two towers' times on 64 samples: the least of some runs of each."""
     inputs = tower.inputs
     *dense, embeddings = inputs.samples(_SAMPLES, inputs.lengths(_LENGTH))
     best = [inf] * 2
@@ -41,7 +41,7 @@ def relative_time(tower: Tower, other: Tower) -> float:
 
 
 def recall(signature: str) -> float | None:
-    """The remembered ratio of a tower; None if no process of this machine has one."""
+    """Remembered ratio of a tower; None if no process of this machine has one."""
     with suppress(OSError, RuntimeError, ValueError):
         ratio = float(_path(signature).read_text())
         return ratio if 0 < ratio < inf else None
@@ -49,7 +49,7 @@ def recall(signature: str) -> float | None:
 
 
 def remember(signature: str, ratio: float) -> float | None:
-    """Remembers a ratio, unless another process was first.
+    """Remembers a ratio, unless another process was first; returns the one in use.
 
     Returns:
         The ratio that all processes of this machine use; None if none can be kept.
@@ -60,7 +60,7 @@ def remember(signature: str, ratio: float) -> float | None:
         with NamedTemporaryFile("w", dir=path.parent) as written:
             written.write(f"{ratio:.3f}\n")
             written.flush()
-            # Whoever finds the file finds the whole of it.
+            # Readers of the file find it complete.
             os.link(written.name, path)
     return recall(signature)
 

@@ -1,4 +1,4 @@
-"""Compares a program with the module that it was exported from."""
+"""Comparison of a program with the module that it was exported from."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -12,7 +12,7 @@ from sharded_infer.towers.program.tower_inputs import TowerInputs
 
 __all__ = ["check_assumptions", "check_close", "fixed_instead", "module_samples"]
 
-# Sizes that find a specialised batch size or length: one, two and an odd one.
+# Sizes that expose a specialised batch size or length: one, two and an odd one.
 _BATCHES: Final = (1, 2, 7)
 _LENGTHS: Final = (1, 2, 5)
 # The program runs the module's own kernels; only fusions inside torch may round differently.
@@ -39,8 +39,8 @@ def check_close(
     """Raises TowerError when the program's outputs are not those of the module.
 
     Args:
-        empty: bool `[B]`, the samples with a sequence of no positions. torch's attention gives
-            NaN or zeros for them, by the kernel: where the module gives NaN, nothing is compared.
+        empty: bool `[B]`, the samples with a sequence of no positions. torch's attention gives NaN
+            or zeros for them, by the kernel: where the module gives NaN, nothing is compared.
     """
     for name, result, wanted in zip(outputs, results, expected, strict=True):
         if result.shape == wanted.shape:
@@ -56,12 +56,12 @@ def check_close(
 
 
 def fixed_instead(name: str) -> str:
-    """What to do about a module that takes one length of a sequence alone."""
+    """Advice for a module that takes only one length of a sequence."""
     return f'set sequences.{name}.pad_to = "max_length" if the module is meant for one length'
 
 
 def check_assumptions(program: ExportedProgram, inputs: TowerInputs) -> None:
-    """Checks what torch assumed of sizes for all sizes: a stored program no longer does.
+    """Checks torch's assumptions for all sizes, as a stored program no longer does.
 
     Args:
         program: as torch.export returned it, with its assertions.

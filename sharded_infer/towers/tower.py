@@ -90,8 +90,8 @@ class Tower:
             dense: name and width of each dense input, in the program's order.
             embedding_width: the width of the program's last input.
             sequences: by name, in the program's order.
-            tf32: whether to compute inner products as a CUDA device does in TF32, slowly.
-            in_fp32: whether to compute products of a low precision in fp32.
+            tf32: compute inner products as a CUDA device does in TF32, slowly.
+            in_fp32: compute products of a low precision in fp32.
 
         Raises:
             TowerError: the file is not a safe program, or has other inputs or outputs, by number or
@@ -121,13 +121,10 @@ class Tower:
         return cls(program, widths, unfused, inputs)
 
     def split(self, runs: Sequence[Run]) -> SplitTower | None:
-        """The tower for requests that send some features once for all their pairs.
+        """The tower for requests that send some features once; None if no product is saved.
 
         Args:
-            runs: which columns of the embeddings such a request has once.
-
-        Returns:
-            None if no product would be computed less often.
+            runs: columns of the embeddings by request and by pair.
 
         Raises:
             TowerError: the program cannot be split, or its parts score otherwise.
@@ -146,9 +143,9 @@ class Tower:
         """The tower in two stages, for requests that send their user's inputs once.
 
         Args:
-            names: of the dense inputs and the sequences that are the user's. A sequence's lengths
-                and companions are, too.
-            runs: which columns of the embeddings are the user's.
+            names: the user's dense inputs and sequences; the latter's lengths and companions
+                follow.
+            runs: columns of the embeddings by request and by pair.
 
         Raises:
             TowerError: the program cannot be split, or its stages score otherwise.
@@ -165,7 +162,7 @@ class Tower:
         return split
 
     def signature(self) -> str:
-        """A hash of its operators and of its weights' shapes: what kernels are compiled for."""
+        """Hash of its operators and its weights' shapes, for which kernels are compiled."""
         weights = (*self.program.named_parameters(), *self.program.named_buffers())
         shapes = [(name, str(weight.dtype), list(weight.shape)) for name, weight in weights]
         text = f"{self.program.code}\n{sorted(shapes)}"
@@ -174,15 +171,12 @@ class Tower:
     def __call__(
         self, dense: Sequence[torch.Tensor], embeddings: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """Scores a batch; any number of threads may call at once.
+        """Scores a batch of trusted inputs, as fp32 `[B]` or `[B, K]` per output; thread-safe.
 
         Args:
-            dense: all inputs but the last (`TowerInputs`): fp32 `[B, width]` each, in the order
-                given to `load`; then those of each sequence.
+            dense: all inputs but the last (`TowerInputs`): fp32 `[B, width]` each, in `load`'s
+                order; then those of each sequence.
             embeddings: fp32 `[B, embedding_width]`.
-
-        Returns:
-            fp32 `[B]` or `[B, K]` for each output; the inputs are trusted.
         """
         with torch.inference_mode():
             # Export may have turned a reshape into a view, which only contiguous inputs allow.
@@ -269,9 +263,7 @@ def _export(
 ) -> torch.export.ExportedProgram:
     """Exports `module` for every batch size; raises TowerError, chained, when torch cannot.
 
-    Args:
-        module: takes its inputs by position.
-        outputs: their names, which the program records.
+    `module` takes its inputs by position.
     """
     lengths = inputs.lengths(_TRACED_LENGTH)
     sample, shapes = tuple(inputs.samples(_TRACED_BATCH, lengths)), (inputs.dynamic_shapes(),)
@@ -301,7 +293,6 @@ def _export(
 
 
 def _specialised(reason: str, inputs: TowerInputs) -> str:
-    """What torch cannot leave open, by its message."""
     for number, (name, one) in enumerate(inputs.sequences.items()):
         if length_symbol(number) in reason:
             return f"length of {name!r} up to {one.max_length} ({fixed_instead(name)})"

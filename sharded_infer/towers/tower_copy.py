@@ -1,4 +1,4 @@
-"""Copies a trained module for export: on the CPU, for inference, with plain weights."""
+"""Copies of trained modules for export: on the CPU, for inference, with plain weights."""
 
 import copy
 from functools import partial
@@ -13,8 +13,8 @@ from sharded_infer.torch_message import torch_message
 
 __all__ = ["copy_for_export"]
 
-# They ask a mask's values whether it is causal, which export cannot answer. Told that it is not,
-# they read it as any other. The argument's name and position:
+# They ask a mask's values whether it is causal, which export cannot answer. With False, they read
+# it as any other mask. The argument's name and position:
 _DETECTING: Final = {
     nn.TransformerEncoder: ("is_causal", 3),
     nn.TransformerDecoder: ("tgt_is_causal", 6),
@@ -22,13 +22,10 @@ _DETECTING: Final = {
 
 
 def copy_for_export(module: nn.Module) -> nn.Module:
-    """A copy in eval mode on the CPU, without gradients.
+    """A copy of a module in eval mode on the CPU, without gradients.
 
     Weights that are computed from others (`weight_norm`, `spectral_norm`, `prune` and other
-    parametrizations) are computed once: products with constant weights can be packed and lowered.
-
-    Args:
-        module: not changed.
+    parametrizations) are computed once, so that their products can be packed and lowered.
 
     Raises:
         TowerError: it cannot be copied.
@@ -56,7 +53,7 @@ def copy_for_export(module: nn.Module) -> nn.Module:
 def _told(
     _: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *, name: str, position: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, with False for one that the caller did not give."""
+    """Arguments of a call, with False for one that the caller left out."""
     return args, named if len(args) > position else {name: False} | named
 
 

@@ -1,4 +1,4 @@
-"""The fixed costs of a tower's products: memory of kernels, and the start of a run."""
+"""Fixed costs of a tower's products: memory of kernels, and the start of a run."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -11,8 +11,8 @@ from sharded_infer.towers.lowering.constants import constant_of
 __all__ = ["added_kernel_bytes", "kernel_bytes", "run_samples"]
 
 _aten = torch.ops.aten
-# Measured with oneDNN 3.12 (torch 2.13): what one product of one batch size holds, whatever its
-# shape. Nine tenths are two copies of a descriptor of 258,376 bytes; int8 products keep one.
+# Measured with oneDNN 3.12 (torch 2.13): memory of a product at one batch size, whatever its shape.
+# Nine tenths are two copies of a descriptor of 258,376 bytes; int8 products keep one.
 _KERNEL_BYTES: Final[Mapping[object, int]] = {
     torch.ops.mkldnn._linear_pointwise.default: 530_000,
     torch.ops.onednn.qlinear_pointwise.default: 320_000,
@@ -22,26 +22,23 @@ _KERNEL_BYTES: Final[Mapping[object, int]] = {
     _aten.matmul.default: 320_000,
     _aten.bmm.default: 320_000,
 }
-# Of a run: a processor reads weights ten times as slowly as it multiplies one sample by them, in
-# bf16, so that 20 samples more take as long; and each operator takes 10 us, in which 1e6 products
-# of a weight and a number are done.
+# Per run: a processor reads weights ten times as slowly as it multiplies one sample by them, in
+# bf16, so that 20 samples more take as long; and each operator takes 10 us, the time of 1e6
+# multiplications.
 _WEIGHTS_SAMPLES: Final = 20.0
 _PRODUCTS_OF_AN_OPERATOR: Final = 1e6
 
 
 def kernel_bytes(program: GraphModule) -> int:
-    """Bytes that oneDNN keeps for a program and one batch size; they do not depend on the size.
+    """Bytes that oneDNN keeps for a packed program and a batch size of any value.
 
     Products of equal shapes and dtypes share theirs.
-
-    Args:
-        program: with its products packed.
     """
     return sum(_kernels(program).values())
 
 
 def added_kernel_bytes(programs: Iterable[GraphModule], whole: GraphModule) -> int:
-    """Bytes for one batch size that some programs need beyond those of another one."""
+    """Bytes per batch size that `programs` need beyond those of `whole`."""
     kinds: dict[tuple[object, ...], int] = {}
     for program in programs:
         kinds |= _kernels(program)
@@ -50,28 +47,22 @@ def added_kernel_bytes(programs: Iterable[GraphModule], whole: GraphModule) -> i
 
 
 def _kernels(program: GraphModule) -> dict[tuple[object, ...], int]:
-    """Bytes of each kind of product."""
     products = [node for node in program.graph.nodes if node.target in _KERNEL_BYTES]
     return {_kind(program, node): _KERNEL_BYTES[node.target] for node in products}
 
 
 def run_samples(program: GraphModule) -> float:
-    """The number of samples that take as long as the fixed part of a run.
-
-    Args:
-        program: with its products packed.
-    """
+    """Number of samples that take as long as the fixed part of a packed program's run."""
     weights = sum(tensor.numel() for _, tensor in _tensors(program))
     operators = len([node for node in program.graph.nodes if node.op.startswith("call")])
     return _WEIGHTS_SAMPLES + _PRODUCTS_OF_AN_OPERATOR * operators / max(1, weights)
 
 
 def _kind(program: GraphModule, node: Node) -> tuple[object, ...]:
-    """The key of a kernel, without the batch size."""
     constants = [constant_of(program, argument) for argument in node.args]
     shapes = [(str(c.dtype), tuple(c.shape)) for c in constants if c is not None]
     settings = [str(a) for a in node.args if not isinstance(a, Node)]
-    # Without a constant weight nothing is known of its shape: it is one of its own.
+    # Without a constant weight the shape is unknown: the kernel is one of its own.
     return node.target, *shapes, *(settings if shapes else [node.name])
 
 

@@ -4,8 +4,8 @@
     relu(linear(x, W, b))                          ->  product(x) with a ReLU
     x = v + f * product(y);  low = bytes(x)        ->  x, low = product(y; v, f)
 
-What lies between two products is done where a tile of the first one is in the cache. A factor of a
-cross is then not rounded to bf16 before it.
+Steps between two products run while a tile of the first one is in the cache. A cross's factor is
+then not rounded to bf16 before it.
 """
 
 from typing import Any, TypeVar
@@ -52,7 +52,7 @@ class CrossedProduct(torch.nn.Module):
 
 
 def is_activated(product: Node) -> bool:
-    """Whether only a ReLU reads a product."""
+    """True if only a ReLU reads a product."""
     users = list(product.users)
     return len(users) == 1 and users[0].target is _aten.relu.default
 
@@ -60,7 +60,7 @@ def is_activated(product: Node) -> bool:
 def add_product(
     program: GraphModule, replaced: Node, product: Product, args: tuple[Any, ...]
 ) -> Node:
-    """Puts a product in the place of a node."""
+    """Replaces a node by a product."""
     with program.graph.inserting_before(replaced):
         made = add_call(program, "_product", CompiledProduct(product), args)
     replaced.replace_all_uses_with(made)
@@ -68,13 +68,9 @@ def add_product(
 
 
 def join_crosses(program: GraphModule) -> int:
-    """Joins each cross to the compiled product of its factor, in place.
+    """Joins each cross to its factor's compiled product, in place; returns their number.
 
-    Args:
-        program: with its products packed and its steps fused.
-
-    Returns:
-        The number of crosses.
+    The program's products are packed and its steps fused.
     """
     joined = 0
     for node in list(program.graph.nodes):

@@ -21,11 +21,9 @@ def constant_of(program: GraphModule, node: object) -> torch.Tensor | None:
 def add_constant(
     program: GraphModule, stem: str, tensor: torch.Tensor, *, persistent: bool = False
 ) -> Node:
-    """Registers a buffer under an unused name and reads it at the graph's insertion point.
+    """Registers a buffer as `stem` and a number, and reads it at the graph's insertion point.
 
-    Args:
-        stem: of the name; a number follows it.
-        persistent: export the buffer as a weight.
+    With `persistent`, it is exported as a weight.
     """
     name = _unused_name(program, stem)
     program.register_buffer(name, tensor, persistent=persistent)
@@ -46,7 +44,7 @@ def _unused_name(program: GraphModule, stem: str) -> str:
 
 
 def give_up_unused(program: GraphModule) -> None:
-    """Removes the tensors that no node reads any more, but not those of modules that nodes call."""
+    """Removes tensors that no node reads, but not those of modules that nodes call."""
     used = {str(node.target) for node in program.graph.find_nodes(op="get_attr")}
     called = {str(node.target) for node in program.graph.nodes if node.op == "call_module"}
     for name, _ in [*program.named_parameters(), *program.named_buffers()]:

@@ -2,8 +2,8 @@
 
     relu(conv1d(x.transpose(1, 2), W[:, :, None], b))   ->  relu(linear(x, W, b)).transpose(1, 2)
 
-SASRec's authors, and most who follow them, write the layers behind an attention so. Products are
-packed, and fused with what is by row; convolutions are not.
+SASRec's layers behind an attention are written so. Products are packed and fused; convolutions are
+not.
 """
 
 from typing import Any, Final
@@ -18,7 +18,7 @@ __all__ = ["multiply_pointwise"]
 
 _aten = torch.ops.aten
 _CONVOLUTION: Final = _aten.conv1d.default
-# Stride, padding, dilation and groups of one that sees each position by itself.
+# Stride, padding, dilation and groups of a convolution over single positions.
 _PLAIN: Final = ([1], [0], [1], 1)
 _BY_NUMBER: Final = (
     *(_aten.relu.default, _aten.gelu.default, _aten.silu.default, _aten.sigmoid.default),
@@ -27,14 +27,7 @@ _BY_NUMBER: Final = (
 
 
 def multiply_pointwise(program: GraphModule) -> int:
-    """Replaces convolutions that see one position, in place.
-
-    Args:
-        program: of aten operators; its inputs and outputs do not change.
-
-    Returns:
-        Their number.
-    """
+    """Replaces convolutions that see one position, in place; returns their number."""
     made = 0
     for node in program.graph.find_nodes(op="call_function", target=_CONVOLUTION):
         given: tuple[Any, ...] = (*node.args, *(None, *_PLAIN)[len(node.args) - 2 :])
@@ -47,7 +40,7 @@ def multiply_pointwise(program: GraphModule) -> int:
         _replace(program, node, source, held.detach().squeeze(2).contiguous(), bias)
         made += 1
     if made:
-        # Dropouts too, which torch takes for drawing random numbers here.
+        # Also dropouts, which torch takes for drawing random numbers here.
         program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
         give_up_unused(program)
         program.recompile()
@@ -60,7 +53,7 @@ def _replace(program: GraphModule, node: Node, source: Any, weight: Tensor, bias
         rows = graph.call_function(_aten.transpose.int, (source, 1, 2))
         held = add_constant(program, "_pointwise", weight)
         made = graph.call_function(_aten.linear.default, (rows, held, bias))
-    # What is computed of each number does not care how they are turned.
+    # Elementwise operators commute with the transposition.
     while len(last.users) == 1 and (user := next(iter(last.users))).target in _BY_NUMBER:
         with graph.inserting_before(user):
             made = graph.call_function(user.target, (made, *user.args[1:]), user.kwargs)

@@ -1,8 +1,7 @@
-"""Rewrites operators outside a tower's list at export, in terms of those on it.
+"""Decomposition of operators outside a tower's list into those on it, at export.
 
-torch decomposes most of its operators itself: an LSTM into products and sigmoids for each step of
-the sequence, a pool into views and a maximum. Doing so once, on the publisher's machine, keeps the
-list that a reader trusts short.
+torch decomposes most operators itself. Doing so once, on the publisher's machine, keeps the list
+that a reader trusts short.
 """
 
 import warnings
@@ -22,7 +21,7 @@ from sharded_infer.towers.program.substitutes import instead_of
 __all__ = ["decompose"]
 
 _aten = torch.ops.aten
-# A rewriting may need another: a GRU's cell, its gates, the halves of a split.
+# A decomposition may need another: a GRU's cell, its gates, the halves of a split.
 _MOST_ROUNDS: Final = 10
 _LISTED: Final = frozenset(ALLOWED.values())
 
@@ -30,7 +29,7 @@ _Rewriting = Callable[..., Any]
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
-    """A program of allowed operators that computes what `program` does.
+    """An equivalent program of allowed operators.
 
     Raises:
         TowerError: an operator can neither be called nor rewritten; names it, the submodule that
@@ -69,7 +68,7 @@ def _changes_arguments(node: torch.fx.Node) -> bool:
 
 
 def _rewriting(target: OpOverload) -> _Rewriting | None:
-    """How to rewrite an operator: ours, torch's, or as torch itself computes it."""
+    """The decomposition of an operator: ours, torch's, or torch's composite implementation."""
     if target in _OURS:
         return _OURS[target]
     if target in decomposition_table:
@@ -78,7 +77,7 @@ def _rewriting(target: OpOverload) -> _Rewriting | None:
 
 
 def _as_composed(target: OpOverload) -> _Rewriting:
-    """The composition of torch itself; `target.decompose` would find what export put there."""
+    """The composition of torch itself; `target.decompose` would find export's replacement."""
     composed = torch._C.DispatchKey.CompositeImplicitAutograd
     return lambda *args, **kwargs: target._op_dk(composed, *args, **kwargs)
 
@@ -167,7 +166,7 @@ def _searched(
 
 
 def _zeros(size: list[int], *, dtype: torch.dtype | None = None, **_: Any) -> Any:
-    """Uninitialised memory, as zeros: readers never get memory that nobody has written."""
+    """Zeros for uninitialised memory, which readers must never get."""
     return torch.zeros(size, dtype=dtype)
 
 
@@ -190,6 +189,6 @@ _OURS: Final[Mapping[OpOverload, _Rewriting]] = {
     _aten.empty_like.default: _zeros_like,
     _aten.new_empty.default: _new_zeros,
     _aten.tan.default: lambda values: values.sin() / values.cos(),
-    # torch's own rewriting of it is in terms of operators that export does not take.
+    # torch's own decomposition of it has operators that export does not take.
     _aten.meshgrid.indexing: _as_composed(_aten.meshgrid.indexing),
 }

@@ -1,8 +1,7 @@
-"""What a program need not compute for each batch.
+"""Folding of constants and of slices without effect.
 
-What it makes of its constants alone, such as the thirds of a weight, is computed once:
-`nn.MultiheadAttention` holds the weights of its queries, keys and values as one. A product can be
-packed or lowered only if its weight is a constant of its own.
+Parts of a constant are computed once: `nn.MultiheadAttention` holds the weights of its queries,
+keys and values as one, and only a constant weight can be packed or lowered.
 """
 
 import operator
@@ -25,11 +24,7 @@ _CHOOSING: Final = (_aten.slice.Tensor, _aten.select.int, _aten.narrow.default)
 
 
 def fold_weights(program: GraphModule) -> int:
-    """Replaces parts of constants by constants, in place.
-
-    Returns:
-        Their number.
-    """
+    """Replaces parts of constants by constants, in place; returns their number."""
     made = 0
     for node in list(program.graph.nodes):
         part = _part(program, node)
@@ -47,11 +42,7 @@ def fold_weights(program: GraphModule) -> int:
 
 
 def drop_whole_slices(program: GraphModule) -> int:
-    """Leaves out `x[:]`, in place, of which a tower has one for each axis that it slices.
-
-    Returns:
-        Their number.
-    """
+    """Removes each `x[:]`, in place; returns their number."""
     made = 0
     for node in program.graph.find_nodes(op="call_function", target=_aten.slice.Tensor):
         if node.args[2:] == (0, sys.maxsize) and not node.kwargs:
@@ -64,7 +55,6 @@ def drop_whole_slices(program: GraphModule) -> int:
 
 
 def _part(program: GraphModule, node: Node) -> torch.Tensor | None:
-    """The part of a constant that a node takes."""
     if node.target in _CHOOSING:
         return _called(program, node)
     if node.target is not operator.getitem:
@@ -77,7 +67,7 @@ def _part(program: GraphModule, node: Node) -> torch.Tensor | None:
 
 
 def _called(program: GraphModule, node: Node) -> torch.Tensor | None:
-    """What an operator makes of a constant and of numbers; None if it takes anything else."""
+    """An operator's result on a constant and numbers; None if it has other arguments."""
     constant = constant_of(program, node.args[0])
     if constant is None or any(isinstance(one, Node) for one in node.all_input_nodes[1:]):
         return None

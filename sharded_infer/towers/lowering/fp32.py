@@ -3,7 +3,7 @@
     linear(to(x, bf16), W in bf16)     ->  linear(x, W in fp32)
     int8_linear(x, W, s, b, i, z)      ->  linear(x, (W * i) * s, b)
 
-Weights keep their published values. What lies between products is no longer rounded, so that scores
+Weights keep their published values. Values between products are no longer rounded, so that scores
 are at least as close to the trained module's.
 """
 
@@ -28,11 +28,7 @@ _CASTS: Final = tuple((dtype,) for dtype in _FLOATS)
 
 
 def compute_in_fp32(program: GraphModule, inputs: Sequence[Tensor]) -> None:
-    """Raises every bf16, fp16 and int8 product of a program to fp32, in place.
-
-    Args:
-        program: of aten operators and `int8_linear`; its inputs and outputs do not change.
-        inputs: any inputs that it can run on, to read dtypes from a run.
+    """Raises every bf16, fp16 and int8 product to fp32, in place; any valid `inputs` give dtypes.
 
     Raises:
         TowerError: an int8 product without constant integers and scales of fitting shapes.

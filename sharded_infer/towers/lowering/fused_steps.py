@@ -25,11 +25,7 @@ _LOW: Final = torch.bfloat16
 
 
 class Step(torch.nn.Module):
-    """One pass; see `kernels.dense_step.DenseStep`.
-
-    Args:
-        keep: whether x itself is wanted.
-    """
+    """One pass (`kernels.dense_step.DenseStep`); `keep`: return x itself too."""
 
     def __init__(self, *, keep: bool, low: ByteLevels | torch.dtype | None) -> None:
         super().__init__()
@@ -44,7 +40,7 @@ class Step(torch.nn.Module):
 
 
 class Added(NamedTuple):
-    """The nodes of a pass's results; see `kernels.dense_step.Stepped`."""
+    """Nodes of a pass's results; see `kernels.dense_step.Stepped`."""
 
     x: Node
     low: Node
@@ -52,14 +48,9 @@ class Added(NamedTuple):
 
 
 def fuse_steps(program: GraphModule, inputs: Sequence[Tensor]) -> int:
-    """Fuses each cross of a program, and the cast after it, into one pass, in place.
+    """Fuses each cross and the cast after it into one pass, in place; returns their number.
 
-    Args:
-        program: of aten operators and passes; its inputs and outputs do not change.
-        inputs: any inputs that it can run on, to read dtypes and shapes from a run.
-
-    Returns:
-        The number of passes.
+    `inputs` are any valid ones, for dtypes and shapes.
     """
     kinds = kinds_of(program, inputs)
     made = 0
@@ -76,11 +67,7 @@ def fuse_steps(program: GraphModule, inputs: Sequence[Tensor]) -> int:
 
 
 def add_step(program: GraphModule, step: Step, args: Sequence[Any]) -> Added:
-    """Adds a pass at the graph's insertion point.
-
-    Returns:
-        The nodes of x, of low and of poison; unused ones are dead code.
-    """
+    """Adds a pass at the graph's insertion point; unused results are dead code."""
     found = add_call(program, "_step", step, tuple(args))
     return Added(*(program.graph.call_function(operator.getitem, (found, i)) for i in range(3)))
 
@@ -89,7 +76,6 @@ _Cross = tuple[Node, Node, Node]  # values, first, factor
 
 
 def _cross(node: Node) -> _Cross | None:
-    """The terms that a node adds and multiplies, if it does only that."""
     if node.kwargs or not all(isinstance(argument, Node) for argument in node.args):
         return None
     if node.target is _aten.addcmul.default and len(node.args) == 3:
@@ -114,7 +100,7 @@ def _is_product(node: object) -> bool:
 
 
 def _alike(parts: _Cross, kinds: Mapping[Node, Kind]) -> bool:
-    """Whether all three are tensors of one shape in fp32; a factor may be in bf16."""
+    """True if all three are fp32 tensors of one shape; a factor may be bf16."""
     found = [kinds.get(part) for part in parts]
     if any(kind is None or kind[1] != found[0][1] for kind in found):  # type: ignore[index]
         return False
@@ -138,7 +124,6 @@ def _fuse(program: GraphModule, node: Node, parts: _Cross, kinds: dict[Node, Kin
 
 
 def _low_of(program: GraphModule, user: Node) -> ByteLevels | torch.dtype | None:
-    """The type to which a user narrows its input, if it is a cast to bf16 or a pass to bytes."""
     if user.target in _CASTS and user.args[1:] == (_LOW,) and not user.kwargs:
         return _LOW
     if user.op == "call_module" and len(user.args) == 1:

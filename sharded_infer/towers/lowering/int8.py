@@ -14,12 +14,12 @@ from sharded_infer.towers.lowering.precision import copy_program, inner_products
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR
 
 _LINEAR: Final = torch.ops.aten.linear.default
-# Narrower products take no time worth saving, and their rounding is averaged over few numbers.
+# Narrower products save no relevant time, and average their rounding over few numbers.
 _LEAST_WIDTH: Final = 64
 
 
 def lower_to_int8(module: torch.nn.Module, inputs: Sequence[Tensor]) -> torch.nn.Module:
-    """A module that computes what `module` does, with its inner products in int8.
+    """A module that computes the inner products of `module` in int8.
 
     Args:
         module: a torch.fx GraphModule of aten operators; not changed.
@@ -27,7 +27,7 @@ def lower_to_int8(module: torch.nn.Module, inputs: Sequence[Tensor]) -> torch.nn
 
     Returns:
         A module in which each product with a constant fp32 weight of at least 64 rows and columns,
-        and with another product after it, is an `int8_linear`.
+            and with another product after it, is an `int8_linear`.
 
     Raises:
         TowerError: `module` is no such graph, or has no product to lower.
@@ -66,7 +66,7 @@ def lower_to_int8(module: torch.nn.Module, inputs: Sequence[Tensor]) -> torch.nn
 
 
 class _Positional(torch.nn.Module):
-    """Takes any number of inputs by position, as export's dynamic shapes are given."""
+    """Takes any number of inputs by position, like export's dynamic shapes."""
 
     def __init__(self, program: GraphModule) -> None:
         super().__init__()
@@ -94,9 +94,9 @@ def _weight_name(product: Node) -> str:
 
 
 def _is_recurrent(product: Node) -> bool:
-    """Whether a product's result goes through a product with the same weight again.
+    """True if a product's result goes through a product with the same weight again.
 
-    Rounding errors would add up over the steps, each of which would have its own integers.
+    Rounding errors would add up over the steps, each with its own integers.
     """
     seen, waiting = {product}, [product]
     while waiting:
@@ -133,7 +133,7 @@ def _replace(module: GraphModule, node: Node, weight: Tensor, samples: Tensor) -
 
 
 class _Recorder(Interpreter):
-    """One run of a graph that records the inputs of its products, fp32 `[S, K]` by name."""
+    """A run that records the inputs of products, fp32 `[S, K]` by name."""
 
     def __init__(self, program: GraphModule, products: Mapping[str, Tensor]) -> None:
         super().__init__(program)

@@ -1,7 +1,7 @@
 """Chooses the scales of an int8 product from its inputs on samples.
 
-For each product two things are searched, each for the least squared error of the product on
-held-out samples, since a range never looks too narrow on the samples that it was taken from:
+Each product's search minimises the squared error on held-out samples, since a range never looks too
+narrow on the samples that it was taken from:
 
     the columns' scales   s_k = max|x_k|^a / max|w_k|^(1 - a) for a few a (Xiao et al. 2023,
                           "SmoothQuant", equation 4)
@@ -25,14 +25,7 @@ _LEVELS: Final = 255
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Int8Weight:
-    """A product's integers, as arguments of `int8_linear`.
-
-    Attributes:
-        weight: int8 `[N, K]`.
-        weight_scale: fp32 `[N]`.
-        inverse_scale: fp32 `[K]`.
-        zero_point: from 0 to 255.
-    """
+    """A product's integers, as arguments of `int8_linear`, with its shapes and dtypes."""
 
     weight: Tensor
     weight_scale: Tensor
@@ -48,14 +41,7 @@ class Int8Weight:
 
 
 def calibrate_product(weight: Tensor, samples: Tensor) -> Int8Weight:
-    """Quantizes one product.
-
-    Args:
-        weight: fp32 `[N, K]`.
-        samples: fp32 `[S, K]`, inputs of the product.
-
-    Returns:
-        The tried integers with the least squared error.
+    """The quantization of fp32 `[N, K]` with the least squared error on fp32 `[S, K]` inputs.
 
     Raises:
         InputError: the weight or a sample is not finite.
@@ -70,7 +56,7 @@ def calibrate_product(weight: Tensor, samples: Tensor) -> Int8Weight:
         return float((made.apply(held_out) - expected).square_().mean()), made
 
     migration = min(_MIGRATIONS, key=lambda one: tried(one, 1.0)[0])
-    # What was measured is what is returned: another range, of all samples, could be a bad one.
+    # The measured candidate is returned: another range, of all samples, could be a bad one.
     return min((tried(migration, width) for width in _RANGES), key=lambda one: one[0])[1]
 
 

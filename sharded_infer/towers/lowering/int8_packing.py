@@ -2,14 +2,13 @@
 
     int8_linear(x, W, s, b, i, z)  ->  qlinear(bytes(x; i, z), packed W, s, b)
 
-Where one product goes straight, or through a ReLU, to another one, it writes the other's bytes:
-what the other divides its columns by is folded into this one's scales and bias (a positive scale
-goes through a ReLU), so nothing is in fp32 between them. Bytes are always numbers: a row that was
-not finite before the first of them is NaN again after the last.
+A product that only another one reads, directly or through a ReLU, writes the other's bytes: the
+other's column divisors are folded into its scales and bias (a positive scale commutes with a ReLU).
+Bytes cannot be NaN: a row that was not finite before the first of them is NaN again after the last.
 
 oneDNN's int8 products are exact where the processor adds products of bytes in 32 bits (VNNI, AMX);
-before, AVX2 adds pairs of them in 16 bits, which overflow. What this machine does is tried once.
-Where neither they nor compiled ones are exact, the integers are multiplied as fp32.
+AVX2 adds pairs in 16 bits, which overflow. This machine is tested once. Where neither they nor
+compiled ones are exact, the integers are multiplied as fp32.
 """
 
 import math
@@ -36,21 +35,16 @@ from sharded_infer.towers.program.int8_linear import INT8_LINEAR
 
 _aten = torch.ops.aten
 _onednn = torch.ops.onednn
-# The batch size that layouts are chosen for.
+# Batch size that layouts are chosen for.
 _BATCH: Final = 256
 _LEVELS: Final = 255
 _MOST_COLUMNS: Final = (2**31 - 1) // (_LEVELS * 128)
 
 
 def pack_int8_products(program: GraphModule, *, compiled: bool = False) -> int:
-    """Packs the int8 products of a program, in place, and frees the stored integers.
+    """Packs int8 products in place, frees the stored integers, and returns their number.
 
-    Args:
-        program: of aten operators and `int8_linear`; its inputs and outputs do not change.
-        compiled: whether `kernels.product` computes them, instead of oneDNN.
-
-    Returns:
-        The number of products.
+    With `compiled`, `kernels.product` computes them, instead of oneDNN.
     """
     nodes = [node for node in program.graph.nodes if node.target is INT8_LINEAR]
     products = {node: Int8Product.of(program, node) for node in nodes}
@@ -67,7 +61,7 @@ def pack_int8_products(program: GraphModule, *, compiled: bool = False) -> int:
         replaced = next(iter(node.users)) if activated else node
         if compiled:
             ours = product.compiled(levels, activated)
-            # Bytes say no NaN: the poison waits for the last product of the row.
+            # Bytes cannot be NaN: the poison waits for the last product of the row.
             args = given[node] if follower is None else (given[node].low,)
             made = add_product(program, replaced, ours, tuple(args))
         else:
@@ -88,18 +82,13 @@ class Poison(torch.nn.Module):
     """Adds NaN to the rows that were not finite; nearly free if all were."""
 
     def forward(self, product: Tensor, poison: Tensor) -> Tensor:
-        """The product.
-
-        Args:
-            product: fp32 `[..., N]`.
-            poison: fp32 `[..., 1]`, 0 or NaN.
-        """
+        """The fp32 `[..., N]` product with its fp32 `[..., 1]` poison, 0 or NaN."""
         return product + poison if math.isnan(float(poison.sum())) else product
 
 
 @cache
 def has_exact_int8() -> bool:
-    """Whether oneDNN multiplies the largest bytes here without an overflow."""
+    """True if oneDNN multiplies the largest bytes here without an overflow."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     width, rows = 64, 2
@@ -114,7 +103,7 @@ def has_exact_int8() -> bool:
 
 
 class _Given(NamedTuple):
-    """A product's input: the node of its bytes, and the poison of the rows that they came from."""
+    """A product's input: the node of its bytes, and the poison of their source rows."""
 
     low: Node
     poison: Node
@@ -122,7 +111,7 @@ class _Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Int8Product:
-    """The constants of one product; see `int8_product.int8_linear`."""
+    """Constants of one product; see `int8_product.int8_linear`."""
 
     weight: Tensor
     weight_scale: Tensor
@@ -131,10 +120,9 @@ class Int8Product:
 
     @classmethod
     def of(cls, program: GraphModule, node: Node) -> "Int8Product":
-        """Reads them from a program, which is not trusted.
+        """Reads them from an untrusted program.
 
-        Raises:
-            TowerError: one is no constant, or has another dtype or shape than the operator's.
+        Raises TowerError if one is no constant, or has another dtype or shape than the operator's.
         """
         weight, weight_scale, bias, inverse_scale = (
             constant_of(program, argument) for argument in node.args[1:5]
@@ -159,14 +147,14 @@ class Int8Product:
         return cls(weight, weight_scale, bias, ByteLevels(inverse_scale.contiguous(), zero_point))
 
     def scaled(self, levels: ByteLevels | None) -> tuple[Tensor, Tensor | None]:
-        """Scale and bias, times what the next product divides its columns by."""
+        """Scale and bias, times the next product's column divisors."""
         if levels is None:
             return self.weight_scale, self.bias
         bias = None if self.bias is None else self.bias * levels.inverse_scale
         return self.weight_scale * levels.inverse_scale, bias
 
     def compiled(self, levels: ByteLevels | None, activated: bool) -> Product:
-        """The product, with the bytes of `levels` as its result if they are given."""
+        """The product; its result is in the bytes of `levels`, if any."""
         scale, bias = self.scaled(levels)
         low = None if levels is None else ByteLevels(torch.ones(len(scale)), levels.zero_point)
         return Product(
@@ -192,7 +180,7 @@ def _checked(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None) 
 
 
 def _follower(node: Node) -> tuple[bool, Node | None]:
-    """Whether only a ReLU reads a product, and the product that alone reads what comes out."""
+    """True if only a ReLU reads a product, and the product that alone reads the result."""
     activated = is_activated(node)
     last = next(iter(node.users)) if activated else node
     readers = list(last.users)
@@ -242,7 +230,7 @@ def _packed(
 def _multiply_as_fp32(
     program: GraphModule, node: Node, product: Int8Product, given: _Given
 ) -> None:
-    """Every integer up to 2^24 is exact in fp32; sums round as they do in any fp32 product."""
+    """Integers up to 2^24 are exact in fp32; sums round as in any fp32 product."""
     weight = product.weight.to(torch.float32) * product.weight_scale[:, None]
     graph = program.graph
     with graph.inserting_before(node):

@@ -2,13 +2,12 @@
 
     linear(x, W, b)           ->  linear_pointwise(x, packed W, b, "none")
 
-A ReLU behind it stays torch's: oneDNN's makes 0 of NaN, and a plausible score of what is none. It
-costs up to 3% of a wide product of 270 samples, and less than can be measured of one sample.
+A ReLU behind it stays torch's: oneDNN's turns NaN into 0, a plausible score. It costs up to 3% of a
+wide product of 270 samples, and less than can be measured of one sample.
 
-torch's `linear` in bf16 hands oneDNN the weight as it was stored, and oneDNN reorders it at every
-call; in fp32 it calls MKL, which has no AVX-512 on processors that are not Intel's. The packed
-product is the one that torch's compiler (Inductor) uses when it freezes weights: here without a
-compiler, with nothing to compile, and in bf16 with the very bits of `linear`.
+torch's `linear` in bf16 has oneDNN reorder the weight at every call; in fp32 it calls MKL, which
+has no AVX-512 on processors that are not Intel's. The packed product is that of torch's compiler
+(Inductor) with frozen weights, without a compiler; in bf16 with the same bits as `linear`.
 """
 
 from collections.abc import Set
@@ -31,7 +30,7 @@ from sharded_infer.towers.lowering.constants import (
 )
 
 _aten = torch.ops.aten
-# The batch size that layouts are chosen for. All sizes from 1 to 1,024 got the same one.
+# Batch size that layouts are chosen for. All sizes from 1 to 1,024 got the same one.
 _BATCH = 256
 _PACKED: Final = torch.ops.mkldnn._linear_pointwise.default
 
@@ -45,15 +44,14 @@ class Linear(NamedTuple):
 
 
 def pack_products(program: GraphModule, compiled: Set[torch.dtype] = frozenset()) -> int:
-    """Packs the constant weights of a program's products, in place, and frees the stored weights.
+    """Packs constant weights of products, in place, and frees the stored weights.
 
-    Args:
-        program: of aten operators; its inputs and outputs do not change.
-        compiled: dtypes of weights whose products `kernels.product` computes, instead of oneDNN.
+    `compiled` has the dtypes of weights whose products `kernels.product` computes, instead of
+    oneDNN.
 
     Returns:
         The number of packed products: 0 if this build of torch has no oneDNN. Products in bf16 are
-        not packed if oneDNN has no bf16 on this processor.
+            not packed if oneDNN has no bf16 on this processor.
     """
     dtypes = packable_dtypes()
     packed = 0
@@ -82,7 +80,7 @@ def packable_dtypes() -> set[torch.dtype]:
 
 
 def linear_of(program: GraphModule, node: Node) -> Linear | None:
-    """The product in fp32 that a node of a program computes, packed or compiled, if it does."""
+    """The fp32 product that a node computes, packed or compiled; None for other nodes."""
     if node.op == "call_module":
         module = program.get_submodule(str(node.target))
         if not isinstance(module, CompiledProduct) or len(node.args) != 1:
@@ -124,7 +122,7 @@ def _compile(
 
 
 def _is_vector(bias: object, added: Tensor | None, weight: Tensor) -> bool:
-    """True for a bias with a number for each row of the weight; torch broadcasts others."""
+    """True for a bias with a number per row of the weight; torch broadcasts others."""
     return bias is None or (added is not None and added.shape == weight.shape[:1])
 
 

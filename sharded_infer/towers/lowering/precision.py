@@ -1,9 +1,8 @@
 """Mixed precision on a tower's graph: matrix products in a low precision, all else unchanged.
 
-The rule is that of automatic mixed precision (Micikevicius et al. 2018, "Mixed Precision
-Training"), applied once, ahead of time. Products take low-precision inputs. Operators that sum many
-numbers or have a steep derivative run in fp32. So do the last layers, whose rounding nothing
-averages out.
+Automatic mixed precision (Micikevicius et al. 2018, "Mixed Precision Training"), applied once,
+ahead of time. Operators that sum many numbers or have a steep derivative run in fp32. So do the
+last layers, whose rounding nothing averages out.
 """
 
 import math
@@ -28,18 +27,18 @@ _EXPORT_GUARDS = "_guards_fn"
 
 
 def lower_precision(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """A module that computes what `module` does with its inner matrix products in `dtype`.
+    """A module that computes the inner matrix products of `module` in `dtype`.
 
     Args:
-        module: a torch.fx GraphModule of aten operators, such as `ExportedProgram.module()`; it
-            is left as it is.
+        module: a torch.fx GraphModule of aten operators, such as `ExportedProgram.module()`; not
+            changed.
         dtype: a floating-point dtype narrower than fp32.
 
     Returns:
-        A module of the same inputs and outputs. A matrix product from which another can be reached
-        takes its inputs in `dtype`. Weights that only such products use are stored in it. Operators
-        in KEEPS_PRECISION follow type promotion. All others, and the last products, get fp32. The
-        outputs are fp32. Exporting the module records the casts in its graph.
+        A module of the same inputs, with fp32 outputs. A matrix product from which another can be
+            reached takes its inputs in `dtype`. Weights that only such products use are stored in
+            it. Operators in KEEPS_PRECISION follow type promotion. All others, and the last
+            products, get fp32. Exporting the module records the casts in its graph.
 
     Raises:
         TowerError: `module` is no such graph, or a weight is beyond `dtype`'s range.
@@ -53,9 +52,9 @@ def lower_precision(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Mod
 
 
 def copy_program(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The same graph over the same tensors, without what export left to check shapes and dtypes.
+    """The same graph over the same tensors, without export's checks of shapes and dtypes.
 
-    The dtypes are about to change, and the export that follows writes its own checks.
+    The dtypes are about to change, and the next export writes its own checks.
     """
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
@@ -66,10 +65,10 @@ def copy_program(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def inner_products(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """The matrix products whose values reach another matrix product."""
+    """Matrix products whose values reach another matrix product."""
     reaching: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
-        # What is read off a shape carries no values.
+        # Sizes carry no values.
         users = [user for user in node.users if user.target not in SYMBOLIC_SIZE]
         if any(user.target in MATRIX_PRODUCTS or user in reaching for user in users):
             reaching.add(node)
@@ -79,7 +78,6 @@ def inner_products(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 def _store_weights(
     module: torch.fx.GraphModule, products: frozenset[str], dtype: torch.dtype
 ) -> None:
-    """Replaces the fp32 weights that nothing but `products` uses by their casts."""
     readers: dict[str, list[torch.fx.Node]] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
@@ -97,7 +95,6 @@ def _store_weights(
 
 
 def _check_range(name: str, weight: torch.Tensor, stored: torch.Tensor) -> None:
-    """Raises TowerError when a number became infinite."""
     if stored.isfinite().all() or not weight.isfinite().all():
         return
     raise TowerError(
@@ -107,7 +104,7 @@ def _check_range(name: str, weight: torch.Tensor, stored: torch.Tensor) -> None:
 
 
 def _feeds_only(nodes: Iterable[torch.fx.Node], products: frozenset[str]) -> bool:
-    """Whether all uses of these nodes are the named products, or views that lead only to them."""
+    """True if all uses are the named products, or views that lead only to them."""
     return all(
         user.name in products or (_is_view(user.target) and _feeds_only([user], products))
         for node in nodes
@@ -123,7 +120,7 @@ def _is_view(target: Target) -> bool:
 
 
 def _is_beyond(node: torch.fx.Node, dtype: torch.dtype) -> bool:
-    """Whether an operator is given a number beyond `dtype`, such as the fill of a mask."""
+    """True if an operator has a number beyond `dtype`, such as the fill of a mask."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return False
@@ -136,7 +133,7 @@ def _is_beyond(node: torch.fx.Node, dtype: torch.dtype) -> bool:
 
 
 class _MixedPrecision(torch.nn.Module):
-    """Runs a graph node by node and casts by the dtypes that arrive; meant to be exported."""
+    """Runs a graph node by node and casts by the inputs' dtypes; meant to be exported."""
 
     def __init__(
         self, program: torch.fx.GraphModule, products: frozenset[str], dtype: torch.dtype
@@ -152,8 +149,6 @@ class _MixedPrecision(torch.nn.Module):
 
 
 class _Caster(torch.fx.Interpreter):
-    """One run of a graph in mixed precision."""
-
     def __init__(
         self, program: torch.fx.GraphModule, products: frozenset[str], dtype: torch.dtype
     ) -> None:
@@ -173,11 +168,11 @@ class _Caster(torch.fx.Interpreter):
         return self.call_function(node.target, args, kwargs)
 
     def cast(self, values: Any, wanted: torch.dtype) -> Any:
-        """The values with every fp32 or low-precision tensor in them as `wanted`, cast once."""
+        """The values with every fp32 or low-precision tensor cast to `wanted`, once."""
         return map_aggregate(values, lambda value: self._cast(value, wanted))
 
     def _cast(self, value: Any, wanted: torch.dtype) -> Any:
-        # Casts of fp64 or integers would change what the module says; there they stay.
+        # Casts of fp64 or integers would change the module's meaning.
         between = {torch.float32, self._dtype}
         if not isinstance(value, torch.Tensor) or value.dtype not in between - {wanted}:
             return value

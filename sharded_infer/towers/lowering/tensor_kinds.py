@@ -13,18 +13,14 @@ Kind = tuple[torch.dtype, torch.Size]
 
 
 def kinds_of(program: GraphModule, inputs: Sequence[Tensor]) -> dict[Node, Kind]:
-    """Runs a program once.
-
-    Returns:
-        The dtype and shape of every tensor that a node computes or is given, except constants.
-    """
+    """Dtypes and shapes of all tensors but constants in one run of a program."""
     return kinds_and_sizes(program, inputs)[0]
 
 
 def kinds_and_sizes(
     program: GraphModule, inputs: Sequence[Tensor]
 ) -> tuple[dict[Node, Kind], dict[Node, int]]:
-    """As `kinds_of`, and the whole numbers that nodes compute, such as sizes."""
+    """`kinds_of`, and the whole numbers that nodes compute, such as sizes."""
     seen = _Seen(program)
     with torch.inference_mode():
         seen.run(*inputs)
@@ -32,7 +28,7 @@ def kinds_and_sizes(
 
 
 class _Seen(Interpreter):
-    """One run of a graph that keeps the dtype and shape of every tensor, and the sizes."""
+    """A run that keeps every tensor's dtype and shape, and the sizes."""
 
     def __init__(self, program: GraphModule) -> None:
         super().__init__(program)
@@ -41,7 +37,7 @@ class _Seen(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
-        # Packed weights have no strides that could be read; nobody asks for a constant's.
+        # Packed weights have no readable strides; a constant's are not needed.
         if isinstance(result, Tensor) and n.op != "get_attr":
             self.kinds[n] = result.dtype, result.shape
         elif isinstance(result, int):

@@ -2,11 +2,11 @@
 
     a @ b   ->   tf32(a) @ tf32(b)        for every inner product
 
-A TF32 number is an fp32 one with 10 of the 23 bits behind its leading one. Two of them multiply
-exactly in fp32, so a device differs from this only by the order in which it adds. Rounded is to
-nearest, ties away from zero: `cvt.rna.tf32.f32` (PTX ISA, "cvt"), the only conversion of sm_80, as
-CUTLASS uses it before its products. Where a library hands the tensor cores fp32 numbers as they
-are, those cut the last 13 bits off: up to twice this error of a factor, always towards zero.
+A TF32 number is an fp32 one with 10 of its 23 fraction bits. Two of them multiply exactly in fp32,
+so a device differs only by its order of addition. Rounding is to nearest, ties away from zero:
+`cvt.rna.tf32.f32` (PTX ISA, "cvt"), the only conversion of sm_80, as used by CUTLASS. Where a
+library passes plain fp32 to tensor cores, those cut the last 13 bits off: up to twice this error of
+a factor, always towards zero.
 """
 
 import re
@@ -29,7 +29,7 @@ __all__ = ["emulate_tf32", "round_to_tf32"]
 
 _CUT_BITS: Final = 13
 _HALF: Final = 1 << (_CUT_BITS - 1)
-# The factors by their names in operators' schemas; what is added to a product is none.
+# Names of factors in operators' schemas; without the addend of a product.
 _FACTORS: Final = re.compile("input|weight|mat1|mat2|batch1|batch2|self|other|tensors")
 _ADDED: Final = {torch.ops.aten.addmm.default: "self", torch.ops.aten.baddbmm.default: "self"}
 
@@ -44,13 +44,7 @@ def round_to_tf32(values: Tensor) -> Tensor:
 
 
 def emulate_tf32(program: GraphModule) -> int:
-    """Makes a program compute its inner products from factors in TF32, in place.
-
-    Args:
-        program: of aten operators, in fp32; its inputs and outputs do not change.
-
-    Returns:
-        The number of products.
+    """Rounds the factors of an fp32 program's products to TF32, in place; returns their number.
 
     Raises:
         TowerError: a product's factors are not fp32, so the program is not a tf32 one.
@@ -66,8 +60,6 @@ def emulate_tf32(program: GraphModule) -> int:
 
 
 class _Rounding:
-    """Rounds factors, each once for all products that share it."""
-
     def __init__(self, program: GraphModule) -> None:
         self._program = program
         self._rounded: dict[Node, Node] = {}

@@ -1,8 +1,8 @@
 """The archive of a tower: torch.export's PT2 format, reduced when written, untrusted when read.
 
-`torch.export.load` unpickles the sample inputs, evaluates shape expressions and executes guards. A
-file can therefore run any code in it. This reader takes the graph as JSON and the weights as raw
-bytes, and ignores everything else.
+`torch.export.load` unpickles sample inputs, evaluates shape expressions and executes guards, so
+that a file can run any code. This reader takes only the graph, as JSON, and the weights, as raw
+bytes.
 """
 
 import io
@@ -33,7 +33,7 @@ _MODEL: Final = "models/model.json"
 _SAMPLE_INPUTS: Final = "data/sample_inputs/model.pt"
 _MAX_JSON_BYTES: Final = 64 * 2**20
 _CHUNK_BYTES: Final = 2**20
-# The earliest time in the zip format.
+# Earliest time in the zip format.
 _ZIP_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 _ENCRYPTED_FLAG: Final = 0x1
 
@@ -106,7 +106,7 @@ def _without_sources(model: bytes) -> bytes:
 
 
 def read_packed(file: BinaryIO, name: str) -> torch.fx.GraphModule:
-    """As `read_program`, from an open, seekable file; messages use `name`."""
+    """`read_program` from an open, seekable file; messages use `name`."""
     with _zip_errors(name):
         opened = zipfile.ZipFile(file)
     with opened:
@@ -117,7 +117,6 @@ def read_packed(file: BinaryIO, name: str) -> torch.fx.GraphModule:
 
 @contextmanager
 def _zip_errors(name: str) -> Iterator[None]:
-    """Turns zipfile's errors for broken archives into TowerError."""
     try:
         yield
     except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError, struct.error) as error:
@@ -148,13 +147,13 @@ class _Archive:
         return Element.parse(self.read(path), f"{self.name}: {path}")
 
     def read(self, path: str) -> bytes:
-        """The bytes of the entry at `path`; the archive's directory bounds their number."""
+        """Bytes of an entry; the archive's directory bounds their number."""
         entry = self.entry(path)
         with _zip_errors(self.name):
             return self.zip.read(entry)
 
     def raw(self, path: str) -> torch.Tensor:
-        """The bytes of the entry at `path`, uint8 `[bytes]`, read directly into a tensor."""
+        """Bytes of an entry, uint8 `[bytes]`, read directly into a tensor."""
         entry = self.entry(path)
         storage = torch.empty(entry.file_size, dtype=torch.uint8)
         target = storage.numpy().data

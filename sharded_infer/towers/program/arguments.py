@@ -1,4 +1,4 @@
-"""The arguments of a stored program's calls: literals, and references to earlier results.
+"""Arguments of a stored program's calls: literals, and references to earlier results.
 
 Kinds and codes follow torch.export's schema (torch/_export/serde/schema.py, version 8).
 """
@@ -45,14 +45,10 @@ Argument: TypeAlias = Literal | Value | list[Literal | Value | None] | None
 
 
 def parse_argument(argument: Element, defined: set[str]) -> Argument:
-    """Parses one serialized argument.
-
-    Args:
-        argument: an object with one member, named after its kind.
-        defined: names of the inputs and of earlier results.
+    """Parses one serialized argument: an object with one member, named after its kind.
 
     Raises:
-        TowerError: a kind that is not allowed, an undefined name or a malformed literal.
+        TowerError: a kind that is not allowed, a name not in `defined` or a malformed literal.
     """
     kind, value = argument.union()
     one_of_a_list = _LIST_KINDS.get(kind)

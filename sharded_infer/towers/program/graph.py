@@ -1,8 +1,8 @@
 """The graph of a stored program: parsed, checked in full, then built as a torch.fx module.
 
-The source is the JSON that `torch.export.save` writes (torch/_export/serde/schema.py, version 8).
-The parser reads operators, their arguments and the names that connect them. It ignores symbolic
-expressions, guards and other metadata, some of which torch's own loader evaluates as code.
+The source is the JSON of `torch.export.save` (torch/_export/serde/schema.py, version 8). The parser
+ignores symbolic expressions, guards and other metadata, some of which torch's loader evaluates as
+code.
 """
 
 import operator
@@ -43,9 +43,8 @@ _TRAINING_ARGUMENTS = {"train": False, "training": False, "dropout_p": 0.0}
 class Call:
     """One call of an allowed operator.
 
-    Attributes:
-        results: the name of the result, or a name for each element of a returned tuple or list;
-            None for elements without a name.
+    `results` is the result's name, or a tuple of those of several results; None: an element without
+    a name.
     """
 
     operator: Operator
@@ -82,11 +81,9 @@ class TowerGraph:
     def build(self, load: Callable[[Weight], torch.Tensor]) -> torch.fx.GraphModule:
         """Builds a module that takes the program's inputs by position and returns a tuple.
 
-        Args:
-            load: reads one tensor; called only for tensors that the program uses.
-
-        The module holds all tensors as buffers. Names in its generated source are made here
-        (`input0`, `weight0`, `v0`) and never come from the file.
+        `load` is called only for tensors that the program uses; the module holds them as buffers.
+        Names in its generated source are made here (`input0`, `weight0`, `v0`), never taken from
+        the file.
         """
         root, graph = torch.nn.Module(), torch.fx.Graph()
         nodes: dict[str, torch.fx.Node] = {}
@@ -128,17 +125,13 @@ def _references(call: Call) -> Iterator[str]:
 
 
 def _resolve(argument: Argument, nodes: dict[str, torch.fx.Node]) -> FxArgument:
-    """Replaces every reference in an argument by the node that computes it."""
     if isinstance(argument, list):
         return [_resolve(item, nodes) for item in argument]
     return nodes[argument.name] if isinstance(argument, Value) else argument
 
 
 def parse_graph(program: Element) -> TowerGraph:
-    """Checks a serialized program in full and returns its graph.
-
-    Args:
-        program: the document of `models/model.json`.
+    """Checks a serialized program (`models/model.json`) in full and returns its graph.
 
     Raises:
         TowerError: the schema has another version, an operator or a kind of argument, input or
@@ -209,7 +202,7 @@ def _parse_inputs(graph: Element, signature: Element) -> tuple[tuple[str, Weight
 
 
 def _width(graph: Element, name: str) -> int | None:
-    """The last size of an input at export, or None if the file does not record it."""
+    """Last size of an input at export, or None if the file does not record it."""
     try:
         sizes = graph.field("tensor_values").field(name).field("sizes").elements()
         kind, size = sizes[-1].union()
@@ -267,7 +260,7 @@ def _parse_call(node: Element, defined: set[str]) -> Call:
 
 
 def _argument_names(found: Operator) -> list[str] | None:
-    """The argument names in an operator's schema; None for Python's operators."""
+    """Argument names of an operator's schema; None for Python's operators."""
     if not isinstance(found, torch._ops.OpOverload):
         return None
     return [argument.name for argument in found._schema.arguments]

@@ -4,10 +4,10 @@
     y = ((q - zero_point) @ weight.T) * weight_scale + bias      int8 weight, one scale for each row
     y = NaN                                                      in rows where x has NaN or infinity
 
-Static quantization in the sense of Jacob et al. 2018 ("Quantization and Training of Neural Networks
-for Efficient Integer-Arithmetic-Only Inference", equation 3). A sample's result does not depend on
+Static quantization as in Jacob et al. 2018 ("Quantization and Training of Neural Networks for
+Efficient Integer-Arithmetic-Only Inference", equation 3). A sample's result does not depend on
 other samples of its batch. The columns' scales are folded into the weight, as in Xiao et al. 2023
-("SmoothQuant", equation 3), so columns of small numbers get as many levels as others.
+("SmoothQuant", equation 3).
 """
 
 from typing import Final
@@ -31,7 +31,7 @@ def int8_linear(
     inverse_scale: Tensor,
     zero_point: int,
 ) -> Tensor:
-    """The product, computed in fp32: integers are exact and sums round as in fp32.
+    """The product as fp32 `[..., N]`: integers are exact and sums round as in fp32.
 
     Args:
         x: fp32 `[..., K]`.
@@ -40,9 +40,6 @@ def int8_linear(
         bias: fp32 `[N]`.
         inverse_scale: fp32 `[K]`.
         zero_point: from 0 to 255.
-
-    Returns:
-        fp32 `[..., N]`.
     """
     levels = to_bytes(x, ByteLevels(inverse_scale, zero_point)).to(torch.float32) - zero_point
     product = torch.nn.functional.linear(levels, weight.to(torch.float32)) * weight_scale

@@ -16,7 +16,7 @@ _SHOWN_CHARACTERS = 60
 
 
 class _Beginning(reprlib.Repr):
-    """Formats only the first parts of a value, because values can be large and errors frequent."""
+    """Formats only the first parts of a value; values can be large and errors frequent."""
 
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
         # `reprlib` sorts all keys first, which is slow for large objects.
@@ -34,7 +34,7 @@ _BEGINNING.maxstring = _SHOWN_CHARACTERS
 class Element:
     """A JSON value and its position in the document, for error messages.
 
-    Every method raises TowerError if the value is not of the type that the caller asks for.
+    Methods raise TowerError if the value is not of the requested type.
     """
 
     value: object

@@ -1,8 +1,7 @@
-"""The names of a program's inputs and outputs, as recorded in its file.
+"""Names of a program's inputs and outputs, as recorded in its file.
 
-`export_tower` writes the names to a graph's `custom` metadata, which torch's tools preserve. A
-program from `torch.export.export` alone records the names of `forward`'s arguments, and the keys of
-dicts that it takes or returns.
+`export_tower` writes them to a graph's `custom` metadata, which torch's tools preserve. A program
+from `torch.export.export` alone has only the names of `forward`'s arguments and of dicts' keys.
 """
 
 import json
@@ -36,8 +35,7 @@ _NUMBERED: Final = re.compile(r"(.*)_(\d+)")
 class ProgramNames:
     """Names in the program's order; None if the file does not record all of them.
 
-    Attributes:
-        sequences: those that it was exported for; None if the file does not say.
+    `sequences` are those that it was exported for; None if not recorded.
     """
 
     inputs: tuple[str, ...] | None
@@ -66,14 +64,11 @@ def recorded(metadata: dict[str, object]) -> dict[str, object]:
 
 
 def parse_names(module: Element, inputs: int, outputs: int) -> ProgramNames:
-    """Reads the names from a stored program.
-
-    Args:
-        module: `graph_module` of the program's document.
+    """Reads the names from `graph_module` of a stored program's document.
 
     Raises:
-        TowerError: names recorded by `export_tower` are not distinct, or their number is wrong; or
-            the sequences that it recorded are none.
+        TowerError: names recorded by `export_tower` repeat or have the wrong number, or its
+            recorded sequences are invalid.
     """
     ours = _ours(module)
     if ours is None:

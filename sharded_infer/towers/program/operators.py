@@ -1,8 +1,7 @@
-"""The operators that a tower's stored program may call; others are refused by name.
+"""Operators that a tower's stored program may call; others are refused by name.
 
-All of them are pure functions of their arguments. None reads a file, draws random numbers, returns
-uninitialised memory or changes a tensor in place. A program of these operators therefore has no
-side effects and may run on many threads at once.
+All are pure: none reads a file, draws random numbers, returns uninitialised memory or changes a
+tensor in place. A program of them has no side effects and may run on many threads at once.
 """
 
 import operator
@@ -130,10 +129,9 @@ ASSERTIONS: Final = frozenset(
 
 
 def _resolve(table: Mapping[str, str]) -> dict[str, Operator]:
-    """A table's operators by serialized target, such as `torch.ops.aten.mm.default`.
+    """Operators of a table by serialized target, such as `torch.ops.aten.mm.default`.
 
-    Raises:
-        InternalError: this torch lacks an overload, or the overload changes its arguments.
+    Raises InternalError if this torch lacks an overload, or the overload changes its arguments.
     """
     resolved: dict[str, Operator] = {}
     for name, overloads in table.items():

@@ -28,12 +28,11 @@ def open_program(path: Path, inputs: TowerInputs, outputs: Sequence[str]) -> Gra
 
     Args:
         path: a file of `write_program`; not trusted, none of its code is executed.
-        inputs: what the program is to take.
         outputs: names of the expected outputs, in order.
 
     Raises:
-        TowerError: the file cannot be read safely, its inputs or outputs differ, or it does not
-            run at the shortest or the longest sequences.
+        TowerError: the file cannot be read safely, its inputs or outputs differ, or it does not run
+            at the shortest or the longest sequences.
     """
     program = read_program(path)
     found = len(program.graph.find_nodes(op="placeholder"))
@@ -67,16 +66,10 @@ def run_program(
     outputs: Sequence[str],
     where: str,
 ) -> Outputs:
-    """Runs a program once and checks its outputs.
-
-    Args:
-        program: takes the inputs by position.
-        inputs: `[B, ...]` each.
-        outputs: names of the expected outputs.
-        where: names the program in messages.
+    """Runs a program once on `[B, ...]` inputs by position and checks its outputs.
 
     Raises:
-        TowerError: the program fails, or its outputs are not fp32 `[B]` or `[B, K]`.
+        TowerError: the program fails, or its outputs are not fp32 `[B]` or `[B, K]`. Names `where`.
     """
     batch = inputs[0].shape[0]
     try:

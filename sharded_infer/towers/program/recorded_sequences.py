@@ -1,7 +1,7 @@
-"""The sequences that a program was exported for, as recorded beside its names.
+"""Sequences that a program was exported for, as recorded beside its names.
 
-A graph says neither which of its inputs belong together nor how long a sequence may be: behind the
-last row of a table of positions it fails, or reads the wrong one.
+A graph does not record a sequence's inputs or its longest length; beyond a table of positions it
+fails, or reads a wrong row.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ SEQUENCES: Final = "sequences"
 
 
 def sequences_record(sequences: Mapping[str, SequenceInput]) -> dict[str, Any]:
-    """What is stored of sequences, as JSON."""
+    """JSON form of sequences."""
     return {
         name: {
             "width": one.width,
@@ -30,10 +30,7 @@ def sequences_record(sequences: Mapping[str, SequenceInput]) -> dict[str, Any]:
 
 
 def parse_sequences(names: Element) -> Mapping[str, SequenceInput]:
-    """Reads what `sequences_record` wrote.
-
-    Args:
-        names: the object that may have it as a member.
+    """Reads the output of `sequences_record` from the object that may have it as a member.
 
     Raises:
         TowerError: it has other members, or other types of them.
@@ -61,15 +58,13 @@ def _size(number: Element) -> int:
 def check_sequences(
     recorded: Mapping[str, SequenceInput] | None, expected: Mapping[str, SequenceInput], where: str
 ) -> None:
-    """Checks that a program can take sequences.
+    """Checks that a program can take the expected sequences.
 
-    Args:
-        recorded: those that it was exported for, by name; None if it does not say.
-        expected: those that it is to take.
-        where: names the program in messages.
+    `recorded` are those that it was exported for; None if the file does not record them.
 
     Raises:
-        TowerError: a sequence is another one, or may be longer than the program allows.
+        TowerError: a sequence is another one, or may be longer than the program allows. Names
+            `where`.
     """
     if recorded is None:
         return

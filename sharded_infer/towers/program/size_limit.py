@@ -1,11 +1,8 @@
-"""Refuses a program that makes tensors too large to be meant, before such a tensor is made.
+"""Refusal of programs with oversized tensors, before such a tensor is allocated.
 
-Operators may make a tensor of any size out of a few numbers: `full`, `expand`, a product of a
-column and a row. A small file could take all memory of the machine that opens it.
-
-The results of most operators are bounded by what they take. Only where that says too little is a
-shape computed by torch's functions of shapes: they import SymPy and torch's compiler, 2 s of a
-server's start and 70 MB.
+A few numbers suffice (`full`, `expand`, an outer product), so that a small file could take all
+memory of the machine that opens it. Most operators' arguments bound their results. Only the others
+use torch's shape functions, whose import (SymPy, torch's compiler) takes 2 s and 70 MB.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,14 +27,8 @@ _META: Final = torch.device("meta")
 def run_bounded(program: GraphModule, where: str, *inputs: Tensor) -> Any:
     """Runs a program, unless it makes a tensor of more than `MOST_NUMBERS`.
 
-    Args:
-        where: names the program in messages.
-
-    Returns:
-        What the program returns.
-
     Raises:
-        TowerError: a tensor would be too large; besides, what the program raises.
+        TowerError: a tensor would be too large; the program's own errors pass. Names `where`.
     """
     try:
         return _BoundedRun(program).run(*inputs)
@@ -50,7 +41,7 @@ class _TooLargeError(Exception):
 
 
 class _BoundedRun(Interpreter):
-    """A run that computes how large a result is before it is made."""
+    """A run that computes the size of a result before it is allocated."""
 
     def __init__(self, program: GraphModule) -> None:
         super().__init__(program)
@@ -65,7 +56,7 @@ class _BoundedRun(Interpreter):
 
 
 def _is_bounded(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether what an operator takes says that its result is small enough."""
+    """True if an operator's arguments bound its result to an allowed size."""
     bound = BOUNDED.get(target.overloadpacket.__name__)
     if bound is None:
         return False
@@ -73,13 +64,13 @@ def _is_bounded(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     values = {name: given[name] for name in names if name in given}
     tensors = [one for one in _flat(values.values()) if isinstance(one, Tensor)]
-    # A sum over no numbers has more numbers than what it takes.
+    # A sum over no numbers has more numbers than its input.
     if any(tensor.numel() == 0 for tensor in tensors):
         return False
     try:
         return bound(tensors, values) <= MOST_NUMBERS
     except (IndexError, KeyError, TypeError, ValueError):
-        # Shapes that do not go together, or have more dimensions than NumPy's.
+        # Incompatible shapes, or more dimensions than NumPy's.
         return False
 
 
@@ -90,7 +81,7 @@ def _check_shapes(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, An
     try:
         made = target(*_without_memory(args), **_without_memory(kwargs))
     except Exception:
-        # The arguments are wrong: the call itself says so.
+        # The arguments are wrong: the call itself reports it.
         return
     for one in _flat([made]):
         if isinstance(one, Tensor) and one.numel() > MOST_NUMBERS:
@@ -198,7 +189,7 @@ def _of(bound: _Bound, operators: str) -> dict[str, _Bound]:
     return dict.fromkeys(operators.split(), bound)
 
 
-# By an operator's name.
+# Key: an operator's name.
 BOUNDED: Final[Mapping[str, _Bound]] = {
     **_of(
         _broadcast,

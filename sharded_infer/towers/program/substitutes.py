@@ -1,4 +1,4 @@
-"""Replacements for operators that a tower cannot call and `export_tower` does not rewrite."""
+"""Substitutes for operators that a tower cannot call and `export_tower` does not rewrite."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -49,10 +49,9 @@ SUBSTITUTES: Final[Mapping[str, str]] = MappingProxyType({
 
 
 def instead_of(target: str) -> str:
-    """The end of an error message: what to use instead of an operator, or nothing if unknown.
+    """End of an error message: a substitute for an operator such as `aten.median.dim`.
 
-    Args:
-        target: such as `torch.ops.aten.median.dim` or `aten.median.dim`.
+    Empty if none is known. The prefix `torch.ops.` is optional.
     """
     steps = target.removeprefix("torch.ops.").split(".")
     found = SUBSTITUTES.get(steps[1]) if len(steps) > 1 else None

@@ -1,4 +1,4 @@
-"""The inputs of a tower: names and shapes, in the order in which its program takes them.
+"""Inputs of a tower: names and shapes, in the order in which its program takes them.
 
 dense        fp32 [B, width]        each dense input
 sequence     fp32 [B, L, width]     each sequence: its members' rows, and
@@ -21,7 +21,7 @@ from sharded_infer.specs.sequence_input import LENGTHS, SequenceInput
 
 __all__ = ["EMBEDDINGS", "TowerInputs", "length_symbol"]
 
-# The name of the last input.
+# Name of the last input.
 EMBEDDINGS: Final = "embeddings"
 # Not 1, which outputs could have for other reasons. Towers also run at this size.
 _BATCH: Final = 4
@@ -29,12 +29,11 @@ _BATCH: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class TowerInputs:
-    """What a tower takes.
+    """Inputs of a tower.
 
     Attributes:
         dense: name and width of each dense input.
         embedding_width: of the pooled features together; 0 if there are none.
-        sequences: by name.
     """
 
     dense: Mapping[str, int]
@@ -43,28 +42,28 @@ class TowerInputs:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all inputs, in the program's order."""
+        """Names of all inputs, in the program's order."""
         return tuple(shape.name for shape in self._shapes())
 
     @property
     def widths(self) -> Mapping[str, int]:
-        """The last size of each input but the lengths."""
+        """Last size of each input but the lengths."""
         return {one.name: one.width for one in self._shapes() if one.width is not None}
 
     @property
     def longest(self) -> tuple[int, ...]:
-        """The largest number of positions of each sequence."""
+        """Largest number of positions of each sequence."""
         return tuple(sequence.max_length for sequence in self.sequences.values())
 
     def lengths(self, wanted: int) -> tuple[int, ...]:
-        """For each sequence the number of positions that is nearest to a wanted one."""
+        """Each sequence's number of positions that is nearest to `wanted`."""
         return tuple(
             min(wanted, one.max_length) if one.grows else one.max_length
             for one in self.sequences.values()
         )
 
     def all_of(self, names: Container[str]) -> tuple[str, ...]:
-        """The inputs of some dense inputs and sequences, in the program's order."""
+        """Inputs of some dense inputs and sequences, in the program's order."""
         sequences = list(self.sequences)
         return tuple(
             shape.name
@@ -73,9 +72,9 @@ class TowerInputs:
         )
 
     def check(self) -> None:
-        """Raises TowerError when a width or a length is none, or two inputs share a name."""
+        """Raises TowerError when a width or a length is invalid, or two inputs share a name."""
         for name, width in self.widths.items():
-            # Beside sequences there may be no pooled feature.
+            # With sequences there may be no pooled feature.
             if width < 1 and not (name == EMBEDDINGS and width == 0 and self.sequences):
                 raise TowerError(f"expected inputs of width 1 or more, got {name!r} of {width}")
         for name, sequence in self.sequences.items():
@@ -90,11 +89,9 @@ class TowerInputs:
                 raise TowerError(f"two inputs have the name {name!r}{own}")
 
     def zeros(self, lengths: Sequence[int], device: torch.device | None = None) -> list[Tensor]:
-        """Zeros for four samples whose sequences use all positions.
+        """Zeros for four samples, on the CPU by default; sequences use all positions.
 
-        Args:
-            lengths: positions of each sequence.
-            device: None for the CPU.
+        `lengths` has the positions of each sequence.
         """
         return [
             torch.full((_BATCH,), shape.positions(lengths), device=device)
@@ -104,12 +101,9 @@ class TowerInputs:
         ]
 
     def samples(self, batch: int, lengths: Sequence[int]) -> list[Tensor]:
-        """Random inputs, the same at every call.
+        """Random inputs, the same at every call; `lengths` has each sequence's positions.
 
         The first sample's sequences use all positions, the second one's none, others any number.
-
-        Args:
-            lengths: positions of each sequence.
         """
         generator = torch.Generator().manual_seed(batch)
 
@@ -124,7 +118,7 @@ class TowerInputs:
         return [made(shape) for shape in self._shapes()]
 
     def empty(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Which samples of such inputs have a sequence of no positions: bool `[B]`."""
+        """Bool `[B]`: samples of such inputs with a sequence of no positions."""
         found = torch.zeros(len(inputs[0]), dtype=torch.bool)
         for shape, tensor in zip(self._shapes(), inputs, strict=True):
             if shape.width is None:
@@ -133,10 +127,7 @@ class TowerInputs:
 
     @property
     def roles(self) -> tuple[tuple[int | None, ...], ...]:
-        """Of the first sizes of each input: the number of the sequence whose length it is.
-
-        None: it is the number of samples.
-        """
+        """For each input's leading sizes, the sequence whose length it is; None: samples."""
         return tuple(
             (None,) if shape.width is None or shape.sequence is None else (None, shape.sequence)
             for shape in self._shapes()
@@ -144,11 +135,11 @@ class TowerInputs:
 
     @property
     def lengths_of(self) -> tuple[int | None, ...]:
-        """Of each input: the number of the sequence whose lengths it is; None for others."""
+        """For each input, the sequence whose lengths it has; None for others."""
         return tuple(one.sequence if one.width is None else None for one in self._shapes())
 
     def dynamic_shapes(self) -> tuple[dict[int, Any], ...]:
-        """For `torch.export`: the sizes of each input that may be any."""
+        """Variable sizes of each input, for `torch.export`."""
         batch = Dim("batch", min=1)
         lengths = [
             Dim(length_symbol(number), min=1, max=one.max_length) if one.grows else None
@@ -172,17 +163,17 @@ class TowerInputs:
 
 
 def length_symbol(number: int) -> str:
-    """The name of a sequence's number of positions in torch's messages."""
+    """Name of a sequence's number of positions in torch's messages."""
     return f"length{number}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """One input.
+    """Shape of one input.
 
     Attributes:
-        width: the last size; None for the lengths of a sequence.
-        sequence: the number of the sequence that it belongs to; None for other inputs.
+        width: last size; None for the lengths of a sequence.
+        sequence: number of its sequence; None for other inputs.
     """
 
     name: str
@@ -190,11 +181,10 @@ class _Shape:
     sequence: int | None = None
 
     def positions(self, lengths: Sequence[int]) -> int:
-        """Of its sequence; 1 without one."""
+        """Positions of its sequence; 1 without one."""
         return 1 if self.sequence is None else lengths[self.sequence]
 
     def sizes(self, batch: int, lengths: Sequence[int]) -> tuple[int, ...]:
-        """Its shape."""
         if self.width is None:
             return (batch,)
         if self.sequence is None:

@@ -1,1 +1,1 @@
-"""Towers split into what a request's pairs share and what each pair computes."""
+"""Towers split into a part per request and a part per pair."""

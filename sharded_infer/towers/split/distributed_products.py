@@ -1,11 +1,11 @@
-"""A product of concatenated values that is a sum of products of what they are made of.
+"""A product of concatenated values as a sum of products of their terms.
 
     linear(cat(t, h, t - h, t * h), W)    ->    linear(h, W2 - W3) once a request
                                                 + linear(t, W1 + W3) once a pair, for all positions
                                                 + linear(t * h, W4)
 
-The attention of a Deep Interest Network is such a product: t is the candidate, repeated along the
-history h, and only the last quarter is of both.
+For example the attention of a Deep Interest Network: t is the candidate, repeated along the history
+h.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,22 +26,17 @@ _BY_SAMPLE: Final = Layout(0, 1)
 _SIGNS: Final[Mapping[object, float]] = {_aten.add.Tensor: 1.0, _aten.sub.Tensor: -1.0}
 _SAME: Final = (_aten.clone.default, _aten.contiguous.default, _aten.dropout.default)
 
-# Adds a product to a graph: whether to that by request, its input, its columns, and whether it
-# adds the bias.
+# Adds a product to a graph. Arguments: by request or by pair, its input, its columns, and with or
+# without the bias.
 Multiply: TypeAlias = Callable[[bool, Node, Tensor, bool], Node]
 
 
 def distributed(
     graphs: SplitGraphs, source: object, weight: Tensor, multiply: Multiply
 ) -> Node | None:
-    """The product of a concatenation as a sum, in the graph by pair.
+    """Product of a concatenation with an fp32 or bf16 `[N, K]` weight, as a sum by pair.
 
-    Args:
-        source: the product's input.
-        weight: fp32 or bf16 `[N, K]`.
-
-    Returns:
-        None if the input is no concatenation along its last axis, or nothing would be saved.
+    None if the input is no concatenation along its last axis, or nothing would be saved.
     """
     dtype = None
     if isinstance(source, Node) and source.target is _aten.to.dtype and len(source.args) == 2:
@@ -72,11 +67,11 @@ def distributed(
 
 
 class _Terms:
-    """What a concatenation is made of.
+    """Terms of a concatenation.
 
     Attributes:
-        columns: of the weight for each value, fp32 `[N, width]`; its order is that of the values.
-        saves: whether a sum or a repetition was seen through.
+        columns: of the weight for each value, fp32 `[N, width]`; in the values' order.
+        saves: True if a sum or a repetition was resolved.
     """
 
     def __init__(self, graphs: SplitGraphs, source: Node) -> None:
@@ -85,7 +80,7 @@ class _Terms:
         self.saves = False
 
     def take_all(self, weight: Tensor) -> bool:
-        """Takes all values; false if one cannot be taken."""
+        """Takes all values; False if one cannot be taken."""
         shape = self._graphs.shape(self._source)
         nodes, dim = self._source.args[0], (*self._source.args, 0)[1]
         if shape is None or len(shape) < 2 or dim not in (-1, len(shape)):
@@ -103,7 +98,7 @@ class _Terms:
         return start == weight.shape[1] and ranks == {len(shape) + 1}
 
     def groups(self) -> list[tuple[bool, list[Node]]]:
-        """The values that can be concatenated, and whether they are by request; these come first.
+        """Values that can be concatenated, and a flag by request; these come first.
 
         Repeated ones have one position, all others as many as the whole.
         """
@@ -123,7 +118,7 @@ class _Terms:
             self._take(one, sign * columns)
 
     def _inside(self, node: Node) -> list[tuple[Node, float]] | None:
-        """The values that a value is a sum of, if that makes one of them cheaper."""
+        """Terms of a sum, if that makes one of them cheaper."""
         if node.target in _SAME or self._is_repeated(node):
             return [(node.args[0], 1.0)]  # type: ignore[list-item]
         sign = _SIGNS.get(node.target)
@@ -147,7 +142,6 @@ class _Terms:
         )
 
     def _is_repeated(self, node: Node) -> bool:
-        """Whether a value repeats another one along positions."""
         source = node.args[0] if node.target is _aten.expand.default else None
         if not isinstance(source, Node):
             return False

@@ -1,4 +1,4 @@
-"""What is known of a value of a program that is split: for whom it is computed."""
+"""Values of a split program: by request, by pair, or part of each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,16 +18,12 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Anywhere:
-    """A constant, a number or what is computed of them: either graph can have it."""
+    """A constant, a number or a value computed from them: either graph can have it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A value with one row for each request, or one for each pair.
-
-    Attributes:
-        node: of the graph by request or by pair.
-    """
+    """A value with one row per request or per pair, by a node of that graph."""
 
     by_request: bool
     node: Node
@@ -40,8 +36,8 @@ class Parts:
     Attributes:
         dim: the axis, at least 1.
         request: node of the graph by request: its positions, in order.
-        pair: node of the graph by pair, the same.
-        runs: how both make up the axis.
+        pair: node of the graph by pair, likewise.
+        runs: layout of both along the axis.
     """
 
     dim: int
@@ -50,7 +46,7 @@ class Parts:
     runs: tuple[Run, ...]
 
 
-# A tuple: of the results of an operator with several.
+# A tuple: the results of an operator with several.
 Known: TypeAlias = Anywhere | Value | Parts | tuple["Known", ...]
 
 
@@ -66,7 +62,7 @@ def joined_runs(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def positions_of(runs: Iterable[Run], by_request: bool) -> list[int]:
-    """The positions of the whole axis that are by request, or by pair."""
+    """Positions along the whole axis that are by request, or by pair."""
     positions: list[int] = []
     start = 0
     for run in runs:

@@ -1,9 +1,9 @@
-"""Products of a value that is part by request: the columns of the weight are split with it.
+"""Products of a value that is part by request: the weight's columns are split with it.
 
     linear(cat(u, p), [U P], b)  ->  linear(u, U, b) once a request, + linear(p, P) for each pair
 
-Weights are those that were packed for the whole program, unpacked once. Bytes of an int8 product
-are split as they are; what comes out of its halves is added in fp32.
+Packed weights are unpacked once. Bytes of an int8 product are split as they are; the halves'
+results are added in fp32.
 """
 
 import math
@@ -30,7 +30,7 @@ __all__ = ["PRODUCT_RULES", "split_product", "split_step", "weight_size"]
 _aten = torch.ops.aten
 _mkldnn_linear = torch.ops.mkldnn._linear_pointwise.default
 _qlinear = torch.ops.onednn.qlinear_pointwise.default
-# The batch size that layouts are chosen for.
+# Batch size that layouts are chosen for.
 _BATCH: Final = 256
 
 
@@ -45,14 +45,12 @@ def weight_size(graphs: SplitGraphs, node: Node) -> int:
 
 
 def _columns(weight: Tensor, parts: Parts, *, transposed: bool = False) -> dict[bool, Tensor]:
-    """The weight's columns by request and by pair."""
     plain = weight.to_dense() if weight.is_mkldnn else weight.detach()
     plain = plain.t() if transposed else plain
     return {flag: plain[:, positions_of(parts.runs, flag)].contiguous() for flag in (True, False)}
 
 
 def _source(graphs: SplitGraphs, node: Node) -> Parts | None:
-    """The parts of a product's input, if they lie along its last axis."""
     source = node.args[0]
     known = graphs.known.get(source) if isinstance(source, Node) else None
     shape = graphs.shape(source) if isinstance(source, Node) else None
@@ -62,7 +60,6 @@ def _source(graphs: SplitGraphs, node: Node) -> Parts | None:
 
 
 def _linear(graphs: SplitGraphs, node: Node) -> Known | None:
-    """Plain and packed products."""
     weight = constant_of(graphs.program, node.args[1])
     packed = node.target is _mkldnn_linear
     if weight is None or (packed and node.args[3:] != ("none", [], "")):
@@ -94,7 +91,7 @@ def _linear(graphs: SplitGraphs, node: Node) -> Known | None:
 
 
 def _int8(graphs: SplitGraphs, node: Node) -> Known | None:
-    """Packed products of bytes; where the result is bytes too, it is rounded after the sum."""
+    """Packed products of bytes; a result in bytes is rounded after the sum."""
     parts = _source(graphs, node)
     weight = constant_of(graphs.program, node.args[3])
     if parts is None or weight is None:
@@ -135,7 +132,7 @@ def _int8(graphs: SplitGraphs, node: Node) -> Known | None:
 
 
 def split_product(graphs: SplitGraphs, node: Node, product: Product) -> Known | None:
-    """Compiled products: their halves are added in fp32, and what followed follows the sum."""
+    """Compiled products: their halves are added in fp32, before the following steps."""
     poison = [graphs.at(False, one) for one in node.args[1:] if isinstance(one, Node)]
 
     def multiply(flag: bool, source: Node, columns: Tensor, adds: bool) -> Node:
@@ -166,7 +163,7 @@ def split_product(graphs: SplitGraphs, node: Node, product: Product) -> Known | 
 
 
 def split_step(graphs: SplitGraphs, node: Node, step: Step) -> Known | None:
-    """A pass to bytes: each column by its own level, and a row's poison from both parts."""
+    """A pass to bytes: each column by its own level, and a row's NaNs from both parts."""
     parts = _source(graphs, node)
     if parts is None or len(node.args) != 1 or not isinstance(step.low, ByteLevels) or step.keeps:
         return None

@@ -1,7 +1,6 @@
 """Operators that move, choose, sum or change positions of a value that is part by request.
 
-Each rule returns what is known of its result, or None: then the value is put together for the
-operator, a row for each pair.
+A rule returns None where the value must be joined first, with a row for each pair.
 """
 
 import math
@@ -26,7 +25,7 @@ _SLICE_DEFAULTS: Final = (None, 0, None, None, 1)
 
 
 def _axis(node: object, samples: tuple[int, ...] | None) -> int | None:
-    """An axis of a value counted from the front, if it is not the samples'."""
+    """An axis counted from the front; None for the samples'."""
     if not isinstance(node, int) or samples is None:
         return None
     axis = node + len(samples) + 1 if node < 0 else node
@@ -138,7 +137,7 @@ def _getitem(graphs: SplitGraphs, node: Node) -> Known | None:
 
 
 def _reshape(graphs: SplitGraphs, node: Node) -> Known | None:
-    """The samples' axis stays; the next one, along which the parts lie, is cut anew."""
+    """The samples' axis stays; the next one, which the parts lie along, is reshaped."""
     parts = _parts(graphs, node.args[0])
     before = graphs.shape(node.args[0]) if isinstance(node.args[0], Node) else None
     after = graphs.shape(node)

@@ -1,8 +1,8 @@
-"""Products of each pair's values with what one request has: one product for all its pairs.
+"""Products of each pair's values with one request's: one product for all its pairs.
 
     pairs [C, q, d] x shared [1, d, L]    ->   [C * q, d] x [d, L]
 
-Instead of C small products, each of which would read a copy of the shared operand.
+C small products would each read a copy of the shared operand.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _ATTENTION_ARGUMENTS: Final = (
 
 
 def times_shared(values: Tensor, shared: Tensor, block: int) -> Tensor:
-    """The product of each pair's matrices with one request's.
+    """Product of each pair's matrices with one request's.
 
     Args:
         values: `[C * block, ..., q, d]`.
@@ -50,16 +50,12 @@ def times_shared(values: Tensor, shared: Tensor, block: int) -> Tensor:
 def attention_to_shared(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
 ) -> Tensor:
-    """`scaled_dot_product_attention` of each pair to one request's keys.
+    """`scaled_dot_product_attention` of each pair to one request's keys, `[C, H, q, d]`.
 
     Args:
         query: `[C, H, q, d]`.
-        key: `[1, H, L, d]`.
-        value: as the key.
+        key: `[1, H, L, d]`, and `value` too.
         mask: `[1 or none, 1 or H, 1 or q, L]`.
-
-    Returns:
-        `[C, H, q, d]`.
     """
     if mask is not None and mask.shape[-2] != 1:
         mask = mask.unsqueeze(-3).expand(*mask.shape[:-2], len(query), -1, -1).flatten(-3, -2)
@@ -81,13 +77,11 @@ def _unfolded(made: Tensor, values: Tensor) -> Tensor:
 
 
 def _of(graphs: SplitGraphs, node: object, *, by_request: bool) -> Value | None:
-    """What is known of a tensor that is by request, or by pair."""
     known = graphs.known.get(node) if isinstance(node, Node) else None
     return known if isinstance(known, Value) and known.by_request == by_request else None
 
 
 def _sum(graphs: SplitGraphs, node: Node) -> Known | None:
-    """A product that something is added to."""
     if node.kwargs or len(node.args) != 3 or not isinstance(node.args[0], Node):
         return None
     made = _product_of(graphs, *node.args[1:])

@@ -1,4 +1,4 @@
-"""What the sizes of a program's values depend on, found by running it at a few."""
+"""Dependence of a program's sizes on its inputs, from runs at a few sizes."""
 
 from typing import NamedTuple
 
@@ -10,12 +10,12 @@ from sharded_infer.towers.program.tower_inputs import TowerInputs
 
 __all__ = ["Layout", "Sizes"]
 
-# Not the number of samples that is compared with one, nor a usual width.
+# Distinct from the number of samples that is compared with one, and from usual widths.
 _LENGTH, _LONGER = 3, 5
 
 
 class Layout(NamedTuple):
-    """Where a value's samples lie: along `axis`, `block` positions each."""
+    """Position of a value's samples: along `axis`, `block` positions each."""
 
     axis: int
     block: int
@@ -39,12 +39,12 @@ class Sizes:
         return self._several[node][0] if node in self._several else None
 
     def shape(self, node: Node) -> tuple[int, ...] | None:
-        """The shape of one sample's part; None if the first axis is not the samples'."""
+        """Shape of one sample's part; None if the first axis is not the samples'."""
         layout = self.layout(node)
         return tuple(self._one[node][1][1:]) if layout == Layout(0, 1) else None
 
     def layout(self, node: Node) -> Layout | None:
-        """Where a value's samples lie; None if no axis, or more than one, grows with them."""
+        """Position of a value's samples; None if no axis, or more than one, grows with them."""
         if node not in self._several or node not in self._one:
             return None
         shape, of_one = self._several[node][1], self._one[node][1]
@@ -65,13 +65,13 @@ class Sizes:
         return tuple(tuple(kinds[node][1][1:-1]) for kinds in (self._several, self._longer))
 
     def is_alike(self, node: Node) -> bool:
-        """Whether a tensor has the same shape for any number of samples."""
+        """True if a tensor has the same shape for any number of samples."""
         return node in self._several and self._several[node] == self._one.get(node)
 
     def grows(self, node: Node) -> bool:
-        """Whether a tensor's shape depends on the length of a sequence."""
+        """True if a tensor's shape depends on the length of a sequence."""
         return node not in self._several or self._several[node] != self._longer.get(node)
 
     def grows_along(self, node: Node, axis: int) -> bool:
-        """Whether its size along an axis does."""
+        """True if its size along an axis depends on the length of a sequence."""
         return self._several[node][1][axis] != self._longer[node][1][axis]

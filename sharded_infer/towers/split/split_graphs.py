@@ -1,7 +1,7 @@
 """The two graphs that a program is split into: by request, then by pair.
 
-A value by request that a pair reads is an output of the first graph and an input of the second,
-where each pair takes the row of its request.
+A value by request that a pair reads is an output of the first graph. In the second, each pair takes
+the row of its request.
 """
 
 import operator
@@ -34,14 +34,9 @@ _VIEWS: Final = (_aten.view.default, _aten._unsafe_view.default)
 
 
 def rows_of_pairs(values: Tensor, owners: Tensor) -> Tensor:
-    """Each pair's row of a value by request.
+    """Each pair's row of `[R, ...]` values, by the request in int64 `[B]` owners.
 
-    Args:
-        values: `[R, ...]`.
-        owners: int64 `[B]`, each pair's request.
-
-    Returns:
-        `[B, ...]`; of one request a view that repeats its row, without a copy.
+    One request's result is a view that repeats its row, without a copy.
     """
     rows, *others = values.shape
     if rows == 1:
@@ -50,13 +45,9 @@ def rows_of_pairs(values: Tensor, owners: Tensor) -> Tensor:
 
 
 def repeated_along(values: Tensor, owners: Tensor, axis: int) -> Tensor:
-    """One request's value for each pair.
+    """One request's value once per owner `[B]`, side by side along the axis.
 
-    Args:
-        owners: `[B]`.
-
-    Returns:
-        B times the value, side by side along the axis; a view if its size there is 1.
+    A view if its size there is 1.
     """
     blocks = values.unsqueeze(axis)
     sizes = [-1] * blocks.dim()
@@ -65,18 +56,17 @@ def repeated_along(values: Tensor, owners: Tensor, axis: int) -> Tensor:
 
 
 class SplitGraphs:
-    """The graphs while they are made, and what is known of the program's values.
+    """The graphs during a split, and what is known of the program's values.
 
     Attributes:
-        alone: whether the graph by request is run for one request at a time. Then its values may
-            have their samples along any axis, or none.
-        takes_one: whether the graph by pair takes values of one request, not a row of each.
-        known: for each node of the program that was visited.
+        alone: True if the graph by request runs for one request at a time. Then its values may have
+            their samples along any axis, or none.
+        takes_one: True if the graph by pair takes values of one request, not a row of each.
+        known: for each visited node of the program.
         saved_products: multiplications that a pair no longer does.
     """
 
     def __init__(self, program: GraphModule, sizes: Sizes, *, alone: bool = False) -> None:
-        """Starts with empty graphs."""
         self.program, self.sizes, self.alone = program, sizes, alone
         self.known: dict[Node, Known] = {}
         self.saved_products = 0
@@ -92,11 +82,7 @@ class SplitGraphs:
         self._last_input: Node | None = None
 
     def add_input(self, by_request: bool, name: str, *, counts: bool = False) -> Node:
-        """Adds an input.
-
-        Args:
-            counts: whether the graph reads its number of rows from it.
-        """
+        """Adds an input; with `counts`, the graph reads its number of rows from it."""
         node = self._graphs[by_request].placeholder(name)
         if counts:
             self._counted[by_request] = node
@@ -105,7 +91,7 @@ class SplitGraphs:
         return node
 
     def shape(self, node: Node) -> tuple[int, ...] | None:
-        """The shape of one sample's part; None if the first axis is not the samples'."""
+        """Shape of one sample's part; None if the first axis is not the samples'."""
         return self.sizes.shape(node)
 
     def dtype(self, node: Node) -> torch.dtype | None:
@@ -167,8 +153,7 @@ class SplitGraphs:
     def at(self, by_request: bool, node: Node, *, repeated: bool = False) -> Node:
         """A value of the program in one of the graphs.
 
-        Args:
-            repeated: whether rows by request may come as a view that repeats them.
+        With `repeated`, rows by request may come as a view that repeats them.
         """
         known = self.known[node]
         if isinstance(known, Value) and known.by_request == by_request:
@@ -186,12 +171,11 @@ class SplitGraphs:
         return self.copy(by_request, node)
 
     def given(self, node: Node) -> Node:
-        """A node of the graph by request as it is for one request, in the graph by pair."""
+        """A node of the graph by request, for one request, in the graph by pair."""
         self.takes_one = True
         return self._given(node)
 
     def _given(self, node: Node) -> Node:
-        """A node of the graph by request, as an input of the graph by pair."""
         if node not in self._given_nodes:
             graph = self._graphs[False]
             if self._last_input is None:
@@ -242,11 +226,7 @@ class SplitGraphs:
         return self._copies[key]
 
     def build(self, outputs: Sequence[Node]) -> tuple[GraphModule, GraphModule]:
-        """The programs by request and by pair.
-
-        Args:
-            outputs: nodes of the graph by pair.
-        """
+        """The programs by request and by pair; `outputs` are nodes of the latter."""
         self._graphs[False].output(tuple(outputs))
         pair = GraphModule(self._held, self._graphs[False])
         pair.graph.eliminate_dead_code()
@@ -268,13 +248,12 @@ class SplitGraphs:
         return request.eval(), pair.eval()
 
     def _sources(self) -> list[Node | None]:
-        """For each input of the graph by pair, what it is in the graph by request."""
         inputs = self._graphs[False].find_nodes(op="placeholder")
         return [self._shared.get(one) for one in inputs]
 
 
 def counts_samples(node: Node) -> bool:
-    """Whether a node is the size of a value's first axis."""
+    """True if a node is the size of a value's first axis."""
     return node.target is _aten.sym_size.int and node.args[1:] == (0,)
 
 

@@ -23,17 +23,17 @@ _OF_RANGE, _OF_LARGEST = 0.25, 1e-5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitTower:
-    """A tower in two programs; any number of threads may call it."""
+    """A tower in two programs; thread-safe."""
 
     program: SplitProgram
 
     def __del__(self) -> None:
-        # As of `Tower`: what a graph refers to would stay until a full collection.
+        # As in `Tower`: a graph's references would stay until a full collection.
         vars(self.program.request).clear()
         vars(self.program.pair).clear()
 
     def is_worthwhile(self, pairs: int, requests: int) -> bool:
-        """Whether it takes less time than the whole tower for these pairs."""
+        """True if it takes less time than the whole tower for these pairs."""
         saved = self.program.saved_products * (pairs - requests)
         return saved > _PRODUCTS_OF_AN_OPERATOR * max(0, self.program.more_operators)
 
@@ -47,18 +47,15 @@ class SplitTower:
         pieces: Sequence[int],
         request_pieces: Sequence[int],
     ) -> tuple[Tensor, ...]:
-        """Scores a batch.
+        """Scores a batch: fp32 `[B]` or `[B, K]` of each output.
 
         Args:
             dense: fp32 `[B, width]` each.
             own: fp32 `[B, width]`, embeddings of the features by pair.
             shared: fp32 `[R, width]`, those of the features by request.
             owners: int64 `[B]`, each pair's request.
-            pieces: numbers of pairs that are run one after another; they sum to B.
+            pieces: numbers of pairs to run in turn; they sum to B.
             request_pieces: the same of requests.
-
-        Returns:
-            fp32 `[B]` or `[B, K]` of each output.
         """
         with torch.inference_mode():
             given = run_pieces(self.program.request, (shared,), request_pieces, ())
@@ -68,7 +65,7 @@ class SplitTower:
 def run_pieces(
     program: GraphModule, inputs: Sequence[Tensor], pieces: Sequence[int], given: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """Runs a program on some rows after another; `given` is the same for all."""
+    """Runs a program on the rows in pieces; `given` is the same for all."""
     if len(pieces) == 1:
         whole: tuple[Tensor, ...] = program.forward(*inputs, *given)
         return whole

@@ -1,4 +1,4 @@
-"""Splits a program: what depends on the request's inputs alone, and what each pair computes.
+"""Split of a program into a graph per request and a graph per pair.
 
 for each node of the program:
     all its values are by request            -> the graph by request
@@ -46,13 +46,13 @@ class SplitProgram:
 
     Attributes:
         request: takes the inputs by request, then the embeddings by request, fp32 `[R, width]`.
-        whole: the same for one request whose sequences have no padding; None if it would be.
-        together: `whole` and `pair` by one call; None if they are more.
+        whole: the same for one request whose sequences have no padding; None if it is no other.
+        together: `whole` and `pair` in one call; None if they take more.
         pair: takes the inputs and the embeddings by pair, fp32 `[B, width]`, each pair's request,
-            int64 `[B]`, and what `request` returned.
-        runs: which columns of the embeddings are by request.
+            int64 `[B]`, and the results of `request`.
+        runs: columns of the embeddings by request and by pair.
         saved_products: multiplications that a pair does not do.
-        takes_one: whether `pair` takes values of one request, not a row of each.
+        takes_one: True if `pair` takes values of one request, not a row of each.
         more_operators: operators that both have more than the whole program.
     """
 
@@ -72,16 +72,13 @@ def split_program(
     runs: Sequence[Run],
     by_request: Container[str] | None = None,
 ) -> SplitProgram | None:
-    """Splits a packed program.
+    """Splits a packed program, unchanged itself; None if no product would be saved.
 
     Args:
-        program: takes these inputs by position; not changed.
-        runs: which columns of the embeddings are by request.
+        program: takes `inputs` by position.
+        runs: columns of the embeddings by request and by pair.
         by_request: names of inputs that are, too. The graph by request is then run for one request
-            at a time, and made whether or not it saves products.
-
-    Returns:
-        None if no product would be saved.
+            at a time, and made even if it saves no products.
     """
     runs = joined_runs(runs)
     alone = by_request is not None
@@ -112,7 +109,7 @@ def split_program(
 def _fuse(
     request: GraphModule, pair: GraphModule, users: UserInputs, *, alone: bool
 ) -> GraphModule | None:
-    """Fuses operators of both graphs, in place; returns the first where there is no padding."""
+    """Fuses both graphs in place; returns the first for requests without padding."""
     pairs = users.pairs(request)
     whole = None
     if alone:
@@ -134,11 +131,6 @@ def _operators(program: GraphModule) -> int:
 
 
 def _walk(graphs: SplitGraphs, runs: Sequence[Run], by_request: Sequence[bool]) -> list[Node]:
-    """Puts every node into the graphs; returns the outputs.
-
-    Args:
-        by_request: of each input but the embeddings, whether it is.
-    """
     nodes = list(graphs.program.graph.nodes)
     inputs = [node for node in nodes if node.op == "placeholder"]
     for number, (node, flag) in enumerate(zip(inputs[:-1], by_request, strict=True)):

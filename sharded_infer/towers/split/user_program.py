@@ -1,4 +1,4 @@
-"""The graph by request of a user's stage, which runs for one request, in its fastest forms."""
+"""The graph by request of a user's stage, fused for runs of one request."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -25,7 +25,7 @@ from sharded_infer.towers.program.tower_inputs import TowerInputs
 
 __all__ = ["UserInputs", "fuse_user", "whole_user"]
 
-# Positions of the runs that tell dtypes and shapes: of two sequences never the same.
+# Positions in the runs that find dtypes and shapes: no two sequences have the same.
 _FIRST, _SECOND = (3, 1), (5, 2)
 # Of pairs: no sequence has as many positions.
 _PAIRS = 2, 6
@@ -33,11 +33,11 @@ _PAIRS = 2, 6
 
 @dataclass(frozen=True, slots=True)
 class UserInputs:
-    """What a graph by request takes, and the one by pair.
+    """Inputs of a graph by request, and of the one by pair.
 
     Attributes:
         inputs: of the whole program.
-        shared: of each of them but the embeddings, whether it is by request.
+        shared: True for inputs by request; without the embeddings.
         width: of the embeddings by request.
     """
 
@@ -70,7 +70,7 @@ class UserInputs:
         return [*(one[:1] for one in users), torch.zeros(1, self.width)]
 
     def whole(self) -> WholeSequences:
-        """Which of them are sequences of any length, and the lengths of those."""
+        """Sequences of any length by request, and their lengths' inputs."""
         symbols: dict[int | None, Symbol] = {
             number: Symbol(number, one.max_length)
             for number, one in enumerate(self.inputs.sequences.values())
@@ -82,7 +82,6 @@ class UserInputs:
         return WholeSequences(tuple(sequences), tuple(lengths), tuple(self.runs()))
 
     def _lengths(self) -> list[list[int]]:
-        """Positions of each sequence, of each run."""
         return [
             [
                 min(_length(*run, number), one.max_length) if one.grows else one.max_length
@@ -102,10 +101,9 @@ def fuse_user(request: GraphModule, inputs: UserInputs) -> None:
 
 
 def whole_user(request: GraphModule, inputs: UserInputs) -> GraphModule | None:
-    """The graph, fused, where a request's sequences have no padding; `request` does not change.
+    """The fused graph for sequences without padding; None where nothing depends on that.
 
-    Returns:
-        None where nothing depends on that.
+    `request` is not changed.
     """
     whole = inputs.whole()
     made = GraphModule(request, deepcopy(request.graph))
@@ -115,7 +113,7 @@ def whole_user(request: GraphModule, inputs: UserInputs) -> GraphModule | None:
 def _fuse(
     request: GraphModule, runs: Sequence[Sequence[Tensor]], whole: WholeSequences | None
 ) -> int:
-    """Fuses its operators, in place; returns how many changes need sequences without padding."""
+    """Fuses operators in place; returns the number of changes that need unpadded sequences."""
 
     def use_whole() -> int:
         return 0 if whole is None else use_whole_sequences(request, whole)

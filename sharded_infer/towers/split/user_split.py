@@ -25,16 +25,15 @@ _FIRST: Final = torch.zeros(1, dtype=torch.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UserSplit:
-    """A tower whose user inputs come once a request; any number of threads may call it.
+    """A tower whose user inputs come once a request; thread-safe.
 
-    Callers are in torch's inference mode, which takes longer to enter than a small operator.
-
-    What `user` returns depends on one request alone, to the bit, and may be kept.
+    Callers are in torch's inference mode, which takes longer to enter than a small operator. The
+    result of `user` depends on one request alone, to the bit, and may be kept.
 
     Attributes:
         shared: names of the inputs by request, without the embeddings, in the program's order.
-        apart: whether candidates run request by request: what they share has a row for each
-            position of a sequence.
+        apart: True if candidates run request by request: shared values have a row for each position
+            of a sequence.
     """
 
     program: SplitProgram
@@ -42,7 +41,7 @@ class UserSplit:
     apart: bool
 
     def __del__(self) -> None:
-        # As of `Tower`: what a graph refers to would stay until a full collection.
+        # As in `Tower`: a graph's references would stay until a full collection.
         for graph in (self.program.request, self.program.whole, self.program.pair):
             if graph is not None:
                 vars(graph).clear()
@@ -50,16 +49,13 @@ class UserSplit:
     def user(
         self, dense: Sequence[Tensor], embeddings: Tensor, *, whole: bool = False
     ) -> tuple[Tensor, ...]:
-        """Runs the first stage for one request.
+        """Runs the first stage for one request; returns the input of `candidates`.
 
         Args:
             dense: the inputs of `shared`, `[1, ...]` each. Sequences need no padding: L is the
                 request's own length, at least 1, or `max_length` of a fixed one.
             embeddings: fp32 `[1, width]`, those of the features by request; `[1, 0]` if none are.
-            whole: whether all positions of the sequences that grow are in use.
-
-        Returns:
-            What `candidates` needs of the request.
+            whole: True if all positions of the sequences that grow are in use.
         """
         inputs = [tensor.contiguous() for tensor in (*dense, embeddings)]
         graph = self.program.whole if whole else None
@@ -75,11 +71,8 @@ class UserSplit:
     ) -> tuple[NDArray[np.float32], ...] | None:
         """Both stages for one request whose sequences have no padding, with their bits.
 
-        Callers need not be in inference mode.
-
-        Args:
-            dense, embeddings: as of `user`.
-            own_dense, own_embeddings: as of `candidates`.
+        Callers need not be in inference mode. `dense` and `embeddings` are those of `user`,
+        `own_dense` and `own_embeddings` those of `candidates`.
 
         Returns:
             fp32 `[C]` of each output; None if it takes more than one call.
@@ -96,18 +89,15 @@ class UserSplit:
         *,
         pieces: Sequence[int] = (),
     ) -> tuple[Tensor, ...]:
-        """Scores the candidates of several requests, which come one request after another.
+        """Scores candidates, in the order of their requests: fp32 `[B]` or `[B, K]` per output.
 
         Args:
             dense: the other inputs, `[B, ...]` each, in the program's order.
             embeddings: fp32 `[B, width]`, those of the features by candidate.
-            users: what `user` returned, for each request.
+            users: results of `user`, per request.
             counts: candidates of each request, at least 1; they sum to B.
-            pieces: numbers of candidates that are run one after another, which sum to B; all at
-                once if empty. Not used if `apart`.
-
-        Returns:
-            fp32 `[B]` or `[B, K]` of each output.
+            pieces: numbers of candidates to run in turn, which sum to B; all at once if empty. Not
+                used if `apart`.
         """
         inputs = [tensor.contiguous() for tensor in (*dense, embeddings)]
         if not self.apart:
@@ -132,9 +122,7 @@ class UserSplit:
 def user_split(program: SplitProgram, inputs: TowerInputs, shared: Sequence[str]) -> UserSplit:
     """A split program as the stages of a tower.
 
-    Args:
-        inputs: of the whole tower.
-        shared: names of the inputs by request, in the program's order.
+    `inputs` are those of the whole tower, `shared` names those by request, in the program's order.
     """
     width = sum(size for by_request, size in program.runs if by_request)
     zeros = dict(zip(inputs.names, inputs.zeros(inputs.lengths(_LENGTHS[0])), strict=True))
@@ -186,8 +174,7 @@ def check_user_split(
 def _scores(
     split: UserSplit, mine: Sequence[Sequence[Tensor]], users: Sequence[tuple[Tensor, ...]]
 ) -> list[Tensor]:
-    """The scores of the check's candidates."""
-    # Sequences by candidate have the same length in a batch: their requests are run one by one.
+    # Sequences by candidate have the same length in a batch: their requests run in turn.
     if any(one.dim() == 3 for one in mine[0]):
         found = [
             split.candidates(rest[:-1], rest[-1], [user], [count])

@@ -1,10 +1,10 @@
-"""The passes of a user's stage by one call, where nothing but views lies between them.
+"""Adjacent passes of a user's stage in one call, with only views between them.
 
     steps, heads = rows(history)
     mixed = attention(heads)
     last = rows(mixed[:, -1:], steps[:, -1:])       ->  last = passes(history)
 
-See `kernels.sequences.passes`. What mixes rows otherwise, torch computes between two such calls.
+See `kernels.sequences.passes`. Other operators that mix rows run in torch, between two such calls.
 """
 
 import operator
@@ -44,7 +44,7 @@ _FEWEST: Final = 2  # passes of a call
 
 
 class PassList(NamedTuple):
-    """What `Passes` are made of, in the order of its arguments."""
+    """The arguments of `Passes`, in order."""
 
     inputs: Sequence[Memory]
     outputs: Sequence[Memory]
@@ -75,11 +75,7 @@ class JoinedPasses(torch.nn.Module):
         self.passes = Passes(*parts)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Runs the passes on fp32 inputs.
-
-        Raises:
-            InputError: one has another size than the others say.
-        """
+        """Runs the passes on fp32 inputs; raises InputError if their sizes disagree."""
         positions = self.positions(inputs)
         made = tuple(
             [
@@ -91,19 +87,15 @@ class JoinedPasses(torch.nn.Module):
         return made
 
     def positions(self, inputs: Sequence[Tensor]) -> int:
-        """How many the inputs have."""
+        """Number of positions of the inputs."""
         return 1 if self.counts is None else inputs[self.counts[0]].shape[self.counts[1]]
 
 
 def join_passes(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
-    """Joins the passes that can run in one call, in place.
+    """Joins passes that can run in one call, in place; returns the number of calls.
 
-    Args:
-        program: runs for one request, with its passes fused; its inputs and outputs do not change.
-        inputs: inputs of two lengths, of two sequences never the same.
-
-    Returns:
-        The number of calls.
+    `program` runs for one request, with its passes fused; `inputs` have two lengths, which no two
+    sequences share.
     """
     groups = PassGroups(program, [kinds_of(program, one) for one in inputs])
     found = [passes for passes in groups.found if len(passes) >= _FEWEST]
@@ -131,12 +123,7 @@ def _replace(program: GraphModule, made: "_Call") -> None:
 
 
 class _Call:
-    """The passes of one call and their memories.
-
-    Attributes:
-        nodes: the passes.
-        inputs, outputs: nodes that it is given, and that others read.
-    """
+    """The passes of one call, its memories, and the nodes it reads and writes for others."""
 
     def __init__(self, program: GraphModule, groups: PassGroups, nodes: Sequence[Node]) -> None:
         self._program, self._groups, self.nodes = program, groups, nodes
@@ -155,9 +142,8 @@ class _Call:
         self._others += map(self._memory, inside)
 
     def module(self) -> JoinedPasses:
-        """The call."""
         inputs, outputs = (list(map(self._memory, of)) for of in (self.inputs, self.outputs))
-        # Results that nobody takes get a memory here.
+        # Results without a reader get a memory here.
         passes = [self._pass(node) for node in self.nodes]
         made = PassList(inputs, outputs, self._others, passes)
         shape = self._groups.layouts.shape
@@ -182,7 +168,6 @@ class _Call:
         return list(node.users) if self._groups.module(node, RowPass) else [node]
 
     def _is_read(self, node: Node) -> bool:
-        """Whether anything but the call's own passes reads a result."""
         return any(
             user not in self._members and not (self._is_view(user) and not self._is_read(user))
             for user in node.users
@@ -225,7 +210,6 @@ class _Call:
         return Operand(len(self.inputs) + len(self.outputs) + len(self._others) - 1)
 
     def _only_earlier(self, node: Node) -> bool:
-        """Whether nobody reads a bias of a position behind its own."""
         if node in self.outputs:
             return False
         readers = [

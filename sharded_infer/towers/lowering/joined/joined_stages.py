@@ -3,8 +3,8 @@
     user = passes(history)
     scores = rows(candidates, user)         ->  scores = passes(history, candidates)
 
-A call of a pass takes as long as the work of a hundred candidates. Only where the user's stage is
-one call, and the candidates' part one pass with what the call returns.
+A call takes as long as the work of a hundred candidates. Only where the user's stage is one call,
+and the candidates' part one pass on its results.
 """
 
 import operator
@@ -36,13 +36,13 @@ _SQUEEZE: Final = torch.ops.aten.squeeze.dim
 
 
 class JoinedStages:
-    """The call; any number of threads may run it.
+    """The call; thread-safe.
 
     Args:
-        stage: what the user's stage is.
+        stage: the user's stage.
         given: which inputs of the user's stage it takes.
         steps: of the candidates.
-        sources: what they read: which result of the stage, or else which input by candidate.
+        sources: of the steps: which result of the stage, or else which input by candidate.
         scores: which results of the steps are the scores, in the order of the tower's outputs.
     """
 
@@ -59,7 +59,7 @@ class JoinedStages:
         rows, widths = steps.steps, zip(sources, steps.steps.widths, strict=True)
         of_own = [Memory(CANDIDATES, width) for (_, one), width in widths if one is not None]
         made = [Memory(CANDIDATES, width) for width in rows.output_widths]
-        # The stage's results lie between the passes now.
+        # The stage's results come between the passes now.
         before = [*range(len(inputs))]
         first = len(inputs) + len(own) + len(made) + len(others)
         before += range(first, first + len(outputs))
@@ -81,17 +81,10 @@ class JoinedStages:
     def __call__(
         self, user: Sequence[Tensor], own: Sequence[Tensor]
     ) -> tuple[NDArray[np.float32], ...]:
-        """Scores the candidates of one request whose sequences have no padding.
-
-        Args:
-            user: the inputs of the user's stage, `[1, ...]` each.
-            own: those by candidate, `[C, ...]` each.
-
-        Returns:
-            fp32 `[C]` of each output.
+        """Scores `[C, ...]` candidates of one unpadded `[1, ...]` request: fp32 `[C]` per output.
 
         Raises:
-            InputError: an input has another size than the others say.
+            InputError: the inputs' sizes disagree.
         """
         read = [user[at].contiguous() for at in self._given]
         candidates = own[self._own[0]].shape[0]
@@ -111,16 +104,13 @@ def join_stages(
     rows_of_pairs: Callable[..., Tensor],
     kinds: Mapping[Node, Kind],
 ) -> JoinedStages | None:
-    """Joins both stages of a split tower.
+    """Joins both stages of a split tower; None if they are more than one call and one pass.
 
     Args:
         whole: the user's stage where there is no padding, with its passes joined.
-        pair: takes inputs by candidate, each one's owner, and what `whole` returns.
+        pair: takes inputs by candidate, each one's owner, and the results of `whole`.
         rows_of_pairs: gives each candidate its request's row, in `pair`.
         kinds: of a run of `whole`.
-
-    Returns:
-        None if they are more than one call and one pass.
     """
     stage, pass_ = _only_call(whole, JoinedPasses), _only_call(pair, RowPass)
     if stage is None or pass_ is None:
@@ -155,7 +145,6 @@ def join_stages(
 
 
 def _only_call(program: GraphModule, kind: type[torch.nn.Module]) -> Node | None:
-    """The only module that a program calls, if it is of this kind."""
     calls: list[Node] = [node for node in program.graph.nodes if node.op == "call_module"]
     is_kind = len(calls) == 1 and isinstance(program.get_submodule(str(calls[0].target)), kind)
     return calls[0] if is_kind else None
@@ -171,7 +160,6 @@ def _returned(program: GraphModule) -> list[Any]:
 
 
 def _result_of(node: object, call: Node) -> int | None:
-    """Which result of a call a node is."""
     if not isinstance(node, Node) or node.target is not operator.getitem:
         return None
     source, at = node.args
@@ -179,7 +167,7 @@ def _result_of(node: object, call: Node) -> int | None:
 
 
 def _same_numbers(node: Any, kinds: Mapping[Node, Kind]) -> object:
-    """What a node is a view of that has all its numbers; itself, if of nothing."""
+    """The base of a view that has all its numbers; other nodes themselves."""
     while isinstance(node, Node) and node.target in SAME_NUMBERS:
         source = node.args[0]
         if not isinstance(source, Node) or _count(source, kinds) != _count(node, kinds):
@@ -193,6 +181,6 @@ def _count(node: Node, kinds: Mapping[Node, Kind]) -> int:
 
 
 def _column_of(node: object) -> object:
-    """What has the one column that a node has dropped; itself, if it has dropped none."""
+    """The source of a node that drops a single column; other nodes themselves."""
     drops = isinstance(node, Node) and node.target is _SQUEEZE and node.args[1] == -1
     return node.args[0] if drops else node  # type: ignore[attr-defined]

@@ -1,9 +1,10 @@
-"""Biases of pairs of positions that are a step function of a difference, in towers over sequences.
+"""Biases of pairs of positions that are a step function of a difference, in sequence towers.
 
     spans = ages[:, None, :] - ages[:, :, None]
     fixed + weights[clamp(to_int(log(clamp(spans, 1)) / 0.301), 0, 63)]
 
-See `kernels.sequences.pair_biases`. The function is asked for its values, whatever its operators.
+See `kernels.sequences.pair_biases`. The function is evaluated for its values, whatever its
+operators.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +22,12 @@ from sharded_infer.towers.lowering.tensor_kinds import Kind
 __all__ = ["RESHAPING", "PairFunction", "pair_function"]
 
 _aten = torch.ops.aten
-# Operators that leave the numbers as they are.
+# Operators that keep the numbers.
 RESHAPING: Final = (
     *(_aten.unsqueeze.default, _aten.squeeze.dim, _aten.flatten.using_ints, _aten.unflatten.int),
     *(_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _aten.view_as.default),
 )
-# Of one tensor, and of numbers and constants beside it.
+# Of one tensor, with numbers and constants.
 _BY_NUMBER: Final = (
     *(_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default, _aten.abs.default),
     *(_aten.log.default, _aten.log2.default, _aten.log1p.default, _aten.exp.default),
@@ -42,8 +43,8 @@ class PairFunction(NamedTuple):
 
     Attributes:
         numbers: the node with a number of each position.
-        fixed: what is added to the function, `[L, L]`; None: nothing.
-        turned: whether a difference is the own number minus the other one.
+        fixed: addend of the function, `[L, L]`; None: nothing.
+        turned: True if a difference is the own number minus the other one.
     """
 
     function: StepFunction
@@ -55,7 +56,7 @@ class PairFunction(NamedTuple):
 def pair_function(
     program: GraphModule, end: Node, kinds: Sequence[Mapping[Node, Kind]]
 ) -> PairFunction | None:
-    """The step function that a node's `[..., L, L]` are made by, if they are."""
+    """The step function that computes a node's `[..., L, L]`; None if none does."""
     fixed, rest = None, end
     if end.target is _aten.add.Tensor and len(end.all_input_nodes) == 2:
         made = [one for one in end.all_input_nodes if not _is_cut_of_constant(program, one)]
@@ -72,7 +73,7 @@ def pair_function(
     try:
         function = step_function(_asked(program, chain))
     except (IndexError, RuntimeError):
-        # Of what is no number, say, torch makes an index that no table has: it tells requests so.
+        # NaN becomes an index outside the table, an error that only requests report.
         return None
     return None if function is None else PairFunction(function, numbers, fixed, turned)
 
@@ -84,14 +85,13 @@ def _is_cut_of_constant(program: GraphModule, node: object) -> bool:
 
 
 def _chain(program: GraphModule, end: Node) -> list[Node] | None:
-    """The nodes from a difference of two tensors to the end."""
     chain = [end]
     while True:
         node = chain[0]
         inputs = [one for one in node.all_input_nodes if constant_of(program, one) is None]
         if node.target is _aten.sub.Tensor and len(inputs) == 2:
             return None if node.kwargs or len(chain) == 1 else chain
-        # What a view is like is a node of the chain, before it.
+        # A view's model is a node of the chain, before it.
         source = inputs[:1] if node.target is _aten.view_as.default else inputs
         if len(source) != 1 or node.target not in (*_BY_NUMBER, *RESHAPING):
             return None
@@ -99,7 +99,7 @@ def _chain(program: GraphModule, end: Node) -> list[Node] | None:
 
 
 def _turned(difference: Node, kinds: Sequence[Mapping[Node, Kind]]) -> bool | None:
-    """Whether a difference's second number is the other position's; None if it is of no pairs."""
+    """True if a difference's second number is the other position's; None if not of pairs."""
     found = set()
     for of in kinds:
         shapes = [of[one][1] if one in of else torch.Size() for one in difference.args]  # type: ignore[index]

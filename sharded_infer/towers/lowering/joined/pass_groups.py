@@ -1,4 +1,4 @@
-"""Which passes of a user's stage can run in one call."""
+"""Groups of a user's stage's passes that can run in one call."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,17 +19,17 @@ __all__ = ["PassGroups"]
 
 
 class PassGroups:
-    """The passes of a program, and what they read.
+    """The passes of a program, and their inputs.
 
     Args:
         program: runs for one request, with its passes fused.
-        kinds: of runs with two lengths, of two sequences never the same.
+        kinds: of runs with two lengths, which no two sequences share.
 
     Attributes:
         layouts, sources: of its nodes.
         pairs: biases of pairs of positions, by their last node.
-        reads: of each pass, what it reads, without what is None.
-        owners: of each result of a pass, the pass.
+        reads: inputs of each pass, without None.
+        owners: the pass of each result.
         found: passes that can run in one call, in the graph's order.
     """
 
@@ -41,9 +41,9 @@ class PassGroups:
         self.sources = PassSources(program, self.layouts, rows, self.pairs)
         self.reads: dict[Node, list[Source]] = {}
         self.owners: dict[Node, Node] = {}
-        # How many calls come before a node, each of which waits for the one before.
+        # Number of calls before a node, each of which waits for the one before.
         self._levels: dict[Node, int] = {}
-        # Of the sequence that a pass belongs to.
+        # Lengths of a pass's sequence.
         self._lengths: dict[Node, tuple[int, ...] | None] = {}
         self._find_pairs(kinds)
         groups: dict[tuple[int, tuple[int, ...] | None], list[Node]] = {}
@@ -70,14 +70,14 @@ class PassGroups:
         return found if isinstance(found, kind) else None
 
     def layout(self, node: Node) -> Layout:
-        """The layout of what a pass reads or writes."""
+        """Layout of a pass's input or result."""
         found = self.layouts.of(node)
         if found is None:
             raise InternalError(f"{node}: passes read fp32 rows of one request alone")
         return found
 
     def has_one_row(self, node: Node) -> bool:
-        """Whether a pass has one row or query, not one for each position."""
+        """True if a pass has one row or query, not one for each position."""
         layout = self.layouts.of(node.args[0]) if node.args else None
         return layout is not None and layout.rows is Rows.ONE
 
@@ -93,7 +93,7 @@ class PassGroups:
                 self.pairs[end] = found
 
     def _level(self, node: Node) -> int:
-        """Of a node that is no pass: a view is there with its pass, others wait for it."""
+        """Level of a node that is no pass: a view has its pass's, others wait for it."""
         base = self.sources.of(node).base
         if base in self.owners:
             return self._levels[self.owners[base]]
@@ -106,14 +106,14 @@ class PassGroups:
         )
 
     def _lengths_of(self, node: Node, owners: Sequence[Node]) -> tuple[int, ...] | None:
-        """The sizes of L; of one row those of the passes that it comes from."""
+        """The sizes of L; those of its passes for a single row."""
         found = [self._lengths.get(one) for one in owners]
         layouts = map(self.layouts.of, (node, *owners))
         found += [layout.lengths for layout in layouts if layout is not None]
         return next((lengths for lengths in found if lengths is not None), None)
 
     def _read(self, node: Node) -> list[Source] | None:
-        """What a node reads, if it is a pass that can be joined."""
+        """Inputs of a pass that can be joined; None for other nodes."""
         wanted = self._wanted(node)
         if wanted is None:
             return None
@@ -127,7 +127,7 @@ class PassGroups:
         return read if len(lengths - {None}) <= 1 else None
 
     def _wanted(self, node: Node) -> list[tuple[object, tuple[Rows, ...]]] | None:
-        """A pass's inputs, and which rows they may have; None: it is no pass."""
+        """A pass's inputs and their allowed rows; None: it is no pass."""
         if node in self.pairs:
             found = self.pairs[node]
             fixed = [] if found.fixed is None else [(found.fixed, (Rows.PAIRS,))]

@@ -1,4 +1,4 @@
-"""What the inputs of passes are views of: some columns, the last row, rows of a constant."""
+"""Views that passes read: some columns, the last row, rows of a constant."""
 
 from collections.abc import Container
 from typing import Any, Final, NamedTuple
@@ -15,8 +15,8 @@ from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 __all__ = ["SAME_NUMBERS", "PassSources", "Source"]
 
 _SLICE: Final = torch.ops.aten.slice.Tensor
-# Operators that leave the numbers of a tensor as they are, if they leave as many; a choice, where
-# the axis has size 1.
+# Operators that keep a tensor's numbers if they keep their count; a choice, where the axis has size
+# 1.
 SAME_NUMBERS: Final = (*RESHAPING, torch.ops.aten.select.int)
 _LAST: Final = {Rows.ALL: Rows.ONE, Rows.PAIRS: Rows.ALONG}
 
@@ -30,11 +30,9 @@ class Source(NamedTuple):
 
 
 class PassSources:
-    """What the nodes of a program are views of.
+    """Bases of a program's views.
 
-    Args:
-        rows: its operators on rows, which know the views of columns.
-        results: nodes that are no views, whatever they compute.
+    `rows` knows the views of columns; `results` are nodes to treat as no views.
     """
 
     def __init__(
@@ -49,13 +47,13 @@ class PassSources:
         self._found: dict[Node, Source] = {}
 
     def of(self, node: Node) -> Source:
-        """What a node is a view of; itself, if of nothing."""
+        """The base of a view; other nodes themselves."""
         if node not in self._found:
             self._found[node] = self._view(node) or Source(node)
         return self._found[node]
 
     def divides(self, node: Node) -> bool:
-        """Whether a node's result is several tensors of another's columns."""
+        """True if a node's result is several tensors of another's columns."""
         return node in self._rows.views and self._layouts.of(node) is None
 
     def _view(self, node: Node) -> Source | None:
@@ -104,6 +102,6 @@ class PassSources:
             return None
         if begin in (0, None):
             return source
-        # What ends with the constant's end and grows has its last rows.
+        # A part that ends with the constant and grows has its last rows.
         is_last = axis == before and whole is source.base and end == constant.shape[before]
         return source._replace(row=LAST_ROWS) if is_last else None

@@ -77,9 +77,7 @@ class AttentionPass(torch.nn.Module):
 class HeadsPass(torch.nn.Module):
     """The pass on rows whose columns are those of all heads, side by side.
 
-    Args:
-        heads: their number.
-        columns: of the queries, the keys and the values, the first one and the number in a head.
+    `columns`: of the queries, the keys and the values, the first one and the number in a head.
     """
 
     def __init__(
@@ -104,14 +102,7 @@ class HeadsPass(torch.nn.Module):
 
 
 def fuse_attention(program: GraphModule) -> int:
-    """Fuses each attention of a program, in place.
-
-    Args:
-        program: of aten operators; its inputs and outputs do not change.
-
-    Returns:
-        The number of passes.
-    """
+    """Fuses each attention, in place; returns the number of passes."""
     made = 0
     for node in list(program.graph.nodes):
         found = _torchs(node) or _written_out(node)
@@ -127,7 +118,7 @@ def fuse_attention(program: GraphModule) -> int:
             if found.stacked:
                 passed = graph.call_function(_aten.squeeze.dim, (passed, 0))
         found.last.replace_all_uses_with(passed)
-        # Not as dead code: torch takes its attention for one that draws random numbers.
+        # Not as dead code: torch regards its attention as drawing random numbers.
         program.graph.erase_node(found.last)
         made += 1
     if made:
@@ -137,14 +128,10 @@ def fuse_attention(program: GraphModule) -> int:
 
 
 def join_heads(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
-    """Lets passes read and write the columns of all heads, without views in between, in place.
+    """Lets passes access columns of all heads without views, in place; returns their number.
 
-    Args:
-        program: with its attentions fused; its inputs and outputs do not change.
-        inputs: inputs of several sizes that it can run on, to read dtypes and shapes from runs.
-
-    Returns:
-        The number of passes that do.
+    The program's attentions are fused; `inputs` are valid ones of several sizes, for dtypes and
+    shapes.
     """
     rows = RowOperators(program, [kinds_of(program, one) for one in inputs])
     joined = 0
@@ -179,14 +166,12 @@ def attention_of(program: GraphModule, node: Node) -> AttentionPass | None:
 
 
 class _Divided(NamedTuple):
-    """Columns of rows that are those of several heads."""
-
     columns: RowColumns
     heads: int
 
 
 def _divided(rows: RowOperators, turned: object) -> _Divided | None:
-    """Of `[B, H, L, d]`, which is `[B, L, H * d]` divided and turned."""
+    """Source of `[B, H, L, d]`, which is `[B, L, H * d]` divided and transposed."""
     if not _is_swap(turned):
         return None
     divided: Any = turned.args[0]
@@ -197,7 +182,7 @@ def _divided(rows: RowOperators, turned: object) -> _Divided | None:
 
 
 def _joined_again(rows: RowOperators, turned: Node) -> Node | None:
-    """The end of `[B, H, L, n]` that is turned and joined to `[B, L, H * n]`."""
+    """The end of `[B, H, L, n]` that is transposed and joined to `[B, L, H * n]`."""
     if not _is_swap(turned):
         return None
     node = turned
@@ -209,7 +194,6 @@ def _joined_again(rows: RowOperators, turned: Node) -> Node | None:
 
 
 def _is_swap(node: object) -> TypeGuard[Node]:
-    """Whether a node swaps the second and the third axis."""
     return (
         isinstance(node, Node)
         and node.target is _aten.transpose.int
@@ -218,7 +202,7 @@ def _is_swap(node: object) -> TypeGuard[Node]:
 
 
 def _same_numbers(rows: RowOperators, divided: Node, whole: object) -> bool:
-    """Whether one is `[B, L, H, d]` and the other one the same as `[B, L, H * d]`."""
+    """True if `[B, L, H, d]` is the other value, `[B, L, H * d]`, divided."""
     shape, joined = rows.shape(divided), rows.shape(whole)
     if shape is None or joined is None or len(shape) != 4:
         return False
@@ -238,7 +222,6 @@ class _Found:
 
 
 def _torchs(node: Node) -> _Found | None:
-    """An operator of torch without a mask."""
     if node.target is not _SDPA:
         return None
     given = dict(zip(SDPA_ARGUMENTS, node.args, strict=False)) | node.kwargs
@@ -252,7 +235,6 @@ def _torchs(node: Node) -> _Found | None:
 
 
 def _written_out(product: Node) -> _Found | None:
-    """Attention of a product, what follows it, and another product."""
     if product.target not in _PRODUCTS or not _is_turned(product.args[1], product.target):
         return None
     (query, scale), turned = _scaled(product.args[0]), product.args[1]
@@ -288,19 +270,16 @@ def _written_out(product: Node) -> _Found | None:
 
 
 def _scaled(query: Any) -> tuple[Any, float]:
-    """Queries without a factor, and the factor."""
     factor = _factor(query) if isinstance(query, Node) else None
     return (query, 1.0) if factor is None else (query.args[0], factor)
 
 
 def _is_turned(node: object, product: object) -> bool:
-    """Whether a node swaps the last two axes of a product's second factor."""
     last = (*_LAST_TWO, {1, 2}) if product is _aten.bmm.default else _LAST_TWO
     return isinstance(node, Node) and node.target in _TURNS and set(node.args[1:]) in last
 
 
 def _factor(node: Node) -> float | None:
-    """The number that a node multiplies by."""
     if node.kwargs or len(node.args) != 2 or not isinstance(node.args[1], int | float):
         return None
     number = float(node.args[1])
@@ -318,7 +297,6 @@ def _weights(node: Node) -> Weights | None:
 
 
 def _other(node: Node, one: Node) -> Node | None:
-    """What a node adds to a tensor."""
     if node.target is not _aten.add.Tensor or node.kwargs:
         return None
     others = [other for other in node.args if other is not one]
@@ -326,7 +304,6 @@ def _other(node: Node, one: Node) -> Node | None:
 
 
 def _hides(node: Node) -> bool:
-    """Whether a node sets weights to 0."""
     return bool(node.target is _aten.masked_fill.Scalar and node.args[2] == 0)
 
 

@@ -2,7 +2,7 @@
 
     biases[clamp(positions, 0, n)]      ->  index_select(biases, 0, positions)
 
-torch's `index` takes any indices, also negative ones, and finds each number's place by itself.
+torch's `index` also allows negative indices, and computes each number's place by itself.
 """
 
 from typing import Final
@@ -42,7 +42,6 @@ def select_biases(program: GraphModule) -> int:
 
 
 def _is_from_zero(node: object) -> bool:
-    """Whether a node's numbers are clamped to 0 and more."""
     if not isinstance(node, Node) or node.target not in _CLAMPS or node.kwargs:
         return False
     least = node.args[1]

@@ -1,10 +1,10 @@
-"""Products of which one row of some columns is read, and all rows of others, in two.
+"""Division of products of which some columns are read in one row, and others in all rows.
 
     gates, keys = silu(linear(x, W)).chunk(2, 2)        keys  = silu(linear(x, W[n:]))
     gates[:, -1:], keys                             ->  gates = silu(linear(x[:, -1:], W[:n]))
 
-So is the last layer of a ranker's transformer: its keys and values are of all positions, its query
-of the one that is read.
+Example: the last layer of a ranker's transformer, with keys and values of all positions and one
+query.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 __all__ = ["divide_products"]
 
 _aten = torch.ops.aten
-# Operators that choose columns, and the place of the axis among their arguments.
+# Operators that choose columns, and the index of their axis argument.
 _AXIS: Final[Mapping[object, int]] = {
     _aten.chunk.default: 2,
     _aten.split.Tensor: 2,
@@ -34,8 +34,6 @@ _BY_NUMBER: Final = (_aten.silu.default, _aten.relu.default, _aten.sigmoid.defau
 
 
 class _Columns(NamedTuple):
-    """Columns that a node takes, of all rows or of a selected one."""
-
     node: Node
     first: int
     width: int
@@ -43,11 +41,7 @@ class _Columns(NamedTuple):
 
 
 class _Divided(NamedTuple):
-    """A product whose columns are divided.
-
-    Attributes:
-        between: what is computed of each number, from the product on.
-    """
+    """A product whose columns are divided; `between`: its elementwise operators."""
 
     product: Node
     linear: Linear
@@ -56,15 +50,10 @@ class _Divided(NamedTuple):
 
 
 def divide_products(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
-    """Divides such products, in place.
+    """Divides such products, in place; returns their number.
 
-    Args:
-        program: runs for one request, with its products packed and its rows selected; its inputs
-            and outputs do not change.
-        inputs: inputs of several lengths, to read dtypes and shapes from runs.
-
-    Returns:
-        The number of products that were divided.
+    `program` runs for one request, with its products packed and its rows selected; `inputs` have
+    several lengths.
     """
     kinds = [kinds_of(program, one) for one in inputs]
     graph, made = program.graph, 0
@@ -74,7 +63,7 @@ def divide_products(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) ->
             continue
         every = [part for part in divided.parts if part.selection is None]
         selected = [part for part in divided.parts if part.selection is not None]
-        # But for what they select from.
+        # Equal except for their source.
         chosen = {(one.selection.target, *one.selection.args[1:]) for one in selected}  # type: ignore[union-attr]
         if not every or len(chosen) != 1:
             continue
@@ -125,13 +114,12 @@ def _divided(
 
 
 def _is_selection(node: Node) -> bool:
-    """Whether a node selects one row."""
     last = node.target is _aten.slice.Tensor and node.args[1:3] == (1, -1)
     return bool(last) or bool(node.target is _aten.index_select.default and node.args[1] == 1)
 
 
 def _taken(node: Node, width: int) -> list[_Columns] | None:
-    """The columns that a node takes of `width`, or that others take of what it divides."""
+    """Columns that a node takes of `width`, or that its readers take after its division."""
     target: Any = node.target
     place = _AXIS.get(target)
     if place is None or node.kwargs or (*node.args, 0)[place] not in (-1, 2):
@@ -143,7 +131,6 @@ def _taken(node: Node, width: int) -> list[_Columns] | None:
 
 
 def _put(program: GraphModule, divided: _Divided, parts: Sequence[_Columns], source: Node) -> None:
-    """Puts a product of some columns in the place of the nodes that take them."""
     graph = program.graph
     bounds = list(dict.fromkeys((part.first, part.width) for part in parts))
     arguments = [source]

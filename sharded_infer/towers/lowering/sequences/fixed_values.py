@@ -1,9 +1,9 @@
-"""What a program makes of positions and constants alone, computed for the longest sequence.
+"""Functions of positions and constants alone, computed for the longest sequence.
 
     order = arange(n); biases[clamp(order[:, None] - order, 0)]     n x n numbers of any sequence
 
-Each operator here gives the positions that two lengths have in common the same numbers for both.
-So the numbers of a shorter sequence are the first ones of the longest one's.
+Each operator here gives common positions the same numbers at any length, so that a shorter
+sequence's numbers are the first ones of the longest's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,10 +46,10 @@ _BY_POSITION: Final = (
 
 
 class FixedValues:
-    """The nodes of a program that are made of one sequence's positions alone.
+    """The nodes that depend on one sequence's positions alone.
 
     Args:
-        known: what is known of its numbers; grows with the walk.
+        known: symbolic values; grow with the walk.
         kinds: of several runs.
         symbols: by the sizes that they have in these runs, the sequences.
     """
@@ -66,7 +66,7 @@ class FixedValues:
         self.found: dict[Node, Symbol] = {}
 
     def learn(self, node: Node) -> None:
-        """Finds out whether a node is one; of those before it, this is known."""
+        """Classifies a node; nodes before it have been."""
         symbol = self._symbol_of(node)
         if symbol is None or not self._grows_with(node, symbol):
             return
@@ -78,7 +78,7 @@ class FixedValues:
         return [axis for axis in range(self._rank(node)) if self.symbol(node, axis) is not None]
 
     def symbol(self, node: object, axis: object) -> Symbol | None:
-        """The sequence of which a tensor's axis has all positions."""
+        """The sequence whose positions a tensor's axis all has."""
         if not isinstance(node, Node) or not all(node in kinds for kinds in self._kinds):
             return None
         rank = self._rank(node)
@@ -132,14 +132,14 @@ class FixedValues:
         if target not in _BY_POSITION and not reads:
             return None
         sources = [one for one in node.all_input_nodes if constant_of(self._program, one) is None]
-        # Beside tensors that have the same number everywhere.
+        # Ignores tensors that have the same number everywhere.
         symbols = {
             self.found.get(one) for one in sources if one in self.found or not self._is_number(one)
         }
         return self._one(symbols)
 
     def _symbol_of_first(self, node: Node) -> Symbol | None:
-        """Of a slice: the sequence of whose positions it has a constant's first ones."""
+        """Of a slice: the sequence for whose positions it has a constant's first ones."""
         source, *bounds = node.args
         end = self._known.of(bounds[-1]) if len(bounds) == 3 and bounds[1] == 0 else None
         if end is None or end[:3] != (0, 1, 0) or end.symbol is None:
@@ -150,7 +150,7 @@ class FixedValues:
         return end.symbol if constant.shape[bounds[0]] >= end.symbol.longest else None  # type: ignore[index]
 
     def _grows_with(self, node: Node, symbol: Symbol) -> bool:
-        """Whether each axis has all positions of the sequence, or a size of its own."""
+        """True if each axis has all positions of the sequence, or a size of its own."""
         for axis in range(self._rank(node)):
             found = self.symbol(node, axis)
             sizes = {kinds[node][1][axis] for kinds in self._kinds}
@@ -159,7 +159,7 @@ class FixedValues:
         return True
 
     def _grows_alike(self, source: Node, node: Node) -> bool:
-        """Whether what grows is in the same last axes of both."""
+        """True if the growing axes are the same last ones of both."""
         grown = self.axes(source)
         if source not in self.found or not grown:
             return False
@@ -189,7 +189,7 @@ class FixedValues:
 
 
 def index_of(node: Node) -> object:
-    """What a node reads rows at: those of a constant, where its first argument is one."""
+    """The rows that a node reads: those of a constant, where its first argument is one."""
     if node.target is _aten.embedding.default:
         return node.args[1]
     if node.target is _aten.index_select.default and node.args[1] == 0:

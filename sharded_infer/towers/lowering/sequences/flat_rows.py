@@ -1,10 +1,10 @@
-"""Rows of one request in one shape, however a module turns and divides them.
+"""Canonical layout of one request's rows, however a module transposes and splits them.
 
     y = linear(x.transpose(0, 1), W).transpose(0, 1)                ->  y = linear(x, W)
     q = linear(x, W).view(L, 3, H, d)[:, 0].permute(1, 0, 2)        ->  heads of the first columns
 
-Batches are one request here, so that `[1, L, W]` and `[L, 1, W]` are the same numbers. Which ones a
-chain of views has, is asked of it: it is run on their places.
+Batches are one request here, so that `[1, L, W]` and `[L, 1, W]` have the same numbers. A chain of
+views is run on indices to find those it has.
 """
 
 import operator
@@ -38,20 +38,15 @@ _VIEWS: Final = (
     operator.getitem,
 )
 _REPEATING: Final = (_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor)
-# Numbers of a tensor whose places are asked for.
+# Numbers of a tensor whose places are computed.
 _MOST_NUMBERS: Final = 2**16
 
 
 def flatten_rows(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
-    """Computes rows, and reads heads of them, in one shape, in place.
+    """Rewrites rows and reads of heads to the canonical layout, in place; returns their number.
 
-    Args:
-        program: runs for one request, with its products packed and its attentions fused; its
-            inputs and outputs do not change.
-        inputs: inputs of several lengths, of two sequences never the same.
-
-    Returns:
-        The number of operators that had another shape, or read one.
+    `program` runs for one request, with its products packed and its attentions fused; `inputs` have
+    several lengths, which no two sequences share.
     """
     flattening = _Flattening(program, list(inputs))
     changes = flattening.run()
@@ -62,15 +57,13 @@ def flatten_rows(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> in
 
 
 class _Places(NamedTuple):
-    """Which numbers of its base a tensor has, in each run."""
+    """Indices into its base of a tensor's numbers, in each run."""
 
     base: Node
     numbers: tuple[Any, ...]
 
 
 class _Columns(NamedTuple):
-    """Columns of a base's rows."""
-
     base: Node
     first: int
     width: int
@@ -88,7 +81,6 @@ class _Flattening:
         self._flat: dict[Node, Node] = {}  # `[1, L, W]` of nodes that have such rows
 
     def run(self) -> int:
-        """Changes the program; returns the number of changes."""
         changes: list[tuple[Node, dict[Node, Node]]] = []
         turned: list[tuple[Node, Node]] = []
         for node in list(self._graph.nodes):
@@ -116,7 +108,7 @@ class _Flattening:
         return layout is not None and layout.rows is Rows.ALL
 
     def _computed(self, node: Node) -> Node:
-        """An operator on rows, in the one shape; itself if it has it."""
+        """An operator on rows, in the canonical layout; itself if it has it."""
         given = {one: self._as_flat(one) for one in node.all_input_nodes if self._has_rows(one)}
         if self._is_flat(node) and all(one is other for one, other in given.items()):
             return node
@@ -131,7 +123,7 @@ class _Flattening:
         return len(shape) == 3 and shape[0] == 1 and shape[1] is None
 
     def _others(self, node: Node) -> dict[Node, Node]:
-        """Inputs in the one shape that are views of what is computed in it, or that it repeats."""
+        """Inputs in the canonical layout: views of a value in it, or values that it repeats."""
         repeats = node.target in _REPEATING and self._has_rows(node) and self._is_flat(node)
         found = {
             one: self._as_flat(one)
@@ -142,7 +134,7 @@ class _Flattening:
         return {one: flat for one, flat in found.items() if flat is not one}
 
     def _heads(self, node: Node) -> dict[Node, Node]:
-        """Queries, keys and values of an attention as columns of rows, divided and turned."""
+        """Queries, keys and values of an attention as transposed columns of rows."""
         if attention_of(self._program, node) is None:
             return {}
         found = {}
@@ -157,13 +149,13 @@ class _Flattening:
         return found
 
     def _as_flat(self, node: Node) -> Node:
-        """Rows `[1, L, W]` of a node that has such numbers."""
+        """Rows `[1, L, W]` with a node's numbers."""
         if node not in self._flat:
             self._flat[node] = self._made_flat(node)
         return self._flat[node]
 
     def _made_flat(self, node: Node) -> Node:
-        # Of one head they are columns, too.
+        # With one head they are columns, too.
         joined = self._joined_heads(node)
         if joined is not None:
             turned = self._call(_aten.transpose.int, joined, 1, 2)
@@ -180,7 +172,6 @@ class _Flattening:
         return self._call(_aten.unsqueeze.default, made, 0)
 
     def _in_shape(self, flat: Node, node: Node) -> Node:
-        """Rows in the shape that a node had."""
         if self._is_flat(node):
             return flat
         made = self._call(_aten.squeeze.dim, flat, 0)
@@ -200,14 +191,13 @@ class _Flattening:
         return self._call(_aten.slice.Tensor, flat, 2, columns.first, end)
 
     def _columns(self, node: Node) -> _Columns | None:
-        """The columns of its base's rows that a node's rows are."""
         base, numbers = self._of(node)
         if base is node or not (self._has_rows(node) and self._has_rows(base)):
             return None
         return self._same_columns(base, list(map(_rows, numbers)))
 
     def _columns_of_heads(self, node: Node) -> _Columns | None:
-        """The columns of its base's rows that `[1, H, L, d]` are the heads of."""
+        """Columns of its base's rows that make up the heads `[1, H, L, d]`."""
         base, numbers = self._of(node)
         shape = self._layouts.shape(node) if node in self._kinds[0] else ()
         if len(shape) != 4 or shape[0] != 1 or shape[2] is not None or not self._has_rows(base):
@@ -215,7 +205,7 @@ class _Flattening:
         return self._same_columns(base, [one.transpose(1, 2).flatten(2)[0] for one in numbers])
 
     def _same_columns(self, base: Node, numbers: Sequence[Tensor]) -> _Columns | None:
-        """The columns whose places are `[L, w]`, in each run the same."""
+        """Columns whose places are `[L, w]`, in each run the same."""
         layout, found = self._layouts.of(base), set()
         for places in numbers:
             first, width = int(places[0, 0]), places.shape[1]
@@ -228,7 +218,6 @@ class _Flattening:
         return _Columns(base, *found.pop()) if len(found) == 1 else None
 
     def _joined_heads(self, node: Node) -> Node | None:
-        """The attention whose heads, side by side, a node's rows are."""
         base, numbers = self._of(node)
         if attention_of(self._program, base) is None or not self._has_rows(node):
             return None
@@ -239,7 +228,7 @@ class _Flattening:
         return base
 
     def _of(self, node: Node) -> _Places:
-        """What a node is a view of; itself, if of nothing."""
+        """The base of a view; other nodes themselves."""
         if node not in self._places:
             self._places[node] = self._viewed(node) or _Places(node, self._own(node))
         return self._places[node]
@@ -271,5 +260,5 @@ class _Flattening:
 
 
 def _rows(places: Tensor) -> Tensor:
-    """Places of rows as `[L, W]`, whatever axes of size 1 they have."""
+    """Places of rows as `[L, W]`, without axes of size 1."""
     return places.reshape(-1, places.shape[-1])

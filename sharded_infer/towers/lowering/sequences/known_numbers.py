@@ -1,7 +1,7 @@
-"""Whole numbers that are known before a program runs: made of lengths and positions alone.
+"""Symbolic values of integers that depend on lengths and positions alone.
 
-Of a sequence without padding, its length is its number of positions n. Then `arange(n)`, the
-lengths, and what is added to or taken from them, are l * n + p * position + c in each place.
+Without padding, a length is the number of positions n. Then `arange(n)`, lengths, and their sums
+and differences are l * n + p * position + c in each place.
 """
 
 import operator
@@ -22,23 +22,18 @@ _WIDE: Final = (torch.int64, torch.int32, torch.float32, torch.float64)
 
 
 class Symbol(NamedTuple):
-    """A sequence's number of positions.
-
-    Attributes:
-        number: of the sequence.
-        longest: the largest that it is; the least is 1.
-    """
+    """A sequence's number of positions, from 1 to `longest`."""
 
     number: int
     longest: int
 
 
 class Number(NamedTuple):
-    """The numbers of a tensor, or of a size: `lengths * n + positions * position + constant`.
+    """Numbers of a tensor, or a size: `lengths * n + positions * position + constant`.
 
     Attributes:
         symbol: n; None where there is only the constant.
-        axis: that positions lie along, counted from the last one, -1; None where there are none.
+        axis: of positions, counted from the last one, -1; None where there are none.
     """
 
     constant: int = 0
@@ -49,7 +44,7 @@ class Number(NamedTuple):
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The least and the largest number, of sequences of all lengths."""
+        """Least and largest number, over sequences of all lengths."""
         longest = 1 if self.symbol is None else self.symbol.longest
         # At the corners: of one position, and the first and the last of the longest.
         found = [
@@ -59,7 +54,7 @@ class Number(NamedTuple):
         return min(found), max(found)
 
     def added(self, other: "Number", factor: int) -> "Number | None":
-        """With `factor` times another; None where they are of two sequences, or two axes."""
+        """The sum with `factor` times another; None if sequences or axes differ."""
         if None not in (self.symbol, other.symbol) and self.symbol != other.symbol:
             return None
         if None not in (self.axis, other.axis) and self.axis != other.axis:
@@ -76,10 +71,9 @@ class Number(NamedTuple):
 
 
 class KnownNumbers:
-    """What is known of a program's tensors and sizes; true is 1.
+    """Symbolic values of a program's tensors and sizes; true is 1.
 
-    Args:
-        kinds: dtypes and shapes of a run.
+    `kinds` are the dtypes and shapes of a run.
     """
 
     def __init__(self, kinds: Mapping[Node, Kind]) -> None:
@@ -93,12 +87,12 @@ class KnownNumbers:
         return self._known.get(argument) if isinstance(argument, Node) else None
 
     def know(self, node: Node, number: Number | None) -> None:
-        """Keeps a node's numbers, if they are known."""
+        """Records a node's numbers, if they are known."""
         if number is not None:
             self._known[node] = number
 
     def learn(self, node: Node) -> None:
-        """Finds out the numbers of a call, of which the arguments' are known."""
+        """Derives the numbers of a call from its arguments'."""
         rule = _RULES.get(node.target)
         if rule is not None:
             self.know(node, rule(self, node))
@@ -119,7 +113,6 @@ def _first(known: KnownNumbers, node: Node) -> Number | None:
 
 
 def _converted(known: KnownNumbers, node: Node) -> Number | None:
-    """Of another dtype, which has room for them."""
     number, dtype = known.of(node.args[0]), known.kinds[node][0]
     if number is None:
         return None
@@ -172,13 +165,13 @@ def _inverted(known: KnownNumbers, node: Node) -> Number | None:
 
 
 def _clamped(known: KnownNumbers, node: Node) -> Number | None:
-    """What clamping does not change."""
+    """Numbers within the bounds, unchanged."""
     number = known.of(node.args[0])
     if number is None or node.kwargs:
         return None
     bounds = (None, *node.args[1:]) if node.target is _aten.clamp_max.default else node.args[1:]
     least, largest = number.bounds
-    # Of the lower bound and of the upper one, how far the numbers are from it.
+    # Distance of the numbers from the lower and the upper bound.
     for bound, sign, there in zip(bounds, (1, -1), (least, largest), strict=False):
         is_far = isinstance(bound, int | float) and sign * (there - bound) >= 0
         if bound is not None and not is_far:
@@ -187,19 +180,17 @@ def _clamped(known: KnownNumbers, node: Node) -> Number | None:
 
 
 def _masked(known: KnownNumbers, node: Node) -> Number | None:
-    """With a mask that hides nothing."""
     return known.of(node.args[0]) if known.of(node.args[1]) == Number(0) else None
 
 
 def _times(known: KnownNumbers, node: Node) -> Number | None:
-    """0 times a number: masks that are added are made so."""
+    """0 times a number, the form of additive masks."""
     factor = node.args[1]
     is_number = isinstance(factor, int | float) and isfinite(factor)
     return Number(0) if is_number and known.of(node.args[0]) == Number(0) else None
 
 
 def _cut(known: KnownNumbers, node: Node) -> Number | None:
-    """All of them."""
     is_all = node.args[2:] in ((), (0, sys.maxsize))
     return known.of(node.args[0]) if is_all else None
 
@@ -221,8 +212,6 @@ def _reversed_difference(known: KnownNumbers, node: Node) -> Number | None:
 
 
 def _compared(compare: Callable[[int, int], bool]) -> _Rule:
-    """Whether all compare alike, and how."""
-
     def number_of(known: KnownNumbers, node: Node) -> Number | None:
         first, second = map(known.of, node.args[:2])
         difference = None if first is None or second is None else first.added(second, -1)

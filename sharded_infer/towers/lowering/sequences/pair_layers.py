@@ -5,8 +5,8 @@
     y = linear(y, V, c), of one output
         ->  y = pair_layers(rows, candidate, by_position, by_candidate)
 
-See `kernels.sequences.pair_layers`. Such layers weigh a history in a Deep Interest Network; without
-the pass, memory has to take the numbers of all pairs again and again.
+See `kernels.sequences.pair_layers`. Such layers weigh a history in a Deep Interest Network; the
+pass keeps the numbers of all pairs out of memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,16 +50,13 @@ class PairPass(torch.nn.Module):
         by_position: Tensor | None,
         by_candidate: Tensor | None,
     ) -> Tensor:
-        """Runs the layers.
+        """Runs the layers: fp32 `[C, L, 1]`.
 
         Args:
             positions: fp32 `[1, L, K]`.
             candidates: fp32 `[C, 1, K]`.
             by_position: fp32 `[1, L, N]`.
             by_candidate: fp32 `[C, 1, N]`.
-
-        Returns:
-            fp32 `[C, L, 1]`.
         """
         if len(positions) != 1:
             raise InternalError(f"layers on pairs of {len(positions)} requests at once")
@@ -73,17 +70,12 @@ class PairPass(torch.nn.Module):
 
 
 def fuse_pair_layers(program: GraphModule, inputs: Sequence[Tensor], repeats: Operator) -> int:
-    """Fuses such layers, in place.
+    """Fuses such layers, in place; returns the number of passes.
 
     Args:
-        program: runs for one request, with its products packed; its inputs and outputs do not
-            change.
-        inputs: any inputs with several candidates and positions, to read dtypes and shapes from a
-            run.
+        program: runs for one request, with its products packed.
+        inputs: valid inputs with several candidates and positions, for dtypes and shapes.
         repeats: the function that repeats a row of a request for its candidates.
-
-    Returns:
-        The number of passes.
     """
     muls = program.graph.find_nodes(op="call_function", target=_aten.mul.Tensor)
     if not any(linear_of(program, user) for mul in muls for user in mul.users):
@@ -96,7 +88,7 @@ def fuse_pair_layers(program: GraphModule, inputs: Sequence[Tensor], repeats: Op
             found.replace(program)
             made += 1
     if made:
-        # Dropouts too, which torch takes for drawing random numbers here.
+        # Also dropouts, which torch takes for drawing random numbers here.
         program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
         program.delete_all_unused_submodules()
         give_up_unused(program)
@@ -106,8 +98,6 @@ def fuse_pair_layers(program: GraphModule, inputs: Sequence[Tensor], repeats: Op
 
 @dataclass(slots=True, eq=False)
 class _Pairs:
-    """What a pass is made of, read from a graph."""
-
     positions: Node
     candidates: Node
     by_position: list[Node] = field(default_factory=list)
@@ -144,11 +134,7 @@ class _Pairs:
         kinds: Mapping[Node, Kind],
         repeats: Operator,
     ) -> Node | None:
-        """Takes a product and what follows it.
-
-        Returns:
-            The node behind; None if the layers end here.
-        """
+        """Takes a product and its activation; returns the next node, None at the end."""
         user = _only_user(node)
         if not self.layers and not linear.relu:
             terms = _Terms(kinds, repeats, kinds[node][1])
@@ -173,7 +159,6 @@ class _Pairs:
         return user
 
     def replace(self, program: GraphModule) -> None:
-        """Puts the pass in the place of its last node."""
         if self.last is None:
             raise InternalError("layers on pairs without an end")
         with program.graph.inserting_before(self.last):
@@ -185,11 +170,7 @@ class _Pairs:
 
 
 class _Terms:
-    """Values that are by position alone, `[1, L, N]`, or by candidate alone, `[C, 1, N]`.
-
-    Args:
-        shape: of their sum.
-    """
+    """Terms by position, `[1, L, N]`, or by candidate, `[C, 1, N]`, of a sum of `shape`."""
 
     def __init__(self, kinds: Mapping[Node, Kind], repeats: Operator, shape: torch.Size) -> None:
         self._kinds, self._repeats, self._shape = kinds, repeats, shape
@@ -197,7 +178,7 @@ class _Terms:
         self.by_candidate: list[Node] = []
 
     def take(self, node: object) -> bool:
-        """Takes a value, or what it is a sum of; false if it is by pair."""
+        """Takes a value, or the terms of a sum; False if it is by pair."""
         if not isinstance(node, Node) or self._kinds.get(node, (None,))[0] is not torch.float32:
             return False
         if node.target is _aten.expand.default:
@@ -216,12 +197,11 @@ class _Terms:
         return sums and all(self.take(one) for one in node.args)
 
     def one_of_each(self) -> bool:
-        """Whether there is one value of each kind."""
         return len(self.by_position) == len(self.by_candidate) == 1
 
 
 def _activation(program: GraphModule, node: Node, width: int) -> tuple[Activation, Tensor | None]:
-    """What a node applies to all numbers; a linear one if it does something else."""
+    """A node's elementwise activation; a linear one for other operators."""
     if node.target in _PLAIN:
         return _PLAIN[node.target], None
     slope = constant_of(program, node.args[1]) if node.target is _aten.prelu.default else None

@@ -1,4 +1,4 @@
-"""What the numbers of one request's tensors are: rows of positions, one row, or pairs."""
+"""Layouts of one request's tensors: rows of positions, one row, or pairs."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
@@ -14,7 +14,7 @@ __all__ = ["Layout", "RequestLayouts", "Rows"]
 
 
 class Rows(Enum):
-    """What a tensor has, without its axes of size 1; L is a sequence's number of positions."""
+    """Rows of a tensor, without axes of size 1; L is a sequence's number of positions."""
 
     ONE = auto()  # [W]
     ALL = auto()  # [L, W]
@@ -23,7 +23,7 @@ class Rows(Enum):
 
 
 class Layout(NamedTuple):
-    """Of a tensor; `lengths` are the sizes of L in the runs, None without one."""
+    """Layout of a tensor; `lengths` are the sizes of L in the runs, None without one."""
 
     rows: Rows
     width: int
@@ -39,11 +39,7 @@ class Layout(NamedTuple):
 
 
 class RequestLayouts:
-    """The layouts of a program's tensors.
-
-    Args:
-        kinds: of runs for one request, with sequences of several lengths.
-    """
+    """Layouts of a program's tensors, from runs for one request with several lengths."""
 
     def __init__(self, kinds: Sequence[Mapping[Node, Kind]]) -> None:
         self._kinds = kinds
@@ -56,12 +52,12 @@ class RequestLayouts:
         )
 
     def is_same(self, one: Node, other: Node) -> bool:
-        """Whether two shapes differ by axes of size 1 alone."""
+        """True if two shapes differ by axes of size 1 alone."""
         mine, others = ([size for size in self.shape(n) if size != 1] for n in (one, other))
         return mine == others
 
     def of(self, node: object) -> Layout | None:
-        """The layout of an fp32 tensor; None: it is something else."""
+        """Layout of an fp32 tensor; None for others."""
         if not isinstance(node, Node) or not all(node in kinds for kinds in self._kinds):
             return None
         found = [kinds[node] for kinds in self._kinds]

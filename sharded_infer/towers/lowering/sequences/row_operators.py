@@ -1,4 +1,4 @@
-"""Which operators of a program compute each row by itself, and of which columns."""
+"""Operators of a program that compute each row by itself, and their columns."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -27,9 +27,9 @@ _ONE: Final = {
     _aten.silu.default: StepKind.SILU,
     _aten.gelu.default: StepKind.GELU,
 }
-# Columns of a sum: wider rows leave no room in the cache for what lies between the steps.
+# Columns of a sum: wider rows leave no room in the cache for intermediate rows.
 _MOST_SUMMED: Final = 1024
-# Operators that choose columns, and the place of the axis among their arguments; 0: all columns.
+# Operators that choose columns, and the index of their axis argument; 0: all columns.
 _CHOOSING: Final = {
     _aten.chunk.default: 2,
     _aten.split.Tensor: 2,
@@ -52,10 +52,9 @@ class RowColumns(NamedTuple):
 
 
 class RowOperator(NamedTuple):
-    """What a node computes of each row; see `kernels.sequences.row_step.RowStep`.
+    """A node's computation of each row; see `kernels.sequences.row_step.RowStep`.
 
-    Attributes:
-        relu: whether a ReLU follows, of a linear one.
+    `relu`: a ReLU follows a linear one.
     """
 
     kind: StepKind
@@ -67,14 +66,13 @@ class RowOperator(NamedTuple):
 
 
 class RowOperators:
-    """The operators on rows of a program.
+    """The operators on rows of a program with packed products.
 
     Args:
-        program: of aten operators and passes, with its products packed.
         kinds: of runs with inputs of several sizes.
 
     Attributes:
-        found: what each of them computes, in the graph's order.
+        found: computation of each of them, in the graph's order.
         views: nodes that choose columns, or divide them.
     """
 
@@ -102,7 +100,7 @@ class RowOperators:
                 self.views |= {node, *node.args[:1]} if node.target is operator.getitem else {node}
 
     def shape(self, node: object) -> torch.Size | None:
-        """Of fp32 rows `[..., width]` whose width is the same in every run; else None."""
+        """Shape of fp32 rows `[..., width]` with the same width in every run; else None."""
         if not isinstance(node, Node):
             return None
         found = [kinds.get(node, (None, torch.Size())) for kinds in self._kinds]
@@ -112,7 +110,7 @@ class RowOperators:
         return shapes[0] if len({shape[-1] for shape in shapes}) == 1 else None
 
     def columns(self, argument: object) -> RowColumns | None:
-        """The columns that a node's result is; of another node, if it chooses from its result."""
+        """The columns of a node's result; of another node, if it chooses from its result."""
         shape = self.shape(argument)
         if shape is None or not isinstance(argument, Node):
             return None
@@ -141,7 +139,7 @@ class RowOperators:
         return RowOperator(StepKind.NORM, (columns,), *found, float(epsilon))
 
     def _sum(self, node: Node) -> RowOperator | None:
-        """Of a row's columns: a product with ones."""
+        """A sum of a row's columns: a product with ones."""
         if node.target is not _aten.sum.dim_IntList or node.kwargs or len(node.args) != 3:
             return None
         source, axes, keeps = node.args
@@ -161,7 +159,6 @@ class RowOperators:
         return None if None in sources else RowOperator(kind, sources)  # type: ignore[arg-type]
 
     def _joined(self, node: Node) -> RowOperator | None:
-        """Columns of several nodes, side by side."""
         if node.target is not _aten.cat.default or node.kwargs:
             return None
         parts, axis = (*node.args, 0)[:2]
@@ -173,7 +170,7 @@ class RowOperators:
         return RowOperator(StepKind.JOINED, sources)  # type: ignore[arg-type]
 
     def _operand(self, argument: object, node: Node) -> RowColumns | Tensor | None:
-        """Of a node's rows and columns, or the same for each row; None: neither."""
+        """A node's rows and columns, or a constant for each row; None: neither."""
         shape = self.shape(node) or torch.Size()
         if isinstance(argument, int | float) and not isinstance(argument, bool):
             return torch.full(shape[-1:], float(argument))
@@ -184,7 +181,7 @@ class RowOperators:
         return self.columns(argument) if self.shape(argument) == shape else None
 
     def _chosen(self, node: Node) -> RowColumns | None:
-        """The columns that an operator chooses from another's result, side by side."""
+        """Columns that an operator chooses from another's result, side by side."""
         call, number = node, None
         if node.target is operator.getitem and isinstance(node.args[0], Node):
             call, number = node.args  # type: ignore[assignment]
@@ -199,7 +196,7 @@ class RowOperators:
             return None
         if axis and (*call.args, 0)[axis] not in (-1, len(shape) - 1):
             return None
-        # Called on the columns' numbers, it says which ones it chooses.
+        # Called on the columns' numbers, it returns the chosen ones.
         numbers = torch.arange(source.width).reshape((1,) * (len(shape) - 1) + (-1,))
         made = target(numbers, *call.args[1:])
         chosen = (made if number is None else made[number]).flatten()

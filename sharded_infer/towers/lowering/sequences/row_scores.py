@@ -3,7 +3,7 @@
     sum(x, 1)                  ->  squeeze(sum(x, 1, keepdim=True), 1)
     sigmoid(squeeze(x, 1))     ->  squeeze(sigmoid(x), 1)
 
-A row step has rows and columns. So the pass that computes a row also ends its score.
+A row step has rows and columns: so the pass that computes a row also ends its score.
 """
 
 from typing import Any, Final
@@ -20,17 +20,12 @@ _BY_NUMBER: Final = (_aten.sigmoid.default, _aten.relu.default, _aten.silu.defau
 
 
 def keep_columns(program: GraphModule, kinds: dict[Node, Kind]) -> int:
-    """Drops the column of scores behind their last operators, in place.
+    """Drops a score's column behind its last operators, in place; returns the operators moved.
 
-    Args:
-        program: of aten operators; its inputs and outputs do not change.
-        kinds: of a run.
-
-    Returns:
-        The number of operators that have kept it.
+    `kinds` are those of a run.
     """
     graph = program.graph
-    # What has one column, by what has dropped it.
+    # The node with one column, by the node that dropped it.
     columns: dict[Node, Node] = {}
     made = 0
     for node in list(graph.nodes):
@@ -58,13 +53,12 @@ def keep_columns(program: GraphModule, kinds: dict[Node, Kind]) -> int:
 
 
 def _is_last(options: tuple[Any, ...], rank: int) -> bool:
-    """Whether a sum goes over the last of several axes, and drops it."""
+    """True if a sum is over the last of several axes, and drops it."""
     axes, *keeps = options
     return rank > 1 and axes in ([-1], [rank - 1]) and keeps in ([], [False])
 
 
 def _drops(node: Node, kinds: dict[Node, Kind]) -> bool:
-    """Whether a node drops a last axis of size 1."""
     if node.target is not _aten.squeeze.dim or node.args[0] not in kinds:
         return False
     shape = kinds[node.args[0]][1]  # type: ignore[index]

@@ -1,10 +1,10 @@
-"""Chooses rows before they are computed, where nobody reads the others.
+"""Selects rows before they are computed, where the others are not read.
 
     gather(linear(x, W, b), 1, index)       ->  linear(x[:, index], W, b)
     gather(attention(q, k, v), 1, index)    ->  attention(q[:, index], k, v)
 
-Rankers read the last layer of a transformer over a history at the last position alone. All that
-computes each row by itself runs on that row, and the attention before it on one query.
+Rankers read a transformer's last layer at the last position alone: row-wise operators then run on
+that row, and the attention before it on one query.
 """
 
 import operator
@@ -26,15 +26,10 @@ _SELECTING: Final = (_aten.gather.default, _aten.select.int, _aten.index.Tensor)
 
 
 def select_rows(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
-    """Moves selections of one row before what computes rows, in place.
+    """Moves selections of one row before the rows' operators, in place; returns their number.
 
-    Args:
-        program: runs for one request, with its products packed and its attentions fused; its
-            inputs and outputs do not change.
-        inputs: inputs of several lengths, to read dtypes and shapes from runs.
-
-    Returns:
-        The number of selections that were moved.
+    `program` runs for one request, with its products packed and its attentions fused; `inputs` have
+    several lengths.
     """
     kinds = [kinds_of(program, one) for one in inputs]
     rows = RowOperators(program, kinds)
@@ -50,11 +45,7 @@ def select_rows(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int
 
 
 class _Selection(NamedTuple):
-    """A node that reads one row of `[1, L, W]`.
-
-    Attributes:
-        kept: whether the result is `[1, 1, W]`, not `[1, W]`.
-    """
+    """A node that reads one row of `[1, L, W]`; if `kept` as `[1, 1, W]`, not `[1, W]`."""
 
     node: Node
     source: Node
@@ -83,7 +74,7 @@ def _selection(node: Node, kinds: Sequence[Mapping[Node, Kind]]) -> _Selection |
     indices = rest[0]
     if not isinstance(indices, list | tuple) or len(indices) != 2:
         return None
-    # Of the one sample, one position.
+    # One position of the one sample.
     first, index = indices
     if not isinstance(first, Node) or not isinstance(index, Node):
         return None
@@ -99,11 +90,11 @@ def _shape(kinds: Mapping[Node, Kind], node: object) -> torch.Size:
 
 
 class _Chain:
-    """What is computed for a selection alone, row by row.
+    """Row-wise operators that only a selection reads.
 
     Attributes:
-        reads: of each of its nodes, from the last one on, the nodes whose rows it reads row by row,
-            and the axis that their rows lie along.
+        reads: of each of its nodes, from the last one on, the nodes that it reads row by row, and
+            the axis of their rows.
     """
 
     def __init__(
@@ -125,7 +116,7 @@ class _Chain:
         del self.reads[selection.node]
 
     def move(self) -> bool:
-        """Computes the chain of the one row alone; false if it has nothing to compute."""
+        """Computes the chain of the one row alone; False if it has nothing to compute."""
         node, source, kept = self._selection
         if not any(
             one in self._rows.found or attention_of(self._program, one) for one in self.reads
@@ -157,7 +148,7 @@ class _Chain:
         if node.target is _aten.gather.default:
             spread: Node = node.args[2]  # type: ignore[assignment]
             return graph.call_function(_aten.reshape.default, (spread.args[0], [1]))
-        # Of what stays as long as it is.
+        # Of a value that keeps its length.
         read = next(
             one for of in self.reads.values() for one in of.items() if one[0] not in self.reads
         )
@@ -191,18 +182,14 @@ class _Chain:
         return graph.node_copy(node, lambda one: given.get(one, one))
 
     def _read(self, node: Node, axis: int) -> dict[Node, int] | None:
-        """The nodes whose rows a node reads row by row, and their axes.
+        """Nodes that a node, with rows along `axis`, reads row by row, and their axes.
 
-        Args:
-            axis: that its own rows lie along.
-
-        Returns:
-            None if it does not compute each row by itself.
+        None if it does not compute each row by itself.
         """
         attention = attention_of(self._program, node)
         if attention is not None:
             return self._read_by_attention(node) if axis == 2 else None
-        # Of columns that are divided, keys and values for example, others need all rows.
+        # Other readers of divided columns, such as keys and values, need all rows.
         divided = node.target is operator.getitem
         if axis == 1 and (node in self._rows.found or node in self._rows.views) and not divided:
             return {one: 1 for one in node.all_input_nodes if one.op != "get_attr"}

@@ -3,8 +3,8 @@
     steps = before + linear(mixed, V, c)
     projected = linear(layer_norm(steps), W, b)     ->  steps, projected = pass(before, mixed)
 
-See `kernels.sequences.row_steps`. A pass has all steps that can run at once: what needs another
-operator's result, such as an attention's, that needs one of theirs is for a later pass.
+See `kernels.sequences.row_steps`. A pass has all steps that can run at once; steps that need
+another operator's result, such as an attention's on this pass, are for a later pass.
 """
 
 import operator
@@ -29,7 +29,7 @@ from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 __all__ = ["RowPass", "fuse_row_steps"]
 
 _WORTH: Final = (StepKind.LINEAR, StepKind.NORM)
-# Numbers of a weight: larger ones leave no room in the cache for what lies between the steps.
+# Numbers of a weight: larger ones leave no room in the cache for intermediate rows.
 _MOST_NUMBERS: Final = 2**17
 
 
@@ -51,16 +51,12 @@ class RowPass(torch.nn.Module):
 def fuse_row_steps(
     program: GraphModule, inputs: Iterable[Sequence[Tensor]], *, fewest: int = 2
 ) -> int:
-    """Fuses steps on rows, in place.
+    """Fuses steps on rows, in place; returns the number of passes.
 
     Args:
-        program: of aten operators and passes, with its products packed; its inputs and outputs do
-            not change.
-        inputs: inputs of several sizes that it can run on, to read dtypes and shapes from runs.
+        program: of aten operators and passes, with its products packed.
+        inputs: valid inputs of several sizes, for dtypes and shapes.
         fewest: operators of a pass; with 1, a product or a norm alone is one, to be joined.
-
-    Returns:
-        The number of passes.
     """
     rows = RowOperators(program, [kinds_of(program, one) for one in inputs])
     groups = _groups(program, rows, fewest)
@@ -69,7 +65,7 @@ def fuse_row_steps(
         fused.replace(group)
     if groups:
         stable_topological_sort(program)
-        # Dropouts too, which torch takes for drawing random numbers here.
+        # Also dropouts, which torch takes for drawing random numbers here.
         program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
         program.delete_all_unused_submodules()
         give_up_unused(program)
@@ -78,13 +74,13 @@ def fuse_row_steps(
 
 
 def _groups(program: GraphModule, rows: RowOperators, fewest: int) -> list[list[Node]]:
-    """The steps that can run in one pass and are worth one, in the graph's order."""
+    """Steps that can run in one pass and are worth one, in the graph's order."""
     steps = {
         node: found
         for node, found in rows.found.items()
         if found.weight is None or found.weight.numel() <= _MOST_NUMBERS
     }
-    # How many passes come before a node, each of which waits for the one before.
+    # Number of passes before a node, each of which waits for the one before.
     level: dict[Node, int] = {}
     groups: dict[tuple[int, torch.Size | None], list[Node]] = {}
     for node in program.graph.nodes:
@@ -104,14 +100,11 @@ def _groups(program: GraphModule, rows: RowOperators, fewest: int) -> list[list[
 
 
 class _Fused:
-    """A program whose steps are being replaced by passes."""
-
     def __init__(self, program: GraphModule, rows: RowOperators) -> None:
         self._program, self._rows = program, rows
         self._results: dict[Node, Node] = {}
 
     def replace(self, group: Sequence[Node]) -> None:
-        """Puts a pass in the place of its steps."""
         members = set(group)
         found = [self._rows.found[node] for node in group]
         read = [one.node for step in found for one in step.sources if isinstance(one, RowColumns)]
@@ -134,7 +127,6 @@ class _Fused:
             node.replace_all_uses_with(self._results[node])
 
     def _is_read(self, node: Node, members: Set[Node]) -> bool:
-        """Whether anything but a pass's own steps reads a result."""
         return any(
             user not in members
             and not (user in self._rows.views and not self._is_read(user, members))
@@ -143,7 +135,7 @@ class _Fused:
 
 
 def _steps(one: RowOperator, values: dict[Node, int], value: int) -> list[RowStep]:
-    """An operator as steps, of which the first one's result is `value`."""
+    """An operator as steps; `value` is the first one's result."""
     sources = tuple(
         Columns(values[source.node], source.first, source.width)
         if isinstance(source, RowColumns)

@@ -1,4 +1,4 @@
-"""What padding would need, left out where sequences have none.
+"""Removal of padding's work where sequences have none.
 
     masked_fill(x, arange(n) >= lengths, 0)             ->  x
     embedding(W, clamp(lengths - 1 - arange(n), 0, m))  ->  flip(W)[m + 1 - n:]
@@ -6,8 +6,8 @@
     biases[clamp(arange(n)[:, None] - arange(n), 0)]    ->  B[:n, :n]
     softmax(masked_fill(x, later, -inf))                ->  softmax(hide_later(x))
 
-A request's own sequences need no padding: their lengths are their numbers of positions. What is
-made of positions and weights alone is computed once for the longest sequence, and cut.
+A request's own sequences need no padding: their lengths are their numbers of positions. Functions
+of positions and weights alone are computed once for the longest sequence, and cut.
 """
 
 import operator
@@ -47,19 +47,19 @@ _OR: Final = (
     *(_aten.logical_or.default, _aten.bitwise_or.Tensor, _aten.add.Tensor, _aten.sub.Tensor),
 )
 _HIDING: Final = (_aten.masked_fill.Scalar, _aten.add.Tensor, _aten.baddbmm.default)
-# What is added to a score, or stands for it, so that its weight is 0.
+# Added to a score, or instead of it, so that its weight is 0.
 _HIDDEN: Final = -1e6
 _CLAMPS: Final = (_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default)
 
 
 @dataclass(frozen=True, slots=True)
 class WholeSequences:
-    """Which inputs of a program are sequences that have no padding.
+    """Inputs of a program that are sequences without padding.
 
     Attributes:
-        sequences: for each input, the sequence of whose positions its second axis has one each.
+        sequences: for each input, the sequence whose positions its second axis has.
         lengths: for each input, the sequence whose lengths it is.
-        runs: inputs of several lengths, of two sequences never the same, without padding.
+        runs: inputs of several lengths, which no two sequences share, without padding.
     """
 
     sequences: tuple[Symbol | None, ...]
@@ -68,15 +68,7 @@ class WholeSequences:
 
 
 def use_whole_sequences(program: GraphModule, whole: WholeSequences) -> int:
-    """Leaves out what padding would need, in place.
-
-    Args:
-        program: of aten operators and passes, run for one request; its inputs and outputs do not
-            change.
-
-    Returns:
-        The number of changes.
-    """
+    """Removes padding's work, in place, from a program for one request; returns the changes."""
     rewriting = _Rewriting(program, whole)
     changes = rewriting.run()
     if changes:
@@ -88,8 +80,6 @@ def use_whole_sequences(program: GraphModule, whole: WholeSequences) -> int:
 
 
 class _Rewriting:
-    """One walk through a program, from its inputs on."""
-
     def __init__(self, program: GraphModule, whole: WholeSequences) -> None:
         self._program, self._graph = program, program.graph
         self._kinds = [kinds_of(program, one) for one in whole.runs]
@@ -113,7 +103,6 @@ class _Rewriting:
         self._fixed = FixedValues(program, self._known, self._kinds, symbols)
 
     def run(self) -> int:
-        """Changes the program; returns the number of changes."""
         changes = 0
         for node in list(self._graph.nodes):
             if node.op not in ("call_function", "call_module"):
@@ -139,7 +128,6 @@ class _Rewriting:
         self._fixed.learn(node)
 
     def _instead(self, node: Node) -> Node | None:
-        """What a node is replaced by, if it is."""
         target: Any = node.target
         numbers = [self._known.of(one) for one in node.args]
         unmasked = self._unmasked_numbers(node, numbers) or self._unmasked_scores(node)
@@ -188,7 +176,7 @@ class _Rewriting:
         given = dict(zip(SDPA_ARGUMENTS, node.args, strict=False)) | node.kwargs
         mask = given.get("attn_mask")
         kind = self._kinds[0].get(mask) if isinstance(mask, Node) else None
-        # A bool one is true where a key is seen.
+        # A bool mask is true where a key is seen.
         shown = _NONE if kind is None or kind[0] is not torch.bool else _ALL
         if kind is None:
             return None
@@ -202,7 +190,7 @@ class _Rewriting:
         return self._like(made, node)
 
     def _unmasked_scores(self, node: Node) -> Node | None:
-        """Scores of which a softmax hides the later keys alone, without the mask that says so."""
+        """Scores before a softmax, without a mask that hides the later keys alone."""
         readers = {one.target for one in node.users}
         if node.target not in _HIDING or node.kwargs or readers != {_aten.softmax.int}:
             return None
@@ -221,7 +209,6 @@ class _Rewriting:
         return self._like(self._graph.call_function(hide_later, (scores,)), node)
 
     def _read_one(self, node: Node, at: Number) -> Node | None:
-        """The first position or the last one, as a view."""
         source, axis, index = node.args
         if self._shape(index) != (1,):
             return None
@@ -234,7 +221,7 @@ class _Rewriting:
         return self._like(self._cut(source, axis, *bounds), node)
 
     def _read_constant(self, node: Node, index: object) -> Node | None:
-        """A constant's rows in their order, or from the length's on in the reverse, as a view."""
+        """A view of a constant's rows in order, or from the length's on in reverse."""
         rows = constant_of(self._program, node.args[0])
         number, shape = self._known.of(index), self._shape(index)
         if rows is None or number is None or number.symbol is None or shape[:-1].numel() != 1:
@@ -272,15 +259,14 @@ class _Rewriting:
         return self._like(made, node)
 
     def _is_last(self, position: object, source: object, axis: object) -> bool:
-        """Whether it is the last one along an axis that has all positions of a sequence."""
+        """True for the last position along an axis that has all of a sequence."""
         number, symbol = self._known.of(position), self._fixed.symbol(source, axis)
         return symbol is not None and number == Number(-1, 1, 0, symbol)
 
     def _hides_later(self, mask: object, *, shows: bool = False) -> bool:
-        """Whether a mask hides the keys behind each query alone, of as many queries as keys.
+        """True if a mask hides just the keys behind each query, with as many queries as keys.
 
-        Args:
-            shows: whether a bool one is true for what it shows, not for what it hides.
+        With `shows`, a bool mask is true for what it shows.
         """
         if not isinstance(mask, Node) or len(self._fixed.axes(mask)) != 2:
             return False
@@ -296,7 +282,7 @@ class _Rewriting:
         return torch.equal(hidden, later.expand_as(hidden))
 
     def _compute_fixed(self) -> int:
-        """Puts constants in the place of what is made of positions; returns their number."""
+        """Replaces functions of positions by constants; returns their number."""
         changes = 0
         for node, symbol in self._fixed.found.items():
             # A view is one already; lengths and positions stay known in the next walk.
@@ -318,7 +304,6 @@ class _Rewriting:
         return self._graph.call_function(_aten.slice.Tensor, (source, axis, begin, end))
 
     def _like(self, made: Node, node: Node) -> Node:
-        """A new node with the dtype, the shape and the numbers of the one that it replaces."""
         for kinds in self._kinds:
             if node in kinds:
                 kinds[made] = kinds[node]
