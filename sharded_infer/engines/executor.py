@@ -16,18 +16,18 @@ from sharded_infer.lookups.lookup_work import LookupWork
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """What a request got, and what its batch took.
+    """Scores of a request, and timings of its batch.
 
     Attributes:
-        scores: fp32 `[B]` or `[B, K]` of each output, in the spec's order; of a batch of several
-            requests, views on the batch's.
-        lookup_seconds: time of merging, routing, lookups and assembling, of the whole batch;
-            on devices of merging and checking it.
-        tower_seconds: time of the tower, of the whole batch; on devices until its scores are back.
+        scores: fp32 `[B]` or `[B, K]` of each output, in the spec's order; views of a batch of
+            several requests.
+        lookup_seconds: of merging, planning, lookups and assembling, for the whole batch; on
+            devices of merging and checking it.
+        tower_seconds: of the tower, for the whole batch; on devices until its scores are back.
         ids_outside: ids of the request that were outside their tables (and ignored or wrapped), or
             unknown to id maps.
-        batch: what was looked up: the requests as one.
-        ids_unknown: tables and how many ids of the request shard hosts did not know.
+        batch: the merged requests.
+        ids_unknown: tables, and the number of the request's ids that shard hosts did not know.
         default_tables: names of the tables whose default rows some of its bags took, ascending.
     """
 
@@ -48,19 +48,15 @@ def run_batch(
     *,
     may_default: bool = False,
 ) -> list[RequestResult]:
-    """Runs requests together, on the calling thread.
+    """Runs at least one request on the calling thread; several have their ids checked.
 
     Pooled embeddings are those of each request alone, to the bit. Scores may differ by the rounding
-    of the tower's precision, because matrix products add up in another order at another size, and
-    where what samples share is computed once.
+    of the tower's precision: products add up in another order at another size, and shared values
+    are computed once.
 
     Args:
-        requests: at least one. Of several, all with their ids checked.
-        deadline: until which other hosts are waited for, on the monotonic clock.
+        deadline: for waits on other hosts, on the monotonic clock.
         may_default: as for `ModelEngine.run`.
-
-    Returns:
-        For each request, what it got.
 
     Raises:
         RequestError: an id of a single request is outside a table whose policy is `error`.
@@ -83,11 +79,7 @@ def run_batch(
 
 
 def split_result(whole: RequestResult, requests: Sequence[ModelInput]) -> list[RequestResult]:
-    """What each request got of a batch that ran as one request.
-
-    Args:
-        requests: of which the batch was merged, in its order.
-    """
+    """Results per request of a merged batch, in the order of `requests`."""
     results = []
     for request, place in zip(requests, sample_slices(requests), strict=True):
         unknown = _ids_unknown(whole.work, place)

@@ -1,4 +1,4 @@
-"""Checks a version before it is published or served: its golden scores, and each sample alone."""
+"""Checks of a version before publication or serving: its golden scores, and each sample alone."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,22 +12,22 @@ from sharded_infer.quality.score_difference import ScoreDifference, score_differ
 # Samples of the batch that `check_independence` runs: a size that is padded.
 _TOGETHER = 17
 _ALONE = 8  # of those, how many are scored by themselves too
-# The others' inputs are so many times as large: what they do to a mean or maximum shows.
+# Factor of the others' inputs: their influence on a mean or maximum shows.
 _LOUDNESS = 1000.0
 # Rounding at another batch size, of a tower in bf16: its scores differ by less.
 _ROUNDING = 0.01
 
 
 def check_golden(model: Model) -> float:
-    """The largest difference of any output; see `golden_differences`."""
+    """Largest difference of any output; see `golden_differences`."""
     return max(found.largest for found in golden_differences(model).values())
 
 
 def golden_differences(model: Model) -> dict[str, ScoreDifference]:
-    """Scores the golden requests and compares them with the fp32 model's scores.
+    """Compares scores of the golden requests with the fp32 model's.
 
     Raises:
-        GateError: one is larger than the spec allows, or scores depend on the batch.
+        GateError: a difference is larger than the spec allows, or scores depend on the batch.
         ArtifactError: the file does not hold golden requests of this model.
     """
     record = model.artifact.manifest.golden
@@ -50,13 +50,10 @@ def golden_differences(model: Model) -> dict[str, ScoreDifference]:
 
 
 def check_independence(model: Model) -> float:
-    """Scores generated samples alone, and in a batch with others and with padding.
+    """Largest difference between samples alone and in a batch with others and padding.
 
-    Servers merge requests and pad batches. A tower that computes over the samples of a batch, such
-    as `x - x.mean(0)`, would silently return wrong scores.
-
-    Returns:
-        The largest difference; 0 if a score is NaN both times.
+    A tower that computes over the samples of a batch, such as `x - x.mean(0)`, would silently
+    return wrong scores, as servers merge requests and pad batches. Two NaN scores differ by 0.
 
     Raises:
         GateError: it is larger than 0.01 and than the output's bound in the spec's gate.
@@ -86,7 +83,7 @@ def check_independence(model: Model) -> float:
 
 
 def _difference(some: NDArray[np.float32], others: NDArray[np.float32]) -> float:
-    """The largest absolute difference: 0 for two NaN or equal infinities, infinity for one."""
+    """Largest absolute difference: 0 for two NaN or equal infinities, infinity for one."""
     same = (some == others) | (np.isnan(some) & np.isnan(others))
     difference = np.abs(some[~same].astype(np.float64) - others[~same])
     return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))

@@ -27,11 +27,9 @@ from sharded_infer.towers.tower_kernels import kernel_bytes, run_samples
 
 
 class HostEngine:
-    """A model's lookups and tower on the host.
+    """A model's lookups and tower on the host, computed on the batch's thread.
 
-    Attributes:
-        waits: false: a batch's thread computes.
-        users: keeps what the user's stage returned; None: it is computed for each request.
+    `users` keeps results of the user's stage; None: it is computed for each request.
     """
 
     waits = False
@@ -52,26 +50,26 @@ class HostEngine:
 
     @property
     def backends(self) -> Mapping[str, str]:
-        """As `ModelEngine.backends`."""
+        """See `ModelEngine.backends`."""
         return self._lookups.backends
 
     @property
     def run_size(self) -> Callable[[int], int]:
-        """As `ModelEngine.run_size`."""
+        """See `ModelEngine.run_size`."""
         return self._sizes.run_size
 
     def run_sizes(self, largest: int) -> Sequence[int]:
-        """As `ModelEngine.run_sizes`."""
+        """See `ModelEngine.run_sizes`."""
         return self._sizes.up_to(largest)
 
     def memory_report(self) -> Sequence[str]:
-        """As `ModelEngine.memory_report`: the host is no device."""
+        """Empty, as the host is no device."""
         return ()
 
     def run(
         self, batch: ModelInput, deadline: float = inf, *, may_default: bool = False
     ) -> BatchResult:
-        """As `ModelEngine.run`; what a request's pairs share is computed once where it pays."""
+        """See `ModelEngine.run`; computes shared values of pairs once where worthwhile."""
         if self._stage is not None:
             counts = self._stage.requests(batch, each=self.users is not None)
             if counts is not None:
@@ -173,7 +171,7 @@ class HostEngine:
         return BatchResult(scores, looked_up - began, perf_counter() - looked_up, ids_outside, work)
 
     def embeddings(self, batch: ModelInput) -> Tensor:
-        """As `ModelEngine.embeddings`."""
+        """See `ModelEngine.embeddings`."""
         rows = self._sizes.run_size(batch.batch_size)
         found = self._lookups.look_up(batch, rows=rows)
         if not found.sequences:
@@ -183,7 +181,7 @@ class HostEngine:
         return side_by_side(found.pooled, spread)
 
     def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
-        """As `ModelEngine.score`."""
+        """See `ModelEngine.score`."""
         pieces = self._sizes.pieces(len(embeddings))
         if len(pieces) == 1:
             return self._tower(dense, embeddings)

@@ -55,11 +55,11 @@ class Model:
 
     Attributes:
         rank_bytes: bytes of tables on each rank of the plan.
-        is_front: whether other hosts are asked for some of the rows.
+        is_front: True if other hosts have some of the rows.
         id_maps: by table, of those whose raw ids are mapped here.
-        row_maps: these, and where the rows of ordered tables lie.
-        work: what a batch counts for its cost.
-        users: what is kept of users between requests; None: nothing is.
+        row_maps: these, and the row orders of ordered tables.
+        work: a batch's counts for its cost.
+        users: states of users, kept between requests; None: none are.
         products: precision of the tower's products on the host; None: it is on devices.
     """
 
@@ -80,21 +80,16 @@ class Model:
     ) -> None:
         """Maps or copies the tables and builds the tower, without checks; use `open_model`.
 
+        `open_model` documents the common arguments and errors.
+
         Args:
             copy_file: makes copies in huge pages, or finds those of other processes; a front makes
                 private ones of its own rows.
-            front: as for `open_model`.
-            user_cache_bytes: of what the user's stage of the tower returned for users; 0 keeps
-                none.
-            row_memory_bytes: as for `open_model`.
-            products: how the precision of the tower's products is chosen on a host.
+            user_cache_bytes: for users' states; 0 keeps none.
 
         Raises:
-            ArtifactError: a file does not hold what the manifest says.
-            CapacityError: the host or a device has too little memory.
-            InputError: the forced backend cannot look the tables up, or there is no such device.
             LostMemoryError: a table file has become shorter meanwhile.
-            PlanError: a front can ask nobody for some of the rows; names the host.
+            PlanError: a front has no host to ask for some of the rows; names the host.
         """
         self.artifact = artifact
         self.plan = plan
@@ -189,7 +184,7 @@ class Model:
 
     @property
     def row_memory(self) -> RowMemory | None:
-        """The tiers of its rows; None: all of them are mapped or copied."""
+        """Tiers of its rows; None: all of them are mapped or copied."""
         return self._held.row_memory
 
     @property
@@ -200,21 +195,16 @@ class Model:
         return self.artifact.manifest.table_bytes
 
     def map_pages(self, progress: Progress = no_progress) -> bool:
-        """Maps the pages of tables before requests need them; see `table_memory`.
+        """Maps the pages of tables before requests need them; False if the kernel cannot.
 
-        Args:
-            progress: called with the bytes.
-
-        Returns:
-            Whether the kernel supports it.
+        `progress` is called with the bytes; see `table_memory`.
         """
         return self._held.map_pages(progress)
 
     def check_files(self) -> None:
-        """Refuses mapped tables that have lost rows; lookups check for themselves.
+        """Raises LostMemoryError, with file and sizes, if a mapped table was truncated.
 
-        Raises:
-            LostMemoryError: names the file, its size and its former size.
+        Lookups check for themselves.
         """
         for row_map in self.row_maps.values():
             row_map.check_file()
@@ -227,8 +217,7 @@ class Model:
     def with_tower(self, tower: Tower) -> "Model":
         """The same tables, on the host, under another tower of the same inputs and outputs.
 
-        Raises:
-            InternalError: this one is on devices.
+        Raises InternalError if this one is on devices.
         """
         if not isinstance(self.engine, HostEngine):
             raise InternalError("a model on devices has its towers there")
@@ -241,14 +230,11 @@ class Model:
         return self._held.huge_page_bytes()
 
     def score(self, model_input: ModelInput, embeddings: Tensor) -> tuple[Tensor, ...]:
-        """Runs the tower.
+        """Runs the tower: fp32 `[B]` or `[B, K]` of each output, in the spec's order.
 
         Args:
-            model_input: the batch; its dense inputs are used, and the lengths of its sequences.
+            model_input: the batch; only its dense inputs and sequence lengths are used.
             embeddings: fp32 `[rows, width]`, as the engine's; rows above B are padding.
-
-        Returns:
-            fp32 `[B]` or `[B, K]` of each output, in the spec's order.
         """
         rows = len(embeddings)
         inputs = padded_dense(model_input, rows)
@@ -261,10 +247,7 @@ class Model:
         return tuple(score[: model_input.batch_size] for score in scores)
 
     def run(self, model_input: ModelInput) -> dict[str, NDArray[np.float32]]:
-        """Scores one batch.
-
-        Returns:
-            fp32 `[B]` or `[B, K]` by output name.
+        """Scores one batch: fp32 `[B]` or `[B, K]` by output name.
 
         Raises:
             RequestError: an id is outside a table whose policy is `error`.
@@ -273,19 +256,16 @@ class Model:
         return dict(zip(self.spec.tower.outputs, scores, strict=True))
 
     def predict(self, inputs: object) -> dict[str, NDArray[np.float32]]:
-        """Scores one request, given as a client would send it.
+        """Scores one request, in a client's form: fp32 `[B]` or `[B, K]` by output name.
 
         Args:
             inputs: a mapping of arrays, tensors or lists by input name, a DataFrame, or a list of
                 samples, each a mapping. A feature's ids are `[B]`, `[B, L]`, a list of B lists, or
-                `[N]` with `<feature>.lengths` `[B]`; with `<feature>.lengths`, `[B, L]` are
-                padded. `<feature>.weights` is as the ids. All at once they are `sparse.values`
-                `[N]` with `sparse.lengths` `[S, B]` of the S features. Dense inputs are
-                `[B, width]`, or `[B]` where the width is 1. A leading dimension of 1 is shared by
-                all samples. Columns of labels and reference scores are left aside.
-
-        Returns:
-            fp32 `[B]` or `[B, K]` by output name.
+                `[N]` with `<feature>.lengths` `[B]`; with `<feature>.lengths`, `[B, L]` are padded.
+                `<feature>.weights` is as the ids. All at once they are `sparse.values` `[N]` with
+                `sparse.lengths` `[S, B]` of the S features. Dense inputs are `[B, width]`, or `[B]`
+                where the width is 1. A leading dimension of 1 is shared by all samples. Columns of
+                labels and reference scores are ignored.
 
         Raises:
             RequestError: an input is missing, unknown, of the wrong dtype or shape, not finite
@@ -340,24 +320,25 @@ def open_model(
     """Opens a published version.
 
     Args:
-        topology: which of its plans to use; None takes the first.
+        topology: selects one of its plans; None takes the first.
         backend: a kernel backend's name to force it.
-        memory: where the tables are to lie, on the host; None: as the spec says.
-        devices: which CUDA devices a plan for GPUs is executed on; None: the host executes it.
-        front: maps only the rows of this process's host, and asks other hosts for theirs; None:
-            all rows are here.
-        row_memory_bytes: memory for rows: those that are used most lie there, the others are read
-            from the files for each lookup, with the same bits; None: `memory` says where all lie.
-        products: how the precision of the tower's products is chosen on a host.
+        memory: placement of the tables on the host; None: as in the spec.
+        devices: CUDA devices for a plan for GPUs; None: the host executes it.
+        front: maps only the rows of this process's host, and asks other hosts for theirs; None: all
+            rows are here.
+        row_memory_bytes: memory for the most used rows; the others are read from the files for each
+            lookup, with the same bits. None: `memory` places all.
+        products: selects the precision of the tower's products on a host.
         verify: compare every file's size and SHA-256 with the manifest first.
-        progress: called with how far verifying and copying are.
+        progress: called while verifying and copying.
 
     Raises:
         NotFoundError: no such version, or no plan for the topology.
-        InputError: the forced backend cannot look the tables up.
+        InputError: the forced backend cannot look the tables up, or there is no such device.
         ArtifactError: the version is incomplete, altered or of an unknown format.
-        CapacityError: a device has too little memory; names it, with figures.
-        PlanError: as `Model`.
+        CapacityError: the host or a device has too little memory; names it, with figures.
+        LostMemoryError: a table file has become shorter meanwhile.
+        PlanError: a front has no host to ask for some of the rows; names the host.
         RowReadError: a table file cannot be read.
     """
     artifact = open_artifact(Path(path))

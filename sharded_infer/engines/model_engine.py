@@ -1,4 +1,4 @@
-"""The interface of what runs a model's batches, on the host or on devices."""
+"""Interface of engines that run a model's batches, on the host or on devices."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
@@ -15,12 +15,12 @@ from sharded_infer.tensors import tensor_of
 
 
 class BatchResult(NamedTuple):
-    """What a batch gave, and what it took.
+    """Scores and timings of a batch.
 
     Attributes:
         scores: fp32 `[B]` or `[B, K]` of each output, in the spec's order.
-        lookup_seconds: of routing, lookups and assembling; on devices, of writing the batch
-            for them.
+        lookup_seconds: of planning, lookups and assembling; on devices, of writing the batch for
+            them.
         tower_seconds: of the tower; on devices, until the scores were back.
         ids_outside: ids that were outside their tables (and ignored or wrapped).
     """
@@ -33,37 +33,37 @@ class BatchResult(NamedTuple):
 
 
 class ModelEngine(Protocol):
-    """Runs batches of one model; any thread may call."""
+    """Runs batches of one model; thread-safe."""
 
     @property
     def backends(self) -> Mapping[str, str]:
-        """The kernel backend in use for each row format."""
+        """Kernel backend in use for each row format."""
         ...
 
     @property
     def waits(self) -> bool:
-        """Whether a batch's thread waits for devices: its cost is time, not processor time."""
+        """True if a batch's thread waits for devices: its cost is time, not processor time."""
         ...
 
     @property
     def device_slots(self) -> int:
-        """Batches that its devices hold at once; 0: there are none."""
+        """Batches that its devices hold at once; 0 without devices."""
         ...
 
     @property
     def run_size(self) -> Callable[[int], int]:
-        """The size that the tower runs a batch at, given its samples: as many, or more.
+        """Function from a batch's samples to the tower's batch size, at least as large.
 
-        Who keeps the function does not keep the engine.
+        The function holds no reference to the engine.
         """
         ...
 
     def run_sizes(self, largest: int) -> Sequence[int]:
-        """All sizes that the tower is run at for batches of up to `largest` samples, ascending."""
+        """All of the tower's sizes for batches of up to `largest` samples, ascending."""
         ...
 
     def memory_report(self) -> Sequence[str]:
-        """A line for each device: what was estimated and what is held."""
+        """A line for each device: estimated and used memory."""
         ...
 
     def run(
@@ -72,9 +72,9 @@ class ModelEngine(Protocol):
         """Scores a batch.
 
         Args:
-            deadline: until which other hosts are waited for, on the monotonic clock.
-            may_default: whether default rows may stand for those of a host that is lost; the
-                result's `work` says of which tables.
+            deadline: for waits on other hosts, on the monotonic clock.
+            may_default: allow default rows for those of a lost host; the result's `work` names
+                their tables.
 
         Raises:
             RequestError: an id is outside a table whose policy is `error`.
@@ -84,34 +84,20 @@ class ModelEngine(Protocol):
     def embeddings(self, batch: ModelInput) -> Tensor:
         """Pooled embeddings on the host: fp32 `[rows, width]`, rows above B are zeros.
 
-        Raises:
-            RequestError: an id is outside a table whose policy is `error`.
+        Raises RequestError if an id is outside a table whose policy is `error`.
         """
         ...
 
     def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
-        """Runs the tower on inputs of the host.
+        """Runs the tower on the host's inputs: fp32 `[rows]` or `[rows, K]` per output, there.
 
-        Args:
-            dense: fp32 `[rows, width]` each.
-            embeddings: fp32 `[rows, width]`.
-
-        Returns:
-            fp32 `[rows]` or `[rows, K]` of each output, on the host.
+        `dense` are fp32 `[rows, width]` each, `embeddings` fp32 `[rows, width]`.
         """
         ...
 
 
 def padded_dense(batch: ModelInput, rows: int) -> list[Tensor]:
-    """A batch's dense inputs with a row for each sample, and zeros below.
-
-    Args:
-        batch: B samples.
-        rows: at least B.
-
-    Returns:
-        fp32 `[rows, width]` each.
-    """
+    """Dense inputs of a batch, fp32 `[rows, width]` each, with zeros below its B samples."""
     return [_padded(tensor_of(array), batch.batch_size, rows) for array in batch.dense]
 
 

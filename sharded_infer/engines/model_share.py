@@ -20,13 +20,12 @@ from sharded_infer.progress import Progress, no_progress
 
 
 class ModelShare:
-    """What a shard host opens of a version.
+    """A shard host's part of a version.
 
     Attributes:
         digest: of the share; a front asks only hosts with its own digest of it.
         table_bytes: of the rows that the host holds.
         id_maps: by table, of those whose raw ids the host maps.
-        rows: the rows in memory.
         lookups: answers fronts.
     """
 
@@ -44,11 +43,8 @@ class ModelShare:
     ) -> None:
         """Maps or copies the share's rows, without checks; use `open_share`.
 
-        Args:
-            row_memory_bytes: as for `open_model`.
-
         Raises:
-            ArtifactError: a file does not hold what the manifest says.
+            ArtifactError: a file does not match the manifest.
             CapacityError: there is too little memory.
             InputError: the forced backend cannot look the tables up.
             LostMemoryError: a table file has become shorter meanwhile.
@@ -117,13 +113,13 @@ def open_share(
 
     Args:
         host: number of the host in the topology.
-        topology: which of its plans to use; None takes the first.
+        topology: selects one of its plans; None takes the first.
         backend: a kernel backend's name to force it.
-        memory: where the rows are to lie; None: as the spec says.
-        max_answer_bytes: of fp32 that one lookup may ask for.
+        memory: placement of the rows; None: as in the spec.
+        max_answer_bytes: limit of fp32 bytes per lookup.
         row_memory_bytes: as for `open_model`.
         verify: compare every file's size and SHA-256 with the manifest first.
-        progress: called with how far verifying and copying are.
+        progress: called while verifying and copying.
 
     Raises:
         NotFoundError: no such version, or no plan for the topology.

@@ -1,7 +1,6 @@
-"""The samples that a tower over sequences runs together: of like lengths, and of one request.
+"""Pieces of a batch for a tower over sequences: of similar lengths, and of one request.
 
-Attention costs its padded positions, and holds memory for them. A piece has samples of about one
-length, so that short ones are not padded to long ones.
+Attention costs its padded positions, in time and memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,19 +17,14 @@ from sharded_infer.tensors import tensor_of
 
 Ints = NDArray[np.int64]
 
-# Padded positions of a piece: matrix products are large enough, and what is held stays in caches.
+# Padded positions of a piece: matrix products are large enough, and intermediate values fit caches.
 MOST_POSITIONS = 8192
-# Positions that cost as much as another run of the tower, about.
+# Positions that cost about as much as another run of the tower.
 _RUN_POSITIONS = 512
 
 
 class Piece(NamedTuple):
-    """Samples of a batch.
-
-    Attributes:
-        samples: int64, ascending.
-        request: the request that they are of, if requests share a sequence.
-    """
+    """Samples of a batch, int64, ascending; of one `request`, if requests share a sequence."""
 
     samples: Ints
     request: int | None
@@ -74,11 +68,7 @@ def _runs(positions: Ints) -> Iterator[slice]:
 def shortened(
     sequence: SequenceRows, spec: SequenceSpec, chosen: Sequence[int] | Ints
 ) -> SequenceRows:
-    """Some samples' sequences, as the tower takes them by themselves: padded to the longest.
-
-    Args:
-        chosen: their rows, ascending; none twice.
-    """
+    """Sequences of some samples (`chosen` ascending and distinct), padded to their longest."""
     rows = tensor_of(np.asarray(chosen))
     if len(rows) == 1:
         row = int(rows[0])
@@ -112,7 +102,7 @@ def of_one(
 
 
 def _positions(spec: SequenceSpec, longest: int, padded: int, grain: int) -> slice:
-    """The positions that sequences use of those that all of a batch have."""
+    """Positions in use, of those that all of a batch have."""
     if spec.pad_to != "longest":
         return slice(0, padded)
     wanted = min(-(-max(longest, 1) // grain) * grain, padded)

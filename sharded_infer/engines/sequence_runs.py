@@ -28,12 +28,11 @@ def score_pieces(
     Args:
         found: of the batch, with a row for each sample.
         sequences: of the model, in the spec's order.
-        score: runs the tower on all inputs but the embeddings, and those.
-        run_size: the number of rows that it is run on for some samples.
+        score: runs the tower on all inputs but the embeddings, and the embeddings.
+        run_size: batch size of the tower for some samples.
 
     Returns:
-        fp32 `[B]` or `[B, K]` of each output, and the positions of sequences: with an id, and
-        padding.
+        fp32 `[B]` or `[B, K]` of each output, and the sequences' positions with an id, and padding.
     """
     samples = batch.batch_size
     owners = _owners(batch, found.sequences)
@@ -67,7 +66,7 @@ def score_pieces(
 
 
 def _owners(batch: ModelInput, sequences: Sequence[SequenceRows]) -> Ints | None:
-    """int64 `[B]`, the request of each sample; None where requests share no sequence."""
+    """Request of each sample, int64 `[B]`; None where requests share no sequence."""
     if all(len(one.lengths) == batch.batch_size for one in sequences):
         return None
     if batch.repeats is None:

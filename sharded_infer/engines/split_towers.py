@@ -1,4 +1,4 @@
-"""The split towers of one model, made when requests share the same features again and again."""
+"""Split towers of one model, made when requests share the same features repeatedly."""
 
 import itertools
 import logging
@@ -17,27 +17,25 @@ _LOG = logging.getLogger("sharded_infer.engines")
 
 # Batches with the same shared features that run on the whole tower before it is split.
 _BEFORE = 4
-# Clients choose what they share: the bounds keep a hostile one from filling memory with it.
+# Clients choose what they share: the bounds keep a hostile one from filling memory.
 _MOST_TOWERS = 4
 _MOST_COUNTED = 64
 
 
 def shared_group(batch: ModelInput) -> JaggedBatch | None:
-    """The features that samples share; None if they share none."""
+    """Features that samples share; None if they share none."""
     found = (group for group in batch.groups if group.batch_size != batch.batch_size)
     return next(found, None)
 
 
 class SplitTowers:
-    """Thread-safe: while one thread splits the tower, others use the whole one."""
+    """Split towers by features; thread-safe: during a split, other threads use the whole one.
+
+    `dims` are each feature's columns, in the embeddings' order; `sizes` is the number of batch
+    sizes.
+    """
 
     def __init__(self, tower: Tower, dims: Sequence[int], *, sizes: int = 1) -> None:
-        """Starts with none.
-
-        Args:
-            dims: columns of each feature, in the order of the embeddings.
-            sizes: number of batch sizes that towers are run at.
-        """
         self._tower, self._dims, self._sizes = tower, dims, sizes
         self._kernel_bytes = 0
         self._made: dict[tuple[int, ...], SplitTower | None] = {}
@@ -45,10 +43,9 @@ class SplitTowers:
         self._lock = threading.Lock()
 
     def of(self, features: tuple[int, ...]) -> SplitTower | None:
-        """The tower for requests that share these features; None: use the whole one.
+        """The tower for requests that share these features, as ascending positions in the spec.
 
-        Args:
-            features: positions in the spec, ascending.
+        None: use the whole tower.
         """
         if features in self._made:
             return self._made[features]
@@ -82,11 +79,6 @@ class SplitTowers:
 
 
 def runs_of(shared: Sequence[bool], dims: Sequence[int]) -> list[Run]:
-    """The runs of columns by request and by pair.
-
-    Args:
-        shared: of each feature, whether a request has it once.
-        dims: columns of each.
-    """
+    """Runs of columns by request (`shared`) and by pair, from each feature's `dims`."""
     by_kind = itertools.groupby(range(len(dims)), key=shared.__getitem__)
     return [Run(kind, sum(dims[at] for at in found)) for kind, found in by_kind]

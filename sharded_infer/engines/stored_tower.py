@@ -19,8 +19,6 @@ from sharded_infer.towers.tower import Tower
 
 
 class _TowerShape(TypedDict):
-    """The expected inputs and outputs of a tower."""
-
     dense: Mapping[str, int]
     embedding_width: int
     outputs: Sequence[str]
@@ -34,16 +32,9 @@ class StoredTower:
     spec: ModelSpec
 
     def on_host(self, option: ProductsOption) -> tuple[Tower, HostProducts]:
-        """Reads it for the host.
+        """Reads it for the host; returns the tower and its precision.
 
-        Args:
-            option: how the precision of its products is chosen.
-
-        Returns:
-            The tower and the precision that it computes.
-
-        Raises:
-            ArtifactError: the file is not the tower that the manifest says.
+        Raises ArtifactError if the file does not match the manifest.
         """
         published = self.artifact.manifest.tower.precision
         chosen = choose_products(published, option)
@@ -79,14 +70,7 @@ class StoredTower:
         )
 
     def on_device(self, device: torch.device) -> DeviceTower:
-        """Reads it for a device.
-
-        Args:
-            device: where its tensors lie.
-
-        Raises:
-            ArtifactError: as `on_host`.
-        """
+        """Reads it for a device; raises ArtifactError as `on_host`."""
         precision = self.artifact.manifest.tower.precision
         with self._file() as path:
             made = DeviceTower(path, **self._shape(), device=device, precision=precision)
@@ -102,7 +86,6 @@ class StoredTower:
 
     @contextmanager
     def _file(self) -> Iterator[Path]:
-        """The tower's file; errors name it."""
         path = self.artifact.path / self.artifact.manifest.tower.file
         try:
             yield path

@@ -1,4 +1,4 @@
-"""What the user's stage of a tower returned, kept for the next requests of the same users."""
+"""Results of a tower's user stage, kept for the next requests of the same users."""
 
 import threading
 from collections import OrderedDict
@@ -8,18 +8,16 @@ from torch import Tensor
 
 State = tuple[Tensor, ...]
 
-# Of an entry beside its tensors' numbers: the key, the tensors' objects, places in two tables.
+# Bytes of an entry without its tensors' numbers: key, tensor objects, slots in two tables.
 _ENTRY_BYTES = 600
 
 
 class UserCache:
-    """The states of the users that were asked for last. Thread-safe.
-
-    It belongs to one loaded version, so that no version gets another one's states.
+    """States of the most recent users, for one loaded version; thread-safe.
 
     Attributes:
-        most_bytes: of all states; one that is larger is not kept.
-        hits, misses, evictions: states that were found, were not, and had to go.
+        most_bytes: of all states; a larger state is not kept.
+        hits, misses, evictions: counts of states.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -31,7 +29,7 @@ class UserCache:
 
     @property
     def held_bytes(self) -> int:
-        """What its states take."""
+        """Bytes of its states."""
         return self._bytes
 
     def __len__(self) -> int:
@@ -39,13 +37,13 @@ class UserCache:
         return len(self._states)
 
     def newly_evicted(self) -> int:
-        """States that had to go since the last call, for one caller."""
+        """States evicted since the last call, for one caller."""
         with self._lock:
             found, self._told = self.evictions - self._told, self.evictions
         return found
 
     def take(self, keys: Sequence[bytes]) -> list[State | None]:
-        """The states of some users; None of those that are not kept."""
+        """States of some users; None where not kept."""
         found = []
         with self._lock:
             for key in keys:
@@ -59,8 +57,8 @@ class UserCache:
         return found
 
     def keep(self, key: bytes, state: State) -> None:
-        """Keeps a user's state; those that were asked for longest ago go."""
-        # A part of a larger tensor would keep all of it.
+        """Keeps a user's state; evicts the least recently used ones."""
+        # A view would keep all of its larger tensor.
         own = tuple(one if _is_whole(one) else one.clone() for one in state)
         size = _bytes_of(own)
         if size > self.most_bytes:

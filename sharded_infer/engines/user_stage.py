@@ -1,9 +1,9 @@
-"""The stages of a tower whose spec names the user's inputs: what they give is computed once.
+"""Stages of a tower whose spec names the user's inputs; each user's state is computed once.
 
 for each request: its user's state from the cache, or from the first stage, alone
 for all candidates: the second stage, with the states of their requests
 
-A state depends on its request alone, to the bit: so a cached one is as good as one computed again.
+A state depends on its request alone, to the bit: a cached one equals one computed again.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,17 +33,12 @@ _KEY_BYTES = 16
 
 
 class UserStage:
-    """Scores batches whose requests send the user's inputs once. Thread-safe."""
+    """Scores batches whose requests send the user's inputs once; thread-safe."""
 
     def __init__(self, tower: Tower, spec: ModelSpec, sizes: BatchSizes) -> None:
-        """Splits the tower.
+        """Splits the tower; raises TowerError if it cannot be split.
 
-        Args:
-            spec: with `tower.user_inputs`.
-            sizes: that the tower is run at.
-
-        Raises:
-            TowerError: it cannot be split.
+        `spec` has `tower.user_inputs`, `sizes` are the tower's batch sizes.
         """
         names = frozenset(spec.tower.user_inputs)
         pooled = [feature.name in names for feature in spec.features]
@@ -64,16 +59,15 @@ class UserStage:
             if (feature.sequence or feature.name) in names
         )
         self._sizes = sizes
-        # Without kernels of one size each, any number of candidates runs as it is.
+        # Without kernels per batch size, any number of candidates runs unpadded.
         self._pads = kernel_bytes(self._split.program.pair) > 0
 
     def requests(
         self, batch: ModelInput, *, each: bool = False
     ) -> NDArray[np.int64] | list[int] | None:
-        """The candidates of each request of a batch; None where users' inputs differ in one.
+        """Number of candidates per request; None where a request's users' inputs differ.
 
-        Args:
-            each: whether every sample counts as a request, if requests share nothing.
+        With `each`, every sample counts as a request, if requests share nothing.
         """
         samples = batch.batch_size
         own = [group for group in batch.groups if group.lengths.shape[1] == samples]
@@ -97,15 +91,15 @@ class UserStage:
         look_up: LookUp,
         cache: UserCache | None,
     ) -> tuple[tuple[Scores, ...], LookedUp, tuple[int, int]]:
-        """Scores a batch.
+        """Scores a batch; thread-safe.
 
         Args:
-            counts: as `requests` returned them.
-            look_up: of the batch, without what cached users have looked up.
+            counts: from `requests`.
+            look_up: of the batch, without the rows of cached users.
 
         Returns:
-            fp32 `[B]` or `[B, K]` of each output, what was looked up, and for how many requests
-            the user's state was kept, and computed.
+            fp32 `[B]` or `[B, K]` of each output, the rows looked up, and the numbers of requests
+                whose user's state was cached, and computed.
         """
         if cache is None and len(counts) == 1:
             found = look_up(batch)
@@ -120,7 +114,6 @@ class UserStage:
         look_up: LookUp,
         cache: UserCache | None,
     ) -> tuple[tuple[Scores, ...], LookedUp, tuple[int, int]]:
-        """As `score`, of any number of requests."""
         keys: list[bytes] = []
         states: list[State | None] = [None] * len(counts)
         asked = batch
@@ -137,7 +130,7 @@ class UserStage:
             if state is None:
                 first = int(firsts[request])
                 state = self._user(batch, found, request, first, len(counts))
-                # Default rows are this answer's alone, which says so.
+                # Default rows are for this response alone, which reports them.
                 if cache is not None and not any(d[first] for d in found.work.defaults.values()):
                     cache.keep(keys[request], state)
             users.append(state)
@@ -146,7 +139,6 @@ class UserStage:
         return scores, found, (len(states) - computed, computed)
 
     def _one(self, batch: ModelInput, found: LookedUp) -> tuple[Scores, ...]:
-        """The scores of the only request."""
         dense, embeddings, whole = self._user_inputs(batch, found, 0, 0, 1)
         if whole:
             own = self._own_inputs(batch, found, None)
@@ -168,7 +160,6 @@ class UserStage:
     def _user_inputs(
         self, batch: ModelInput, found: LookedUp, request: int, first: int, requests: int
     ) -> tuple[list[Tensor], Tensor, bool]:
-        """The arguments of `UserSplit.user`; arguments as of `_user`."""
         given: dict[str, Tensor] = {}
         whole = True
         for at in self._dense:
@@ -194,7 +185,6 @@ class UserStage:
         users: Sequence[State],
         counts: NDArray[np.int64],
     ) -> tuple[Scores, ...]:
-        """The scores of all candidates."""
         scores = self._second_stage(batch, found, users, counts)
         return tuple([score.numpy() for score in scores])
 
@@ -228,11 +218,7 @@ class UserStage:
     def _own_inputs(
         self, batch: ModelInput, found: LookedUp, counts: NDArray[np.int64] | None
     ) -> tuple[list[Tensor], Tensor]:
-        """The candidates' inputs, and their embeddings.
-
-        Args:
-            counts: None: there is one request.
-        """
+        """The candidates' inputs, and their embeddings; `counts` is None for one request."""
         embeddings = self._own.of(found.pooled)
         if not self._own_names:
             return [], embeddings
@@ -247,7 +233,7 @@ class UserStage:
         return [given[name] for name in self._own_names], embeddings
 
     def _keys(self, batch: ModelInput, counts: NDArray[np.int64]) -> list[bytes]:
-        """A hash of each request's user inputs, which none could make equal to another's."""
+        """Collision-resistant hash of each request's user inputs."""
         hashes = [blake2b(digest_size=_KEY_BYTES) for _ in counts]
         firsts = np.cumsum(counts) - counts
         for at in self._dense:
@@ -289,8 +275,6 @@ class UserStage:
 
 
 class _Columns:
-    """The chosen ones of some columns."""
-
     def __init__(self, chosen: Tensor) -> None:
         columns = chosen.nonzero()[:, 0]
         first, count = int(chosen.int().argmax()) if len(chosen) else 0, len(columns)
@@ -301,7 +285,6 @@ class _Columns:
         self._are_all = count == len(chosen)
 
     def of(self, array: Tensor, row: int | None = None) -> Tensor:
-        """The chosen columns of all rows, or of one: `[B, width]`, `[1, width]`."""
         if row is None:
             return array if self._are_all else array[:, self._columns]
         return array[row : row + 1, self._columns] if self._none is None else self._none

@@ -1,4 +1,4 @@
-"""The devices of a model's ranks, and the backend of the lookups there."""
+"""Devices of a model's ranks, and the backend of the lookups there."""
 
 import importlib
 from collections.abc import Sequence
@@ -21,16 +21,14 @@ from sharded_infer.planning.plan import Plan
 
 
 class TritonKernel:
-    """A fused lookup with Triton, of tables in a device's memory or in pinned host memory."""
+    """A fused lookup with Triton, of tables in a device's memory or in pinned host memory.
+
+    `usual_ids`, the expected ids per bag of each feature, affect speed but not results.
+    """
 
     def __init__(
         self, tables: DeviceTables, device: torch.device, usual_ids: Sequence[float]
     ) -> None:
-        """Prepares the kernel's constants.
-
-        Args:
-            usual_ids: expected ids per bag of each feature; affects speed but not results.
-        """
         # Imported here because machines without a GPU do not have Triton.
         module: Any = importlib.import_module("kernels.gpu.triton_lookup")
         self._lookup = module.TritonLookup(tables, typical_lengths=usual_ids, device=device)
@@ -40,21 +38,18 @@ class TritonKernel:
     def pooled(
         self, values: Tensor, offsets: Tensor, *, out: Tensor, weights: Tensor | None = None
     ) -> None:
-        """As `Lookup.pooled`."""
+        """See `Lookup.pooled`."""
         self._lookup.pooled(values, offsets, out=out, outside=self._outside, weights=weights)
 
 
 def rank_devices(
     plan: Plan, choice: DeviceChoice, available: int | None
 ) -> list[torch.device | None]:
-    """The device of each rank; None for the host's pinned memory and for unused ranks.
-
-    Args:
-        available: number of CUDA devices; None is unlimited.
+    """Device of each rank, of `available` ones; None for pinned memory and unused ranks.
 
     Raises:
-        PlanError: there are too few devices, or the number of GPUs chosen is not that of the
-            ranks on GPUs.
+        PlanError: there are too few devices, or the number of GPUs chosen is not that of the ranks
+            on GPUs.
     """
     kinds = ["unused"] * len(plan.topology.devices)
     for rank in plan.ranks:
@@ -79,8 +74,7 @@ def rank_devices(
 def backends_of(choice: DeviceChoice) -> tuple[Backends, int | None]:
     """The lookups' backend and the number of devices, where None is unlimited.
 
-    Raises:
-        DeviceError: there is no CUDA device, or a requirement of Triton is missing.
+    Raises DeviceError if there is no CUDA device, or a requirement of Triton is missing.
     """
     if choice.simulated:
         return Backends(SimulatedRuntime(), _reference, "simulated"), None

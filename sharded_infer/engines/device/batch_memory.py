@@ -28,8 +28,8 @@ class EngineParts:
 
     Attributes:
         lookups: lookups of each device; the tower's device comes first.
-        columns: int64 `[features + 1]`, first column of each feature in the tower's input, then
-            the end of the last.
+        columns: int64 `[features + 1]`, first column of each feature in the tower's input, then the
+            end of the last.
         output_widths: K for each output of shape `[B, K]`, None for `[B]`.
         id_dtype: int32 if every table's ids fit.
     """
@@ -52,9 +52,7 @@ class EngineParts:
 class BatchKind:
     """Properties of a batch, besides its size, that decide which graph runs it.
 
-    Attributes:
-        shared: whether samples share bags.
-        weighted: whether ids have weights.
+    `shared`: samples share bags. `weighted`: ids have weights.
     """
 
     shared: bool = False
@@ -63,12 +61,12 @@ class BatchKind:
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:
-    """The capacity of an engine.
+    """Capacity of an engine.
 
     Attributes:
         buckets: captured batch sizes, ascending.
         ids: capacity of a slot for each device, in ids.
-        weighted: whether batches with weights are captured too.
+        weighted: True if batches with weights are captured too.
         slots: maximum number of batches in flight.
     """
 
@@ -88,7 +86,7 @@ class EngineShape:
 
 @dataclass(frozen=True, slots=True)
 class Towers:
-    """How to make towers and estimate their memory.
+    """Construction of towers, and estimate of their memory.
 
     Attributes:
         output_widths: K for each output of shape `[B, K]`, None for `[B]`.
@@ -120,11 +118,11 @@ class DeviceStreams:
 
 @dataclass(slots=True)
 class WorkBuffers:
-    """Buffers that compute streams write, one batch after another.
+    """Flat fp32 buffers that compute streams write, one batch after another.
 
     Attributes:
-        pooled: flat fp32 `[B, width]`, the tower's sparse input.
-        parts: flat fp32 `[B, part_width]` for each device, in its memory.
+        pooled: `[B, width]`, the tower's sparse input.
+        parts: `[B, part_width]` for each device, in its memory.
         arrived: the same parts in the memory of the tower's device.
     """
 
@@ -139,7 +137,7 @@ class BatchSlot:
 
     Attributes:
         pinned: uint8 for each device, written by the host.
-        inputs: uint8 for each device, the copy of `pinned` on the device.
+        inputs: the copy of `pinned` on each device.
         scores: flat fp32, pinned.
         copied: an event for each device, recorded after its input copy.
         done: an event, recorded after the scores.
@@ -157,22 +155,14 @@ class BatchSlot:
 
 
 class EngineMemory:
-    """Makes an engine's streams, work buffers and batch slots.
-
-    Attributes:
-        all_streams: streams of each device; the tower's device comes first.
-    """
+    """Allocates streams (`all_streams`: the tower's device first), work buffers and slots."""
 
     def __init__(self, parts: EngineParts, runtime: Runtime) -> None:
         self.parts, self.runtime = parts, runtime
         self.all_streams = tuple(self._streams_of(lookups) for lookups in parts.lookups)
 
     def buffers(self, batch: int) -> WorkBuffers:
-        """Work buffers for up to `batch` samples.
-
-        Raises:
-            CapacityError: a device has too little memory.
-        """
+        """Work buffers for up to `batch` samples; raises CapacityError."""
         widths = [streams.lookups.part_width for streams in self.all_streams]
         parts = [
             self._floats(streams, batch * width)
@@ -187,8 +177,7 @@ class EngineMemory:
     def slot(self, batch: int, ids: int) -> BatchSlot:
         """A slot for up to `batch` samples, and up to `ids` ids for each device.
 
-        Raises:
-            CapacityError: a device or the host has too little memory.
+        Raises CapacityError if a device or the host has too little memory.
         """
         runtime = self.runtime
         sizes = [input_bytes(streams.shape, batch, ids) for streams in self.all_streams]

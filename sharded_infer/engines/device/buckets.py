@@ -1,8 +1,7 @@
 """Batch sizes ("buckets") that a device runs. Each has its own CUDA graphs, so there are few.
 
-Sizes are powers of two up to 32. Beyond that, each step is at most a quarter of the size: a batch
-of 270 samples runs as 288. Padding samples have empty bags. They cost almost nothing in the
-lookups, and as much as other samples in the tower.
+Powers of two up to 32; then each step is at most a quarter of the size: 270 samples run as 288.
+Padding samples have empty bags: nearly free in the lookups, in the tower as costly as others.
 """
 
 import bisect
@@ -11,11 +10,7 @@ _UP_TO = ((32, None), (128, 16), (512, 32), (1024, 128), (4096, 256))
 
 
 def device_buckets(largest: int) -> tuple[int, ...]:
-    """The sizes for batches of up to `largest` samples, ascending; the last is at least `largest`.
-
-    Args:
-        largest: at least 1.
-    """
+    """Ascending sizes for batches of up to `largest` samples, at least 1; they reach `largest`."""
     sizes, size = [1], 1
     for end, step in _UP_TO:
         while size < min(end, largest):
@@ -28,10 +23,6 @@ def device_buckets(largest: int) -> tuple[int, ...]:
 
 
 def bucket_of(batch: int, buckets: tuple[int, ...]) -> int | None:
-    """The size that a batch is padded to; None if the batch is larger than every bucket.
-
-    Args:
-        buckets: ascending.
-    """
+    """The size that a batch is padded to, of ascending buckets; None if larger than all."""
     place = bisect.bisect_left(buckets, batch)
     return buckets[place] if place < len(buckets) else None

@@ -11,7 +11,7 @@ class DeviceChoice:
 
     Attributes:
         gpus: CUDA device number of each rank on a GPU; empty assigns one device to each, in order.
-        simulated: whether to simulate the devices on the host; slower, with the same results.
+        simulated: simulate the devices on the host; slower, with the same results.
         max_batch: largest usual batch size, in samples; None uses the spec's.
     """
 
@@ -21,11 +21,7 @@ class DeviceChoice:
 
 
 def parse_gpus(text: str | None) -> tuple[int, ...]:
-    """Parses CUDA device numbers such as `0,0,1`.
-
-    Raises:
-        InputError: a part is not a number.
-    """
+    """Parses CUDA device numbers such as `0,0,1`; raises InputError for other parts."""
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]

@@ -39,7 +39,7 @@ class ModelParts:
     Attributes:
         plan: at least one rank is on a GPU.
         pieces: the rows of each table in host memory.
-        weighted: whether requests usually have weights; then batches with weights are captured too.
+        weighted: True if requests usually have weights; then batches with weights are captured too.
         id_maps: by table, in host memory.
     """
 
@@ -54,9 +54,7 @@ class ModelParts:
 class DeviceEngine:
     """Runs a model's batches on devices; see `ModelEngine`.
 
-    Attributes:
-        placed: all shards in the memory of their ranks.
-        set: the engines of the towers.
+    `placed` are all shards in the memory of their ranks, `set` the engines of the towers.
     """
 
     waits = True
@@ -71,7 +69,7 @@ class DeviceEngine:
         max_batch: int,
         progress: Progress = no_progress,
     ) -> None:
-        """Copies the tables, makes a tower on each device and captures every bucket.
+        """Copies the tables, creates a tower on each device and captures every bucket.
 
         Args:
             devices: device of each rank; None is the host's pinned memory.
@@ -106,25 +104,25 @@ class DeviceEngine:
 
     @property
     def device_slots(self) -> int:
-        """As `ModelEngine.device_slots`."""
+        """See `ModelEngine.device_slots`."""
         return sum(engine.shape.slots for engine in self.set.engines)
 
     @property
     def backends(self) -> Mapping[str, str]:
-        """As `ModelEngine.backends`."""
+        """See `ModelEngine.backends`."""
         return {shard.table.row_format.value: self._name for shard in self.placed}
 
     @property
     def run_size(self) -> Callable[[int], int]:
-        """As `ModelEngine.run_size`."""
+        """See `ModelEngine.run_size`."""
         return partial(_run_size, self.set.engines[0].shape.buckets)
 
     def run_sizes(self, largest: int) -> Sequence[int]:
-        """As `ModelEngine.run_sizes`; graphs have other sizes and are already captured."""
+        """See `ModelEngine.run_sizes`; graphs have other sizes and are already captured."""
         return padded_sizes(largest)
 
     def memory_report(self) -> Sequence[str]:
-        """As `ModelEngine.memory_report`; the second number includes other versions."""
+        """See `ModelEngine.memory_report`; the second number includes other versions."""
         return [
             f"{device}: {memory} estimated, {size_text(self._runtime.allocated(device))} held by "
             "this process"
@@ -134,7 +132,7 @@ class DeviceEngine:
     def run(
         self, batch: ModelInput, deadline: float = inf, *, may_default: bool = False
     ) -> BatchResult:
-        """As `ModelEngine.run`; all rows are here."""
+        """See `ModelEngine.run`; all rows are here."""
         began = perf_counter()
         checked = self._policy.apply(batch)
         written = perf_counter()
@@ -148,14 +146,14 @@ class DeviceEngine:
         )
 
     def embeddings(self, batch: ModelInput) -> Tensor:
-        """As `ModelEngine.embeddings`."""
+        """See `ModelEngine.embeddings`."""
         found = self.set.engines[0].embeddings(self._policy.apply(batch))
         padded = torch.zeros(padded_size(batch.batch_size), found.shape[1])
         padded[: batch.batch_size] = found
         return padded
 
     def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
-        """As `ModelEngine.score`."""
+        """See `ModelEngine.score`."""
         return tuple(self.set.engines[0].score(dense, embeddings))
 
     def _work(self, batch: ModelInput) -> LookupWork:

@@ -1,4 +1,4 @@
-"""The fused lookups of one device for one tower, and the destinations of their columns.
+"""Fused lookups of one device for one tower, and the destinations of their columns.
 
 features on the tower's device, not split by rows:  directly into the tower's input
 all others:  into the device's part; the tower's device then copies the part to its columns, or
@@ -52,7 +52,6 @@ class DeviceLookups:
         has_tower: bool,
         make: LookupMaker,
     ) -> None:
-        """Groups the shards into one fused lookup for each block of memory."""
         self.device = device
         by_table: dict[str, list[int]] = defaultdict(list)
         for index, feature in enumerate(spec.features):
@@ -110,7 +109,6 @@ class DeviceLookups:
         columns: Sequence[int],
         make: LookupMaker,
     ) -> list[Lookup]:
-        """One lookup for each block of memory."""
         groups: dict[int, list[tuple[int, PlacedShard, int]]] = defaultdict(list)
         for (index, shard), column in zip(used, columns, strict=True):
             groups[shard.memory.data_ptr()].append((index, shard, column))
@@ -120,7 +118,7 @@ class DeviceLookups:
         ]
 
     def _usual_ids(self, index: int, shard: PlacedShard) -> float:
-        """Expected ids of a feature's bag that fall into a shard's rows."""
+        """Expected ids of a feature's bag that are in a shard's rows."""
         statistics = self._spec.statistics.get(self._spec.features[index].name)
         usual = 1.0 if statistics is None else statistics.pooling_factor
         return usual * shard.rows / shard.table.rows

@@ -56,7 +56,7 @@ class EngineSet:
         backends: Backends,
         progress: Progress = no_progress,
     ) -> None:
-        """Makes a tower and an engine for every device.
+        """Creates a tower and an engine for every device.
 
         Args:
             devices: device of each rank; at least one is not None. The tables of a rank without a
@@ -91,7 +91,6 @@ class EngineSet:
         towers: Towers,
         backends: Backends,
     ) -> EngineParts:
-        """The lookups and the tower of the engine on `home`."""
         spec = self._spec
         order = [home, *(device for device in self.devices if device != home)]
         lookups = [
@@ -118,16 +117,10 @@ class EngineSet:
         )
 
     def run(self, batch: ModelInput) -> list[NDArray[np.float32]]:
-        """Scores a batch on the tower with the fewest batches in flight.
+        """Scores a batch, ids already checked, on the tower with the fewest batches in flight.
 
-        Args:
-            batch: with ids already checked.
-
-        Returns:
-            fp32 `[B]` or `[B, K]` for each output, in the spec's order.
-
-        Raises:
-            CapacityError: the batch fits no slot, and there is no memory for a larger one.
+        Returns fp32 `[B]` or `[B, K]` for each output, in the spec's order. Raises CapacityError if
+        the batch fits no slot, and there is no memory for a larger one.
         """
         with self._choosing:
             turn = next(self._turn)

@@ -47,11 +47,8 @@ class InputShape:
 class InputViews:
     """A batch's arrays, as views of one block; see the module for each array.
 
-    Arrays for the tower are None (`dense`: empty) on other devices.
-
-    Attributes:
-        values_begin: offset of `values` in the block, in bytes.
-        weights_begin: offset of `weights` in the block, in bytes.
+    Arrays for the tower are None (`dense`: empty) on other devices. `values_begin` and
+    `weights_begin` are offsets in the block, in bytes.
     """
 
     offsets: Tensor
@@ -71,11 +68,9 @@ def input_bytes(shape: InputShape, bucket: int, ids: int) -> int:
 
 
 def input_views(shape: InputShape, memory: Tensor, bucket: int) -> InputViews:
-    """Splits a block into a batch's arrays.
+    """Splits a uint8 `[bytes]` block, on the host or the device, into a batch's arrays.
 
-    Args:
-        memory: uint8 `[bytes]`, on the host or the device. The space behind the other arrays is
-            divided between ids and weights.
+    The space behind the other arrays is divided between ids and weights.
     """
     begins = _begins(shape, bucket)
     parts = iter(begins[:-1])
@@ -109,12 +104,11 @@ def input_views(shape: InputShape, memory: Tensor, bucket: int) -> InputViews:
 
 
 def _bytes_of_id(shape: InputShape) -> int:
-    """Bytes of an id and its weight."""
     return shape.id_dtype.itemsize + 4
 
 
 def _begins(shape: InputShape, bucket: int) -> list[int]:
-    """The start of each array, in bytes; the last is that of the ids."""
+    """Start of each array, in bytes; the last is that of the ids."""
     sizes = [4 * (shape.features * bucket + 1)]
     if shape.has_tower:
         sizes += [4 * bucket, shape.width, 4 * shape.split_means * bucket]

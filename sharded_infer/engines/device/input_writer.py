@@ -11,8 +11,8 @@ from kernels.native_library import load_library
 from sharded_infer.engines.device.input_layout import InputViews
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 
-# Which features a request shares depends on the client, so few patterns occur. The limit bounds
-# the memory that a hostile client can use.
+# A client decides which features a request shares; patterns are few. The limit bounds the memory
+# that a hostile client can use.
 _MOST_PATTERNS = 64
 _Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -79,12 +79,12 @@ class InputWriter:
         columns: NDArray[np.int64],
         split_means: tuple[int, ...],
     ) -> None:
-        """Makes a writer.
+        """Creates a writer.
 
         Args:
             features: spec positions of the features whose ids the device needs, ascending.
-            columns: int64 `[features of the spec + 1]`, first column of each feature, then the
-                end of the last.
+            columns: int64 `[features of the spec + 1]`, first column of each feature, then the end
+                of the last.
             split_means: spec positions of features whose sums the tower's device divides.
         """
         self._features = features
@@ -95,16 +95,12 @@ class InputWriter:
     def write(
         self, batch: ModelInput, arrays: HostArrays, bucket: int, *, weighted: bool = False
     ) -> int:
-        """Writes a batch.
+        """Writes a batch, ids already checked; returns the number of ids written.
 
         Args:
-            batch: with ids already checked.
             arrays: for this bucket, with room for all ids of the batch.
             bucket: samples that the batch is padded to.
-            weighted: whether weights are written; 1 for groups without weights.
-
-        Returns:
-            The number of ids written.
+            weighted: write weights too; 1 for groups without weights.
         """
         groups = (_SourceGroup * len(batch.groups))()
         # Views of others' arrays are copied; copies live until the call returns.
@@ -191,10 +187,10 @@ def _contiguous(
 
 
 def is_weighted(batch: ModelInput) -> bool:
-    """Whether any ids of a batch have weights."""
+    """True if any ids of a batch have weights."""
     return any(group.weights is not None for group in batch.groups)
 
 
 def is_shared(batch: ModelInput) -> bool:
-    """Whether samples of a batch share bags."""
+    """True if samples of a batch share bags."""
     return any(group.batch_size != batch.batch_size for group in batch.groups)

@@ -9,9 +9,8 @@
     activations  activations of the largest bucket, and two copies of the sparse input for shared
                  bags
 
-Not counted: memory of CUDA itself (context, kernel code), allocator fragmentation, and two kinds of
-cuBLAS workspaces. One is for the default stream, on which a new tower is tested. The others are for
-threads that run batches without a graph.
+Not counted: memory of CUDA itself (context, kernel code), allocator fragmentation, and cuBLAS
+workspaces of the default stream, on which a new tower is tested, and of threads without a graph.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,11 +38,11 @@ class DeviceMemory:
 
     @property
     def total(self) -> int:
-        """The sum of all fields."""
+        """Sum of all fields."""
         return sum(getattr(self, field.name) for field in fields(self))
 
     def __str__(self) -> str:
-        """The total and its parts, for messages."""
+        """Total and parts, for messages."""
         parts = [f"{field.name} {size_text(getattr(self, field.name))}" for field in fields(self)]
         return f"{size_text(self.total)} ({', '.join(parts)})"
 
@@ -51,11 +50,7 @@ class DeviceMemory:
 def table_memory(
     placed: Sequence[PlacedShard], devices: Sequence[torch.device | None]
 ) -> dict[torch.device, DeviceMemory]:
-    """The tables' memory on each device.
-
-    Args:
-        devices: device of each rank; None is the host's memory, which is not counted.
-    """
+    """Bytes of tables on each device, by each rank's device; None, the host, is not counted."""
     found = {device: DeviceMemory() for device in devices if device is not None}
     seen: set[int] = set()
     for shard in placed:
@@ -96,8 +91,7 @@ def add_tower(
 def check_room(found: Mapping[torch.device, DeviceMemory], runtime: Runtime) -> None:
     """Checks that each device has room for the estimate; tables and towers are allocated already.
 
-    Raises:
-        CapacityError: a device has too little free memory; gives both figures.
+    Raises CapacityError, with both figures, if a device has too little free memory.
     """
     for device, memory in found.items():
         runtime.release_cached(device)

@@ -1,8 +1,7 @@
 """A plan's tables in the memory of its ranks.
 
-Each rank has one block of memory for each row format and access width (`kernels.gpu.row_stride`).
-One launch reads a whole block. Tables of ranks without a GPU are in the host's pinned memory, which
-the kernels read over the interconnect.
+Each rank has a block per row format and access width (`kernels.gpu.row_stride`), read by one
+launch. Ranks without a GPU use the host's pinned memory, read over the interconnect.
 """
 
 from collections import defaultdict
@@ -33,8 +32,6 @@ class PlacedShard:
         memory: uint8 `[bytes]`, the rank's block for the table's row format and access width.
         byte_offset: start of the first row in `memory`, including the row's header.
         row_stride: bytes from one row to the next.
-        first_row: relative to the table.
-        first_column: relative to the table.
     """
 
     table: StoredTable
@@ -50,14 +47,12 @@ class PlacedShard:
 
     @property
     def holds_all_rows(self) -> bool:
-        """Whether the shard has every row of the table."""
+        """True if the shard has every row of the table."""
         return self.rows == self.table.rows
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The planned position of a shard in its rank's block."""
-
     shard: Shard
     byte_offset: int
     row_stride: int
@@ -81,15 +76,11 @@ def place_ranks(
     runtime: Runtime,
     progress: Progress = no_progress,
 ) -> list[PlacedShard]:
-    """Copies every shard to its rank.
+    """Copies every shard of a checked plan to its rank; returns the shards, by rank.
 
     Args:
-        plan: an already checked plan.
         devices: device of each rank; None is the host's pinned memory.
         progress: called with the number of bytes copied.
-
-    Returns:
-        The shards, by rank.
 
     Raises:
         CapacityError: a device has too little memory; names the rank, the bytes that its tables
@@ -115,17 +106,9 @@ def allocate_ranks(
     devices: Sequence[torch.device | None],
     runtime: Runtime,
 ) -> list[PlacedShard]:
-    """Allocates every rank's memory; rows are zeros.
+    """Allocates every rank's memory, of zeros; returns the shards, by rank.
 
-    Args:
-        plan: an already checked plan.
-        devices: device of each rank; None is the host's pinned memory.
-
-    Returns:
-        The shards, by rank.
-
-    Raises:
-        CapacityError: as `place_ranks`.
+    Arguments and errors as of `place_ranks`.
     """
     layouts = _lay_out(plan, tables)
     placed: list[PlacedShard] = []
@@ -149,7 +132,7 @@ def allocate_ranks(
 def _lay_out(
     plan: Plan, tables: Mapping[str, StoredTable]
 ) -> list[dict[_Kind, tuple[list[_Place], int]]]:
-    """The shards' positions in each block of each rank, and the bytes of the block."""
+    """Positions of shards in each block of each rank, and the bytes of the block."""
     by_rank: list[dict[_Kind, list[tuple[Shard, int, bool]]]] = [
         defaultdict(list) for _ in plan.topology.devices
     ]
@@ -199,7 +182,6 @@ def _shard(place: _Place, table: StoredTable, rank: int, memory: Tensor) -> Plac
 
 
 def _fill(shard: PlacedShard, pieces: Sequence[TablePiece]) -> None:
-    """Copies a shard's rows from the artifact's pieces."""
     table = shard.table
     width = table.row_format.row_bytes(shard.columns)
     end = shard.byte_offset + shard.rows * shard.row_stride

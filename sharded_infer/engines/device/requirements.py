@@ -1,4 +1,4 @@
-"""What Triton needs on a machine with a GPU, besides torch's CUDA build."""
+"""Requirements of Triton on a machine with a GPU, besides torch's CUDA build."""
 
 import importlib.util
 import os
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def missing_for_gpus() -> tuple[str, ...]:
-    """Names what is missing on this machine; empty if nothing is.
+    """Missing requirements of this machine.
 
-    Triton includes a compiler for its kernels. It also compiles a C launcher for each kernel at the
-    first launch, with the system's compiler (`triton/runtime/build.py`, Triton 3.6).
+    Triton compiles a C launcher for each kernel at the first launch, with the system's compiler
+    (`triton/runtime/build.py`, Triton 3.6).
     """
     missing = []
     if importlib.util.find_spec("triton") is None:

@@ -5,10 +5,10 @@
     compute streams   fused lookups; parts -> tower's device; tower; scores -> pinned memory
     caller's thread   waits for one event, copies the scores, returns the slot
 
-There are several slots, so one batch is written and copied while another is computed. The calling
-thread launches its own batch, under a lock. For each slot, bucket and kind of batch, the work of
-each device is captured once as a CUDA graph. Some batches fit no graph: they have too many samples,
-more ids than a slot holds, or unexpected weights. The same work then runs without a graph.
+Several slots let one batch be written and copied while another is computed. The calling thread
+launches its own batch, under a lock. Per slot, bucket and kind of batch, each device's work is
+captured once as a CUDA graph. Work without a graph: too many samples, more ids than a slot holds,
+or unexpected weights.
 """
 
 import itertools
@@ -40,8 +40,6 @@ from sharded_infer.progress import Progress, no_progress
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """A written batch and its memory."""
-
     slot: BatchSlot
     buffers: WorkBuffers
     bucket: int
@@ -60,8 +58,7 @@ class TowerEngine:
     ) -> None:
         """Allocates all memory for batches and captures every bucket.
 
-        Args:
-            progress: called with the number of captures done.
+        `progress` is called with the number of captures done.
 
         Raises:
             CapacityError: a device has too little memory; names the amount requested.
@@ -79,16 +76,10 @@ class TowerEngine:
             self._free.put(slot)
 
     def run(self, batch: ModelInput) -> list[NDArray[np.float32]]:
-        """Scores a batch.
+        """Scores a batch of at least one sample, ids already checked.
 
-        Args:
-            batch: at least one sample, with ids already checked.
-
-        Returns:
-            fp32 `[B]` or `[B, K]` for each output.
-
-        Raises:
-            CapacityError: the batch fits no slot, and there is no memory for a larger one.
+        Returns fp32 `[B]` or `[B, K]` for each output. Raises CapacityError if the batch fits no
+        slot, and there is no memory for a larger one.
         """
         bucket = bucket_of(batch.batch_size, self.shape.buckets)
         ids = _most_ids(batch)
@@ -103,14 +94,7 @@ class TowerEngine:
             self._free.put(slot)
 
     def embeddings(self, batch: ModelInput) -> Tensor:
-        """Pooled embeddings on the host; slow, meant for tests.
-
-        Args:
-            batch: with ids already checked.
-
-        Returns:
-            fp32 `[B, width]`.
-        """
+        """Pooled embeddings on the host, fp32 `[B, width]`, of checked ids; slow, for tests."""
         size = batch.batch_size
         slot = self.memory.slot(size, _most_ids(batch))
         launch = self._write(slot, self.memory.buffers(size), size, batch)
@@ -128,14 +112,9 @@ class TowerEngine:
         return found
 
     def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> list[Tensor]:
-        """Runs the tower on host tensors; slow, meant for tests.
+        """Runs the tower on host tensors, fp32 `[B, width]` each; slow, for tests.
 
-        Args:
-            dense: fp32 `[B, width]` each.
-            embeddings: fp32 `[B, width]`.
-
-        Returns:
-            fp32 `[B]` or `[B, K]` for each output, on the host.
+        Returns fp32 `[B]` or `[B, K]` for each output, on the host.
         """
         home, done = self._home, self._runtime.event()
         found: list[Tensor] = []
@@ -174,7 +153,6 @@ class TowerEngine:
         return _Launch(slot, buffers, bucket, kind, tuple(ids))
 
     def _send(self, launch: _Launch) -> None:
-        """Copies the written inputs to the devices."""
         runtime, slot = self._runtime, launch.slot
         for number, streams in enumerate(self._all_streams):
             views = self.memory.host_arrays(slot, number, launch.bucket).views
@@ -189,7 +167,6 @@ class TowerEngine:
             runtime.wait(streams.computes, slot.copied[number])
 
     def _look_up_elsewhere(self, launch: _Launch) -> None:
-        """Runs the other devices' lookups and copies their parts to the tower's device."""
         runtime = self._runtime
         for number, streams in enumerate(self._all_streams[1:], start=1):
             runtime.run(streams.computes, self._graph(launch, number))
@@ -202,34 +179,28 @@ class TowerEngine:
             )
 
     def _finish(self, launch: _Launch) -> None:
-        """Runs the work of the tower's device."""
         runtime, home = self._runtime, self._home
         runtime.run(home.computes, self._graph(launch, 0))
         runtime.record(launch.slot.done, home.computes)
 
     def _graph(self, launch: _Launch, number: int) -> Work:
-        """A device's work for a batch, as a captured graph if there is one."""
         graph = launch.slot.graphs.get(_graph_key(launch, number))
         return graph or self._work(launch, number)
 
     def _work(self, launch: _Launch, number: int) -> Work:
-        """A device's work for a batch, not captured."""
         return self._lookup_work(launch, number) if number else self._tower_work(launch)
 
     def _lookup_work(self, launch: _Launch, number: int) -> Work:
-        """The work of a device without the tower."""
         width = self._all_streams[number].lookups.part_width
         part = columns_of(launch.buffers.parts[number], launch.bucket, width)
         return lambda: self._pool(launch, number, None, part)
 
     def _tower_work(self, launch: _Launch) -> Work:
-        """The work of the tower's device once all parts have arrived."""
         scores = self.memory.scores(launch.slot, launch.bucket)
         inputs = self.memory.inputs(launch.slot, 0, launch.bucket)
         return lambda: score_into(self._parts.tower, inputs, self._gather(launch), scores)
 
     def _gather(self, launch: _Launch) -> Tensor:
-        """Looks up and assembles the tower's sparse input, on the tower's compute stream."""
         bucket, buffers = launch.bucket, launch.buffers
         pooled = columns_of(buffers.pooled, bucket, self._parts.width)
         arrived = [
@@ -278,7 +249,6 @@ class TowerEngine:
             self._runtime.synchronize(done)
 
     def _capture_all(self, launch: _Launch) -> None:
-        """Captures the work of all devices."""
         for number, streams in enumerate(self._all_streams):
             key, graphs = _graph_key(launch, number), launch.slot.graphs
             if key not in graphs:
@@ -292,5 +262,4 @@ def _graph_key(launch: _Launch, number: int) -> tuple[int, int, BatchKind]:
 
 
 def _most_ids(batch: ModelInput) -> int:
-    """Upper bound of the ids that a batch sends to a device."""
     return sum(len(group.values) for group in batch.groups)

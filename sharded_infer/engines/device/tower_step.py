@@ -27,11 +27,7 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ArrivedPart:
-    """A device's part, in the memory of the tower's device.
-
-    Attributes:
-        columns: fp32 `[B, part_width]`.
-    """
+    """A device's part, fp32 `[B, part_width]`, in the memory of the tower's device."""
 
     columns: Tensor
     runs: tuple[ColumnRun, ...]
@@ -45,14 +41,11 @@ def assemble_inputs(
     *,
     shared: bool,
 ) -> Tensor:
-    """Assembles the tower's sparse input from all parts.
+    """Assembles the tower's sparse input, fp32 `[B, width]`, from all parts.
 
     Args:
         pooled: fp32 `[B, width]`; holds the columns looked up on this device, and is written.
-        shared: whether samples share bags.
-
-    Returns:
-        fp32 `[B, width]`: `pooled`, or a new tensor if bags are shared.
+        shared: True if samples share bags; the result is then a new tensor, otherwise `pooled`.
     """
     for column, width in split.columns:
         pooled[:, column : column + width].zero_()
@@ -78,11 +71,9 @@ def assemble_inputs(
 def score_into(
     tower: Scorer, inputs: InputViews, embeddings: Tensor, scores: Sequence[Tensor]
 ) -> None:
-    """Runs the tower and copies its outputs.
+    """Runs the tower on fp32 `[B, width]` embeddings and copies its outputs.
 
-    Args:
-        embeddings: fp32 `[B, width]`.
-        scores: pinned memory, fp32 `[B]` or `[B, K]` for each output; written.
+    `scores` is pinned memory, fp32 `[B]` or `[B, K]` for each output; written.
     """
     for target, found in zip(scores, tower(inputs.dense, embeddings), strict=True):
         target.copy_(found, non_blocking=True)

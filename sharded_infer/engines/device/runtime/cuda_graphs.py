@@ -1,8 +1,7 @@
 """CUDA graphs of this process, captured and destroyed one at a time.
 
-torch keeps the graphs of a device in a set without a lock (2.11: `register_graph` of its
-generators). Without a lock of ours, one version's graphs could be destroyed while another's are
-captured.
+torch keeps a device's graphs in a set without a lock (2.11: `register_graph` of its generators):
+one version's graphs could be destroyed while another's are captured.
 """
 
 import contextlib
@@ -38,11 +37,7 @@ class CapturedGraph:
 
 
 def capture(stream: torch.cuda.Stream, work: Work, pool: Any) -> CapturedGraph:
-    """Captures the work that `work` puts on a stream.
-
-    Args:
-        stream: must be idle.
-        pool: memory pool of the graph, from `torch.cuda.graph_pool_handle`.
+    """Captures the work that `work` puts on an idle stream, in a `graph_pool_handle` pool.
 
     Raises:
         Exception: from `work`, or from torch if the work cannot be captured.

@@ -24,11 +24,7 @@ class CudaRuntime:
     workspace_bytes = 32 * 2**20
 
     def __init__(self) -> None:
-        """Checks that there is a CUDA device.
-
-        Raises:
-            DeviceError: torch finds no CUDA device.
-        """
+        """Raises DeviceError if torch finds no CUDA device."""
         if not torch.cuda.is_available():
             built = "" if torch.version.cuda else "; this build of torch has no CUDA"
             raise DeviceError(f"no CUDA device was found{built}")
@@ -36,11 +32,11 @@ class CudaRuntime:
         self._pools: dict[int, Any] = {}
 
     def tensors_of(self, device: torch.device) -> torch.device:
-        """As `Runtime.tensors_of`."""
+        """See `Runtime.tensors_of`."""
         return device
 
     def pinned(self, count: int) -> Tensor:
-        """As `Runtime.pinned`."""
+        """See `Runtime.pinned`."""
         try:
             return torch.zeros(count, dtype=torch.uint8).pin_memory()
         except RuntimeError as error:
@@ -49,7 +45,7 @@ class CudaRuntime:
             ) from error
 
     def pinned_for_good(self, count: int) -> Tensor:
-        """As `Runtime.pinned_for_good`."""
+        """See `Runtime.pinned_for_good`."""
         # torch's allocator rounds up to the next power of two and keeps freed memory.
         size = max(1, count)
         try:
@@ -72,7 +68,7 @@ class CudaRuntime:
         return torch.from_numpy(memory)[:count]
 
     def empty(self, device: torch.device, count: int) -> Tensor:
-        """As `Runtime.empty`."""
+        """See `Runtime.empty`."""
         with _capacity_of(device, count):
             memory = torch.zeros(count, dtype=torch.uint8, device=device)
             # Streams that use this memory do not wait for the stream that fills it.
@@ -80,17 +76,17 @@ class CudaRuntime:
             return memory
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
-        """As `Runtime.stream`."""
+        """See `Runtime.stream`."""
         stream: torch.cuda.Stream = CUDA_STREAMS.take(device, self)
         return stream
 
     def event(self) -> torch.cuda.Event:
-        """As `Runtime.event`."""
+        """See `Runtime.event`."""
         # Blocking: a waiting thread sleeps instead of spinning.
         return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
     def run(self, stream: torch.cuda.Stream, work: Work) -> None:
-        """As `Runtime.run`."""
+        """See `Runtime.run`."""
         with torch.cuda.stream(stream):
             try:
                 work()
@@ -98,7 +94,7 @@ class CudaRuntime:
                 raise _out_of_memory(stream.device, 0) from error
 
     def copy(self, stream: torch.cuda.Stream, target: Tensor, source: Tensor) -> None:
-        """As `Runtime.copy`."""
+        """See `Runtime.copy`."""
         with torch.cuda.stream(stream):
             target.copy_(source, non_blocking=True)
 
@@ -109,41 +105,41 @@ class CudaRuntime:
         target: Tensor,
         source: Tensor,
     ) -> None:
-        """As `Runtime.peer_copy`."""
+        """See `Runtime.peer_copy`."""
         # torch copies on the source's current stream and makes the target's wait for it.
         with torch.cuda.stream(leaving), torch.cuda.stream(arriving):
             target.copy_(source, non_blocking=True)
 
     def record(self, event: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
-        """As `Runtime.record`."""
+        """See `Runtime.record`."""
         event.record(stream)
 
     def wait(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
-        """As `Runtime.wait`."""
+        """See `Runtime.wait`."""
         stream.wait_event(event)
 
     def synchronize(self, event: torch.cuda.Event) -> None:
-        """As `Runtime.synchronize`."""
+        """See `Runtime.synchronize`."""
         event.synchronize()
 
     def capture(self, stream: torch.cuda.Stream, work: Work) -> Work:
-        """As `Runtime.capture`."""
+        """See `Runtime.capture`."""
         with _capacity_of(stream.device, 0):
             pool = self._pools.setdefault(stream.cuda_stream, torch.cuda.graph_pool_handle())
             return capture(stream, work, pool)
 
     def release_cached(self, device: torch.device) -> None:
-        """As `Runtime.release_cached`."""
+        """See `Runtime.release_cached`."""
         release_cached(device)
 
     def free(self, device: torch.device) -> int | None:
-        """As `Runtime.free`; memory that torch caches counts as free, unless graphs use it."""
+        """See `Runtime.free`; torch's cached memory counts as free, unless graphs use it."""
         free, _ = torch.cuda.mem_get_info(device)
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return free + kept - _between_replays(device)
 
     def allocated(self, device: torch.device) -> int:
-        """As `Runtime.allocated`."""
+        """See `Runtime.allocated`."""
         return torch.cuda.memory_allocated(device) + _between_replays(device)
 
 
@@ -154,11 +150,7 @@ def _between_replays(device: torch.device) -> int:
 
 
 def graph_bytes(segments: Sequence[Mapping[str, Any]], device_index: int) -> int:
-    """Bytes of a device's graph pools that belong to no tensor.
-
-    Args:
-        segments: from `torch.cuda.memory_snapshot`.
-    """
+    """Bytes of a device's graph pools (`torch.cuda.memory_snapshot`) that belong to no tensor."""
     return sum(
         segment["total_size"] - segment["allocated_size"]
         for segment in segments
@@ -175,7 +167,7 @@ def _forget_last_error() -> None:
 
 @contextlib.contextmanager
 def _capacity_of(device: torch.device, count: int) -> Iterator[None]:
-    """Turns torch's out-of-memory errors into CapacityError, with the free memory."""
+    """Translates torch's out-of-memory errors into CapacityError, with the free memory."""
     try:
         yield
     except torch.OutOfMemoryError as error:

@@ -1,7 +1,7 @@
 """CUDA streams with exclusive use within this process.
 
-torch has 32 streams for each device (c10/cuda/CUDAStream.h) and hands them out in turn, even if
-they are in use. A stream that one version captures on must not serve another version.
+torch hands out its 32 streams per device (c10/cuda/CUDAStream.h) in turn, even those in use. A
+stream that one version captures on must not serve another.
 """
 
 import threading
@@ -18,7 +18,7 @@ _TORCH_HAS = 32
 
 
 class StreamPool:
-    """Streams that are made once and lent to one owner at a time."""
+    """Streams that are created once and lent to one owner at a time."""
 
     def __init__(self, make: Callable[[torch.device], Any], most: int) -> None:
         self._make, self._most = make, most
@@ -27,13 +27,9 @@ class StreamPool:
         self._made: dict[torch.device, int] = defaultdict(int)
 
     def take(self, device: torch.device, owner: object) -> Any:
-        """Lends a stream until its owner is garbage-collected.
+        """Lends a stream until its owner, done with it, is garbage-collected.
 
-        Args:
-            owner: must have finished its work on the stream when it is collected.
-
-        Raises:
-            CapacityError: all streams are in use.
+        Raises CapacityError if all streams are in use.
         """
         with self._lock:
             free = self._free[device]

@@ -1,8 +1,8 @@
 """The engine's interface to devices: memory, streams, events, captured work.
 
 Work on one stream runs in order. Streams run concurrently, and only events order them.
-`cuda_runtime` runs on GPUs. `simulated_runtime` runs on a CPU and reorders work as far as streams
-allow, so a missing event can be found without a GPU.
+`cuda_runtime` runs on GPUs; `simulated_runtime` on a CPU, reordering work as far as streams allow,
+to find missing events.
 """
 
 from collections.abc import Callable
@@ -18,43 +18,35 @@ Work = Callable[[], None]
 class Runtime(Protocol):
     """Devices and their streams; thread-safe, except that one thread at a time uses a stream.
 
-    The types of streams, events and captured work depend on the runtime.
-
-    Attributes:
-        workspace_bytes: workspace of matrix products for each stream that runs them.
+    The types of streams, events and captured work depend on the runtime. `workspace_bytes` is the
+    workspace of matrix products for each stream that runs them.
     """
 
     workspace_bytes: int
 
     def tensors_of(self, device: torch.device) -> torch.device:
-        """The torch device of a device's tensors; the host if the device is simulated."""
+        """Torch device of a device's tensors; the host if the device is simulated."""
         ...
 
     def pinned(self, count: int) -> Tensor:
         """Pinned host memory, for asynchronous copies: uint8 `[count]`, zeros.
 
-        Freed memory may be kept for reuse.
-
-        Raises:
-            CapacityError: the host has too little memory.
+        Freed memory may be kept for reuse. Raises CapacityError if the host has too little memory.
         """
         ...
 
     def pinned_for_good(self, count: int) -> Tensor:
         """Pinned host memory that lives as long as a model, and that kernels can read.
 
-        Slow to allocate. Its size is not rounded up, and freed memory returns to the system.
-
-        Raises:
-            CapacityError: the host has too little memory.
+        Slow to allocate; not rounded up, and returned to the system. Raises CapacityError as
+        `pinned`.
         """
         ...
 
     def empty(self, device: torch.device, count: int) -> Tensor:
         """Device memory: uint8 `[count]`, zeros.
 
-        Raises:
-            CapacityError: the device has too little memory; gives the free bytes.
+        Raises CapacityError, with the free bytes, if the device has too little memory.
         """
         ...
 
@@ -77,10 +69,8 @@ class Runtime(Protocol):
     def peer_copy(self, arriving: Any, leaving: Any, target: Tensor, source: Tensor) -> None:
         """Copies between devices, after all work already on either stream.
 
-        Args:
-            arriving: stream of the target's device; later work on it runs after the copy.
-            leaving: stream of the source's device.
-            target: written.
+        `arriving` and `leaving` are streams of target and source; later work on `arriving` runs
+        after the copy.
         """
         ...
 
@@ -100,15 +90,12 @@ class Runtime(Protocol):
         ...
 
     def capture(self, stream: Any, work: Work) -> Work:
-        """Captures the work that `work` starts, to replay it as a unit without Python.
+        """Captures the work that `work` starts; the result replays it as a unit without Python.
 
         Args:
             stream: must be idle; the captured work runs there.
             work: called once. It must have run before, so that its kernels are compiled. It reads
                 and writes the same memory each time.
-
-        Returns:
-            Work that replays the capture.
         """
         ...
 

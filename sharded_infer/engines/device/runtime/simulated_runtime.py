@@ -1,9 +1,8 @@
 """Devices simulated on a CPU: work runs as late as possible, in a random order that is allowed.
 
-Nothing runs until a thread waits for an event. Then the next work item of a randomly chosen stream
-runs, until the event is reached. Copies therefore read their sources late, and streams overtake
-each other unless an event prevents it. If an event is missing, results are likely to be wrong here,
-whereas on a GPU they are wrong only occasionally.
+A thread that waits for an event runs the next work item of random streams until it is reached.
+Copies therefore read their sources late, and streams overtake each other unless an event prevents
+it. Results are likely wrong if an event is missing; on a GPU only occasionally.
 """
 
 import random
@@ -51,12 +50,7 @@ class SimulatedRuntime:
     workspace_bytes = 0
 
     def __init__(self, *, seed: int = 0, device_bytes: int | None = None) -> None:
-        """Makes idle devices.
-
-        Args:
-            seed: for the random order of streams.
-            device_bytes: memory of each device; None is unlimited.
-        """
+        """Creates idle devices; None as `device_bytes` means unlimited memory."""
         self._random = random.Random(seed)  # noqa: S311 - an order, not a secret
         self._device_bytes = device_bytes
         self._lock = threading.Lock()
@@ -65,19 +59,19 @@ class SimulatedRuntime:
         self.captures = 0
 
     def tensors_of(self, device: torch.device) -> torch.device:
-        """As `Runtime.tensors_of`."""
+        """See `Runtime.tensors_of`."""
         return _HOST
 
     def pinned(self, count: int) -> Tensor:
-        """As `Runtime.pinned`."""
+        """See `Runtime.pinned`."""
         return torch.zeros(count, dtype=torch.uint8)
 
     def pinned_for_good(self, count: int) -> Tensor:
-        """As `Runtime.pinned_for_good`."""
+        """See `Runtime.pinned_for_good`."""
         return self.pinned(count)
 
     def empty(self, device: torch.device, count: int) -> Tensor:
-        """As `Runtime.empty`."""
+        """See `Runtime.empty`."""
         held = self._allocated.get(device, 0)
         if self._device_bytes is not None and held + count > self._device_bytes:
             raise CapacityError(
@@ -91,18 +85,18 @@ class SimulatedRuntime:
         return torch.from_numpy(memory)[:count]
 
     def stream(self, device: torch.device) -> SimulatedStream:
-        """As `Runtime.stream`."""
+        """See `Runtime.stream`."""
         stream = SimulatedStream(device)
         with self._lock:
             self._streams.append(stream)
         return stream
 
     def event(self) -> SimulatedEvent:
-        """As `Runtime.event`."""
+        """See `Runtime.event`."""
         return SimulatedEvent()
 
     def run(self, stream: SimulatedStream, work: Work) -> None:
-        """As `Runtime.run`."""
+        """See `Runtime.run`."""
 
         def piece() -> bool:
             with torch.inference_mode():
@@ -112,13 +106,13 @@ class SimulatedRuntime:
         self._put(stream, piece)
 
     def copy(self, stream: SimulatedStream, target: Tensor, source: Tensor) -> None:
-        """As `Runtime.copy`."""
+        """See `Runtime.copy`."""
         self.run(stream, lambda: _copy(target, source))
 
     def peer_copy(
         self, arriving: SimulatedStream, leaving: SimulatedStream, target: Tensor, source: Tensor
     ) -> None:
-        """As `Runtime.peer_copy`."""
+        """See `Runtime.peer_copy`."""
         ready, done = self.event(), self.event()
         self.record(ready, arriving)
         self.wait(leaving, ready)
@@ -127,11 +121,7 @@ class SimulatedRuntime:
         self.wait(arriving, done)
 
     def record(self, event: SimulatedEvent, stream: SimulatedStream) -> None:
-        """As `Runtime.record`.
-
-        Raises:
-            InternalError: the event was recorded on another device before, which CUDA refuses.
-        """
+        """Raises InternalError, as CUDA would, for an event recorded on another device before."""
         if event.device not in (None, stream.device):
             raise InternalError(f"an event of {event.device} is recorded on {stream.device}")
         event.device = stream.device
@@ -145,12 +135,12 @@ class SimulatedRuntime:
         self._put(stream, piece)
 
     def wait(self, stream: SimulatedStream, event: SimulatedEvent) -> None:
-        """As `Runtime.wait`."""
+        """See `Runtime.wait`."""
         number = event.recorded
         self._put(stream, lambda: event.reached >= number)
 
     def synchronize(self, event: SimulatedEvent) -> None:
-        """As `Runtime.synchronize`."""
+        """See `Runtime.synchronize`."""
         number = event.recorded
         while True:
             # The lock is released between items, so other threads can proceed.
@@ -160,23 +150,23 @@ class SimulatedRuntime:
                 self._go_on()
 
     def capture(self, stream: SimulatedStream, work: Work) -> Work:
-        """As `Runtime.capture`."""
+        """See `Runtime.capture`."""
         if stream.pieces:
             raise InternalError("a stream that is captured for has work to do")
         self.captures += 1
         return work
 
     def release_cached(self, device: torch.device) -> None:
-        """As `Runtime.release_cached`; does nothing, because nothing is cached."""
+        """Does nothing, because nothing is cached."""
 
     def free(self, device: torch.device) -> int | None:
-        """As `Runtime.free`."""
+        """See `Runtime.free`."""
         if self._device_bytes is None:
             return None
         return self._device_bytes - self.allocated(device)
 
     def allocated(self, device: torch.device) -> int:
-        """As `Runtime.allocated`."""
+        """See `Runtime.allocated`."""
         return self._allocated.get(device, 0)
 
     def _give_back(self, device: torch.device, count: int) -> None:

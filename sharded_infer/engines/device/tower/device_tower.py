@@ -42,10 +42,10 @@ _NAN_ROWS: Final = 256
 class DeviceTower:
     """A tower with its weights on a device.
 
-    A call only starts kernels on the device's current stream. It reads no values, never waits, and
-    starts the same kernels for every batch of one size, so a CUDA graph can capture it. Inner
-    products run in the tower's precision and the last layers in fp32, regardless of torch's global
-    settings. A call changes these under a lock, so one call at a time starts kernels.
+    A call only starts kernels on the device's current stream, without reading values or waiting:
+    the same ones for every batch of one size, so that a CUDA graph can capture it. Inner products
+    run in the tower's precision and the last layers in fp32, regardless of torch's global settings.
+    A call changes these under a lock, so that one call at a time starts kernels.
 
     Attributes:
         output_widths: K for each output of shape `[B, K]`, None for `[B]`.
@@ -70,7 +70,7 @@ class DeviceTower:
             dense: name and width of each dense input, in the program's order.
             embedding_width: width of the program's last input.
             device: a CUDA device, or the CPU for tests, where tf32 is plain fp32.
-            emulate: whether to round factors as TF32 does, for a device without TF32.
+            emulate: round factors as TF32 does, for a device without TF32.
 
         Raises:
             TowerError: the program is unsafe, unexpected, int8 or impossible to capture, or
@@ -106,14 +106,11 @@ class DeviceTower:
             _free(program)
 
     def __call__(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
-        """Scores a batch on the device's current stream.
+        """Scores a batch on the device's current stream: fp32 `[B]` or `[B, K]` per output.
 
         Args:
             dense: fp32 `[B, width]` each, on the device, in the program's order; not checked.
             embeddings: fp32 or bf16 `[B, embedding_width]`, on the device; not checked.
-
-        Returns:
-            fp32 `[B]` or `[B, K]` for each output.
         """
         with torch.inference_mode(), exact_products():
             # Export may have turned a reshape into a view, which needs contiguous inputs.
@@ -124,12 +121,11 @@ class DeviceTower:
     def activation_bytes(self, batch: int, embeddings: torch.dtype = torch.float32) -> int:
         """Peak bytes of the tensors that a call allocates, including its results.
 
-        Every tensor counts from the operator that makes it to its last reader. Its size is rounded
-        up to 512 bytes, as in torch's CUDA allocator. Not counted: the inputs, workspaces of
-        kernels (cuBLAS has one for each stream, 32 MiB on sm_90), and allocator fragmentation.
+        A tensor counts from its operator to its last reader, rounded up to 512 bytes, as in torch's
+        CUDA allocator. Not counted: the inputs, workspaces of kernels (cuBLAS has one for each
+        stream, 32 MiB on sm_90), and fragmentation.
 
-        Raises:
-            TowerError: torch cannot infer an operator's shapes.
+        Raises TowerError if torch cannot infer an operator's shapes.
         """
         dtypes = (*(torch.float32 for _ in self._widths[1:]), embeddings)
         inputs = [
@@ -170,10 +166,9 @@ def _prepared(
 def loses_no_nan(
     program: GraphModule, plain: GraphModule, widths: Sequence[int], device: torch.device
 ) -> bool:
-    """Whether two programs return NaN at the same positions for inputs of only NaN.
+    """True if two programs return NaN at the same positions for inputs of only NaN.
 
-    Args:
-        plain: the reference, of torch's own operators.
+    `plain` is the reference, of torch's own operators.
     """
     inputs = [torch.full((_NAN_ROWS, width), math.nan, device=device) for width in widths]
     with torch.inference_mode(), exact_products():

@@ -37,8 +37,7 @@ _NARROW: Final = (torch.bfloat16, torch.float16)
 def check_capturable(program: GraphModule, kinds: Mapping[Node, Kind], where: str) -> None:
     """Checks that no operator makes the host wait for a device, which capture does not allow.
 
-    Raises:
-        TowerError: an operator's shapes or steps depend on values.
+    Raises TowerError if an operator's shapes or steps depend on values.
     """
     for node in program.graph.nodes:
         if node.target in _TAKING_MASKS:
@@ -69,8 +68,8 @@ def _dtype(program: GraphModule, kinds: Mapping[Node, Kind], given: object) -> t
 def widen_embeddings(program: GraphModule) -> None:
     """Lets a program take its last input in bf16 too, in place.
 
-    Casts of the input read it directly. All other operators read one cast to fp32, which costs
-    nothing for fp32 inputs.
+    Casts of the input read it directly; others read one cast to fp32, which is free for fp32
+    inputs.
     """
     graph = program.graph
     embeddings = graph.find_nodes(op="placeholder")[-1]
@@ -89,14 +88,10 @@ def _casts(node: Node) -> bool:
 
 
 def fuse_activations(program: GraphModule, kinds: dict[Node, Kind]) -> dict[Node, Node]:
-    """Fuses each ReLU that follows a matrix product into the product's kernel, in place.
+    """Fuses each ReLU behind a matrix product into its kernel, in place.
 
-    Args:
-        program: a program of aten operators; its inputs and outputs do not change.
-        kinds: the tensors' kinds, from `kinds_of`; those of new tensors are added.
-
-    Returns:
-        Each replaced product and its replacement.
+    `kinds`, from `kinds_of`, get those of new tensors. Returns each replaced product and its
+    replacement.
     """
     graph, fused = program.graph, dict[Node, Node]()
     for node in list(graph.nodes):
@@ -121,7 +116,7 @@ def fuse_activations(program: GraphModule, kinds: dict[Node, Kind]) -> dict[Node
 def _activated_weight(
     program: GraphModule, kinds: Mapping[Node, Kind], node: Node
 ) -> Tensor | None:
-    """The weight of `linear(matrix, weight, bias)` whose only reader is a ReLU; otherwise None."""
+    """Weight of `linear(matrix, weight, bias)` whose only reader is a ReLU; otherwise None."""
     if node.target is not _aten.linear.default or node.kwargs or len(node.args) != 3:
         return None
     if [user.target for user in node.users] != [_aten.relu.default]:
@@ -135,16 +130,10 @@ def _activated_weight(
 
 
 def drop_widenings(program: GraphModule, kinds: Mapping[Node, Kind]) -> int:
-    """Removes casts to fp32 before elementwise operators that have an fp32 operand, in place.
+    """Removes casts to fp32 before elementwise operators with an fp32 operand, in place.
 
-    These operators convert bf16 and fp16 operands to fp32 themselves, with the same bits.
-
-    Args:
-        program: a program of aten operators; its inputs and outputs do not change.
-        kinds: the tensors' kinds, from `kinds_of`.
-
-    Returns:
-        The number of casts bypassed.
+    These operators convert bf16 and fp16 operands themselves, with the same bits. Returns the
+    number of casts bypassed.
     """
     dropped = 0
     for node in program.graph.nodes:
@@ -171,11 +160,9 @@ def _widens(node: Node, kinds: Mapping[Node, Kind]) -> bool:
 
 
 def move_program(program: GraphModule, device: torch.device) -> GraphModule:
-    """Copies a program so that its constants, and the tensors that it creates, are on a device.
+    """Copies a program, with its constants and the tensors that it creates on a device.
 
-    Args:
-        program: not changed.
-        device: the target; constants that share memory also share it there.
+    Constants that share memory also share it there.
     """
     root, moved = torch.nn.Module(), dict[int, Tensor]()
     for name, constant in program.named_buffers(remove_duplicate=False):
@@ -212,7 +199,7 @@ def _placed(value: Any, device: torch.device) -> Any:
 
 
 def _needs_device(node: Node) -> bool:
-    """Whether a node creates a tensor from numbers and does not name a device."""
+    """True if a node creates a tensor from numbers and does not name a device."""
     if not isinstance(node.target, torch._ops.OpOverload) or node.kwargs.get("device") is not None:
         return False
     arguments = node.target._schema.arguments

@@ -1,4 +1,4 @@
-"""The memory of a tower's activations, found without computing any of them."""
+"""Memory of a tower's activations, without computing them."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -65,16 +65,11 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def peak_bytes(program: torch.nn.Module, inputs: Sequence[Tensor]) -> int:
-    """Peak bytes of the tensors that a program allocates.
+    """Peak bytes of the tensors that a program on `meta` allocates, without its inputs.
 
         max over time of sum over live tensors of 512 * ceil(bytes / 512)
 
-    Args:
-        program: its constants are on the device `meta`, so only shapes are computed.
-        inputs: also on `meta`; not counted.
-
-    Raises:
-        TowerError: torch cannot infer an operator's shapes.
+    Raises TowerError if torch cannot infer an operator's shapes.
     """
     live = LiveBytes([*inputs, *program.buffers()])
     try:

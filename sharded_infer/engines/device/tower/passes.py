@@ -23,21 +23,17 @@ _NARROW: Final = (torch.bfloat16, torch.float16)
 def cross_step(
     values: Tensor, first: Tensor, factor: Tensor, low: torch.dtype, keep: bool
 ) -> tuple[Tensor | None, Tensor]:
-    """`values + first * factor` in fp32, and the same rounded to `low`.
+    """`values + first * factor` in fp32 (None unless `keep`), and rounded to `low`.
 
     Args:
         values: fp32.
         first: fp32, the shape of `values`.
         factor: fp32, bf16 or fp16, the shape of `values`.
         low: bf16 or fp16.
-        keep: whether to return the fp32 result too.
-
-    Returns:
-        The fp32 result or None, and the rounded one; both have the shape of `values`.
     """
     given = (values, first, factor)
     if values.is_meta:
-        # As the kernel does: without temporaries.
+        # Like the kernel, without temporaries.
         return torch.empty_like(values) if keep else None, torch.empty_like(values, dtype=low)
     if values.is_cuda and all(one.is_contiguous() for one in given):
         # Imported here because machines without a GPU do not have Triton.
@@ -53,14 +49,9 @@ def cross_step(
 
 
 def fuse_crosses(program: GraphModule, kinds: dict[Node, Kind]) -> int:
-    """Fuses crosses with the casts of their results, in place.
+    """Fuses crosses with the casts of their results, in place; returns their number.
 
-    Args:
-        program: a program of aten operators; its inputs and outputs do not change.
-        kinds: the tensors' kinds, from `kinds_of`; those of new tensors are added.
-
-    Returns:
-        The number of crosses fused.
+    `kinds`, from `kinds_of`, get those of new tensors.
     """
     graph, fused = program.graph, 0
     for node in graph.find_nodes(op="call_function", target=_aten.addcmul.default):
@@ -91,7 +82,7 @@ def _narrows(node: Node) -> bool:
 
 
 def _is_even(node: Node, kinds: Mapping[Node, Kind]) -> bool:
-    """Whether the operands have one shape and dtypes that `cross_step` takes."""
+    """True if the operands have one shape and dtypes that `cross_step` takes."""
     found = [kinds.get(one) if isinstance(one, Node) else None for one in node.args]
     if len(found) != 3 or any(kind is None for kind in found):
         return False

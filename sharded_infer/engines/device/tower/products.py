@@ -1,7 +1,7 @@
 """torch's global settings for matrix products on CUDA devices, set for one tower's run at a time.
 
-All threads share these settings. A run therefore holds a lock while it starts its kernels, but not
-until they end, and then restores the settings. A CUDA graph keeps the settings of its capture.
+All threads share the settings. A run holds a lock while it starts its kernels, then restores them;
+a CUDA graph keeps the settings of its capture.
 """
 
 import threading
@@ -22,7 +22,7 @@ _EXACT, _TF32 = "ieee", "tf32"
 def exact_products() -> Iterator[None]:
     """Inside, fp32 products and convolutions use full fp32, and all sums are kept in fp32.
 
-    By default torch computes convolutions in TF32. It may also add partial sums of bf16 and fp16
+    By default torch computes convolutions in TF32, and may add partial sums of bf16 and fp16
     products in the same dtype, where fp16 sums can overflow.
     """
     matmul: Any = torch.backends.cuda.matmul
