@@ -18,7 +18,7 @@ class PlacedPart(Protocol):
 
     @property
     def holds_all_rows(self) -> bool:
-        """Whether the part has every row of the table."""
+        """True if the part has every row of the table."""
         ...
 
 
@@ -28,7 +28,7 @@ class ColumnRun(NamedTuple):
     Attributes:
         column: first column in the embeddings.
         source: first column in the lookup's output.
-        added: whether to add to the embeddings instead of overwriting them.
+        added: add to the embeddings instead of overwriting them.
     """
 
     column: int
@@ -52,7 +52,7 @@ class SplitFeatures:
     means: tuple[int, ...]
 
     def among(self, features: Collection[int]) -> "SplitFeatures":
-        """Only those that are among `features`."""
+        """The subset among `features`."""
         kept = [
             (feature, columns)
             for feature, columns in zip(self.features, self.columns, strict=True)
@@ -74,11 +74,7 @@ def first_columns(spec: ModelSpec) -> list[int]:
 
 
 def split_features(spec: ModelSpec, placed: Iterable[PlacedPart]) -> SplitFeatures:
-    """Finds the features whose rows are split across ranks.
-
-    Args:
-        placed: every part of every table.
-    """
+    """Features whose rows are split across ranks, from every part of every table."""
     names = {part.table.name for part in placed if not part.holds_all_rows}
     features = spec.table_features
     # Those of sequences are in no column of the embeddings.
@@ -96,9 +92,7 @@ def split_features(spec: ModelSpec, placed: Iterable[PlacedPart]) -> SplitFeatur
 def column_runs(parts: Iterable[tuple[int, int, bool]]) -> tuple[ColumnRun, ...]:
     """Joins adjacent columns, so that one copy moves them.
 
-    Args:
-        parts: (first column in the embeddings, width, whether to add) for each part of a
-            lookup's output, in order.
+    `parts` of an output, in order: (first column in the embeddings, width, whether to add).
     """
     runs: list[ColumnRun] = []
     source = 0

@@ -1,4 +1,4 @@
-"""What stands for rows that no host can look up, where the spec declares it.
+"""Default rows in place of rows that no host can look up, where the spec declares them.
 
 for each feature of which a host that is lost has rows:
     bags with an id on that host: pooled as if every id had the table's default row
@@ -20,10 +20,10 @@ from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 @dataclass(frozen=True, slots=True)
 class FeatureDefault:
-    """The default row of one feature of a group.
+    """Default row of one feature of a group.
 
     Attributes:
-        position: the feature's, in the group.
+        position: of the feature in the group.
         column: its first, in the output.
         lookup: of a table that has the default row alone.
     """
@@ -34,12 +34,9 @@ class FeatureDefault:
     lookup: PooledLookup
 
     def write(self, bags: Bags, lost: Tensor, repeats: Tensor | None, pooled: Tensor) -> None:
-        """Pools the lost bags anew, in all columns of the feature.
+        """Pools the lost bags, bool `[R]`, of a group again, in all columns of the feature.
 
-        Args:
-            bags: of the group.
-            lost: bool `[R]`.
-            repeats, pooled: as for `RankPart.write`.
+        `repeats` and `pooled` as for `RankPart.write`.
         """
         first = int(bags.lengths[: self.position].sum())
         lengths = bags.lengths[self.position : self.position + 1]

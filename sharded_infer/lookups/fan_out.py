@@ -1,4 +1,4 @@
-"""The lookups of one batch: other hosts are asked first, all at once, and awaited last.
+"""The lookups of one batch: on all other hosts first, at once, and awaited last.
 
 A host may be lost if all tables that the batch needs there declare default rows.
 """
@@ -15,7 +15,7 @@ from sharded_infer.lookups.raw_ids import UnknownIdError
 from sharded_infer.lookups.route import GroupLookup, RemoteStep
 from sharded_infer.lookups.shard_hosts import GroupAnswer, PieceBags, ShardHosts
 
-# A step of a group that is asked elsewhere, and its bags.
+# A step of a group on another host, and its bags.
 _Asked = tuple[GroupLookup, RemoteStep, ChosenBags]
 
 
@@ -32,16 +32,15 @@ def look_up_groups(
 
     Args:
         saved: rows saved by groups that were looked up before.
-        steps: to which the lookups append.
-        hosts: who is asked for the routes' remote steps.
-        deadline: until which they are waited for, and rows that are not in memory.
-        may_default: whether default rows may stand for what a lost host has.
+        steps: the lookups' work is appended.
+        hosts: for the routes' remote steps.
+        deadline: for waits on hosts, and on rows that are not in memory.
+        may_default: allow default rows for those of a lost host.
 
     Raises:
         RowReadError: rows of this process that are not in memory cannot be read, or not in time.
         RequestError: a host's id map refuses a raw id; names feature, sample, id and table.
-        ShardedInferError: a host's error. If a rank here fails, its error; what was asked of other
-            hosts is cancelled.
+        ShardedInferError: a host's error, or a rank's here; lookups on other hosts are cancelled.
     """
     if hosts is None:
         look_up_here(lookups, deadline)
@@ -56,16 +55,12 @@ def look_up_groups(
 
 
 def look_up_here(lookups: Sequence[GroupLookup], deadline: float) -> None:
-    """Runs the steps of this process.
+    """Runs the steps of this process; `deadline` bounds waits for rows not in memory.
 
-    Args:
-        deadline: until which rows that are not in memory are waited for.
-
-    Raises:
-        RowReadError: such a row cannot be read, or not in time.
+    Raises RowReadError if such a row cannot be read, or not in time.
     """
     try:
-        # All are on their way before the first is waited for.
+        # All reads are started before the first is awaited.
         for lookup in lookups:
             lookup.start()
         for lookup in lookups:
@@ -155,7 +150,7 @@ def _defaults_of(lookups: Sequence[GroupLookup]) -> Mapping[str, NDArray[np.bool
 
 
 def _unknown_of(lookups: Sequence[GroupLookup]) -> Mapping[str, NDArray[np.int64]]:
-    """As `LookupWork.unknown`, ascending."""
+    """`LookupWork.unknown`, ascending."""
     found: dict[str, NDArray[np.int64]] = {}
     for lookup in lookups:
         for table, samples in lookup.unknown():

@@ -1,4 +1,4 @@
-"""The work done by a batch's lookups."""
+"""Work of a batch's lookups."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,7 +12,7 @@ StepWork = tuple[int, int, int, float]
 
 
 class LookupWork(NamedTuple):
-    """The work done by a batch's lookups. Plain tuples, because every batch makes one.
+    """Work of a batch's lookups, as plain tuples, because every batch makes one.
 
     Attributes:
         steps: one for each fused lookup.
@@ -20,9 +20,9 @@ class LookupWork(NamedTuple):
         defaults: bool `[B]` by table: samples whose bags took its default row.
         unknown: int64 `[B]` by table: ids that its id map on a shard host does not know. Those of a
             bag that samples share are the first one's.
-        positions: of sequences that a tower was run on: with an id, and padding; empty without
+        positions: of sequences in the tower's runs: with an id, and padding; empty without
             sequences.
-        users: requests whose user's state was kept, and computed; empty without user inputs.
+        users: requests whose user's state was cached, and computed; empty without user inputs.
     """
 
     steps: list[StepWork]
@@ -34,7 +34,7 @@ class LookupWork(NamedTuple):
 
     @property
     def ids_unknown(self) -> int:
-        """How many `unknown` has, of all tables and samples."""
+        """Number of `unknown` ids, of all tables and samples."""
         if not self.unknown:
             return 0
         return sum(int(samples.sum()) for samples in self.unknown.values())

@@ -12,7 +12,7 @@ from sharded_infer.lookups.lookup_work import LookupWork
 
 
 class LookedUp(NamedTuple):
-    """Embeddings, and the work done for them.
+    """Embeddings, and the work of their lookup.
 
     Attributes:
         pooled: fp32 `[rows, width]`, pooled features in the spec's order.
@@ -26,7 +26,7 @@ class LookedUp(NamedTuple):
 
 
 class LookedUpApart(NamedTuple):
-    """Pooled embeddings of features by pair and by request, and the work done for them.
+    """Pooled embeddings of features by pair and by request, and the work of their lookup.
 
     Attributes:
         own: fp32 `[rows, width]`, the features of which each sample has its own bag.
@@ -62,8 +62,8 @@ class Lookups(Protocol):
         Args:
             batch: B samples, with bags for every feature.
             rows: rows of the result, at least B; rows from B on are zeros.
-            deadline: until which other hosts are waited for, on the monotonic clock.
-            may_default: whether a host that is lost may be replaced by default rows.
+            deadline: for waits on other hosts, on the monotonic clock.
+            may_default: allow default rows for a lost host.
 
         Raises:
             RequestError: an id is outside a table whose policy is `error`.
@@ -80,15 +80,11 @@ class Lookups(Protocol):
         deadline: float = inf,
         may_default: bool = False,
     ) -> LookedUpApart:
-        """Looks up and pools every feature, without repeating what samples share.
+        """Looks up and pools every feature, without repeating shared bags; see `look_up`.
 
         Args:
-            batch: as for `look_up`; its samples share a group of features.
+            batch: its samples share a group of features.
             rows: rows of the features by pair, at least B; rows from B on are zeros.
             request_rows: rows of the shared features, at least one for each request.
-            deadline, may_default: as for `look_up`.
-
-        Raises:
-            RequestError: as `look_up`.
         """
         ...

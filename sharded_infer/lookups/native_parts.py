@@ -1,7 +1,7 @@
-"""The compiled copying of lookups' parts, if the package was built with a compiler.
+"""Compiled copying of lookups' parts, if the package was built with a compiler.
 
-The pseudocode is in its source, `sharded_infer/native/parts.h`. Small parts keep the GIL: releasing
-it and waiting for it again takes longer than the copying.
+The pseudocode is in `sharded_infer/native/parts.h`. Small parts keep the GIL: releasing it and
+waiting for it again takes longer than the copying.
 """
 
 import ctypes
@@ -18,18 +18,17 @@ from kernels.bags import Bags
 from kernels.native_library import address_of, keeping_gil, load_library
 from sharded_infer.errors import InternalError
 
-# Ids or numbers above which copying takes half a millisecond: others may run meanwhile.
+# Ids or numbers above which copying takes half a millisecond, and releases the GIL.
 _MANY = 1 << 18
 
 
 class KeptIds(NamedTuple):
-    """Which ids a rank reads of each entry's bags.
+    """Ids that a rank reads of each entry's bags; None: all.
 
     Attributes:
         rows: int64 `[entries]` each, first rows and ends: others are left out, these are made
             relative to the first row.
         hashes: uint64 `[entries]` each, first and last hashes: raw ids with others are left out.
-            None, as `rows`: of all.
     """
 
     rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
@@ -37,7 +36,7 @@ class KeptIds(NamedTuple):
 
     @property
     def are_all(self) -> bool:
-        """Whether none is left out or changed."""
+        """True if none is left out or changed."""
         return self.rows is None and self.hashes is None
 
 
@@ -90,11 +89,9 @@ _LIBRARIES = _load()
 
 
 class ChosenBags(NamedTuple):
-    """Some entries' bags, in arrays that others share: views take longer than sending most bags.
+    """Some entries' bags, in shared arrays: views take longer than sending most bags.
 
-    Attributes:
-        of: the arrays of all.
-        first_entry, first_id: where these begin.
+    `of` has the arrays of all; `first_entry` and `first_id` are where these begin.
     """
 
     of: Bags
@@ -121,12 +118,12 @@ class ChosenBags(NamedTuple):
 
 
 def all_bags(bags: Bags) -> ChosenBags:
-    """Bags that share their arrays with nobody."""
+    """All bags, in arrays of their own."""
     return ChosenBags(bags, 0, len(bags.lengths), 0, len(bags.values))
 
 
 class Selections:
-    """What several ranks read of a group's bags, chosen in one call. Thread-safe."""
+    """Bags of a group that several ranks read, chosen in one call; thread-safe."""
 
     def __init__(
         self,
@@ -138,9 +135,9 @@ class Selections:
         """Prepares the choice.
 
         Args:
-            read: by rank: int64 `[entries]`, features, and which of their ids.
-            most_reads: entries of one feature at most, of all ranks.
-            row_bytes: by rank, if they are wanted: int64 `[entries]`, bytes of a stored row.
+            read: by rank: int64 `[entries]`, features, and the ids kept of them.
+            most_reads: maximum entries of one feature, of all ranks.
+            row_bytes: by rank, if wanted: int64 `[entries]`, bytes of a stored row.
         """
         # Compiled code reads these arrays.
         self._kept = tuple(read), tuple(row_bytes)
@@ -150,11 +147,7 @@ class Selections:
         self._selections = np.array([_selection(*one, each) for one, each in listed], np.int64)
 
     def select(self, bags: Bags) -> tuple[list[ChosenBags], list[int]]:
-        """The bags of each rank, and the bytes of the rows that they name, if they are wanted.
-
-        Args:
-            bags: of the group.
-        """
+        """Bags of each rank, and the bytes of their ids' rows, if wanted."""
         values, lengths, weights = bags.values.contiguous(), bags.lengths.contiguous(), bags.weights
         (features, count), ranks = lengths.shape, len(self._entries)
         room = len(values) * self._most_reads
@@ -196,8 +189,7 @@ def write_runs(
 ) -> None:
     """Copies or adds columns; arguments as for `RankPart.write`.
 
-    Raises:
-        InternalError: `repeats` do not sum to the rows of `pooled`.
+    Raises InternalError if `repeats` do not sum to the rows of `pooled`.
     """
     written = _library(pooled.numel()).sharded_infer_write_runs(
         _matrix_of(found), _address(repeats), address_of(runs), len(runs), _matrix_of(pooled)
@@ -208,14 +200,9 @@ def write_runs(
 def write_parts(
     parts: Sequence[tuple[Tensor, NDArray[np.int64]]], repeats: Tensor | None, pooled: Tensor
 ) -> None:
-    """As `write_runs` of each part in turn.
+    """`write_runs` of each part in turn: a rank's output, and its runs, as in `RankPart`.
 
-    Args:
-        parts: what a rank found, and its runs, as `RankPart` has them.
-        repeats, pooled: as for `write_runs`.
-
-    Raises:
-        InternalError: as `write_runs`.
+    Raises InternalError as `write_runs`.
     """
     # `Part` of sharded_infer/native/parts.h.
     listed = np.array(

@@ -1,7 +1,7 @@
-"""The pieces of tables that each rank of a plan holds, and where their rows lie in memory.
+"""Pieces of tables on each rank of a plan, and their rows in memory.
 
-The order of placed pieces, and so the number of each on its host, follows from plan and manifest
-alone: a front knows the pieces of other hosts without their rows.
+Order and numbers of placed pieces follow from plan and manifest alone: a front knows other hosts'
+pieces without their rows.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class StoredRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlacedPiece:
-    """The part of a shard, or of a replica, that lies in one table file.
+    """The part of a shard, or of a replica, that is in one table file.
 
     Attributes:
         number: its position among the pieces of the host.
@@ -69,12 +69,12 @@ class PlacedPiece:
 
     @property
     def holds_all_rows(self) -> bool:
-        """Whether the piece has every row of the table, so ids need no routing by row."""
+        """True if the piece has every row of the table, so ids are not split by row."""
         return self.rows == self.table.rows
 
     @property
     def holds_all_columns(self) -> bool:
-        """Whether the piece has whole rows, which are used where they are stored."""
+        """True if the piece has whole rows, which are used where they are stored."""
         return self.columns == self.table.dim
 
 
@@ -87,14 +87,10 @@ def place(
     tables: Mapping[str, StoredTable],
     stored: Mapping[str, Sequence[StoredRows]],
 ) -> list[PlacedPiece]:
-    """Cuts the plan's shards where files end, and numbers the pieces of each host.
+    """Cuts the shards of a checked plan where files end, and numbers the pieces of each host.
 
     Ranks take turns to serve a replicated table. Tables start at different ranks, so the load of
-    each turn is even.
-
-    Args:
-        plan: an already checked plan.
-        stored: each table's rows in files, in the manifest's order.
+    each turn is even. `stored` has each table's rows in files, in the manifest's order.
     """
     placed: list[PlacedPiece] = []
     numbers: dict[int, int] = {}
@@ -119,7 +115,7 @@ def place(
 
 
 def place_stored(plan: Plan, artifact: Artifact) -> list[PlacedPiece]:
-    """As `place`, for the tables of a version."""
+    """`place` for the tables of a version."""
     records = {table.name: table.placed_pieces for table in artifact.manifest.tables}
     return place(plan, artifact.manifest.stored_tables(), records)
 
@@ -145,7 +141,7 @@ def _parts(
 
 
 def share_of(placed: Iterable[PlacedPiece], host: int | None) -> list[PlacedPiece]:
-    """The pieces of one host's ranks, none without a host; a piece's place is its number."""
+    """Pieces of one host's ranks, none without a host; a piece's place is its number."""
     return [piece for piece in placed if piece.host == host]
 
 
@@ -157,8 +153,7 @@ def stored_ranges(share: Iterable[PlacedPiece]) -> list[StoredRange]:
 def raw_hashes(piece: PlacedPiece, table: TableSpec | None) -> tuple[int, int] | None:
     """First and last hash of the raw ids of a piece's rows; None: its host cannot map them.
 
-    Args:
-        table: the piece's, if its ids are raw.
+    `table` is the piece's, if its ids are raw.
     """
     if table is None or table.id_map is None:
         return None
@@ -173,11 +168,9 @@ def raw_hashes(piece: PlacedPiece, table: TableSpec | None) -> tuple[int, int] |
 def id_ranges(
     manifest: Manifest, tables: Collection[str], share: Iterable[PlacedPiece] | None = None
 ) -> list[IdRange]:
-    """The raw ids of tables, where their id maps are stored; of those with hashes of blocks.
+    """Stored ranges of tables' raw ids in their id maps; of those with hashes of blocks.
 
-    Args:
-        tables: whose ids are wanted.
-        share: pieces of a host that maps them; None: all ids are wanted.
+    `share` has the pieces of a host that maps them; None: all ids are wanted.
     """
     files = {name: file for name, file in (manifest.id_maps or {}).items() if name in tables}
     files = {name: file for name, file in files.items() if blocks_name(file) in manifest.files}
@@ -191,7 +184,7 @@ def id_ranges(
 def mapped_by_hosts(
     placed: Iterable[PlacedPiece], spec: ModelSpec, front: int | None = None
 ) -> frozenset[str]:
-    """Tables whose raw ids the hosts of their rows map: each can, having whole parts of the rows.
+    """Tables whose raw ids the hosts of their rows map; their pieces are whole parts of rows.
 
     Args:
         placed: every part of every table.
@@ -209,12 +202,11 @@ def mapped_by_hosts(
 def share_digest(share: Sequence[PlacedPiece], mapped: Collection[str] = ()) -> str:
     """SHA-256 of a share: equal where two processes mean the same by the same numbers.
 
-    Args:
-        mapped: tables of which the host maps raw ids, as `mapped_by_hosts`.
+    `mapped` are tables of which the host maps raw ids, as `mapped_by_hosts`.
     """
     pieces = [astuple(piece) for piece in share]
     own = sorted({piece.table.name for piece in share} & set(mapped))
-    # Of shares without id maps as in releases before, which know no raw ids.
+    # Shares without id maps keep the form of earlier releases, which know no raw ids.
     text = json.dumps([pieces, own] if own else pieces, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -222,13 +214,10 @@ def share_digest(share: Sequence[PlacedPiece], mapped: Collection[str] = ()) -> 
 def hold(
     placed: Iterable[PlacedPiece], pieces: Mapping[str, Sequence[TablePiece]]
 ) -> dict[PlacedPiece, TablePiece]:
-    """Finds the rows of placed pieces in memory.
+    """Rows of placed pieces in memory, from all of each table's.
 
-    Whole rows are used in place. A column shard is copied, because each of its rows needs its own
-    scale and bias: a chunk of rows at a time, so that they do not lie in memory beside it.
-
-    Args:
-        pieces: each table's rows in memory; those of `placed` are among them.
+    Whole rows are used in place. A column shard is copied, because each row needs its own scale and
+    bias: a chunk of rows at a time, so that they are not in memory twice.
     """
     return {piece: _rows_of(piece, pieces[piece.table.name]) for piece in placed}
 
@@ -256,7 +245,7 @@ def _rows_of(placed: PlacedPiece, pieces: Sequence[TablePiece]) -> TablePiece:
             table.row_format, part, placed.first_column, last_column
         )
         if piece.file is not None:
-            # What was read to cut the columns out is not the share's.
+            # Bytes read to cut the columns out do not belong to the share.
             own = piece.own(placed.first_row + first, placed.first_row + end, table.row_bytes)
             leave_page_table(own)
     return TablePiece(columns.view(-1), 0, placed.first_row, placed.rows, None)

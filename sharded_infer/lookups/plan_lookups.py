@@ -1,8 +1,8 @@
-"""Executes a plan: routes ids to the shards, runs the fused kernels, merges their results.
+"""Execution of a plan: ids to the shards, fused kernels, merged results.
 
 for each group of features with one batch size:
     apply the features' out-of-range policies; a sequence has a bag for each of its places
-    ask other hosts for what lies there, all at once
+    start the lookups on all other hosts at once
     for each rank here, memory and format: one fused lookup of all its features
     write whole tables and column shards to their columns; add partial sums of row shards
     divide sums of row-sharded features with mean pooling by the length of the whole bag
@@ -45,15 +45,15 @@ from sharded_infer.lookups.steps import Entry, make_remote_step, make_step
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.tensors import tensor_of
 
-# Which features a request shares among its candidates depends on the client, so few patterns occur.
-# The limit bounds the memory that a hostile client can use.
+# A client decides which features a request shares among its candidates; patterns are few. The limit
+# bounds the memory that a hostile client can use.
 _MAX_ROUTES = 64
 _NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """One feature's piece, and the turn in which it is asked; None: in each."""
+    """One feature's piece, and its turn; None: every turn."""
 
     feature: int
     placed: PlacedPiece
@@ -80,7 +80,7 @@ class PlanLookups:
             held: the rows of those that this process looks up.
             hosts: the hosts that hold the others.
             backend: name of a kernel backend to force; None chooses one.
-            id_maps: by table. Hosts are asked with raw ids of other tables that have one.
+            id_maps: by table. Raw ids of other tables that have one go to hosts.
 
         Raises:
             InputError: no backend, or not the forced one, supports the tables.
@@ -115,12 +115,12 @@ class PlanLookups:
         memories = defaultdict(list)
         for index, feature in enumerate(self._features):
             for part, turn in by_table[feature.table.name]:
-                # Columns that were cut out of a file lie by themselves.
+                # Columns that were cut out of a file have a memory of their own.
                 memory = part.file if part.holds_all_columns else part.number
                 raw = part.table.name in self._raw
                 key = (part.rank, memory, part.table.row_format, part.holds_all_rows, raw)
                 memories[key].append(_Served(index, part, turn))
-        # Sums are added in this order, by rank and row, regardless of where memory lies.
+        # Sums are added in this order, by rank and row, regardless of the memory.
         units: dict[tuple[object, ...], list[_Served]] = defaultdict(list)
         for key in sorted(memories, key=lambda key: key[0]):
             entries = memories[key]
@@ -136,13 +136,13 @@ class PlanLookups:
 
     @property
     def backends(self) -> Mapping[str, str]:
-        """As `Lookups.backends`."""
+        """See `Lookups.backends`."""
         return self._backends
 
     def look_up(
         self, batch: ModelInput, *, rows: int, deadline: float = inf, may_default: bool = False
     ) -> LookedUp:
-        """As `Lookups.look_up`."""
+        """See `Lookups.look_up`."""
         batch = self._policy.apply(batch)
         padded = pooled = torch.empty(rows, self.width)
         if rows > batch.batch_size:
@@ -178,7 +178,7 @@ class PlanLookups:
         deadline: float = inf,
         may_default: bool = False,
     ) -> LookedUpApart:
-        """As `Lookups.look_up_apart`."""
+        """See `Lookups.look_up_apart`."""
         batch = self._policy.apply(batch)
         turn = next(self._turn) % self._turns
         steps: list[StepWork] = []
@@ -210,7 +210,7 @@ class PlanLookups:
     def _sequences(
         self, batch: ModelInput, turn: int, lookups: list[GroupLookup], steps: list[StepWork]
     ) -> tuple[tuple[SequenceRows, ...], int]:
-        """A batch's sequences, and rows saved; `lookups` gets what fills the rows of some."""
+        """A batch's sequences, and rows saved; adds the lookups of their rows to `lookups`."""
         if self._layout is None:
             return (), 0
         found, saved = [], 0
@@ -248,7 +248,7 @@ class PlanLookups:
     def _route(
         self, turn: int, features: tuple[int, ...], *, raw: bool, apart: bool = False
     ) -> Route:
-        # Only of replicated tables others hold the same.
+        # Only replicated tables have rows on several hosts.
         lost = _NONE if self._hosts is None or not self._replicas else self._hosts.lost
         key = turn, features, raw, apart, lost
         route = self._routes.get(key)
@@ -259,7 +259,7 @@ class PlanLookups:
         return route
 
     def _turn_of(self, piece: PlacedPiece, turn: int, lost: frozenset[int]) -> int:
-        """The turn in which a replicated table is asked: the next one whose host is not lost."""
+        """Turn for a replicated table: the next one whose host is not lost."""
         replicas = self._replicas[piece.table.name]
         turns = sorted(replicas, key=lambda one: (one - turn) % self._turns)
         there = (
@@ -349,7 +349,7 @@ class PlanLookups:
 def _served(
     placed: Sequence[PlacedPiece], held: Mapping[PlacedPiece, TablePiece]
 ) -> list[tuple[PlacedPiece, int | None]]:
-    """The pieces that are asked, and in which turn: replicas of this process before others."""
+    """Pieces to look up, and their turn: replicas of this process before others."""
     turns: dict[str, list[int]] = defaultdict(list)
     for piece in held:
         if piece.turn is not None and piece.turn not in turns[piece.table.name]:

@@ -1,4 +1,4 @@
-"""One rank's part of a group of features: which bags it reads, and where its numbers go."""
+"""One rank's part of a group of features: its bags, and its output's destinations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from sharded_infer.lookups import native_parts
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """What one rank looks up of a group of features, and the destinations of its output.
+    """One rank's part of a group's lookup, and the destinations of its output.
 
     Attributes:
         positions: int64 `[entries]`, features of the group.
-        reads_all: whether these are all features of the group, in order.
-        most_reads: entries of a feature at most: its columns may be cut into several.
-        kept: which ids of its features' bags.
+        reads_all: True if these are all features of the group, in order.
+        most_reads: maximum entries of a feature: its columns may be cut into several.
+        kept: ids of its features' bags that it reads.
         runs: int64 `[runs, 4]`, the fields of each `ColumnRun`.
         only_run: first column and width, if the output is one run that is not added.
         row_bytes: bytes of a stored row: one number, or int64 `[entries]`.
@@ -36,15 +36,11 @@ class RankPart:
 
     @property
     def reads_everything(self) -> bool:
-        """Whether it reads the group's bags as they are."""
+        """True if it reads the group's bags as they are."""
         return self.reads_all and self.kept.are_all
 
     def select(self, bags: Bags) -> Bags:
-        """The bags that the rank reads, with the ids of its rows; see `KeptIds`.
-
-        Args:
-            bags: of the group.
-        """
+        """The group's bags that the rank reads, with the ids of its rows; see `KeptIds`."""
         if self.reads_everything:
             return bags
         read = ((self.positions, self.kept),)
@@ -63,7 +59,7 @@ class RankPart:
 
 
 def selections_of(parts: Sequence[RankPart]) -> native_parts.Selections | None:
-    """Chooses what all of these read at once; None: each does better by itself."""
+    """One choice of all their bags; None: separate choices are faster."""
     is_free = any(part.reads_everything for part in parts)
     if len(parts) < 2 or is_free:
         return None
@@ -78,5 +74,5 @@ def selections_of(parts: Sequence[RankPart]) -> native_parts.Selections | None:
 def write_parts(
     parts: Sequence[tuple[RankPart, Tensor]], repeats: Tensor | None, pooled: Tensor
 ) -> None:
-    """As `RankPart.write` of each in turn."""
+    """`RankPart.write` of each in turn."""
     native_parts.write_parts([(found, part.runs) for part, found in parts], repeats, pooled)

@@ -1,4 +1,4 @@
-"""Raw ids of bags that a shard host maps to rows, and those that it refuses."""
+"""Raw ids of bags that a shard host maps to rows, or refuses."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,12 +14,7 @@ from sharded_infer.tensors import tensor_of
 
 
 class UnknownId(NamedTuple):
-    """A raw id that its table's id map does not know, and must.
-
-    Attributes:
-        group: of the lookup.
-        entry, bag: of the group.
-    """
+    """A raw id, by group and its entry and bag, that an id map must know but does not."""
 
     group: int
     entry: int
@@ -32,7 +27,7 @@ class UnknownIdError(RequestError):
 
     Attributes:
         where: the id, and its place in the lookup.
-        host: who refuses it; None: not yet known.
+        host: the refusing host; None: not yet known.
     """
 
     def __init__(self, where: UnknownId, host: int | None = None) -> None:
@@ -44,11 +39,7 @@ class UnknownIdError(RequestError):
 
 
 class PieceIds(NamedTuple):
-    """The raw ids of a piece.
-
-    Attributes:
-        first_row, rows: of the piece, in its table.
-    """
+    """The raw ids of a piece; its rows are relative to the table."""
 
     id_map: IdMap
     first_row: int
@@ -68,16 +59,13 @@ class MappedBags(NamedTuple):
 
 
 def map_bags(group: int, bags: Bags, pieces: Sequence[PieceIds]) -> MappedBags:
-    """Maps the raw ids of a group.
+    """Maps the raw ids of a group: R bags of checked lengths for each of E entries.
 
-    Args:
-        group: its number in the lookup.
-        bags: R bags for each of E entries, whose lengths are checked.
-        pieces: of each entry.
+    `group` is its number in the lookup; `pieces` has one per entry.
 
     Raises:
         UnknownIdError: an id is unknown, and its map says `error`.
-        RequestError: an id's row is none of its piece.
+        RequestError: an id's row is outside its piece.
         LostMemoryError: the file of a map has become shorter.
     """
     lengths = bags.lengths.numpy()

@@ -1,4 +1,4 @@
-"""The fused lookups of a group of features, each on one rank, and the merge of their results."""
+"""Fused lookups of a group of features, each on one rank, and the merge of their results."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,8 +26,7 @@ from sharded_infer.specs.model_spec import FeatureSpec
 class Step:
     """A fused lookup of a rank in this process.
 
-    Attributes:
-        order: its place among all ranks' steps, in which row parts are added.
+    `order` is its place among all ranks' steps, in which row parts are added.
     """
 
     part: RankPart
@@ -36,7 +35,7 @@ class Step:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a group's bags are its bags, its output is the group's, and rows are there."""
+        """True if its bags and output are the group's, and the rows are in memory."""
         part, tables = self.part, self.lookup.tables
         writes_all = part.only_run == (0, tables.total_dim)
         one_size = isinstance(part.row_bytes, int)
@@ -51,10 +50,10 @@ class RemoteStep:
         pieces: int64 `[entries]`, numbers of pieces on the host.
         width: columns of all pieces.
         order: as in `Step`.
-        stored: how their rows are pooled here; None: only the host can.
-        sum_bytes: of a number of its sums, as `PieceBags`, which has `raw` too.
-        counted: of raw ids, entries that tell of each unknown one once: the tables' first columns.
-            Several steps may tell of one bag, each of its own part of the rows.
+        stored: layout to pool their rows here; None: only the host can.
+        sum_bytes, raw: as in `PieceBags`.
+        counted: of raw ids, entries that report each unknown one once: the tables' first columns.
+            Several steps may report one bag, each for its own part of the rows.
     """
 
     part: RankPart
@@ -77,9 +76,9 @@ class Route:
         means: int64 `[n, 3]`: position in the group, first column and width of each of these with
             mean pooling; None: there is none.
         defaults: of the features whose tables have default rows, by position in the group.
-        features: of the group, in order, where other hosts are asked.
+        features: of the group, in order, where other hosts are used.
         own_bags, remote_bags: choose the bags of all steps, or of all remote ones, at once; None:
-            each step's are chosen by themselves.
+            one choice per step.
     """
 
     steps: tuple[Step, ...]
@@ -95,14 +94,13 @@ class Route:
     only_step: Step | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Finds the only step."""
         merged = self.remote or self.summed_columns or self.means is not None
         step = self.steps[0] if len(self.steps) == 1 and not merged else None
         object.__setattr__(self, "only_step", step if step and step.is_plain else None)
 
 
 class GroupLookup:
-    """The lookup of one group of features: its own ranks' steps, others' answers, the merge."""
+    """Lookup of one group of features: its own ranks' steps, others' answers, the merge."""
 
     __slots__ = (
         "_bags",
@@ -154,7 +152,7 @@ class GroupLookup:
         self._is_spread = count != rows
         self._places = places
         self._is_shared = count != self._batch_size * places
-        # Parts of rows wait here until all are there, each with its order.
+        # Parts of rows wait here until all have arrived, each with its order.
         self._late: list[tuple[int, RankPart, Tensor]] = []
         # By position in the group: bool `[R]`, bags that take the default row.
         self._lost: dict[int, Tensor] = {}
@@ -167,11 +165,11 @@ class GroupLookup:
         self.saved = 0  # rows not looked up because samples share a bag
 
     def sample_of(self, bag: int) -> int:
-        """The sample that a bag belongs to; the request, where samples share it."""
+        """Sample of a bag; the request, where samples share it."""
         return bag // self._places
 
     def ask(self) -> list[tuple[RemoteStep, ChosenBags]]:
-        """What other hosts are to look up, with ids relative to their pieces.
+        """Bags for other hosts, with ids relative to their pieces.
 
         A step without ids is answered here.
         """
@@ -217,18 +215,16 @@ class GroupLookup:
         self._select_seconds = (perf_counter() - began) / max(1, len(steps))
 
     def close(self) -> None:
-        """Lets rows that were read go, or are still on their way."""
+        """Releases rows that were read, or are still being read."""
         for rows in self._rows:
             if rows is not None:
                 rows.close()
 
     def look_up(self, deadline: float = inf) -> None:
-        """Runs the steps of this process and writes their columns; `start` went before.
+        """Runs the steps of this process and writes their columns; requires `start`.
 
         Where another host has a part of the rows, all parts wait to be added in the plan's order.
-
-        Args:
-            deadline: until which rows that are not in memory are waited for, monotonic.
+        `deadline` bounds the wait for rows that are not in memory, monotonic.
 
         Raises:
             RowReadError: such a row cannot be read, or not in time; names the table.
@@ -240,7 +236,7 @@ class GroupLookup:
         ):
             if rows is not None:
                 rows.wait(deadline)
-            # Without the wait: a rank is busy for as long as it computes.
+            # Without the wait: a rank is busy while it computes.
             began, part = perf_counter() - self._select_seconds, step.part
             out = None
             if part.only_run is not None and not self._is_spread:
@@ -262,30 +258,24 @@ class GroupLookup:
     def answer(
         self, step: RemoteStep, found: Tensor, unknown: NDArray[np.int64] | None = None
     ) -> None:
-        """Takes what another host looked up.
+        """Takes another host's result, fp32 `[R, step.width]`.
 
-        Args:
-            found: fp32 `[R, step.width]`.
-            unknown: as in `GroupAnswer`.
+        `unknown` is as in `GroupAnswer`.
         """
         self._late.append((step.order, step.part, found))
         if unknown is not None:
             for entry in step.counted:
                 position = int(step.part.positions[entry])
                 before = self._unknown.get(position)
-                # Each part of a table's rows knows of its own ids.
+                # Each part of a table's rows reports its own ids.
                 self._unknown[position] = unknown[entry] + (0 if before is None else before)
 
     def may_lose(self, step: RemoteStep, chosen: ChosenBags) -> bool:
-        """Whether default rows can stand for all that a step looks up.
-
-        Args:
-            chosen: the step's bags.
-        """
+        """True if default rows can replace all bags that a step has `chosen`."""
         return self._asked(step, chosen.bags()).keys() <= self.route.defaults.keys()
 
     def lose(self, step: RemoteStep, chosen: ChosenBags) -> None:
-        """Takes default rows for a step that nobody has looked up; arguments as `may_lose`."""
+        """Takes default rows for a failed step; arguments as `may_lose`."""
         self.answer(step, torch.zeros(chosen.bag_count, step.width))
         for position, bags in self._asked(step, chosen.bags()).items():
             before = self._lost.get(position)
@@ -318,7 +308,7 @@ class GroupLookup:
         return asked
 
     def finish(self) -> None:
-        """Adds what has waited, in the plan's order, so sums have the same bits everywhere."""
+        """Adds waiting parts in the plan's order, so sums have the same bits everywhere."""
         if self._late:
             self._late.sort(key=itemgetter(0))
             write_parts(
@@ -331,7 +321,7 @@ class GroupLookup:
             default.write(self._bags, lost, self._repeats, self._pooled)
 
     def _pooled_lengths(self) -> Tensor:
-        """Lengths of the bags without the raw ids that have left them on other hosts."""
+        """Lengths of the bags without the raw ids that other hosts left out."""
         lengths = self._bags.lengths
         for position, unknown in self._unknown.items():
             id_map = self.route.features[position].table.id_map
@@ -354,7 +344,7 @@ def look_up_at_once(
     samples: int,
     places: int = 1,
 ) -> int | None:
-    """Looks a group up if that takes one step of this process, which writes it all.
+    """Looks a group up if one step of this process writes it all.
 
     Args:
         repeats: int64 `[R]`, samples that share each bag.
@@ -362,7 +352,8 @@ def look_up_at_once(
         work, samples, places: as of `GroupLookup`.
 
     Returns:
-        Rows not looked up because samples share a bag; None if it takes more, or another size.
+        Rows not looked up because samples share a bag; None if it takes more steps, or another
+            size.
     """
     step, (rows, width) = route.only_step, pooled.shape
     if step is None or bags.lengths.shape[1] != rows or step.part.only_run != (0, width):

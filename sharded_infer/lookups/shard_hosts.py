@@ -1,4 +1,4 @@
-"""What is asked of shard hosts: bags of pieces by their numbers, all hosts of a batch at once."""
+"""Requests to shard hosts: bags of pieces by their numbers, all hosts of a batch at once."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from sharded_infer.lookups.native_parts import ChosenBags, all_bags
 
 @dataclass(frozen=True, slots=True)
 class StoredPieces:
-    """How the rows of some pieces are stored and pooled.
+    """Storage and pooling of some pieces' rows.
 
     Attributes:
         pieces: int64 `[E, 4]`: columns, bytes of a row, the kernels' number of the row format, and
@@ -33,7 +33,7 @@ class PieceBags:
     Attributes:
         pieces: int64 `[E]`, numbers of pieces on the host; one may occur several times.
         chosen: R bags for each entry; ids are relative to the piece's first row.
-        stored: lets the host answer with stored rows, which the asker pools; None: it may not.
+        stored: lets the host answer with stored rows, which the caller pools; None: it may not.
         sum_bytes: of a number of the sums: 4 for fp32, or 2 for bf16.
         raw: ids are raw instead, and the host maps them to rows of the pieces' tables.
     """
@@ -46,7 +46,7 @@ class PieceBags:
 
     @classmethod
     def of(cls, pieces: NDArray[np.int64], bags: Bags) -> "PieceBags":
-        """Bags that share their arrays with nobody."""
+        """Bags in arrays of their own."""
         return cls(pieces, all_bags(bags))
 
     @property
@@ -56,11 +56,11 @@ class PieceBags:
 
 
 class GroupAnswer(NamedTuple):
-    """What a host answers for one group.
+    """A host's answer for one group.
 
     Attributes:
-        pooled: fp32 `[R, columns]`, the entries' columns beside each other in the order asked;
-            means are divided where the table is not split by rows.
+        pooled: fp32 `[R, columns]`, the entries' columns side by side in the request's order; means
+            are divided where the table is not split by rows.
         unknown: int64 `[E, R]`, raw ids of each bag that the table's id map does not know; None:
             all are known, or none is raw.
     """
@@ -73,15 +73,12 @@ class StartedLookup(Protocol):
     """Lookups of one batch that were started; either `finish` or `cancel` is called, once."""
 
     def finish(self) -> Mapping[int, Sequence[GroupAnswer]]:
-        """Waits for all hosts.
-
-        Returns:
-            By host, for each of its groups, the answer.
+        """Waits for all hosts; returns by host, for each of its groups, the answer.
 
         Raises:
             UnknownIdError: a host refuses a raw id; the lookups of the others have been cancelled.
-            ShardedInferError: as well of a host that failed; its message names the host. Of one
-                that may be lost there is no error: it is not in the result.
+            ShardedInferError: a host failed; its message names the host. A host that may be lost
+                raises no error: it is not in the result.
         """
         ...
 
@@ -95,12 +92,12 @@ class ShardHosts(Protocol):
 
     @property
     def hosts(self) -> frozenset[int]:
-        """The hosts of the plan that can be asked."""
+        """Available hosts of the plan."""
         ...
 
     @property
     def lost(self) -> frozenset[int]:
-        """Those of which no process has answered for a while."""
+        """Hosts of which no process has answered for a while."""
         ...
 
     def start(
@@ -112,9 +109,9 @@ class ShardHosts(Protocol):
         """Starts the lookups of one batch on all hosts, and returns at once.
 
         Args:
-            asked: groups of bags by host, at least one a host; all tables of a version are asked
-                at most once a feature.
-            deadline: when they are given up at the latest, on the monotonic clock.
+            asked: groups of bags by host, at least one a host; all tables of a version are asked at
+                most once a feature.
+            deadline: after which they are given up, on the monotonic clock.
             may_lose: hosts that are not needed if none of their processes can answer.
 
         Raises:
@@ -125,10 +122,10 @@ class ShardHosts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Where a front finds the rows of a plan.
+    """A front's access to the rows of a plan.
 
     Attributes:
-        hosts: who looks up what lies on other hosts.
+        hosts: lookups on other hosts.
         host: the host of the plan whose ranks are in this process; None: no rank is.
     """
 

@@ -1,4 +1,4 @@
-"""What a shard host does: lookups of the pieces of one host of a plan, as fronts ask for them."""
+"""A shard host's lookups: the pieces of one host of a plan, for fronts."""
 
 import itertools
 from collections import Counter, defaultdict
@@ -27,17 +27,18 @@ from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.lookups.steps import Entry, make_step
 from sharded_infer.specs.model_spec import ModelSpec
 
-# Of the answer to one lookup, fp32: far above 1,024 samples of DLRM-v2's 26 features of dim 128.
+# Limit of the fp32 answer to one lookup: far above 1,024 samples of DLRM-v2's 26 features of dim
+# 128.
 MAX_ANSWER_BYTES = 256 * 2**20
-# Which pieces are asked together follows from the fronts' plans and from what requests share.
+# Combinations of pieces follow from the fronts' plans and from the features that requests share.
 _MAX_KNOWN = 256
 
 
 class LookedUpPieces(NamedTuple):
-    """What a host looked up.
+    """Results of a host's lookup.
 
     Attributes:
-        pooled: for each group, fp32 `[R, columns]`: its entries' columns beside each other.
+        pooled: for each group, fp32 `[R, columns]`: its entries' columns side by side.
         work: for each fused lookup, as in `LookupWork`.
         unknown: for each group, as in `GroupAnswer`.
     """
@@ -49,8 +50,6 @@ class LookedUpPieces(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """The pieces of one group, in the order asked."""
-
     numbers: tuple[int, ...]
     route: Route
     width: int  # columns of all
@@ -71,10 +70,9 @@ class ShareLookups:
     Sums of a table that is split by rows are those of the piece: the front adds and divides them.
 
     Attributes:
-        spec: the model's.
         pieces: a lookup of each piece by itself, by its number.
         most_entries: of all groups of a request.
-        max_answer_bytes: of fp32 that a request may ask for.
+        max_answer_bytes: limit of fp32 bytes per request.
         id_maps: that of each piece's table; None: its ids come as rows alone.
         first_rows: of each piece, in its table.
     """
@@ -95,7 +93,7 @@ class ShareLookups:
         Args:
             placed: every part of every table, also those of other hosts.
             held: the rows of the host's pieces.
-            max_answer_bytes: of fp32 that one lookup may ask for.
+            max_answer_bytes: limit of fp32 bytes per lookup.
             backend: name of a kernel backend to force; None chooses one.
             id_maps: by table, of those whose raw ids this host maps.
 
@@ -112,7 +110,7 @@ class ShareLookups:
         uses = Counter(feature.table.name for feature in spec.table_features)
         self.most_entries = sum(uses[piece.table.name] for piece in self._placed)
         self._known: dict[tuple[int, ...], _Pieces] = {}
-        # Made now, so that an unsupported table fails.
+        # Built now, so that an unsupported table fails.
         self.pieces = tuple(
             step.lookup
             for number in range(len(self._placed))
@@ -123,16 +121,13 @@ class ShareLookups:
         }
 
     def look_up(self, groups: Sequence[PieceBags]) -> LookedUpPieces:
-        """Pools the bags of one batch.
-
-        Args:
-            groups: as they came from a front; they are checked here.
+        """Checks and pools the bags of one batch from a front.
 
         Raises:
-            RequestError: a piece or an id that is not there, or arrays that do not fit together;
-                names the group, the entry, what was expected and what came.
+            RequestError: a piece or an id that does not exist, or inconsistent arrays; names the
+                group, the entry, what was expected and what came.
             UnknownIdError: an id map refuses a raw id.
-            RequestTooLargeError: the answer would be larger than it may be.
+            RequestTooLargeError: the answer would be too large.
             LostMemoryError: a table file or an id map has lost bytes.
             RowReadError: rows that are not in memory cannot be read, or not in time.
         """
@@ -149,7 +144,6 @@ class ShareLookups:
         return LookedUpPieces(pooled, work, [one.unknown for one in checked])
 
     def _check(self, groups: Sequence[PieceBags]) -> list[_Checked]:
-        """The groups, with raw ids as rows; all of their bags can be looked up."""
         entries = sum(len(group.pieces) for group in groups)
         if not 1 <= entries <= self.most_entries:
             raise RequestError(

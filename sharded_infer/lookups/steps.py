@@ -1,4 +1,4 @@
-"""Entries of a lookup made into steps: one a rank, memory and row format."""
+"""Steps of a lookup from its entries: one a rank, memory and row format."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
     Attributes:
         bags: its row of the group's bags.
         column: its first column in the output.
-        mean: whether the rank divides its bags' sums.
+        mean: True if the rank divides its bags' sums.
         hashes: of the raw ids that it looks up, first and last; None: of all, or ids are rows.
     """
 
@@ -49,8 +49,7 @@ def make_step(
 
     Args:
         rows: number of rows of the group's bags.
-        split: whether ids are relative to the table and pieces hold a part of it, whose sums are
-            added.
+        split: ids are relative to the table and pieces hold a part of it, whose sums are added.
 
     Raises:
         InputError: no backend, or not the forced one, supports the tables.
@@ -84,8 +83,8 @@ def make_remote_step(
 
     Args:
         order, rows, split: as for `make_step`.
-        sums: how sums travel; those of a part of a table's rows are always fp32.
-        raw: whether ids are raw; of pieces with a part of the rows, by their hashes.
+        sums: transfer dtype of sums; those of a part of a table's rows are always fp32.
+        raw: ids are raw; of pieces with a part of the rows, by their hashes.
     """
     width = sum(entry.placed.columns for entry in entries)
     return RemoteStep(
@@ -138,7 +137,7 @@ def _rank_part(entries: Sequence[Entry], *, rows: int, split: bool) -> RankPart:
 
 
 def _kept(entries: Sequence[Entry]) -> KeptIds:
-    """The ids of parts of tables' rows: all entries' are rows, or all are raw."""
+    """Ids of parts of tables' rows: all entries' are rows, or all are raw."""
     ranges = [entry.hashes for entry in entries if entry.hashes is not None]
     if ranges:
         firsts, lasts = np.array(ranges, np.uint64).T.copy()

@@ -1,1 +1,1 @@
-"""The rows that a process holds: mapped, copied, or in tiers."""
+"""Rows that a process holds: mapped, copied, or in tiers."""

@@ -1,4 +1,4 @@
-"""The rows that this process looks up, in mapped files or copies: all of a version's, or some."""
+"""Rows that this process looks up, in mapped files or copies: all of a version's, or some."""
 
 import bisect
 import itertools
@@ -25,7 +25,7 @@ class HeldRows:
     """Placed pieces with their rows in memory.
 
     Attributes:
-        pieces: where each piece's rows lie.
+        pieces: memory of each piece's rows.
         row_memory: their tiers; None: all rows are mapped or copied.
     """
 
@@ -40,19 +40,18 @@ class HeldRows:
         row_memory_bytes: int | None = None,
         progress: Progress = no_progress,
     ) -> None:
-        """Maps or copies the rows, or opens their tiers.
+        """Maps or copies the rows of `own` pieces, or opens their tiers.
 
         Args:
-            own: the pieces to hold.
-            is_share: whether only their rows are copied or entered into the page table, instead of
-                all table files.
+            is_share: copy, or enter into the page table, only their rows instead of all table
+                files.
             copy_file: makes copies of whole files, or finds those of other processes.
             row_memory_bytes: for rows in tiers, whatever `memory` says; None: there are none.
 
         Raises:
-            ArtifactError: a file does not hold what the manifest says.
+            ArtifactError: a file does not match the manifest.
             CapacityError: there is too little memory.
-            InputError: rows that cannot lie in tiers.
+            InputError: tiers do not support the rows.
             LostMemoryError: a table file has become shorter meanwhile.
             RowReadError: a table file cannot be read.
         """
@@ -98,17 +97,14 @@ class HeldRows:
         self.row_memory = RowMemory(artifact, self.pieces, memory_bytes)
         self.row_memory.load(progress)
         self.pieces = self.row_memory.pieces
-        # What is mapped of the files is not read.
+        # The mapped parts of the files are not read.
         self._memories, self._checked = [], list(self.pieces.values())
 
     def map_pages(self, progress: Progress = no_progress) -> bool:
-        """Maps the rows' pages before requests need them, changed rows' too; see `table_memory`.
+        """Maps the rows' pages before requests need them, changed rows' too.
 
-        Args:
-            progress: called with the bytes.
-
-        Returns:
-            Whether the kernel supports it.
+        `progress` is called with the bytes; False if the kernel does not support it. See
+        `table_memory`.
         """
         overlays = [piece.overlay for piece in self._checked if piece.overlay is not None]
         # Pieces of a table share them.
@@ -125,10 +121,9 @@ class HeldRows:
         return map_pages(memories, mapped)
 
     def check_files(self) -> None:
-        """Refuses mapped tables that have lost rows; lookups check for themselves.
+        """Raises LostMemoryError, with file and sizes, if a mapped table was truncated.
 
-        Raises:
-            LostMemoryError: names the file, its size and its former size.
+        Lookups check for themselves.
         """
         check_files(self._checked)
 

@@ -1,11 +1,11 @@
-"""The rows of a process in tiers: as many in memory as a bound allows, the others in their files.
+"""Rows of a process in tiers: as many in memory as a bound allows, the others in their files.
 
     divide the memory over the tables, so that as few ids as possible miss it
     of a table whose rows are ordered by use: pin its first rows, and cache others
     of other tables: cache rows
 
-A cached row takes `SLOT_BYTES` beside its own. Versions whose files are the same, by links or as a
-delta and its base, share tiers of the same rows: a release keeps what the cache holds.
+A cached row takes `SLOT_BYTES` beside its own. Versions with the same files, by links or as a delta
+and its base, share tiers of the same rows: a release keeps the cache.
 """
 
 import os
@@ -26,14 +26,14 @@ from sharded_infer.planning.table_use import TableUse, table_uses
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.specs.model_spec import ModelSpec
 
-# Of the memory of a table in the order of use. The rest follows use that changes.
+# Share of the memory of a table in the order of use. The rest follows use that changes.
 _PINNED = 15 / 16
 
-# Tiers whose pinned rows have been read, by what they hold: file, first byte, rows, their bytes,
-# pinned and cached rows. While one is in use its file is open, so no other has its number.
+# Tiers with loaded pinned rows, by content: file, first byte, rows, their bytes, pinned and cached
+# rows. While one is in use its file is open, so no other has its number.
 _LOADED: WeakValueDictionary[tuple[int, ...], RowTier] = WeakValueDictionary()
 
-# Where rows lie: file, first byte, rows. Replicas lie at one place.
+# Location of rows: file, first byte, rows. Replicas share one.
 Place = tuple[str, int, int]
 
 
@@ -41,9 +41,9 @@ class RowMemory:
     """Tiers of pieces of tables.
 
     Attributes:
-        pieces: those that were given, with their tiers.
+        pieces: with their tiers.
         tiers: by table, in the order of its rows.
-        planned: what the memory was divided into.
+        planned: division of the memory.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class RowMemory:
 
         Args:
             held: whole rows in mapped files.
-            memory_bytes: of rows and what the cache needs beside them. Changed rows, id maps and
-                places of ordered rows are not among them.
+            memory_bytes: of rows and their cache entries, without changed rows, id maps and places
+                of ordered rows.
 
         Raises:
-            CapacityError: there is not so much memory.
-            InputError: a piece has some of the columns alone; names the table.
+            CapacityError: there is too little memory.
+            InputError: a piece has only some of the columns; names the table.
         """
         spec = artifact.manifest.model_spec()
         places = _places(held)
@@ -80,7 +80,7 @@ class RowMemory:
                 opened[place] = self._opened(artifact, kept, place, hot, cached)
             self.tiers[kept.table] = [opened[place] for place in of_table]
         self.pieces = {
-            # Looking at a mapped file would wait for a disk that has stalled.
+            # Access to a mapped file would wait for a disk that has stalled.
             placed: replace(rows, file=None, tier=TierPart(opened[_place_of(placed, rows)]))
             for placed, rows in held.items()
         }
@@ -93,11 +93,8 @@ class RowMemory:
     def load(self, progress: Progress = no_progress) -> None:
         """Reads the pinned rows that no other version has read, in the order of their files.
 
-        Args:
-            progress: called with the bytes.
-
-        Raises:
-            RowReadError: a file cannot be read, or is too short.
+        `progress` is called with the bytes. Raises RowReadError if a file cannot be read, or is too
+        short.
         """
         tiers = self._unread
         done, total = 0, sum(tier.hot_rows * tier.row_bytes for tier in tiers.values())
@@ -153,7 +150,6 @@ def _place_of(placed: PlacedPiece, rows: TablePiece) -> Place:
 
 
 def _uses(spec: ModelSpec, places: Mapping[str, Sequence[Place]]) -> list[TableUse]:
-    """The tables with the rows that are here."""
     return [
         replace(use, table=replace(use.table, rows=sum(rows for *_, rows in places[name])))
         for use in table_uses(spec)
@@ -162,7 +158,7 @@ def _uses(spec: ModelSpec, places: Mapping[str, Sequence[Place]]) -> list[TableU
 
 
 def _ordered(spec: ModelSpec) -> set[str]:
-    """Tables whose first rows are used most, as far as the version says so."""
+    """Tables whose first rows are used most, according to the version."""
     by_statistics = {
         feature.table.name
         for feature in spec.table_features
@@ -178,12 +174,9 @@ def _falls(histogram: Sequence[float]) -> bool:
 def pinned_and_cached(
     places: Sequence[Place], kept: KeptRows, *, is_ordered: bool
 ) -> list[tuple[int, int]]:
-    """Pinned and cached rows of each place of a table.
+    """Pinned and cached rows of each place of a table, in the order of its rows.
 
-    Args:
-        places: of its rows, in their order.
-        kept: what memory there is for them.
-        is_ordered: whether the first rows are used most.
+    With `is_ordered`, the first rows are used most.
     """
     total = sum(rows for *_, rows in places)
     if not total:
