@@ -28,12 +28,7 @@ _MOST_SHORT_ROWS = 2**32
 def write_overlay(
     path: Path, tables: Mapping[str, StoredTable], changed: Mapping[str, OverlayLayer]
 ) -> FileRecord:
-    """Writes a new file of changed rows.
-
-    Args:
-        tables: those of the version.
-        changed: by table; at least one.
-    """
+    """Writes a new file of changed rows of at least one table."""
     entries: list[TableEntry] = []
     for name, rows in changed.items():
         table, count = tables[name], len(rows.ids)
@@ -51,19 +46,13 @@ def write_overlay(
 
 
 def open_overlay(path: Path, tables: Mapping[str, StoredTable]) -> dict[str, OverlayLayer]:
-    """Maps a file of changed rows; their ids are read and checked.
-
-    Args:
-        tables: those of the version.
-
-    Returns:
-        By table.
+    """Maps a file of changed rows by table; their ids are read and checked.
 
     Raises:
         ArtifactError: it does not hold changed rows of these tables; names the table.
         CapacityError: there is not enough memory to map it.
     """
-    # Rows of it are read at random, as a table's are.
+    # Its rows are read at random, as a table's are.
     mapped = map_table_file(path, large=True)
     names = [name.removesuffix(_IDS) for name in mapped if name.endswith(_IDS)]
     if sorted(mapped) != sorted(name + end for name in names for end in (_IDS, _ROWS)):

@@ -1,4 +1,4 @@
-"""The overlays of an opened version, in front of the pieces of its tables."""
+"""Overlays of an opened version, in front of the pieces of its tables."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -14,13 +14,7 @@ from sharded_infer.errors import ArtifactError, InputError
 def open_overlays(
     artifact: Artifact, names: Collection[str] | None = None
 ) -> dict[str, RowOverlay]:
-    """Maps the changed rows of a version.
-
-    Args:
-        names: of the tables that are wanted; None: all.
-
-    Returns:
-        By table; without tables that have none.
+    """Maps the changed rows of a version by table, for `names` or all tables that have any.
 
     Raises:
         ArtifactError: a file does not hold changed rows of these tables, or a row is missing.
@@ -47,8 +41,7 @@ def overlaid(
 ) -> dict[str, list[TablePiece]]:
     """Pieces of tables with the overlays in front of them; the last also has the new rows.
 
-    Args:
-        pieces: by table, in the order of their rows; all of each table with an overlay.
+    `pieces` are by table, in the order of their rows; all of each table with an overlay.
     """
     return {
         name: _with_overlay(parts, overlays[name]) if name in overlays else list(parts)
