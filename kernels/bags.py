@@ -23,11 +23,7 @@ class Bags:
     weights: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Refuses arrays that do not fit together.
-
-        Raises:
-            InputError: the message names the array, its shape and dtype, and what was expected.
-        """
+        """Raises InputError, with name, shape, dtype and expectation, for inconsistent arrays."""
         if self.values.dtype != torch.int64 or self.values.dim() != 1:
             raise InputError(
                 f"values: expected int64 [N], got {self.values.dtype} {list(self.values.shape)}"
@@ -48,7 +44,7 @@ class Bags:
 
     @classmethod
     def trusted(cls, values: Tensor, lengths: Tensor, weights: Tensor | None = None) -> "Bags":
-        """Bags of arrays that are known to fit together, without checks."""
+        """Bags of consistent arrays, without checks."""
         bags = object.__new__(cls)
         put = object.__setattr__
         put(bags, "values", values)

@@ -1,4 +1,4 @@
-"""Finds ids outside their tables."""
+"""Ids outside their tables."""
 
 import ctypes
 
@@ -12,14 +12,9 @@ _LIBRARY = load_library("kernels")
 
 
 def out_of_range(bags: Bags, rows: Tensor) -> Tensor | None:
-    """Marks ids outside their feature's table.
+    """Marks ids that are negative or at least their table's number of rows.
 
-    Args:
-        rows: int64 `[F]`, rows of each feature's table.
-
-    Returns:
-        bool `[N]`, true where an id is negative or at least the table's rows; None if all are
-        inside.
+    `rows` is int64 `[F]`. Returns bool `[N]`; None if all ids are inside.
     """
     if are_inside(bags, rows):
         return None
@@ -29,14 +24,10 @@ def out_of_range(bags: Bags, rows: Tensor) -> Tensor | None:
 
 
 def are_inside(bags: Bags, rows: Tensor) -> bool:
-    """Whether the compiled check finds all ids inside, in one pass without extra memory.
+    """True if the compiled check, one pass without extra memory, finds all ids inside.
 
-    Args:
-        bags: also those whose lengths do not sum to the ids: they are not inside.
-        rows: int64 `[F]`, rows of each feature's table.
-
-    Returns:
-        False also where the arrays are not contiguous.
+    `rows` is int64 `[F]`. False also for lengths that do not sum to the ids, and for arrays with
+    gaps.
     """
     tensors = bags.values, bags.lengths, rows
     if not all(tensor.is_contiguous() and tensor.device.type == "cpu" for tensor in tensors):

@@ -3,11 +3,11 @@
     x = values                          or values + first * factor, the cross of a DCNv2
     low = bf16(x)                       or
     low = clamp(round(x * inverse_scale + zero_point), 0, 255)
-    poison = 0, or NaN where a number of the row's x is not finite: bytes cannot say it
+    poison = 0, or NaN where a number of the row's x is not finite: bytes cannot be NaN
 
-torch needs a pass for each operator, and a tensor that nothing but the next operator reads. The
-compiled pass (`kernels/native/dense.h`) has torch's bits (of `addcmul`, but for the last one on
-SSE2); where nothing was compiled, torch stands in.
+torch needs a pass and a tensor for each operator. The compiled pass (`kernels/native/dense.h`) has
+torch's bits (of `addcmul`, but for the last one on SSE2); torch stands in where nothing was
+compiled.
 """
 
 import ctypes
@@ -88,10 +88,10 @@ class Stepped(NamedTuple):
 
 
 class DenseStep:
-    """The pass, prepared for its options; any number of threads may run it.
+    """The pass, prepared for its options; thread-safe.
 
     Args:
-        keep: whether to return x.
+        keep: return x.
         low: the second result: `torch.bfloat16`, the levels of bytes, or None.
         instruction_set: None takes the fastest.
 
@@ -118,12 +118,9 @@ class DenseStep:
     def __call__(
         self, values: Tensor, first: Tensor | None = None, factor: Tensor | None = None
     ) -> Stepped:
-        """Runs the pass.
+        """Runs the pass on fp32 `[..., K]` values.
 
-        Args:
-            values: fp32 `[..., K]`.
-            first: as `values`, or None.
-            factor: fp32 or bf16, as `values`; given with `first`.
+        `first` is as `values`; `factor`, fp32 or bf16 of that shape, is given with it.
         """
         if not _fits(values, first, factor):
             return self.by_torch(values, first, factor)
@@ -135,11 +132,7 @@ class DenseStep:
         return made
 
     def results(self, shape: Sequence[int]) -> Stepped:
-        """Memory for the results of one pass; poison is 0.
-
-        Args:
-            shape: of x.
-        """
+        """Memory for the results of one pass with x of `shape`; poison is 0."""
         out = torch.empty(shape) if self._keep else None
         if self._levels is not None:
             low = torch.empty(shape, dtype=torch.uint8)
@@ -150,7 +143,7 @@ class DenseStep:
     def by_torch(
         self, values: Tensor, first: Tensor | None = None, factor: Tensor | None = None
     ) -> Stepped:
-        """The reference: as a call, in torch's operators."""
+        """The reference in torch's operators."""
         x = values
         if first is not None and factor is not None:
             x = torch.addcmul(values, first, factor.float())
@@ -169,11 +162,9 @@ def dense_step_fields(
     first: Tensor | None,
     factor: Tensor | None = None,
 ) -> DenseStepFields:
-    """The structure that compiled code reads; the caller keeps all tensors alive.
+    """The structure for compiled code; the caller keeps all tensors alive.
 
-    Args:
-        shape: of x.
-        made: where the results go.
+    `shape` is that of x; `made` gets the results.
     """
     width = shape[-1]
     levels = low if isinstance(low, ByteLevels) else None
@@ -195,32 +186,21 @@ def dense_step_fields(
 
 
 def tensor_address(tensor: Tensor | None) -> int | None:
-    """The address of a tensor's first element; None of no tensor."""
+    """Address of a tensor's first element; None for None."""
     return None if tensor is None else tensor.data_ptr()
 
 
 def to_bytes(values: Tensor, levels: ByteLevels) -> Tensor:
-    """Numbers as bytes; NaN becomes 255.
-
-    Args:
-        values: fp32 `[..., K]`.
-
-    Returns:
-        uint8 `[..., K]`.
-    """
+    """Fp32 `[..., K]` numbers as uint8 `[..., K]`; NaN becomes 255."""
     scaled = values * levels.inverse_scale + levels.zero_point
-    # Clamped first, as the compiled pass does: what it rounds is small.
+    # Clamped first, like the compiled pass, which rounds only small numbers.
     return scaled.nan_to_num(_LEVELS, _LEVELS, 0).clamp(0, _LEVELS).round().to(torch.uint8)
 
 
 def poison_of(values: Tensor) -> Tensor:
-    """A term that turns a row's results to NaN when it is added, and leaves other rows unchanged.
+    """A term, added to fp32 `[..., K]` rows, that turns those with NaN or infinity to NaN.
 
-    Args:
-        values: fp32 `[..., K]`.
-
-    Returns:
-        fp32 `[..., 1]`: 0, or NaN where a row has NaN or infinity.
+    Fp32 `[..., 1]`: 0 or NaN.
     """
     return (values * 0).sum(-1, keepdim=True)
 
@@ -230,7 +210,7 @@ def _run(instruction_set: InstructionSet, step: DenseStepFields) -> None:
 
 
 def _fits(values: Tensor, first: Tensor | None, factor: Tensor | None) -> bool:
-    """Whether the compiled pass can read these; torch broadcasts or converts others."""
+    """True if the compiled pass can read these; torch broadcasts or converts others."""
     if values.dtype is not torch.float32 or not values.is_contiguous():
         return False
     if first is None or factor is None:

@@ -23,11 +23,10 @@ class FusedTables:
     Attributes:
         memory: uint8 `[bytes]`, the stored rows of every table (a mapped table file, or memory).
         byte_offsets: start of each feature's table in `memory`.
-        means: whether a feature's bags are averaged (true) or summed (false).
+        means: True if a feature's bags are averaged, False if summed.
         file: the file that `memory` maps; None for other memory.
         overlays: changed rows of each feature's table, or None; empty: no table has any.
-        tiers: where rows of each feature's table lie while they are looked up, if not in `memory`,
-            which is the whole file then; empty: they lie there.
+        tiers: of each feature's rows, instead of `memory`, then the whole file; empty: none.
     """
 
     memory: Tensor
@@ -41,11 +40,7 @@ class FusedTables:
     tiers: tuple[TierPart, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses tables that do not lie inside the memory.
-
-        Raises:
-            InputError: the message names the feature's position and what was expected.
-        """
+        """Raises InputError, with the feature's position, for tables outside the memory."""
         if self.memory.dtype != torch.uint8 or self.memory.dim() != 1:
             raise InputError(
                 f"memory: expected uint8 [bytes], got {self.memory.dtype} {list(self.memory.shape)}"
@@ -75,13 +70,13 @@ class FusedTables:
         return self.overlays[feature] if self.overlays else None
 
     def own_rows(self, feature: int) -> int:
-        """Rows of a feature's table that lie in `memory`."""
+        """Rows of a feature's table in `memory`."""
         overlay, rows = self.overlay_of(feature), self.rows[feature]
         return rows if overlay is None else min(rows, overlay.own_rows)
 
     @property
     def has_overlays(self) -> bool:
-        """Whether a table has changed rows in front of its own."""
+        """True if a table has changed rows in front of its own."""
         return any(overlay is not None for overlay in self.overlays)
 
     @property

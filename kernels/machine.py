@@ -4,7 +4,7 @@
     ONEDNN_MAX_CPU_ISA                  the same of oneDNN, by its own names
     ATEN_CPU_CAPABILITY                 the same of torch's operators
 
-All choices of a kernel or a precision follow from a `Machine`, so that tests can pretend one.
+All choices of a kernel or a precision follow from a `Machine`, so that tests can simulate one.
 """
 
 import ctypes
@@ -96,9 +96,9 @@ class Machine:
     Attributes:
         architecture: as `platform.machine()`.
         processor: features that the hardware and the system have.
-        ours: of these, what our compiled code may use.
-        onednn: of these, what oneDNN may use.
-        limits: environment variables that are set, by name.
+        ours: of these, those that our compiled code may use.
+        onednn: of these, those that oneDNN may use.
+        limits: values of set environment variables, by name.
     """
 
     architecture: str
@@ -142,10 +142,9 @@ class Machine:
 
 
 def machine() -> Machine:
-    """The processor at hand, under the limits of the environment.
+    """The current processor, under the limits of the environment.
 
-    Raises:
-        InputError: `SHARDED_INFER_MAX_INSTRUCTION_SET` is no class of processors.
+    Raises InputError if `SHARDED_INFER_MAX_INSTRUCTION_SET` is no class of processors.
     """
     given = {
         n: os.environ[n]
@@ -156,14 +155,7 @@ def machine() -> Machine:
 
 
 def limited_machine(architecture: str, processor: Feature, limits: Mapping[str, str]) -> Machine:
-    """A machine under limits.
-
-    Args:
-        limits: values by the names of environment variables.
-
-    Raises:
-        InputError: as `machine`.
-    """
+    """A machine under limits by environment variables; raises as `machine`."""
     ours = processor
     if (name := limits.get(MAX_INSTRUCTION_SET)) is not None:
         try:
@@ -177,22 +169,14 @@ def limited_machine(architecture: str, processor: Feature, limits: Mapping[str, 
 
 
 def instruction_sets() -> tuple[InstructionSet, ...]:
-    """Variants of compiled code that this machine can and may run, the fastest last.
-
-    Raises:
-        InputError: as `machine`.
-    """
+    """Variants of compiled code that may run here, the fastest last; raises as `machine`."""
     return machine().instruction_sets
 
 
 def chosen_set(wanted: InstructionSet | None, kernel: str) -> InstructionSet:
     """The wanted instruction set, else the fastest.
 
-    Args:
-        kernel: its name in the error.
-
-    Raises:
-        InputError: this machine cannot or may not run the wanted one.
+    Raises InputError, with the kernel's name, if this machine cannot or may not run the wanted one.
     """
     available = instruction_sets()
     if wanted is not None and wanted not in available:

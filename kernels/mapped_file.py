@@ -1,9 +1,9 @@
 """A mapped file, with checks that it has not been truncated.
 
-A mapped file that is truncated loses its last pages. Reading them raises SIGBUS, which the compiled
-code handles (`kernels/native/lost_pages.h`); the pages then read as zeros. The rest of a partly cut
-page reads as zeros without a signal. Each lookup compares two things before its result is used: the
-mapping's flag for lost pages, and the last byte that was not zero.
+Reading lost pages raises SIGBUS; compiled code handles it (`kernels/native/lost_pages.h`), and they
+read as zeros, like the rest of a partly cut page, which raises no signal. Each lookup therefore
+checks two things before its result is used: the mapping's flag for lost pages, and the last byte
+that was not zero.
 """
 
 import ctypes
@@ -24,12 +24,12 @@ _LIBRARY.sharded_infer_mark_of.restype = ctypes.POINTER(ctypes.c_int32)
 
 
 class Watch(NamedTuple):
-    """What tells compiled code that a mapping has lost bytes.
+    """Addresses by which compiled code detects a mapping's lost bytes.
 
     Attributes:
-        mark: address of an int32 that is not 0 then.
+        mark: address of an int32 that is not 0 after a loss.
         place: address of a byte.
-        byte: what it holds otherwise.
+        byte: its value without a loss.
     """
 
     mark: int
@@ -41,11 +41,9 @@ class MappedFile:
     """A file's bytes, mapped for reading."""
 
     def __init__(self, path: Path, handle: int, mapping: memoryview) -> None:
-        """Starts to watch a mapping, until it is freed.
+        """Watches a mapping of a whole file until it is freed.
 
-        Args:
-            handle: of the file; duplicated.
-            mapping: of the whole file; kept.
+        `handle`, of the file, is duplicated; `mapping` is kept.
         """
         self.path, self.mapping = path, mapping
         self._handle = os.dup(handle)
@@ -57,25 +55,23 @@ class MappedFile:
 
     @property
     def watch(self) -> "Watch":
-        """What `check` looks at."""
+        """State that `check` reads."""
         begin = np.frombuffer(self.mapping, np.uint8).ctypes.data
         return Watch(ctypes.addressof(self._mark), begin + self._place, self._byte)
 
     def check(self) -> None:
-        """Refuses a mapping that has lost bytes; otherwise costs two reads of memory.
+        """Raises LostMemoryError if bytes were lost, and data from it may be zeros.
 
-        Raises:
-            LostMemoryError: bytes were lost; data read from it may be zeros.
+        Otherwise costs two reads of memory.
         """
         # Reading a byte that is lost sets the mark; where it was zero, it reads as it did before.
         if self.mapping[self._place] != self._byte or self._mark.value:
             raise self._loss()
 
     def check_size(self) -> None:
-        """As `check`, and compares the file's size, since bytes that are not read may be lost too.
+        """`check`, and a comparison of the file's size, since unread bytes may be lost too.
 
-        Raises:
-            LostMemoryError: the file was truncated, or pages could not be read.
+        Raises LostMemoryError if the file was truncated, or pages could not be read.
         """
         self.check()
         if os.fstat(self._handle).st_size < len(self.mapping):
@@ -90,7 +86,6 @@ class MappedFile:
 
 
 def _marked(mapping: memoryview) -> ctypes.c_int32:
-    """Address of the flag for lost pages."""
     address = np.frombuffer(mapping, np.uint8).ctypes.data
     place = _LIBRARY.sharded_infer_guard(address, len(mapping))
     if place < 0:
@@ -101,7 +96,7 @@ def _marked(mapping: memoryview) -> ctypes.c_int32:
 
 
 def _last_not_zero(mapping: memoryview) -> int:
-    """Position of the last nonzero byte of the last page, or its last byte if all are zero.
+    """Position of the last page's last nonzero byte, or its last byte if all are zero.
 
     A cut in this page either zeroes that byte or changes only zeros. A cut before it loses the
     page.

@@ -1,8 +1,4 @@
-"""Finds and loads compiled libraries.
-
-Compiled libraries lie beside their package's modules and are called through ctypes, which releases
-the GIL.
-"""
+"""Compiled libraries: beside their package's modules, called through ctypes without the GIL."""
 
 import ctypes
 import importlib.util
@@ -33,8 +29,7 @@ def library_path(package: str) -> Path | None:
 def load_library(package: str) -> ctypes.CDLL:
     """The compiled library of a package.
 
-    Raises:
-        CompiledCodeError: it was not built, or the machine is big-endian.
+    Raises CompiledCodeError if it was not built, or the machine is big-endian.
     """
     if sys.byteorder != "little":
         raise CompiledCodeError("sharded-infer runs on little-endian machines alone")
@@ -45,7 +40,7 @@ def load_library(package: str) -> ctypes.CDLL:
 
 
 def missing_text(packages: Sequence[str]) -> str:
-    """Text for people about packages without their libraries: what to install."""
+    """Advice for people about packages without their libraries: what to install."""
     return (
         f"installed without compiled code ({', '.join(packages)}): install a wheel of "
         "sharded-infer, or a C++ compiler (g++ or clang++) and then sharded-infer again"
@@ -61,10 +56,9 @@ def keeping_gil(library: ctypes.CDLL) -> ctypes.PyDLL:
 
 
 def address_of(array: "NDArray[np.generic]") -> int:
-    """Address of an array's first element.
+    """Address of the first element of a contiguous, writable, possibly empty array.
 
-    Args:
-        array: contiguous and writable, possibly empty. The caller keeps it alive.
+    The caller keeps it alive.
     """
     # Ten times as fast as NumPy's own ways.
     return ctypes.addressof(_Nothing.from_buffer(array.data))

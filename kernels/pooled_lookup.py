@@ -24,14 +24,10 @@ class PooledLookup:
     """Fused lookup of all features of some tables, by the best backend or a forced one."""
 
     def __init__(self, tables: FusedTables, *, backend: str | None = None) -> None:
-        """Picks a backend and prepares it.
+        """Prepares a backend, the first that can or the forced one.
 
-        Args:
-            backend: a backend's name to force it; None picks the first that can.
-
-        Raises:
-            InputError: no backend, or not the forced one, supports these tables; the message says
-                why.
+        Raises InputError, with the reason, if no backend, or not the forced one, supports these
+        tables.
         """
         self.tables = tables
         self._total_dim, self._files = tables.total_dim, tables.files
@@ -55,11 +51,7 @@ class PooledLookup:
         return self._backend.name
 
     def start(self, bags: Bags) -> StartedRows:
-        """Starts to read the rows of tables in tiers; whoever has them closes them.
-
-        Args:
-            bags: all ids inside their tables.
-        """
+        """Starts to read rows of tables in tiers, of valid ids; the caller closes them."""
         tables = self.tables
         overlays = tables.overlays or (None,) * len(tables.tiers)
         counts = bags.lengths.sum(1).tolist()
@@ -73,16 +65,13 @@ class PooledLookup:
         out: Tensor | None = None,
         rows: StartedRows | None = None,
     ) -> Tensor:
-        """Pools every bag.
+        """Pools every bag into `out`, each feature's columns in the order of `tables`.
 
         Args:
-            ids_checked: the caller guarantees that every id lies inside its table.
+            ids_checked: the caller guarantees that every id is inside its table.
             out: `[B, tables.total_dim]` to write to, fp32 or another dtype of the backend's
-                `out_dtypes`, its last axis contiguous; None makes an fp32 one.
-            rows: of these bags, started and awaited; None: they are, if the tables lie in tiers.
-
-        Returns:
-            `out`: each feature's columns in the order of `tables`.
+                `out_dtypes`, its last axis contiguous; None allocates fp32.
+            rows: of these bags, started and awaited; None: read here, if the tables have tiers.
 
         Raises:
             InputError: the bags have another number of features, an id is outside its table, or
@@ -110,14 +99,11 @@ class PooledLookup:
         return pooled
 
     def pool_into(self, bags: Bags, out: Tensor) -> None:
-        """As a call, without its checks.
+        """A call without its checks, for tables without tiers; raises LostMemoryError.
 
         Args:
-            bags: of as many features as `tables` has, which do not lie in tiers; all ids inside.
+            bags: of as many features as `tables` has; all ids inside.
             out: fp32 `[B, tables.total_dim]`, its last axis contiguous; written.
-
-        Raises:
-            LostMemoryError: as a call.
         """
         self._backend.pool(bags, out)
         for file in self._files:

@@ -1,4 +1,4 @@
-"""A matrix product with a constant weight, and what follows it, in one compiled call.
+"""A matrix product with a constant weight, and the steps behind it, in one compiled call.
 
     y = x @ weight.T                      fp32; bf16, summed in fp32; or bytes, summed in int32
     y = (y - offset) * scale              of bytes: offset is the zero point times the weight's sums
@@ -6,9 +6,8 @@
     x, low, poison = dense_step(y), or dense_step(values, first, y), a cross
 
 See `kernels/native/product.h`. fp32 needs AVX2 or AVX-512, bf16 AVX-512 with BF16, and bytes AVX2
-or VNNI. Processors with instructions that are faster (a matrix unit, AMX)
-are left to oneDNN. It keeps nothing for a number of rows, so that every number runs as it is. bf16
-differs from oneDNN by the order of its sums, and bytes by the rounding of their scaling.
+or VNNI. Faster instructions (a matrix unit, AMX) are left to oneDNN. Nothing is kept per number of
+rows. bf16 differs from oneDNN by the order of its sums, bytes by the rounding of their scaling.
 """
 
 import ctypes
@@ -35,7 +34,7 @@ _PANEL: Final = {InstructionSet.AVX2: 16, InstructionSet.AVX512: 64}  # columns
 
 
 class Factors(IntEnum):
-    """What is multiplied; `Factors` of kernels/native/product.h."""
+    """Operands of a product; `Factors` of kernels/native/product.h."""
 
     FP32 = 0
     BF16 = 1
@@ -103,19 +102,15 @@ def product_set(dtype: torch.dtype, here: Machine) -> InstructionSet | None:
 
 
 class PackedWeight:
-    """A weight as the compiled product reads it.
+    """A weight in the compiled product's layout.
 
     Attributes:
-        stored: `[padded N * padded K]`, of the weight's dtype; its order is that of product.h.
+        stored: `[padded N * padded K]`, of the weight's dtype; in the order of product.h.
         shape: N, K.
     """
 
     def __init__(self, weight: Tensor) -> None:
-        """Packs a weight.
-
-        Args:
-            weight: fp32, bf16 or int8 `[N, K]`; not kept.
-        """
+        """Packs a weight, fp32, bf16 or int8 `[N, K]`, which is not kept."""
         self.shape = tuple(weight.shape)
         chosen = product_set(weight.dtype, machine())
         if chosen is None:
@@ -130,7 +125,7 @@ class PackedWeight:
 
     @property
     def factors(self) -> Factors:
-        """What it is multiplied with."""
+        """Kind of its products."""
         return _FACTORS[self.stored.dtype]
 
     def unpacked(self) -> Tensor:
@@ -146,20 +141,19 @@ class PackedWeight:
         return torch.cat(turned)[: self.shape[0], : self.shape[1]]
 
     def _in_group(self, weight: Tensor) -> int:
-        """Numbers of a row that one instruction multiplies and adds."""
         if weight.dtype is torch.int8 and self.instruction_set is InstructionSet.AVX2:
             return 2
         return 4 // weight.element_size()
 
 
 class Product:
-    """The product, prepared for its weight and options; any number of threads may run it.
+    """The product, prepared for its weight and options; thread-safe.
 
     Args:
         bias: fp32 `[N]`.
         scale: fp32 `[N]`, with an int8 weight.
         zero_point: the byte of 0 in x, with an int8 weight.
-        relu: whether numbers below 0 become 0; NaN stays.
+        relu: numbers below 0 become 0; NaN stays.
         keep, low: as of `DenseStep`.
 
     Raises:
@@ -229,7 +223,7 @@ class Product:
         Args:
             x: fp32 or bf16 as the weight, uint8 for an int8 one, `[..., K]`.
             poison: fp32 `[..., 1]`, added to every column.
-            values: fp32 `[..., N]`, to which `first * y` is added; None: y itself is wanted.
+            values: fp32 `[..., N]`, to which `first * y` is added; None: the result is y.
             first: as `values`, given with them.
 
         Raises:
@@ -267,7 +261,7 @@ class Product:
         values: Tensor | None = None,
         first: Tensor | None = None,
     ) -> Stepped:
-        """The reference: as a call, in torch's operators."""
+        """The reference in torch's operators."""
         weight = self.weight.unpacked()
         if self.scale is None:
             y = torch.nn.functional.linear(x.float(), weight.float())
@@ -286,7 +280,6 @@ def _padded(count: int) -> int:
 
 
 def _lanes(tensor: Tensor) -> Tensor:
-    """`[N]` with zeros up to a multiple of the lanes."""
     return torch.nn.functional.pad(tensor, (0, _padded(len(tensor)) - len(tensor)))
 
 
@@ -295,7 +288,6 @@ def _constant(tensor: Tensor | None) -> Tensor | None:
 
 
 def _like(tensor: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """The tensor, contiguous."""
     if tensor is not None and (tensor.dtype is not torch.float32 or tuple(tensor.shape) != shape):
         raise InputError(f"a product: expected fp32 {list(shape)}, got {list(tensor.shape)}")
     return None if tensor is None else tensor.contiguous()

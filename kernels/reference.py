@@ -18,13 +18,9 @@ from kernels.stored_rows import decode
 
 
 def pooled_lookup(tables: FusedTables, bags: Bags) -> Tensor:
-    """Pools every bag, summing in double precision.
+    """Pools every bag into fp32 `[B, tables.total_dim]`, summing in double precision.
 
-    Returns:
-        fp32 `[B, tables.total_dim]`.
-
-    Raises:
-        InputError: an id is outside its table.
+    Raises InputError if an id is outside its table.
     """
     features, batch = bags.lengths.shape
     out = torch.zeros(batch, tables.total_dim, dtype=torch.float64)

@@ -22,7 +22,7 @@ HEADER_BYTES = 4  # one fp16 scale and one fp16 bias, or one fp32 scale
 
 
 class RowFormat(StrEnum):
-    """How a row is stored; the value is the name used in specs, manifests and metrics."""
+    """Format of a stored row; the value is the name used in specs, manifests and metrics."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -34,7 +34,7 @@ class RowFormat(StrEnum):
 
     @property
     def is_integer(self) -> bool:
-        """Whether rows are unsigned integers with a scale and a bias."""
+        """True if rows are unsigned integers with a scale and a bias."""
         return self in {RowFormat.INT8, RowFormat.INT4, RowFormat.INT2}
 
     @property

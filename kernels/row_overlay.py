@@ -2,7 +2,7 @@
 
 groups   one bit for some adjacent rows: whether one of them has been changed
 bits     one a row: whether it has been changed
-places   where each changed row lies, in the order of ids; rows stay where they are stored
+places   address of each changed row, in the order of ids; rows stay where they are stored
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from kernels.native_library import address_of
 
 WORD_ROWS, LINE_ROWS = 64, 512
 _LINE_BYTES = LINE_ROWS // 8
-# Sizes of groups, and how many of them there are at least for each changed row, if the size allows.
+# Sizes of groups, and the least number of groups for each changed row, if the size allows.
 _GROUP_ROWS, _LEAST_UNCHANGED = (64, 32, 16, 8), 8
 
 
@@ -54,7 +54,7 @@ class OverlayFields(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shared:
-    """What the parts of one table share.
+    """State shared by the parts of one table.
 
     Attributes:
         rows: of the table with its changed rows.
@@ -62,7 +62,7 @@ class _Shared:
         bits: uint64 words, the first at a multiple of 64 bytes.
         before: uint32, changed rows before each line of 512 rows.
         places: uint64 `[changed rows]`, addresses.
-        layers: whose rows these are.
+        layers: owners of these rows.
     """
 
     rows: int
@@ -75,7 +75,7 @@ class _Shared:
 
 
 class RowOverlay:
-    """The changed rows of a table, or of the part of it from one row on. Thread-safe.
+    """Changed rows of a table, or of the part of it from one row on; thread-safe.
 
     Attributes:
         fields: for compiled code; valid as long as the overlay.
@@ -83,7 +83,6 @@ class RowOverlay:
     """
 
     def __init__(self, shared: _Shared, own_rows: int, first_row: int = 0) -> None:
-        """Keeps what the parts of one table share; use `of`."""
         self._shared, self._first_row = shared, first_row
         self.own_rows = max(0, own_rows - first_row)
         self.fields = OverlayFields(
@@ -102,11 +101,11 @@ class RowOverlay:
         Args:
             rows: of the table with its changed rows.
             own_rows: of the table without them.
-            layers: a row of a later one stands before the same row of an earlier one.
+            layers: later ones take precedence.
 
         Raises:
-            InputError: ids do not ascend or lie outside the table, other than a row each came, or a
-                row behind the table's own is not there.
+            InputError: ids do not ascend or are outside the table, their number is not that of the
+                rows, or a row behind the table's own is missing.
         """
         for number, layer in enumerate(layers):
             _check(f"layer {number} of changed rows", layer, rows)
@@ -151,7 +150,7 @@ class RowOverlay:
 
     @property
     def index_bytes(self) -> int:
-        """Memory that finding changed rows takes, beside the rows."""
+        """Memory of the index, without the rows."""
         shared = self._shared
         parts = (shared.groups, shared.bits, shared.before, shared.places)
         return sum(part.nbytes for part in parts)
@@ -172,12 +171,7 @@ class RowOverlay:
         return RowOverlay(self._shared, own_rows, self._first_row + first_row)
 
     def patch(self, ids: Tensor, rows: Tensor) -> None:
-        """Puts changed rows in place of rows as they were.
-
-        Args:
-            ids: int64 `[N]`, inside the table.
-            rows: uint8 `[N, row_bytes]`, the stored rows of these ids; overwritten.
-        """
+        """Overwrites uint8 `[N, row_bytes]` rows of valid int64 `[N]` ids by changed ones."""
         at = ids.numpy() + self._first_row
         bits, word, bit = self._shared.bits, at // WORD_ROWS, (at % WORD_ROWS).view(np.uint64)
         changed = np.flatnonzero((bits[word] >> bit) & np.uint64(1))
@@ -192,7 +186,6 @@ class RowOverlay:
             rows[target] = layer.stored[torch.from_numpy(row[own].astype(np.int64))]
 
     def _ranks(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The place of each changed row among them."""
         shared, lines = self._shared, rows // LINE_ROWS
         words = shared.bits.reshape(-1, LINE_ROWS // WORD_ROWS)[lines]
         own = rows % LINE_ROWS // WORD_ROWS
@@ -222,8 +215,7 @@ def _check(what: str, layer: OverlayLayer, rows: int) -> None:
 
 
 def _united(ids: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """All of some ascending ids once, ascending."""
-    # A stable sort merges what ascends already; `np.unique` takes a hundred times as long.
+    # A stable sort merges ascending runs; `np.unique` takes a hundred times as long.
     ordered = np.sort(np.concatenate(ids), kind="stable")
     once: NDArray[np.int64] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
     return once
@@ -246,7 +238,7 @@ def _words(rows: int) -> NDArray[np.uint64]:
 
 
 def _group_rows(rows: int, changed: int) -> int:
-    """How many rows share a bit, so that few of these bits are set."""
+    """Number of rows that share a bit, so that few of these bits are set."""
     fitting = (size for size in _GROUP_ROWS if changed * size * _LEAST_UNCHANGED <= rows)
     return next(fitting, min(_GROUP_ROWS))
 

@@ -1,4 +1,4 @@
-"""Decodes stored rows to numbers, packed levels, or rows of fewer columns."""
+"""Decoding of stored rows to numbers, packed levels, or rows of fewer columns."""
 
 import torch
 from torch import Tensor
@@ -14,16 +14,9 @@ _FLOATS = {
 
 
 def decode(row_format: RowFormat, rows: Tensor, dim: int) -> Tensor:
-    """Decodes stored rows to numbers.
+    """Decodes stored rows, uint8 `[n, row_bytes]`, to fp32 `[n, dim]`.
 
-    Args:
-        rows: uint8 `[n, row_bytes]`.
-
-    Returns:
-        fp32 `[n, dim]`.
-
-    Raises:
-        InputError: `rows` is not uint8 `[n, row_format.row_bytes(dim)]`.
+    Raises InputError if `rows` is not uint8 `[n, row_format.row_bytes(dim)]`.
     """
     row_bytes = row_format.row_bytes(dim)
     if rows.dtype != torch.uint8 or rows.dim() != 2 or rows.shape[1] != row_bytes:
@@ -49,11 +42,7 @@ def decode(row_format: RowFormat, rows: Tensor, dim: int) -> Tensor:
 def unpack(packed: Tensor, bits: int) -> Tensor:
     """Unsigned integers of 2, 4 or 8 bits from bytes, the first of a byte in its lowest bits.
 
-    Args:
-        packed: uint8 `[n, bytes]`.
-
-    Returns:
-        uint8 `[n, bytes * 8 / bits]`.
+    From uint8 `[n, bytes]` to uint8 `[n, bytes * 8 / bits]`.
     """
     if bits == 8:
         return packed
@@ -63,13 +52,9 @@ def unpack(packed: Tensor, bits: int) -> Tensor:
 
 
 def pack(levels: Tensor, bits: int) -> Tensor:
-    """Bytes of unsigned integers; the last byte is filled with zeros. The reverse of `unpack`.
+    """The reverse of `unpack`; the last byte is filled with zeros.
 
-    Args:
-        levels: uint8 `[n, count]`, each below 2 to the power of `bits`.
-
-    Returns:
-        uint8 `[n, ceil(count * bits / 8)]`.
+    From uint8 `[n, count]`, each below `2^bits`, to uint8 `[n, ceil(count * bits / 8)]`.
     """
     if bits == 8:
         return levels
@@ -83,13 +68,9 @@ def pack(levels: Tensor, bits: int) -> Tensor:
 
 
 def select_columns(row_format: RowFormat, rows: Tensor, start: int, stop: int) -> Tensor:
-    """The columns `[start, stop)` of stored rows, as rows of their own (with their scale and bias).
+    """Columns `[start, stop)` of stored rows, as contiguous rows with their scale and bias.
 
-    Args:
-        rows: uint8 `[n, row_bytes]`.
-
-    Returns:
-        uint8 `[n, row_format.row_bytes(stop - start)]`, contiguous.
+    From uint8 `[n, row_bytes]` to uint8 `[n, row_format.row_bytes(stop - start)]`.
 
     Raises:
         InputError: the columns do not begin or end at a byte.

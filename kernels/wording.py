@@ -9,12 +9,9 @@ _DIGITS = re.compile(r"[0-9]+")
 
 
 def counted(number: int, noun: str, form: str = "", plural: str = "") -> str:
-    """A count with its noun: `1 sample`, `2 samples`.
+    """A count with its singular noun: `1 sample`, `2 samples`.
 
-    Args:
-        noun: singular.
-        form: format specification of the number.
-        plural: empty: the noun and an s.
+    `form` is the number's format specification. An empty `plural` is the noun and an s.
     """
     return f"{number:{form}} {noun if number == 1 else plural or f'{noun}s'}"
 
@@ -26,11 +23,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The name of which a word is most likely a misspelling.
+    """The name of which a word is most likely a misspelling; None if several are equally near.
 
     Near names differ by case or separators, by one edit, by two edits from 6 characters on, or by
-    whole words, such as `user` and `user_id`. Names that differ only in numbers are not near. If
-    several are equally near, the result is None.
+    whole words, such as `user` and `user_id`. Names that differ only in numbers are not near.
     """
     if len(word) > _LONGEST:
         return None
@@ -44,7 +40,6 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def _distance(word: str, name: str) -> int | None:
-    """Distance of a name; None: too far."""
     parts, own = _words(word), _words(name)
     if parts == own:
         return 0
@@ -56,7 +51,7 @@ def _distance(word: str, name: str) -> int | None:
         return edits
     least = min(set(parts), set(own), key=len)
     is_part = least and least <= set(parts) and least <= set(own)
-    # Behind every misspelling.
+    # Ranks after every misspelling.
     return most + 1 if is_part else None
 
 

@@ -1,6 +1,6 @@
 """Fused lookups by FBGEMM's table-batched int-n-bit kernel, in place on the stored rows.
 
-The operator is called directly. FBGEMM's Python module copies weights into its own buffer, rewrites
+The operator is called directly: FBGEMM's Python module copies weights into its own buffer, rewrites
 the caller's ids to check bounds, and falls back silently to fp16 output.
 """
 
@@ -39,13 +39,10 @@ class FbgemmBackend:
     out_dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.float32})
 
     def __init__(self, tables: FusedTables) -> None:
-        """Prepares the kernel's constants.
+        """Prepares the kernel for fp32, fp16, int8, int4 or int2 tables on the host.
 
-        Args:
-            tables: fp32, fp16, int8, int4 or int2 tables on the host.
-
-        Raises:
-            InputError: the format is another, dims do not fill bytes, or FBGEMM is not installed.
+        Raises InputError if the format is another, dims do not fill bytes, or FBGEMM is not
+        installed.
         """
         reason = self.refusal(tables)
         if reason is not None:
@@ -67,13 +64,13 @@ class FbgemmBackend:
 
     @staticmethod
     def refusal(tables: FusedTables) -> str | None:
-        """Why this backend cannot look up these tables, or None when it can."""
+        """Reason why this backend cannot look up these tables, or None."""
         if tables.memory.device.type != "cpu":
             return f"fbgemm reads host memory, the tables are on {tables.memory.device}"
         return format_refusal(tables)
 
     def pool(self, bags: Bags, out: Tensor | None = None) -> Tensor:
-        """As `LookupBackend.pool`."""
+        """See `LookupBackend.pool`."""
         pooled: Tensor = self._operator(
             self._memory,
             self._unused,
@@ -96,17 +93,17 @@ class FbgemmBackend:
             -1,
         )
         self._mean.apply(pooled, bags)
-        # The operator makes its output itself.
+        # The operator allocates its output itself.
         return pooled if out is None else out.copy_(pooled)
 
 
 def largest_dims(tables: FusedTables) -> list[int]:
-    """The largest dim of each format, as the operator takes them."""
+    """Largest dim of each format, as the operator takes them."""
     return [max(tables.dims) if known is tables.row_format else 0 for known in DIM_ORDER]
 
 
 def format_refusal(tables: FusedTables) -> str | None:
-    """Why FBGEMM cannot read rows of these tables' format and dims, or None when it can."""
+    """Reason why FBGEMM cannot read rows of these tables' format and dims, or None."""
     if tables.tiers:
         return "fbgemm reads rows where the table lies, and these lie in tiers"
     if tables.has_overlays:

@@ -1,4 +1,4 @@
-"""Turns pooled sums into means, for kernels that sum."""
+"""Means from pooled sums, for kernels that sum."""
 
 import torch
 from torch import Tensor
@@ -17,11 +17,7 @@ class MeanPooling:
         self._has_means = any(tables.means)
 
     def apply(self, pooled: Tensor, bags: Bags) -> None:
-        """Divides, in place.
-
-        Args:
-            pooled: fp32 `[B, total_dim]`, sums.
-        """
+        """Divides fp32 `[B, total_dim]` sums, in place."""
         if self._has_means:
             lengths = torch.where(self._means[:, None], bags.lengths, 1)
             divide_by_lengths(pooled, lengths, self._dims)

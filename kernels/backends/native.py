@@ -84,13 +84,10 @@ class NativeBackend:
     def __init__(
         self, tables: FusedTables, *, instruction_set: InstructionSet | None = None
     ) -> None:
-        """Prepares the kernel's constants.
+        """Prepares the kernel's constants, by default for the fastest instruction set.
 
-        Args:
-            instruction_set: None takes the fastest.
-
-        Raises:
-            InputError: the tables are not on the host, or the machine lacks the instruction set.
+        Raises InputError if the tables are not on the host, or the machine lacks the instruction
+        set.
         """
         reason = self.refusal(tables)
         if reason is not None:
@@ -106,7 +103,7 @@ class NativeBackend:
 
     @staticmethod
     def refusal(tables: FusedTables) -> str | None:
-        """Why this backend cannot look up these tables, or None when it can."""
+        """Reason why this backend cannot look up these tables, or None."""
         if tables.memory.device.type != "cpu":
             return f"native reads host memory, the tables are on {tables.memory.device}"
         return None
@@ -114,11 +111,7 @@ class NativeBackend:
     def pool(
         self, bags: Bags, out: Tensor | None = None, places: NDArray[np.uint64] | None = None
     ) -> Tensor:
-        """As `LookupBackend.pool`.
-
-        Args:
-            places: uint64 `[N]`, the address of each id's row, which the ids then do not tell.
-        """
+        """See `LookupBackend.pool`; `places`, uint64 `[N]` row addresses, replace the ids."""
         batch = bags.lengths.shape[1]
         if out is None:
             out = torch.empty(batch, self._total_dim)
@@ -143,7 +136,7 @@ class NativeBackend:
 
 
 def kernel_features(tables: FusedTables) -> "ctypes.Array[KernelFeature]":
-    """The tables as the kernel knows them; their memory and overlays must be kept."""
+    """The kernel's form of the tables; their memory and overlays must be kept."""
     base, column = tables.memory.data_ptr(), 0
     features = (KernelFeature * len(tables.dims))()
     for feature, offset, dim, mean in zip(
@@ -162,9 +155,7 @@ def kernel_features(tables: FusedTables) -> "ctypes.Array[KernelFeature]":
 class KernelForCompiledCode(NamedTuple):
     """The kernel, for other compiled code.
 
-    Attributes:
-        address: of `sharded_infer_lookup`.
-        formats: the kernel's number of each row format.
+    `address` is that of `sharded_infer_lookup`; `formats` has its number of each row format.
     """
 
     address: int
@@ -181,7 +172,7 @@ def kernel_for_compiled_code() -> KernelForCompiledCode:
 
 
 def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
-    """Copies stored rows and computes nothing: the limit that lookups are compared with.
+    """Copies stored rows without computation: the limit that lookups are compared with.
 
     Args:
         rows: uint8 `[n, row_bytes]`, contiguous.

@@ -18,7 +18,7 @@ _COPIED_BYTES = 64 * 2**20
 
 
 class OutOfRange(Enum):
-    """What a kernel does with an id outside its table. It counts all but the last kind."""
+    """Treatment of an id outside its table. All but the last kind are counted."""
 
     REFUSE = 0  # skips it, and keeps the first one's position
     IGNORE = 1  # skips it, as if it were absent
@@ -54,11 +54,7 @@ class DeviceTables:
     positions: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuses inconsistent fields.
-
-        Raises:
-            InputError: the message has what was expected and what was given.
-        """
+        """Raises InputError, with expectation and actual values, for inconsistent fields."""
         features = len(self.dims)
         for name in ("first_rows", "columns", "positions"):
             numbers = getattr(self, name)
@@ -69,7 +65,7 @@ class DeviceTables:
 
     @property
     def total_dim(self) -> int:
-        """Width of the pooled output, or the least that it may have where `columns` are given."""
+        """Width of the pooled output; its minimum where `columns` are given."""
         if self.columns is not None:
             return max(column + dim for column, dim in zip(self.columns, self.dims, strict=True))
         return sum(self.dims)
@@ -81,10 +77,9 @@ class DeviceTables:
 
     @property
     def payload_alignment(self) -> int:
-        """The largest access to rows, of 1, 2, 4, 8 and 16 bytes.
+        """Largest access to rows, of 1, 2, 4, 8 and 16 bytes, that divides payload addresses.
 
-        Every payload's address is a multiple of it. Accesses of that size beyond the last row end
-        inside the memory.
+        Accesses of that size beyond the last row end inside the memory.
         """
         header = self.row_format.header_bytes
         addresses = [self.memory.data_ptr() + offset + header for offset in self.byte_offsets]
@@ -105,11 +100,7 @@ class DeviceTables:
 
 
 def in_place(tables: FusedTables, policies: Sequence[OutOfRange] | None = None) -> DeviceTables:
-    """Tables in place, their rows one after the other.
-
-    Args:
-        policies: one a feature; None refuses.
-    """
+    """Tables in place, their rows one after the other; no `policies` means refusal."""
     row_bytes = tuple(tables.row_format.row_bytes(dim) for dim in tables.dims)
     return _device_tables(
         tables, tables.memory, zip(tables.byte_offsets, row_bytes, strict=True), policies
@@ -125,11 +116,10 @@ def copy_to_device(
 ) -> DeviceTables:
     """Copies tables to a device, each payload on a multiple of `alignment` bytes.
 
-    Tables shared by several features are copied once.
+    Tables shared by several features are copied once. No `policies` means refusal.
 
     Args:
         alignment: 1 keeps rows as they are; 16 pads them, for loads of 16 bytes.
-        policies: one a feature; None refuses.
 
     Raises:
         InputError: the alignment is not 1, 2, 4, 8 or 16.

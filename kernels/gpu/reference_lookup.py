@@ -1,6 +1,6 @@
 """Lookups in a device's tables by plain torch operations: the reference of the Triton kernels.
 
-They also replace the kernels where there is no device: whole batches at once, on any machine.
+They also replace the kernels where there is no device.
 """
 
 import torch
@@ -15,11 +15,7 @@ class ReferenceLookup:
     """Pools bags of `DeviceTables` whose ids are checked."""
 
     def __init__(self, tables: DeviceTables) -> None:
-        """Refuses policies that this lookup does not implement.
-
-        Raises:
-            InputError: a feature wraps or refuses ids; such ids must be checked before.
-        """
+        """Raises InputError if a feature wraps or refuses ids, which must be checked before."""
         if OutOfRange.WRAP in tables.policies:
             raise InputError("policies: ids are to be wrapped before")
         self.tables = tables
@@ -62,7 +58,6 @@ class ReferenceLookup:
             column += dim
 
     def _rows(self, feature: int, ids: Tensor) -> Tensor:
-        """Rows of a feature's table, fp32 `[N, dim]`."""
         tables = self.tables
         dim, stride = tables.dims[feature], tables.row_strides[feature]
         row_bytes = tables.row_format.row_bytes(dim)

@@ -14,11 +14,7 @@ WIDE_BYTES, WORD_BYTES = 16, 4
 
 
 def device_strides(row_bytes: NDArray[Any]) -> NDArray[Any]:
-    """Bytes from one row to the next, for each table.
-
-    Args:
-        row_bytes: whole bytes of a stored row of each table, integers or floats.
-    """
+    """Bytes from one row to the next, from each table's stored bytes, integers or floats."""
     wide = np.ceil(row_bytes / WIDE_BYTES) * WIDE_BYTES
     words = np.ceil(row_bytes / WORD_BYTES) * WORD_BYTES
     return np.where(10 * wide <= 11 * row_bytes, wide, words).astype(row_bytes.dtype)

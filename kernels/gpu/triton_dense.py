@@ -3,8 +3,7 @@
     x = values + first * factor         fp32, one rounding (a fused multiply-add)
     low = bf16(x) or fp16(x)            rounded to nearest, ties to even
 
-torch needs a pass for each, and the second reads the first one's result. `kernels.dense_step` is
-the same for processors.
+torch needs two passes. `kernels.dense_step` is the same for processors.
 """
 
 import torch
@@ -47,17 +46,13 @@ def _cross(  # type: ignore[no-untyped-def]
 def cross(
     values: Tensor, first: Tensor, factor: Tensor, low: torch.dtype, *, keep: bool
 ) -> tuple[Tensor | None, Tensor]:
-    """Starts the pass on the current stream.
+    """Starts the pass on the current stream; returns x (None unless `keep`) and low.
 
     Args:
         values: fp32, contiguous.
         first: fp32, as `values`.
         factor: fp32, bf16 or fp16, as `values`.
         low: bf16 or fp16.
-        keep: whether to return x.
-
-    Returns:
-        x, or None if not requested, and low; each as `values`.
     """
     out = torch.empty_like(values) if keep else None
     narrow = torch.empty_like(values, dtype=low)

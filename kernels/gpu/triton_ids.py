@@ -1,8 +1,7 @@
 """Ids of a lookup in a Triton kernel, and the treatment of those outside their tables.
 
-A feature's policy is one of `OutOfRange`. Refused and ignored ids are not looked up. All but those
-of other shards are counted, and the position of the first refused one is kept: `outside` is int64
-[2], count and position.
+A feature's policy is an `OutOfRange`. Refused and ignored ids are not looked up. All but those of
+other shards are counted: `outside` is int64 [2], the count and the first refused one's position.
 """
 
 import triton
@@ -58,7 +57,7 @@ def first_refused(positions, strange, policy):
 def find_strange(
     values, begin, end, first_row, rows, policy, outside, reports, CHECKED: tl.constexpr
 ):
-    """Checks all ids from `begin` to `end` of one feature.
+    """Checks all ids from `begin` to `end` of one feature; true if any is outside its table.
 
     Args:
         values: pointer to int32 or int64 ids.
@@ -67,11 +66,8 @@ def find_strange(
         first_row: int64, first row of the table in this memory.
         rows: int64, number of rows in this memory.
         outside: pointer to int64 [2].
-        reports: whether to add the findings to `outside`.
+        reports: add the findings to `outside`.
         CHECKED: ids that are checked at once.
-
-    Returns:
-        Whether any id is outside its table.
     """
     any_strange = tl.zeros([CHECKED], dtype=tl.int32)
     for first in range(begin, end, CHECKED):

@@ -264,7 +264,7 @@ def _feature_lines(tables: DeviceTables, skipped: int, unit: int) -> Tensor:
 
 
 def _out_alignment(out: Tensor, dims: Sequence[int]) -> int:
-    """Elements that every line and column of `out` begins at a multiple of: of 16 bytes, or 1."""
+    """Multiple, in elements, of every line's and column's begin: 16 bytes, or 1."""
     whole = _WIDEST_ACCESS_BYTES // out.element_size()
     common = math.gcd(out.data_ptr() // out.element_size(), out.stride(0), *dims)
     return whole if common % whole == 0 else 1

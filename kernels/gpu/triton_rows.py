@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def load_words(memory, units, payload_bytes, word, mask, PAYLOAD_ALIGNMENT: tl.constexpr):
-    """Words of rows.
+    """Words of rows, int32 `[R, W]`.
 
     Args:
         memory: pointer to int32, int16 or uint8 units: the largest that the alignment allows.
@@ -21,9 +21,6 @@ def load_words(memory, units, payload_bytes, word, mask, PAYLOAD_ALIGNMENT: tl.c
         word: int32 `[1, W]`, the words to read.
         mask: bool `[R, W]`; masked words are 0.
         PAYLOAD_ALIGNMENT: bytes that every payload's address is a multiple of.
-
-    Returns:
-        int32 `[R, W]`.
     """
     if PAYLOAD_ALIGNMENT >= 4:
         words = tl.load(memory + (units + word), mask=mask, other=0)
@@ -73,15 +70,11 @@ def scales_and_biases(heads, FORMAT: tl.constexpr):
 
 @triton.jit
 def decode_word(words, part: tl.constexpr, FORMAT: tl.constexpr, ELEMENT_BITS: tl.constexpr):
-    """One element of every word: scale and bias not applied.
+    """One element of every int32 `[R, W]` word as fp32, without scale and bias.
 
     Args:
-        words: int32 `[R, W]`.
         part: index of the element in its word, from the lowest bits.
         FORMAT: a `RowFormat`'s value.
-
-    Returns:
-        fp32 `[R, W]`.
     """
     shifted = words >> (part * ELEMENT_BITS)
     if FORMAT == "fp32":
@@ -134,14 +127,9 @@ def _interleave_8(parts, first: tl.constexpr, step: tl.constexpr):
 
 @triton.jit
 def interleave_parts(parts, COUNT: tl.constexpr):
-    """Orders elements that were decoded part by part as in the row.
+    """Orders COUNT `[R, W]` parts of `decode_word` as in the row: `[R, W * COUNT]`.
 
-    Args:
-        parts: COUNT of `[R, W]`, as `decode_word` gives them.
-        COUNT: elements of a word: 1, 2, 4, 8 or 16.
-
-    Returns:
-        `[R, W * COUNT]`.
+    COUNT, elements of a word, is 1, 2, 4, 8 or 16.
     """
     if COUNT == 1:
         row = parts[0]

@@ -73,11 +73,8 @@ class TilePlan:
 def most_registers(row_format: RowFormat, capability: int) -> int:
     """Most registers of a thread with which the default tiles do not spill.
 
-    Without a bound the assembler spills a few values to run one more program. A word with more
-    elements needs more sums.
-
-    Args:
-        capability: of the GPU, such as 90; the assembler for 100 and later needs more.
+    Without a bound the assembler spills a few values to run one more program. `capability` is the
+    GPU's, such as 90; the assembler for 100 and later needs more.
     """
     if row_format.element_bits >= 16:
         return 96
@@ -98,9 +95,7 @@ def plan_tiles(
 ) -> TilePlan:
     """Chooses tiles and orders the features.
 
-    Args:
-        typical_lengths: usual ids of a bag of each feature; they affect speed, not results. None:
-            short bags.
+    `typical_lengths`, usual ids of each feature's bag, affect only speed; None: short bags.
     """
     words = [row_words(row_format, dim) for dim in dims]
     wide = min(power_of_two(max(words)), choice.widest_words)

@@ -20,27 +20,22 @@ CHOICES_FILE = Path(__file__).parent / "triton_choices.json"
 def shape_key(row_format: RowFormat, words: int, alignment: int) -> str:
     """Key of a shape in the file.
 
-    Args:
-        words: words of the widest row, rounded up to a power of two.
-        alignment: bytes that payloads are multiples of.
+    `words` are the widest row's, rounded up to a power of two; payloads are multiples of
+    `alignment` bytes.
     """
     return f"{row_format}x{words}@{alignment}"
 
 
 def default_choice(alignment: int) -> TileChoice:
     """The choice for a GPU or shape that was not measured."""
-    # With narrower loads a thread holds words of as many rows, and all that goes with each row.
+    # With narrower loads a thread holds words of as many rows, and all state of each row.
     return TileChoice() if alignment == _WIDEST_ACCESS_BYTES else TileChoice(thread_words=4)
 
 
 def read_choices(path: Path = CHOICES_FILE) -> dict[str, dict[str, TileChoice]]:
-    """Choices by GPU and shape.
+    """Choices by GPU and shape, from JSON `{GPU: {shape: {warps, thread_words, widest_words}}}`.
 
-    Args:
-        path: a JSON file of `{GPU: {shape: {warps, thread_words, widest_words}}}`.
-
-    Raises:
-        InputError: the file has another content.
+    Raises InputError if the file has another content.
     """
     try:
         document = json.loads(path.read_text())
@@ -69,11 +64,7 @@ def tile_choice(
     words: int,
     alignment: int,
 ) -> TileChoice:
-    """The choice for a GPU and a shape, or the default.
-
-    Args:
-        gpu: the device's name in CUDA.
-    """
+    """The choice for a GPU, by its name in CUDA, and a shape, or the default."""
     key = shape_key(row_format, words, alignment)
     return choices.get(gpu, {}).get(key, default_choice(alignment))
 

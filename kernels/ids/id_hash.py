@@ -28,7 +28,7 @@ class StringHash(StrEnum):
 
     @property
     def seed_bits(self) -> int:
-        """A seed is an unsigned number of so many bits."""
+        """Bits of a seed, an unsigned number."""
         return 64 if self is StringHash.XXH3_64 else 32
 
     @property
@@ -78,18 +78,15 @@ _LIBRARY = _load()
 def hash_strings(
     name: StringHash, data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int = 0
 ) -> NDArray[np.int64]:
-    """The hash of each string, its 64 bits as a signed number.
+    """Hash of each string, int64 `[N]`: its 64 bits as a signed number.
 
     Args:
         data: uint8 `[bytes]`, the strings one after another.
-        offsets: int64 `[N + 1]`, where each string begins, and the end of the last.
-
-    Returns:
-        int64 `[N]`.
+        offsets: int64 `[N + 1]`, start of each string, and the end of the last.
 
     Raises:
-        InputError: the seed has more bits than the hash takes, the offsets fall or leave the data,
-            or an array has another dtype or shape.
+        InputError: the seed has too many bits, the offsets fall or leave the data, or an array has
+            another dtype or shape.
     """
     _check_seed(name.value, seed, name.seed_bits)
     if data.dtype != np.uint8 or data.ndim != 1:
@@ -109,7 +106,7 @@ def hash_strings(
 
 
 def joined_strings(strings: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Strings as `hash_strings` takes them: their bytes, and the offsets."""
+    """Arguments of `hash_strings`: the strings' bytes, and their offsets."""
     offsets = np.zeros(len(strings) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, strings), np.int64, len(strings)), out=offsets[1:])
     return np.frombuffer(b"".join(strings), np.uint8), offsets
@@ -129,17 +126,9 @@ def unpacked_strings(data: bytes, count: int) -> tuple[NDArray[np.uint8], NDArra
 
 
 def hash_ids(name: IdHash, ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.uint64]:
-    """The hash of each id.
+    """Hash of each int64 `[N]` id, uint64 `[N]`; `identity` ignores the seed.
 
-    Args:
-        ids: int64 `[N]`.
-        seed: of no use to `identity`.
-
-    Returns:
-        uint64 `[N]`.
-
-    Raises:
-        InputError: ids of another dtype or shape; a seed that is no unsigned word.
+    Raises InputError for ids of another dtype or shape, or a seed that is no unsigned word.
     """
     _check_ids(ids)
     _check_seed(name.value, seed, 64)
@@ -152,16 +141,10 @@ def hash_ids(name: IdHash, ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.
 
 
 def murmur_hash3_2x64(ids: NDArray[np.int64], y: int = 0, seed: int = 0) -> NDArray[np.uint64]:
-    """The hash of each id and of the word y.
+    """Hash of each int64 `[N]` id and of the word y, uint64 `[N]`.
 
-    Args:
-        ids: int64 `[N]`.
-
-    Returns:
-        uint64 `[N]`.
-
-    Raises:
-        InputError: ids of another dtype or shape; y or a seed that is no unsigned word.
+    Raises InputError for ids of another dtype or shape, or for y or a seed that is no unsigned
+    word.
     """
     _check_ids(ids)
     _check_seed("y", y, 64)

@@ -1,6 +1,6 @@
 """An index of raw ids: for each 64-bit id the row of its table, from one cache line for most ids.
 
-It is read in place, from a mapped file. Unknown ids cost what known ones do.
+It is read in place, from a mapped file. Unknown ids cost as much as known ones.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ _LIBRARY = _load()
 
 
 class IdIndex:
-    """An index in memory, which it keeps; many threads may search it at once."""
+    """An index in memory, which it keeps; thread-safe."""
 
     def __init__(self, memory: NDArray[np.uint8], layout: IndexLayout) -> None:
         self._buckets = memory[HEADER_BYTES:].view(BUCKET)
@@ -61,26 +61,24 @@ class IdIndex:
 
     @classmethod
     def open(cls, memory: bytes | memoryview | NDArray[np.uint8]) -> "IdIndex":
-        """Opens an index; reads its header only.
+        """Opens an index from all its bytes; reads its header only.
 
-        Args:
-            memory: all its bytes. A search of a bucket is one cache line if they begin at a
-                multiple of 64.
+        A search of a bucket is one cache line if they begin at a multiple of 64.
 
         Raises:
-            InputError: it is no index, of another version, or not as long as its header says.
+            InputError: it is no index, of another version, or its length contradicts its header.
         """
         whole = np.frombuffer(memory, np.uint8)
         return cls(whole, read_header(whole))
 
     @property
     def fields(self) -> IndexFields:
-        """What compiled code searches, as long as the index is kept."""
+        """Structure for compiled code, valid as long as the index is kept."""
         return self._fields
 
     @property
     def count(self) -> int:
-        """Ids that it knows."""
+        """Number of its ids."""
         return self._layout.count
 
     @property
@@ -89,16 +87,9 @@ class IdIndex:
         return self._layout.table_rows
 
     def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of each id, -1 for unknown ones; whatever the index holds, none is outside.
+        """Row of each int64 `[N]` id, int64 `[N]`, -1 for unknown ones; never outside the table.
 
-        Args:
-            ids: int64 `[N]`.
-
-        Returns:
-            int64 `[N]`.
-
-        Raises:
-            InputError: ids of another dtype or shape.
+        Raises InputError for ids of another dtype or shape.
         """
         if ids.dtype != np.int64 or ids.ndim != 1:
             raise InputError(f"ids: expected int64 [N], got {ids.dtype} {list(ids.shape)}")
@@ -117,14 +108,11 @@ class IdIndex:
             yield buckets["keys"][used].view(np.int64), buckets["rows"][used].astype(np.int64)
 
     def check(self, table_rows: int) -> None:
-        """Reads all of it and refuses what `write_id_index` would not write.
-
-        Args:
-            table_rows: rows of the table that it is for.
+        """Reads all of it and refuses contents that `write_id_index` would not write.
 
         Raises:
-            InputError: it is for another number of rows, or has another number of ids; or an id
-                occurs twice, lies where no search finds it or has a row outside the table; or a
+            InputError: it is for another number of table rows, or has another number of ids; or an
+                id occurs twice, is in an unreachable bucket or has a row outside the table; or a
                 filter or an unused slot has other bytes. Names the bucket.
         """
         if self.table_rows != table_rows:
@@ -132,7 +120,7 @@ class IdIndex:
                 f"id index: expected one for {table_rows} rows, got one for {self.table_rows}"
             )
         count, last = 0, len(self._buckets)
-        # Of the keys that lie up to MOST_STEPS behind: their hashes, and the filters so far.
+        # Of the keys up to MOST_STEPS behind: their hashes, and the filters so far.
         hashes, filters = np.empty(0, np.uint64), np.zeros(0, np.uint32)
         for first in range(0, last, _CHECKED_BUCKETS):
             buckets = self._buckets[first : first + _CHECKED_BUCKETS]
@@ -172,7 +160,6 @@ class IdIndex:
     def _checked_slots(
         self, buckets: NDArray[np.void], first: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """The keys of some buckets, and the bucket of each."""
         counts = buckets["last"] & np.uint32(255)
         used = np.arange(SLOTS) < counts[:, None]
         for what, wrong in (

@@ -1,10 +1,10 @@
-"""The bytes of an index of raw ids: a header, and buckets of one cache line.
+"""Bytes of an index of raw ids: a header, and buckets of one cache line.
 
     header, 64 bytes: magic, version, seed, home buckets, ids, rows of the table, zeros
     bucket, 64 bytes: 5 keys of 8 bytes, 5 rows of 4 bytes, 1 byte: slots used, 3 bytes: the filter
 
-Numbers are little-endian. `kernels/native/id_index.h` says how an id is searched. The functions of
-this module do it in NumPy: the reference, and what runs where nothing was compiled.
+Numbers are little-endian. `kernels/native/id_index.h` specifies the search; the NumPy functions
+here are its reference, and run where nothing was compiled.
 """
 
 import struct
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kernels.errors import InputError
 
 SLOTS, BUCKET_BYTES, HEADER_BYTES = 5, 64, 64
-# A key lies at most so many buckets behind its home, and as many buckets follow the last home.
+# Most buckets from a key's home to its own; as many follow the last home.
 MOST_STEPS = 255
 MOST_HOMES = MOST_ROWS = 2**32
 IDS_OF_A_HOME = 4  # on average: load 0.8, 16 bytes an id
@@ -31,12 +31,7 @@ _STEP, _FIRST, _SECOND = (
 
 @dataclass(frozen=True, slots=True)
 class IndexLayout:
-    """What the header says.
-
-    Attributes:
-        count: of ids.
-        table_rows: every row lies below it.
-    """
+    """Contents of the header: number of ids, bound of the rows, home buckets and seed."""
 
     count: int
     table_rows: int
@@ -45,7 +40,7 @@ class IndexLayout:
 
     @property
     def buckets(self) -> int:
-        """All buckets, those behind the last home too."""
+        """All buckets, including those behind the last home."""
         return self.home_buckets + MOST_STEPS
 
     @property
@@ -61,14 +56,13 @@ class IndexLayout:
 
 
 def read_header(memory: NDArray[np.uint8], size: int | None = None) -> IndexLayout:
-    """Reads the header of an index.
+    """Reads the header of an index from uint8 `[bytes]`, all or its first ones.
 
     Args:
-        memory: uint8 `[bytes]`: the index, or its first bytes.
-        size: bytes of the index; None: `memory` has them all.
+        size: bytes of the index; None: those of `memory`.
 
     Raises:
-        InputError: it is no index, of another version, or not as long as its header says.
+        InputError: it is no index, of another version, or its length contradicts its header.
     """
     if len(memory) < HEADER_BYTES:
         raise InputError(
@@ -108,7 +102,7 @@ def hashes_of(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
 
 
 def homes_of(hashes: NDArray[np.uint64], home_buckets: int) -> NDArray[np.int64]:
-    """The home bucket of each hash; it rises with the hash."""
+    """Home bucket of each hash; it rises with the hash."""
     shift = np.uint64(32)
     return (((hashes >> shift) * np.uint64(home_buckets)) >> shift).astype(np.int64)
 

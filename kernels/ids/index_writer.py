@@ -1,7 +1,7 @@
-"""Writes an index of raw ids in bounded memory.
+"""Writer of an index of raw ids, in bounded memory.
 
-Ids are first put into temporary files, one for each range of buckets. Then each range is read,
-sorted by hash and written. The bytes depend on the ids and rows alone, not on their order.
+Temporary files hold one range of buckets each; a range is read, sorted by hash and written. The
+bytes depend on the ids and rows alone, not on their order.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ Chunk = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class Writable(Protocol):
-    """What an index is written to."""
+    """Target of an index."""
 
     def write(self, part: memoryview, /) -> object:
         """Appends bytes."""
@@ -57,11 +57,11 @@ def write_id_index(
         chunks: ids, int64 `[N]`, and the row of each, int64 `[N]`. Read once.
         count: of all ids.
         file: written from its beginning to its end, without seeking.
-        folder: where temporary files of 12 bytes an id lie; None: the system's.
+        folder: for temporary files of 12 bytes an id; None: the system's.
 
     Raises:
-        InputError: a chunk has another dtype or shape, a row lies outside the table, an id occurs
-            twice, or other than `count` ids came. Names the id and its position.
+        InputError: a chunk has another dtype or shape, a row is outside the table, an id occurs
+            twice, or the number of ids is not `count`. Names the id and its position.
     """
     for part in id_index_parts(chunks, count, table_rows, folder=folder):
         file.write(part)
@@ -70,7 +70,7 @@ def write_id_index(
 def id_index_parts(
     chunks: Iterable[Chunk], count: int, table_rows: int, *, folder: Path | None = None
 ) -> Iterator[memoryview]:
-    """The parts of an index, one after another; otherwise as `write_id_index`."""
+    """Parts of an index in order; arguments and errors as of `write_id_index`."""
     if not 0 <= table_rows <= MOST_ROWS:
         raise InputError(f"id index: expected a table of up to {MOST_ROWS} rows, got {table_rows}")
     homes = max(1, -(-count // IDS_OF_A_HOME))
@@ -91,20 +91,18 @@ def id_index_parts(
 
 
 class _Range(NamedTuple):
-    """A range of buckets, and the file of the ids that are at home there."""
+    """A range of buckets, and the file of the ids whose home is there."""
 
     first: int
     last: int
     file: IO[bytes]
 
     def entries(self, most: int = -1) -> NDArray[np.void]:
-        """Its ids, or the first of them."""
         self.file.seek(0)
         return np.fromfile(self.file, _ENTRY, most)
 
 
 def _entries(chunks: Iterable[Chunk], count: int, table_rows: int) -> Iterator[NDArray[np.void]]:
-    """Checked chunks."""
     came = 0
     for keys, rows in chunks:
         if not keys.dtype == rows.dtype == np.int64 or keys.ndim != 1 or keys.shape != rows.shape:
@@ -130,7 +128,7 @@ def _entries(chunks: Iterable[Chunk], count: int, table_rows: int) -> Iterator[N
 
 
 def _kept(ranges: list[_Range], files: ExitStack) -> Iterator[NDArray[np.void]]:
-    """The ids of ranges that were given up, whose files are then closed."""
+    """Ids of abandoned ranges, whose files are then closed."""
     with files:
         for each in ranges:
             each.file.seek(0)
@@ -141,7 +139,6 @@ def _kept(ranges: list[_Range], files: ExitStack) -> Iterator[NDArray[np.void]]:
 def _ranges(
     chunks: Iterator[NDArray[np.void]], layout: IndexLayout, folder: Path | None, stack: ExitStack
 ) -> list[_Range]:
-    """Puts ids into the files of their ranges."""
     homes = layout.home_buckets
     parts = min(_MOST_PARTS, max(1, layout.count // _IDS_OF_A_PART), homes)
     bounds = [homes * part // parts for part in range(parts + 1)]
@@ -161,10 +158,10 @@ def _ranges(
 
 
 def _fits(ranges: list[_Range], layout: IndexLayout) -> bool:
-    """Whether no key lies more than MOST_STEPS behind its home.
+    """True if no key is more than MOST_STEPS behind its home.
 
     The keys that wait behind bucket i are max(0, those behind bucket i - 1 + own - 5). None waits
-    longer than such keys are there without a break.
+    longer than such keys exist without a break.
     """
     waiting = waited = 0
     for each in ranges:

@@ -1,7 +1,7 @@
 """Ranges of hashes of raw ids, each the ids of one part of a table.
 
-The hash is the index's with seed 0. An index has its buckets in the order of that hash, so that the
-ids of a range lie side by side in it.
+The hash is the index's with seed 0. An index orders its buckets by it, so that a range's ids are
+adjacent.
 """
 
 from collections.abc import Sequence
@@ -23,22 +23,18 @@ LAST_HASH = 2**64 - 1
 
 
 def partition_hashes(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The hash of each id, uint64 `[N]`; no two ids have the same."""
+    """Hash of each id, uint64 `[N]`; no two ids have the same."""
     return hashes_of(ids.view(np.uint64), SEED)
 
 
 def parts_of(ids: NDArray[np.int64], first_hashes: Sequence[int]) -> NDArray[np.int64]:
-    """The part of each id, int64 `[N]`.
-
-    Args:
-        first_hashes: of each part, ascending, the first 0.
-    """
+    """Part of each id, int64 `[N]`; the parts' first hashes ascend from 0."""
     firsts = np.array(first_hashes, np.uint64)
     return np.searchsorted(firsts, partition_hashes(ids), "right") - 1
 
 
 def bytes_of_hashes(layout: IndexLayout, first: int, last: int) -> tuple[int, int]:
-    """First byte and end of what is searched of an index for ids with hashes `[first, last]`."""
+    """First byte and end of an index's searched bytes for ids with hashes `[first, last]`."""
     if layout.seed != SEED:
         # Buckets are in the order of another hash.
         return HEADER_BYTES, layout.size

@@ -1,4 +1,4 @@
-"""Puts ids into the buckets of an index: each its own first, then those that found theirs full."""
+"""Placement of ids in an index's buckets: each one's own first, then those whose home was full."""
 
 import ctypes
 
@@ -52,12 +52,12 @@ def place_ids(
 
     Args:
         buckets: of dtype `BUCKET`, zeros.
-        keys: in the order of their hashes, at home in these buckets.
+        keys: in the order of their hashes, with homes in these buckets.
         rows: of the keys.
-        pending: keys that found the buckets before full; becomes those of these.
+        pending: keys from full earlier buckets; replaced by those of these.
 
     Raises:
-        InternalError: a key would lie more than `MOST_STEPS` behind its home.
+        InternalError: a key would be more than `MOST_STEPS` behind its home.
     """
     fields = IndexFields(None, layout.home_buckets, layout.table_rows, layout.seed)
     if _LIBRARY.sharded_infer_place_ids(

@@ -1,7 +1,6 @@
-"""Where the rows of a table lie that publishing has put in another order: by how they are used.
+"""Rows of a table that publishing has reordered by their use.
 
-Rows stand in up to 16 classes; those of a class stand in the order of their ids. So 6 bits say
-where the row of an id lies:
+Rows are in up to 16 classes, each in the order of its ids, so that 6 bits locate the row of an id:
 
     file: 64 bytes: N as uint64, zeros
           for each 256 of N ids, 192 bytes:
@@ -37,7 +36,7 @@ Words = NDArray[np.uint64]
 
 
 def places_bytes(count: int) -> int:
-    """What the places of so many ids take."""
+    """Bytes of the places of `count` ids."""
     return _HEADER_BYTES + -(-count // _IDS) * _BLOCK_BYTES
 
 
@@ -45,11 +44,11 @@ def write_places(order: NDArray[np.uint32]) -> NDArray[np.uint8]:
     """The file of the places of some ids.
 
     Args:
-        order: uint32 `[N]`, the id whose row stands in each place, each once; rises within each
-            class, and falls between two.
+        order: uint32 `[N]`, the id whose row is in each place, each once; rises within each class,
+            and falls between two.
 
     Raises:
-        InputError: it has more classes than there may be.
+        InputError: it has too many classes.
     """
     count = len(order)
     starts = np.concatenate([[0], np.flatnonzero(order[1:] < order[:-1]) + 1])
@@ -91,7 +90,7 @@ _LIBRARY = _load()
 
 
 class RowPlaces:
-    """The places of a table's rows in memory, which it keeps; many threads may read it at once.
+    """Places of a table's rows in memory, which it keeps; thread-safe.
 
     Attributes:
         count: ids that have a place; others are rows themselves.
@@ -105,11 +104,8 @@ class RowPlaces:
     def open(cls, memory: bytes | memoryview | NDArray[np.uint8], table_rows: int) -> "RowPlaces":
         """Opens the places of a table's rows; reads all of them.
 
-        Args:
-            table_rows: of the table.
-
-        Raises:
-            InputError: it is no such file, there are more places than rows, or two ids have one.
+        Raises InputError if it is no such file, there are more places than rows, or two ids have
+        one.
         """
         file = np.frombuffer(memory, np.uint8)
         count = int(file[:8].view("<u8")[0]) if len(file) >= _HEADER_BYTES else 0
@@ -125,10 +121,9 @@ class RowPlaces:
         return opened
 
     def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of each id, int64 `[N]`; ids without a place, negative ones too, as they are.
+        """Row of each id, int64 `[N]`; ids without a place, negative ones too, as they are.
 
-        Raises:
-            InputError: a row is outside the table, because its place was overwritten.
+        Raises InputError if a row is outside the table, because its place was overwritten.
         """
         rows = np.array(ids)
         if _LIBRARY.sharded_infer_placed_rows(
@@ -159,7 +154,7 @@ class RowPlaces:
         same[at, within // 64] &= (np.uint64(1) << bits) - np.uint64(1)
         of_class = (own << np.arange(_BITS, dtype=np.uint64)).sum(axis=1).astype(np.int64)
         first = _firsts(blocks)[at, of_class]
-        # As the compiled one, whose sum has 32 bits.
+        # Like the compiled one, whose sum has 32 bits.
         rows: NDArray[np.int64] = (first + np.bitwise_count(same).sum(axis=1)) % MOST_PLACES
         return rows
 
@@ -194,7 +189,7 @@ class RowPlaces:
             )
 
     def _check_last(self, words: Words, counts: NDArray[np.int64]) -> None:
-        """Of the last block: takes what is no id out of the counts."""
+        """Removes the last block's unused ids from the counts."""
         ids = self.count - (len(self.blocks) - 1) * _IDS
         there = np.array([(1 << min(64, max(0, ids - 64 * n))) - 1 for n in range(_WORDS)], "<u8")
         if (words & ~there).any():
@@ -218,7 +213,7 @@ def _firsts(blocks: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def _counts(words: Words) -> NDArray[np.int64]:
-    """Ids of each class in each block, int64 `[N, 16]`; those that are none have class 0."""
+    """Ids of each class in each block, int64 `[N, 16]`; unused ones have class 0."""
     found = np.empty((len(words), MOST_CLASSES), np.int64)
     for number in range(MOST_CLASSES):
         wanted = np.array([0 if number >> bit & 1 else _ONES for bit in range(_BITS)], np.uint64)

@@ -28,7 +28,7 @@ _FLOAT_BYTES: Final = 4
 
 
 class Weights(IntEnum):
-    """How scores become weights; the values are those of kernels/native/attention.h."""
+    """Function from scores to weights; the values are those of kernels/native/attention.h."""
 
     SOFTMAX = 0
     SILU = 1
@@ -68,12 +68,12 @@ _LIBRARY = _load()
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The pass, prepared for its options; any number of threads may run it.
+    """The pass, prepared for its options; thread-safe.
 
     Attributes:
         scale: of the scores; None: `1 / sqrt(width)`.
         divisor: of the results.
-        causal: whether a query ignores the keys behind its own position.
+        causal: a query ignores the keys behind its own position.
         instruction_set: None takes the fastest.
 
     Raises:
@@ -189,15 +189,10 @@ class Attention:
         first: Tensor | None,
         sizes: tuple[int, int, int, int, int, int],
     ) -> Tensor:
-        """Calls the library.
+        """Calls the library: fp32 `[B, Q, H, n]`, without gaps.
 
-        Args:
-            addresses: of queries, keys and values.
-            strides: of each of them, by sample, head and row.
-            sizes: samples, heads, queries, keys, width, value_width.
-
-        Returns:
-            fp32 `[B, Q, H, n]`, without gaps.
+        `strides` are by sample, head and row; `sizes` samples, heads, queries, keys, width,
+        value_width.
         """
         samples, heads, queries, _, width, value_width = sizes
         held = []
@@ -244,7 +239,7 @@ class Attention:
         mask: Tensor | None = None,
         first: Tensor | None = None,
     ) -> Tensor:
-        """The reference: as a call, in torch's operators, of any floating-point dtype."""
+        """The reference in torch's operators, of any floating-point dtype."""
         scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
         scores = query @ key.transpose(-2, -1) * scale
         scores = scores if bias is None else scores + bias
@@ -265,7 +260,7 @@ class Attention:
 def _fit(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, mask: Tensor | None
 ) -> bool:
-    """Whether the compiled pass can read these; torch broadcasts or converts others."""
+    """True if the compiled pass can read these; torch broadcasts or converts others."""
     if any(one.dtype is not torch.float32 or one.dim() != 4 for one in (query, key, value)):
         return False
     if query.shape[:2] != key.shape[:2] or key.shape[:3] != value.shape[:3] or not key.shape[2]:
@@ -277,7 +272,6 @@ def _fit(
 
 
 def _heads_of(rows: Tensor, heads: int, first: int, width: int) -> Tensor:
-    """`[B, L, any]` as `[B, L, heads, width]`."""
     chosen = rows[..., first : first + heads * width]
     return chosen.reshape(*chosen.shape[:2], heads, width)
 
@@ -296,5 +290,4 @@ def _broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
 
 
 def _side_by_side(tensor: Tensor) -> Tensor:
-    """The tensor with its last axis without gaps."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -1,9 +1,9 @@
-"""Attention biases of pairs of positions, by how far apart a number of theirs is.
+"""Attention biases of pairs of positions, by the difference of a number of theirs.
 
     out[i, j] = f(numbers[j] - numbers[i]) + fixed[i, j]
 
-A learned bias by time is such an f: the span between two items chooses a bucket, and the bucket a
-weight. It is constant between thresholds, which are found by asking it (`step_function`). The
+For example a learned bias by time: the span between two items chooses a bucket, and the bucket a
+weight. `step_function` evaluates f to find the thresholds between which it is constant. The
 compiled pass (`kernels/native/pair_biases.h`) finds a difference's threshold in a small table.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["PairBiasFields", "StepFunction", "pair_bias_fields", "step_function"
 _OCTAVE: Final = 2**23
 _LEAST: Final = -(2**31)
 _MOST_THRESHOLDS: Final = 2**12
-# Of which differences of like sizes read a few.
+# Differences of similar sizes read few of them.
 _MOST_CELLS: Final = 2**16
 _TRIED: Final = 2**14
 # Keys beside a threshold where rounding within the function may move it.
@@ -74,15 +74,10 @@ class StepFunction(NamedTuple):
 
 
 def step_function(function: Callable[[Tensor], Tensor]) -> StepFunction | None:
-    """The table of a function.
+    """The table of a function, None if not constant between a few thousand thresholds.
 
-    Args:
-        function: of fp32 `[n]`, number by number; between two powers of two it rises or falls, and
-            does not turn.
-
-    Returns:
-        None if it is not constant between a few thousand thresholds. A threshold lies where the
-        function's own rounding puts it, within a few numbers.
+    `function` maps fp32 `[n]` elementwise, monotonically between two powers of two. A threshold is
+    exact to its own rounding, within a few numbers.
     """
     bound = int(_keys(torch.tensor([torch.inf])))
     ends = torch.arange(-255, 256) * _OCTAVE
@@ -112,8 +107,8 @@ def pair_bias_fields(function: StepFunction, *, turned: bool, causal: bool) -> P
     """The compiled pass without its operands; `function` must be kept.
 
     Args:
-        turned: whether a difference is `numbers[i] - numbers[j]`.
-        causal: whether positions behind a position's own need no bias; theirs are not written.
+        turned: a difference is `numbers[i] - numbers[j]`.
+        causal: positions behind a position's own need no bias; theirs are not written.
     """
     made = PairBiasFields()
     made.thresholds, made.values = function.thresholds.data_ptr(), function.values.data_ptr()
@@ -148,7 +143,7 @@ def _table(thresholds: Tensor, function: Callable[[Tensor], Tensor]) -> StepFunc
     starts = (torch.arange(first, first + count) << shift).clamp(_LEAST, -_LEAST - 1)
     with_one = torch.full((count,), _LEAST)
     with_one[places - first] = thresholds
-    # Where no threshold is, all of a cell is above it.
+    # A cell without a threshold is above it.
     known = torch.where(with_one == _LEAST, starts, with_one)
     below = torch.where(with_one == _LEAST, starts, with_one - 1)
     no_number, *infinite = function(torch.tensor([torch.nan, -torch.inf, torch.inf])).tolist()
@@ -161,7 +156,7 @@ def _table(thresholds: Tensor, function: Callable[[Tensor], Tensor]) -> StepFunc
 
 
 def _is_same(found: StepFunction, function: Callable[[Tensor], Tensor], bound: int) -> bool:
-    """Whether the table has the function's values at many numbers of all sizes."""
+    """True if the table has the function's values at many numbers of all sizes."""
     generator = torch.Generator().manual_seed(0)
     keys = torch.randint(-bound - 1, bound + 1, (_TRIED,), generator=generator)
     limits = found.thresholds[found.thresholds != _LEAST].to(torch.int64)

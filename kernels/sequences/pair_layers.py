@@ -4,10 +4,10 @@
     y = activation(y) @ W.T + bias                                       for each further layer
     out = y                                                              one number a pair
 
-The weights that a Deep Interest Network gives a history are such layers. torch writes the inputs
-and outputs of each layer for all pairs; the compiled pass (`kernels/native/pair_layers.h`) keeps
-them in the cache. Its first product multiplies the weight by the candidate instead of the
-positions, so that its last bits are not torch's.
+For example a Deep Interest Network's weights of a history. The compiled pass
+(`kernels/native/pair_layers.h`) keeps layers' inputs and outputs in the cache. Its first product
+multiplies the weight by the candidate instead of the positions, so that its last bits are not
+torch's.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from kernels.native_library import load_library
 
 
 class Activation(IntEnum):
-    """What follows a layer's sum; the values are those of kernels/native/pair_layers.h."""
+    """Function of a layer's sum; the values are those of kernels/native/pair_layers.h."""
 
     LINEAR = 0
     RELU = 1
@@ -36,13 +36,7 @@ class Activation(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairLayer:
-    """One layer.
-
-    Attributes:
-        weight: fp32 `[N, K]`.
-        bias: fp32 `[N]`.
-        slope: fp32 `[N]`, with `Activation.SLOPE`.
-    """
+    """One layer: fp32 `[N, K]` weight, `[N]` bias; `[N]` slope with `Activation.SLOPE`."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -93,7 +87,7 @@ _LIBRARY = _load()
 
 
 class PairLayers:
-    """The pass, prepared for its layers; any number of threads may run it.
+    """The pass, prepared for its layers; thread-safe.
 
     Raises:
         InputError: the layers do not follow each other, or end with more than one output, or the
@@ -118,16 +112,13 @@ class PairLayers:
         by_position: Tensor | None = None,
         by_candidate: Tensor | None = None,
     ) -> Tensor:
-        """Runs the layers.
+        """Runs the layers: fp32 `[C, L]`.
 
         Args:
             positions: fp32 `[L, K]`.
             candidates: fp32 `[C, K]`.
             by_position: fp32 `[L, N]` of the first layer's N, added to its sums.
             by_candidate: fp32 `[C, N]`, likewise.
-
-        Returns:
-            fp32 `[C, L]`.
 
         Raises:
             InputError: a shape or dtype is another one.
@@ -165,7 +156,7 @@ class PairLayers:
         by_position: Tensor | None = None,
         by_candidate: Tensor | None = None,
     ) -> Tensor:
-        """The reference: as a call, in torch's operators."""
+        """The reference in torch's operators."""
         y = positions * candidates.unsqueeze(1)
         for number, layer in enumerate(self.layers):
             y = torch.nn.functional.linear(y, layer.weight, layer.bias)
@@ -210,7 +201,6 @@ def _fields_of(layer: PairLayer) -> _Layer:
 
 
 def _like(tensor: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
-    """The tensor, contiguous."""
     if tensor.dtype is not torch.float32 or tuple(tensor.shape) != shape:
         wanted = f"fp32 {list(shape)}"
         raise InputError(

@@ -1,8 +1,7 @@
 """Passes over the positions of one request's sequence, and its candidates, in one call.
 
-A user's stage is a few passes: row steps, attentions, biases by time. Calling one from Python takes
-as long as a third of its work, and what lies between two of them is memory and views alone. Here
-they are one compiled call (`kernels/native/passes.h`), with the bits of the passes by themselves.
+A Python call takes as long as a third of a pass's work. Here a user's stage of adjacent passes is
+one compiled call (`kernels/native/passes.h`), with the same bits.
 """
 
 import ctypes
@@ -59,7 +58,7 @@ class Memory(NamedTuple):
 
     Attributes:
         rows, width: numbers, or `POSITIONS`; rows may be `CANDIDATES`.
-        constant: what it holds, if it is the same in every call.
+        constant: its content, if it is the same in every call.
     """
 
     rows: int
@@ -67,18 +66,14 @@ class Memory(NamedTuple):
     constant: Tensor | None = None
 
     def size(self) -> tuple[int, int, int]:
-        """How many numbers it has: some, times positions and candidates to the power of these."""
+        """Number of elements: a factor, and the powers of positions and candidates."""
         counts = self.rows, self.width
         number = math.prod(one for one in counts if one >= 0)
         return number, counts.count(POSITIONS), counts.count(CANDIDATES)
 
 
 class Operand(NamedTuple):
-    """Rows and columns of a memory, which has its number.
-
-    Attributes:
-        row: the first one, `LAST_ROW` or `LAST_ROWS`.
-    """
+    """Rows and columns of a memory, by its number, from a row, `LAST_ROW` or `LAST_ROWS` on."""
 
     memory: int
     column: int = 0
@@ -122,7 +117,7 @@ class PairBiasing:
     """Biases of pairs of positions; see `kernels.sequences.pair_biases`.
 
     Attributes:
-        operands: numbers, out, and what is fixed if there is something.
+        operands: numbers, out, and the fixed addend if there is one.
         turned, causal: as of `pair_bias_fields`.
     """
 
@@ -191,19 +186,16 @@ _LIBRARY = _load()
 
 
 class Passes:
-    """The passes of one call, prepared; any number of threads may run them.
+    """The passes of one call, prepared; thread-safe.
 
     Args:
-        inputs, outputs: what a call is given, in this order; they have the first numbers.
-        others: constants, and what lies between the passes.
-        passes: in order; each reads what is given, constants and what those before it wrote.
-
-    Attributes:
-        kinds: of the passes.
+        inputs, outputs: of a call, in this order; they have the first numbers.
+        others: constants, and memories between the passes.
+        passes: in order; each reads inputs, constants and results of those before it.
 
     Raises:
-        InputError: the machine lacks the instruction set, or row steps are
-            prepared for another one.
+        InputError: the machine lacks the instruction set, or row steps are prepared for another
+            one.
     """
 
     def __init__(
@@ -278,8 +270,8 @@ class Passes:
             candidates: rows of the memories that have one for each.
 
         Raises:
-            InputError: one has another dtype or another number of elements, or has gaps.
-            MemoryError: there is none for what lies between the passes.
+            InputError: a tensor has another dtype or number of elements, or has gaps.
+            MemoryError: there is none for the memories between the passes.
         """
         addresses = []
         given = (*inputs, *outputs)

@@ -1,4 +1,4 @@
-"""One step on rows: what it reads and computes, and torch's operators for it."""
+"""One step on rows: its inputs and operation, and torch's operators for it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from kernels.errors import InputError
 
 
 class StepKind(IntEnum):
-    """What a step computes; the values are those of kernels/native/row_steps.h."""
+    """Operation of a step; the values are those of kernels/native/row_steps.h."""
 
     LINEAR = 0
     NORM = 1
@@ -94,14 +94,10 @@ def step_by_torch(step: RowStep, first: Tensor, second: Tensor | None = None) ->
 
 
 def check_step(step: RowStep, number: int, known: Sequence[int]) -> None:
-    """Refuses a step that reads beyond what there is.
+    """Checks a step by its number and the widths of the values before it.
 
-    Args:
-        number: of the step, for the error.
-        known: the width of each value before it.
-
-    Raises:
-        InputError: it does, or a source, a weight or a bias has another shape or dtype.
+    Raises InputError if it reads beyond them, or a source, a weight or a bias has another shape or
+    dtype.
     """
     where = f"row steps: step {number} ({step.kind.name.lower()})"
     joins = step.kind is StepKind.JOINED

@@ -1,10 +1,8 @@
 """Steps that compute each row by itself, in one compiled pass.
 
-A transformer has such steps between its attentions: linear layers, norms, sums with what went
-before. torch writes the result of each for all rows, and a call of a small operator takes as long
-as its work. The compiled pass (`kernels/native/row_steps.h`) runs all steps on some rows at a
-time, whose numbers stay in the cache. A row's result depends on that row alone, to the bit; its
-last bits are not torch's.
+Such steps lie between a transformer's attentions: linear layers, norms, residual sums. The compiled
+pass (`kernels/native/row_steps.h`) runs all on some rows at a time, in the cache. A row's result
+depends on that row alone, to the bit; its last bits are not torch's.
 """
 
 import ctypes
@@ -89,7 +87,7 @@ class RowsOfPass(ctypes.Structure):
 
 
 class RowSteps:
-    """The pass, prepared for its steps; any number of threads may run it.
+    """The pass, prepared for its steps; thread-safe.
 
     Args:
         widths: columns of each input.
@@ -98,12 +96,11 @@ class RowSteps:
 
     Attributes:
         output_widths: columns of each wanted result.
-        constants: what the steps hold, for a count of the program's memory.
-        instruction_set: what they are prepared for.
+        constants: of the steps, for a count of the program's memory.
 
     Raises:
-        InputError: a step reads what is not there, or has sources, a weight or a bias of other
-            shapes or dtypes, or the machine lacks the instruction set.
+        InputError: a step reads a missing value, or has sources, a weight or a bias of other shapes
+            or dtypes, or the machine lacks the instruction set.
     """
 
     def __init__(
@@ -127,7 +124,6 @@ class RowSteps:
         self._prepare(int(_LIBRARY.sharded_infer_row_panel_columns(self.instruction_set)))
 
     def _prepare(self, panel: int) -> None:
-        """Lays out the weights, the constants and the numbers between the steps."""
         tensors = len(self.widths) + len(self.outputs)
         places = {value: (value, 0) for value in range(len(self.widths))}
         for number, output in enumerate(self.outputs):
@@ -185,16 +181,10 @@ class RowSteps:
         return self.widths[value] if value < inputs else self.steps[value - inputs].width
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Runs the steps.
+        """Runs the steps on fp32 `[..., width]` inputs of the same rows.
 
-        Args:
-            inputs: fp32 `[..., width]` each, all of the same rows.
-
-        Returns:
-            fp32 `[..., width]` of each wanted result.
-
-        Raises:
-            InputError: an input has another width.
+        Returns fp32 `[..., width]` of each wanted result. Raises InputError if an input has another
+        width.
         """
         shape = inputs[0].shape[:-1]
         is_native = True
@@ -231,7 +221,7 @@ class RowSteps:
         return tuple(made)
 
     def fields(self) -> tuple[RowsOfPass, object]:
-        """The steps for other compiled code, and what must be kept for it, beside these steps."""
+        """The steps for other compiled code, and an owner to keep, beside these steps."""
         held = (ctypes.c_int64 * len(self._constant_memories))(*self._constant_memories)
         made = RowsOfPass(
             ctypes.addressof(self._fields),
@@ -252,7 +242,7 @@ class RowSteps:
                 )
 
     def by_torch(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The reference: as a call, in torch's operators; rows may broadcast."""
+        """The reference in torch's operators; rows may broadcast."""
         values = list(inputs)
         for step in self.steps:
             read = [
@@ -266,7 +256,7 @@ class RowSteps:
 
 
 class _Scratch:
-    """Columns for the numbers between steps; those that nobody reads any more are used again."""
+    """Columns for the numbers between steps, reused after their last reader."""
 
     def __init__(self) -> None:
         self.width = 0
@@ -286,13 +276,12 @@ class _Scratch:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """The tensor as rows whose columns lie side by side."""
     rows = tensor if tensor.dim() == 2 else tensor.reshape(-1, tensor.shape[-1])
     return rows if rows.stride()[1] == 1 else rows.contiguous()
 
 
 def _panels(weight: Tensor, columns: int) -> Tensor:
-    """A weight `[N, K]` as the compiled pass reads it: whole lanes of columns, panel by panel."""
+    """A weight `[N, K]` in the compiled layout: whole lanes of columns, panel by panel."""
     padded = weight.new_zeros(weight.shape[1], -(-len(weight) // 16) * 16)
     padded[:, : len(weight)] = weight.t()
     return torch.cat([panel.flatten() for panel in torch.split(padded, columns, 1)])

@@ -72,15 +72,11 @@ def queued_reads() -> int:
 
 
 def reader_name() -> str:
-    """What carries this process's reads: `io_uring`, or `threads` where it is not allowed."""
+    """Mechanism of this process's reads: `io_uring`, or `threads` where it is not allowed."""
     name: bytes = tier_library().sharded_infer_tier_reader()
     return name.decode()
 
 
 def tier_library() -> ctypes.CDLL:
-    """The compiled code.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The compiled code; raises InputError if there is none."""
     return _LIBRARY

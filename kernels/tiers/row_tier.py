@@ -1,7 +1,7 @@
 """Rows of a table in three tiers: the first in memory, others in a cache of rows, all in a file.
 
-Compiled code (`kernels/native/tiers/`, which has the pseudocode) finds where each row lies: an
-address, so kernels read rows of every tier alike, and results have the bits of rows in memory.
+Compiled code (`kernels/native/tiers/`, which has the pseudocode) finds each row's address, so that
+kernels read rows of every tier alike, with the same bits.
 """
 
 import ctypes
@@ -25,26 +25,26 @@ from kernels.tiers.native_tiers import (
 
 # Boundaries of `TierCounts.latencies`, seconds; row_tier.h.
 LATENCIES: Final = tuple(50e-6 * 2**power for power in range(16))
-# What a row in the cache takes beside its bytes; row_cache.h.
+# Bytes of a row's cache slot, without the row; row_cache.h.
 SLOT_BYTES: Final = 28
 # Reads of a process that are with the kernel at once; block_reader.h.
 QUEUE_DEPTH: Final = 128
-# Rows are waited for as long as this, if no deadline comes before.
+# Limit of waits for rows, if no deadline comes before.
 MOST_SECONDS: Final = 10.0
 _MOST_ROWS: Final = 2**32 - 1
 _LOADED_BYTES: Final = 16 * 2**20  # at a time
 
 
 class TierCounts(NamedTuple):
-    """What a tier has done since it was made.
+    """Counts of a tier since its creation.
 
     Attributes:
-        hot, cached, missed: ids by where their rows were; `missed` has those whose read another id
-            had asked for. Ids of changed rows are in none.
-        unplaced: of the missed: without a slot, because all that were looked at were in use, or
-            hold rows that are asked for more often.
+        hot, cached, missed: ids by their rows' tier; `missed` includes ids that share another's
+            read. Ids of changed rows are in none.
+        unplaced: of the missed: without a slot, because all candidates were in use, or hold rows
+            that are requested more often.
         used_slots: of the cache, now.
-        nanoseconds: of all reads, from asking to the end.
+        nanoseconds: of all reads, from request to end.
         latencies: reads by that time: up to each of `LATENCIES`, and above the last.
     """
 
@@ -67,13 +67,13 @@ class TierCounts(NamedTuple):
 
 
 class RowTier:
-    """The rows of one table, or of a part of it, of which some lie in memory. Thread-safe.
+    """Rows of one table, or of a part of it, of which some are in memory; thread-safe.
 
     Its memory is that of the hot and the cached rows; a forked process has its own from then on.
 
     Attributes:
         name: of the table, for messages.
-        is_direct: whether the file is read past the page cache; its file system may refuse that.
+        is_direct: True if the file is read past the page cache; its file system may refuse that.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class RowTier:
         Args:
             offset: of the first row in the file, bytes.
             hot_rows: the first rows, which stay in memory.
-            cached_rows: how many of the others the cache holds.
+            cached_rows: capacity of the cache for others.
 
         Raises:
-            InputError: the numbers do not fit together, or there is no compiled code.
+            InputError: inconsistent numbers, or there is no compiled code.
             MemoryError: there is not enough memory.
             OSError: the file cannot be opened.
         """
@@ -126,13 +126,9 @@ class RowTier:
         return held + self.cached_rows * SLOT_BYTES
 
     def load(self) -> Iterator[int]:
-        """Reads the hot rows, in the order of the file.
+        """Reads the hot rows, in the order of the file; yields the bytes of each step.
 
-        Yields:
-            The bytes of each step.
-
-        Raises:
-            RowReadError: the file cannot be read, or is too short.
+        Raises RowReadError if the file cannot be read, or is too short.
         """
         step = max(1, _LOADED_BYTES // self.row_bytes)
         for first in range(0, self.hot_rows, step):
@@ -143,14 +139,14 @@ class RowTier:
             yield count * self.row_bytes
 
     def counts(self) -> TierCounts:
-        """What it has done."""
+        """Its counts since its creation."""
         numbers = (ctypes.c_int64 * (len(TierCounts._fields) + len(LATENCIES)))()
         tier_library().sharded_infer_tier_counts(self.address, numbers)
         own = len(TierCounts._fields) - 1
         return TierCounts._make((*numbers[:own], tuple(numbers[own:])))
 
     def new_counts(self) -> tuple[TierCounts, int]:
-        """What it has done since the last call, whoever called, and its rows in memory now."""
+        """Counts since the last call by anyone, and its rows in memory now."""
         with self._telling:
             before, now = self._told, self.counts()
             self._told = now
@@ -161,7 +157,7 @@ class RowTier:
         return TierCounts._make((*new, of_time)), self.hot_rows + now.used_slots
 
     def failure(self, missing: MissingRow, seconds: float) -> RowReadError:
-        """What a lookup raises."""
+        """The error of a lookup."""
         if missing.why == LATE:
             what = f"{missing.count} rows had not been read after {seconds:.3g} s"
         elif missing.why == REFUSED:
@@ -190,7 +186,7 @@ class TierPart:
 
 
 def _open(path: Path) -> tuple[int, bool]:
-    """A file's descriptor, and whether it is read past the page cache."""
+    """A file's descriptor, and True if it is read past the page cache."""
     flags = os.O_RDONLY | os.O_CLOEXEC
     try:
         return os.open(path, flags | os.O_DIRECT), True

@@ -1,4 +1,4 @@
-"""The rows of one lookup in tables whose rows lie in tiers."""
+"""Rows of one lookup in tables with tiers."""
 
 import ctypes
 import weakref
@@ -16,10 +16,9 @@ from kernels.tiers.row_tier import MOST_SECONDS, TierPart
 
 
 class StartedRows:
-    """The rows of one lookup: in memory, or on their way from files.
+    """Rows of one lookup: in memory, or being read from files.
 
-    Attributes:
-        places: uint64 `[N]`, the address of each id's row; to be read between `wait` and `close`.
+    `places` is uint64 `[N]`, the address of each id's row; to be read between `wait` and `close`.
     """
 
     __slots__ = ("__weakref__", "_close", "_kept", "_lookup", "_tiers", "places")
@@ -31,7 +30,7 @@ class StartedRows:
         ids: Tensor,
         counts: Sequence[int],
     ) -> None:
-        """Finds what is in memory, and starts to read what is not.
+        """Starts to read the rows that are not in memory.
 
         Args:
             parts: one for each feature.
@@ -57,13 +56,9 @@ class StartedRows:
         library.sharded_infer_tier_submit(self._lookup)
 
     def wait(self, deadline: float) -> None:
-        """Returns when all rows are there.
+        """Waits for all rows, until `deadline` (monotonic) and at most `MOST_SECONDS`.
 
-        Args:
-            deadline: until when, on the monotonic clock; never longer than `MOST_SECONDS`.
-
-        Raises:
-            RowReadError: a row cannot be read, or not in time; names table and file.
+        Raises RowReadError if a row cannot be read, or not in time; names table and file.
         """
         seconds = max(0.0, min(deadline - monotonic(), MOST_SECONDS))
         missing = MissingRow()
@@ -72,5 +67,5 @@ class StartedRows:
             raise self._tiers[missing.tier].failure(missing, seconds)
 
     def close(self) -> None:
-        """Lets the rows go; others may take their memory. Reads that nobody waits for end later."""
+        """Releases the rows' memory. Reads without a waiter end later."""
         self._close()
