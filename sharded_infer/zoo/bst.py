@@ -47,7 +47,7 @@ class CandidateBlock(nn.Module):
 
         Args:
             steps: float `[B, L, dim]`.
-            padding: bool `[B, L]`, true for steps that nothing attends to.
+            padding: bool `[B, L]`, true for steps to ignore.
             candidate: float `[B, dim]`.
         """
         last = self.attention_norm(candidate).unsqueeze(1)
@@ -72,10 +72,9 @@ class CandidateBlock(nn.Module):
 class BST(nn.Module):
     """The tower of Chen et al. 2019, "Behavior Sequence Transformer" (arXiv:1905.06874).
 
-    One block, which the paper found to be best. A step's position is the time since it. The paper
-    gives the MLP all of the block's outputs, for histories of one length; here lengths differ, and
-    the MLP gets the candidate's output and its product with the candidate. It has ReLUs, as the
-    zoo's other towers.
+    One block, the paper's best. A step's position is the time since it. The paper's MLP gets all of
+    the block's outputs, for histories of one length; here the candidate's output and its product
+    with the candidate, with ReLUs.
 
     Args:
         feature_dims: embedding width of each pooled feature; the first is the candidate.
@@ -107,7 +106,7 @@ class BST(nn.Module):
             raise SpecError(f"a BST's top layers must end with 1, got {list(top)}")
         self.steps = nn.Linear(history.width, self.dim)
         self.positions = nn.Embedding(time_buckets, self.dim)
-        # Small beside trained rows: torch's own deviation of 1 would hide what they say.
+        # Small beside trained rows: torch's own deviation of 1 would hide them.
         nn.init.normal_(self.positions.weight, std=_POSITIONS_DEVIATION)
         self.block = CandidateBlock(self.dim, heads)
         self.top = MLP([2 * self.dim + sum(feature_dims), *top], activate_last=False)
@@ -115,16 +114,13 @@ class BST(nn.Module):
     def logits(
         self, history: Tensor, history_lengths: Tensor, age: Tensor, embeddings: Tensor
     ) -> Tensor:
-        """Scores samples before the sigmoid.
+        """Log-odds of a click before the sigmoid, fp32 `[B]`.
 
         Args:
             history: fp32 `[B, L, W]`, right-padded.
             history_lengths: int64 `[B]`.
             age: fp32 `[B, L, 1]`, seconds from each step to the request.
             embeddings: fp32 `[B, sum of feature_dims]`, the pooled features concatenated.
-
-        Returns:
-            Log-odds of a click, fp32 `[B]`.
         """
         buckets = time_buckets(age.squeeze(2), self.positions.num_embeddings)
         steps = self.steps(without_padding(history, history_lengths)) + self.positions(buckets)
@@ -138,5 +134,5 @@ class BST(nn.Module):
     def forward(
         self, history: Tensor, history_lengths: Tensor, age: Tensor, embeddings: Tensor
     ) -> Tensor:
-        """Probability of a click, fp32 `[B]`; takes the arguments of `logits`."""
+        """Probability of a click, fp32 `[B]`; arguments of `logits`."""
         return torch.sigmoid(self.logits(history, history_lengths, age, embeddings))

@@ -13,11 +13,8 @@ class CrossLayer(nn.Module):
     """One low-rank cross: `x_{l+1} = x_0 * (W_l V_l x_l + b_l) + x_l`.
 
     Equation 2 of Wang et al. 2021, "DCN V2" (arXiv:2008.13535), without the nonlinearity and the
-    gating of its mixture of experts.
-
-    Args:
-        width: length of `x_0`.
-        rank: inner width of `W_l V_l`.
+    gating of its mixture of experts. `width` is the length of `x_0`, `rank` the inner width of `W_l
+    V_l`.
     """
 
     def __init__(self, width: int, rank: int) -> None:
@@ -70,14 +67,10 @@ class DCNv2(nn.Module):
         self.top = MLP([width, *top], activate_last=False)
 
     def logits(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        """Scores samples before the sigmoid.
+        """Log-odds of a click before the sigmoid, fp32 `[B]`.
 
-        Args:
-            dense: fp32 `[B, K]`.
-            embeddings: fp32 `[B, sum of feature_dims]`, the pooled features concatenated.
-
-        Returns:
-            Log-odds of a click, fp32 `[B]`.
+        `dense` is fp32 `[B, K]`; `embeddings`, fp32 `[B, sum of feature_dims]`, are the pooled
+        features concatenated.
         """
         first = torch.cat([self.bottom(dense), embeddings], dim=1)  # [B, width]
         crossed = first
@@ -87,5 +80,5 @@ class DCNv2(nn.Module):
         return top.squeeze(1)
 
     def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        """Probability of a click, fp32 `[B]`; takes the arguments of `logits`."""
+        """Probability of a click, fp32 `[B]`; arguments of `logits`."""
         return torch.sigmoid(self.logits(dense, embeddings))

@@ -11,12 +11,11 @@ from sharded_infer.zoo.mlp import MLP
 
 
 class ActivationUnit(nn.Module):
-    """How much each step of a history matters to a candidate; not normalised over the steps.
+    """Weight of each step of a history for a candidate; not normalised over the steps.
 
-    `w_2 PReLU(W_1 [h, c, h * c] + b_1) + b_2`, for a step `h` and a candidate `c`. The released
-    code also has `h - c` among the inputs, which the first layer can make of the others. Of the
-    first layer, `h`'s columns cost once a step and `c`'s once a candidate; only those of `h * c`
-    cost for every pair.
+    `w_2 PReLU(W_1 [h, c, h * c] + b_1) + b_2`, for a step `h` and a candidate `c`. The first layer
+    can compute the released code's input `h - c` from the others. Its columns of `h` cost once a
+    step and those of `c` once a candidate; only those of `h * c` cost for every pair.
 
     Args:
         width: of a step.
@@ -44,7 +43,7 @@ class ActivationUnit(nn.Module):
 class DIN(nn.Module):
     """The tower of Zhou et al. 2018, "Deep Interest Network" (arXiv:1706.06978).
 
-    Its MLP has ReLUs, as the zoo's other towers, in place of the paper's Dice.
+    Its MLP has ReLUs in place of the paper's Dice.
 
     Args:
         feature_dims: embedding width of each pooled feature; the first is the candidate.
@@ -53,8 +52,8 @@ class DIN(nn.Module):
         top: width of each layer of the top MLP; the last is 1.
 
     Raises:
-        SpecError: candidate and history do not fit, a size below 1, or a top that does not end
-            with 1.
+        SpecError: candidate and history do not fit, a size below 1, or a top that does not end with
+            1.
     """
 
     def __init__(
@@ -74,15 +73,12 @@ class DIN(nn.Module):
         self.top = MLP([history.width + sum(feature_dims), *top], activate_last=False)
 
     def logits(self, history: Tensor, history_lengths: Tensor, embeddings: Tensor) -> Tensor:
-        """Scores samples before the sigmoid.
+        """Log-odds of a click before the sigmoid, fp32 `[B]`.
 
         Args:
             history: fp32 `[B, L, W]`, right-padded.
             history_lengths: int64 `[B]`.
             embeddings: fp32 `[B, sum of feature_dims]`, the pooled features concatenated.
-
-        Returns:
-            Log-odds of a click, fp32 `[B]`.
         """
         # Zeros add nothing to the weighted sum: the weights need no mask.
         steps = without_padding(history, history_lengths)
@@ -92,5 +88,5 @@ class DIN(nn.Module):
         return top.squeeze(1)
 
     def forward(self, history: Tensor, history_lengths: Tensor, embeddings: Tensor) -> Tensor:
-        """Probability of a click, fp32 `[B]`; takes the arguments of `logits`."""
+        """Probability of a click, fp32 `[B]`; arguments of `logits`."""
         return torch.sigmoid(self.logits(history, history_lengths, embeddings))

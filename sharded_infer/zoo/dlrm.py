@@ -62,14 +62,10 @@ class DLRM(nn.Module):
         self.top = MLP([dim + self.pairs.numel(), *top], activate_last=False)
 
     def logits(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        """Scores samples before the sigmoid.
+        """Log-odds of a click before the sigmoid, fp32 `[B]`.
 
-        Args:
-            dense: fp32 `[B, K]`.
-            embeddings: fp32 `[B, F * d]`, the pooled features concatenated.
-
-        Returns:
-            Log-odds of a click, fp32 `[B]`.
+        `dense` is fp32 `[B, K]`; `embeddings`, fp32 `[B, F * d]`, are the pooled features
+        concatenated.
         """
         bottom = self.bottom(dense)  # [B, d]
         pooled = embeddings.reshape(-1, self.feature_count, self.dim)  # [B, F, d]
@@ -80,5 +76,5 @@ class DLRM(nn.Module):
         return top.squeeze(1)
 
     def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        """Probability of a click, fp32 `[B]`; takes the arguments of `logits`."""
+        """Probability of a click, fp32 `[B]`; arguments of `logits`."""
         return torch.sigmoid(self.logits(dense, embeddings))

@@ -1,7 +1,7 @@
-"""What sequence towers share: the history's sizes, its padding, and when its steps were.
+"""Histories of sequence towers: sizes, padding and times of steps.
 
-A history is right-padded, `[B, L, W]`, with L the longest of the batch and at least 1. What lies in
-its padding never reaches a score.
+A history is right-padded, `[B, L, W]`, with L the longest of the batch and at least 1. Its padding
+never affects a score.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +40,7 @@ def candidate_dim(architecture: str, feature_dims: Sequence[int], history: Seque
     """Width D of the candidate: the first pooled feature, and the history's first member.
 
     Raises:
-        SpecError: one of them is missing, or they have different widths, so that they cannot be
-            rows of one table.
+        SpecError: one is missing, or their widths differ, so that they cannot be rows of one table.
     """
     if not feature_dims or not history.dims:
         raise SpecError(
@@ -58,25 +57,14 @@ def candidate_dim(architecture: str, feature_dims: Sequence[int], history: Seque
 
 
 def check_counts(architecture: str, counts: Mapping[str, int]) -> None:
-    """Refuses sizes below 1.
-
-    Args:
-        counts: by the option's name.
-
-    Raises:
-        SpecError: one is.
-    """
+    """Raises SpecError for sizes below 1, by the option's name."""
     for option, count in counts.items():
         if count < 1:
             raise SpecError(f"a {architecture}'s {option} must be at least 1, got {count}")
 
 
 def check_heads(architecture: str, dim: int, heads: int) -> None:
-    """Refuses heads that do not share the model's width equally.
-
-    Raises:
-        SpecError: they do not.
-    """
+    """Raises SpecError for heads that do not share the model's width equally."""
     if heads < 1 or dim % heads:
         raise SpecError(
             f"a {architecture}'s heads must divide the candidate's dim {dim}, got {heads}"
@@ -84,39 +72,39 @@ def check_heads(architecture: str, dim: int, heads: int) -> None:
 
 
 def is_padding(steps: Tensor, lengths: Tensor) -> Tensor:
-    """Which of `steps` `[B, L, W]` are padding, for `lengths` int64 `[B]`: bool `[B, L]`."""
+    """Padding of `steps` `[B, L, W]` with int64 `[B]` lengths: bool `[B, L]`."""
     positions = torch.arange(steps.shape[1], device=steps.device)
     return positions >= lengths.unsqueeze(1)
 
 
 def without_padding(steps: Tensor, lengths: Tensor) -> Tensor:
-    """`steps` `[B, L, W]` with zeros for its padding, whatever that holds."""
+    """`steps` `[B, L, W]` with zeros for its padding, whatever its content."""
     return steps.masked_fill(is_padding(steps, lengths).unsqueeze(2), 0.0)
 
 
 def last_steps(steps: Tensor, lengths: Tensor) -> Tensor:
-    """The last step of each sample of `[B, L, W]`, `[B, W]`; its first one, if it has none."""
+    """Last step of each sample of `[B, L, W]`, `[B, W]`; its first one, if it has none."""
     last = (lengths - 1).clamp(min=0).reshape(-1, 1, 1).expand(-1, 1, steps.shape[2])
     return steps.gather(1, last).squeeze(1)
 
 
 def steps_to_last(steps: Tensor, lengths: Tensor, most: int) -> Tensor:
-    """How many steps each of `[B, L, W]` lies before its sample's last: int64 `[B, L]`.
+    """Distance of each of `[B, L, W]` steps to its sample's last: int64 `[B, L]`.
 
-    From 0, which padding has too, to `most`.
+    From 0, also for padding, to `most`.
     """
     positions = torch.arange(steps.shape[1], device=steps.device)
     return (lengths.unsqueeze(1) - 1 - positions).clamp(0, most)
 
 
 def time_buckets(seconds: Tensor, buckets: int) -> Tensor:
-    """The bucket of each span of time, int64: `floor(log(max(1, seconds)) / 0.301)`.
+    """Bucket of each span of time, int64: `floor(log(max(1, seconds)) / 0.301)`.
 
     The formula of Zhai et al.'s released code (arXiv:2402.17152). The last bucket has all longer
     spans: 64 buckets reach beyond five years.
     """
     logarithms = seconds.clamp(min=1.0).log() / _BUCKET_LOGARITHM
-    # Bounded as integers: a value that is not a number, too, must be the number of a bucket.
+    # Bounded as integers, so that NaN also gets a valid bucket.
     return logarithms.long().clamp(0, buckets - 1)
 
 

@@ -22,7 +22,7 @@ _EPSILON = 1e-6  # of the released code's norms
 
 
 class RelativeBias(nn.Module):
-    """The attention bias of each pair of steps, by how far apart in order and in time they are."""
+    """Attention bias of each pair of steps, by their distance in order and in time."""
 
     def __init__(self, max_length: int, buckets: int) -> None:
         super().__init__()
@@ -54,11 +54,9 @@ class HSTULayer(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def forward(self, steps: Tensor, bias: Tensor, later: Tensor) -> Tensor:
-        """Maps float `[B, L, dim]` to the same.
+        """Maps float `[B, L, dim]` to the same, with a bias of float `[B, L, L]`.
 
-        Args:
-            bias: float `[B, L, L]`.
-            later: bool `[L, L]`, true where the second step comes after the first.
+        `later` is bool `[L, L]`, true where the second step comes after the first.
         """
         inputs = nn.functional.silu(self.inputs(self.norm(steps)))
         gates, *parts = inputs.chunk(4, dim=2)
@@ -74,7 +72,7 @@ class HSTU(nn.Module):
     """A small HSTU of Zhai et al. 2024, "Actions Speak Louder than Words" (arXiv:2402.17152).
 
     The history is encoded once for all candidates. An item and its action are one step, not two.
-    Right padding lies behind the last step: causal attention does not see it.
+    Right padding is behind the last step, where causal attention does not see it.
 
     Args:
         feature_dims: embedding width of each pooled feature; the first is the candidate.
@@ -115,7 +113,7 @@ class HSTU(nn.Module):
         self.top = MLP([2 * self.dim + sum(feature_dims), *top], activate_last=False)
 
     def user(self, history: Tensor, history_lengths: Tensor, age: Tensor) -> Tensor:
-        """The user's vector, fp32 `[B, D]`; takes the arguments of `logits`."""
+        """The user's vector, fp32 `[B, D]`; arguments of `logits`."""
         steps = self.steps(without_padding(history, history_lengths))
         bias = self.bias(age.squeeze(2))
         order = torch.arange(steps.shape[1], device=steps.device)
@@ -128,16 +126,13 @@ class HSTU(nn.Module):
     def logits(
         self, history: Tensor, history_lengths: Tensor, age: Tensor, embeddings: Tensor
     ) -> Tensor:
-        """Scores samples before the sigmoid.
+        """Log-odds of a click before the sigmoid, fp32 `[B]`.
 
         Args:
             history: fp32 `[B, L, W]`, right-padded.
             history_lengths: int64 `[B]`.
             age: fp32 `[B, L, 1]`, seconds from each step to the request.
             embeddings: fp32 `[B, sum of feature_dims]`, the pooled features concatenated.
-
-        Returns:
-            Log-odds of a click, fp32 `[B]`.
         """
         user = self.user(history, history_lengths, age)
         product = user * embeddings[:, : self.dim]
@@ -147,5 +142,5 @@ class HSTU(nn.Module):
     def forward(
         self, history: Tensor, history_lengths: Tensor, age: Tensor, embeddings: Tensor
     ) -> Tensor:
-        """Probability of a click, fp32 `[B]`; takes the arguments of `logits`."""
+        """Probability of a click, fp32 `[B]`; arguments of `logits`."""
         return torch.sigmoid(self.logits(history, history_lengths, age, embeddings))

@@ -9,14 +9,10 @@ from sharded_infer.errors import SpecError
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLUs between them.
+    """Linear layers with ReLUs between them, and behind the last with `activate_last`.
 
-    Args:
-        sizes: input width, then the width of each layer; at least two positive integers.
-        activate_last: whether a ReLU also follows the last layer.
-
-    Raises:
-        SpecError: `sizes` has fewer than two entries or one below 1.
+    `sizes` are the input width, then the width of each layer. Raises SpecError for fewer than two,
+    or one below 1.
     """
 
     def __init__(self, sizes: Sequence[int], *, activate_last: bool) -> None:

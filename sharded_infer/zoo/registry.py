@@ -1,7 +1,7 @@
-"""The registry of architectures, which builds towers by name and options.
+"""Registry of architectures, which builds towers by name and options.
 
 An architecture's options are its class's keyword arguments except `dense_width`, `feature_dims` and
-`history`, which come from the dense inputs, tables and sequences of the model's description.
+`history`, which come from the model's description.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,14 +21,14 @@ from sharded_infer.zoo.history import SequenceSizes
 from sharded_infer.zoo.hstu import HSTU
 from sharded_infer.zoo.sasrec import SASRec
 
-# The names that towers of the zoo give to their dense input, their sequence and its companion.
+# Names of the dense input, the sequence and its companion in towers of the zoo.
 DENSE = "dense"
 HISTORY = "history"
 AGE = "age"
 
 
 class OptionKind(Enum):
-    """The kind of an option's value; the enum's values are used in messages."""
+    """Kind of an option's value; the enum's values are used in messages."""
 
     SIZES = "a non-empty list of positive integers"
     COUNT = "a positive integer"
@@ -40,9 +40,9 @@ class Architecture:
 
     Attributes:
         options: the required options, by name.
-        dense_inputs: those that it takes, by name.
-        companions: of its sequence `history`, the dense companions that it takes, one wide each, by
-            name; None: it takes no sequence.
+        dense_inputs: names of its dense inputs.
+        companions: names of the one-wide dense companions of its sequence `history`; None: it takes
+            no sequence.
     """
 
     build: Callable[..., nn.Module]
@@ -137,7 +137,7 @@ def build_tower(
 
     Returns:
         A module whose `forward` takes by name the dense inputs, then `history`, `history_lengths`
-        and the history's companions, then `embeddings`, and returns `[B]` scores.
+            and the history's companions, then `embeddings`, and returns `[B]` scores.
 
     Raises:
         SpecError: an unknown architecture or option, a missing or mistyped option, other dense

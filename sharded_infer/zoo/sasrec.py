@@ -48,7 +48,7 @@ class SASRec(nn.Module):
     """The model of Kang and McAuley 2018, "Self-Attentive Sequential Recommendation".
 
     arXiv:1808.09781. Positions count from the last step, as in the paper, which pads on the left.
-    Right padding lies behind the last step: causal attention does not see it.
+    Right padding is behind the last step, where causal attention does not see it.
 
     Args:
         feature_dims: embedding width of the pooled features: the candidate alone.
@@ -58,8 +58,8 @@ class SASRec(nn.Module):
         heads: of each block.
 
     Raises:
-        SpecError: candidate and history do not fit, other pooled features, a size below 1, or
-            heads that do not divide the dim.
+        SpecError: candidate and history do not fit, other pooled features, a size below 1, or heads
+            that do not divide the dim.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SASRec(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def user(self, history: Tensor, history_lengths: Tensor) -> Tensor:
-        """The user's vector, fp32 `[B, D]`; takes the arguments of `logits`."""
+        """The user's vector, fp32 `[B, D]`; arguments of `logits`."""
         most = self.positions.num_embeddings - 1
         distances = steps_to_last(history, history_lengths, most)
         steps = self.steps(without_padding(history, history_lengths)) + self.positions(distances)
@@ -89,18 +89,15 @@ class SASRec(nn.Module):
         return user
 
     def logits(self, history: Tensor, history_lengths: Tensor, embeddings: Tensor) -> Tensor:
-        """Scores samples before the sigmoid.
+        """Log-odds of a click before the sigmoid, fp32 `[B]`.
 
         Args:
             history: fp32 `[B, L, W]`, right-padded.
             history_lengths: int64 `[B]`.
             embeddings: fp32 `[B, D]`, the candidates.
-
-        Returns:
-            Log-odds of a click, fp32 `[B]`.
         """
         return (self.user(history, history_lengths) * embeddings).sum(1)
 
     def forward(self, history: Tensor, history_lengths: Tensor, embeddings: Tensor) -> Tensor:
-        """Probability of a click, fp32 `[B]`; takes the arguments of `logits`."""
+        """Probability of a click, fp32 `[B]`; arguments of `logits`."""
         return torch.sigmoid(self.logits(history, history_lengths, embeddings))
