@@ -41,7 +41,7 @@ def server(
     assert "internal error" not in log.read_text(), log.read_text()
 
 
-@pytest.fixture(scope="module", params=["plain", "tls"])
+@pytest.fixture(scope="session", params=["plain", "tls"])
 def running(
     request: pytest.FixtureRequest,
     ranker: Ranker,

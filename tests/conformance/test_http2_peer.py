@@ -225,20 +225,15 @@ def test_a_clients_own_table_may_be_empty(server: PeerServer) -> None:
             server.check(peer.call(message_of(2, seed)), 2, seed)
 
 
-def test_a_request_may_end_with_trailers(server: PeerServer) -> None:
+@pytest.mark.parametrize("end", ["trailers", "an empty frame"])
+def test_a_request_may_end_with_trailers_or_an_empty_frame(server: PeerServer, end: str) -> None:
     with server.peer() as peer:
         stream = peer.begin()
         peer.put(stream, framed(message_of(2)))
-        peer.http2.send_headers(stream, [("x-checksum", "1")], end_stream=True)
-        peer.send()
-        server.check(peer.wait(stream), 2)
-
-
-def test_a_request_may_end_with_an_empty_frame(server: PeerServer) -> None:
-    with server.peer() as peer:
-        stream = peer.begin()
-        peer.put(stream, framed(message_of(2)))
-        peer.http2.send_data(stream, b"", end_stream=True)
+        if end == "trailers":
+            peer.http2.send_headers(stream, [("x-checksum", "1")], end_stream=True)
+        else:
+            peer.http2.send_data(stream, b"", end_stream=True)
         peer.send()
         server.check(peer.wait(stream), 2)
 

@@ -13,11 +13,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.support.http2_peer import Peer, framed
 from tests.support.servers import (
     Ranker,
+    RunningServer,
     good_inputs,
     infer_request,
     running_server,
 )
-from tests.support.tls import issue_files
+from tests.support.tls import IssuedFiles
 
 SECONDS = 60.0
 MESSAGE = infer_request(good_inputs(2)).SerializeToString()
@@ -38,24 +39,23 @@ def test_a_host_is_listened_on_by_name_and_over_ipv6(
             assert page.status == 200
 
 
+@pytest.mark.parametrize("running", ["tls"], indirect=True)
 def test_tls_without_h2_in_alpn_is_refused_and_not_left_waiting(
-    ranker: Ranker, tmp_path: Path
+    running: tuple[RunningServer, IssuedFiles],
 ) -> None:
-    files = issue_files(tmp_path)
-    options = files.options()
-    with running_server(ranker.repository, tmp_path / "log", *options) as running:
-        host, _, port = running.grpc_url.rpartition(":")
-        for offered in ((), ("http/1.1",), ("h3", "spdy/3")):
-            plain = socket.create_connection((host, int(port)), SECONDS)
-            # Closed, by an alert or without one: what it must not do is to wait.
-            with plain:
-                try:
-                    with files.context(*offered).wrap_socket(plain, server_hostname=host) as client:
-                        assert client.recv(1) == b""
-                except ssl.SSLError:
-                    pass
-        with Peer(running.grpc_url, tls=files.context("http/1.1", "h2")) as peer:
-            assert peer.call(MESSAGE).status() == "0"
+    server, files = running
+    host, _, port = server.grpc_url.rpartition(":")
+    for offered in ((), ("http/1.1",), ("h3", "spdy/3")):
+        plain = socket.create_connection((host, int(port)), SECONDS)
+        # Closed, by an alert or without one: what it must not do is to wait.
+        with plain:
+            try:
+                with files.context(*offered).wrap_socket(plain, server_hostname=host) as client:
+                    assert client.recv(1) == b""
+            except ssl.SSLError:
+                pass
+    with Peer(server.grpc_url, tls=files.context("http/1.1", "h2")) as peer:
+        assert peer.call(MESSAGE).status() == "0"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -111,13 +111,11 @@ def test_a_server_that_looks_for_calls_answers_them(ranker: Ranker, tmp_path: Pa
             assert {peer.wait(stream).status() for peer, stream in streams} == {"0"}
 
 
-def test_reflection_is_asked_by_hand(ranker: Ranker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("running", ["plain"], indirect=True)
+def test_reflection_is_asked_by_hand(running: tuple[RunningServer, None]) -> None:
     path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
     ask = reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
-    with (
-        running_server(ranker.repository, tmp_path / "log") as running,
-        Peer(running.grpc_url) as peer,
-    ):
+    with Peer(running[0].grpc_url) as peer:
         stream = peer.begin(path=path)
         # Each request is answered before the next one is sent.
         for count in (1, 2):
