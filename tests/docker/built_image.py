@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.docker.dockerfile import DOCKER, ROOT, instructions, values
+from tests.docker.programs import output_of
 from tests.support.released import released
 
 # What is downloaded is kept.
@@ -53,7 +54,7 @@ class Image:
 
     def size_bytes(self) -> int:
         """Bytes of its files, as an engine counts them: each file once."""
-        told = _run("du", "--summarize", "--bytes", str(self.root))
+        told = output_of("du", "--summarize", "--bytes", str(self.root))
         return int(told.split()[0])
 
     def start(self, words: list[str], models: Path, **options: Any) -> "subprocess.Popen[str]":
@@ -94,7 +95,7 @@ def built_image(home: Path) -> Iterator[Image]:
         home: a folder for some gigabytes, which are gone at the end.
     """
     places = ("--root", str(home / "images"), "--runroot", str(home / "run"))
-    buildah = partial(_run, "buildah", *places, "--storage-driver", "vfs")
+    buildah = partial(output_of, "buildah", *places, "--storage-driver", "vfs")
     try:
         base = buildah("from", "scratch").strip()
         buildah("add", "--quiet", base, str(_base()), "/")
@@ -131,10 +132,10 @@ def _base() -> Path:
         made = KEPT / "base"
         shutil.rmtree(made, ignore_errors=True)
         release = _tag().rpartition("-")[2]
-        _run("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release, str(made))
+        output_of("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release, str(made))
         shutil.rmtree(made / "var" / "cache" / "apt")
         (made / "usr/local/bin/python").symlink_to("/usr/bin/python3")
-        _run("tar", "--create", "--file", str(archive), "--directory", str(made), ".")
+        output_of("tar", "--create", "--file", str(archive), "--directory", str(made), ".")
         shutil.rmtree(made)
     return archive
 
@@ -156,14 +157,8 @@ def _downloaded() -> Path:
         listed = ("--dest", str(making), "--requirement", str(requirements), *pair)
         command = (sys.executable, "-m", "pip", "download", *words, *listed)
         try:
-            _run(*command)
+            output_of(*command)
         except AssertionError:
-            _run(*command, "--extra-index-url", INDEX)
+            output_of(*command, "--extra-index-url", INDEX)
         making.rename(folder)
     return folder
-
-
-def _run(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout

@@ -4,12 +4,11 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -17,6 +16,7 @@ import pytest
 import yaml
 
 from tests.support.server_processes import free_port
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "docker" / "prometheus"
@@ -88,12 +88,11 @@ def running_prometheus(home: Path, *targets: str) -> Iterator[Prometheus]:
         process = subprocess.Popen(words, stdout=log, stderr=log, cwd=home)
         try:
             url = f"http://127.0.0.1:{port}"
-            _await(lambda: _is_ready(url), "started", process, home / "log")
+            until(lambda: process.poll() is not None or is_ready(url), "it starts", _START_SECONDS)
+            assert process.poll() is None, (home / "log").read_text()
             # It begins to scrape seconds after it is ready.
-            started = Prometheus(url, time.time())
-            _await(
-                lambda: started.now("up") == [1.0] * len(targets), "scraped", process, home / "log"
-            )
+            started, all_up = Prometheus(url, time.time()), [1.0] * len(targets)
+            until(lambda: started.now("up") == all_up, "it scrapes", _START_SECONDS)
             yield Prometheus(url, time.time())
         finally:
             process.terminate()
@@ -104,20 +103,8 @@ def running_prometheus(home: Path, *targets: str) -> Iterator[Prometheus]:
                 process.wait()
 
 
-def _await(
-    happened: Callable[[], bool], what: str, process: "subprocess.Popen[bytes]", log: Path
-) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        if happened():
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"prometheus has not {what}: {log.read_text()}")
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        with urlopen(f"{url}/-/ready", timeout=30):  # noqa: S310 - our own http URL
-            return True
-    except (URLError, OSError):
-        return False
+def is_ready(url: str) -> bool:
+    """Whether a Prometheus at this URL answers."""
+    with suppress(OSError), urlopen(f"{url}/-/ready", timeout=30) as answer:  # noqa: S310 - ours
+        return bool(answer.status == 200)
+    return False

@@ -1,17 +1,15 @@
 """The committed dashboards: generated from their code, complete, and right about percentiles."""
 
 import re
-import subprocess
 import sys
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.docker.dashboard_queries import dashboards, panels
+from tests.docker.dashboard_queries import ROOT, dashboards, panels
+from tests.docker.programs import output_of
 
-ROOT = Path(__file__).parents[2]
 NAMES = ("releases", "resources", "service", "shards")
 _COMMAND = re.compile(r"`sharded-infer ((?:[a-z]+ ?)+)")
 _OPTION = re.compile(r"(?<!-)(--[a-z][a-z-]+)")
@@ -23,14 +21,7 @@ def dashboard(request: pytest.FixtureRequest) -> Any:
 
 
 def test_the_committed_dashboards_are_what_their_code_says() -> None:
-    done = subprocess.run(
-        [sys.executable, "docker/generate_dashboards.py", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    output_of(sys.executable, "docker/generate_dashboards.py", "--check", cwd=ROOT)
     assert tuple(dashboards()) == NAMES
 
 

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from sharded_infer.byte_sizes import parse_size
 from sharded_infer.files.cache_folder import CACHE_VARIABLE
 from sharded_infer.repositories.storage.version_cache import CACHE_SIZE_VARIABLE
 from tests.docker.dockerfile import DOCKER, ROOT, values
+from tests.docker.programs import output_of
 from tests.support.servers import Command
 
 PAGE = ROOT / "docs" / "kubernetes.md"
@@ -138,16 +138,6 @@ def template(request: pytest.FixtureRequest, rendered: Callable[[str], Template]
 
 
 @pytest.fixture
-def cluster(rendered: Callable[[str], Template]) -> Template:
-    return rendered("cluster")
-
-
-@pytest.fixture
-def changed(rendered: Callable[[str], Template]) -> Template:
-    return rendered("changed")
-
-
-@pytest.fixture
 def settings(sharded_infer: Command, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """What a process makes of its command line and its variables, by its own reader."""
 
@@ -168,14 +158,7 @@ every_cluster = pytest.mark.parametrize("template", NAMES[1:], indirect=True)
 
 
 def built(folder: Path) -> Template:
-    done = subprocess.run(
-        ["kubectl", "kustomize", folder],  # noqa: S607 - wherever it is installed
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return Template.read(done.stdout)
+    return Template.read(output_of("kubectl", "kustomize", folder))
 
 
 def changed_as_the_page_says(folder: Path) -> Path:
@@ -384,12 +367,12 @@ def test_replicas_lie_on_different_nodes_and_one_at_a_time_is_disturbed(
 
 
 @NEEDS_KUBECTL
-def test_hosts_have_sizes_of_their_own(cluster: Template) -> None:
-    sizes = {}
+def test_hosts_have_sizes_of_their_own(rendered: Callable[[str], Template]) -> None:
+    sizes = []
     for name in ("ranker-host-1", "ranker-host-2"):
-        (claim,) = cluster.workload(name).spec["volumeClaimTemplates"]
-        sizes[name] = claim["spec"]["resources"]["requests"]["storage"]
-    assert sizes == {"ranker-host-1": "400G", "ranker-host-2": "100G"}
+        (claim,) = rendered("cluster").workload(name).spec["volumeClaimTemplates"]
+        sizes.append(claim["spec"]["resources"]["requests"]["storage"])
+    assert sizes == ["400G", "100G"]
 
 
 @NEEDS_KUBECTL
@@ -412,7 +395,10 @@ def test_the_secret_is_made_with_the_files_that_pods_read(
 
 
 @NEEDS_KUBECTL
-def test_what_the_page_changes_holds(changed: Template, settings: Settings, tmp_path: Path) -> None:
+def test_what_the_page_changes_holds(
+    rendered: Callable[[str], Template], settings: Settings, tmp_path: Path
+) -> None:
+    changed = rendered("changed")
     for workload in changed.workloads():
         assert workload.container["image"] == "registry.example/infer:gpu"
         assert workload.pod["serviceAccountName"] == "reader"

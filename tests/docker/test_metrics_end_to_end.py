@@ -28,6 +28,7 @@ from tests.docker.dashboard_queries import (
     recorded,
     substituted,
 )
+from tests.docker.programs import output_of
 from tests.docker.prometheus_server import NEEDS_PROMETHEUS, Prometheus, running_prometheus
 from tests.support.fronts import code_of, replicas_file
 from tests.support.raw_ids import publish_words
@@ -192,15 +193,9 @@ def _stop_a_replica(front: RunningServer, replica: ShardHostProcess) -> None:
 
 def _send_random_requests(server: RunningServer, repository: Path) -> None:
     """As the compose file's load does."""
-    words = ["--repository", repository, "--server", server.grpc_url, "--seconds", 2]
-    done = subprocess.run(
-        [sys.executable, ROOT / "docker" / "send_requests.py", *map(str, words)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    words = ("--repository", repository, "--server", server.grpc_url, "--seconds", 2)
+    script = ROOT / "docker" / "send_requests.py"
+    output_of(sys.executable, script, *words, env=environment())
 
 
 def _load(server: RunningServer, publisher: Publisher, words: RunningServer) -> None:
@@ -314,11 +309,7 @@ def test_prometheus_saw_the_load_as_it_was(observed: Observed) -> None:
 
 @pytest.mark.parametrize("which", ["page", "words_page", "host_page", "shadow_page"])
 def test_promtool_finds_nothing_to_say_about_a_page(observed: Observed, which: str) -> None:
-    done = subprocess.run(
-        ["promtool", "check", "metrics"],  # noqa: S607 - wherever it is installed
-        input=getattr(observed, which),
-        capture_output=True,
-        text=True,
-        check=False,
+    said = output_of(
+        "promtool", "check", "metrics", input=getattr(observed, which), stderr=subprocess.STDOUT
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert said == ""

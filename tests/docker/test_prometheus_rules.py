@@ -1,16 +1,15 @@
 """Prometheus' configuration and rules: valid, unit-tested, and explained in the runbook."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.docker.dashboard_queries import recorded, rules
+from tests.docker.dashboard_queries import ROOT, recorded, rules
+from tests.docker.programs import output_of
 from tests.docker.prometheus_server import CONFIGURATION, NEEDS_PROMETHEUS
 
-ROOT = Path(__file__).parents[2]
 RUNBOOK = ROOT / "docs" / "runbook.md"
 UNIT_TESTS = sorted((CONFIGURATION / "tests").glob("*.yml"))
 ALERTS = {rule["alert"]: rule for rule in rules("alerts.rules.yml")}
@@ -25,23 +24,12 @@ BUDGETS = {"availability": "0.001", "latency": "0.01"}
 
 
 def _promtool(*words: str) -> None:
-    done = subprocess.run(
-        ["promtool", *words],  # noqa: S607 - wherever it is installed
-        cwd=CONFIGURATION,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    output_of("promtool", *words, cwd=CONFIGURATION)
 
 
 @NEEDS_PROMETHEUS
-def test_the_configuration_is_valid() -> None:
+def test_the_configuration_and_the_rules_are_valid() -> None:
     _promtool("check", "config", "prometheus.yml")
-
-
-@NEEDS_PROMETHEUS
-def test_the_rules_are_valid() -> None:
     _promtool("check", "rules", "recording.rules.yml", "alerts.rules.yml")
 
 

@@ -14,12 +14,12 @@ import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import IO
-from urllib.request import urlopen
 
+from tests.docker.prometheus_server import is_ready
 from tests.docs.blocks import Block, Command, commands_of
 from tests.support.forked_command import CommandForker, ForkedProcess, environment
 from tests.support.waiting import until
@@ -194,7 +194,7 @@ class Walk:
         self._prometheus = subprocess.Popen(words, stdout=self._log, stderr=self._log)
         # Whoever asks it next finds it.
         address = words[words.index("--web.listen-address") + 1]
-        until(lambda: _answers(f"http://{address}/-/ready"), "Prometheus is ready")
+        until(lambda: is_ready(f"http://{address}"), "Prometheus is ready")
 
     def _start(
         self, words: list[str], variables: Mapping[str, str], *, to_log: bool
@@ -221,12 +221,6 @@ class Walk:
 
     def _logged(self) -> str:
         return Path(self._log.name).read_text()[-4000:]
-
-
-def _answers(url: str) -> bool:
-    with suppress(OSError), urlopen(url) as answer:  # noqa: S310 - this machine's
-        return bool(answer.status == 200)
-    return False
 
 
 def _lasts(words: list[str]) -> bool:
