@@ -143,37 +143,39 @@ def ends(script: Script) -> tuple[StatusCode | None, str, int]:
             return bad.status.code, bad.status.message, hostile.connections
 
 
-@pytest.mark.parametrize("what", ENDLESS)
+@pytest.mark.parametrize("what", [*ENDLESS, *ENDLESS_DATA])
 def test_a_server_that_sends_without_an_end_is_left(what: str) -> None:
-    code, words, connections = ends(endless(ENDLESS[what]))
+    is_answer = what in ENDLESS_DATA
+    data, first = (ENDLESS | ENDLESS_DATA)[what], HEADERS_OF_ANSWER if is_answer else b""
+    code, words, connections = ends(endless(data, first=first))
     assert code is not StatusCode.DEADLINE_EXCEEDED
     assert connections <= 2
-    if what not in ENDS_THE_CALL:
+    if is_answer:
+        assert code in (StatusCode.UNAVAILABLE, StatusCode.INTERNAL)
+    elif what not in ENDS_THE_CALL:
         assert code is StatusCode.UNAVAILABLE
         assert words.startswith("bad: ")
 
 
-@pytest.mark.parametrize("what", ENDLESS_DATA)
-def test_an_answer_without_an_end_is_left(what: str) -> None:
-    code, _, connections = ends(endless(ENDLESS_DATA[what], first=HEADERS_OF_ANSWER))
-    assert code in (StatusCode.UNAVAILABLE, StatusCode.INTERNAL)
-    assert connections <= 2
+MANY_HEADERS = HEAD + b"".join(header(b"x", b"y" * 1000) for _ in range(16))
+TOO_MANY_HEADERS = {
+    "full continuations": endless(
+        frame(CONTINUATION, 0, 1, header(b"x", b"y" * 1000)), first=frame(HEADERS, 0, 1, HEAD)
+    ),
+    "empty continuations": endless(
+        frame(CONTINUATION, 0, 1, b""), first=frame(HEADERS, 0, 1, HEAD)
+    ),
+    "more than are allowed": once(frame(HEADERS, END_HEADERS, 1, MANY_HEADERS)),
+}
 
 
-@pytest.mark.parametrize("more", [header(b"x", b"y" * 1000), b""], ids=["full", "empty"])
-def test_headers_without_an_end_end_the_connection(more: bytes) -> None:
-    script = endless(frame(CONTINUATION, 0, 1, more), first=frame(HEADERS, 0, 1, HEAD))
-    code, words, connections = ends(script)
-    assert code is StatusCode.UNAVAILABLE and words.startswith("bad: ")
-    assert connections == 2
-
-
-def test_more_headers_than_are_allowed_end_the_connection() -> None:
-    block = HEAD + b"".join(header(b"x", b"y" * 1000) for _ in range(16))
-    code, words, connections = ends(once(frame(HEADERS, END_HEADERS, 1, block)))
-    assert code is StatusCode.UNAVAILABLE
-    assert words == "bad: the peer sends more headers than are allowed"
-    assert connections == 2
+@pytest.mark.parametrize("what", TOO_MANY_HEADERS)
+def test_too_many_headers_end_the_connection(what: str) -> None:
+    code, words, connections = ends(TOO_MANY_HEADERS[what])
+    assert (code, connections) == (StatusCode.UNAVAILABLE, 2)
+    assert words.startswith("bad: ")
+    if what == "more than are allowed":
+        assert words == "bad: the peer sends more headers than are allowed"
 
 
 BAD_ANSWERS = {

@@ -59,9 +59,11 @@ def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture
-def stub(server: RunningServer) -> Iterator[Any]:
+def stub(server: RunningServer, ranker: Ranker) -> Iterator[Any]:
+    """Of the server, which answers others afterwards too."""
     with server.stub() as stub:
         yield stub
+        check_alive(stub, ranker)
     until(lambda: samples(server.metrics_url)[IN_FLIGHT] == 0, "nothing is left in flight")
 
 
@@ -103,9 +105,8 @@ def _answered(server: RunningServer) -> float:
     return sum(v for (name, _), v in found.items() if name == "sharded_infer_requests_total")
 
 
-def test_a_client_that_goes_away_leaves_nothing_behind(
-    server: RunningServer, stub: Any, ranker: Ranker
-) -> None:
+@pytest.mark.usefixtures("stub")
+def test_a_client_that_goes_away_leaves_nothing_behind(server: RunningServer) -> None:
     for ending in ("cancel", "close"):
         with server.stub() as other:
             calls = other.ModelStreamInfer((large(n) for n in range(500)), timeout=60)
@@ -113,7 +114,6 @@ def test_a_client_that_goes_away_leaves_nothing_behind(
             if ending == "cancel":
                 calls.cancel()
         until(lambda: samples(server.metrics_url)[IN_FLIGHT] == 0, "all is given up")
-    check_alive(stub, ranker)
 
 
 def test_only_so_many_streams_are_open(stub: Any, ranker: Ranker) -> None:
@@ -141,9 +141,7 @@ def test_only_so_many_streams_are_open(stub: Any, ranker: Ranker) -> None:
     until(opens, "a stream can be opened again")
 
 
-def test_silent_streams_give_way_when_all_are_taken(
-    server: RunningServer, stub: Any, ranker: Ranker
-) -> None:
+def test_silent_streams_give_way_when_all_are_taken(server: RunningServer, stub: Any) -> None:
     busy = Sender()
     answers = stub.ModelStreamInfer(iter(busy), timeout=120)
     silent = [stub.ModelStreamInfer(iter(Sender()), timeout=120) for _ in range(MOST_STREAMS - 1)]
@@ -169,12 +167,10 @@ def test_silent_streams_give_way_when_all_are_taken(
     assert list(answers) == []
     for one in silent:
         one.cancel()
-    check_alive(stub, ranker)
 
 
-def test_a_message_that_is_none_is_answered_and_the_stream_goes_on(
-    server: RunningServer, ranker: Ranker, stub: Any
-) -> None:
+@pytest.mark.usefixtures("stub")
+def test_a_message_that_is_none_is_answered_and_the_stream_goes_on(server: RunningServer) -> None:
     good = large(7).SerializeToString()
     messages = [b"\xff" * 50, good, b"", good[:-9], b"\x2a\x80\x80\x80\x80\x08", good]
     with grpc.insecure_channel(server.grpc_url) as channel:
@@ -186,7 +182,6 @@ def test_a_message_that_is_none_is_answered_and_the_stream_goes_on(
     right = [a.infer_response.id for a in answers if not a.error_message]
     assert right == ["7", "7"]
     assert all(a.infer_response.parameters["triton_final_response"].bool_param for a in answers)
-    check_alive(stub, ranker)
 
 
 def test_a_client_may_have_its_stream_end_at_the_first_error(stub: Any) -> None:
@@ -207,13 +202,12 @@ def test_a_request_of_a_stream_that_cannot_be_in_time_is_refused(stub: Any) -> N
     assert "deadline" in words["1"] and words["2"] == ""
 
 
-def test_a_message_that_is_too_large_ends_its_stream_alone(stub: Any, ranker: Ranker) -> None:
+def test_a_message_that_is_too_large_ends_its_stream_alone(stub: Any) -> None:
     huge = infer_request({"dense": np.zeros((5_000_000, 4), np.float32)})
     calls = stub.ModelStreamInfer(iter([huge]), timeout=30)
     with pytest.raises(grpc.RpcError) as refused:
         list(calls)
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    check_alive(stub, ranker)
 
 
 def test_streams_share_the_limit_of_requests_in_progress(ranker: Ranker, tmp_path: Path) -> None:
