@@ -54,31 +54,52 @@ def test_the_unaltered_ones_are_read() -> None:
     assert _read_mpzch(_mpzch()) >= 4
 
 
+IDS, ROWS, SEGMENTS = (
+    f"{PREFIX}{name}"
+    for name in ("_mch_sorted_raw_ids", "_mch_remapped_ids_mapping", "_output_segments_tensor")
+)
+
+
+def _integers(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.int64)
+
+
 @pytest.mark.parametrize(
     ("key", "place", "value", "words"),
     [
-        (
-            "_mch_sorted_raw_ids",
-            1,
-            5,
-            "segment 0: expected ids in ascending order, each once, got 5",
-        ),
-        ("_mch_sorted_raw_ids", 1, 4, "segment 0: expected ids in ascending order"),
-        ("_mch_sorted_raw_ids", 1, MOST, "segment 0: expected ids in ascending order"),
-        ("_mch_sorted_raw_ids", 4, 10, "segment 1: row-wise sharding sends id 10 to segment 0"),
-        ("_mch_remapped_ids_mapping", 0, 4, "id 5 has row 4, expected one of its segment, 0 to 3"),
-        ("_mch_remapped_ids_mapping", 6, -1, f"id {MOST} has row -1, expected one of its segment"),
-        ("_mch_remapped_ids_mapping", 4, 2**62, "expected one of its segment, 4 to 7"),
-        ("_output_segments_tensor", 0, 1, "expected segments from row 0 up"),
-        ("_output_segments_tensor", 1, 0, "expected segments from row 0 up"),
-        ("_output_segments_tensor", 1, 2**62, "expected segments from row 0 up"),
-        ("_output_segments_tensor", 2, -1, "has row 6|row-wise sharding sends|ascending order"),
+        (IDS, 1, 5, "segment 0: expected ids in ascending order, each once, got 5"),
+        (IDS, 1, 4, "segment 0: expected ids in ascending order"),
+        (IDS, 1, MOST, "segment 0: expected ids in ascending order"),
+        (IDS, 4, 10, "segment 1: row-wise sharding sends id 10 to segment 0"),
+        (ROWS, 0, 4, "id 5 has row 4, expected one of its segment, 0 to 3"),
+        (ROWS, 6, -1, f"id {MOST} has row -1, expected one of its segment"),
+        (ROWS, 4, 2**62, "expected one of its segment, 4 to 7"),
+        (SEGMENTS, 0, 1, "expected segments from row 0 up"),
+        (SEGMENTS, 1, 0, "expected segments from row 0 up"),
+        (SEGMENTS, 1, 2**62, "expected segments from row 0 up"),
+        (SEGMENTS, 2, -1, "has row 6|row-wise sharding sends|ascending order"),
+        (IDS, None, torch.zeros(8), "expected whole numbers, got torch.float32"),
+        (IDS, None, _integers(2, 4), r"one number an id, got \[2, 4"),
+        (IDS, None, torch.tensor(3), r"one number an id, got \[\]"),
+        (IDS, None, _integers(0), "expected 0 numbers, got 8"),
+        (ROWS, None, _integers(7), "expected 8 numbers, got 7"),
+        (SEGMENTS, None, torch.zeros(3), "expected whole numbers"),
     ],
 )
-def test_altered_mch_is_refused(key: str, place: int, value: int, words: str) -> None:
+def test_altered_mch_is_refused(key: str, place: int | None, value: Any, words: str) -> None:
     state = _mch()
-    state[PREFIX + key][place] = value
+    if place is None:
+        state[key] = value
+    else:
+        state[key][place] = value
     with pytest.raises(WeightsError, match=words):
+        _read_mch(state)
+
+
+def test_mch_without_one_of_its_arrays_is_refused() -> None:
+    state = _mch()
+    del state[ROWS]
+    with pytest.raises(WeightsError, match="holds no weight .*_mch_remapped_ids_mapping"):
         _read_mch(state)
 
 
@@ -96,36 +117,6 @@ def test_an_id_in_a_slot_that_is_not_searched_is_refused() -> None:
         state[f"{PREFIX}_hash_zch_identities"][slot] = 3 if slot < 8 else 8
         with pytest.raises(WeightsError, match=rf"in slot {slot} is not where the module"):
             _read_mpzch(state)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("_mch_sorted_raw_ids", torch.zeros(8), "expected whole numbers, got torch.float32"),
-        (
-            "_mch_sorted_raw_ids",
-            torch.zeros(2, 4, dtype=torch.int64),
-            r"one number an id, got \[2, 4",
-        ),
-        ("_mch_sorted_raw_ids", torch.tensor(3), r"one number an id, got \[\]"),
-        (
-            "_mch_remapped_ids_mapping",
-            torch.zeros(7, dtype=torch.int64),
-            "expected 8 numbers, got 7",
-        ),
-        ("_mch_remapped_ids_mapping", None, "holds no weight .*_mch_remapped_ids_mapping"),
-        ("_output_segments_tensor", torch.zeros(3), "expected whole numbers"),
-        ("_mch_sorted_raw_ids", torch.zeros(0, dtype=torch.int64), "expected 0 numbers, got 8"),
-    ],
-)
-def test_arrays_of_other_kinds_are_refused(name: str, value: Any, words: str) -> None:
-    state = _mch()
-    if value is None:
-        del state[PREFIX + name]
-    else:
-        state[PREFIX + name] = value
-    with pytest.raises(WeightsError, match=words):
-        _read_mch(state)
 
 
 def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ REQUIREMENTS = DOCKER / "requirements.txt"
 # By the Dockerfile itself, by device.
 PAIR = {"torch", "fbgemm-gpu-cpu"}
 FINAL_STAGES = ("cuda", "cpu")
+COMPOSE: Any = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+SCRAPED: Any = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text())
 _EXACT_TAG = re.compile(r"[\w./-]+:\d+\.\d+\.\d+[\w.-]*")
 
 
@@ -138,52 +140,38 @@ def test_what_is_copied_is_sent_to_the_builder() -> None:
     assert [name for name in copied if not (ROOT / name).exists()] == ["dist/*.whl"]
 
 
-def _compose() -> Any:
-    return yaml.safe_load((DOCKER / "compose.yaml").read_text())
-
-
-def test_compose_pins_its_images_and_builds_a_stage_that_exists() -> None:
-    for name, service in _compose()["services"].items():
+def test_compose_pins_its_images_and_mounts_and_builds_what_is_there() -> None:
+    for name, service in COMPOSE["services"].items():
         if "build" in service:
             build = service["build"]
             assert (DOCKER / build["context"]).resolve() == ROOT.resolve()
             assert (ROOT / build["dockerfile"]).is_file() and build["target"] in stages()
         else:
-            image = service["image"].replace(":v", ":")
-            assert _EXACT_TAG.fullmatch(image), name
-
-
-def test_compose_mounts_what_is_there() -> None:
-    document = _compose()
-    for service in document["services"].values():
+            assert _EXACT_TAG.fullmatch(service["image"].replace(":v", ":")), name
         for mount in service.get("volumes", ()):
             source = re.sub(r"\$\{\w+:-(\w+)\}", r"\1", mount).split(":")[0]
-            is_there = (
-                (DOCKER / source).exists() if source[0] == "." else (source in document["volumes"])
-            )
-            assert is_there, mount
+            in_tree = source.startswith(".")
+            assert (DOCKER / source).exists() if in_tree else source in COMPOSE["volumes"], mount
 
 
 def test_compose_services_depend_on_each_other_and_only_listen_to_this_machine() -> None:
-    services = _compose()["services"]
+    services = COMPOSE["services"]
     for service in services.values():
         assert set(service.get("depends_on", ())) <= set(services)
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
-    scraped = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text())
-    (job,) = scraped["scrape_configs"]
+    (job,) = SCRAPED["scrape_configs"]
     (target,) = job["static_configs"][0]["targets"]
     assert target == "server:8002" and target.split(":")[0] in services
 
 
 def test_grafana_finds_its_data_source_and_dashboards_where_compose_mounts_them() -> None:
-    grafana = _compose()["services"]["grafana"]
+    grafana = COMPOSE["services"]["grafana"]
     mounts = dict(mount.split(":")[:2] for mount in grafana["volumes"])
     provisioning = DOCKER / "grafana" / "provisioning"
     source = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())
     (datasource,) = source["datasources"]
-    assert datasource["url"].split("//")[1].split(":")[0] in _compose()["services"]
-    scraped = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text())
-    assert datasource["jsonData"]["timeInterval"] == scraped["global"]["scrape_interval"]
+    assert datasource["url"].split("//")[1].split(":")[0] in COMPOSE["services"]
+    assert datasource["jsonData"]["timeInterval"] == SCRAPED["global"]["scrape_interval"]
     provider = yaml.safe_load((provisioning / "dashboards" / "dashboards.yaml").read_text())
     (found,) = provider["providers"]
     assert mounts["./grafana/dashboards"] == found["options"]["path"]
