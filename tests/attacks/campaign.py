@@ -12,7 +12,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from tests.attacks.attacker import Target
-from tests.attacks.faulty_calls import End, FaultyConnection, faulty_connection
+from tests.attacks.faulty_calls import End, FaultyConnection, altered, faulty_connection
 from tests.attacks.pipelining_client import PipeliningClient, secured
 from tests.attacks.raw_http2 import connect
 from tests.support.servers import scores_of
@@ -44,11 +44,7 @@ class Campaign:
         seed: int,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Draws nothing yet.
-
-        Args:
-            messages: good calls, and the scores that each must get.
-        """
+        """Draws nothing yet; of messages it is given the scores that each must get."""
         self._target, self._tls = target, tls
         self._scores = messages
         self._known: dict[bytes, set[bytes]] = {text: set() for text in messages}
@@ -130,10 +126,8 @@ class Campaign:
                 self.wrong.append(f"another answer: {body[:200]!r}")
 
     def _is_right(self, text: bytes, body: bytes) -> bool:
-        got, expected = (
-            scores_of(service_pb2.ModelInferResponse.FromString(body)),
-            self._scores[text],
-        )
+        got = scores_of(service_pb2.ModelInferResponse.FromString(body))
+        expected = self._scores[text]
         return got.keys() == expected.keys() and all(
             got[name].shape == expected[name].shape
             and np.allclose(got[name], expected[name], rtol=0.0, atol=_TOLERANCE)
@@ -152,11 +146,9 @@ class Campaign:
         if self._tls is not None and self._random.randrange(10) == 0:
             # The fault is in the handshake, or before it.
             hello = client_hello(self._tls)
-            one_hello = hello[: self._random.randrange(len(hello))]
+            part = hello[: self._random.randrange(len(hello))]
             with suppress(OSError):
-                client.sendall(
-                    self._random.choice((one_hello, one.sent, _noisy(self._random, hello)))
-                )
+                client.sendall(self._random.choice((part, one.sent, altered(self._random, hello))))
             return client
         try:
             client = secured(client, self._tls)
@@ -192,8 +184,3 @@ def client_hello(tls: ssl.SSLContext) -> bytes:
     with suppress(ssl.SSLWantReadError):
         tls.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1").do_handshake()
     return outgoing.read()
-
-
-def _noisy(random: Random, data: bytes) -> bytes:
-    at = random.randrange(len(data))
-    return data[:at] + random.randbytes(8) + data[at + 8 :]

@@ -9,6 +9,7 @@ from tests.attacks.raw_http2 import (
     DATA,
     END_HEADERS,
     END_STREAM,
+    GOAWAY,
     HEADERS,
     INITIAL_WINDOW,
     PING,
@@ -29,7 +30,7 @@ Attack = Callable[[Attacker], None]
 _AT_ONCE, _MOST_SENDS = 500, 200
 _CANCEL = (8).to_bytes(4, "big")
 OPENING = PREFACE + frame(SETTINGS, 0, 0, b"")
-_CLIENT_HELLO = bytes.fromhex("16030102000100") + b"\x01\xfc\x03\x03" + bytes(60)
+CLIENT_HELLO = bytes.fromhex("16030102000100") + b"\x01\xfc\x03\x03" + bytes(60)
 
 
 def _headers(attacker: Attacker, stream: int, flags: int = END_HEADERS) -> bytes:
@@ -223,21 +224,35 @@ def _streams(attacker: Attacker) -> None:
         attacker.pause(0.5)
 
 
+def broken_frames(path: bytes, stream: int) -> tuple[bytes, ...]:
+    """Each may end its connection."""
+    return (
+        frame(HEADERS, END_HEADERS, stream, b"\xff\xff\xff\xff\x0f"),
+        frame(HEADERS, END_HEADERS, 0, block(path)),
+        frame(HEADERS, END_HEADERS, 2, block(path)),
+        frame(HEADERS, 0, stream, block(path)) + frame(PING, 0, 0, bytes(8)),
+        frame(CONTINUATION, END_HEADERS, stream, block(path)),
+        frame(DATA, 0, stream, b"x"),
+        frame(DATA, 0, 0, bytes(20_000)),
+        frame(DATA, 8, stream, b"\xff"),
+        frame(SETTINGS, 0, 0, bytes(5)),
+        frame(SETTINGS, 1, 0, bytes(6)),
+        *(frame(PING, 0, 0, bytes(size)) for size in (0, 7, 9)),
+        frame(WINDOW_UPDATE, 0, 0, bytes(4)),
+        frame(RESET, 0, stream + 100, bytes(4)),
+        frame(GOAWAY, 0, 0, bytes(8)) + frame(HEADERS, END_HEADERS, stream, block(path)),
+        frame(99, 255, 2**31 - 1, bytes(100)),
+    )
+
+
 def _odd_bytes(attacker: Attacker) -> None:
     """What is no HTTP/2 at all, or a frame where none may come."""
     for begun in (
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        _CLIENT_HELLO,
+        CLIENT_HELLO,
         bytes(100),
         b"\xff" * 100,
-        OPENING + frame(HEADERS, END_HEADERS, 0, block(attacker.target.path)),
-        OPENING + frame(HEADERS, END_HEADERS, 2, block(attacker.target.path)),
-        OPENING + frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\x0f"),
-        OPENING + frame(DATA, 0, 1, b"x"),
-        OPENING + frame(SETTINGS, 0, 0, bytes(5)),
-        OPENING + frame(PING, 0, 0, bytes(7)),
-        OPENING + frame(99, 255, 2**31 - 1, bytes(100)),
-        OPENING + frame(DATA, 0, 0, bytes(20_000)),
+        *(OPENING + broken for broken in broken_frames(attacker.target.path, 1)),
         OPENING + _headers(attacker, 1)[:-3],
         PREFACE[:10],
     ):

@@ -7,15 +7,15 @@ from tests.attacks.attacker import Target
 from tests.attacks.grpc_attacks import OPENING
 from tests.attacks.raw_http2 import (
     DATA,
-    END_HEADERS,
     END_STREAM,
     GOAWAY,
     HEADERS,
     RESET,
     block,
+    body_frames,
     connect,
-    frame,
     frames,
+    headers_frames,
     message,
 )
 
@@ -42,8 +42,7 @@ class PipeliningClient:
         head = block(self._target.path)
         self._client.sendall(
             b"".join(
-                frame(HEADERS, END_HEADERS, stream, head)
-                + frame(DATA, END_STREAM, stream, message(text))
+                headers_frames(head, stream) + body_frames(message(text), stream)
                 for stream, text in zip(streams, messages, strict=True)
             )
         )

@@ -10,6 +10,7 @@ DATA, HEADERS, PRIORITY, RESET, SETTINGS = 0, 1, 2, 3, 4
 PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 6, 7, 8, 9
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 INITIAL_WINDOW = 4
+_FRAME_BYTES = 16_000
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -70,6 +71,29 @@ def call(path: bytes, stream: int, headers: Iterable[tuple[bytes, bytes]]) -> by
         headers: more of them.
     """
     return frame(HEADERS, END_STREAM | END_HEADERS, stream, block(path, headers))
+
+
+def headers_frames(text: bytes, stream: int = 1) -> bytes:
+    """HEADERS, and CONTINUATION where they are long."""
+    cuts = range(0, len(text), _FRAME_BYTES)
+    return b"".join(
+        frame(
+            CONTINUATION if at else HEADERS,
+            END_HEADERS if at == cuts[-1] else 0,
+            stream,
+            text[at : at + _FRAME_BYTES],
+        )
+        for at in cuts
+    )
+
+
+def body_frames(body: bytes, stream: int = 1, *, ends: bool = True) -> bytes:
+    """DATA of any size; the last frame ends the stream."""
+    parts = [body[at : at + _FRAME_BYTES] for at in range(0, len(body), _FRAME_BYTES)] or [b""]
+    flags = [0] * (len(parts) - 1) + [END_STREAM if ends else 0]
+    return b"".join(
+        frame(DATA, flag, stream, part) for flag, part in zip(flags, parts, strict=True)
+    )
 
 
 def message(text: bytes, *, compressed: int = 0, length: int | None = None) -> bytes:

@@ -18,9 +18,11 @@ from tests.attacks.raw_http2 import (
     RESET,
     Frame,
     block,
+    body_frames,
     connect,
     frame,
     frames,
+    headers_frames,
     message,
 )
 
@@ -83,14 +85,13 @@ def messages(good: bytes) -> dict[str, tuple[bytes, bytes]]:
     }  # fmt: skip
 
 
-def outcome(address: str, sent: list[bytes]) -> list[Frame]:
+def outcome(address: str, sent: bytes) -> list[Frame]:
     """What comes back for stream 1, up to the end of it or of the connection."""
     with connect(address) as client:
         came = []
-        # A server that has refused the first parts may have closed before the last.
+        # A server that has refused the first bytes may have closed before the last.
         with suppress(ConnectionError):
-            for part in sent:
-                client.sendall(part)
+            client.sendall(sent)
         for one in frames(client):
             if one.kind == GOAWAY or one.stream == 1:
                 came.append(one)
@@ -106,28 +107,12 @@ def is_answered(came: list[Frame]) -> bool:
     return DATA in [one.kind for one in came] and came[-1].kind == HEADERS
 
 
-def body_frames(body: bytes) -> list[bytes]:
-    parts = [body[at : at + 16_000] for at in range(0, len(body), 16_000)] or [b""]
-    ends = [0] * (len(parts) - 1) + [END_STREAM]
-    return [frame(DATA, flags, 1, part) for flags, part in zip(ends, parts, strict=True)]
-
-
-def headers_frames(text: bytes) -> list[bytes]:
-    """HEADERS, and CONTINUATION where they are long."""
-    parts = [text[at : at + 16_000] for at in range(0, len(text), 16_000)]
-    ends = [0] * (len(parts) - 1) + [END_HEADERS]
-    return [
-        frame(9 if at else HEADERS, flags, 1, part)
-        for at, (flags, part) in enumerate(zip(ends, parts, strict=True))
-    ]
-
-
 @pytest.fixture
 def good(served: Served) -> Iterator[Target]:
     """The server, which still answers afterwards."""
     target = served.target
     yield target
-    sent = [*headers_frames(headers()), *body_frames(message(target.message))]
+    sent = headers_frames(headers()) + body_frames(message(target.message))
     came = outcome(target.address, sent)
     assert is_answered(came)
     assert b"".join(one.payload for one in came if one.kind == DATA)[5:] == served.answer
@@ -135,13 +120,13 @@ def good(served: Served) -> Iterator[Target]:
 
 @pytest.mark.parametrize("kind", HARMLESS)
 def test_what_harms_nobody_is_answered(good: Target, kind: str) -> None:
-    sent = [*headers_frames(HARMLESS[kind]), *body_frames(message(good.message))]
+    sent = headers_frames(HARMLESS[kind]) + body_frames(message(good.message))
     assert is_answered(outcome(good.address, sent))
 
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_headers_that_are_wrong_are_refused(good: Target, kind: str) -> None:
-    sent = [*headers_frames(REFUSED[kind]), *body_frames(message(good.message))]
+    sent = headers_frames(REFUSED[kind]) + body_frames(message(good.message))
     came = outcome(good.address, sent)
     assert came and not is_answered(came), came
 
@@ -149,7 +134,7 @@ def test_headers_that_are_wrong_are_refused(good: Target, kind: str) -> None:
 @pytest.mark.parametrize("kind", messages(b""))
 def test_messages_that_are_wrong_are_refused(good: Target, kind: str) -> None:
     head, body = messages(good.message)[kind]
-    came = outcome(good.address, [*headers_frames(head), *body_frames(body)])
+    came = outcome(good.address, headers_frames(head) + body_frames(body))
     assert came and not is_answered(came), came
 
 
@@ -161,5 +146,5 @@ def test_trailers_end_a_call_and_are_not_looked_at(good: Target) -> None:
         (frame(HEADERS, END_HEADERS, 1, trailers), False),
         (frame(HEADERS, END_STREAM | END_HEADERS, 1, headers()), False),
     ):
-        came = outcome(good.address, [*headers_frames(headers()), body, last])
+        came = outcome(good.address, headers_frames(headers()) + body + last)
         assert is_answered(came) is answered, came
