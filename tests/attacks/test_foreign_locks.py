@@ -23,6 +23,13 @@ from tests.support.traffic import POLL, client_of
 from tests.support.traffic import Publisher as RankerPublisher
 from tests.support.waiting import until
 
+SHORT_WAITS = """
+import sharded_infer.files.file_lock as file_lock
+file_lock.WAIT_SECONDS = file_lock.STALLED_SECONDS = 0.5
+import serving.cli
+serving.cli.main()
+"""
+
 
 @contextmanager
 def lock_of_a_reader(path: Path) -> Iterator[None]:
@@ -120,7 +127,10 @@ def test_other_models_get_new_versions_while_ones_manifest_is_locked(
     models = Repository(publisher.repository)
     publish_copy(models)
     log = tmp_path / "log"
-    with running_server(publisher.repository, log, *POLL) as server, client_of(server) as client:
+    with (
+        running_server(publisher.repository, log, *POLL, program=SHORT_WAITS) as server,
+        client_of(server) as client,
+    ):
         home = publisher.repository / "ranker"
         coming = Path(shutil.copytree(home / "1", home / ".coming"))
         edit_manifest(coming, lambda manifest: manifest.update(version=2))

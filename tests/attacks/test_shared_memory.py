@@ -187,6 +187,16 @@ def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
+def register(stub: Any, name: str, key: str, size: int) -> None:
+    request = service_pb2.SystemSharedMemoryRegisterRequest
+    stub.SystemSharedMemoryRegister(request(name=name, key=key, byte_size=size))
+
+
+def unregister(stub: Any, name: str = "") -> None:
+    """Unregisters a region, or all."""
+    stub.SystemSharedMemoryUnregister(service_pb2.SystemSharedMemoryUnregisterRequest(name=name))
+
+
 def shared_request(name: str, size: int, offset: int = 0, **parameters: Any) -> Any:
     """A good request whose dense input is in shared memory."""
     request = infer_request(good_inputs(64))
@@ -211,11 +221,7 @@ def test_a_region_that_is_shortened_while_it_is_used_harms_nobody(
             os.truncate(path, 1 << 16)
 
     with server.stub() as stub:
-        stub.SystemSharedMemoryRegister(
-            service_pb2.SystemSharedMemoryRegisterRequest(
-                name="shaken", key=f"/{path.name}", byte_size=1 << 16
-            )
-        )
+        register(stub, "shaken", path.name, 1 << 16)
         thread = threading.Thread(target=shake)
         thread.start()
         codes = set()
@@ -234,7 +240,7 @@ def test_a_region_that_is_shortened_while_it_is_used_harms_nobody(
             over.set()
             thread.join()
         assert codes <= {"OK", "INVALID_ARGUMENT"} and "OK" in codes
-        stub.SystemSharedMemoryUnregister(service_pb2.SystemSharedMemoryUnregisterRequest())
+        unregister(stub)
         inputs = good_inputs(3)
         scores = scores_of(stub.ModelInfer(infer_request(inputs), timeout=10))
     assert np.array_equal(scores["score"], ranker.predict(inputs)["score"])
@@ -245,21 +251,15 @@ def test_a_region_that_is_shortened_while_it_is_used_harms_nobody(
 def test_all_workers_know_the_same_regions(server: RunningServer, make_object: Make) -> None:
     path = make_object(1 << 12)
     with server.stub() as stub:
-        stub.SystemSharedMemoryUnregister(service_pb2.SystemSharedMemoryUnregisterRequest())
-        stub.SystemSharedMemoryRegister(
-            service_pb2.SystemSharedMemoryRegisterRequest(
-                name="known", key=path.name, byte_size=1 << 12
-            )
-        )
+        unregister(stub)
+        register(stub, "known", path.name, 1 << 12)
     for _ in range(12):
         with server.stub() as stub:
             status = stub.SystemSharedMemoryStatus(service_pb2.SystemSharedMemoryStatusRequest())
             assert set(status.regions) == {"known"}
             stub.ModelInfer(shared_request("known", 64 * 16), timeout=10)
     with server.stub() as stub:
-        stub.SystemSharedMemoryUnregister(
-            service_pb2.SystemSharedMemoryUnregisterRequest(name="known")
-        )
+        unregister(stub, "known")
     for _ in range(12):
         with server.stub() as stub, pytest.raises(grpc.RpcError) as refused:
             stub.ModelInfer(shared_request("known", 64 * 16), timeout=10)
@@ -267,29 +267,21 @@ def test_all_workers_know_the_same_regions(server: RunningServer, make_object: M
 
 
 @pytest.mark.parametrize(
-    ("size", "offset", "code"),
-    [
-        (-1, 0, "INVALID_ARGUMENT"),
-        (1024, -1, "INVALID_ARGUMENT"),
-        (2**63 - 1, 2**63 - 1, "INVALID_ARGUMENT"),
-        (1023, 0, "INVALID_ARGUMENT"),
-        (1024, 2**63 - 1, "INVALID_ARGUMENT"),
-    ],
+    ("size", "offset"),
+    [(-1, 0), (1024, -1), (2**63 - 1, 2**63 - 1), (1023, 0), (1024, 2**63 - 1)],
 )
 def test_numbers_that_overflow_or_contradict_are_refused(
-    server: RunningServer, make_object: Make, size: int, offset: int, code: str
+    server: RunningServer, make_object: Make, size: int, offset: int
 ) -> None:
     path = make_object(1 << 12)
     with server.stub() as stub:
-        stub.SystemSharedMemoryUnregister(service_pb2.SystemSharedMemoryUnregisterRequest())
-        stub.SystemSharedMemoryRegister(
-            service_pb2.SystemSharedMemoryRegisterRequest(
-                name="odd", key=path.name, byte_size=1 << 12
-            )
-        )
+        unregister(stub)
+        register(stub, "odd", path.name, 1 << 12)
         with pytest.raises(grpc.RpcError) as refused:
             stub.ModelInfer(shared_request("odd", size, offset), timeout=10)
-        assert refused.value.code().name == code and "'dense'" in refused.value.details()
+        assert (
+            refused.value.code().name == "INVALID_ARGUMENT" and "'dense'" in refused.value.details()
+        )
 
 
 def test_a_server_that_offers_no_shared_memory_says_so(ranker: Ranker, tmp_path: Path) -> None:
@@ -298,12 +290,10 @@ def test_a_server_that_offers_no_shared_memory_says_so(ranker: Ranker, tmp_path:
         running_server(ranker.repository, tmp_path / "log", *options) as server,
         server.stub() as stub,
     ):
-        stub.SystemSharedMemoryUnregister(service_pb2.SystemSharedMemoryUnregisterRequest())
+        unregister(stub)
         for call, code in (
             (
-                lambda: stub.SystemSharedMemoryRegister(
-                    service_pb2.SystemSharedMemoryRegisterRequest(name="a", key="b", byte_size=1)
-                ),
+                lambda: register(stub, "a", "b", 1),
                 "UNIMPLEMENTED",
             ),
             (lambda: stub.ModelInfer(shared_request("a", 1024)), "INVALID_ARGUMENT"),
