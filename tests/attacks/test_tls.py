@@ -141,18 +141,6 @@ def speak(address: str, context: ssl.SSLContext) -> bytes:
         return said
 
 
-@pytest.mark.parametrize("protocols", [(), ("http/1.1",)], ids=["none", "another"])
-def test_clients_that_do_not_choose_http2_are_not_answered(
-    secure: TlsServer, protocols: tuple[str, ...]
-) -> None:
-    context = secure.context()
-    assert speak(secure.served.target.address, context)
-    context = secure.files.context(*protocols)
-    context.load_cert_chain(secure.files.certificate.parent / "client.pem")
-    with pytest.raises(OSError):  # noqa: PT011 - of TLS, or the connection's
-        speak(secure.served.target.address, context)
-
-
 @needs_openssl
 @pytest.mark.parametrize("version", ["-tls1", "-tls1_1"])
 def test_old_versions_of_tls_are_refused(secure: TlsServer, version: str) -> None:
