@@ -6,6 +6,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -53,6 +54,16 @@ def code_of(call: Callable[[], object]) -> tuple[Code, str]:
     except grpc.RpcError as error:
         return error.code(), error.details()
     return Code.OK, ""
+
+
+def codes_of(call: Callable[..., object], message: object, *tokens: str | None) -> list[Code]:
+    """What a call ends with, by token."""
+    return [code_of(partial(call, message, metadata=bearer(t), timeout=30))[0] for t in tokens]
+
+
+def streaming(call: Callable[..., Any]) -> Callable[..., object]:
+    """A call with a stream of one message, as one that is given the message."""
+    return lambda message, **more: list(call(iter([message]), **more))
 
 
 def infer(stub: Any, token: str | None = None, **inputs: Any) -> Any:
@@ -120,27 +131,25 @@ def test_predict_calls_that_are_not_let_in_are_counted(guarded: RunningServer, s
 
 
 def test_our_own_predict_call_needs_it_too(guarded: RunningServer) -> None:
-    request = predictor_pb2.PredictRequest(model=MODEL)
     with grpc.insecure_channel(guarded.grpc_url) as channel:
-        ours = predictor_pb2_grpc.PredictorStub(channel)
-        asked = lambda token: code_of(  # noqa: E731
-            lambda: ours.Predict(request, metadata=bearer(token), timeout=30)
-        )[0]
-        assert asked(None) is Code.UNAUTHENTICATED
-        assert asked(METRICS) is Code.PERMISSION_DENIED
-        assert asked(PREDICT) is Code.INVALID_ARGUMENT  # it holds no inputs
+        call = predictor_pb2_grpc.PredictorStub(channel).Predict
+        # It holds no inputs.
+        assert codes_of(
+            call, predictor_pb2.PredictRequest(model=MODEL), None, METRICS, PREDICT
+        ) == [
+            Code.UNAUTHENTICATED,
+            Code.PERMISSION_DENIED,
+            Code.INVALID_ARGUMENT,
+        ]
 
 
 def test_a_stream_needs_it_too(stub: Any) -> None:
-    def asked(token: str | None) -> Code:
-        requests = iter([infer_request(good_inputs(2))])
-        return code_of(
-            lambda: list(stub.ModelStreamInfer(requests, metadata=bearer(token), timeout=30))
-        )[0]
-
-    assert asked(None) is Code.UNAUTHENTICATED
-    assert asked(METRICS) is Code.PERMISSION_DENIED
-    assert asked(PREDICT) is Code.OK
+    request = infer_request(good_inputs(2))
+    assert codes_of(streaming(stub.ModelStreamInfer), request, None, METRICS, PREDICT) == [
+        Code.UNAUTHENTICATED,
+        Code.PERMISSION_DENIED,
+        Code.OK,
+    ]
 
 
 def test_rpcs_that_change_the_server_need_the_scope_admin(stub: Any) -> None:
@@ -151,49 +160,31 @@ def test_rpcs_that_change_the_server_need_the_scope_admin(stub: Any) -> None:
         (stub.RepositoryModelUnload, service_pb2.RepositoryModelUnloadRequest(model_name=MODEL)),
         (stub.TraceSetting, service_pb2.TraceSettingRequest()),
     ):
-        asked = [
-            code_of(lambda: call(message, metadata=bearer(token), timeout=30))[0]  # noqa: B023
-            for token in (None, PREDICT, ADMIN)
-        ]
-        assert asked[:2] == [Code.UNAUTHENTICATED, Code.PERMISSION_DENIED]
-        assert asked[2] not in asked[:2]
+        *refused, answered = codes_of(call, message, None, PREDICT, ADMIN)
+        assert refused == [Code.UNAUTHENTICATED, Code.PERMISSION_DENIED]
+        assert answered not in refused
 
 
 def test_statistics_need_the_scope_metrics(stub: Any) -> None:
     request = service_pb2.ModelStatisticsRequest()
-    ask = lambda token: code_of(  # noqa: E731
-        lambda: stub.ModelStatistics(request, metadata=bearer(token), timeout=30)
-    )[0]
-    assert ask(PREDICT) is Code.PERMISSION_DENIED
-    assert ask(METRICS) is Code.OK
+    codes = codes_of(stub.ModelStatistics, request, PREDICT, METRICS)
+    assert codes == [Code.PERMISSION_DENIED, Code.OK]
 
 
 def test_descriptions_and_reflection_need_any_token_and_probes_none(
     guarded: RunningServer, stub: Any
 ) -> None:
-    metadata = service_pb2.ServerMetadataRequest()
-    assert code_of(lambda: stub.ServerMetadata(metadata, timeout=30))[0] is Code.UNAUTHENTICATED
-    assert stub.ServerMetadata(metadata, metadata=bearer(METRICS), timeout=30).name
+    any_token = [Code.UNAUTHENTICATED, Code.OK]
+    described = service_pb2.ServerMetadataRequest()
+    assert codes_of(stub.ServerMetadata, described, None, METRICS) == any_token
     assert stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=30).ready
     with grpc.insecure_channel(guarded.grpc_url) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         assert health.Check(health_pb2.HealthCheckRequest(), timeout=30).status == 1
         reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
-        ask = lambda token: code_of(  # noqa: E731
-            lambda: list(
-                reflection.ServerReflectionInfo(
-                    iter([reflection_pb2.ServerReflectionRequest(list_services="")]),
-                    metadata=bearer(token),
-                    timeout=30,
-                )
-            )
-        )[0]
-        assert ask(None) is Code.UNAUTHENTICATED
-        assert ask(PREDICT) is Code.OK
-
-
-def http_of(running: RunningServer) -> str:
-    return running.metrics_url.removesuffix("/metrics")
+        listed = reflection_pb2.ServerReflectionRequest(list_services="")
+        call = streaming(reflection.ServerReflectionInfo)
+        assert codes_of(call, listed, None, PREDICT) == any_token
 
 
 BODY = b'{"inputs": [{"name": "dense", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 0]}]}'
@@ -222,7 +213,7 @@ BODY = b'{"inputs": [{"name": "dense", "datatype": "FP32", "shape": [1, 4], "dat
 def test_http_asks_for_the_same_tokens(
     guarded: RunningServer, path: str, data: bytes | None, wanted: str
 ) -> None:
-    url = http_of(guarded) + path
+    url = guarded.http_url + path
     if not wanted:
         assert fetch(url, None, data)[0] == 200
         return
@@ -242,7 +233,7 @@ def test_http_calls_that_are_not_let_in_are_counted(guarded: RunningServer) -> N
         return metric_value(guarded, "sharded_infer_requests_total", "PERMISSION_DENIED")
 
     before = counted()
-    url = f"{http_of(guarded)}/v2/models/{MODEL}/infer"
+    url = f"{guarded.http_url}/v2/models/{MODEL}/infer"
     assert fetch(url, METRICS, BODY)[0] == 403
     until(lambda: counted() == before + 1, "it is counted")
 
@@ -294,7 +285,7 @@ def test_tokens_are_rotated_with_a_signal(
         running.process.send_signal(signal.SIGHUP)
         until(lambda: ask(renewed) == {Code.OK}, "the new token is known")
         assert ask(PREDICT) == {Code.UNAUTHENTICATED}
-        url = f"{http_of(running)}/v2/models/{MODEL}"
+        url = f"{running.http_url}/v2/models/{MODEL}"
         until(lambda: {fetch(url, renewed)[0] for _ in range(8)} == {200}, "by all workers")
         assert {fetch(url, PREDICT)[0] for _ in range(8)} == {401}
 
@@ -340,9 +331,9 @@ def test_a_client_without_a_token_is_limited_by_its_address(ranker: Ranker, tmp_
     ):
         codes = [code_of(lambda: infer(s))[0] for s in (stub, other, stub)]  # noqa: B023
         assert codes == [Code.OK, Code.OK, Code.RESOURCE_EXHAUSTED]
-        status, words, headers = fetch(f"{http_of(running)}/v2")
+        status, words, headers = fetch(f"{running.http_url}/v2")
         assert status == 429 and "too many calls" in words and int(headers["Retry-After"]) > 0
-        assert fetch(f"{http_of(running)}/ready")[0] == 200
+        assert fetch(f"{running.http_url}/ready")[0] == 200
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -358,7 +349,7 @@ def test_rpcs_that_change_the_server_are_answered_on_the_admin_address_alone(
             admin = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             code, words = code_of(lambda: stub.RepositoryModelLoad(load, timeout=30))
             assert code is Code.PERMISSION_DENIED and "admin address" in words
-            url = f"{http_of(running)}/v2/repository/models/{MODEL}/load"
+            url = f"{running.http_url}/v2/repository/models/{MODEL}/load"
             status, words, _ = fetch(url, None, b"{}")
             assert status == 403 and "admin address" in words
             admin.RepositoryModelLoad(load, timeout=60)
@@ -454,60 +445,50 @@ def certificates(tmp_path: Path) -> Certificates:
     return Certificates(tmp_path)
 
 
-def test_tls_refuses_plain_clients_and_takes_new_certificates_without_a_restart(
-    ranker: Ranker, tmp_path: Path, certificates: Certificates
-) -> None:
-    other = trustme.CA()
-    log = tmp_path / "log"
-    options = certificates.options()
-    with running_server(ranker.repository, log, *options) as running:
-        with running.stub() as plain:
-            assert code_of(lambda: infer(plain))[0] is Code.UNAVAILABLE
-        with tls_stub(running, certificates.authority) as held:
-            assert infer(held).model_name == MODEL
-            with tls_stub(running, other) as stranger:
-                assert code_of(lambda: infer(stranger))[0] is Code.UNAVAILABLE
-            key = certificates.key.read_bytes()
-            certificates.key.write_text("no key")
-            with tls_stub(running, certificates.authority) as stub:
-                assert infer(stub).model_name == MODEL
-            until(lambda: "the certificates stay as they were" in log.read_text(), "it is said")
-            certificates.key.write_bytes(key)
-            certificates.renew(other)
-            with tls_stub(running, other) as stub:
-                assert infer(stub).model_name == MODEL
-            with tls_stub(running, certificates.authority) as stub:
-                assert code_of(lambda: infer(stub))[0] is Code.UNAVAILABLE
-            # Connections that are open stay so.
-            assert infer(held).model_name == MODEL
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_https_takes_new_certificates_without_a_restart(
+def test_tls_refuses_plain_clients_and_takes_new_certificates_without_a_restart(
     ranker: Ranker, tmp_path: Path, certificates: Certificates, workers: int
 ) -> None:
-    other = trustme.CA()
+    first, other = certificates.authority, trustme.CA()
+    log = tmp_path / "log"
     options = (*certificates.options(), "--workers", workers)
-
-    def trusting(authority: trustme.CA) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        authority.configure_trust(context)
-        return context
-
-    with running_server(ranker.repository, tmp_path / "log", *options) as running:
+    with running_server(ranker.repository, log, *options) as running:
         url = running.metrics_url.replace("127.0.0.1", "localhost")
         assert url.startswith("https://")
+        with running.stub() as plain:
+            assert code_of(lambda: infer(plain))[0] is Code.UNAVAILABLE
         # What is no TLS is cut off.
         with pytest.raises(OSError):  # noqa: PT011 - reset or closed
             fetch(url.replace("https://", "http://"))
-        assert fetch(url, tls=trusting(certificates.authority))[0] == 200
-        with pytest.raises(URLError, match="CERTIFICATE_VERIFY_FAILED"):
-            fetch(url, tls=trusting(other))
-        certificates.renew(other)
-        # Each worker looks at its next connection.
-        assert {fetch(url, tls=trusting(other))[0] for _ in range(8)} == {200}
-        with pytest.raises(URLError, match="CERTIFICATE_VERIFY_FAILED"):
-            fetch(url, tls=trusting(certificates.authority))
+
+        def check_certificate(authority: trustme.CA, stranger: trustme.CA) -> None:
+            """New connections see a certificate of the one authority; each worker looks."""
+            for _ in range(4):
+                with tls_stub(running, authority) as stub:
+                    assert infer(stub).model_name == MODEL
+            with tls_stub(running, stranger) as stub:
+                assert code_of(lambda: infer(stub))[0] is Code.UNAVAILABLE
+            assert {fetch(url, tls=trusting(authority))[0] for _ in range(8)} == {200}
+            with pytest.raises(URLError, match="CERTIFICATE_VERIFY_FAILED"):
+                fetch(url, tls=trusting(stranger))
+
+        with tls_stub(running, first) as held:
+            assert infer(held).model_name == MODEL
+            key = certificates.key.read_bytes()
+            certificates.key.write_text("no key")
+            check_certificate(first, other)
+            until(lambda: "the certificates stay as they were" in log.read_text(), "it is said")
+            certificates.key.write_bytes(key)
+            certificates.renew(other)
+            check_certificate(other, first)
+            # Connections that are open stay so.
+            assert infer(held).model_name == MODEL
 
 
 def test_mtls_refuses_clients_without_a_certificate_of_its_authority(
