@@ -11,6 +11,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import grpc
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ from tests.support.servers import (
     RunningServer,
     good_inputs,
     infer_request,
+    json_inputs,
     ranker_spec,
     running_server,
 )
@@ -66,16 +68,10 @@ class Traced:
         self, number: int, *, sampled: bool = True, model: str = MODEL, path: str = "infer"
     ) -> int:
         """One request to the REST port with a trace of its own; the status of its answer."""
-        dense = {
-            "name": "dense",
-            "datatype": "FP32",
-            "shape": [3, DENSE_WIDTH],
-            "data": [0.0] * (3 * DENSE_WIDTH),
-        }
-        body = json.dumps({"id": f"request-{number}", "inputs": [dense]}).encode()
-        url = self.server.metrics_url.removesuffix("/metrics")
+        dense = {"dense": np.zeros((3, DENSE_WIDTH), np.float32)}
+        body = json.dumps({"id": f"request-{number}", "inputs": json_inputs(dense)}).encode()
         asked = Request(  # noqa: S310 - our own server
-            f"{url}/v2/models/{model}/{path}",
+            f"{self.server.http_url}/v2/models/{model}/{path}",
             data=body,
             headers={"traceparent": parent_of(number, sampled), "tracestate": STATE},
         )
@@ -102,12 +98,10 @@ def parent_of(number: int, sampled: bool = True) -> str:
     return f"00-{trace_of(number)}-{number:016x}-0{int(sampled)}"
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def traced(
-    request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Traced]:
+@pytest.fixture(scope="module")
+def traced(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     options: tuple[object, ...] = (
-        "--workers", request.param, "--executor", "inline", "--slots", 1,
+        "--workers", 2, "--executor", "inline", "--slots", 1,
         "--log-format", "json", "--trace-ratio", 0, "--slow-request-ms", 3,
     )  # fmt: skip
     log = tmp_path_factory.mktemp("traced") / "stderr"
@@ -152,7 +146,8 @@ def test_there_is_hardly_any_time_between_the_phases(traced: Traced) -> None:
     assert 0.8 < max(shares) <= 1.001, shares
 
 
-def test_a_failed_request_is_traced_with_its_code(traced: Traced) -> None:
+def test_a_failed_request_is_traced_with_its_code_or_status(traced: Traced) -> None:
+    assert traced.ask_over_http(7, model="nobody") == 404
     with pytest.raises(grpc.RpcError, match="nobody"):
         traced.ask(2, model="nobody")
     spans = traced.collector.trace(trace_of(2))
@@ -160,17 +155,23 @@ def test_a_failed_request_is_traced_with_its_code(traced: Traced) -> None:
     assert spans[METHOD].attributes["rpc.response.status_code"] == "NOT_FOUND"
     assert spans[METHOD].attributes["sharded_infer.request_id"] == "request-2"
     assert spans[METHOD].status == 0 and "sharded_infer.model" not in spans[METHOD].attributes
+    [over_http] = traced.collector.trace(trace_of(7)).values()
+    assert over_http.name == "POST /v2/models/{model}/infer" and over_http.status == 0
+    assert over_http.attributes["http.response.status_code"] == 404
 
 
 def test_what_a_client_does_not_keep_is_not_traced(traced: Traced) -> None:
     for _ in range(20):
         traced.ask(3, sampled=False)
+        assert traced.ask_over_http(3, sampled=False) == 200
     with traced.server.stub() as stub:
         for parent in ("", "garbage", f"ff-{trace_of(3)}-{3:016x}-01"):
             stub.ModelInfer(infer_request(good_inputs(1)), metadata=[("traceparent", parent)])
     # What comes later has come: nothing is under way any more.
     traced.ask(4)
-    traced.collector.trace(trace_of(4))
+    assert traced.ask_over_http(9) == 200
+    for number in (4, 9):
+        traced.collector.trace(trace_of(number))
     assert trace_of(3) not in {span.trace_id for span in traced.collector.spans}
     # Those of other tests, and none that began here.
     known = {trace_of(number) for number in range(100)}
@@ -197,23 +198,6 @@ def test_a_request_over_http_is_traced_below_its_clients_span(traced: Traced) ->
         assert attributes["sharded_infer.samples"] == 3
         assert attributes["sharded_infer.request_id"] == f"request-{number}"
         assert not any(name.startswith("rpc.") for name in attributes)
-
-
-def test_a_failed_request_over_http_is_traced_with_its_status(traced: Traced) -> None:
-    assert traced.ask_over_http(7, model="nobody") == 404
-    spans = traced.collector.trace(trace_of(7))
-    [server] = spans.values()
-    assert server.name == "POST /v2/models/{model}/infer" and server.status == 0
-    assert server.attributes["http.response.status_code"] == 404
-
-
-def test_what_an_http_client_does_not_keep_is_not_traced(traced: Traced) -> None:
-    for _ in range(5):
-        assert traced.ask_over_http(30, sampled=False) == 200
-    # What comes later has come: nothing is under way any more.
-    assert traced.ask_over_http(31) == 200
-    traced.collector.trace(trace_of(31))
-    assert trace_of(30) not in {span.trace_id for span in traced.collector.spans}
 
 
 def test_requests_of_a_stream_are_named_after_its_rpc(traced: Traced) -> None:
