@@ -3,7 +3,6 @@
 import shutil
 import signal
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from tritonclient.grpc import service_pb2
 
 from serving.grpc_api.handlers import INFER_METHOD
 from serving.grpc_api.status_codes import PUSHBACK
+from tests.attacks import raw_http2
 from tests.support.server_pages import samples
 from tests.support.servers import (
     MODEL,
@@ -183,45 +183,15 @@ def answers(server: RunningServer) -> bool:
 
 # ---------------------------------------------------------------- HTTP/2 by hand
 
-_DATA, _HEADERS, _SETTINGS = 0, 1, 4
-_END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
-_INITIAL_WINDOW = 4
-_LARGEST_FRAME = 16384
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def _field(name: str, value: str) -> bytes:
-    # A literal without indexing, as short as its words: RFC 7541, section 6.2.2.
-    return b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-
-
-_REQUEST_HEADERS = b"".join(
-    _field(name, value)
-    for name, value in {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": INFER_METHOD,
-        ":authority": "localhost",
-        "content-type": "application/grpc",
-        "te": "trailers",
-    }.items()
-)
-
 
 class BareConnection:
     """A gRPC client that does as it likes: it can stop in the middle, and need not read."""
 
     def __init__(self, server: RunningServer, *, window: int = 65535) -> None:
-        host, _, port = server.grpc_url.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), 10)
-        settings = struct.pack(">HI", _INITIAL_WINDOW, window)
-        self.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, settings))
-        while self._next_frame() != (_SETTINGS, 0):
-            pass
-        self.send(_frame(_SETTINGS, _ACK, 0, b""))
+        opening = raw_http2.PREFACE + raw_http2.setting(raw_http2.INITIAL_WINDOW, window)
+        self._socket = raw_http2.connect(server.grpc_url, opening=opening)
+        self._frames = raw_http2.frames(self._socket, credit=False)
+        self._read_on_to(raw_http2.SETTINGS)
         self._stream = -1
 
     def __enter__(self) -> "BareConnection":
@@ -230,37 +200,24 @@ class BareConnection:
     def __exit__(self, *raised: object) -> None:
         self._socket.close()
 
-    def send(self, data: bytes) -> None:
-        self._socket.sendall(data)
-
     def call(self, message: bytes, *, share: float = 1.0) -> None:
         """Sends a request, or the first part of one; nothing is read."""
         self._stream += 2
-        self.send(_frame(_HEADERS, _END_HEADERS, self._stream, _REQUEST_HEADERS))
-        framed = struct.pack(">BI", 0, len(message)) + message
-        assert len(framed) < _LARGEST_FRAME
+        headers = raw_http2.block(INFER_METHOD.encode())
+        framed = raw_http2.message(message)
         part = framed[: int(len(framed) * share)]
-        whole = len(part) == len(framed)
-        self.send(_frame(_DATA, _END_STREAM if whole else 0, self._stream, part))
+        end = raw_http2.END_STREAM if part == framed else 0
+        self._socket.sendall(
+            raw_http2.frame(raw_http2.HEADERS, raw_http2.END_HEADERS, self._stream, headers)
+            + raw_http2.frame(raw_http2.DATA, end, self._stream, part)
+        )
 
     def headers_of_next_answer(self) -> None:
         """Reads on until a response begins."""
-        while self._next_frame()[0] != _HEADERS:
-            pass
+        self._read_on_to(raw_http2.HEADERS)
 
-    def _next_frame(self) -> tuple[int, int]:
-        head = self._read(9)
-        length = int.from_bytes(head[:3], "big")
-        self._read(length)
-        return head[3], head[4]
-
-    def _read(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = self._socket.recv(count - len(data))
-            assert more, "the server closed the connection"
-            data += more
-        return data
+    def _read_on_to(self, kind: int) -> None:
+        assert any(one.kind == kind for one in self._frames), "the server closed the connection"
 
 
 def small_message() -> bytes:
@@ -320,9 +277,9 @@ def test_a_channel_closed_while_a_large_request_is_sent_leaves_nothing_behind(
     [
         b"GET / HTTP/1.1\r\nHost: there\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 4096,
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b"") + b"\xff\xff\xff\0",
-        _frame(_DATA, 0, 7, b"no preface"),
+        raw_http2.PREFACE + b"\xff" * 4096,
+        raw_http2.PREFACE + raw_http2.frame(raw_http2.SETTINGS, 0, 0, b"") + b"\xff\xff\xff\0",
+        raw_http2.frame(raw_http2.DATA, 0, 7, b"no preface"),
     ],
     ids=["HTTP/1", "TLS", "a preface and noise", "half a frame", "no preface"],
 )
