@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
 from torch import Tensor, nn
 from tritonclient.grpc import service_pb2
 
@@ -20,7 +19,7 @@ from sharded_infer.client import Bags, Client, PredictError
 from sharded_infer.errors import RequestError
 from sharded_infer.specs.model_spec import DenseSpec
 from tests.end_to_end.test_rest import ask
-from tests.support.servers import DATATYPES, Arrays, RunningServer, infer_request, running_server
+from tests.support.servers import Arrays, RunningServer, infer_request, json_inputs, running_server
 
 USERS, ITEMS, GENRES = 23, 31, 7
 PADDING = 0
@@ -164,22 +163,8 @@ def test_grpc_scores_as_the_modules_do(server: RunningServer, case: Case) -> Non
         np.testing.assert_allclose(infer(server, inputs), case.wanted, atol=1e-5)
 
 
-def rest_body(inputs: Arrays) -> dict[str, Any]:
-    return {
-        "inputs": [
-            {
-                "name": name,
-                "datatype": DATATYPES[array.dtype.name],
-                "shape": list(array.shape),
-                "data": array.ravel().tolist(),
-            }
-            for name, array in inputs.items()
-        ]
-    }
-
-
 def test_rest_scores_as_the_modules_do(server: RunningServer, case: Case) -> None:
-    body = rest_body(case.inputs)
+    body = {"inputs": json_inputs(case.inputs)}
     status, answer, _ = ask(server, "POST", f"/v2/models/{SPEC.name}/infer", body)
     assert status == 200, answer
     found = answer["outputs"][0]["data"]
@@ -221,7 +206,8 @@ def test_a_required_feature_that_is_missing_is_refused_by_name(
         infer(server, inputs)
     assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert words in refusal.value.details()
-    status, answer, _ = ask(server, "POST", f"/v2/models/{SPEC.name}/infer", rest_body(inputs))
+    body = {"inputs": json_inputs(inputs)}
+    status, answer, _ = ask(server, "POST", f"/v2/models/{SPEC.name}/infer", body)
     assert status == 400 and words in answer["error"]
     with Client(server.grpc_url) as client, pytest.raises(PredictError, match=words):
         client.predict(SPEC.name, candidates={name: inputs[name] for name in ("age", "user")})
@@ -275,9 +261,3 @@ def test_each_input_is_described_once(server: RunningServer) -> None:
         ("item", False),
         ("genres", True),
     ]
-
-
-def test_golden_requests_hold_each_inputs_ids_once(trained: Trained) -> None:
-    golden = load_file(trained.model.artifact.path / "golden.safetensors")
-    assert golden["sparse.lengths"].shape[0] == len(SPEC.sparse_inputs) == 3
-    assert golden["sparse.values"].size == golden["sparse.lengths"].sum()
