@@ -1,4 +1,4 @@
-"""REST against servers as users start them: one process and several."""
+"""REST against servers as users start them: one process and several; both protocols' limit."""
 
 import http.client
 import json
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import grpc
 import numpy as np
 
 from tests.support.server_pages import samples
@@ -19,11 +20,12 @@ from tests.support.servers import (
     Ranker,
     RunningServer,
     good_inputs,
+    infer_request,
+    json_inputs,
     running_server,
 )
 from tests.support.waiting import until
 
-DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
 INFER = f"/v2/models/{MODEL}/infer"
 
 
@@ -50,16 +52,7 @@ def ask(
 
 
 def document(batch: int, **parameters: object) -> dict[str, Any]:
-    inputs = [
-        {
-            "name": name,
-            "datatype": DATATYPES[array.dtype.name],
-            "shape": list(array.shape),
-            "data": array.tolist(),
-        }
-        for name, array in good_inputs(batch).items()
-    ]
-    return {"id": "a", "inputs": inputs, "parameters": parameters}
+    return {"id": "a", "inputs": json_inputs(good_inputs(batch)), "parameters": parameters}
 
 
 def test_json_in_and_out_has_the_scores_to_the_bit(server: RunningServer, ranker: Ranker) -> None:
@@ -107,6 +100,17 @@ def test_requests_over_the_limit_at_once_are_refused_and_told_when_to_come_again
             if status == 429:
                 assert "2 requests" in answer["error"] and int(headers["Retry-After"]) >= 1
         assert ask(server, "POST", INFER, text)[0] == 200
+        request, codes = infer_request(good_inputs(2000)), set[grpc.StatusCode]()
+        with server.stub() as stub:
+
+            def some_are_exhausted() -> bool:
+                calls = [stub.ModelInfer.future(request, timeout=30) for _ in range(40)]
+                codes.update(call.code() for call in calls)
+                return grpc.StatusCode.RESOURCE_EXHAUSTED in codes
+
+            until(some_are_exhausted, "more came at once than may")
+            assert codes == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+            assert stub.ModelInfer(request, timeout=30).model_name == MODEL
         in_flight = "sharded_infer_requests_in_flight", ()
         until(lambda: samples(server.metrics_url)[in_flight] == 0, "all calls have ended")
 

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 import serving.cli
@@ -27,9 +26,7 @@ from serving.bench.load.process import run_in_process
 from serving.bench.servers.server_under_test import target_of
 from serving.bench.workloads.workload import Workload, workload_named
 from serving.metrics.families.all_families import PHASES
-from serving.metrics.families.shard_families import SHARD_LOOKUP_SECONDS
-from serving.metrics.families.tier_families import ROW_READ_SECONDS
-from tests.support.server_pages import page, samples
+from tests.support.server_pages import samples
 from tests.support.server_processes import free_port
 from tests.support.servers import (
     MODEL,
@@ -237,18 +234,6 @@ def test_a_model_copied_to_another_name_is_refused(ranker: Ranker, tmp_path: Pat
     assert f"is of model {MODEL!r}, its folder of 'copied'" in done.stderr
 
 
-def test_a_second_server_on_a_port_fails_and_says_which(
-    ranker: Ranker, server: RunningServer
-) -> None:
-    port = int(server.grpc_url.rpartition(":")[2])
-    done = run("serve", "-r", ranker.repository, "--port", port, "--http-port", 0)
-    assert done.returncode == 1 and done.stdout == ""
-    assert f"port 127.0.0.1:{port} cannot be had" in done.stderr
-    assert "Traceback" not in done.stderr
-    with server.stub() as stub:
-        assert stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=10).ready is True
-
-
 def test_a_damaged_version_is_not_served_and_the_file_is_named(
     ranker: Ranker, tmp_path: Path
 ) -> None:
@@ -318,48 +303,7 @@ def test_what_is_ready_is_printed_as_one_line_of_json(server: RunningServer) -> 
     assert server.ready["metrics_url"].endswith("/metrics")
 
 
-def test_requests_over_the_limit_at_once_are_refused_as_exhausted(
-    ranker: Ranker, tmp_path: Path
-) -> None:
-    limits = ("--max-concurrent-requests", 2)
-    with running_server(ranker.repository, tmp_path / "stderr", *limits) as server:
-        request = infer_request(good_inputs(2000))
-        with server.stub() as stub:
-            stub.ModelInfer(request, timeout=30)
-            codes: Counter[grpc.StatusCode] = Counter()
-
-            def some_are_refused() -> bool:
-                calls = [stub.ModelInfer.future(request, timeout=30) for _ in range(40)]
-                codes.update(call.code() for call in calls)
-                return codes[grpc.StatusCode.RESOURCE_EXHAUSTED] > 0
-
-            # A busy machine may bring the calls one after another.
-            until(some_are_refused, "more came at once than may")
-            assert set(codes) == {OK, grpc.StatusCode.RESOURCE_EXHAUSTED}, codes
-            assert stub.ModelInfer(request, timeout=30).model_name == MODEL
-
-
 # ---------------------------------------------------------------- metrics
-
-
-def test_the_metrics_page_has_the_documented_families_and_types(server: RunningServer) -> None:
-    families = {f.name: f for f in text_string_to_metric_families(page(server.metrics_url))}
-    kinds = {
-        "sharded_infer_requests": "counter",
-        "sharded_infer_request_seconds": "histogram",
-        "sharded_infer_phase_seconds": "histogram",
-        "sharded_infer_samples": "counter",
-        "sharded_infer_ids_out_of_range": "counter",
-        "sharded_infer_requests_in_flight": "gauge",
-        "sharded_infer_model_loaded": "gauge",
-    }
-    assert {name: families[name].type for name in kinds} == kinds
-    assert all(families[name].documentation for name in kinds)
-    loaded = {
-        tuple(sorted(s.labels.items())): s.value
-        for s in families["sharded_infer_model_loaded"].samples
-    }
-    assert loaded == {(("model", MODEL), ("version", "1")): 1.0}
 
 
 @needs_load
@@ -428,27 +372,3 @@ def test_counts_equal_the_requests_sent_by_code_and_in_samples(
     while samples(server.metrics_url)["sharded_infer_requests_in_flight", ()] != 0:
         assert time.monotonic() < deadline
     assert not any("elsewhere" in label for key in after for pair in key[1] for label in pair)
-
-
-def test_latency_boundaries_run_from_100_microseconds_to_ten_seconds_in_even_steps(
-    server: RunningServer, stub: Any
-) -> None:
-    stub.ModelInfer(infer_request(good_inputs(1)), timeout=10)
-    for family in text_string_to_metric_families(page(server.metrics_url)):
-        if family.type != "histogram" or not family.name.endswith("_seconds"):
-            continue
-        # No shard hosts, and no rows in tiers.
-        if family.name in (SHARD_LOOKUP_SECONDS.name, ROW_READ_SECONDS.name):
-            assert family.samples == []
-            continue
-        series: dict[tuple[str, ...], list[tuple[float, float]]] = {}
-        for sample in family.samples:
-            if sample.name.endswith("_bucket"):
-                key = tuple(v for k, v in sorted(sample.labels.items()) if k != "le")
-                series.setdefault(key, []).append((float(sample.labels["le"]), sample.value))
-        assert len(series) == (len(PHASES) if "phase" in family.name else 1)
-        for buckets in series.values():
-            edges = np.array([edge for edge, _ in buckets])
-            assert (edges[0], edges[-2], edges[-1]) == (0.0001, 10.0, np.inf)
-            assert (np.diff(edges) > 0).all() and (edges[1:-1] / edges[:-2]).max() < 1.7
-            assert (np.diff([count for _, count in buckets]) >= 0).all()

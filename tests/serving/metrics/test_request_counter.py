@@ -77,6 +77,12 @@ def test_every_cell_is_the_sum_over_the_requests(detail: Detail, objective: floa
     assert cells[block.cell(SAMPLES)] == sum(request[0] for request in requests)
 
 
+def test_boundaries_run_from_100_microseconds_to_ten_seconds_in_even_steps() -> None:
+    edges = np.array(LATENCY_BOUNDARIES)
+    assert (edges[0], edges[-1]) == (0.0001, 10.0)
+    assert (np.diff(edges) > 0).all() and (edges[1:] / edges[:-1]).max() < 1.7
+
+
 def test_an_objective_is_a_boundary_that_splits_exactly() -> None:
     cells = counted(Detail.FULL, 0.033)
     first = FamilyBlock(VERSION_FAMILIES, (), 0).cell(REQUEST_SECONDS)
