@@ -22,7 +22,6 @@ from tests.support.servers import (
     Ranker,
     RunningServer,
     good_inputs,
-    publish_ranker,
     running_server,
 )
 
@@ -33,15 +32,10 @@ SETTINGS = CallSettings(timeout_seconds=20)
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
-    return publish_ranker(tmp_path_factory.mktemp("predictor") / "repository")
-
-
-@pytest.fixture(scope="module")
-def own_server(own: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def own_server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     log = tmp_path_factory.mktemp("served") / "log"
     options = ("--executor", "inline", "--max-batch", 64)
-    with running_server(own.repository, log, *options) as server:
+    with running_server(ranker.repository, log, *options) as server:
         yield server
 
 
@@ -61,16 +55,16 @@ def candidates() -> dict[str, object]:
     }
 
 
-def check_scores(found: dict[str, NDArray[np.float32]], own: Ranker) -> None:
-    wanted = own.predict(good_inputs(BATCH))
+def check_scores(found: dict[str, NDArray[np.float32]], ranker: Ranker) -> None:
+    wanted = ranker.predict(good_inputs(BATCH))
     assert set(found) == set(wanted)
     for name, scores in wanted.items():
         np.testing.assert_array_equal(found[name], scores)
 
 
-def test_scores_are_the_models_to_the_bit(client: Client, own: Ranker) -> None:
+def test_scores_are_the_models_to_the_bit(client: Client, ranker: Ranker) -> None:
     answer = client.predict(MODEL, candidates=candidates(), request_id="r-1")
-    check_scores(answer.scores, own)
+    check_scores(answer.scores, ranker)
     assert (answer.model, answer.version, answer.request_id) == (MODEL, 1, "r-1")
     timing = answer.timing
     # Seconds, not thousandths of them: no call takes a minute.
@@ -78,17 +72,17 @@ def test_scores_are_the_models_to_the_bit(client: Client, own: Ranker) -> None:
     assert 0 < timing.decode_seconds < 60 and 0 <= timing.queue_seconds < 60
 
 
-def test_the_async_client_gets_the_same(own_server: RunningServer, own: Ranker) -> None:
+def test_the_async_client_gets_the_same(own_server: RunningServer, ranker: Ranker) -> None:
     async def ask() -> None:
         async with AsyncClient(own_server.grpc_url, SETTINGS) as client:
             calls = [client.predict(MODEL, candidates=candidates()) for _ in range(20)]
             for answer in await asyncio.gather(*calls):
-                check_scores(answer.scores, own)
+                check_scores(answer.scores, ranker)
 
     asyncio.run(ask())
 
 
-def test_what_the_user_brings_is_shared_by_all_candidates(client: Client, own: Ranker) -> None:
+def test_what_the_user_brings_is_shared_by_all_candidates(client: Client, ranker: Ranker) -> None:
     inputs = candidates()
     del inputs["user"], inputs["brand"]
     apart = client.predict(MODEL, user={"user": 7, "brand": [1, 2]}, candidates=inputs)
@@ -155,8 +149,8 @@ def test_bytes_that_are_no_message_are_refused(own_server: RunningServer) -> Non
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_retries_bridge_the_death_of_a_worker(own: Ranker, tmp_path: Path) -> None:
-    with running_server(own.repository, tmp_path / "log", "--workers", 2) as server:
+def test_retries_bridge_the_death_of_a_worker(ranker: Ranker, tmp_path: Path) -> None:
+    with running_server(ranker.repository, tmp_path / "log", "--workers", 2) as server:
         clients = [Client(server.grpc_url, replace(SETTINGS, options=OWN_POOL)) for _ in range(8)]
         victim = workers_of(server)[0]
         for client in clients:
@@ -164,5 +158,5 @@ def test_retries_bridge_the_death_of_a_worker(own: Ranker, tmp_path: Path) -> No
         os.kill(victim, signal.SIGKILL)
         for client in clients:
             for _ in range(5):
-                check_scores(client.predict(MODEL, candidates=candidates()).scores, own)
+                check_scores(client.predict(MODEL, candidates=candidates()).scores, ranker)
             client.close()
