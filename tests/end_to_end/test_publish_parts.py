@@ -11,10 +11,10 @@ from tests.support.part_checkpoint import ROWS, manifest_of, write_checkpoint
 from tests.support.servers import Command, run
 
 
-@pytest.fixture
-def publishing(tmp_path: Path) -> tuple[object, ...]:
+@pytest.fixture(scope="module")
+def publishing(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
     """The command line of a publish, without its repository."""
-    return ("publish", *write_checkpoint(tmp_path))
+    return ("publish", *write_checkpoint(tmp_path_factory.mktemp("checkpoint")))
 
 
 def test_processes_publish_parts_at_once_and_one_joins_them(
@@ -55,23 +55,20 @@ def test_what_a_part_holds_is_said_in_words(
     sharded_infer(*words, "--join", 2).refused("part 2/2 is missing", "same spec, weights")
 
 
-@pytest.mark.parametrize("part", ["", "2", "1/0", "0/2", "3/2", "1/2/3", "-1/2", "a/b", "1/99999"])
+NO_PARTS = ("", "2", "1/0", "0/2", "3/2", "1/2/3", "-1/2", "a/b", "1/99999")
+
+
 def test_text_that_names_no_part_is_refused(
-    part: str, publishing: tuple[object, ...], tmp_path: Path, sharded_infer: Command
+    publishing: tuple[object, ...], tmp_path: Path, sharded_infer: Command
 ) -> None:
-    sharded_infer(*publishing, "-r", tmp_path, "--part", part).refused("part", ": expected ")
+    for part in NO_PARTS:
+        done = sharded_infer(*publishing, "-r", tmp_path, "--part", part)
+        done.refused("part", ": expected ")
 
 
-@pytest.mark.parametrize(
-    "more",
-    [("--note", "n"), ("--run-id", "7"), ("--join", "2")],
-    ids=lambda more: more[0],
-)
 def test_a_part_takes_no_option_of_the_joining_step(
-    more: tuple[str, str],
-    publishing: tuple[object, ...],
-    tmp_path: Path,
-    sharded_infer: Command,
+    publishing: tuple[object, ...], tmp_path: Path, sharded_infer: Command
 ) -> None:
-    words = (*publishing, "-r", tmp_path, "--part", "1/2", *more)
-    sharded_infer(*words).refused(f"{more[0]} is for the step that joins the parts")
+    for name, text in (("--note", "n"), ("--run-id", "7"), ("--join", "2")):
+        done = sharded_infer(*publishing, "-r", tmp_path, "--part", "1/2", name, text)
+        done.refused(f"{name} is for the step that joins the parts")
