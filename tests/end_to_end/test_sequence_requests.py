@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from tests.support.sequence_model import (
     publish_sequences,
     sequence_request,
 )
-from tests.support.servers import DATATYPES, RunningServer, running_server
+from tests.support.servers import RunningServer, json_inputs, running_server
+from tests.support.traffic import triton_inputs
 
 SEEDS = range(4)
 Inputs = dict[str, NDArray[Any]]
@@ -40,17 +42,9 @@ def server(
         yield running
 
 
-def http_address(server: RunningServer) -> str:
-    return server.metrics_url.split("//")[1].split("/")[0]
-
-
-def triton_scores(library: Any, client: Any, inputs: Inputs) -> NDArray[np.float32]:
-    sent = []
-    for name, array in inputs.items():
-        one = library.InferInput(name, array.shape, DATATYPES[array.dtype.name])
-        one.set_data_from_numpy(array)
-        sent.append(one)
-    scores: NDArray[np.float32] = client.infer(SPEC.name, sent).as_numpy("score")
+def triton_scores(library: ModuleType, client: Any, inputs: Inputs) -> NDArray[np.float32]:
+    result = client.infer(SPEC.name, triton_inputs(inputs, library))
+    scores: NDArray[np.float32] = result.as_numpy("score")
     return scores
 
 
@@ -71,7 +65,7 @@ def test_every_client_gets_the_modules_scores(
     inputs = sequence_request(seed)
     wanted = trained.scores(inputs)
     grpc = tritonclient.grpc.InferenceServerClient(server.grpc_url)
-    http = tritonclient.http.InferenceServerClient(http_address(server))
+    http = tritonclient.http.InferenceServerClient(server.http_address)
     jagged = triton_scores(tritonclient.grpc, grpc, inputs)
     np.testing.assert_allclose(jagged, wanted, atol=1e-5)
     forms = (inputs, padded(inputs, inputs["history.lengths"]))
@@ -103,18 +97,8 @@ def test_a_users_history_is_sent_once(server: RunningServer, trained: SequenceMo
 
 def test_curl_sends_a_history_as_json(server: RunningServer, trained: SequenceModel) -> None:
     inputs = sequence_request(5)
-    body = {
-        "inputs": [
-            {
-                "name": name,
-                "datatype": DATATYPES[array.dtype.name],
-                "shape": list(array.shape),
-                "data": array.tolist(),
-            }
-            for name, array in inputs.items()
-        ]
-    }
-    url = f"http://{http_address(server)}/v2/models/{SPEC.name}/infer"
+    body = {"inputs": json_inputs(inputs)}
+    url = f"{server.http_url}/v2/models/{SPEC.name}/infer"
     command = ["curl", "--silent", "--show-error", url, "-d", json.dumps(body)]
     found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     np.testing.assert_allclose(found["outputs"][0]["data"], trained.scores(inputs), atol=1e-5)

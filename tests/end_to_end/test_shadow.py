@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import tritonclient.http as triton_http
 from numpy.typing import NDArray
 from torch import nn
 
@@ -85,16 +86,8 @@ def infer(client: Any, seed: int, version: str = "", batch: int = 4) -> dict[str
 
 
 def rest_infer(server: RunningServer, seed: int) -> None:
-    import tritonclient.http as triton_http
-
-    url = server.metrics_url.removeprefix("http://").removesuffix("/metrics")
-    with triton_http.InferenceServerClient(url) as client:
-        given = []
-        for name, array in good_inputs(4, seed).items():
-            kind = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}[array.dtype.name]
-            given.append(triton_http.InferInput(name, list(array.shape), kind))
-            given[-1].set_data_from_numpy(array)
-        client.infer(MODEL, given)
+    with triton_http.InferenceServerClient(server.http_address) as client:
+        client.infer(MODEL, triton_inputs(good_inputs(4, seed), triton_http))
 
 
 def distance(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> float:

@@ -22,7 +22,6 @@ from tests.conformance.test_http2_tools import run
 from tests.support.http2_peer import INFER, framed
 from tests.support.server_processes import children_of
 from tests.support.servers import (
-    DATATYPES,
     MODEL,
     Command,
     Ranker,
@@ -33,6 +32,7 @@ from tests.support.servers import (
     scores_of,
 )
 from tests.support.tls import issue_files
+from tests.support.traffic import triton_inputs
 from tests.support.waiting import until
 
 SECONDS = 60.0
@@ -107,14 +107,9 @@ def test_grpc_is_answered_there_and_on_the_port(server: Sockets, ranker: Ranker)
 
 
 def test_tritonclient_is_answered_there(server: Sockets, ranker: Ranker) -> None:
-    inputs = []
-    for name, array in good_inputs(3).items():
-        made = triton.InferInput(name, list(array.shape), DATATYPES[array.dtype.name])
-        made.set_data_from_numpy(array)
-        inputs.append(made)
     with closing(triton.InferenceServerClient(f"unix:{server.grpc}")) as client:
         assert client.is_server_live() and client.is_model_ready(MODEL)
-        result = client.infer(MODEL, inputs, client_timeout=SECONDS)
+        result = client.infer(MODEL, triton_inputs(good_inputs(3)), client_timeout=SECONDS)
     for name, scores in ranker.predict(good_inputs(3)).items():
         np.testing.assert_array_equal(result.as_numpy(name), scores)
 
