@@ -262,15 +262,12 @@ def test_what_is_no_number_is_refused(stub: Any, number: float) -> None:
     assert code is Code.INVALID_ARGUMENT and "weights of 'category'" in words
 
 
-@pytest.mark.parametrize("options", [("--workers", 2), ()])
-def test_tokens_are_rotated_with_a_signal(
-    ranker: Ranker, tmp_path: Path, options: tuple[object, ...]
-) -> None:
+def test_tokens_are_rotated_with_a_signal(ranker: Ranker, tmp_path: Path) -> None:
     tokens = private_file(tmp_path / "tokens", TOKENS)
     log = tmp_path / "log"
     renewed = "renewed-0123456789ab"
     with (
-        running_server(ranker.repository, log, *options, "--tokens-file", tokens) as running,
+        running_server(ranker.repository, log, "--workers", 2, "--tokens-file", tokens) as running,
         ExitStack() as stack,
     ):
         # Connections of their own find every worker.
@@ -336,12 +333,11 @@ def test_a_client_without_a_token_is_limited_by_its_address(ranker: Ranker, tmp_
         assert fetch(f"{running.http_url}/ready")[0] == 200
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 def test_rpcs_that_change_the_server_are_answered_on_the_admin_address_alone(
-    ranker: Ranker, tmp_path: Path, workers: int
+    ranker: Ranker, tmp_path: Path
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
-    options = ("--admin-address", address, "--workers", workers, "--model-control", "explicit")
+    options = ("--admin-address", address, "--workers", 2, "--model-control", "explicit")
     load = service_pb2.RepositoryModelLoadRequest(model_name=MODEL)
     with running_server(ranker.repository, tmp_path / "log", *options) as running:
         assert running.ready["admin_url"] == address
