@@ -11,13 +11,10 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
-from sharded_infer import open_model
-from tests.end_to_end.test_cluster_bits import clients_of, front_of, publish_plans
-from tests.sharded_infer.lookups.test_random_plans import KINDS
 from tests.support.marked_rows import MODEL, marked_inputs, publish_marked
 from tests.support.marked_traffic import MarkedTraffic, marked_traffic
-from tests.support.namespaces import Network, join, network
-from tests.support.servers import good_inputs, infer_request, running_server
+from tests.support.namespaces import Network, network
+from tests.support.servers import infer_request, running_server
 from tests.support.shard_host_processes import end_all, running_shard_host
 from tests.support.waiting import until
 
@@ -143,22 +140,3 @@ def test_a_cut_host_is_named_within_the_lookups_time_and_asked_again_when_it_is_
                 lambda: all(status_of(front, SECONDS)[0] == "OK" for _ in range(20)),
                 "it is asked again",
             )
-
-
-@pytest.mark.parametrize("hosts", [2, 4])
-def test_fronts_have_the_bits_of_the_same_plan_in_one_process(tmp_path: Path, hosts: int) -> None:
-    repository = tmp_path / "repository"
-    version = publish_plans(repository, hosts, {"mixed": KINDS})["mixed"]
-    whole = open_model(version)
-    with (
-        network(hosts) as net,
-        running_places(net, repository, tmp_path, {n: [n] for n in range(hosts)}),
-        ThreadPoolExecutor(1, initializer=join, initargs=(net.front,)) as beside_the_front,
-    ):
-        addresses = {n: f"{address}:{PORT}" for n, address in enumerate(net.addresses)}
-        front = front_of(version, clients_of(addresses))
-        for seed, batch in enumerate((1, 7, 100)):
-            inputs = good_inputs(batch, seed)
-            found = beside_the_front.submit(front.predict, inputs).result(SECONDS)
-            for name, scores in whole.predict(inputs).items():
-                np.testing.assert_array_equal(found[name], scores)
