@@ -63,14 +63,12 @@ def sockets_in(folder: Path) -> Sockets:
     return Sockets(str(folder / "g"), str(folder / "h"), str(folder / "a"))
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def server(
-    request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Sockets]:
+@pytest.fixture(scope="module")
+def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sockets]:
     folder = tmp_path_factory.mktemp("u")
     sockets = sockets_in(folder)
     log = folder / "log"
-    options = ("--workers", request.param, *sockets.options())
+    options = ("--workers", 2, *sockets.options())
     with running_server(ranker.repository, log, *options) as running:
         yield Sockets(sockets.grpc, sockets.http, sockets.admin, running)
         assert sockets.files() == [True] * 3
