@@ -2,22 +2,15 @@
 
 import select
 import socket
-import struct
 import time
 from pathlib import Path
 
+from tests.attacks.raw_http2 import ACK, GOAWAY, PING, PREFACE, SETTINGS, frame
 from tests.support.servers import Ranker, RunningServer, running_server
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-SETTINGS, PING, GOAWAY = 4, 6, 7
-ACK = 1
 HEADER_BYTES = 9
 TIMEOUT_SECONDS = 4
 LONGEST_SECONDS = 60.0
-
-
-def frame(kind: int, flags: int = 0, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, 0) + payload
 
 
 class RawClient:
@@ -26,7 +19,7 @@ class RawClient:
     def __init__(self, server: RunningServer, *, answers: bool) -> None:
         host, _, port = server.grpc_url.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), 30)
-        self.socket.sendall(PREFACE + frame(SETTINGS))
+        self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0, b""))
         self.seen: list[int] = []
         self.is_open = True
         self._answers = answers
@@ -53,16 +46,15 @@ class RawClient:
             return
         self.seen.append(kind)
         if kind == SETTINGS:
-            self.socket.sendall(frame(SETTINGS, ACK))
+            self.socket.sendall(frame(SETTINGS, ACK, 0, b""))
         elif kind == PING and self._answers:
-            self.socket.sendall(frame(PING, ACK, payload))
+            self.socket.sendall(frame(PING, ACK, 0, payload))
 
 
 def test_a_client_that_answers_no_ping_is_dropped_and_one_that_does_is_not(
     ranker: Ranker, tmp_path: Path
 ) -> None:
-    options: tuple[object, ...] = ()
-    options += ("--keepalive-seconds", 1, "--keepalive-timeout-seconds", TIMEOUT_SECONDS)
+    options = ("--keepalive-seconds", 1, "--keepalive-timeout-seconds", TIMEOUT_SECONDS)
     with running_server(ranker.repository, tmp_path / "log", *options) as server:
         began = time.monotonic()
         # Neither has a call in progress.
