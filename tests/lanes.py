@@ -144,7 +144,6 @@ SLOW_FILES = (
     "tests/end_to_end/test_ray_publish.py",
     "tests/end_to_end/test_sequence_demo.py",
     "tests/end_to_end/test_server_memory.py",
-    "tests/end_to_end/test_strings_page.py",
     "tests/end_to_end/test_torchrec_ids.py",
     "tests/end_to_end/test_torchrec_models.py",
     "tests/end_to_end/test_trained_models.py",
