@@ -1,4 +1,4 @@
-"""Variants in turns, so that a slow phase of the machine meets all alike, and their medians."""
+"""Medians of variants in turns, so that a slow phase of the machine affects all alike."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
@@ -16,14 +16,14 @@ Parts = dict[str, float]
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
+    """Measure the seconds of a call."""
     began = perf_counter()
     call()
     return perf_counter() - began
 
 
 def in_turns(variants: Sequence[_V], rounds: int) -> Iterator[_V]:
-    """Each variant once a round, forwards and backwards."""
+    """Yield each variant once a round, forwards and backwards."""
     for number in range(rounds):
         yield from variants if number % 2 == 0 else reversed(variants)
 
@@ -36,12 +36,9 @@ def medians_in_turns(
     least_calls: int = 1,
     progress: Progress = no_progress,
 ) -> dict[_K, Parts]:
-    """The medians over the rounds of each round's medians.
+    """Medians over the rounds of each round's medians of the parts that a call returns.
 
-    Args:
-        variants: calls that return figures of their parts.
-        seconds: of calls of one variant in a round, with what prepares them.
-        least_calls: of a variant in a round.
+    A variant's turn takes `seconds`, with the preparation of its calls, and at least `least_calls`.
     """
     found: dict[_K, list[Parts]] = {name: [] for name in variants}
     for done, name in enumerate(in_turns(list(variants), rounds)):
@@ -62,11 +59,9 @@ def median_rates(
     least_rounds: int,
     progress: Progress = no_progress,
 ) -> dict[str, float]:
-    """Median rates of variants that are called once a round, in random order.
+    """Median rates of variants that are called once a round, in random order, for `seconds` in all.
 
-    Args:
-        variants: what prepares a call, unmeasured; returns the call and the work that it does.
-        seconds: of all calls together.
+    A variant prepares a call, unmeasured, and returns the call and the amount of its work.
     """
     rates: dict[str, list[float]] = {name: [] for name in variants}
     spent, rounds = 0.0, 0

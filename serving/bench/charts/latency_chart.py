@@ -1,4 +1,4 @@
-"""Latency against load as a picture."""
+"""A chart of latency against load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,26 +10,17 @@ _PERCENTILES = ("p50", "p95", "p99")
 
 @dataclass(frozen=True, slots=True)
 class LoadPoint:
-    """One load of a sweep.
-
-    Attributes:
-        rate: requests begun a second.
-        latency_ms: percentiles, milliseconds.
-    """
+    """Percentiles in milliseconds at a rate of requests begun a second."""
 
     rate: float
     latency_ms: dict[str, float]
 
 
 def latency_chart(title: str, points: Sequence[LoadPoint], capacity: float) -> str:
-    """Draws p50, p95 and p99, on a logarithmic axis, against the rate of requests.
+    """Draw p50, p95 and p99, on a logarithmic axis, against the rate, with a line at the capacity.
 
-    Args:
-        points: by ascending rate; those without answers are left out.
-        capacity: requests a second that the server answers at most; a line marks it.
-
-    Returns:
-        The SVG document.
+    Points ascend by rate; points without answers are left out. The capacity is in requests a
+    second.
     """
     shown = [point for point in points if point.latency_ms]
     highest = max([capacity, *(point.rate for point in shown)]) * 1.02

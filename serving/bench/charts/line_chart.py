@@ -1,4 +1,4 @@
-"""Lines through points as a picture: SVG, each axis linear or logarithmic."""
+"""SVG line charts, each axis linear or logarithmic."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -14,11 +14,7 @@ _GREY = "#888888"
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis.
-
-    Attributes:
-        ticks: values at which a line and a number stand.
-    """
+    """An axis with a line and a number at each tick."""
 
     title: str
     lowest: float
@@ -28,7 +24,7 @@ class Axis:
 
     @classmethod
     def decades(cls, title: str, values: Iterable[float]) -> Self:
-        """A logarithmic axis of the powers of ten around some values."""
+        """A logarithmic axis of the powers of ten around the values."""
         powers = [math.log10(value) for value in values]
         low, high = math.floor(min(powers)), math.ceil(max(powers))
         high = max(high, low + 1)
@@ -36,7 +32,7 @@ class Axis:
         return cls(title, ticks[0], ticks[-1], ticks)
 
     def share(self, value: float) -> float:
-        """Where a value stands, 0 to 1."""
+        """Relative position of a value on the axis, 0 to 1."""
         low, high, at = self.lowest, self.highest, value
         if self.is_log:
             low, high, at = (math.log10(one) for one in (low, high, at))
@@ -45,7 +41,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one line, ascending, and the text beside the last."""
+    """Points of one line, ascending, and the label beside the last."""
 
     name: str
     points: tuple[tuple[float, float], ...]
@@ -60,12 +56,10 @@ def line_chart(
     guide: Series | None = None,
     mark: tuple[float, str] | None = None,
 ) -> str:
-    """Draws an SVG document.
+    """Draw at most one series for each of `COLOURS` as SVG; series without points are left out.
 
-    Args:
-        series: as many as there are colours, at most; those without points are left out.
-        guide: a dashed line without points.
-        mark: a value of x with a dashed line, and its text.
+    The guide is a dashed line without markers; the mark is a labelled value of x with a dashed
+    line.
     """
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
 
@@ -113,7 +107,7 @@ def line_chart(
         names.append((places[-1], one.name, colour))
     lowest = -math.inf
     for (left, top), name, colour in sorted(names, key=lambda found: found[0][1]):
-        # Moved down where two would meet.
+        # Labels that would overlap move down.
         lowest = max(top + 4, lowest + 16)
         parts.append(_text(left + 8, lowest, name, anchor="start", colour=colour))
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -6,30 +6,18 @@ from kernels.errors import InputError
 
 
 def check_count(name: str, value: int) -> None:
-    """Refuses numbers below 1.
-
-    Raises:
-        InputError: it is below 1.
-    """
+    """Raise InputError if the value is below 1."""
     if value < 1:
         raise InputError(f"{name}: expected at least 1, got {value}")
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuses numbers that are not above 0, or not finite.
-
-    Raises:
-        InputError: it is not.
-    """
+    """Raise InputError unless the value is finite and above 0."""
     if not 0 < value < math.inf:
         raise InputError(f"{name}: expected a finite number above 0, got {value}")
 
 
 def check_not_negative(name: str, value: float) -> None:
-    """Refuses numbers that are below 0, or not finite.
-
-    Raises:
-        InputError: it is.
-    """
+    """Raise InputError unless the value is finite and 0 or more."""
     if not 0 <= value < math.inf:
         raise InputError(f"{name}: expected a finite number of 0 or more, got {value}")

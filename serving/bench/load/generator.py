@@ -1,7 +1,6 @@
-"""Sends many unary gRPC calls from a single thread, and times each.
+"""A compiled (`native/`), single-threaded generator of unary gRPC calls. Needs libnghttp2.
 
-gRPC's Python client reaches a few thousand calls a second on a core, less than the measured
-servers. This generator is compiled (`native/`) over libnghttp2, which must be installed.
+gRPC's Python client reaches a few thousand calls a second on a core, less than measured servers.
 """
 
 import ctypes
@@ -31,7 +30,7 @@ from serving.bench.load.schedule import checked_schedule
 from serving.bench.load.target import Target
 
 _CONNECT_SECONDS = 5.0
-# Of compiled code, after which Python handles signals such as Ctrl-C.
+# Of compiled code in one step; between steps Python handles signals such as Ctrl-C.
 _STEP_SECONDS = 0.2
 _ERROR_BYTES = 256
 
@@ -49,24 +48,23 @@ def run_closed(
     drain_seconds: float = 5.0,
     keep_responses: bool = True,
 ) -> LoadResult:
-    """Keeps a number of calls open. The next call begins when one ends.
+    """Keep a number of calls open: the next call begins when one ends.
 
     Args:
         messages: serialized requests, sent in turn.
         connections: TCP connections; each call goes to the one with the fewest open calls.
         concurrency: open calls, over all connections.
         seconds: time in which calls begin, after the warm-up.
-        deadline_seconds: deadline of a call, sent to the server; after it the call is
-            DEADLINE_EXCEEDED.
+        deadline_seconds: sent to the server; an expired call is DEADLINE_EXCEEDED.
         warm_up_seconds: calls begun in this time are not part of the result.
-        max_calls: the most calls to begin, warm-up included; None for no limit.
+        max_calls: the most calls to begin, warm-up included.
         drain_seconds: wait for answers at the end; calls that are still open are CANCELLED.
-        keep_responses: whether to keep the first response to each message.
+        keep_responses: keep the first response to each message.
 
     Returns:
-        Every call and its outcome, failed calls included. Calls on a lost connection are
-        UNAVAILABLE, unless the server said that it did not process them: those are sent again. So
-        are calls without a connection for a second.
+        Outcomes of all calls. Calls on a lost connection are UNAVAILABLE, but calls that the server
+        says it did not process are sent again. Calls without a connection for a second are
+        UNAVAILABLE too.
 
     Raises:
         InputError: an argument is outside its range, the server does not answer, libnghttp2 is not
@@ -101,26 +99,20 @@ def run_open(
     drain_seconds: float = 5.0,
     keep_responses: bool = True,
 ) -> LoadResult:
-    """Begins every call at its scheduled time, independent of earlier calls.
+    """Begin every call at its scheduled time, independent of earlier calls.
 
     Latencies count from the scheduled time, so a stalled server is charged for all calls that were
-    due meanwhile. Time that a call waits for a connection, a stream or flow control counts too.
+    due meanwhile. They include waits for a connection, a stream or flow control.
 
     Args:
-        messages: serialized requests, sent in turn.
-        connections: TCP connections; each call goes to the one with the fewest open calls.
         schedule: float64 `[N]`, seconds from the start, ascending.
-        deadline_seconds: deadline of a call from its scheduled time. The server gets the remaining
-            time; after it the call is reset and DEADLINE_EXCEEDED.
+        deadline_seconds: from a call's scheduled time. The server gets the remaining time; an
+            expired call is reset and DEADLINE_EXCEEDED.
         drain_seconds: wait for answers after the last call; calls that are still open are
             CANCELLED.
-        keep_responses: whether to keep the first response to each message.
 
-    Returns:
-        As `run_closed`.
-
-    Raises:
-        InputError: as `run_closed`, or the times are not ascending float64.
+    The other arguments, the result and the errors are those of `run_closed`, with an InputError
+    also for times that are not ascending float64.
     """
     times = checked_schedule(schedule)
     settings = LoadSettings(schedule=times.ctypes.data, call_count=len(times))
@@ -149,7 +141,7 @@ def _run(target: Target, messages: Sequence[bytes], settings: LoadSettings) -> _
         raise InputError(reason or "the load generator is not there")
     if not messages:
         raise InputError("messages: expected at least one, got none")
-    # Referred to by the compiled code until the end of this function.
+    # The compiled code refers to these bytes until the end of this function.
     framed = [struct.pack(">BI", 0, len(message)) + message for message in messages]
     offsets = np.concatenate(([0], np.cumsum([len(m) for m in framed]))).astype(np.int64)
     address, port = _numeric_address(target)
@@ -191,7 +183,6 @@ def _run(target: Target, messages: Sequence[bytes], settings: LoadSettings) -> _
 
 
 def _result(outcome: _Outcome, *, start: float, window_seconds: float) -> LoadResult:
-    """The calls from a start time on, with times relative to it."""
     calls = outcome.calls
     ends = calls["scheduled"] + calls["latency"] - start
     in_window = (calls["code"] == 0) & (ends >= 0) & (ends <= window_seconds)
@@ -241,7 +232,6 @@ def _text(text: bytes) -> str:
 
 
 def _numeric_address(target: Target) -> tuple[str, str]:
-    """The numeric address and port of a listening server."""
     try:
         with socket.create_connection((target.host, target.port), _CONNECT_SECONDS) as connection:
             numeric = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV

@@ -1,4 +1,4 @@
-"""Sends predict calls over persistent HTTP/1.1 connections from a single thread, and times each.
+"""A single-threaded generator of predict calls over persistent HTTP/1.1 connections.
 
 A connection carries one call at a time. Python takes about 40 µs a call, so this generator suits
 latencies of few calls in flight. Its `cpu_share` shows when it is the limit.
@@ -32,12 +32,7 @@ _INTERNAL = StatusCode.INTERNAL.number
 
 
 def http_message(message: bytes, target: Target) -> bytes:
-    """A serialized ModelInferRequest with raw contents as an HTTP request, tensors in binary.
-
-    Args:
-        message: as gRPC clients send it.
-        target: its path is not used; the message names the model.
-    """
+    """Convert a ModelInferRequest with raw contents to HTTP; the target's path is not used."""
     model, text, contents = binary_body(message)
     body = text + contents
     token = "" if target.token is None else f"Authorization: Bearer {target.token}\r\n"
@@ -50,7 +45,7 @@ def http_message(message: bytes, target: Target) -> bytes:
 
 
 def binary_body(message: bytes) -> tuple[str, bytes, bytes]:
-    """The model, and a body's JSON and binary tensors, of a ModelInferRequest with raw contents."""
+    """Model, JSON and binary tensors of a serialized ModelInferRequest with raw contents."""
     request = service_pb2.ModelInferRequest.FromString(message)
     inputs = [
         {
@@ -75,20 +70,12 @@ def run_http_closed(
     warm_up_seconds: float = 0.0,
     keep_responses: bool = True,
 ) -> LoadResult:
-    """Keeps a number of calls open, each on its connection. The next call begins when one ends.
+    """Keep a number of calls open, one a connection: the next call begins when one ends.
 
-    Args:
-        messages: serialized ModelInferRequests with raw contents, sent in turn.
-        seconds: time in which calls begin, after the warm-up.
-        warm_up_seconds: calls begun in this time are not part of the result.
-        keep_responses: whether to keep the first answer's body to each message.
-
-    Returns:
-        Every call and its outcome, HTTP's statuses as gRPC's codes. Calls on a lost connection are
-        UNAVAILABLE.
-
-    Raises:
-        InputError: an argument is outside its range, or the server does not answer.
+    Calls begin for `seconds` after the warm-up, which is not part of the result. Statuses are those
+    of gRPC; calls on a lost connection are UNAVAILABLE. With `keep_responses` the result has the
+    body of the first answer to each message. Raises InputError if an argument is outside its range,
+    or the server does not answer.
     """
     check_count("concurrency", concurrency)
     check_positive("seconds", seconds)
@@ -104,8 +91,6 @@ def run_http_closed(
 
 @dataclass(slots=True)
 class _Connection:
-    """One connection and the call that it carries."""
-
     number: int
     socket: socket.socket
     message: int = 0
@@ -124,7 +109,7 @@ class _Load:
         self._seconds = seconds
         self._keep = keep_responses
         self._next = 0
-        # Message, beginning, latency, code and bytes of each call that is over.
+        # Message, start, latency, code and bytes of each finished call.
         self._calls: list[tuple[int, float, float, int, int]] = []
         self._responses: dict[int, bytes] = {}
         self._errors: dict[int, str] = {}
@@ -159,7 +144,7 @@ class _Load:
         connection.came.clear()
         connection.calls += 1
         connection.begun = time.monotonic()
-        # Reading says that a connection is lost.
+        # A lost connection shows on reading.
         with suppress(OSError):
             connection.socket.sendall(self._requests[connection.message])
 

@@ -92,7 +92,7 @@ LIBRARY = _load()
 
 
 def load_generator_refusal() -> str | None:
-    """Why the load generator cannot run here; None if it can."""
+    """Reason why the load generator cannot run here; None if it can."""
     if LIBRARY is None:
         return (
             "the load generator is compiled code that wheels leave out: install a checkout with a "

@@ -1,4 +1,4 @@
-"""A load in a process of its own, on processors of its own."""
+"""A load in a separate process, on its own processors."""
 
 import os
 import pickle
@@ -13,17 +13,13 @@ _PROGRAM = "from serving.bench.load.process import main; main()"
 
 
 def run_in_process(load: Callable[[], LoadResult], cpus: Set[int] | None) -> LoadResult:
-    """Generates a load in a separate process.
-
-    Args:
-        load: a `partial` of `run_closed`, `run_open` or `run_http_closed` with its arguments.
-        cpus: processors that it may use; None: those of this process.
+    """Generate a load, a `partial` of a `run_…` function, in a process on these cpus.
 
     Raises:
-        InputError: as the load does, or the machine lacks the processors.
+        InputError: from the load, or the machine lacks the processors.
         ShardedInferError: the process ended without a result.
     """
-    # A process group of its own: an interrupt is this process's to handle, and kills the load.
+    # A separate process group: this process handles interrupts, and kills the load.
     # Not a session: Linux shares cores between sessions, whatever their priorities are.
     process = run(  # noqa: S603 - our own command
         [sys.executable, "-c", _PROGRAM],
@@ -44,7 +40,7 @@ def run_in_process(load: Callable[[], LoadResult], cpus: Set[int] | None) -> Loa
 
 
 def main() -> None:
-    """Reads a load from standard input, generates it, and writes its result or its refusal."""
+    """Read a load from standard input, generate it, and write its result or its error."""
     load, cpus = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this
     try:
         if cpus is not None:

@@ -16,26 +16,18 @@ class LoadResult:
     Times are seconds from the start, when every connection was ready.
 
     Attributes:
-        scheduled: float64 `[N]`, when each call was due; in a closed loop, when it began.
-        sent: float64 `[N]`, when it was given to a connection; NaN if it never was.
-        latency: float64 `[N]` seconds from `scheduled` to the end of the answer, or until the call
-            was given up.
-        lag: float64 `[N]` seconds from `scheduled` until this generator handled the call. Waiting
-            for a connection is not part of it.
-        codes: uint8 `[N]`, gRPC status codes.
-        message_index: int32 `[N]`, which message was sent.
-        response_bytes: int32 `[N]`, length of the response message.
+        scheduled: `[N]`, due times; in a closed loop, beginnings.
+        sent: `[N]`, when a connection took the call; NaN if none did.
+        latency: `[N]`, from `scheduled` until the answer ended or the call was given up.
+        lag: `[N]`, from `scheduled` until the generator handled the call, without connecting.
         began: the start, seconds of the monotonic clock.
         seconds: from the start to the end of the last call.
         window_seconds: time in which calls began, to which rates refer.
-        ok_in_window: calls answered OK within that time.
         responses: by message index, the first response that was OK.
-        errors: by status code, the first text that came with it, warm-up included.
-        connection_calls: int64 `[connections]`, calls on each, including its replacements and the
-            warm-up.
-        reconnects: int64 `[connections]`, replacements of each.
-        cpu_share: share of a core that this thread used, warm-up included. Near 1 the generator
-            limits a closed loop. It also rises when calls follow too closely for sleep.
+        errors: by gRPC status code, the first text that came with it, warm-up included.
+        connection_calls: `[connections]`, calls on each and its replacements, warm-up included.
+        cpu_share: of a core, by this thread, warm-up included. Near 1 the generator limits a
+            closed loop. It also rises when calls follow too closely for sleep.
     """
 
     scheduled: NDArray[np.float64]
@@ -57,7 +49,7 @@ class LoadResult:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Calls by the name of their status code; only those that occurred."""
+        """Calls by the name of their status code, without codes that did not occur."""
         codes, counts = np.unique(self.codes, return_counts=True)
         return {
             CODE_NAMES[int(code)]: int(count) for code, count in zip(codes, counts, strict=True)
@@ -65,10 +57,10 @@ class LoadResult:
 
     @property
     def ok_per_second(self) -> float:
-        """Calls answered OK a second, while calls were begun."""
+        """Calls answered OK a second, in the window."""
         return self.ok_in_window / self.window_seconds if self.window_seconds > 0 else 0.0
 
     @property
     def p99_lag_seconds(self) -> float:
-        """The 99th percentile of the generator's delay of a call."""
+        """99th percentile of the generator's delay of a call."""
         return float(np.quantile(self.lag, 0.99)) if len(self.lag) else 0.0

@@ -10,36 +10,18 @@ from serving.bench.load.bounds import check_positive
 
 
 def constant_schedule(rate: float, seconds: float) -> NDArray[np.float64]:
-    """Times at equal distances.
-
-    Args:
-        rate: calls a second.
-
-    Returns:
-        float64 `[rate * seconds]`, seconds from the start, the first at 0.
-
-    Raises:
-        InputError: the rate or the time is not positive.
-    """
+    """Times at equal distances, float64 seconds from 0; InputError unless both are positive."""
     check_positive("rate", rate)
     check_positive("seconds", seconds)
     return np.arange(math.ceil(rate * seconds), dtype=np.float64) / rate
 
 
 def poisson_schedule(rate: float, seconds: float, seed: int) -> NDArray[np.float64]:
-    """Times of independent callers: a Poisson process.
+    """Times of independent callers, a Poisson process: float64 `[N]`, seconds, ascending.
 
-    Its number of calls is drawn from its Poisson distribution, and given that number the times are
-    independent and uniform (Kingman, Poisson Processes, section 2.4).
-
-    Args:
-        rate: mean calls a second.
-
-    Returns:
-        float64 `[N]`, seconds from the start, ascending, below `seconds`.
-
-    Raises:
-        InputError: the rate or the time is not positive.
+    The number of calls is drawn from its Poisson distribution. Given that number, the times are
+    independent and uniform in `[0, seconds)` (Kingman, Poisson Processes, section 2.4). Raises
+    InputError if the rate (mean calls a second) or the time is not positive.
     """
     check_positive("rate", rate)
     check_positive("seconds", seconds)
@@ -50,14 +32,7 @@ def poisson_schedule(rate: float, seconds: float, seed: int) -> NDArray[np.float
 
 
 def checked_schedule(schedule: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The times in the layout that compiled code reads.
-
-    Args:
-        schedule: float64 `[N]`, seconds from the start, ascending.
-
-    Raises:
-        InputError: it has another dtype, shape or order.
-    """
+    """Lay out a schedule for compiled code; InputError unless float64 `[N]`, ascending from 0."""
     if schedule.dtype != np.float64 or schedule.ndim != 1:
         raise InputError(
             f"schedule: expected float64 [N], got {schedule.dtype} {list(schedule.shape)}"

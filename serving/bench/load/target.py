@@ -5,13 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server's method over gRPC, or its predict calls over HTTP, without TLS.
-
-    Attributes:
-        host: name or address.
-        path: of the gRPC method; not used over HTTP, where each message names its model.
-        token: sent as `authorization: Bearer …`; None: none is.
-    """
+    """A server's gRPC method, or its predict calls over HTTP, without TLS, with a bearer token."""
 
     host: str
     port: int

@@ -1,8 +1,8 @@
 """MLPerf Inference's offline and server scenarios on an engine, in this process.
 
 Offline: all requests exist from the beginning, and threads run batch after batch. Server: requests
-arrive at random times; a free thread merges those that wait into one batch of bounded size. Latency
-counts from the time at which a request was due.
+arrive at random times; a free thread merges waiting requests into one batch of bounded size.
+Latency counts from a request's due time.
 """
 
 import itertools
@@ -22,13 +22,7 @@ Run = Callable[[ModelInput], object]
 
 @dataclass(frozen=True, slots=True)
 class ServerFigures:
-    """Figures of requests at random times.
-
-    Attributes:
-        offered_per_second: offered requests.
-        answered_per_second: requests, until the last was answered.
-        mean_batch: samples of a batch.
-    """
+    """Rates, latencies and batches of requests at random times; the last answer ends the rate."""
 
     offered_per_second: float
     answered_per_second: float
@@ -37,17 +31,7 @@ class ServerFigures:
 
 
 def run_offline(run: Run, batches: Sequence[ModelInput], *, threads: int, seconds: float) -> float:
-    """Runs batches repeatedly on several threads.
-
-    Args:
-        run: scores a batch; any thread may call.
-        batches: run in turn.
-        threads: batches in flight.
-        seconds: time in which batches are started.
-
-    Returns:
-        Samples scored in a second.
-    """
+    """Run batches in turn on threads for `seconds`, with a thread-safe `run`; samples a second."""
     run(batches[0])
     turn, done, lock = itertools.count(), 0, threading.Lock()
     began = perf_counter()
@@ -74,15 +58,9 @@ def run_server(
     max_batch: int,
     seed: int = 1,
 ) -> ServerFigures:
-    """Runs requests that come at random times.
+    """Run requests in turn for `seconds`, with a thread-safe `run` and exponential distances.
 
-    Args:
-        run: scores a batch; any thread may call.
-        requests: sent in turn.
-        rate: requests a second, with exponential times between them.
-        seconds: time in which requests arrive.
-        threads: batches in flight.
-        max_batch: samples of a batch of several requests.
+    A batch of several requests has at most `max_batch` samples.
     """
     run(requests[0])
     gaps = np.random.default_rng(seed).exponential(1 / rate, max(1, round(rate * seconds)))
@@ -98,13 +76,7 @@ def run_server(
 
 
 class _DueRequests:
-    """Requests in the order in which they are due, taken by the next free thread.
-
-    Attributes:
-        due: seconds from the beginning.
-        latency: seconds from the due time until the answer.
-        samples: samples of all batches.
-    """
+    """Due requests, taken by the next free thread, with latencies in seconds from the due time."""
 
     def __init__(
         self, due: NDArray[np.float64], requests: Sequence[ModelInput], max_batch: int
@@ -118,7 +90,6 @@ class _DueRequests:
         self._began = perf_counter()
 
     def serve(self, run: Run) -> None:
-        """Runs due requests until none is left."""
         while (taken := self._take()) is not None:
             first, last = taken
             count = len(self._requests)
@@ -127,14 +98,14 @@ class _DueRequests:
             self.latency[first:last] = perf_counter() - self._began - self.due[first:last]
 
     def _take(self) -> tuple[int, int] | None:
-        """First and last (exclusive) request of the next batch; None: none is left."""
+        """First and last (exclusive) request of the next batch; None after the last batch."""
         with self._lock:
             first = self._next
             if first == len(self.due):
                 return None
             wait = self.due[first] - (perf_counter() - self._began)
             if wait > 0:
-                # Nobody else could take anything either.
+                # With the lock: no other thread could take a request earlier.
                 sleep(wait)
             now, last, samples = perf_counter() - self._began, first, 0
             while last < len(self.due) and (last == first or self.due[last] <= now):
@@ -150,11 +121,7 @@ class _DueRequests:
 
 
 def _on_threads(work: Callable[[], None], count: int) -> None:
-    """Runs work on `count` threads until all have ended.
-
-    Raises:
-        Exception: the first that a thread raised.
-    """
+    """Run work on `count` threads until all have ended, and raise their first exception."""
     raised: list[BaseException] = []
 
     def guarded() -> None:

@@ -25,19 +25,15 @@ _REQUESTS = 64
 _MERGED = (1, 2, 4, 8)  # requests of a batch, offline
 _SHARES = (0.5, 0.7, 0.8, 0.9, 0.95)  # of the best offline rate
 _SEED = 7
-# Of a tower's device: batches in flight, and one that is merged meanwhile.
+# For a tower's device: batches in flight, and one that is merged meanwhile.
 _THREADS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRun:
-    """Figures of a model in one precision.
+    """Samples a second by batch size, scenarios at shares of it, and bytes estimated and held.
 
-    Attributes:
-        offline: samples a second by samples of a batch.
-        server: at shares of the best of the offline rates.
-        memory: a line for each device: estimated and held.
-        golden_diff: the largest difference of a golden request's score from fp32.
+    `golden_diff` is the largest difference of a golden request's score from fp32.
     """
 
     offline: dict[int, float]
@@ -46,7 +42,7 @@ class DeviceRun:
     golden_diff: float
 
     def within(self, p99_ms: float, pairs: int) -> float:
-        """The highest offered rate of samples a second that met a p99; 0: none did."""
+        """Highest offered rate of samples a second that met a p99; 0 if none did."""
         met = [one for one in self.server if one.latency_ms["p99"] <= p99_ms]
         return max((one.offered_per_second * pairs for one in met), default=0.0)
 
@@ -61,7 +57,7 @@ def measure_devices(
     seconds: float,
     progress: Progress,
 ) -> dict[Precision, DeviceRun]:
-    """Publishes the model in a temporary folder and measures it on devices.
+    """Publish the model in a temporary folder and measure it on devices.
 
     Args:
         topology: at least one rank is a GPU.

@@ -1,9 +1,8 @@
-"""Times a request on one core in this process: our engine, TorchRec's, and the machine's limit.
+"""Times of a request on one core in this process: our engine, TorchRec's, and the machine's limit.
 
-Every variant gets requests of its own, drawn anew for each call, so that none finds rows in the
-cache that the one before has read. Variants take turns in rounds, forwards and backwards; figures
-are medians of the rounds' medians. No server and no connection is part of it: `bench serve` has
-those.
+Every call draws new requests, so that no variant reads rows that the one before left in the cache.
+Variants take turns in rounds, forwards and backwards; figures are medians of the rounds' medians.
+Servers and connections are not part of it, but of `bench serve`.
 """
 
 import resource
@@ -56,7 +55,7 @@ _EXPANDED, _SHARED = "one user, expanded", "one user, shared"
 _GATHER, _GATHER_4K = "gather, 2 MiB", "gather, 4 KiB"
 _TORCHREC, _TORCHREC_BF16 = "TorchRec", "TorchRec, bf16"
 
-# One call on a request; returns the seconds of its parts.
+# Runs one request and returns the seconds of its parts.
 _Variant = Callable[[DlrmRequest], Parts]
 
 
@@ -70,15 +69,10 @@ def measure_engine(
     seconds: float,
     progress: Progress,
 ) -> EngineMeasurement:
-    """Publishes the model in a temporary folder and measures it beside its peers and the limit.
+    """Publish the model in a temporary folder and measure it beside its peers and the limit.
 
-    Args:
-        precisions: at least one.
-        rounds: turns of each variant.
-        seconds: of each turn, including drawing its requests.
-
-    Raises:
-        InputError: our kernels were not compiled.
+    A turn of a variant takes `seconds`, including drawing requests, in each round. Raises
+    InputError if our kernels were not compiled.
     """
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         keep_freed_memory()
@@ -101,7 +95,7 @@ def _measure(
     seconds: float,
     progress: Progress,
 ) -> EngineMeasurement:
-    # Int8 is the fastest, where it is measured.
+    # Int8 is the fastest where it is measured.
     ranked = ours.get(Precision.INT8, next(iter(ours.values())))
     variants: dict[str, _Variant] = {
         **{f"ours, {precision}": one for precision, one in ours.items()},
@@ -159,8 +153,6 @@ def _run(found: Parts, products: HostProducts, limit: MachineLimit) -> EngineRun
 
 
 class _Ours:
-    """One request from message to response, as the data plane answers it alone."""
-
     def __init__(self, workload: DlrmV2, model: Model, pairs: int) -> None:
         if model.products is None:
             raise InternalError("the engine on the host is measured with a model on devices")
@@ -199,7 +191,7 @@ def _minor_faults() -> float:
 
 
 def _read_every_page(model: Model) -> None:
-    """Looks up a row of every page, so that no page is mapped during the measurement."""
+    """Look up a row of every page, so that no page is mapped during the measurement."""
     step = _PAGE_BYTES // RowFormat.INT8.row_bytes(DIM)
     ids = [np.arange(0, feature.table.rows, step) for feature in model.spec.features]
     lengths = np.array([[len(one)] for one in ids])
@@ -210,7 +202,7 @@ def _read_every_page(model: Model) -> None:
 def _torchrec_variants(workload: DlrmV2, progress: Progress) -> dict[str, _Variant]:
     progress("building TorchRec's model", 0, 1)
     with warnings.catch_warnings():
-        # Those of TorchRec's own imports.
+        # From TorchRec's imports.
         warnings.simplefilter("ignore")
         from serving.bench.parts.torchrec_dlrm import build_torchrec_models
     default, lowered = build_torchrec_models(workload)
@@ -237,13 +229,13 @@ def _take_turns(
     seconds: float,
     progress: Progress,
 ) -> tuple[dict[str, Parts], float]:
-    """The medians of each variant's parts, and the share of the core that this thread had."""
+    """Medians of each variant's parts, and the share of the core that this thread had."""
     generator = np.random.default_rng(0)
     calls = {
         name: partial(_call, workload, one, generator, pairs) for name, one in variants.items()
     }
     for call in calls.values():
-        # The first call compiles kernels for the sizes that it meets.
+        # The first call compiles kernels for its sizes.
         call()
     started, used = perf_counter(), thread_time()
     found = medians_in_turns(

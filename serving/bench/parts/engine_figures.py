@@ -1,4 +1,4 @@
-"""Figures of `bench engine`: medians, and shares and rates computed from them."""
+"""Medians of `bench engine`, with shares and rates computed from them."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ class MachineLimit:
     Attributes:
         layers: inputs and outputs of each of the tower's layers.
         layer_seconds: of each layer's matrix product, in the precision that runs.
-        gather_seconds: of copying the request's rows from memory of 2 MiB pages.
-        gather_4k_seconds: the same from memory of 4 KiB pages; not part of the limit.
+        gather_seconds: copy of the request's rows from memory of 2 MiB pages.
+        gather_4k_seconds: the same with 4 KiB pages; not part of the limit.
     """
 
     layers: tuple[tuple[int, int], ...]
@@ -26,25 +26,20 @@ class MachineLimit:
 
     @property
     def matrix_seconds(self) -> float:
-        """All matrix products together."""
+        """Sum of all matrix products."""
         return sum(self.layer_seconds)
 
     @property
     def seconds(self) -> float:
-        """The limit."""
+        """Sum of matrix products and gather."""
         return self.matrix_seconds + self.gather_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
-    """Our engine with a tower of one precision, seconds a request.
+    """Our engine with a tower of one precision, seconds a request from message to response.
 
-    Attributes:
-        products: the precision of the tower's products.
-        stages: by the names in `STAGES`.
-        whole_seconds: from the message to the response.
-        minor_faults: page faults of a request: 0 if all memory is reused.
-        limit: the machine's, in the precision that runs.
+    Stages have the names in `STAGES`. `minor_faults` are 0 if all memory is reused.
     """
 
     products: HostProducts
@@ -60,24 +55,20 @@ class EngineRun:
 
     @property
     def limit_fraction(self) -> float:
-        """The limit's time over that of our lookups and tower: 1 would be the machine's best."""
+        """Limit over seconds of lookups and tower; 1 is the machine's best."""
         return self.limit.seconds / self.computing_seconds
 
     @property
     def whole_limit_fraction(self) -> float:
-        """The limit's time over our whole time, messages and all."""
+        """Limit over seconds of the whole request, messages included."""
         return self.limit.seconds / self.whole_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class RankingRun:
-    """Requests whose pairs have one user, in the fastest precision; seconds a request.
+    """Requests whose pairs share a user, in the fastest precision; seconds a request.
 
-    Attributes:
-        user_features: features that all pairs of a request share.
-        user_lookups: lookups of a pair in them.
-        expanded_seconds: if the message repeats them for every pair.
-        shared_seconds: if the message has them once.
+    Lookups are those of a pair in the user's features, which are repeated or sent once.
     """
 
     user_features: int
@@ -87,25 +78,19 @@ class RankingRun:
 
     @property
     def gain(self) -> float:
-        """Speed of the shared form over that of the expanded one."""
+        """Speed of the shared form over that of the expanded form."""
         return self.expanded_seconds / self.shared_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class EngineMeasurement:
-    """Medians of all variants.
+    """Medians of all variants, ours by the tower's precision, TorchRec's with dense parts in fp32.
 
     Attributes:
-        runs: our engine's, by the tower's precision.
-        ranking: our engine's with requests of one user each.
-        torchrec_seconds: TorchRec's for a request, dense parts in fp32; None if it is not
-            installed.
-        torchrec_bf16_seconds: the same with dense parts in bf16.
-        torchrec_refusal: why TorchRec was not measured; None if it was.
-        lookup_backends: the kernel backend of each row format.
+        lookup_backends: kernel backend by row format.
         decode_backend: the reader of messages.
-        core_share: processor time over wall-clock time of the variants. Below 1 other processes had
-            the core in between, and the figures are too slow.
+        core_share: processor time over wall-clock time of the variants. Below 1, other processes
+            used the core in between, and the figures are too slow.
         huge_page_share: of our tables.
     """
 
@@ -122,7 +107,7 @@ class EngineMeasurement:
 
     @property
     def fastest(self) -> Precision:
-        """The precision of the run that takes the least time."""
+        """Precision of the run with the least time."""
         return min(self.runs, key=lambda precision: self.runs[precision].whole_seconds)
 
     def rate(self, seconds: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Whether TorchRec, a peer of benchmarks, is installed."""
+"""Detection of TorchRec, a peer of benchmarks."""
 
 import importlib.util
 
@@ -9,5 +9,5 @@ INSTALL = (
 
 
 def torchrec_is_installed() -> bool:
-    """Whether TorchRec can be imported, without importing it, which takes seconds."""
+    """True if TorchRec is installed, without importing it, which takes seconds."""
     return importlib.util.find_spec("torchrec") is not None

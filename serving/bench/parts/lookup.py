@@ -1,10 +1,10 @@
 """Rates of lookups by our kernel, FBGEMM's and torch's, beside the memory's limit.
 
-26 tables of one format and dim 128 in private memory, of 4 KiB or of 2 MiB pages; then where each
-side has them by default: ours in a mapped file, FBGEMM's in torch's memory. New random ids for
-every call, so that no variant reads rows that the one before has just brought into the cache.
-Variants take turns in random order, since each leaves its own page tables in the cache; rates are
-medians, on one thread, with the outputs' memory mapped before (`serving/host/malloc.py`).
+26 tables of one format and dim 128 lie in private memory, of 4 KiB or of 2 MiB pages; then where
+each library puts them by default: ours in a mapped file, FBGEMM's in torch's memory. Each call has
+new random ids, so that no variant reads rows that the one before left in the cache. Variants take
+turns in random order, since each leaves its page tables in the cache. Rates are medians, on one
+thread, with the outputs' memory mapped before (`serving/host/malloc.py`).
 """
 
 import mmap
@@ -34,7 +34,7 @@ from sharded_infer.progress import Progress
 TABLES, DIM, IDS_OF_A_BAG = 26, 128, 8
 BATCHES = (1, 16, 270)
 PAGES = ("4 KiB", "2 MiB", "defaults")
-# Makes numbers that no format stores as subnormal ones, which some processors are slow with.
+# Its numbers are subnormal in no format; some processors are slow with subnormal numbers.
 _BYTE = 0x3C
 _LEAST_ROUNDS = 6
 
@@ -44,15 +44,11 @@ class LookupMeasurement:
     """Rates of one batch size, distribution and kind of page, rows a second.
 
     Attributes:
-        pages: `4 KiB`, `2 MiB` or `defaults`: ours as a server maps them, FBGEMM's as torch
-            allocates them.
+        pages: `4 KiB`, `2 MiB` or `defaults`: a server's for ours, torch's memory for FBGEMM.
         ids: `uniform` or `zipf`.
-        batch: samples of a call.
-        ours: by our kernel.
-        fbgemm: by FBGEMM's; None for formats that it does not read.
-        torch: by `torch.nn.functional.embedding_bag` on as many bf16 tables, one after another;
-            None where not measured.
-        gather_limit: of only copying the same rows.
+        fbgemm: None for formats that it does not read.
+        torch: `torch.nn.functional.embedding_bag` on as many bf16 tables, one after another.
+        gather_limit: only copies the same rows.
     """
 
     pages: str
@@ -67,13 +63,9 @@ class LookupMeasurement:
 def measure_lookups(
     row_format: RowFormat, rows: int, progress: Progress, *, seconds: float = 1.5
 ) -> list[LookupMeasurement]:
-    """Measures every batch size, distribution and kind of page.
+    """Measure every batch size, distribution and kind of page, each for `seconds`.
 
-    Args:
-        seconds: duration for each batch, distribution and kind of page.
-
-    Raises:
-        InputError: our kernel was not compiled.
+    Raises InputError if our kernel was not compiled.
     """
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -120,15 +112,7 @@ def measure_lookups(
 
 
 def private_memory(count: int, *, huge: bool) -> Tensor:
-    """Private memory of the given page size, written once so that its pages exist.
-
-    Args:
-        count: number of bytes.
-        huge: 2 MiB pages if the system has them; otherwise 4 KiB pages.
-
-    Returns:
-        uint8 `[count]`.
-    """
+    """Private memory, uint8 `[count]`, with its pages written, of 2 MiB if huge and possible."""
     mapping = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     mapping.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
     memory = torch.frombuffer(mapping, dtype=torch.uint8)
@@ -137,11 +121,7 @@ def private_memory(count: int, *, huge: bool) -> Tensor:
 
 
 def mapped_memory(count: int) -> Tensor:
-    """A new file, mapped as a server maps tables by default; it goes with the memory.
-
-    Returns:
-        uint8 `[count]`.
-    """
+    """A new file of uint8 `[count]`, mapped as a server maps tables; deleted with the memory."""
     block = bytes([_BYTE]) * HUGE_PAGE_BYTES
     with NamedTemporaryFile(prefix="sharded-infer-bench-") as file:
         for first in range(0, count, HUGE_PAGE_BYTES):
@@ -189,7 +169,7 @@ def _gather(matrix: Tensor, rows: int, bags: Bags) -> Tensor:
 
 @cache
 def _first_rows(count: int, rows: int) -> Tensor:
-    """The first row of each id's table; computed once, since it is not part of a gather."""
+    """First row of each id's table, cached since computing it is not part of a gather."""
     return torch.arange(TABLES).repeat_interleave(count // TABLES) * rows
 
 

@@ -1,4 +1,4 @@
-"""The limits of a core: matrix products of a tower's sizes, and reading random rows."""
+"""Limits of a core: matrix products of a tower's sizes, and copies of random rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ _DTYPES = {
     Precision.FP16: torch.float16,
     Precision.INT8: torch.bfloat16,
 }
-# Of so many calls in a row the fastest counts: weights and samples are in the cache by then.
+# Calls in a row, of which the fastest counts: weights and samples are in the cache by then.
 _PRODUCTS_IN_A_ROW = 3
 
 
@@ -35,17 +35,12 @@ class MatrixProducts:
     """Only the tower's matrix products in one precision, without biases and activations.
 
     Each is computed on plain weights, on packed weights if oneDNN can, and by `kernels.product` if
-    it is compiled. Which is fastest depends on the machine and the sizes. int8 may compute a
-    product in bf16, or in fp32 where the machine has no bf16, if that is faster.
+    it is compiled: the fastest depends on machine and sizes. An int8 product may run in bf16, or in
+    fp32 where the machine has no bf16, if that is faster.
     """
 
     def __init__(self, tower: nn.Module, samples: int, precision: Precision) -> None:
-        """Makes random weights and samples.
-
-        Args:
-            tower: its linear layers give the sizes.
-            samples: rows of the left factors.
-        """
+        """Make random weights of the tower's linear layers, and left factors of `samples` rows."""
         linears = [module for module in tower.modules() if isinstance(module, nn.Linear)]
         self.shapes = tuple((one.in_features, one.out_features) for one in linears)
         self._products: list[list[Callable[[], object]]] = []
@@ -64,7 +59,7 @@ class MatrixProducts:
         }
 
     def layer_seconds(self, parts: Mapping[str, float]) -> list[float]:
-        """Seconds of each layer in its faster variant, from the result of a call."""
+        """Seconds of each layer in its fastest variant, from the result of a call."""
         return [
             min(parts[f"{layer} {way}"] for way in range(len(ways)))
             for layer, ways in enumerate(self._products)
@@ -72,12 +67,7 @@ class MatrixProducts:
 
 
 def products_of(left: Tensor, weight: Tensor, precision: Precision) -> list[Callable[[], object]]:
-    """The ways to compute a product with a weight.
-
-    Args:
-        left: fp32 `[samples, inputs]`.
-        weight: fp32 `[outputs, inputs]`.
-    """
+    """Implementations of `left @ weight.T`, fp32 `[samples, inputs]` and `[outputs, inputs]`."""
     dtype = _DTYPES[precision]
     if precision is Precision.INT8 and not has_products(Precision.BF16, machine()):
         dtype = torch.float32
@@ -94,7 +84,7 @@ def _products(left: Tensor, weight: Tensor, dtype: torch.dtype) -> list[Callable
     right = weight.t().contiguous()
     ways: list[Callable[[], object]] = [lambda: left @ right]
     if dtype in packable_dtypes():
-        # What torch.compile's freezing turns a linear layer into.
+        # As torch.compile's freezing packs a linear layer.
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(left))
         product = torch.ops.mkldnn._linear_pointwise
         ways.append(lambda: product(left, packed, None, "none", [], ""))
@@ -104,7 +94,6 @@ def _products(left: Tensor, weight: Tensor, dtype: torch.dtype) -> list[Callable
 
 
 def _compiled(left: Tensor, weight: Tensor) -> Callable[[], object]:
-    """Our compiled product, with results of the left factor's dtype."""
     bytes_of, floats = weight.dtype is torch.int8, weight.dtype is torch.float32
     product = Product(
         PackedWeight(weight),
@@ -129,7 +118,6 @@ def _integers(weight: Tensor) -> Tensor:
 
 
 def _int8_product(left: Tensor, weight: Tensor) -> Callable[[], Tensor]:
-    """Bytes times packed bytes, to bytes."""
     levels = _levels(left)
     packed = torch.ops.onednn.qlinear_prepack(_integers(weight), None)
     scale, zeros = torch.ones(len(weight)), torch.zeros(len(weight), dtype=torch.int64)
@@ -139,28 +127,20 @@ def _int8_product(left: Tensor, weight: Tensor) -> Callable[[], Tensor]:
 
 
 class RowGather:
-    """Only copies the rows of requests."""
+    """Copies of the rows of requests."""
 
     def __init__(self, rows: Sequence[int], row_bytes: int, *, huge_pages: bool) -> None:
-        """Makes tables of the given size.
-
-        Args:
-            huge_pages: 2 MiB pages if the system has them; otherwise 4 KiB pages.
-        """
+        """Make tables, with 2 MiB pages if wanted and available, otherwise 4 KiB pages."""
         memory = private_memory(sum(rows) * row_bytes, huge=huge_pages)
         self._matrix = memory.view(-1, row_bytes)
         self._first_rows = np.concatenate([[0], np.cumsum(rows)[:-1]])
 
     def seconds(self, request: DlrmRequest) -> float:
-        """Seconds to copy a request's rows; as `seconds_of_ids`."""
+        """Seconds to copy a request's rows; raises as `seconds_of_ids`."""
         return self.seconds_of_ids(request.ids)
 
     def seconds_of_ids(self, ids: Sequence[NDArray[np.int64]]) -> float:
-        """Seconds to copy some rows of each table.
-
-        Raises:
-            InputError: the kernels were not compiled.
-        """
+        """Seconds to copy rows of each table; InputError if the kernels were not compiled."""
         parts = [first + one.ravel() for first, one in zip(self._first_rows, ids, strict=True)]
         together = torch.from_numpy(np.concatenate(parts))
         return seconds_of(lambda: gather_rows(self._matrix, together))

@@ -1,7 +1,7 @@
-"""Times a ranking request with a history on one core: once for all candidates, and for each.
+"""Times of a ranking request with a history on one core: sent once, or with every candidate.
 
 Variants take turns in rounds, forwards and backwards; figures are medians of the rounds' medians.
-Every call has a request of its own, so that none finds rows in the cache that the one before read.
+Every call has a new request, so that no call reads rows that the one before left in the cache.
 """
 
 import tempfile
@@ -35,15 +35,14 @@ _WARM_CALLS = 3
 
 @dataclass(frozen=True, slots=True)
 class SequenceMeasurement:
-    """Seconds of one request, its lookups and its tower.
+    """Seconds of one request, its lookups and its tower, and the precision of its products.
 
     Attributes:
         once: the history sent and computed once.
         each: the history sent and computed with every candidate.
         eager: the trained module in eager torch, fp32, with every candidate.
-        products: the matrix products alone.
-        copies: the rows alone, gathered from memory of 2 MiB pages.
-        running: the precision of the tower's products.
+        products: only the matrix products.
+        copies: only the gather of the rows, from memory of 2 MiB pages.
     """
 
     once: float
@@ -55,12 +54,12 @@ class SequenceMeasurement:
 
     @property
     def over_per_candidate(self) -> float:
-        """How many times as fast once is as with every candidate."""
+        """Speed of `once` over that of `each`."""
         return self.each / self.once
 
     @property
     def limit_fraction(self) -> float:
-        """The machine's limit, products and copies, over the seconds of once."""
+        """The machine's limit, products and copies, over the seconds of `once`."""
         return (self.products + self.copies) / self.once
 
 
@@ -75,7 +74,7 @@ def measure_sequences(
     seconds: float,
     progress: Progress,
 ) -> SequenceMeasurement:
-    """Publishes the model in a temporary folder and measures it beside torch and the limit."""
+    """Publish the model in a temporary folder and measure it beside torch and the limit."""
     spec = workload.spec(rows=rows, history=history, precision=precision)
     tower = workload.tower(history)
     weight = nn.Embedding(rows, DIM)
@@ -148,7 +147,7 @@ def _eager(tower: nn.Module, weight: nn.Embedding, request: ModelInput, has_ages
 
 
 class _Products:
-    """Matrix products, each in the ways that a tower may compute it."""
+    """Matrix products, each in all implementations that a tower may use."""
 
     def __init__(self, products: list[MatrixProduct], precision: Precision) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -165,7 +164,6 @@ class _Products:
             self._ways[known[one]] = times + (one.times if one.has_weight else 1), ways
 
     def seconds(self, found: dict[str, float]) -> float:
-        """Of all, each in its fastest way."""
         return sum(
             times * min(found[f"product {way}"] for way in ways) for times, ways in self._ways
         )

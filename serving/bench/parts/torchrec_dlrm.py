@@ -1,7 +1,4 @@
-"""TorchRec's quantized DLRM-v2, as `quantize_inference_model` makes it: eager, on the CPU, whole.
-
-Needs TorchRec: import this module only where TorchRec is installed.
-"""
+"""TorchRec's DLRM-v2, eager, on the CPU, quantized by `quantize_inference_model`."""
 
 import copy
 from time import perf_counter
@@ -28,7 +25,7 @@ from serving.bench.workloads.dlrm_v2_shape import (
 )
 
 _BLOCK = 65_536  # rows written at a time
-# At the head of FBGEMM's int8 rows: the fp16 scale and bias of numbers between -1/128 and 1/128.
+# Head of FBGEMM's int8 rows: the fp16 scale and bias of numbers between -1/128 and 1/128.
 _SCALE_AND_BIAS = np.array([2 / DIM / 255, -1 / DIM], np.float16)
 
 
@@ -47,20 +44,12 @@ class TorchRecDlrm:
         return perf_counter() - started
 
     def pooled(self, ids: Any) -> Tensor:
-        """The pooled embeddings of a KeyedJaggedTensor of all features, fp32 `[B, 26, 128]`."""
+        """Pooled embeddings of a KeyedJaggedTensor of all features, fp32 `[B, 26, 128]`."""
         rows: Tensor = self._model.sparse_arch(ids)
         return rows
 
     def scores(self, dense: Tensor, ids: Any) -> Tensor:
-        """Scores a batch.
-
-        Args:
-            dense: fp32 `[B, 13]`.
-            ids: a KeyedJaggedTensor of all features.
-
-        Returns:
-            fp32 `[B]`.
-        """
+        """Scores, fp32 `[B]`, of dense fp32 `[B, 13]` and a KeyedJaggedTensor of all features."""
         model = self._model
         if self._dtype is torch.float32:
             logits = model(dense_features=dense, sparse_features=ids)
@@ -73,19 +62,12 @@ class TorchRecDlrm:
 
 
 def build_torchrec_models(workload: DlrmV2) -> tuple[TorchRecDlrm, TorchRecDlrm]:
-    """Builds the quantized model twice, over the same tables of random rows.
-
-    Args:
-        workload: gives the tables' sizes.
-
-    Returns:
-        The model with dense parts in fp32, as `quantize_inference_model` leaves them, and in bf16.
-    """
+    """Build the quantized model with dense parts in fp32 and in bf16, over shared random tables."""
     configs = _configs(workload, DataType.FP32)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = DLRM_DCN(
-            # Replaced below: as fp32 the tables may be larger than the memory.
+            # Replaced below: in fp32 the tables may be larger than the memory.
             embedding_bag_collection=EmbeddingBagCollection(configs, device=torch.device("meta")),
             dense_in_features=DENSE_WIDTH,
             dense_arch_layer_sizes=list(BOTTOM),
@@ -96,7 +78,7 @@ def build_torchrec_models(workload: DlrmV2) -> tuple[TorchRecDlrm, TorchRecDlrm]
         )
     model.sparse_arch.embedding_bag_collection = _quantized(workload)
     model.eval()
-    # Another module over the same tables: only the dense parts are copied.
+    # Both modules share the tables: only the dense parts are copied.
     lowered = copy.copy(model)
     lowered._modules = dict(model._modules)
     for name in ("dense_arch", "inter_arch", "over_arch"):
@@ -128,7 +110,7 @@ def _configs(workload: DlrmV2, data_type: Any) -> list[Any]:
 
 
 def _quantized(workload: DlrmV2) -> Any:
-    # The flags are those that quantize_inference_model sets.
+    # The flags that quantize_inference_model sets.
     collection = QuantizedCollection(
         _configs(workload, DataType.INT8),
         is_weighted=False,

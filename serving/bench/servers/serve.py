@@ -29,16 +29,13 @@ class ServeFigures:
 
     Attributes:
         requests_per_second: answered OK in the time in which requests began.
-        pairs_per_second: samples of these requests.
         offered_per_second: requests begun a second.
-        latency_ms: of requests answered OK, milliseconds: p50, p95, p99, p99.9, mean and max. In an
-            open loop from the time at which the request was due.
+        latency_ms: p50, p95, p99, p99.9, mean and max of requests answered OK. In an open loop
+            they count from a request's due time.
         errors: requests by status code, without OK.
-        cpu_ms_per_request: processor milliseconds of the server for each request, of any outcome;
-            None if its processes are not ours.
-        mean_batch: samples of its batches; None without a metrics page.
-        mean_batch_requests: requests of its batches; None without a metrics page.
-        generator_p99_lag_ms: time in which the generator handled 99% of the requests.
+        cpu_ms_per_request: of the server, for any outcome; None if its processes are not ours.
+        mean_batch: samples; None without a metrics page, as `mean_batch_requests`.
+        generator_p99_lag_ms: delay within which the generator handled 99% of the requests.
         generator_cpu_share: share of a core; near 1 the generator is the limit.
     """
 
@@ -56,12 +53,7 @@ class ServeFigures:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """Settings of a load.
-
-    Attributes:
-        messages: serialized requests, sent in turn.
-        cpus: processors of the generator; None: those of this process.
-    """
+    """Serialized requests, sent in turn, and the generator's processors (None: this process's)."""
 
     messages: Sequence[bytes]
     pairs: int
@@ -83,14 +75,7 @@ def measure_closed(
     seconds: float,
     warm_up_seconds: float = 0.5,
 ) -> tuple[ServeFigures, LoadResult]:
-    """Keeps a number of requests in flight.
-
-    Args:
-        warm_up_seconds: before the measurement.
-
-    Raises:
-        InputError: the server cannot be reached, or refuses every call.
-    """
+    """Keep a number of requests in flight; InputError if unreachable or all are refused."""
     load = partial(
         run_http_closed,
         server.target,
@@ -120,14 +105,7 @@ def measure_open(
     poisson: bool,
     seed: int = 1,
 ) -> tuple[ServeFigures, LoadResult]:
-    """Sends requests when they are due, independent of those in flight.
-
-    Args:
-        poisson: at random times, as from many independent users; otherwise evenly.
-
-    Raises:
-        InputError: the server cannot be reached, or refuses every call.
-    """
+    """Send requests at due times, Poisson or even; InputError if unreachable or all are refused."""
     schedule = (
         poisson_schedule(rate, seconds, seed) if poisson else constant_schedule(rate, seconds)
     )
@@ -153,7 +131,7 @@ def _measure(
 
 
 def _check_let_in(result: LoadResult, target: Target) -> None:
-    """Refuses figures of a server that refused every call, since refusals are fast."""
+    """Raise InputError if the server refused every call, since refusals are fast."""
     counts = result.counts
     refusals = sorted(_NOT_LET_IN & counts.keys())
     if refusals and "OK" not in counts:
@@ -162,11 +140,11 @@ def _check_let_in(result: LoadResult, target: Target) -> None:
 
 
 def figures_of(result: LoadResult, pairs: int, before: Counts, after: Counts) -> ServeFigures:
-    """Computes a load's figures."""
+    """Compute a load's figures from its result and the counters around it."""
     batches = after.batches - before.batches
     cpu = None
     if before.cpu_seconds is not None and after.cpu_seconds is not None and len(result.codes):
-        # Requests of the warm-up burn, too.
+        # Requests of the warm-up use the processor, too.
         everything = max(len(result.codes), int(result.connection_calls.sum()))
         cpu = (after.cpu_seconds - before.cpu_seconds) * 1e3 / everything
     counted = after.batches > 0
@@ -189,14 +167,10 @@ def figures_of(result: LoadResult, pairs: int, before: Counts, after: Counts) ->
 
 
 def percentiles_ms(latencies: NDArray[np.float64]) -> dict[str, float]:
-    """Percentiles of latencies, their mean and their maximum, milliseconds.
-
-    Args:
-        latencies: seconds; if empty, the result is empty.
-    """
+    """Percentiles, mean and maximum of latencies given in seconds; empty without latencies."""
     if not len(latencies):
         return {}
-    # Latencies that occurred, none between two of them.
+    # Only latencies that occurred, without interpolation.
     values = np.percentile(latencies, list(_PERCENTILES.values()), method="inverted_cdf")
     found = {name: float(value) for name, value in zip(_PERCENTILES, values, strict=True)}
     found |= {"mean": float(latencies.mean()), "max": float(latencies.max())}

@@ -21,12 +21,9 @@ _K = TypeVar("_K")
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A server's counters at one moment.
+    """Counters of all processes of a server; processor time and memory are None if not ours.
 
-    Attributes:
-        cpu_seconds: of all its processes; None if they are not ours.
-        resident_bytes: of all its processes, shared pages counted for each; None if they are not
-            ours.
+    Shared pages count for each process.
     """
 
     cpu_seconds: float | None
@@ -38,12 +35,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class ServerUnderTest:
-    """A running server.
-
-    Attributes:
-        process_id: its first process; None if it is not ours.
-        caller: credentials for the metrics page.
-    """
+    """A running server: its first process if that is ours, and credentials of its metrics page."""
 
     target: Target
     metrics_url: str | None = None
@@ -51,11 +43,7 @@ class ServerUnderTest:
     caller: Caller = ANONYMOUS
 
     def counts(self) -> Counts:
-        """Its counters now.
-
-        Raises:
-            InputError: the metrics page cannot be read.
-        """
+        """Read the current counters; InputError if the metrics page cannot be read."""
         cpu, resident = None, None
         if self.process_id is not None:
             family = _family(self.process_id)
@@ -77,15 +65,7 @@ class ServerUnderTest:
 def served(
     repository: Path, options: Sequence[str], cpus: Set[int] | None
 ) -> Iterator[ServerUnderTest]:
-    """Starts our server, and stops it at the end.
-
-    Args:
-        options: further arguments of `sharded-infer serve`.
-        cpus: cores that it may use; None: those of this process.
-
-    Raises:
-        ShardedInferError: it did not become ready, or did not stop cleanly.
-    """
+    """Run our server with options; ShardedInferError without a ready line or a clean stop."""
     with server_process(repository, options=options, cpus=cpus) as server:
         yield ServerUnderTest(target_of(server.grpc_url), server.metrics_url, server.process.pid)
 
@@ -94,7 +74,7 @@ def served(
 def servers_of(
     publish: Callable[[Path], object], options: Mapping[_K, Sequence[str]], cpus: Set[int] | None
 ) -> Iterator[dict[_K, ServerUnderTest]]:
-    """Publishes a model in a temporary folder, and starts a server for each set of options."""
+    """Publish a model in a temporary folder, and start a server for each set of options."""
     with ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="sharded-infer-bench-"))
         publish(Path(name))
@@ -105,11 +85,7 @@ def servers_of(
 
 
 def target_of(address: str) -> Target:
-    """Reads `host:port`.
-
-    Raises:
-        InputError: it is not of that form.
-    """
+    """Parse `host:port`; raise InputError for another form."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise InputError(f"address {address!r}: expected host:port")
@@ -124,7 +100,6 @@ def _page(url: str, caller: Caller) -> dict[str, float]:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and its descendants."""
     parents = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -138,7 +113,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name; empty if the process has ended."""
+    """Fields of /proc/PID/stat after the name; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

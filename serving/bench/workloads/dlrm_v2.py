@@ -38,7 +38,7 @@ from sharded_infer.specs.precision import Precision
 from sharded_infer.zoo.registry import build_tower
 
 DEFAULT_MAX_ROWS = 2_000_000
-# In requests of one user: what is the user's, the long histories among them. The first six features
+# The user's features in requests of one user, the long histories among them. The first six
 # are the candidate's.
 USER_FEATURES = range(6, 26)
 _DENSE = "dense"
@@ -49,11 +49,9 @@ _GOLDEN_SAMPLES = 256
 
 @dataclass(frozen=True, slots=True)
 class DlrmRequest:
-    """A request of DLRM-v2.
+    """Dense inputs, fp32 `[B, 13]`, and int64 ids `[B, L]` of each feature.
 
-    Attributes:
-        dense: fp32 `[B, 13]`.
-        ids: int64 `[B, L]` of each feature, L as in `IDS_OF_A_BAG`; `[1, L]` of shared ones.
+    L is of `IDS_OF_A_BAG`; ids that the samples share are `[1, L]`.
     """
 
     dense: NDArray[np.float32]
@@ -61,11 +59,7 @@ class DlrmRequest:
 
 
 def one_user(request: DlrmRequest, *, expanded: bool) -> DlrmRequest:
-    """The request with its first sample's user for all samples.
-
-    Args:
-        expanded: the user's ids are repeated B times; otherwise they are sent once.
-    """
+    """The request with its first sample's user for all samples, repeated B times if `expanded`."""
     samples = len(request.dense) if expanded else 1
     ids = tuple(
         np.repeat(matrix[:1], samples, axis=0) if number in USER_FEATURES else matrix
@@ -76,12 +70,7 @@ def one_user(request: DlrmRequest, *, expanded: bool) -> DlrmRequest:
 
 @dataclass(frozen=True, slots=True)
 class DlrmV2:
-    """The model, cut to a size that a machine can hold, and its random requests.
-
-    Attributes:
-        max_rows: larger tables are cut to this number of rows.
-        ids: distribution of the ids.
-    """
+    """The model, with tables cut to `max_rows`, and its random requests."""
 
     name: str = "dlrm-v2"
     max_rows: int = DEFAULT_MAX_ROWS
@@ -98,7 +87,7 @@ class DlrmV2:
         return replace(self, precision=precision)
 
     def spec(self, serving: ServingSpec | None = None) -> ModelSpec:
-        """The model's spec: int8 tables `C0` to `C25`, one dense input, a DCNv2."""
+        """Int8 tables `C0` to `C25`, one dense input, a DCNv2."""
         return ModelSpec(
             name=self.name,
             tables=tuple(TableSpec(f"C{n}", rows, DIM) for n, rows in enumerate(self.rows)),
@@ -135,10 +124,10 @@ class DlrmV2:
         progress: Progress = no_progress,
         topologies: Sequence[str] = ("cpu:1",),
     ) -> None:
-        """Publishes the model with random weights, 132 bytes a row; no table is held in memory."""
+        """Publish random weights, 132 bytes a row, without holding a table in memory."""
         spec = self.spec()
         weights = _RepeatedRows({table.name: table.rows for table in spec.tables})
-        # Drawn as requests are: an int8 tower's integers are chosen on them.
+        # Drawn as requests are: an int8 tower is calibrated on them.
         drawn = self.draw(np.random.default_rng(_SEED), _GOLDEN_SAMPLES)
         ids = {f"C{number}": matrix for number, matrix in enumerate(drawn.ids)}
         samples = make_input(spec, {_DENSE: drawn.dense, **ids})
@@ -153,7 +142,7 @@ class DlrmV2:
         )
 
     def draw(self, generator: np.random.Generator, pairs: int) -> DlrmRequest:
-        """A random request."""
+        """Draw a random request."""
         ids = tuple(
             draw_ids(generator, self.ids, rows, pairs * count).reshape(pairs, count)
             for rows, count in zip(self.rows, IDS_OF_A_BAG, strict=True)
@@ -161,20 +150,12 @@ class DlrmV2:
         return DlrmRequest(generator.standard_normal((pairs, DENSE_WIDTH), dtype=np.float32), ids)
 
     def message(self, request: DlrmRequest, *, timeout_us: int = 0) -> bytes:
-        """A request as a serialized ModelInferRequest.
-
-        Args:
-            timeout_us: KServe's `timeout` parameter; 0: none.
-        """
+        """Serialize a request as a ModelInferRequest; `timeout_us` 0 sends no timeout."""
         ids = {f"C{number}": matrix for number, matrix in enumerate(request.ids)}
         return request_message(self.name, {_DENSE: request.dense, **ids}, timeout_us=timeout_us)
 
     def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
-        """Serialized ModelInferRequests of random ids.
-
-        Args:
-            timeout_us: KServe's `timeout` parameter; 0: none.
-        """
+        """Serialized ModelInferRequests of random ids; `timeout_us` 0 sends no timeout."""
         generator = np.random.default_rng(_SEED + pairs)
         return [
             self.message(self.draw(generator, pairs), timeout_us=timeout_us) for _ in range(count)
@@ -182,10 +163,7 @@ class DlrmV2:
 
 
 class _RepeatedRows:
-    """A weight source whose tables repeat one small random block, each from another row on.
-
-    As fp32 the tables can exceed the machine's memory. The rows' content does not affect speed.
-    """
+    """A source of tables that repeat one random block, since in fp32 they can exceed the memory."""
 
     _BLOCK = 65_536
     _SHIFT = 7_919  # rows between the beginnings of two tables

@@ -1,4 +1,4 @@
-"""The sizes of MLPerf Inference's DLRM-v2."""
+"""Sizes of MLPerf Inference's DLRM-v2."""
 
 # MLPerf Inference v4.0 to v5.1, recommendation/dlrm_v2: num_embeddings_per_feature,
 # multi_hot_sizes and the layers of the reference implementation's command line.

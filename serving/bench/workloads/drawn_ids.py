@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ZIPF = 1.05
-# A prime: the most used rows then lie anywhere in a table, not at its beginning.
+# A prime: the most used rows are scattered over a table.
 _SCATTER = 2_654_435_761
 
 
@@ -20,14 +20,7 @@ class IdDistribution(StrEnum):
 def draw_ids(
     generator: np.random.Generator, distribution: IdDistribution, rows: int, count: int
 ) -> NDArray[np.int64]:
-    """Draws ids of one table.
-
-    Args:
-        distribution: uniform, or Zipf's with the exponent `ZIPF`.
-
-    Returns:
-        int64 `[count]`, all in `[0, rows)`.
-    """
+    """Draw ids of one table, int64 `[count]` in `[0, rows)`; Zipf's exponent is `ZIPF`."""
     if distribution is IdDistribution.UNIFORM:
         return generator.integers(0, rows, count)
     return scattered(zipf_ranks(generator, ZIPF, rows, count), rows)
@@ -36,8 +29,8 @@ def draw_ids(
 def zipf_ranks(
     generator: np.random.Generator, exponent: float, rows: int, count: int
 ) -> NDArray[np.int64]:
-    """Draws ranks by Zipf's law, 1 that of the row that is used most: int64 `[count]`."""
-    # The inverse of the cumulative frequencies, sums taken as integrals.
+    """Draw ranks by Zipf's law, int64 `[count]`; the most used row has rank 1."""
+    # The inverse of the cumulative frequencies, with integrals for sums.
     draws, power = generator.random(count), 1 - exponent
     if abs(power) < 1e-9:
         numbers = np.exp(draws * np.log(rows))
@@ -48,6 +41,6 @@ def zipf_ranks(
 
 
 def scattered(ranks: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    """The ids of ranks: each rank below the number of rows has another one."""
+    """Ids of ranks, different for different ranks below the number of rows."""
     ids: NDArray[np.int64] = ranks * _SCATTER % rows
     return ids

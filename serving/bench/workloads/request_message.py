@@ -12,12 +12,7 @@ _DATATYPES = {"float32": "FP32", "int32": "INT32", "int64": "INT64"}
 def request_message(
     model: str, inputs: Mapping[str, NDArray[np.generic]], *, timeout_us: int = 0
 ) -> bytes:
-    """A serialized ModelInferRequest with raw contents.
-
-    Args:
-        inputs: fp32, int32 or int64 arrays by input name, in the order to send them.
-        timeout_us: KServe's `timeout` parameter; 0: none.
-    """
+    """Serialize a ModelInferRequest with raw contents, in order of inputs; timeout 0 is none."""
     request = service_pb2.ModelInferRequest(model_name=model)
     if timeout_us:
         request.parameters["timeout"].int64_param = timeout_us

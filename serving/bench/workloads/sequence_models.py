@@ -1,4 +1,4 @@
-"""Towers over a user's history, with random weights, and the matrix products that they need."""
+"""Towers over a user's history, with random weights, and their matrix products."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,8 +31,7 @@ _TOP = (200, 80, 1)
 class MatrixProduct(NamedTuple):
     """`times` products `[rows, inner] x [inner, columns]` of fp32, or of the tower's precision.
 
-    Attributes:
-        has_weight: the right factor is a parameter, which may be packed and have few bits.
+    With `has_weight` the right factor is a parameter, which may be packed and have few bits.
     """
 
     rows: int
@@ -44,11 +43,9 @@ class MatrixProduct(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SequenceModel:
-    """One architecture of the zoo with sizes.
+    """An architecture of the zoo with sizes, and the products that no implementation can leave out.
 
-    Attributes:
-        products: for L positions and C candidates, what no implementation can leave out: the
-            history's once, the candidates' once for each.
+    For L positions and C candidates: the history's once, the candidates' once for each.
     """
 
     name: str
@@ -57,7 +54,7 @@ class SequenceModel:
     products: Callable[[int, int], list[MatrixProduct]]
 
     def spec(self, *, rows: int, history: int, precision: Precision) -> ModelSpec:
-        """One table, of which candidate and history are."""
+        """One table that serves candidate and history."""
         companions = ARCHITECTURES[self.architecture].companions or ()
         return ModelSpec(
             name=self.name,
@@ -85,7 +82,7 @@ class SequenceModel:
             options=self.options,
             sequences={HISTORY: sizes},
         )
-        # What begins with zeros would be a constant, which is computed faster than what is trained.
+        # Zero parameters would be constants, which compute faster than trained values.
         with torch.no_grad():
             for parameter in tower.parameters():
                 if not parameter.any():
@@ -93,7 +90,7 @@ class SequenceModel:
         return tower.eval()
 
     def publish(self, spec: ModelSpec, repository: Path, progress: Progress) -> None:
-        """Publishes it with random weights."""
+        """Publish random weights."""
         table, history = spec.tables[0], spec.sequences[HISTORY]
         weight = nn.Embedding(table.rows, table.dim)
         tower = self.tower(history.max_length)
@@ -103,11 +100,7 @@ class SequenceModel:
         self, spec: ModelSpec, generator: np.random.Generator, candidates: int, length: int,
         *, once: bool,
     ) -> ModelInput:  # fmt: skip
-        """A user's history and candidates, uniform over the rows.
-
-        Args:
-            once: send the history once; else with every candidate.
-        """
+        """A history and candidates, uniform over the rows; each has a history without `once`."""
         arrays = self.history(spec, generator, length)
         if not once:
             arrays = {name: np.tile(one, (candidates, 1)) for name, one in arrays.items()}
@@ -117,7 +110,7 @@ class SequenceModel:
     def history(
         self, spec: ModelSpec, generator: np.random.Generator, length: int
     ) -> dict[str, NDArray[np.generic]]:
-        """A user's inputs `[1, length]`: ids, uniform over the rows, and the numbers with them."""
+        """A user's inputs `[1, length]`: ids, uniform over the rows, and their companions."""
         ids = generator.integers(0, spec.tables[0].rows, (1, length))
         inputs: dict[str, NDArray[np.generic]] = {HISTORY: ids}
         if spec.sequences[HISTORY].dense:
@@ -162,7 +155,7 @@ def _hstu(length: int, candidates: int) -> list[MatrixProduct]:
 
 
 def _attention(length: int) -> list[MatrixProduct]:
-    """Each position with every other: torch's products do not leave later ones out either."""
+    """Products of each position with every other; torch does not skip later positions either."""
     of_head = DIM // _HEADS
     return [
         MatrixProduct(length, of_head, length, _HEADS, has_weight=False),

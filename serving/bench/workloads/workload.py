@@ -34,7 +34,7 @@ class BenchModel(Protocol):
 
     @property
     def name(self) -> str:
-        """The name on the command line."""
+        """Name on the command line."""
         ...
 
     def in_precision(self, precision: Precision) -> Self:
@@ -42,15 +42,15 @@ class BenchModel(Protocol):
         ...
 
     def spec(self, serving: ServingSpec | None = None) -> ModelSpec:
-        """The model's spec."""
+        """Spec of the model."""
         ...
 
     def publish(self, repository: Path, *, topologies: Sequence[str] = ("cpu:1",)) -> None:
-        """Publishes the model with random weights."""
+        """Publish random weights."""
         ...
 
     def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
-        """`count` different serialized ModelInferRequests of `pairs` samples each."""
+        """`count` different serialized ModelInferRequests of `pairs` samples; timeout 0 is none."""
         ...
 
 
@@ -77,7 +77,7 @@ class Workload:
         return replace(self, precision=precision)
 
     def spec(self, serving: ServingSpec | None = None) -> ModelSpec:
-        """The model's spec."""
+        """Spec of the model."""
         return ModelSpec(
             name=self.name,
             tables=tuple(TableSpec(f"C{n}", self.rows, self.dim) for n in range(self.tables)),
@@ -87,7 +87,7 @@ class Workload:
         )
 
     def publish(self, repository: Path, *, topologies: Sequence[str] = ("cpu:1",)) -> None:
-        """Publishes the model with random weights."""
+        """Publish random weights."""
         spec = self.spec()
         generator = torch.Generator().manual_seed(_SEED)
         tables = {
@@ -103,11 +103,7 @@ class Workload:
         publish(spec, weights, tower, repository, topologies=topologies, samples=samples)
 
     def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
-        """Serialized ModelInferRequests of random, uniform ids.
-
-        Args:
-            timeout_us: KServe's `timeout` parameter; 0: none.
-        """
+        """Serialized ModelInferRequests of random, uniform ids; timeout 0 is none."""
         generator = np.random.default_rng(_SEED + pairs)
         return [self._message(pairs, generator, timeout_us) for _ in range(count)]
 
@@ -146,11 +142,7 @@ WORKLOADS = {model.name: model for model in _MODELS}
 
 
 def workload_named(name: str) -> BenchModel:
-    """The workload of a name.
-
-    Raises:
-        InputError: the name is unknown.
-    """
+    """Look up a workload by name; raise InputError for an unknown name."""
     if name not in WORKLOADS:
         raise InputError(f"no workload is called {name!r}, expected one of {', '.join(WORKLOADS)}")
     return WORKLOADS[name]
