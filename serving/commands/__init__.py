@@ -1,1 +1,1 @@
-"""One module a command: its options, and what it prints. `serving/cli.py` puts them together."""
+"""One module a command: its options and output. `serving/cli.py` assembles them."""

@@ -1,4 +1,4 @@
-"""Benchmarks that size machines, as commands under `bench`."""
+"""The `bench` group: benchmarks that size machines."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""Measures this machine, and its way to shard hosts, for the planner."""
+"""Measurement of this machine, and its connection to shard hosts, for the planner."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -54,7 +54,7 @@ def calibrate_command(
             reads = load_by_name("sharded_infer.planning.disk_calibration:measure_disk")(
                 disk, progress
             )
-        # Last: it takes longest, and a file or folder that is wrong is told before.
+        # Last: it takes longest, and a wrong file or folder is reported before.
         device = load_by_name("sharded_infer.planning.calibration:calibrate")(progress)
     topology_text = load_by_name("sharded_infer.planning.calibration:topology_text")
     write_target(out, topology_text(out.stem, device, ranks, front, hosts, reads))

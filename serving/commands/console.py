@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for scripts."""
+"""Output of commands: tables for people, JSON for scripts."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from sharded_infer.errors import InputError
 from sharded_infer.files.regular_file import write_file
 from sharded_infer.reports.html.text import visible
 
-# In a file's place: the end of what a command prints.
+# In place of a file: print the figures last.
 _PRINTED = Path("-")
 _PIPED_COLUMNS = 160  # tables in a pipe or a file are not cut to a terminal's width
 
 
 class _Plain(Console):
-    """Prints names literally: their markup and control characters have no effect."""
+    """A console that prints names literally: their markup and control characters have no effect."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False)
@@ -30,7 +30,7 @@ class _Plain(Console):
 
 
 class _Output(_Plain):
-    """Looks up its output stream at each print, not when it is created."""
+    """A console that looks up its output stream at each print, not when it is created."""
 
     @property
     def size(self) -> ConsoleDimensions:
@@ -48,16 +48,12 @@ ERRORS = _Plain(stderr=True)
 
 
 def print_json(fields: object) -> None:
-    """Prints one line of JSON and flushes it, since a script may be waiting."""
+    """Print one line of JSON and flush it, since a script may be waiting."""
     print(json.dumps(fields), flush=True)  # noqa: T201 - output for scripts
 
 
 def print_errors(messages: Sequence[str]) -> None:
-    """Prints the errors that a command collected and ends it; does nothing without errors.
-
-    Raises:
-        Exit: with 1, if there are errors.
-    """
+    """Print the errors that a command collected; with any, raise Exit with code 1."""
     for message in messages:
         ERRORS.print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
     if messages:
@@ -65,21 +61,13 @@ def print_errors(messages: Sequence[str]) -> None:
 
 
 def check_target(path: Path | None) -> None:
-    """Refuses a target file that cannot be written, before the work begins.
-
-    Raises:
-        InputError: its folder does not exist, or it is a folder itself.
-    """
+    """Raise InputError if a target file is a folder, or its folder does not exist."""
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise InputError(f"{path}: cannot be written: expected a file in an existing folder")
 
 
 def write_json(path: Path | None, fields: object) -> None:
-    """Writes figures to a file, or prints them as one line if it is `-`; None does nothing.
-
-    Raises:
-        InputError: it cannot be written.
-    """
+    """Write figures to a file, or print them for `-`; None does nothing. InputError on failure."""
     if path is None:
         return
     if path == _PRINTED:
@@ -89,11 +77,7 @@ def write_json(path: Path | None, fields: object) -> None:
 
 
 def write_target(path: Path, content: str | bytes) -> None:
-    """Writes the file that an option names.
-
-    Raises:
-        InputError: it cannot be written.
-    """
+    """Write the file that an option names; raise InputError if it cannot be written."""
     try:
         write_file(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:

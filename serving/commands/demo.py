@@ -1,4 +1,4 @@
-"""Runs the demo and shows its figures."""
+"""Runs the demo and prints its figures."""
 
 import os
 import subprocess
@@ -22,12 +22,12 @@ from serving.demo.scoring import LatencyMs
 from serving.demo.sequences.run import run_sequence_demo
 from sharded_infer.byte_sizes import size_text
 
-# Set where a browser can be seen; BROWSER is what `webbrowser` runs.
+# Set where a display exists; `webbrowser` runs BROWSER.
 _DISPLAYS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 
 class DemoModel(StrEnum):
-    """The architectures that the demo trains."""
+    """Architectures that the demo trains."""
 
     DLRM = "dlrm"
     DIN = "din"
@@ -146,20 +146,14 @@ def _refuse(model: DemoModel, given: Mapping[str, bool]) -> None:
 
 
 def opens_page(wanted: bool | None, variables: Mapping[str, str], *, is_terminal: bool) -> bool:
-    """Whether a browser is started.
-
-    Args:
-        wanted: as the user said; None: nothing.
-        is_terminal: whether somebody reads the output.
-    """
+    """True if the user wants a browser, or has no preference, a terminal and a display."""
     if wanted is not None:
         return wanted
     return is_terminal and any(variables.get(name) for name in _DISPLAYS)
 
 
 def _open_page(page: str) -> None:
-    """Starts a browser and does not wait for it."""
-    # A process of its own: browsers write to the terminal, and some end only when they are closed.
+    # A separate process: browsers write to the terminal, and some end only when they are closed.
     words = (sys.executable, "-P", "-m", "webbrowser", page)
     silent = subprocess.DEVNULL
 

@@ -1,4 +1,4 @@
-"""Checks the machine and the installation."""
+"""Checks of the machine and the installation."""
 
 import importlib
 import importlib.metadata
@@ -43,7 +43,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check's result."""
+    """Result of a check."""
 
     check: str
     verdict: Verdict
@@ -51,12 +51,7 @@ class Finding:
 
 
 def examine(ports: Iterable[int], folder: Path = Path()) -> list[Finding]:
-    """Runs every check.
-
-    Args:
-        ports: TCP ports a server is to listen on.
-        folder: where table files are to lie.
-    """
+    """Run every check, for a server's TCP ports and the folder of its table files."""
     checks = (
         _python,
         _torch,
@@ -71,7 +66,7 @@ def examine(ports: Iterable[int], folder: Path = Path()) -> list[Finding]:
         _huge_pages,
         _row_reads,
     )
-    # Reads the list of files of every distribution: once for all names.
+    # This reads the list of files of every distribution: once for all names.
     owners = importlib.metadata.packages_distributions()
     return [
         *(check() for check in checks),
@@ -118,7 +113,7 @@ def _cpu() -> Finding:
         here = machine()
     except ShardedInferError as error:
         return Finding("cpu", Verdict.PROBLEM, str(error))
-    # The bit of VNNI is that of the dot product on ARM.
+    # On ARM the bit of VNNI means the dot product.
     renamed = {Feature.AVX512_VNNI: "dot product"} if here.is_arm else {}
     names = [renamed.get(bit, str(bit.name).lower()) for bit in here.processor]
     features = ", ".join(names) or "none"
@@ -130,7 +125,6 @@ def _cpu() -> Finding:
 
 
 def _products() -> Finding:
-    """Products that run in towers of each precision."""
     host = importlib.import_module("sharded_infer.towers.host_products")
     ours = importlib.import_module("kernels.product")
     torch = importlib.import_module("torch")
@@ -161,7 +155,7 @@ def _products() -> Finding:
 
 
 def _compiled() -> Finding:
-    # Without them no command runs.
+    # Without these packages no command runs.
     return Finding("compiled", Verdict.OK, ", ".join(COMPILED_PACKAGES))
 
 
@@ -211,7 +205,6 @@ def _huge_pages() -> Finding:
 
 
 def _row_reads() -> Finding:
-    """What reads rows that `serve --row-memory-mib` leaves in files."""
     try:
         reader: str = importlib.import_module("kernels.tiers.native_tiers").reader_name()
     except ShardedInferError as error:
@@ -223,7 +216,6 @@ def _row_reads() -> Finding:
 
 
 def _mapped_pages(folder: Path) -> Finding:
-    """Whether table files of a folder are mapped in 2 MiB pages, tried with a file."""
     check, where = "table pages", folder.absolute()
     try:
         with NamedTemporaryFile(dir=folder, prefix=".sharded-infer-doctor-") as file:

@@ -1,7 +1,4 @@
-"""Groups of commands that are imported when one is called, or its help is shown.
-
-A group's help needs only names and summaries. The commands' imports take seconds.
-"""
+"""Command groups that import a command on its call or its help, since imports take seconds."""
 
 import functools
 import importlib
@@ -32,23 +29,21 @@ class CommandEntry:
     summary: str
 
     def load(self) -> Any:
-        """Imports the entry's target."""
+        """Import the target."""
         return load_by_name(self.target)
 
 
 def load_by_name(target: str) -> Any:
-    """Imports a command when it is needed."""
+    """Import `module:attribute`."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def lazy_group(*entries: CommandEntry) -> type[TyperGroup]:
-    """The class of a group of these commands, for `typer.Typer(cls=...)`."""
+    """Make a group class of these commands, for `typer.Typer(cls=...)`."""
     by_name = {entry.name: entry for entry in entries}
 
     class LazyGroup(TyperGroup):
-        """Imports a command when it is asked for."""
-
         def __init__(self, **settings: Any) -> None:
             settings["commands"] = {
                 entry.name: TyperCommand(entry.name, short_help=entry.summary) for entry in entries
@@ -60,7 +55,7 @@ def lazy_group(*entries: CommandEntry) -> type[TyperGroup]:
             try:
                 return super().resolve_command(ctx, args)
             except Exception as error:
-                # Typer's own copy of click raises them; it exports none of their classes.
+                # Typer's vendored click raises them, and exports none of their classes.
                 if isinstance(said := getattr(error, "message", None), str) and args:
                     hint = did_you_mean(args[0], self.commands)
                     error.message = said.rstrip(".") + hint if hint else said  # type: ignore[attr-defined]
@@ -79,14 +74,12 @@ def lazy_group(*entries: CommandEntry) -> type[TyperGroup]:
             return None if entry is None else _command_of(entry)
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
-            """Lists the commands in the help, without importing any."""
             TyperGroup(commands=dict(self.commands)).format_commands(ctx, formatter)
 
     return LazyGroup
 
 
 def _near_options(error: Any) -> list[str]:
-    """The options that resemble an unknown one."""
     known = [name for parameter in error.ctx.command.params for name in parameter.opts]
     near = nearest(error.option_name, known)
     return [] if near is None else [near]
@@ -104,17 +97,13 @@ def _command_of(entry: CommandEntry) -> Any:
 
 
 def with_bounds(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a command to refuse numbers that are not finite, or beyond C's int.
-
-    Raises:
-        InputError: the message names the option, what was expected and what was given.
-    """
+    """Wrap a command to raise InputError for numbers that are not finite, or beyond C's int."""
 
     @functools.wraps(command)
     def bounded(*args: Any, **values: Any) -> Any:
         for name, value in values.items():
             for one in value if isinstance(value, list | tuple) else (value,):
-                # Not a number is below and above nothing.
+                # All comparisons with NaN are false.
                 if isinstance(one, int | float) and not -LARGEST <= one <= LARGEST:
                     raise InputError(
                         f"--{name.replace('_', '-')}: expected a number from {-LARGEST} to "

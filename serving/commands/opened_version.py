@@ -9,7 +9,7 @@ from sharded_infer.engines.model import Model
 
 
 def open_published(artifact: Artifact, topology: str | None = None) -> Model:
-    """Opens a version as a server does, without verifying its files; see `verify_files`."""
+    """Open a version as a server does, without verifying its files; see `verify_files`."""
     # One intra-op thread, as in a server: scores are then equal to the bit.
     torch.set_num_threads(1)
     return Model(artifact, artifact.plan(topology))

@@ -1,4 +1,4 @@
-"""Scores samples in this process. A separate module, since `predict` on a server needs no torch."""
+"""Scores samples in this process; a separate module, since `predict` on a server needs no torch."""
 
 from collections.abc import Callable, Container
 
@@ -21,7 +21,7 @@ def predict_here(
     *,
     verify: bool,
 ) -> Prediction:
-    """Scores samples as one batch, with a version opened in this process.
+    """Score samples as one batch, with a version opened in this process.
 
     Args:
         location: folder or URL of the repository.
@@ -33,7 +33,7 @@ def predict_here(
     Raises:
         NotFoundError: the version does not exist, or no model is named and there are several.
         ArtifactError, StorageError: the version is damaged, or cannot be fetched.
-        RequestError: a sample is not one of this model's.
+        RequestError: a sample does not fit the model.
     """
     repository = Repository(location)
     name = only_model(repository, model)

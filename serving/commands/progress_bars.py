@@ -23,10 +23,7 @@ _SECONDS = 0.05  # between updates of a bar
 
 
 class _RateColumn(ProgressColumn):
-    """Units a second: bytes as MB/s, anything small as a plain count."""
-
     def render(self, task: Task) -> Text:
-        """The rate, or nothing before there is one."""
         if not task.speed or (task.total or 0) < 10**6:
             return Text("")
         return Text(f"{task.speed / 1e6:.0f} MB/s")
@@ -34,7 +31,7 @@ class _RateColumn(ProgressColumn):
 
 @contextmanager
 def progress_bars() -> Iterator[ProgressCallback]:
-    """Bars for `Progress` callbacks, one for each task."""
+    """Bars for `Progress` callbacks, one a task."""
     columns = (
         TextColumn("{task.description:<24}"),
         BarColumn(),

@@ -76,11 +76,6 @@ def serve_command(
 
 
 def _print_ready(ready: Ready, protection: str) -> None:
-    """Prints the models and addresses.
-
-    Args:
-        protection: text about who may call.
-    """
     models = Table(
         "model",
         "version",

@@ -1,4 +1,4 @@
-"""Answers lookups of one host of a plan."""
+"""Serves lookups of one host of a plan."""
 
 import os
 from dataclasses import replace

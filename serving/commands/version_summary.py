@@ -12,7 +12,7 @@ from sharded_infer.byte_sizes import size_text
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.id_map_spec import HashedRows, SharedRows
 
-# What is said of versions that were published before manifests had one.
+# For versions that were published before manifests had a checksum.
 NO_CHECKSUM = "without a checksum of its own: an earlier release published it"
 NO_BLOCKS = "without hashes of blocks: an earlier release published it"
 _SHOWN_ROWS = 4
@@ -21,12 +21,7 @@ _SHOWN_ROWS = 4
 def print_version(
     artifact: Artifact, repository: Repository, *, products: str | None = None
 ) -> None:
-    """Prints a version's contents.
-
-    Args:
-        repository: where it was published.
-        products: of its tower on this machine; None: not said.
-    """
+    """Print a version's contents, with the precision of its tower's products on this machine."""
     manifest = artifact.manifest
     table = Table(title=f"{manifest.model} version {manifest.version}", title_justify="left")
     for heading in ("table", "rows", "dim", "format", "size", "ranks"):
@@ -84,7 +79,6 @@ def _parts(manifest: Manifest) -> str:
 
 
 def _base(manifest: Manifest) -> str:
-    """A line of what a delta version changes; nothing of a whole one."""
     base, overlays = manifest.base, manifest.overlays or ()
     if base is None:
         return ""
@@ -96,7 +90,6 @@ def _base(manifest: Manifest) -> str:
 
 
 def _id_maps(manifest: Manifest) -> str:
-    """Lines of the tables with raw ids; nothing if there are none."""
     said, hashed, files = [], [], manifest.id_maps or {}
     for table in manifest.model_spec().raw_tables:
         if table.id_map is None:
@@ -122,7 +115,6 @@ def _id_maps(manifest: Manifest) -> str:
 
 
 def _row_places(manifest: Manifest) -> str:
-    """A line of the tables whose rows are ordered; nothing if there are none."""
     places = manifest.row_places
     if places is None:
         return ""
@@ -131,7 +123,6 @@ def _row_places(manifest: Manifest) -> str:
 
 
 def _golden(golden: GoldenRecord) -> str:
-    """Difference of the golden requests from fp32, and the bound."""
     if golden.outputs is None:
         return (
             f"golden requests within {golden.max_score_diff:.2g} of fp32, "

@@ -1,4 +1,4 @@
-"""The published version that a command's options name."""
+"""Published versions that a command's options name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +10,7 @@ from sharded_infer.repositories.repository import Repository
 
 
 def only_model(repository: Repository, model: str | None) -> str:
-    """The model that the options name.
-
-    Raises:
-        NotFoundError: no model is named, and there are several.
-    """
+    """The named model, or else the only model; NotFoundError if there are several."""
     if model is not None:
         return model
     models = repository.models()
@@ -25,7 +21,7 @@ def only_model(repository: Repository, model: str | None) -> str:
 
 
 def key_ids(repository: Repository, model: str, version: int) -> list[str]:
-    """The keys that a version's signatures name; the signatures are not checked.
+    """Key ids of a version's signatures, which are not checked.
 
     Raises:
         NotFoundError: the version does not exist.
@@ -38,7 +34,7 @@ def key_ids(repository: Repository, model: str, version: int) -> list[str]:
 def fetched_artifact(
     repository: Repository, model: str | None, version: int | None, progress: Progress
 ) -> Iterator[Artifact]:
-    """The version that the options name, fetched and opened.
+    """Fetch and open the version that the options name.
 
     Raises:
         NotFoundError: the version does not exist, or no model is named and there are several.

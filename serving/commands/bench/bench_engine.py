@@ -1,4 +1,4 @@
-"""Measures lookups and tower in this process, beside TorchRec and the machine's limit."""
+"""Times of lookups and tower in this process, beside TorchRec and the machine's limit."""
 
 import os
 from dataclasses import asdict
@@ -26,7 +26,7 @@ _WHOLE_CORE = 0.97  # an idle machine leaves this much of a core, or more
 
 
 class EngineWorkload(StrEnum):
-    """What can be measured: a model that TorchRec has too, and towers over a user's history."""
+    """A model that TorchRec has too, or a tower over a user's history."""
 
     DLRM_V2 = "dlrm-v2"
     DIN = "din"
@@ -164,7 +164,7 @@ def bench_engine_command(
         "memory": memory,
         "pairs": pairs,
         "rounds": rounds,
-        # Of the fastest precision; `towers` has all.
+        # For the fastest precision; `towers` has all.
         "precision": measured.fastest,
         **_run_fields(measured, measured.fastest),
         "torchrec_default_pairs_per_second": measured.rate(measured.torchrec_seconds),
@@ -213,7 +213,7 @@ def _run_fields(measured: EngineMeasurement, precision: Precision) -> dict[str, 
 
 
 def _print(measured: EngineMeasurement) -> None:
-    # Name, seconds, whether they are of a whole request, and the limit beside them.
+    # Name, seconds, true if they are of a whole request, and the limit beside them.
     rows: list[tuple[str, float | None, bool, MachineLimit | None]] = []
     for precision, run in measured.runs.items():
         ours, limit = f"ours, {precision}", run.limit

@@ -1,4 +1,4 @@
-"""Measures the lookup kernel."""
+"""Rates of the lookup kernel."""
 
 from dataclasses import asdict
 from typing import Annotated

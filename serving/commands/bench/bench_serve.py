@@ -1,4 +1,4 @@
-"""Measures a server under load."""
+"""Figures of a server under load."""
 
 import os
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ _ROUNDS = 3
 
 
 class Distribution(StrEnum):
-    """When requests of an open loop are due."""
+    """Due times of an open loop."""
 
     POISSON = "poisson"
     CONSTANT = "constant"
 
 
 class LoadTransport(StrEnum):
-    """What carries the requests."""
+    """Protocol of the requests."""
 
     GRPC = "grpc"
     HTTP = "http"

@@ -19,7 +19,7 @@ P99_MS = 60.0
 
 
 class BenchDevice(StrEnum):
-    """Where the engine runs."""
+    """Device of the engine."""
 
     CPU = "cpu"
     CUDA = "cuda"
@@ -37,12 +37,7 @@ def bench_on_devices(
     seconds: float,
     json_file: Path | None,
 ) -> None:
-    """Measures and prints both scenarios.
-
-    Args:
-        gpus: numbers of CUDA devices, separated by commas.
-        precisions: empty: tf32 and bf16.
-    """
+    """Measure and print both scenarios, by default in tf32 and bf16; `gpus` as `parse_gpus`."""
     choice = DeviceChoice(parse_gpus(gpus), device is BenchDevice.SIMULATED)
     with progress_bars() as progress:
         found = measure_devices(

@@ -1,4 +1,4 @@
-"""Shows the figures of towers over a user's history."""
+"""Figures of towers over a user's history."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from serving.commands.console import write_json
 from serving.commands.progress_bars import progress_bars
 from sharded_infer.specs.precision import Precision
 
-# As many rows do not fit any cache.
+# So many rows fit no cache.
 _MOST_ROWS = 500_000
 
 
@@ -25,7 +25,7 @@ def bench_sequences(
     seconds: float,
     json_file: Path | None,
 ) -> None:
-    """Measures one of `SEQUENCE_MODELS` in some precisions of its tower."""
+    """Measure one of `SEQUENCE_MODELS` in some precisions of its tower."""
     found: dict[Precision, SequenceMeasurement] = {}
     with progress_bars() as progress:
         for precision in dict.fromkeys(precisions):

@@ -19,15 +19,10 @@ def print_table(
     *,
     title: str | None = None,
 ) -> None:
-    """Prints figures in columns; None is shown as `-`.
-
-    Args:
-        columns: the heading of each, and its values' format specification or what formats them;
-            `TEXT` stands at the left.
-    """
+    """Print figures in columns, with a heading and a format or formatter; None is shown as `-`."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     for number, (heading, form) in enumerate(columns):
-        # Texts behind the first column, such as several kinds of errors, may be long.
+        # Texts after the first column, such as several kinds of errors, may be long.
         is_text = form == TEXT
         table.add_column(
             heading, justify="left" if is_text else "right", no_wrap=not (is_text and number)
@@ -38,7 +33,7 @@ def print_table(
 
 
 def print_notes(*lines: str) -> None:
-    """Prints lines below a table, and the machine's cores and instruction set."""
+    """Print lines below a table, and the machine's cores and instruction set."""
     cores = f"{os.cpu_count()} CPU cores, {machine().class_text}"
     OUT.print("\n".join((*lines, cores)), highlight=False, soft_wrap=True)
 

@@ -90,7 +90,7 @@ def cluster_publish_command(
             needs = load_by_name("serving.cluster.parts.ray_parts:PartNeeds")
             ray: RayParts = loaded(ray_address, needs(part_cpus, memory, retries))
             stack.enter_context(closing(ray))
-            # What every machine sees if the repository is the same folder there.
+            # Every machine sees this folder if they share the repository.
             staged = stack.enter_context(published.staging(described.name))
             location = published.location
             everywhere = replace(
@@ -123,14 +123,7 @@ def cluster_publish_command(
 def store_part_here(
     job: PartJob, staged: Path | None, part: int, progress: Progress
 ) -> "PublishedPart":
-    """Stores a part, if this machine has the checkpoint and the repository.
-
-    Args:
-        staged: a folder of the repository, where this is one.
-
-    Raises:
-        InputError, StorageError: it lacks one of them.
-    """
+    """Store a part; InputError without the checkpoint here, StorageError without the repository."""
     weights, repository = job.options.weights, job.options.repository
     if not weights.exists():
         raise InputError(f"{weights}: expected weights that every machine can read, got no file")

@@ -1,4 +1,4 @@
-"""Imports what needs Ray."""
+"""Imports of modules that need Ray."""
 
 import sys
 from collections.abc import Iterator
@@ -11,14 +11,7 @@ from sharded_infer.errors import InputError
 
 @contextmanager
 def ray_module(target: str) -> Iterator[Any]:
-    """Imports it, and keeps what Ray prints out of standard output.
-
-    Args:
-        target: `module:attribute`.
-
-    Raises:
-        InputError: Ray is not installed.
-    """
+    """Import `module:attribute` without Ray's prints on standard output; InputError without Ray."""
     try:
         loaded = load_by_name(target)
     except ModuleNotFoundError as error:
@@ -27,6 +20,6 @@ def ray_module(target: str) -> Iterator[Any]:
         raise InputError(
             "Ray is not installed: pip install 'sharded-infer[ray]', on every machine"
         ) from error
-    # Ray says there what has become of nodes; standard output is for what the commands answer.
+    # Ray prints the state of nodes there; standard output is for the commands' results.
     with redirect_stdout(sys.stderr):
         yield loaded

@@ -1,4 +1,4 @@
-"""Shows a version's contents."""
+"""Contents of a version."""
 
 import json
 from pathlib import Path
@@ -68,7 +68,6 @@ def inspect_command(
 
 
 def _products(manifest: Manifest) -> str:
-    """The precision of the tower's products on this machine."""
     choose_products = load_by_name("sharded_infer.towers.host_products:choose_products")
     option = load_by_name("sharded_infer.towers.host_products:ProductsOption")
     chosen = choose_products(manifest.tower.precision, option.AUTO)

@@ -1,4 +1,4 @@
-"""Tables of what memory for rows holds, with the other rows on a disk."""
+"""Tables of the rows that memory holds, with the others on a disk."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ from sharded_infer.planning.table_use import TableUse
 from sharded_infer.planning.topology import Disk
 
 _SHOWN = 12  # tables on the terminal; files have all
-# Of --memory-budget, what --explain compares.
+# Of --memory-budget, for --explain.
 _SHARES_OF_BUDGET = (0.25, 0.5, 1, 2, 4, 8)
 
 
@@ -22,11 +22,9 @@ def print_kept_rows(
     samples_per_second: float,
     disk: Disk | None = None,
 ) -> None:
-    """Prints the rows of each table that memory holds, and how many ids find theirs.
+    """Print the rows of each table that memory holds, and how many ids find theirs.
 
-    Args:
-        uses: of all tables, by name.
-        disk: of the other rows; None: it is not known.
+    `disk` has the other rows; None: it is not known.
     """
     title = f"rows in {size_text(sum(one.bytes for one in kept))} of memory"
     table = Table(title=title, title_justify="left")
@@ -68,7 +66,7 @@ def print_kept_rows(
 def print_budgets(
     uses: Mapping[str, TableUse], memory_bytes: int, samples_per_second: float
 ) -> None:
-    """Prints what a part of a memory, and multiples of it, would hold over all tables."""
+    """Print what a part of a memory, and multiples of it, would hold over all tables."""
     table = Table(title="what memory buys", title_justify="left")
     for heading in ("memory", "of all rows", "hit rate", "by pages", "reads/s", "fewer reads/GB"):
         table.add_column(heading, justify="right")
@@ -95,7 +93,7 @@ def print_budgets(
 
 
 def _over_all(kept: Sequence[KeptRows]) -> tuple[float, float, float]:
-    """The hit rate of rows and that of pages over all tables, and reads of a sample."""
+    """Hit rates of rows and of pages over all tables, and reads a sample."""
     ids = sum(one.ids for one in kept)
     reads = sum(one.reads for one in kept)
     if not ids:

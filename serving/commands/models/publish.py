@@ -54,11 +54,7 @@ _PART = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
 def parse_part(text: str) -> tuple[int, int]:
-    """A part's number and the number of parts, of text such as `2/4`.
-
-    Raises:
-        InputError: it is no such text.
-    """
+    """Parse number and number of parts, such as `2/4`; raise InputError for other text."""
     match = _PART.fullmatch(text)
     if match is None:
         raise InputError(f"--part: expected I/N, such as 2/4, got {text!r:.40}")
@@ -151,7 +147,7 @@ def _print_part(model: str, made: "PublishedPart", *, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PartJob:
-    """What all parts of a publish are made from."""
+    """Inputs that all parts of a publish share."""
 
     options: PublishOptions
     spec: ModelSpec
@@ -161,7 +157,7 @@ class PartJob:
 
 
 def store_part(job: PartJob, part: int, progress: Progress) -> "PublishedPart":
-    """Encodes and stores one part of a checkpoint; see `publish_part`."""
+    """Encode and store one part of a checkpoint; see `publish_part`."""
     options, weights = job.options, job.options.weights
     source, *_ = read_trained(job.spec, weights, weights.parent, None, with_tower=False)
     publish_part = load_by_name("sharded_infer.publishing.part_publication:publish_part")
@@ -172,7 +168,7 @@ def store_part(job: PartJob, part: int, progress: Progress) -> "PublishedPart":
         part=part,
         parts=job.parts,
         statistics=job.statistics,
-        # Other tables have their rows as trained, whatever is planned for.
+        # The rows of unmapped tables keep their order in any plan.
         topologies=options.topologies if job.spec.mapped_tables else ("cpu:1",),
         id_maps=options.id_maps(job.spec, job.order_rows),
         order_rows=job.order_rows,
@@ -183,7 +179,7 @@ def store_part(job: PartJob, part: int, progress: Progress) -> "PublishedPart":
 
 
 def version_fields(model: str, published: "PublishedVersion") -> dict[str, object]:
-    """A published version, for scripts."""
+    """Fields of a published version, for scripts."""
     return {
         "model": model,
         "version": published.version,
@@ -196,7 +192,7 @@ def version_fields(model: str, published: "PublishedVersion") -> dict[str, objec
 
 
 def print_version(model: str, published: "PublishedVersion") -> None:
-    """A published version, for people."""
+    """Print a published version."""
     OUT.print(
         f"published {model} version {published.version}: {summary(published.report)}\n"
         f"golden requests within {published.max_score_diff:.2g} of fp32\n"

@@ -1,4 +1,4 @@
-"""Publishes changed rows alone: `publish` with `--changed`, `--base` or `--follow`."""
+"""Publishes only changed rows: `publish` with `--changed`, `--base` or `--follow`."""
 
 import time
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _OPEN_CHANGES = "sharded_infer.importing.changes.change_files:open_changes"
 
 @dataclass(frozen=True, slots=True)
 class ChangeOptions:
-    """What is said of changed rows; each field is an option."""
+    """Options of changed rows, one a field."""
 
     changed: Annotated[
         list[Path] | None,
@@ -85,25 +85,18 @@ class ChangeOptions:
 
     @property
     def are_given(self) -> bool:
-        """Whether changed rows are to be published, and not all of them."""
+        """True if only changed rows are to be published."""
         return bool(self.changed) or self.follow is not None or self.base is not None
 
 
 def publish_changes(changes: ChangeOptions, options: Options, *, as_json: bool) -> None:
-    """Publishes changed rows, once or as they come.
-
-    Args:
-        options: the fields of `PublishOptions`.
-
-    Raises:
-        InputError: options contradict each other.
-    """
+    """Publish changed rows, once or as they arrive; InputError if options contradict each other."""
     _check(changes, options)
-    # Keys that cannot be used are refused before anything is read.
+    # Refuse unusable keys before anything is read.
     options = {**options, "sign_key": read_signing_keys(options["sign_key"] or ())}
     repository = Repository(options["repository"])
     model = only_model(repository, changes.model)
-    # Before files are read: whether there is such a model.
+    # Check that the model exists before files are read.
     versions = repository.versions(model)
     _make_way(changes, repository, model, changes.base or versions[-1])
     if changes.follow is not None:
@@ -116,7 +109,7 @@ def publish_changes(changes: ChangeOptions, options: Options, *, as_json: bool) 
 
 
 def _make_way(changes: ChangeOptions, repository: Repository, model: str, base: int) -> None:
-    """Leaves the cores to a server of this machine while it needs them."""
+    """Lower the priority, which leaves the cores to a server of this machine."""
     nice = changes.nice
     if nice is None and (changes.follow is not None or repository.in_use(model, base)):
         nice = LOWEST
@@ -153,7 +146,7 @@ def _found(
     model: str,
     progress: Progress,
 ) -> Mapping[str, Any]:
-    """The changed rows of the files, or those of the weights that differ from the base."""
+    """Changed rows of the files, or rows of the weights that differ from the base."""
     if options["weights"] is None:
         merged = load_by_name("sharded_infer.importing.changes.changed_rows:merged")
         found: Mapping[str, Any] = {}
@@ -213,7 +206,7 @@ def _follow(
     *,
     as_json: bool,
 ) -> None:
-    """Publishes what comes, until it is interrupted. The last version says what is in already."""
+    """Publish arriving files until interrupted. The last version names the last published file."""
     folder = load_by_name("sharded_infer.importing.changes.followed_folder:FollowedFolder")(
         changes.follow
     )
@@ -234,9 +227,9 @@ def _follow(
 
 
 def _followed(repository: Repository, model: str) -> str | None:
-    """The last file of changes that is published: of the latest version that says one."""
+    """Last published file of changes, from the latest version that names one."""
     for number in reversed(repository.versions(model)):
-        # Removed meanwhile.
+        # The version was removed meanwhile.
         with suppress(NotFoundError):
             base = repository.manifest(model, number).base
             if base is not None and base.changes is not None:

@@ -1,4 +1,4 @@
-"""The options of commands that publish a model, and what they read and publish."""
+"""Options of commands that publish a model, and what they read and publish."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ SourceRevisionOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
-    """What a command that publishes was told; each field is an option."""
+    """Options of a command that publishes, one a field."""
 
     spec: SpecOption
     weights: WeightsOption
@@ -68,11 +68,11 @@ class PublishOptions:
 
     @property
     def topologies(self) -> tuple[str, ...]:
-        """The layouts to plan for."""
+        """Layouts to plan for."""
         return tuple(self.topology or ("cpu:1",))
 
     def resolved(self) -> "PublishOptions":
-        """With whole paths of the files that parts are made from."""
+        """The options with absolute paths of the files that parts are made from."""
         named = [
             str(Path(one).resolve()) if one.endswith(".toml") else one for one in self.topologies
         ]
@@ -85,11 +85,7 @@ class PublishOptions:
         )
 
     def described(self) -> ModelSpec:
-        """The spec, with the budget of the command line.
-
-        Raises:
-            SpecError, InputError: as `load_spec` and `with_budget`.
-        """
+        """The spec with the budget of the command line; raises as `load_spec` and `with_budget`."""
         return with_budget(load_spec(self.spec), self.memory_budget, self.error_budget)
 
     def statistics(self, described: ModelSpec) -> Mapping[str, FeatureStatistics] | None:
@@ -97,21 +93,17 @@ class PublishOptions:
         return counted_statistics(described, self.samples, self.spec.parent)
 
     def read(self, described: ModelSpec) -> tuple[Any, Any, Any]:
-        """As `read_trained`; says in which order an unnamed tower's inputs are taken."""
+        """Read as `read_trained`, and print the input order of a tower with unnamed inputs."""
         trained = read_trained(described, self.weights, self.spec.parent, self.calibration)
         _say_input_order(described, trained[1])
         return trained
 
     def signing_keys(self) -> Sequence[SigningKey]:
-        """The keys that sign the version.
-
-        Raises:
-            InputError: as `read_signing_keys`.
-        """
+        """Keys that sign the version; raises InputError as `read_signing_keys`."""
         return read_signing_keys(self.sign_key or ())
 
     def id_maps(self, described: ModelSpec, order_rows: OrderRows) -> Mapping[str, "IdMapSource"]:
-        """The id maps that the spec names, by table; with frequencies where rows are ordered so."""
+        """Id maps that the spec names, by table, with frequencies if these order rows."""
         id_maps = id_map_sources(described, self.spec.parent)
         if order_rows is not OrderRows.FREQUENCY or self.samples is None:
             return id_maps
@@ -122,7 +114,7 @@ class PublishOptions:
         return counted
 
     def frequencies(self, described: ModelSpec, order_rows: OrderRows) -> Mapping[str, Any] | None:
-        """How often the samples use the rows of tables without id maps; None: it is not asked."""
+        """Counts of the rows that the samples use in tables without id maps; None if not needed."""
         if order_rows is not OrderRows.FREQUENCY or self.samples is None:
             return None
         samples = read_samples(self.samples, strings=described.string_inputs)
@@ -142,12 +134,12 @@ class PublishOptions:
         order_rows: OrderRows = OrderRows.AS_TRAINED,
         progress: Progress,
     ) -> "PublishedVersion":
-        """Publishes what was read.
+        """Publish the trained model.
 
         Args:
             keys: sign the version.
-            parts: how many there are to join; None: the tables are encoded here.
-            order_rows: by frequency, those of the samples where no id map says them.
+            parts: number of parts to join; None: the tables are encoded here.
+            order_rows: by frequency, with that of the samples where no id map has one.
         """
         source, tower, measured = trained
         published: PublishedVersion = load_by_name("sharded_infer.publishing.publication:publish")(
@@ -172,7 +164,7 @@ class PublishOptions:
 
 
 def _say_input_order(spec: ModelSpec, tower: object) -> None:
-    # Of a `ProgramTower`, whose module takes torch to import.
+    # An attribute of `ProgramTower`; its module takes torch to import.
     if getattr(tower, "names_inputs", True):
         return
     ERRORS.print(

@@ -66,11 +66,7 @@ ErrorBudgetOption = Annotated[
 def with_budget(
     spec: ModelSpec, memory_budget: str | None, error_budget: float | None
 ) -> ModelSpec:
-    """The spec with a budget from the command line, which replaces its own.
-
-    Raises:
-        InputError: both budgets are given, or one is not a size or a finite share.
-    """
+    """The spec with the command line's budget; InputError for two budgets or a wrong one."""
     if memory_budget is None and error_budget is None:
         return spec
     if memory_budget is not None and error_budget is not None:
@@ -93,17 +89,10 @@ def read_trained(
     *,
     with_tower: bool = True,
 ) -> tuple[Any, Any, Any]:
-    """Reads the tables' weights, the tower and calibration samples, as requested.
-
-    Imports torch only here, after the spec has been read.
-
-    Args:
-        spec_folder: base of the spec's relative paths.
-        calibration: file of samples.
-    """
+    """Read the tables' weights, the tower and calibration samples; imports torch after the spec."""
     load_by_name("torch:set_num_threads")(1)
     source = load_by_name("quant.sources.checkpoint:open_weights")(weights)
-    # Before the tower: where a dim is wrong, its shapes are too.
+    # Before the tower: a wrong dim makes its shapes wrong too.
     load_by_name("sharded_infer.publishing.format_selection:find_weights")(spec, source)
     measured = tower = None
     if calibration is not None:
@@ -121,12 +110,8 @@ def counted_statistics(
 ) -> Mapping[str, FeatureStatistics] | None:
     """How samples use the features; None without samples.
 
-    Raw ids count as the rows that they read, if the spec says where all of its id maps are. Ids
-    that the model refuses are not counted.
-
-    Args:
-        samples: their file.
-        spec_folder: base of the spec's relative paths.
+    Raw ids count as their rows if the spec has the paths of all its id maps. Ids that the model
+    refuses are not counted. Paths of the spec are relative to its folder.
     """
     if samples is None:
         return None
@@ -140,7 +125,7 @@ def counted_statistics(
 
 
 def id_map_sources(spec: ModelSpec, spec_folder: Path) -> Mapping[str, "IdMapSource"]:
-    """The id maps that the spec names, by table."""
+    """Id maps that the spec names, by table."""
     if not spec.mapped_tables:
         return {}
     sources: Mapping[str, IdMapSource] = load_by_name(
@@ -150,7 +135,7 @@ def id_map_sources(spec: ModelSpec, spec_folder: Path) -> Mapping[str, "IdMapSou
 
 
 def print_format_plan(plan: "FormatPlan") -> None:
-    """The formats of all tables and why, for people."""
+    """Print the formats of all tables and their reasons."""
     table = Table(title=f"formats of {plan.spec.name}", title_justify="left")
     for heading in ("table", "rows", "dim", "format", "fp32", "stored", "why"):
         left = heading in {"table", "format", "why"}
@@ -175,7 +160,7 @@ def print_format_plan(plan: "FormatPlan") -> None:
 
 
 def format_plan_fields(plan: "FormatPlan") -> dict[str, object]:
-    """The same for scripts."""
+    """The format plan for scripts."""
     return {
         "model": plan.spec.name,
         "fp32_bytes": sum(4 * t.rows * t.dim for t in plan.tables),
@@ -195,7 +180,7 @@ def format_plan_fields(plan: "FormatPlan") -> dict[str, object]:
 
 
 def summary(report: QuantizationReport) -> str:
-    """One or two lines about what quantization did."""
+    """One or two lines about the effect of quantization."""
     before, after = total_bytes(report.tables)
     lines = [f"tables {size_text(before)} -> {size_text(after)} ({after / before:.1%})"]
     if report.calibration is not None:

@@ -39,18 +39,7 @@ _LEFT = {"table", "format", "mix", "output", "reason", "what"}
 
 
 def render_report(fields: Mapping[str, object]) -> list[RenderableType]:
-    """A report as tables to print.
-
-    Args:
-        fields: of `report.json`, parsed.
-
-    Returns:
-        The tables of the model, what its import was compared with, what calibration samples said
-        and the budget, of which the last two may not be there.
-
-    Raises:
-        ArtifactError: they are not a report's.
-    """
+    """Tables of model, import, samples and budget; ArtifactError if it is not a report."""
     report = report_from_fields(fields)
     parts: list[RenderableType] = [_tables(report), Text(visible(import_text(report.imported)))]
     if report.calibration is not None:
@@ -125,7 +114,6 @@ def _mixes(calibration: CalibrationReport) -> Table:
 
 
 def _outputs(calibration: CalibrationReport) -> Table:
-    """The published model's figures by output."""
     found = calibration.by_output
     with_auc = any(output.auc is not None for output, _ in found)
     with_loss = any(output.log_loss is not None for output, _ in found)
@@ -186,7 +174,7 @@ def _budget(budget: BudgetReport) -> Table:
 
 
 def _table(title: str, headings: Sequence[str]) -> Table:
-    # Texts, not strings: brackets in names are no markup.
+    # Texts, not strings: brackets in names are not markup.
     table = Table(title=Text(visible(title)), title_justify="left")
     for heading in headings:
         left = heading in _LEFT

@@ -21,7 +21,7 @@ TokenFileOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class CallerOptions:
-    """What is said of credentials; each field is an option."""
+    """Options of credentials, one a field."""
 
     tls: Annotated[
         bool,
@@ -54,16 +54,12 @@ class CallerOptions:
     token_file: TokenFileOption = None
 
     def files(self) -> CallerFiles:
-        """The files that were named."""
+        """Named files."""
         return CallerFiles(
             self.tls, self.tls_ca, self.tls_certificate, self.tls_key, self.token_file
         )
 
 
 def caller_of(files: CallerFiles) -> Caller:
-    """The credentials of a command, from its options and its environment.
-
-    Raises:
-        InputError: a file cannot be read, has the wrong content, or lacks its counterpart.
-    """
+    """Read a command's credentials from options and environment; InputError for unusable files."""
     return read_caller(files, os.environ)

@@ -1,4 +1,4 @@
-"""Durations as people write them: `90s`, `10m`, `2h`."""
+"""Durations as text: `90s`, `10m`, `2h`."""
 
 import re
 
@@ -9,7 +9,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
 
 
 def seconds_of(text: str) -> float:
-    """The seconds of a duration of the command line; a usage error if it is none."""
+    """Seconds of a duration on the command line; raise BadParameter for other text."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise typer.BadParameter(f"expected a duration such as 90s, 10m or 2h, got {text!r}")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-# Of commands whose figures are kept, beside what they print.
+# For commands whose figures are kept, in addition to what they print.
 JsonFileOption = Annotated[
     Path | None,
     typer.Option(

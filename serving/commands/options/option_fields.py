@@ -11,13 +11,13 @@ def declare_fields(
     optional: Collection[str] = (),
     before: str | None = None,
 ) -> None:
-    """Gives a command an option for each field: typer reads its signature.
+    """Give a command an option for each field, through the signature that typer reads.
 
     Args:
         command: takes its own options, and the fields as `**values`.
         options: dataclasses whose fields are `Annotated[type, typer.Option(...)]`.
-        optional: fields that the command may go without, though they have no default.
-        before: the command's own option that the fields come before; None: its first.
+        optional: fields that the command can omit, though they have no default.
+        before: the command's own option that follows the fields; None: its first.
     """
     shared = [
         inspect.Parameter(

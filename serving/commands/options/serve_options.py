@@ -45,11 +45,7 @@ _log = logging.getLogger("sharded_infer")
 
 
 def declare_options(command: Callable[..., None], declared: Mapping[str, DeclaredSetting]) -> None:
-    """Gives a command an option for each setting: typer reads its signature.
-
-    Args:
-        command: takes the context, its own options, and all settings as `**values`.
-    """
+    """Give a command, whose settings are `**values`, an option for each, by its signature."""
     own = inspect.signature(command).parameters
     fixed = [one for one in own.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     first, *rest = [
@@ -67,11 +63,11 @@ def read_config(
     file: Path | None,
     values: Mapping[str, Any],
 ) -> tuple[ServerConfig, dict[str, Sourced]]:
-    """The settings from flags, environment and file, and where each came from.
+    """Read settings from flags, environment and file, with the source of each.
 
     Args:
-        declared: those that the command has; the others keep their defaults.
-        file: of --config; None: that of the environment.
+        declared: settings of the command; the others keep their defaults.
+        file: of --config; None: the environment's.
         values: of all options.
 
     Raises:
@@ -91,7 +87,7 @@ def read_config(
 def start_logs(
     config: ServerConfig, declared: Mapping[str, DeclaredSetting], found: Mapping[str, Sourced]
 ) -> None:
-    """Configures the log, and warns of settings' old names and of unknown variables."""
+    """Configure the log, and warn of settings' old names and of unknown variables."""
     configure_logs(config.log_format, config.log_level)
     for words in (*old_names(found), *unknown_variables(declared, os.environ)):
         _log.warning(words)
@@ -131,11 +127,6 @@ def _option(setting: DeclaredSetting, name: str) -> inspect.Parameter:
 def _given_flags(
     context: typer.Context, declared: Mapping[str, DeclaredSetting], values: Mapping[str, Any]
 ) -> dict[str, object]:
-    """The settings given on the command line, by name or old name.
-
-    Args:
-        values: values of all options.
-    """
     found = {}
     for name in (name for setting in declared.values() for name in setting.names):
         source = context.get_parameter_source(name)
@@ -147,11 +138,7 @@ def _given_flags(
 def print_settings(
     declared: Mapping[str, DeclaredSetting], found: Mapping[str, Sourced], *, as_json: bool
 ) -> None:
-    """Prints each setting's value and source.
-
-    Args:
-        as_json: one line of JSON instead of a table.
-    """
+    """Print each setting's value and source, as a table or as one line of JSON."""
     if as_json:
         print_json(
             {

@@ -9,7 +9,7 @@ from sharded_infer.specs.precision import Precision
 
 
 def on_processors(wanted: Precision | Sequence[Precision] | None) -> object:
-    """Refuses precisions that processors do not support."""
+    """Raise BadParameter for precisions that processors do not support."""
     given = [wanted] if isinstance(wanted, Precision) else wanted or []
     if Precision.TF32 in given:
         raise typer.BadParameter("processors compute a tf32 tower in fp32: measure fp32")

@@ -25,11 +25,7 @@ DryRunOption = Annotated[
 
 
 def named_version(repository: Repository, model: str, name: str) -> int:
-    """The version that a number, a label or `latest` names.
-
-    Raises:
-        NotFoundError: there is no such version or label.
-    """
+    """Resolve a number, a label or `latest`; raise NotFoundError if there is no such version."""
     versions = repository.versions(model)
     if name == "latest":
         return versions[-1]
@@ -44,13 +40,13 @@ def named_version(repository: Repository, model: str, name: str) -> int:
 
 
 def named_model_version(repository: Repository, text: str) -> tuple[str, int]:
-    """The model and version that a `MODEL[@VERSION]` names; see `named_version`."""
+    """Resolve a `MODEL[@VERSION]`; see `named_version`."""
     model, _, name = text.partition("@")
     return model, named_version(repository, model, name or "latest")
 
 
 def labels_by_version(labels: dict[str, int]) -> dict[int, list[str]]:
-    """The labels of each version that has any."""
+    """Labels of each version that has any."""
     return {
         version: sorted(label for label, named in labels.items() if named == version)
         for version in set(labels.values())
@@ -58,7 +54,7 @@ def labels_by_version(labels: dict[str, int]) -> dict[int, list[str]]:
 
 
 def weights_text(weights: Mapping[str, int]) -> str:
-    """Weights as they are set: `canary=5 stable=95`."""
+    """Weights as an option sets them: `canary=5 stable=95`."""
     return " ".join(f"{label}={weight}" for label, weight in weights.items()) or "none"
 
 

@@ -8,11 +8,7 @@ from sharded_infer.repositories.promotion.record import Promotion
 
 
 def promotion_text(promotion: Promotion, now: float) -> str:
-    """How far a promotion has come, and by whom.
-
-    Args:
-        now: seconds since 1970.
-    """
+    """Progress and owner of a promotion; `now` is in seconds since 1970."""
     steps = len(promotion.steps)
     words = (
         f"{promotion.source} version {promotion.version} is promoted to {promotion.target} "
@@ -29,7 +25,7 @@ def promotion_text(promotion: Promotion, now: float) -> str:
 
 
 def promotion_lines(labels: Labels, now: float) -> Iterator[str]:
-    """The promotion in progress, and those that did not reach their end."""
+    """The promotion in progress, and promotions that ended early."""
     if labels.promotion is not None:
         yield promotion_text(labels.promotion, now)
     for label, past in labels.ended.items():

@@ -1,4 +1,4 @@
-"""Publishes a version with changed rows as a whole one."""
+"""Publishes a version with changed rows as a whole version."""
 
 from dataclasses import asdict
 

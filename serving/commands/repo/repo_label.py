@@ -1,4 +1,4 @@
-"""Moves labels, and moves them back."""
+"""Moves labels forward and back."""
 
 import shlex
 from typing import Annotated

@@ -34,16 +34,13 @@ from sharded_infer.repositories.repository import Repository
 
 @dataclass(frozen=True, slots=True)
 class VersionLine:
-    """One version, as it is listed.
+    """A listed version.
 
     Attributes:
         created_at: by its publisher's clock; None if it cannot be read.
-        bytes: size of its files.
         new_bytes: size of the files that no earlier version has.
-        table_bytes: size of its rows.
         max_score_diff: the golden requests' largest difference from the fp32 model.
-        provenance: as its publisher gave it.
-        in_use: a server of this machine uses it; known for folders only.
+        in_use: a server of this machine uses it; known only for folders.
         error: why it cannot be read; None if it can.
     """
 
@@ -72,7 +69,7 @@ def repo_list_command(location: LocationArgument, as_json: JsonOption = False) -
                 lines = version_lines(repository, model, now, progress)
                 models[model] = repository.labels(model), lines
             except (ArtifactError, NotFoundError, StorageError) as error:
-                # The other models are there, and sound.
+                # Other models are still listed.
                 errors.append(str(error))
     _print_models(repository.location, models, as_json=as_json)
     print_errors(errors)
@@ -193,7 +190,7 @@ def _say_provenance(model: str, lines: Sequence[VersionLine]) -> None:
 def version_lines(
     repository: Repository, model: str, now: datetime, progress: Progress
 ) -> list[VersionLine]:
-    """The versions of a model, ascending; damaged ones with their error."""
+    """Versions of a model, ascending; damaged ones with their error."""
     labels = labels_by_version(repository.labels(model))
     lines: list[VersionLine] = []
     seen: set[str] = set()

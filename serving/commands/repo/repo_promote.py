@@ -1,4 +1,4 @@
-"""Promotes a version step by step, and takes it back where its figures break a bound."""
+"""Promotes a version step by step, and rolls back if its figures break a bound."""
 
 from dataclasses import asdict
 from time import time

@@ -81,7 +81,6 @@ def repo_verify_command(
 def _verified(
     repository: Repository, model: str, version: int, progress: Progress
 ) -> tuple[dict[str, object], str]:
-    """A version's fields, for scripts, and what was found of it, for people."""
     fields: dict[str, object] = {"model": model, "version": version}
     try:
         fields["bytes"] = repository.verify(model, version, progress)
@@ -98,7 +97,6 @@ def _verified(
 
 
 def _label_errors(repository: Repository, model: str) -> list[str]:
-    """Errors in a model's labels."""
     try:
         labels = repository.labels(model)
         versions = repository.versions(model)

@@ -115,14 +115,13 @@ def _of_model(watched: Watched, model: str | None) -> Watched:
 
 
 def _promotions(repository: Repository, watched: Watched) -> dict[str, Promotion]:
-    """The promotions in progress, by model."""
     models = sorted({one.model for one in watched.versions})
     found = ((model, repository.label_history(model).promotion) for model in models)
     return {model: promotion for model, promotion in found if promotion is not None}
 
 
 def _steps(promotions: Mapping[str, Promotion]) -> dict[str, tuple[object, ...]]:
-    """What of promotions is printed when it changes; leases always do."""
+    """Printed fields of promotions; leases are left out since they always change."""
     now = time()
     return {m: (one.by, one.step, one.has_expired(now)) for m, one in promotions.items()}
 
@@ -134,13 +133,12 @@ def _lines(promotions: Mapping[str, Promotion]) -> list[Text]:
 
 
 def _said(one: WatchedVersion) -> dict[str, object]:
-    """The fields whose changes are printed; counts of requests always change."""
+    """Printed fields of a version, without counts of requests, which always change."""
     counts = ("requests", "shadow")
     return {key: value for key, value in asdict(one).items() if key not in counts}
 
 
 def _outcome(watched: Watched, until: int | None, name: str) -> int | None:
-    """The exit code for a version's state; None: not decided yet."""
     states = [one for one in watched.versions if one.version == until]
     if any(one.state == "UNAVAILABLE" and "failed" in one.reason for one in states):
         return _FAILED
@@ -152,7 +150,7 @@ def _outcome(watched: Watched, until: int | None, name: str) -> int | None:
 def _table(watched: Watched) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     rows = [_row(one, watched.age_seconds) for one in watched.versions]
-    # What nothing is known of takes no room, such as figures without --metrics.
+    # Columns without data are left out, such as figures without --metrics.
     shown = [
         place
         for place, heading in enumerate(_HEADINGS)
@@ -167,7 +165,6 @@ def _table(watched: Watched) -> Table:
 
 
 def _row(one: WatchedVersion, age_seconds: Mapping[str, float]) -> tuple[str | Text, ...]:
-    """A version's cells, one for each of `_HEADINGS`."""
     is_default = "default" in one.names and one.model in age_seconds
     return (
         one.model,
