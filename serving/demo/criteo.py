@@ -1,8 +1,8 @@
 """Criteo's display-advertising click log: its format and its vocabulary.
 
-A line holds 40 tab-separated fields: a label (0 or 1), 13 integers and 26 categories, each of
-which is up to 8 hexadecimal digits. Integers and categories may be empty. The format is that of
-the Kaggle Display Advertising Challenge data set (Criteo Labs, 2014).
+A line has 40 tab-separated fields: a label (0 or 1), 13 integers and 26 categories of up to 8
+hexadecimal digits. Integers and categories may be empty. The format is that of the Kaggle Display
+Advertising Challenge data set (Criteo Labs, 2014).
 """
 
 import re
@@ -39,11 +39,8 @@ _LINE = re.compile(
 class ClickLog:
     """N lines of a click log, as written.
 
-    Attributes:
-        labels: float32 `[N]`, 1 for a click.
-        dense: int64 `[N, 13]`; 0 where the field is empty.
-        dense_present: bool `[N, 13]`, false where the field is empty.
-        categories: S8 `[N, 26]`, the digits; empty where the field is.
+    Labels `[N]` are 1 for a click. Dense fields are `[N, 13]`; empty ones are 0 and not present.
+    Categories are their digits, S8 `[N, 26]`.
     """
 
     labels: NDArray[np.float32]
@@ -52,7 +49,7 @@ class ClickLog:
     categories: NDArray[np.bytes_]
 
     def slice(self, start: int, stop: int) -> Self:
-        """The lines `start` to `stop` (exclusive), as a view."""
+        """Lines `start` to `stop` (exclusive), as a view."""
         lines = slice(start, stop)
         dense, present = self.dense[lines], self.dense_present[lines]
         return type(self)(self.labels[lines], dense, present, self.categories[lines])
@@ -60,15 +57,15 @@ class ClickLog:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """N samples as a model takes them: labels, dense inputs and a jagged batch of ids.
+    """N samples in the form of model inputs: labels, dense inputs and a jagged batch of ids.
 
     Attributes:
-        dense: float32 `[N, 13]`.
-        lengths: int32 `[26, N]`, the number of ids of each feature's bags.
-        values: int64 `[sum of lengths]`, the ids, feature-major.
-        texts: S8 `[sum of lengths]`, the categories as the log has them; None: not kept.
-        rows: for each feature, the number of ids that exist.
-        bag_starts: int64 `[26, N]`, where each bag starts in `values`; derived from `lengths`.
+        dense: `[N, 13]`.
+        lengths: `[26, N]`, the number of ids of each feature's bags.
+        values: `[sum of lengths]`, ids, feature-major.
+        texts: S8 `[sum of lengths]`, the categories in the log; None: not kept.
+        rows: for each feature, the number of possible ids.
+        bag_starts: `[26, N]`, offsets of bags in `values`; derived from `lengths`.
     """
 
     labels: NDArray[np.float32]
@@ -81,17 +78,17 @@ class Examples:
 
     def __post_init__(self) -> None:
         ends = np.cumsum(self.lengths, dtype=np.int64).reshape(self.lengths.shape)
-        # Frozen, and derived once: a select would otherwise scan every length.
+        # Frozen, and derived once: `select` would otherwise scan every length.
         object.__setattr__(self, "bag_starts", ends - self.lengths)
 
     def __len__(self) -> int:
         return self.labels.size
 
     def select(self, positions: NDArray[np.int64]) -> Self:
-        """The samples at `positions` (int64 `[M]`, each in `[0, N)`), in that order."""
+        """Samples at `positions` (`[M]`, each in `[0, N)`), in that order."""
         lengths = self.lengths[:, positions]
         counts = lengths.ravel()
-        # The k-th value of the result lies its distance from its bag's start behind that start.
+        # The k-th value of the result lies as far from its bag's start as in the source.
         shifts = self.bag_starts[:, positions].ravel() - (np.cumsum(counts) - counts)
         sources = np.repeat(shifts, counts) + np.arange(counts.sum())
         return type(self)(
@@ -104,23 +101,19 @@ class Examples:
         )
 
     def slice(self, start: int, stop: int) -> Self:
-        """The samples `start` to `stop` (exclusive), with Python's rules for both."""
+        """Samples `start` to `stop` (exclusive), with Python's rules for both."""
         return self.select(np.arange(*slice(start, stop).indices(len(self)), dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The ids of each feature's categories: 1 upwards for kept values, 0 for all others.
-
-    Attributes:
-        kept: for each feature, the sorted values with an id of their own, S8 `[rows - 1]`.
-    """
+    """Sorted categories of each feature, S8 `[rows - 1]`, with ids from 1; others have id 0."""
 
     kept: tuple[NDArray[np.bytes_], ...]
 
     @classmethod
     def fit(cls, log: ClickLog, *, min_count: int = 2) -> Self:
-        """Keeps the values that `log` (the training part only) holds at least `min_count` times."""
+        """Keep the values that `log` (the training part only) has at least `min_count` times."""
         if min_count < 1:
             raise InputError(f"min_count must be at least 1, got {min_count}")
         kept = []
@@ -131,15 +124,14 @@ class Vocabulary:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """For each feature, the rows its table needs, id 0 included."""
+        """Rows of each feature's table, id 0 included."""
         return tuple(values.size + 1 for values in self.kept)
 
     def encode(self, log: ClickLog, *, keep_texts: bool = False) -> Examples:
-        """Turns lines into samples, with their categories' texts on request.
+        """Convert lines to samples, with their categories' texts on request.
 
-        An integer x becomes `log(1 + max(x, 0))`, an empty one 0. A category becomes a bag of
-        one id: its own, or 0 when rare in or absent from the fitted lines. An empty category
-        becomes an empty bag.
+        An integer x becomes `log(1 + max(x, 0))`, an empty one 0. A category becomes a bag of its
+        id, or of 0 if not kept; an empty one becomes an empty bag.
         """
         dense = np.log1p(np.maximum(log.dense, 0)) * log.dense_present
         present = log.categories.T != b""  # [26, N]
@@ -160,21 +152,20 @@ class Vocabulary:
         )
 
 
-# More than 40 fields can have: what is longer is no line of the format.
+# More than 40 fields can have: longer lines do not fit the format.
 _MOST_LINE_BYTES = 4096
 
 
 def read_clicks(path: Path, limit: int | None) -> ClickLog:
-    """Reads the first `limit` lines of a click log, or all of them for None.
+    """Read the first `limit` lines of a click log, or all of them for None.
 
-    Raises:
-        InputError: the file cannot be read or is empty, `limit` is below 1, or a line is not of
-            the format; the message names file, line, column and what was expected.
+    Raises InputError, with file, line, column and the expected content, if the file cannot be read
+    or is empty, `limit` is below 1, or a line has another format.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1 line, got {limit}")
     labels = bytearray()
-    # Typed arrays, for a list would hold an object for each of the fields.
+    # Typed arrays: a list would hold an object for each of the fields.
     numbers, present, categories = array("q"), bytearray(), bytearray()
     try:
         with open_regular(path, follow=True) as file:

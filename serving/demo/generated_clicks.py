@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from serving.demo.criteo import CATEGORY_COUNT, DENSE_COUNT, ClickLog
 from sharded_infer.errors import InputError
 
-# Distinct values of each category: a few small ones, as in the real log, and long tails.
+# Distinct values of each category: a few small counts, as in the real log, and long tails.
 _CARDINALITIES = (
     1400, 550, 30000, 15000, 300, 20, 12000, 600, 3, 50000, 5000, 30000, 3000,
     26, 11000, 28000, 10, 4700, 2000, 4, 30000, 18, 15, 20000, 100, 15000,
@@ -23,14 +23,12 @@ _CLICK_SHARE = 0.25
 
 
 def generate_clicks(path: Path, rows: int, seed: int) -> None:
-    """Writes a click log of `rows` made-up lines; the same `seed` writes the same file.
+    """Write a click log of `rows` synthetic lines; the same `seed` writes the same file.
 
     Categories follow Zipf's law, integers are rounded log-normals with a few -1, and some of both
     are empty. About a quarter of the lines are clicks, drawn from a logistic model over a hidden
-    weight for each category and for the logarithm of each integer.
-
-    Raises:
-        InputError: `rows` is below 1, or the file cannot be written.
+    weight for each category and for the logarithm of each integer. Raises InputError if `rows` is
+    below 1, or the file cannot be written.
     """
     if rows < 1:
         raise InputError(f"rows must be at least 1, got {rows}")
@@ -60,7 +58,7 @@ def _draw_clicks(rows: int, generator: np.random.Generator) -> ClickLog:
         location, scale = generator.uniform(0.5, 4.0), generator.uniform(0.8, 1.8)
         logarithms = generator.normal(location, scale, rows)
         present = generator.random(rows) >= _EMPTY_SHARES[column % len(_EMPTY_SHARES)]
-        # Minus 1: a small draw becomes the -1 that real logs hold too.
+        # Minus 1: a small draw becomes the -1 that real logs have too.
         dense[:, column] = np.rint(np.expm1(logarithms)) * present
         dense_present[:, column] = present
         weight = generator.normal(scale=_DENSE_WEIGHT)
@@ -75,7 +73,7 @@ def _draw_clicks(rows: int, generator: np.random.Generator) -> ClickLog:
 
 
 def _intercept(log_odds: NDArray[np.float64]) -> float:
-    """The constant that makes the mean probability `_CLICK_SHARE`, by bisection."""
+    """Find the constant that makes the mean probability `_CLICK_SHARE`, by bisection."""
     low, high = -50.0, 50.0
     for _ in range(40):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""The demo's model: a DLRM trained on a click log, and the held-out lines."""
+"""The demo's DLRM, trained on a click log, and the held-out lines."""
 
 import tempfile
 from collections.abc import Mapping
@@ -30,11 +30,7 @@ _SEED = 2024
 
 @dataclass(frozen=True, slots=True)
 class DemoModel:
-    """A trained model.
-
-    Attributes:
-        id_maps: from the log's categories to rows, by table; empty without raw ids.
-    """
+    """A trained model, with id maps from categories to rows by table (none without raw ids)."""
 
     spec: ModelSpec
     trained: TrainedModel
@@ -46,15 +42,10 @@ class DemoModel:
 def train_demo(
     data: Path | None, rows: int, progress: Progress, *, raw_ids: bool = False
 ) -> DemoModel:
-    """Trains on the first four fifths of a click log.
+    """Train on the first four fifths of a click log, generated if `data` is None.
 
-    Args:
-        data: the log; None generates one.
-        rows: lines to generate, or the most lines to read.
-        raw_ids: make id maps, and keep the texts of categories.
-
-    Raises:
-        InputError: a bad log, or fewer than 10 lines.
+    Has `rows` lines if generated, at most if read. Raw ids need id maps and texts of categories.
+    Raises InputError for a bad log, or fewer than 10 lines.
     """
     log = _read(data, rows, progress)
     training_rows = int(len(log.labels) * _TRAINING_SHARE)
@@ -83,7 +74,7 @@ def train_demo(
 
 
 def model_input(examples: Examples) -> ModelInput:
-    """Lines as one batch for the model: with raw ids where their texts are kept."""
+    """One batch for the model, with raw ids if the texts are kept."""
     features = tuple(range(len(FEATURES)))
     ids = examples.values if examples.texts is None else hashed_texts(examples.texts)
     batch = JaggedBatch(features, ids, examples.lengths.astype(np.int64))
@@ -91,7 +82,7 @@ def model_input(examples: Examples) -> ModelInput:
 
 
 def request_arrays(examples: Examples) -> RequestArrays:
-    """Lines as a request's inputs, by name: with their texts where these are kept."""
+    """A request's inputs by name, with texts if these are kept."""
     # A bag may be empty, so every feature comes with its lengths.
     arrays: dict[str, NDArray[np.generic]] = {"dense": examples.dense}
     ends = np.cumsum(examples.lengths.sum(axis=1))

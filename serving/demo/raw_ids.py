@@ -1,4 +1,4 @@
-"""Raw ids of the demo: the log's own strings, their id maps, and the unknown among them."""
+"""Raw ids of the demo: the log's strings, their id maps, and the unknown ids among them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -20,14 +20,7 @@ _UNKNOWN_IDS = "sharded_infer_ids_unknown_total"
 
 @dataclass(frozen=True, slots=True)
 class RawIdsResult:
-    """What became of the raw ids of one server's requests.
-
-    Attributes:
-        hash: the function that made them of strings.
-        ids: the number that was sent.
-        unknown: of these, how many the server counted as unknown: as many as there are.
-        unknown_by_table: tables with none are left out.
-    """
+    """The hash function of raw ids, and the server's right counts of sent and unknown ids."""
 
     hash: str
     ids: int
@@ -36,21 +29,17 @@ class RawIdsResult:
 
 
 def id_maps_of(vocabulary: Vocabulary) -> dict[str, IdMapSource]:
-    """The id map of each table: row 0 is that of unknown ids."""
+    """Id map of each table; row 0 is for unknown ids."""
     return {name: _id_map(name, kept) for name, kept in zip(FEATURES, vocabulary.kept, strict=True)}
 
 
 def hashed_texts(texts: NDArray[np.bytes_]) -> NDArray[np.int64]:
-    """The raw id of each text, int64 `[N]`."""
+    """Raw ids of texts, int64 `[N]`."""
     return hash_strings(_HASH, *joined_strings(texts.tolist()))
 
 
 def unknown_ids(metrics_url: str, model: str) -> Counter[str]:
-    """The unknown ids that a server has counted, by table.
-
-    Raises:
-        InputError: the metrics page cannot be read.
-    """
+    """Unknown ids that a server has counted, by table; InputError if the page cannot be read."""
     return Counter(
         {
             sample.labels["table"]: int(sample.value)
@@ -61,16 +50,7 @@ def unknown_ids(metrics_url: str, model: str) -> Counter[str]:
 
 
 def check_unknown(counted: Counter[str], sent: Examples, passes: int) -> RawIdsResult:
-    """Compares what a server counted with what the vocabulary lacks.
-
-    Args:
-        counted: unknown ids by table.
-        sent: the requests' samples.
-        passes: how many times they were sent.
-
-    Raises:
-        ShardedInferError: a table's numbers differ; names it.
-    """
+    """Compare the server's counts with the vocabulary; ShardedInferError names a wrong table."""
     ends = np.cumsum(sent.lengths.sum(axis=1))
     for name, ids in zip(FEATURES, np.split(sent.values, ends[:-1]), strict=True):
         lacking = passes * int((ids == 0).sum())

@@ -8,12 +8,11 @@ from serving.demo.scoring import LatencyMs
 
 @dataclass(frozen=True, slots=True)
 class HostsResult:
-    """What was measured with shard hosts.
+    """Measurements with shard hosts.
 
     Attributes:
         table_bytes: of each host's rows, by its number in the plan.
-        bits_equal: whether every score is that of the same plan in one process.
-        one_process_latency_ms: of the same requests, in one process.
+        bits_equal: every score equals that of the same plan in one process.
         requests_after_loss: answered after a replica was killed; every score as before.
         process_ids: of shard hosts that are left running.
     """
@@ -28,16 +27,10 @@ class HostsResult:
 
 @dataclass(frozen=True, slots=True)
 class RankingResult:
-    """Requests that send a history once, and candidates: without and with the user cache.
+    """Requests that send a history once, with candidates, without and with the user cache.
 
-    Attributes:
-        requests: each with another user, sent to a server without the cache, then twice to one
-            with it.
-        candidates: of each request.
-        misses, hits: of the user cache, as the server counted them: one each for a request.
-        bits_equal: whether all three scores of each candidate are equal.
-        latency_ms: without the cache.
-        hit_latency_ms: of the hits.
+    Each has another user, is sent once without the cache, then twice with it: a miss, then a hit.
+    `bits_equal` if all three scores of each candidate are.
     """
 
     requests: int
@@ -54,12 +47,8 @@ class RankingResult:
 class DemoResult:
     """The demo's figures; the fields are the keys of `--json`.
 
-    Attributes:
-        model: the architecture.
-        auc_popularity: of the candidates' ratings in the training part; None for clicks.
-        hosts: None without shard hosts.
-        raw_ids: None where clients sent rows.
-        ranking: None for models without a history.
+    `auc_popularity` is of the candidates' ratings in the training part, None for clicks. `raw_ids`
+    are None if clients sent rows, `ranking` for models without a history.
     """
 
     model: str

@@ -38,24 +38,24 @@ def run_demo(
     on_serving: Callable[[str], None],
     progress: Progress,
 ) -> DemoResult:
-    """Runs the whole demo.
+    """Run the whole demo.
 
     Args:
         data: a click log; None generates one.
         rows: lines to generate, or the most lines to read.
-        repository: where to publish; None takes a temporary folder (kept with `keep`).
+        repository: None takes a temporary folder (kept with `keep`).
         port: the server's gRPC port; 0 picks a free one.
         hosts: shard hosts that have the tables, 2 to 5; None: the server has them.
-        raw_ids: send the log's own strings, which the server maps to rows.
+        raw_ids: send the log's strings, which the server maps to rows.
         keep: leave the processes running.
         on_serving: called with `metrics_url` when the server answers, before requests are sent.
 
     Raises:
         ShardedInferError: a bad log, a refused version, a refused request, served scores that
-            rank worse than the fp32 model's or differ from one process's, or a server that counts
-            other unknown ids than there are.
+            rank worse than the fp32 model's or differ from one process's, or a wrong count of
+            unknown ids.
     """
-    # A busy machine makes two intra-op threads slower than one, by far.
+    # On a busy machine two intra-op threads are far slower than one.
     torch.set_num_threads(1)
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="sharded-infer-demo-"))
@@ -136,11 +136,7 @@ def run_demo(
 def _hosts_result(
     running: DemoHosts, alone: Scoring, before: Scoring, after: Scoring, *, keep: bool
 ) -> HostsResult:
-    """Compares one process with shard hosts, before and after a replica was killed.
-
-    Raises:
-        ShardedInferError: a score differs.
-    """
+    """Raise ShardedInferError if scores differ between one process and shard hosts."""
     for words, scoring in (("", before), (" after a replica was killed", after)):
         if not np.array_equal(scoring.scores, alone.scores):
             most = np.abs(scoring.scores - alone.scores).max()

@@ -1,4 +1,4 @@
-"""Scores samples through a running server."""
+"""Scoring of samples by a running server."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ RequestArrays = Mapping[str, NDArray[np.generic]]
 
 @dataclass(frozen=True, slots=True)
 class LatencyMs:
-    """Percentiles of a request's latency, milliseconds."""
+    """Percentiles of a request's latency."""
 
     p50: float
     p95: float
@@ -29,13 +29,7 @@ class LatencyMs:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """The server's scores and latencies.
-
-    Attributes:
-        scores: fp32 `[N]`, of all requests.
-        latencies_ms: of each request, fp64 `[requests]`.
-        pairs_per_second: samples scored by wall-clock second, one request at a time.
-    """
+    """Scores `[N]` and latencies `[requests]`; samples a second with one request at a time."""
 
     scores: NDArray[np.float32]
     latencies_ms: NDArray[np.float64]
@@ -43,18 +37,13 @@ class Scoring:
 
     @property
     def latency(self) -> LatencyMs:
-        """The percentiles over its requests."""
+        """Percentiles over the requests."""
         p50, p95, p99 = np.percentile(self.latencies_ms, (50, 95, 99))
         return LatencyMs(float(p50), float(p95), float(p99))
 
 
 def ranges(samples: int, sizes: Sequence[int], passes: int) -> Iterator[tuple[int, int]]:
-    """Start and end of the samples of each request.
-
-    Args:
-        samples: of a pass.
-        sizes: samples of a request, in turn until all are in one; fewer at the end of a pass.
-    """
+    """Start and end of requests' samples, of sizes in turn; the last of a pass may be smaller."""
     turn = itertools.cycle(sizes)
     for _ in range(passes):
         start = 0
@@ -67,15 +56,7 @@ def ranges(samples: int, sizes: Sequence[int], passes: int) -> Iterator[tuple[in
 def score(
     url: str, model: str, requests: Iterable[RequestArrays], on_scored: Callable[[int], None]
 ) -> Scoring:
-    """Sends requests, at least one, one after another.
-
-    Args:
-        requests: the inputs of each, by name.
-        on_scored: called after each request with the samples that have been scored.
-
-    Raises:
-        ShardedInferError: the server refused a request.
-    """
+    """Send requests in turn, reporting their samples; ShardedInferError if one is refused."""
     scores: list[NDArray[np.float32]] = []
     latencies: list[float] = []
     scored = 0
@@ -97,11 +78,7 @@ def score(
 def compare_aucs(
     labels: NDArray[np.float32], trained: NDArray[np.float32], served: NDArray[np.float32]
 ) -> tuple[float, float]:
-    """The AUCs of the fp32 model's scores and of the served ones, each fp32 `[N]`.
-
-    Raises:
-        ShardedInferError: they differ by more than `MAX_AUC_DIFFERENCE`.
-    """
+    """AUCs of fp32 and served scores; ShardedInferError beyond `MAX_AUC_DIFFERENCE`."""
     auc_fp32, auc_served = auc(labels, trained), auc(labels, served)
     if abs(auc_served - auc_fp32) > MAX_AUC_DIFFERENCE:
         raise ShardedInferError(

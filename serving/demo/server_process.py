@@ -27,15 +27,11 @@ class CommandProcess:
         self.is_killed = False
 
     def ready(self) -> dict[str, Any]:
-        """The line, when it is there.
-
-        Raises:
-            ShardedInferError: the process did not become ready.
-        """
+        """Wait for the line of JSON; ShardedInferError if the process does not become ready."""
         return _read_ready(self.process, self.name)
 
     def kill(self) -> None:
-        """Ends it as a lost machine would."""
+        """End the process without a drain, as a lost machine would."""
         self.is_killed = True
         self.process.kill()
         self.process.wait()
@@ -45,18 +41,13 @@ class CommandProcess:
 def command_process(
     *words: object, keep: bool = False, cpus: Set[int] | None = None
 ) -> Iterator[CommandProcess]:
-    """Starts a command of `sharded-infer`; stops it at the end.
+    """Run a command of `sharded-infer`, without `--json`, inside the context.
 
-    Args:
-        words: the command line, without `--json`.
-        keep: leave it running after success.
-        cpus: cores that it may use; None: those of this process.
-
-    Raises:
-        ShardedInferError: it did not stop cleanly.
+    With `keep` it is left running after success. Its cores default to those of this process.
+    Raises ShardedInferError if it did not stop cleanly.
     """
     command = [sys.executable, "-m", "serving.cli", *map(str, words), "--json"]
-    # A session of its own, so that an interrupt of the demo is the demo's to handle.
+    # A separate session: the demo handles its own interrupts.
     process = subprocess.Popen(  # noqa: S603 - our own command
         command, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -98,15 +89,11 @@ def server_process(
     options: Sequence[str] = (),
     cpus: Set[int] | None = None,
 ) -> Iterator[ServerProcess]:
-    """Starts `sharded-infer serve` and waits until it is ready; stops it at the end.
+    """Run `sharded-infer serve` inside the context, from when it is ready.
 
-    Args:
-        port: gRPC port; 0 picks a free one.
-        options: further arguments of `sharded-infer serve`.
-        keep, cpus: as for `command_process`.
-
-    Raises:
-        ShardedInferError: it did not become ready, or did not stop cleanly.
+    Port 0 picks a free one; `options` are further arguments, the others are those of
+    `command_process`. Raises ShardedInferError if the server does not become ready, or does not
+    stop cleanly.
     """
     words = ("serve", "--repository", repository, "--port", port, "--http-port", 0)
     with command_process(*words, "--grace-seconds", 0, *options, keep=keep, cpus=cpus) as started:
@@ -120,7 +107,7 @@ def _read_ready(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
         raise ShardedInferError(f"the output of {name} is not captured")
     deadline = monotonic() + _START_SECONDS
     while monotonic() < deadline:
-        # A line comes whole: the command writes its one line at once.
+        # The command writes its one line in a single write.
         if select.select([stdout], [], [], 0.2)[0]:
             line = stdout.readline()
             if line.startswith("{"):

@@ -9,8 +9,8 @@ from serving.demo.server_process import CommandProcess, command_process
 from sharded_infer.files.toml_file import toml_text
 from sharded_infer.specs.model_spec import ModelSpec
 
-# Of a rank, to an even share of the tables: the planner places whole tables first. Without one of
-# up to five hosts, the others have too little.
+# Memory of a rank over an even share of the tables: the planner places whole tables first. Without
+# one of up to five hosts, the others have too little.
 _ROOM = 1.2
 # Of a lookup: other processes of this machine may be busy.
 _TIMEOUT_MS = 10_000
@@ -20,13 +20,7 @@ REPLICATED_HOST = 1
 
 @dataclass(frozen=True, slots=True)
 class DemoHosts:
-    """Running shard hosts.
-
-    Attributes:
-        hosts_file: for `serve --shard-hosts`.
-        processes: a replica of each host, then another one of `REPLICATED_HOST`.
-        table_bytes: of each host's rows, by number.
-    """
+    """Processes: a replica of each host, another of `REPLICATED_HOST`; and bytes of each host."""
 
     hosts_file: Path
     processes: tuple[CommandProcess, ...]
@@ -34,12 +28,12 @@ class DemoHosts:
 
     @property
     def extra_replica(self) -> CommandProcess:
-        """The replica that the demo ends."""
+        """The replica that the demo kills."""
         return self.processes[-1]
 
 
 def write_topology(folder: Path, spec: ModelSpec, hosts: int) -> str:
-    """Writes a topology of hosts with one rank each, with room for an even share; its file."""
+    """Write a topology of one-rank hosts, with memory for an even share, and return its path."""
     row = spec.quantization.format
     stored = sum(table.rows * row.row_bytes(table.dim) for table in spec.tables if row is not None)
     memory = f"{round(_ROOM * stored / hosts / 1000) + 1}KB"
@@ -53,14 +47,9 @@ def write_topology(folder: Path, spec: ModelSpec, hosts: int) -> str:
 def shard_host_processes(
     repository: Path, folder: Path, hosts: int, *, keep: bool
 ) -> Iterator[DemoHosts]:
-    """Starts `sharded-infer serve-shards` for each host of the plan; stops them at the end.
+    """Run `sharded-infer serve-shards` for each host, with the hosts file in the folder.
 
-    Args:
-        folder: for the hosts file.
-        keep: leave them running after success.
-
-    Raises:
-        ShardedInferError: one did not become ready, or did not stop cleanly.
+    Raises ShardedInferError if one does not become ready, or does not stop cleanly.
     """
     numbers = [*range(hosts), REPLICATED_HOST]
     ports = ("--port", 0, "--http-port", 0)

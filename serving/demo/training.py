@@ -25,20 +25,15 @@ _DROPPED_SHARE = 0.3
 class TrainedModel:
     """A trained DLRM in fp32, in eval mode.
 
-    Attributes:
-        embeddings: the table of each feature, C1 to C26 in order; weights FP32 `[rows, dim]`.
-        tower: from `dense [B, 13]` and `embeddings [B, 26 * dim]` to a click's probability `[B]`.
+    Tables C1 to C26 have weights fp32 `[rows, dim]`. The tower computes a click's probability `[B]`
+    from `dense [B, 13]` and `embeddings [B, 26 * dim]`.
     """
 
     embeddings: dict[str, nn.EmbeddingBag]
     tower: DLRM
 
     def scores(self, examples: Examples, batch_size: int) -> NDArray[np.float32]:
-        """Each sample's probability of a click, float32 `[N]`.
-
-        Raises:
-            InputError: `batch_size` is below 1, or `examples` has other tables than the model.
-        """
+        """Probabilities of a click, `[N]`; InputError for a batch size below 1 or other tables."""
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, got {batch_size}")
         rows = tuple(table.num_embeddings for table in self.embeddings.values())
@@ -61,11 +56,11 @@ def train(
     seed: int,
     on_step: Callable[[int, int, float], None],
 ) -> TrainedModel:
-    """Trains tables and tower on `examples`; one or two epochs suffice, more overfit small logs.
+    """Train tables and tower on `examples`; one or two epochs suffice, more overfit small logs.
 
     Minimises the log loss, the tables by Adagrad (Duchi et al. 2011, JMLR 12) and the tower by
     AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101). While training, every sample loses a
-    random share of its features, so that the tower does not lean on one it saw a few times.
+    random share of its features, so that the tower does not rely on features with little data.
 
     Args:
         dim: of every table.
@@ -100,7 +95,7 @@ def train(
         torch.optim.Adagrad(weights, lr=_TABLE_STEP),
         torch.optim.AdamW(tower.parameters(), lr=_TOWER_STEP),
     ]
-    # Adagrad builds sparse gradients of its own from ours; torch warns unless told to trust them.
+    # Adagrad builds sparse gradients from ours; torch warns unless told to trust them.
     trusted = torch.sparse.check_sparse_tensor_invariants(enable=False)  # type: ignore[no-untyped-call]
     with trusted:
         for step, (epoch, batch) in enumerate(_batches(examples, epochs, seed), start=1):
@@ -126,7 +121,7 @@ def _initial_tables(rows: tuple[int, ...], dim: int) -> dict[str, nn.EmbeddingBa
         for feature, count in zip(FEATURES, rows, strict=True)
     }
     for table in tables.values():
-        # Near zero, so that a value that was never trained on says nothing.
+        # Near zero, so that a value that was never trained on adds nothing.
         nn.init.normal_(table.weight, std=_INITIAL_DEVIATION)
     return tables
 
@@ -140,9 +135,9 @@ def _batches(examples: Examples, epochs: int, seed: int) -> Iterator[tuple[int, 
 
 
 def _pool(embeddings: Mapping[str, nn.EmbeddingBag], batch: Examples) -> Tensor:
-    """Looks up and sums each bag: fp32 `[B, F, dim]`."""
+    """Look up and sum each bag: fp32 `[B, F, dim]`."""
     ids = torch.split(torch.from_numpy(batch.values), batch.lengths.sum(axis=1).tolist())
-    # A bag's start within its own feature's ids
+    # Start of a bag within its feature's ids.
     starts = torch.from_numpy(batch.bag_starts - batch.bag_starts[:, :1])
     tables = zip(embeddings.values(), ids, starts, strict=True)
     return torch.stack([table(values, offsets) for table, values, offsets in tables], dim=1)

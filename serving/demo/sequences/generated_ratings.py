@@ -22,15 +22,12 @@ _FIRST_TIME, _START_SECONDS = 1_600_000_000, 250 * 86400.0
 
 
 def generate_ratings(path: Path, rows: int, seed: int) -> None:
-    """Writes a log of `rows` made-up ratings, a user after another; a `seed` has one file.
+    """Write a log of `rows` synthetic ratings, one user after another; a `seed` has one file.
 
     Items belong to genres, and their popularity follows Zipf's law. A user rates in sessions, days
-    apart. Most of the items are of the genre that interests the user at the time; the interest
-    drifts, mostly between sessions. Nobody rates an item twice. Items of the interest get better
-    ratings.
-
-    Raises:
-        InputError: `rows` is below 1, or the file cannot be written.
+    apart. Most items are of the genre of the user's interest, which drifts, mostly between
+    sessions, and they get better ratings. A user rates an item at most once. Raises InputError if
+    `rows` is below 1, or the file cannot be written.
     """
     if rows < 1:
         raise InputError(f"rows must be at least 1, got {rows}")
@@ -56,12 +53,7 @@ def _user_lines(
     popularity: NDArray[np.float64],
     generator: np.random.Generator,
 ) -> list[str]:
-    """The lines of one user, in order of time.
-
-    Args:
-        genres: of each item.
-        popularity: of each item, the logarithm of its weight.
-    """
+    """Lines of one user, in order of time, given the items' genres and logarithms of weights."""
     events = 1 + int(generator.lognormal(np.log(_EVENTS), _EVENTS_DEVIATION))
     within = generator.random(events) < _SESSION_SHARE
     changes = generator.random(events) < np.where(within, _CHANGE_WITHIN, _CHANGE_BETWEEN)
@@ -71,7 +63,7 @@ def _user_lines(
     ]
     follows = generator.random(events) < _INTEREST_SHARE
     wanted = np.where(follows, interests, generator.integers(0, _GENRES, events))
-    # The order of these sums is that of draws by weight, without replacement (Gumbel's trick).
+    # This sum orders items as draws by weight, without replacement (Gumbel's trick).
     order = np.argsort(-popularity - generator.gumbel(size=_ITEMS))
     items = np.full(events, -1)
     for genre in np.unique(wanted):

@@ -1,4 +1,4 @@
-"""The demo's sequence models: one of the zoo's, trained on ratings, and its requests."""
+"""The demo's sequence models, from the zoo, trained on ratings, and their requests."""
 
 import tempfile
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _REFERENCE_BATCH = 512
 
 @dataclass(frozen=True, slots=True)
 class SequenceDemo:
-    """A trained model, and the samples that it was trained on and not."""
+    """A trained model, with its training and held-out samples."""
 
     spec: ModelSpec
     trained: TrainedSequenceModel
@@ -46,11 +46,7 @@ class SequenceDemo:
     def arrays(
         self, samples: SequenceSamples, candidates: NDArray[np.int64] | None = None
     ) -> RequestArrays:
-        """A request's inputs, by name.
-
-        Args:
-            candidates: int64 `[C]`, which share the history of one sample; None: each sample's own.
-        """
+        """A request's inputs by name; candidates `[C]` share the history of one sample."""
         padded = samples.padded()
         arrays: dict[str, NDArray[np.generic]] = {
             "item": samples.candidates if candidates is None else candidates,
@@ -63,15 +59,11 @@ class SequenceDemo:
         return arrays
 
     def trained_scores(self, samples: SequenceSamples) -> NDArray[np.float32]:
-        """The fp32 model's scores, fp32 `[N]`."""
+        """Scores of the fp32 model, `[N]`."""
         return self.trained.scores(samples, _REFERENCE_BATCH)
 
     def difference(self, trained: NDArray[np.float32], served: NDArray[np.float32]) -> float:
-        """The largest difference between scores of the fp32 model and served ones, each `[N]`.
-
-        Raises:
-            ShardedInferError: it is more than the gate allows.
-        """
+        """Largest difference of served scores; ShardedInferError if the gate does not allow it."""
         found, allowed = float(np.abs(served - trained).max()), self.spec.gate.max_score_diff
         if found > allowed:
             raise ShardedInferError(
@@ -84,15 +76,10 @@ class SequenceDemo:
 def train_sequence_demo(
     architecture: str, ratings: Path | None, rows: int, progress: Progress
 ) -> SequenceDemo:
-    """Trains on the ratings of the first four fifths of a log's time.
+    """Train on the ratings of the first four fifths of a log's time.
 
-    Args:
-        architecture: a key of `OPTIONS`.
-        ratings: the log; None generates one.
-        rows: ratings to generate, or the most ratings to read.
-
-    Raises:
-        InputError: a bad log, or one with too few ratings.
+    The architecture is a key of `OPTIONS`. A log of `rows` ratings is generated if there is none;
+    otherwise at most `rows` are read. Raises InputError for a bad log, or too few ratings.
     """
     split = split_samples(_read(ratings, rows, progress), _SEED)
     steps = _EPOCHS * -(-len(split.training) // BATCH_SIZE)

@@ -20,14 +20,10 @@ _USER_STATES = "sharded_infer_user_states_total"
 
 
 class Ranking:
-    """Held-out histories, no two alike, and candidates that are drawn from all items."""
+    """Held-out histories, no two alike, with candidates drawn from all items."""
 
     def __init__(self, demo: SequenceDemo) -> None:
-        """Chooses the histories.
-
-        Raises:
-            InputError: all are empty.
-        """
+        """Choose the histories; raise InputError if all are empty."""
         held_out = demo.split.held_out
         seen = np.flatnonzero(held_out.lengths)[-20 * _USERS :]
         if not seen.size:
@@ -42,18 +38,11 @@ class Ranking:
 
     @property
     def pairs(self) -> int:
-        """The candidates of all requests."""
+        """Number of candidates of all requests."""
         return self._candidates.size
 
     def scores(self, server: ServerProcess, on_scored: Callable[[int], None]) -> Scoring:
-        """Sends a request for each history, one after another.
-
-        Args:
-            on_scored: called after each with the candidates that have been scored.
-
-        Raises:
-            ShardedInferError: the server refused one.
-        """
+        """Send a request a history, reporting candidates; ShardedInferError if one is refused."""
         requests = (
             self._demo.arrays(self._users.select(slice(number, number + 1)), candidates)
             for number, candidates in enumerate(self._candidates)
@@ -63,16 +52,10 @@ class Ranking:
     def with_cache(
         self, alone: Scoring, server: ServerProcess, on_scored: Callable[[int], None]
     ) -> RankingResult:
-        """Sends all requests twice to a server with an empty user cache.
+        """Send all requests twice to a server with an empty user cache; `alone` has none.
 
-        Args:
-            alone: of the same requests, without the cache.
-            on_scored: as in `scores`.
-
-        Raises:
-            ShardedInferError: the first are not all misses and the second all hits, a score has
-                other bits than without the cache, or it differs from the fp32 model's by more than
-                the gate allows.
+        Raises ShardedInferError unless all first ones miss and all second ones hit, scores equal
+        those without the cache to the bit, and they are within the gate.
         """
         counts = [self._user_states(server)]
         found = []
@@ -110,7 +93,6 @@ class Ranking:
         return self._demo.trained_scores(pairs)
 
     def _user_states(self, server: ServerProcess) -> tuple[int, int]:
-        """The hits and misses of the user cache that the server has counted."""
         counted = {"hit": 0, "miss": 0}
         for sample in scraped_samples(server.metrics_url):
             if sample.name == _USER_STATES and sample.labels["model"] == self._demo.spec.name:

@@ -28,19 +28,15 @@ _LINES = {
     between: re.compile(between.join((_NUMBER, _NUMBER, _RATING, _NUMBER)))
     for between in (b"::", b",")
 }
-# More than four fields can have: what is longer is no line of the format.
+# More than four fields can have: longer lines do not fit the format.
 _MOST_LINE_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class RatingLog:
-    """E ratings, each user's together and in order of time; of one second, in the file's order.
+    """E ratings, grouped by user and in order of seconds, then of the file; arrays are `[E]`.
 
-    Attributes:
-        users: int64 `[E]`, ascending.
-        items: int64 `[E]`.
-        actions: int64 `[E]`, the rating's number: 0 for 0.5 to 9 for 5.
-        times: int64 `[E]`, seconds.
+    Actions are numbers of ratings: 0 for 0.5 to 9 for 5.
     """
 
     users: NDArray[np.int64]
@@ -50,11 +46,10 @@ class RatingLog:
 
 
 def read_ratings(path: Path, limit: int | None) -> RatingLog:
-    """Reads the first `limit` ratings of a file, or all of them for None.
+    """Read the first `limit` ratings of a file, or all of them for None.
 
-    Raises:
-        InputError: the file cannot be read or has no ratings, `limit` is below 1, or a line is not
-            of the format; the message names file and line.
+    Raises InputError, with file and line, if the file cannot be read or has no ratings, `limit` is
+    below 1, or a line has another format.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1 line, got {limit}")

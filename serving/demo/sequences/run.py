@@ -35,7 +35,7 @@ def run_sequence_demo(
     on_serving: Callable[[str], None],
     progress: Progress,
 ) -> DemoResult:
-    """Trains, publishes and serves a model; scores held-out samples, and ranks candidates.
+    """Train, publish and serve a model; score held-out samples, and rank candidates.
 
     A first server, without the user cache, scores the held-out samples. The second has the cache.
 
@@ -43,17 +43,17 @@ def run_sequence_demo(
         architecture: of the zoo; one with a history.
         ratings: a log in MovieLens's format; None generates one.
         rows: ratings to generate, or the most ratings to read.
-        repository: where to publish; None takes a temporary folder (kept with `keep`).
+        repository: None takes a temporary folder (kept with `keep`).
         port: the second server's gRPC port; 0 picks a free one.
         keep: leave the second server running.
         on_serving: called with `metrics_url` when the second server answers.
 
     Raises:
-        ShardedInferError: a bad log, a refused version, a refused request, served scores that
-            are further from the fp32 model's than the gate allows, a user cache that misses, or
-            that changes a bit.
+        ShardedInferError: a bad log, a refused version, a refused request, served scores further
+            from the fp32 model's than the gate allows, or a user cache that misses or changes a
+            bit.
     """
-    # A busy machine makes two intra-op threads slower than one, by far.
+    # On a busy machine two intra-op threads are far slower than one.
     torch.set_num_threads(1)
     with ExitStack() as stack:
         if repository is None:

@@ -13,19 +13,13 @@ from sharded_infer.errors import InputError
 MAX_LENGTH = 50  # of a history: the last ones
 
 _TRAINING_SHARE = 0.8
-# Of a user who has rated nearly all items, few draws are negatives; the last are left out.
+# For a user who has rated nearly all items, few draws are negatives; the rest are dropped.
 _DRAWS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedHistories:
-    """The histories of B samples, right-padded to the longest, L; at least 1.
-
-    Attributes:
-        items: int64 `[B, L]`, rows; 0 in the padding.
-        actions: int64 `[B, L]`; 0 in the padding.
-        ages: fp32 `[B, L]`, seconds from the rating to the sample; 0 in the padding.
-    """
+    """Histories, right-padded with 0 to the longest, `[B, L]`, L >= 1; ages in seconds."""
 
     items: NDArray[np.int64]
     actions: NDArray[np.int64]
@@ -34,18 +28,11 @@ class PaddedHistories:
 
 @dataclass(frozen=True, slots=True)
 class SequenceSamples:
-    """N samples. A sample's history is a range of the log, which all samples share.
+    """N samples, whose histories are ranges of a log that they share; all arrays are `[N]`.
 
-    Rows of items are 1 upwards for those of the training part, 0 for all others.
-
-    Attributes:
-        log: with rows in place of items.
-        item_rows: the number of rows that exist.
-        candidates: int64 `[N]`, rows.
-        labels: fp32 `[N]`, 1 where the user rated the candidate at that time.
-        times: int64 `[N]`, seconds.
-        ends: int64 `[N]`, where the history ends in the log, exclusive.
-        lengths: int64 `[N]`, 0 to `MAX_LENGTH`.
+    Rows of items, in log and candidates, are 1 upwards for the training part, 0 for all others.
+    Labels are 1 if the user rated the candidate at that time, in seconds. Histories have up to
+    `MAX_LENGTH` items; ends are exclusive.
     """
 
     log: RatingLog
@@ -60,7 +47,7 @@ class SequenceSamples:
         return self.labels.size
 
     def select(self, positions: NDArray[np.int64] | slice) -> Self:
-        """The samples at `positions`, in that order."""
+        """Samples at `positions`, in that order."""
         return type(self)(
             log=self.log,
             item_rows=self.item_rows,
@@ -72,7 +59,7 @@ class SequenceSamples:
         )
 
     def padded(self) -> PaddedHistories:
-        """The histories side by side."""
+        """Histories side by side."""
         longest = max(1, int(self.lengths.max(initial=0)))
         steps = np.arange(longest)
         present = steps < self.lengths[:, None]
@@ -87,22 +74,20 @@ class SequenceSamples:
 
 @dataclass(frozen=True, slots=True)
 class SplitSamples:
-    """Samples of the time before a moment, to train on, and those after it."""
+    """Samples before a moment, for training, and after it."""
 
     training: SequenceSamples
     held_out: SequenceSamples
 
 
 def split_samples(log: RatingLog, seed: int) -> SplitSamples:
-    """Makes samples of a log: the first four fifths of its time's ratings are the training part.
+    """Make samples of a log: the first four fifths of its time's ratings are the training part.
 
     Each rating is a positive; its history is what the user rated before, which in the held-out part
     may be of either part. For each positive there is a negative at the same time: an item drawn
-    from all items of the training part alike, of which the user has rated none, before or after.
-    Held-out ratings of items that the training part lacks are left out.
-
-    Raises:
-        InputError: one of the parts has no positives or no negatives.
+    uniformly from the training part's items that the user never rated, before or after. Held-out
+    ratings of items that the training part lacks are left out. Raises InputError if a part has no
+    positives or no negatives.
     """
     moment = np.quantile(log.times, _TRAINING_SHARE, method="higher")
     trained = log.times < moment
@@ -137,7 +122,7 @@ def split_samples(log: RatingLog, seed: int) -> SplitSamples:
 
 
 def popularity(samples: SequenceSamples, training: SequenceSamples) -> NDArray[np.float64]:
-    """How often the training part has each sample's candidate, fp64 `[N]`: the baseline's score."""
+    """Count of each sample's candidate in the training part, fp64 `[N]`: the baseline's score."""
     positives = training.candidates[training.labels == 1]
     counts = np.bincount(positives, minlength=training.item_rows)
     return counts[samples.candidates].astype(np.float64)

@@ -26,7 +26,7 @@ _TOWER_STEP = 0.003
 _TABLE_DECAY = 0.01
 _INITIAL_DEVIATION = 0.1
 
-# The towers' sizes, as a description's `[tower]` has them.
+# The towers' sizes, in the form of a description's `[tower]`.
 OPTIONS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
         "din": {"attention": 36, "top": [64, 1]},
@@ -43,13 +43,10 @@ class _Tower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrainedSequenceModel:
-    """A trained model in fp32, in eval mode.
+    """A trained model of the zoo in fp32, in eval mode.
 
-    Attributes:
-        architecture: of the zoo.
-        tables: `item` `[item_rows, DIM]` and `action` `[10, ACTION_DIM]`.
-        tower: takes `history`, `history_lengths`, `age` if the architecture has it, and the
-            candidates as `embeddings` `[B, DIM]`.
+    Tables are `item` `[item_rows, DIM]` and `action` `[10, ACTION_DIM]`. The tower takes `history`,
+    `history_lengths`, `age` if the architecture has it, and candidates as `embeddings` `[B, DIM]`.
     """
 
     architecture: str
@@ -70,7 +67,7 @@ class TrainedSequenceModel:
         return found | {"embeddings": items(torch.from_numpy(samples.candidates))}
 
     def scores(self, samples: SequenceSamples, batch_size: int) -> NDArray[np.float32]:
-        """The probability that the user rates the candidate, of each sample: fp32 `[N]`."""
+        """Probability that the user rates the candidate, of each sample: fp32 `[N]`."""
         parts = [np.empty(0, np.float32)]
         with torch.no_grad():
             for start in range(0, len(samples), batch_size):
@@ -87,7 +84,7 @@ def train_sequences(
     seed: int,
     on_step: Callable[[int, float], None],
 ) -> TrainedSequenceModel:
-    """Trains tables and tower on `samples`, which have at least one.
+    """Train tables and tower on at least one sample.
 
     Minimises the log loss by AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101).
 
@@ -138,7 +135,7 @@ def train_sequences(
 def _untrained(architecture: str, item_rows: int) -> TrainedSequenceModel:
     tables = {"item": nn.Embedding(item_rows, DIM), "action": nn.Embedding(RATINGS, ACTION_DIM)}
     for table in tables.values():
-        # Near zero, so that an item that was never trained on says little.
+        # Near zero, so that an item that was never trained on adds little.
         nn.init.normal_(table.weight, std=_INITIAL_DEVIATION)
     companions = ARCHITECTURES[architecture].companions or ()
     sizes = SequenceSizes((DIM, ACTION_DIM), MAX_LENGTH, dict.fromkeys(companions, 1))
