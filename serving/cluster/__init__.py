@@ -1,1 +1,1 @@
-"""Where several processes of one model run."""
+"""Placement and supervision of the processes of one model on several machines."""

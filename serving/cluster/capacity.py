@@ -1,4 +1,4 @@
-"""Why processes find no place on the machines of a cluster."""
+"""Explanations of processes that fit no machine of a cluster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,14 +9,7 @@ from sharded_infer.byte_sizes import size_text
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Processes that are alike.
-
-    Attributes:
-        name: in messages.
-        count: how many.
-        memory: bytes of each.
-        apart: each on a machine of its own.
-    """
+    """Equal processes, with bytes and processors of each; `apart`: on different machines."""
 
     name: str
     count: int
@@ -27,16 +20,16 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is free on a machine: bytes and processors."""
+    """Free bytes and processors of a machine."""
 
     memory: int
     cpus: float
 
 
 def misfit(wanted: Sequence[Wanted], rooms: Sequence[Room]) -> str | None:
-    """The first that finds no place, the largest being placed first where least is left over.
+    """Name the first process that fits nowhere, placing the largest first where least is left over.
 
-    Placing is a guess, not a search: use it for what could not be placed.
+    This is a guess, not a search: use it for processes that could not be placed.
     """
     left = list(rooms)
     for one in sorted(wanted, key=lambda one: one.memory, reverse=True):

@@ -47,9 +47,9 @@ from sharded_infer.files.toml_file import read_toml
 
 _STRICT = ConfigDict(extra="forbid")
 FRONT_SETTINGS = declared_settings(ServerConfig)
-# A name of DNS, short enough for what is added to it (RFC 1123: 63 characters).
+# A DNS name, short enough for suffixes (RFC 1123: 63 characters).
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
-# Settings that other fields of the file give.
+# Settings that other fields of the file set.
 _ADDRESSES = ("host", "port", "http_port", "unix_socket", "http_unix_socket", "admin_address")
 _SECURITY = (
     "insecure",
@@ -86,10 +86,7 @@ Cpus = Annotated[float, Field(gt=0, le=1024)]
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class Security:
-    """Who may call, and which versions are trusted: settings of `serve`.
-
-    Files are relative to `cluster.toml`.
-    """
+    """Authentication and trusted keys, as settings of `serve`; files relative to `cluster.toml`."""
 
     tls_certificate: str | None = None
     tls_key: str | None = None
@@ -100,7 +97,7 @@ class Security:
 
     @property
     def files(self) -> dict[str, str]:
-        """The files that are named, by setting."""
+        """Named files, by setting."""
         found = {
             "tls_certificate": self.tls_certificate,
             "tls_key": self.tls_key,
@@ -113,13 +110,7 @@ class Security:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class FrontsSection:
-    """The fronts, which are all alike.
-
-    Attributes:
-        memory: bytes of one.
-        settings: more of `serve`'s.
-        port: for gRPC.
-    """
+    """The fronts, which are all alike: bytes of one, port for gRPC, other settings of `serve`."""
 
     memory: Bytes
     count: Count = 1
@@ -132,12 +123,7 @@ class FrontsSection:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class ShardHostsSection:
-    """What all shard hosts share.
-
-    Attributes:
-        port: for lookups.
-        settings: more of `serve-shards`'.
-    """
+    """Settings that all shard hosts share; `settings` has others of `serve-shards`."""
 
     port: Port | None = None
     http_port: Port | None = None
@@ -147,12 +133,7 @@ class ShardHostsSection:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class HostSection:
-    """One host of the plan.
-
-    Attributes:
-        replicas: processes that hold the same rows, on different machines.
-        memory: bytes of each.
-    """
+    """A host of the plan: replicas on different machines, each with `memory` bytes."""
 
     memory: Bytes
     replicas: Count = 1
@@ -161,7 +142,7 @@ class HostSection:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class LookupsSection:
-    """How fronts call shard hosts: as in a hosts file; files are relative to `cluster.toml`."""
+    """Calls of fronts to shard hosts, as in a hosts file; files relative to `cluster.toml`."""
 
     timeout_ms: Annotated[float, Field(gt=0, le=3.6e6)] = 1000.0
     token_file: str | None = None
@@ -170,23 +151,19 @@ class LookupsSection:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class RaySection:
-    """Where Ray runs.
-
-    Attributes:
-        address: of its head; `auto`: the one of this machine.
-    """
+    """Address of Ray's head; `auto` is that of this machine."""
 
     address: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class ClusterFile:
-    """The file as it is written.
+    """The contents of the file.
 
     Attributes:
-        name: of everything that is made; a cluster of Ray may hold several.
+        name: prefix of all created names; a cluster of Ray may hold several.
         hosts: by number in the plan; fronts hold the rows of the one host that is left out.
-        models: none: all that the repository holds.
+        models: empty: all that the repository holds.
         topology: of the published plan; None: each version's first.
     """
 
@@ -205,11 +182,10 @@ _ADAPTER = TypeAdapter(ClusterFile)
 
 
 def read_cluster(path: Path) -> ClusterFile:
-    """Reads and checks the file.
+    """Read and check the file.
 
-    Raises:
-        InputError: it cannot be read, or a field is missing, unknown or wrong; names the field,
-            what was expected and what came.
+    Raises InputError if it cannot be read, or a field is missing, unknown or wrong, with the field,
+    what was expected and what came.
     """
     found = read_toml(path, str(path), InputError)
     try:

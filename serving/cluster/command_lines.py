@@ -16,7 +16,7 @@ from sharded_infer.files.toml_file import toml_text
 
 
 def shard_host_command(cluster: ClusterFile, number: int, folder: Path, address: str) -> list[str]:
-    """The command line of a replica of a host, from `serve-shards` on.
+    """Command line of a replica of a host, from `serve-shards` on.
 
     Args:
         number: the host's in the plan.
@@ -33,7 +33,7 @@ def shard_host_command(cluster: ClusterFile, number: int, folder: Path, address:
 
 
 def front_command(cluster: ClusterFile, hosts_file: Path, folder: Path, address: str) -> list[str]:
-    """The command line of a front, from `serve` on."""
+    """Command line of a front, from `serve` on."""
     section = cluster.fronts
     return [
         "serve",
@@ -44,11 +44,7 @@ def front_command(cluster: ClusterFile, hosts_file: Path, folder: Path, address:
 
 
 def hosts_text(cluster: ClusterFile, folder: Path, addresses: Mapping[int, Sequence[str]]) -> str:
-    """The hosts file.
-
-    Args:
-        addresses: of each host's replicas.
-    """
+    """Text of the hosts file, from the addresses of each host's replicas."""
     lookups = cluster.lookups
     values: dict[str, Any] = {"timeout_ms": lookups.timeout_ms}
     if lookups.token_file is not None:
@@ -98,6 +94,6 @@ def _settings(
         else:
             words.append(f"{flag}={value}")
     if "slots" not in settings:
-        # As many batches at once as it has processors: Ray counts these, and bounds nothing.
+        # As many batches at once as processors: Ray counts these, and limits nothing.
         words.append(f"--slots={max(1, int(cpus) // settings.get('workers', 1))}")
     return words

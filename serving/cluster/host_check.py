@@ -1,4 +1,4 @@
-"""Asks a pod's shard host whether it holds versions: the kubelet speaks no TLS to gRPC.
+"""A pod's check that its shard host holds versions: the kubelet speaks no TLS to gRPC.
 
 python -m serving.cluster.host_check /etc/sharded-infer/hosts/hosts.toml
 """
@@ -13,7 +13,7 @@ from sharded_infer.errors import ShardedInferError
 
 
 def main() -> None:
-    """Ends with 0 if it does; else says why not, and ends with 1."""
+    """Exit with 0 if the host is healthy; otherwise print why not, and exit with 1."""
     file, pod = Path(sys.argv[1]), os.environ["HOSTNAME"]
     try:
         addresses = [one for listed in read_settings(file).addresses.values() for one in listed]

@@ -1,4 +1,4 @@
-"""A process that a thread starts, asks for its health, and starts again when it ends."""
+"""A process that a thread starts, probes, and restarts when it ends."""
 
 import json
 import logging
@@ -16,24 +16,24 @@ from typing import Any
 _log = logging.getLogger("sharded_infer")
 _LOOK_SECONDS = 0.2
 _PROBE_SECONDS = 1.0
-# A process that answers nothing for so long is started again.
+# After so long without an answer a process is restarted.
 _SILENT_SECONDS = 60.0
 _LEAST_BACKOFF_SECONDS, _MOST_BACKOFF_SECONDS = 0.5, 30.0
-# Beyond a process's own time to drain.
+# Added to a process's own time to drain.
 _PATIENCE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """What is known of the process.
+    """State of the process.
 
     Attributes:
-        ready: the line of JSON that it printed when it was ready; None: it has not.
-        is_healthy: what it last said of itself, or what the last probe found.
-        versions: MODEL@VERSION that it last said it holds.
+        ready: the line of JSON that it printed when it was ready.
+        is_healthy: from its line or the last probe.
+        versions: MODEL@VERSION that it last reported.
         restarts: since the thread began.
-        was_ready: one of the processes was, since the thread began.
-        problem: why the process is not healthy, or how the one before it ended.
+        was_ready: at least one process was, since the thread began.
+        problem: why the process is not healthy, or how the previous one ended.
     """
 
     process_id: int | None = None
@@ -47,12 +47,7 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a probe found.
-
-    Attributes:
-        answers: the process did, whatever it said.
-        problem: why it is not healthy, as far as it is known.
-    """
+    """Result of a probe: the process `answers` anything at all, and why it is not healthy."""
 
     is_healthy: bool
     versions: tuple[str, ...] = ()
@@ -60,20 +55,15 @@ class Health:
     problem: str = ""
 
 
-# Asks a process, given its line of JSON.
+# Probes a process, given its line of JSON.
 Probe = Callable[[dict[str, Any]], Health]
 
 
 class ManagedProcess:
-    """Runs a command of `sharded-infer` for ever, until `stop`. It ends when this process does."""
+    """Runs a command of `sharded-infer` until `stop`; it ends when this process does."""
 
     def __init__(self, words: Sequence[str], probe: Probe, *, drain_seconds: float) -> None:
-        """Starts the thread, which starts the process.
-
-        Args:
-            words: of the command line, with `--json`.
-            drain_seconds: that the process has to end, once it is told to.
-        """
+        """Start the thread, which runs a command line with `--json`, and has time to drain."""
         command = [sys.executable, "-m", "serving.cluster.child", str(os.getpid()), *words]
         self._command, self._probe = command, probe
         self._end_seconds = drain_seconds + _PATIENCE_SECONDS
@@ -85,11 +75,11 @@ class ManagedProcess:
 
     @property
     def state(self) -> ProcessState:
-        """What is known now."""
+        """Current state."""
         return self._state
 
     def stop(self) -> None:
-        """Tells the process to drain and end, and returns when it has."""
+        """Let the process drain and end, and wait for it."""
         self._stop.set()
         self._thread.join()
 
@@ -117,7 +107,6 @@ class ManagedProcess:
             self._state = replace(self._state, restarts=self._state.restarts + 1)
 
     def _run_once(self) -> str:
-        """Runs a process to its end, and returns how that was."""
         process = subprocess.Popen(  # noqa: S603 - our own command
             self._command,
             stdin=subprocess.DEVNULL,
@@ -137,7 +126,7 @@ class ManagedProcess:
         return f"process {process.pid} ended with exit code {code}: {words.line()}"
 
     def _watch(self, process: "subprocess.Popen[str]") -> None:
-        """Returns when the process has ended, or is to end."""
+        """Return when the process has ended, or should end."""
         next_probe = 0.0
         answered = monotonic()
         while process.poll() is None and not self._stop.wait(_LOOK_SECONDS):
@@ -163,7 +152,7 @@ class ManagedProcess:
         try:
             return self._probe(ready)
         except Exception as error:
-            # A bug of ours in asking must not end the process.
+            # A bug of ours in a probe must not end the process.
             _log.exception("internal error in asking a process")
             return Health(False, problem=f"it cannot be asked: {error}")
 
@@ -171,13 +160,12 @@ class ManagedProcess:
         stdout = process.stdout
         if stdout is None or not select.select([stdout], [], [], 0)[0]:
             return
-        # A line comes whole: the process writes its one line at once.
+        # The process writes its one line in a single write.
         line = stdout.readline()
         if line.startswith("{"):
             self._state = replace(self._state, ready=json.loads(line))
 
     def _end(self, process: "subprocess.Popen[str]") -> int:
-        """Ends it, and returns its exit code."""
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         try:
@@ -200,7 +188,6 @@ class _LastLine:
         self._thread.start()
 
     def line(self) -> str:
-        """The last line of a process that has ended."""
         self._thread.join(_PATIENCE_SECONDS)
         return self._line
 

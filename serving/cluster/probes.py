@@ -1,4 +1,4 @@
-"""Asks shard hosts and fronts of this machine how they are."""
+"""Health probes of shard hosts and fronts of this machine."""
 
 import ssl
 from collections.abc import Callable
@@ -25,10 +25,9 @@ _NO_ANSWER = (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED)
 
 
 def shard_host_probe(file: Path) -> Callable[[dict[str, Any]], Health]:
-    """Asks for the versions: a host without any is not healthy.
+    """Make a probe for versions: a host without any is not healthy.
 
-    Args:
-        file: a hosts file: it is asked as fronts ask, whatever addresses stand there.
+    The probe uses TLS and tokens of the hosts file as fronts do, but not its addresses.
     """
     question = shard_host_pb2.DescribeRequest().SerializeToString()
     made: tuple[str, HostSettings] | None = None
@@ -64,11 +63,11 @@ def shard_host_probe(file: Path) -> Callable[[dict[str, Any]], Health]:
 
 
 def front_probe(ready: dict[str, Any]) -> Health:
-    """Asks whether a front is ready; its versions are those that it began with."""
+    """Probe a front's readiness; its versions are those that it began with."""
     url = urlsplit(str(ready["metrics_url"]))
     versions = tuple(sorted(f"{one['name']}@{one['version']}" for one in ready["models"]))
     context = ssl.create_default_context()
-    # It is this machine's own process.
+    # The process is on this machine.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection: HTTPConnection
     if url.scheme == "https":
@@ -79,7 +78,7 @@ def front_probe(ready: dict[str, Any]) -> Health:
         connection.request("GET", "/ready")
         is_ready = connection.getresponse().status == HTTPStatus.OK
     except ssl.SSLError:
-        # With mTLS it wants a certificate: it answers, and more is not told.
+        # With mTLS it wants a certificate: it answers, but does not report more.
         return Health(is_healthy=True, versions=versions)
     except (OSError, HTTPException):
         return _SILENT

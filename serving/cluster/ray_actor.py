@@ -1,4 +1,4 @@
-"""Supervisors as actors of Ray, and what they are asked."""
+"""Supervisors as actors of Ray, and their states."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,7 @@ _ANSWER_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """How a process is, and where.
-
-    Attributes:
-        node: address of its machine.
-        node_id: Ray's.
-        is_moved: Ray has started the actor again.
-    """
+    """State and place of a process; moved if Ray has restarted the actor."""
 
     process: ProcessState
     node: str
@@ -34,11 +28,7 @@ class TaskState:
 
 
 def tasks_of(cluster: ClusterFile, folder: Path) -> list[Task]:
-    """All processes: shard hosts first, one replica of each host after another.
-
-    Args:
-        folder: of `cluster.toml`.
-    """
+    """All processes: shard hosts first, one replica of each host after another."""
     most = max(host.replicas for host in cluster.hosts.values())
     hosts = [
         Task(cluster, number, replica, folder)
@@ -50,7 +40,7 @@ def tasks_of(cluster: ClusterFile, folder: Path) -> list[Task]:
 
 
 def actor_of(name: str) -> ActorHandle | None:
-    """The actor of a task in this namespace; None: there is none."""
+    """Actor of a task in this namespace, if there is one."""
     try:
         return ray.get_actor(name)
     except ValueError:
@@ -58,7 +48,7 @@ def actor_of(name: str) -> ActorHandle | None:
 
 
 def states_of(names: Sequence[str]) -> Mapping[str, TaskState]:
-    """What the actors say; those that do not answer in time are left out."""
+    """States of the actors that answer in time."""
     asked = {name: actor.state.remote() for name in names if (actor := actor_of(name)) is not None}
     if asked:
         ray.wait(list(asked.values()), num_returns=len(asked), timeout=_ANSWER_SECONDS)
@@ -67,7 +57,7 @@ def states_of(names: Sequence[str]) -> Mapping[str, TaskState]:
         try:
             found[name] = ray.get(answer, timeout=0)
         except (RayError, GetTimeoutError):
-            # Its machine or process is gone, and it is being started elsewhere.
+            # Its machine or process is lost, and it is being restarted elsewhere.
             continue
     return found
 
@@ -76,7 +66,7 @@ class SupervisorActor:
     """A supervisor where Ray has placed it."""
 
     def __init__(self, task: Task) -> None:
-        """Starts the process of the task, also after Ray has moved the actor."""
+        """Start the process of the task, also after Ray has moved the actor."""
         self._hosts = {
             one.name: one.host
             for one in tasks_of(task.cluster, task.folder)
@@ -86,21 +76,21 @@ class SupervisorActor:
         self._node, context = get_node_ip_address(), ray.get_runtime_context()
         self._node_id = context.get_node_id()
         with warnings.catch_warnings():
-            # It warns of what it calls itself.
+            # Ray warns about its own calls.
             warnings.simplefilter("ignore")
             self._is_moved = bool(context.was_current_actor_reconstructed)
         self._supervisor = Supervisor(task, node=self._node, directory=self._addresses)
 
     def state(self) -> TaskState:
-        """How the process is."""
+        """State of the process."""
         return TaskState(self._supervisor.state(), self._node, self._node_id, self._is_moved)
 
     def stop(self) -> None:
-        """Returns when the process has drained and ended."""
+        """Return when the process has drained and ended."""
         self._supervisor.stop()
 
     def _addresses(self) -> Mapping[int, Sequence[str]]:
-        """The address of each replica: that before, while it is moved."""
+        """Addresses of all replicas; while one moves, its last."""
         for name, state in states_of(list(self._hosts)).items():
             if state.process.ready is not None:
                 self._known[name] = str(state.process.ready["grpc_url"])
@@ -108,7 +98,7 @@ class SupervisorActor:
         for name, host in self._hosts.items():
             if host is not None and name in self._known:
                 listed = found.setdefault(host, [])
-                # A replica that moved may have the port that another one had.
+                # A moved replica may have a port that another one had.
                 if self._known[name] not in listed:
                     listed.append(self._known[name])
         return found

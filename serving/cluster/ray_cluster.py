@@ -1,6 +1,6 @@
 """A cluster's processes on Ray: placed, started, replaced one after another, ended.
 
-Ray places an actor for each process, starts it again when its machine or its process is lost, and
+Ray places an actor for each process, restarts it when its machine or its process is lost, and
 finds it by name. Lookups go from process to process, and never through Ray.
 """
 
@@ -27,7 +27,7 @@ from sharded_infer.progress import Progress, no_progress
 
 _PLACE_SECONDS = 20.0
 _LOOK_SECONDS = 0.5
-# Within which fronts have a replica's new address before the next one is replaced.
+# Time for fronts to get a replica's new address before the next one is replaced.
 _SETTLE_SECONDS = 5.0
 _END_SECONDS = 120.0
 # A process that has never been ready after so many restarts needs a person.
@@ -36,7 +36,7 @@ _MOST_STARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """A process as `cluster status` shows it.
+    """A process in the output of `cluster status`.
 
     Attributes:
         host: its number in the plan; None: a front.
@@ -44,7 +44,7 @@ class ProcessReport:
         address: of gRPC.
         http_url: of a front's metrics.
         restarts: of the process since its actor started, and one if Ray has moved the actor.
-        problem: why it is not ready, as far as it is known.
+        problem: why it is not ready, if known.
     """
 
     name: str
@@ -62,31 +62,23 @@ class ProcessReport:
 
 
 class RayCluster:
-    """The processes of one `cluster.toml`, in a namespace of Ray that has its name."""
+    """The processes of one `cluster.toml`, in a namespace of Ray with its name."""
 
     def __init__(self, cluster: ClusterFile, folder: Path) -> None:
-        """Connects to Ray.
-
-        Args:
-            folder: of `cluster.toml`.
-
-        Raises:
-            InputError: Ray does not answer at the address.
-        """
+        """Connect to Ray; raise InputError if it does not answer. The folder is the file's."""
         self._cluster = cluster
         self._tasks = tasks_of(cluster, folder.resolve())
         connect(cluster.ray.address, "ray.address", cluster.name)
 
     def close(self) -> None:
-        """Lets go of Ray; the processes go on."""
+        """Disconnect from Ray; the processes go on."""
         ray.shutdown()
 
     def up(self, seconds: float, progress: Progress = no_progress) -> list[ProcessReport]:
-        """Starts what is not there, and returns when all are ready.
+        """Start missing processes, and return when all are ready.
 
-        Raises:
-            CapacityError: no machines have the room; says what is wanted, and what is free.
-            ShardedInferError: some are not ready in time; names them.
+        Raises CapacityError if the machines lack resources, and ShardedInferError with the
+        processes that are not ready in time.
         """
         groups = self._place()
         for task in self._tasks:
@@ -95,21 +87,16 @@ class RayCluster:
         return self.status()
 
     def status(self) -> list[ProcessReport]:
-        """All processes of the file, whether they run or not."""
+        """All processes of the file, running or not."""
         states = states_of([task.name for task in self._tasks])
         return [_report(task, states.get(task.name), actor_of(task.name)) for task in self._tasks]
 
     def roll(self, seconds: float, progress: Progress = no_progress) -> list[ProcessReport]:
-        """Replaces the processes one after another, and waits until each is ready.
+        """Replace the processes one after another, waiting up to `seconds` for each to be ready.
 
-        They take what `cluster.toml` says now, and the release that the machines have.
-
-        Args:
-            seconds: for each.
-
-        Raises:
-            InputError: the file wants other replicas or other room than were placed.
-            ShardedInferError: one was not ready in time; those after it run as before.
+        They take the current `cluster.toml`, and the machines' release. Raises InputError if the
+        file has other replicas or resources, and ShardedInferError if one is late; the following
+        run as before.
         """
         groups = self._place(make=False)
         for number, task in enumerate(self._tasks):
@@ -124,7 +111,7 @@ class RayCluster:
         return self.status()
 
     def down(self) -> int:
-        """Ends all processes, fronts first, and gives their room back; returns how many ran."""
+        """End all processes, fronts first, and free their resources; return how many ran."""
         names = [str(name) for name in ray.util.list_named_actors()]
         fronts = [name for name in names if name.startswith("front-")]
         _end(fronts)
@@ -141,7 +128,6 @@ class RayCluster:
         ] + [Wanted("front", fronts.count, fronts.memory, fronts.cpus, apart=False)]
 
     def _groups(self) -> dict[str, PlacementGroup]:
-        """The placement groups of this cluster, by the name of what they are for."""
         prefix = f"{self._cluster.name}: "
         names = {
             str(one["name"])
@@ -151,10 +137,9 @@ class RayCluster:
         return {name.removeprefix(prefix): get_placement_group(name) for name in names}
 
     def _place(self, *, make: bool = True) -> dict[str, PlacementGroup]:
-        """A placement group for each host, and one for the fronts."""
         groups, rooms = self._groups(), unreserved_rooms()
         new = []
-        # Those that fit in the fewest places come first.
+        # The processes that fit in the fewest places come first.
         for one in sorted(self._wanted(), key=lambda one: one.memory, reverse=True):
             bundles = [{"CPU": one.cpus, "memory": float(one.memory)}] * one.count
             if one.name in groups:
@@ -173,7 +158,7 @@ class RayCluster:
                 lifetime="detached",
             )
             new.append(one)
-        # Where there is no room, more may be given back just now.
+        # If resources are short, some may be freed right now.
         words = misfit(new, rooms)
         seconds = _PLACE_SECONDS if words is None else _PLACE_SECONDS / 4
         end = monotonic() + seconds
@@ -231,10 +216,9 @@ class RayCluster:
 
 
 def _end(names: Sequence[str]) -> None:
-    """Lets processes drain, and ends them and their actors."""
     actors = {name: actor for name in names if (actor := actor_of(name)) is not None}
     stopping = [actor.stop.remote() for actor in actors.values()]
-    # What cannot be asked is ended all the same.
+    # Processes that do not answer are ended all the same.
     with suppress(RayError, GetTimeoutError):
         ray.get(stopping, timeout=_END_SECONDS)
     for actor in actors.values():
@@ -246,7 +230,7 @@ def _end(names: Sequence[str]) -> None:
 
 def _report(task: Task, state: TaskState | None, actor: ActorHandle | None) -> ProcessReport:
     if state is None:
-        # A task that Ray moves answers nothing.
+        # A task that Ray moves does not answer.
         said = "missing" if actor is None else "lost"
         return ProcessReport(task.name, task.host, task.replica, said, *(None,) * 5, (), 0, "")
     process = state.process

@@ -1,4 +1,4 @@
-"""Connects to Ray, and asks what its machines have."""
+"""Connection to Ray, and the resources of its machines."""
 
 import socket
 from collections import Counter
@@ -16,15 +16,9 @@ _CONNECT_SECONDS = 5.0
 
 
 def connect(address: str, named: str, namespace: str | None = None) -> None:
-    """Connects this process to Ray.
+    """Connect this process to Ray's head at HOST:PORT or `auto`, which the `named` option gives.
 
-    Args:
-        address: HOST:PORT of its head, or `auto`.
-        named: the field or option that gives the address, in messages.
-        namespace: of actors' names; None: one of its own.
-
-    Raises:
-        InputError: Ray does not answer at the address.
+    Raises InputError if Ray does not answer there. Without a namespace it is an anonymous one.
     """
     try:
         if address != "auto":
@@ -39,7 +33,7 @@ def connect(address: str, named: str, namespace: str | None = None) -> None:
 
 
 def unreserved_rooms() -> list[Room]:
-    """What no placement group holds of each machine; other tasks and actors may use it."""
+    """Resources of each machine outside placement groups; other tasks and actors may use them."""
     reserved: dict[str, Counter[str]] = {}
     for group in placement_group_table().values():
         if group["state"] != "REMOVED":
@@ -54,12 +48,12 @@ def unreserved_rooms() -> list[Room]:
 
 
 def whole_rooms() -> list[Room]:
-    """What each machine has, used or not."""
+    """Total resources of each machine."""
     return [_room(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
 def free_in_all() -> str:
-    """What all machines together have free, in words."""
+    """Free resources of all machines together, in words."""
     room = _room(ray.available_resources())
     return f"all nodes together have {size_text(room.memory)} and {room.cpus:g} CPUs free"
 

@@ -1,4 +1,4 @@
-"""What runs beside each process: says how it is, and writes the hosts file of a front."""
+"""A process's supervisor, which reports its state and writes the hosts file of a front."""
 
 import logging
 import tempfile
@@ -15,18 +15,15 @@ from serving.cluster.probes import front_probe, shard_host_probe
 _log = logging.getLogger("sharded_infer")
 _LOOK_SECONDS = 1.0
 _HOSTS_FILE = "hosts.toml"
-# The address of each replica of each host, as far as they are known.
+# Known addresses of each replica of each host.
 Directory = Callable[[], Mapping[int, Sequence[str]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One process of a cluster.
+    """A process of a cluster: a replica of a host, or a front (None), from 0.
 
-    Attributes:
-        host: its number in the plan; None: a front.
-        replica: of the host, or the front's number; from 0.
-        folder: of `cluster.toml`: files are relative to it, on every machine.
+    Files are relative to the folder of `cluster.toml`, on every machine.
     """
 
     cluster: ClusterFile
@@ -36,7 +33,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """In messages, and of its actor."""
+        """Name in messages, and of the actor."""
         role = "front" if self.host is None else f"host-{self.host}"
         return f"{role}-{self.replica}"
 
@@ -45,12 +42,7 @@ class Supervisor:
     """Runs the process of a task on this machine until it is stopped."""
 
     def __init__(self, task: Task, *, node: str, directory: Directory) -> None:
-        """Starts it: a shard host at once, a front when every host has an address.
-
-        Args:
-            node: the address to listen on.
-            directory: asked by fronts, again and again.
-        """
+        """Start a shard host at once, a front when the directory has an address of every host."""
         self._task, self._node, self._directory = task, node, directory
         self._process: ManagedProcess | None = None
         self._stop = threading.Event()
@@ -64,11 +56,11 @@ class Supervisor:
             self._follower.start()
 
     def state(self) -> ProcessState:
-        """How the process is."""
+        """State of the process."""
         return ProcessState() if self._process is None else self._process.state
 
     def stop(self) -> None:
-        """Ends the process when it has drained."""
+        """End the process when it has drained."""
         self._stop.set()
         if self._follower is not None:
             self._follower.join()
@@ -81,7 +73,7 @@ class Supervisor:
     def _shard_host(self, number: int) -> ManagedProcess:
         cluster, folder = self._task.cluster, self._task.folder
         words = shard_host_command(cluster, number, folder, self._node)
-        # It is asked as a front asks it.
+        # The probe calls it as a front does.
         file = self._folder / _HOSTS_FILE
         file.write_text(hosts_text(cluster, folder, {number: [self._node]}))
         drain = _drain(cluster.shard_hosts.settings)
@@ -94,13 +86,12 @@ class Supervisor:
         return ManagedProcess(words, front_probe, drain_seconds=drain)
 
     def _follow(self) -> None:
-        """Writes the hosts file whenever an address has changed."""
         file, told = self._folder / _HOSTS_FILE, ""
         while not self._stop.wait(_LOOK_SECONDS):
             try:
                 found, told = dict(self._directory()), ""
             except Exception as error:
-                # Whatever is wrong with Ray, what was known goes on. Said once.
+                # On any error of Ray the last known addresses stay. Logged once.
                 if str(error) != told:
                     _log.warning("the addresses of shard hosts cannot be asked: %s", error)
                 told = str(error)

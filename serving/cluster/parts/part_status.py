@@ -1,4 +1,4 @@
-"""What parts say while they are made, where all machines reach it."""
+"""Progress of parts, shared by all machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,12 +6,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class PartStatus:
-    """A part that Ray has started.
-
-    Attributes:
-        node: the machine that had it last: its address, and the beginning of Ray's id.
-        done: fp32 bytes of the rows that are encoded since the last start.
-    """
+    """A started part: its last machine, and fp32 bytes of rows encoded since the last start."""
 
     node: str
     done: int
@@ -24,13 +19,13 @@ class PartStatusActor:
         self._statuses: dict[int, PartStatus] = {}
 
     def begin(self, part: int, node: str) -> None:
-        """A part is started, the first time or again."""
+        """Record a first or repeated start of a part."""
         self._statuses[part] = PartStatus(node, 0)
 
     def say(self, part: int, done: int) -> None:
-        """How far a part is."""
+        """Record the progress of a part."""
         self._statuses[part] = replace(self._statuses[part], done=done)
 
     def read(self) -> Mapping[int, PartStatus]:
-        """What is known of each part that was started."""
+        """Status of each started part."""
         return dict(self._statuses)

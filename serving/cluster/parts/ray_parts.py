@@ -1,4 +1,4 @@
-"""Parts of a publish as tasks of Ray: spread over machines, and made again where one is lost."""
+"""Parts of a publish as tasks of Ray, spread over machines, and repeated if one is lost."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -19,29 +19,24 @@ from sharded_infer.errors import CapacityError, ShardedInferError
 from sharded_infer.progress import ENCODING, Progress
 
 if TYPE_CHECKING:
-    # Its import takes seconds, before which a task could not say where it is.
+    # Its import takes seconds, before which a task could not report its machine.
     from sharded_infer.publishing.part_publication import PublishedPart
 
 _log = logging.getLogger("sharded_infer")
 _LOOK_SECONDS = 0.5
 _SAY_SECONDS = 0.2
-# Within which a part that is to end removes what it has written.
+# Time for a part that should end to remove its files.
 _END_SECONDS = 10.0
-# After which the command says why nothing begins.
+# After this time the command prints why nothing starts.
 _ROOM_SECONDS = 20.0
 
-# Makes a part of this number; called on any machine, and again.
+# Makes a part of this number; runs on any machine, perhaps repeatedly.
 MakePart = Callable[[int, Progress], "PublishedPart"]
 
 
 @dataclass(frozen=True, slots=True)
 class PartNeeds:
-    """What Ray counts for a part, and how often it is made again.
-
-    Attributes:
-        memory: bytes.
-        retries: at most, where its process or its machine is lost.
-    """
+    """Resources of a part in Ray, and the most retries after losses of process or machine."""
 
     cpus: float
     memory: int
@@ -50,12 +45,7 @@ class PartNeeds:
 
 @dataclass(frozen=True, slots=True)
 class PartRun:
-    """A part that is stored.
-
-    Attributes:
-        node: see `PartStatus`.
-        starts: how often it was started.
-    """
+    """A stored part, with its machine (see `PartStatus`) and its number of starts."""
 
     made: "PublishedPart"
     node: str
@@ -66,15 +56,7 @@ class RayParts:
     """Ray, for one publish."""
 
     def __init__(self, address: str, needs: PartNeeds) -> None:
-        """Connects to Ray.
-
-        Args:
-            address: as `--ray-address` takes it.
-
-        Raises:
-            InputError: Ray does not answer there.
-            CapacityError: no machine has what a part needs.
-        """
+        """Connect to Ray; InputError without an answer, CapacityError without a large machine."""
         connect(address, "--ray-address")
         self._needs = needs
         self._wanted = [Wanted("part", 1, needs.memory, needs.cpus, apart=False)]
@@ -83,21 +65,16 @@ class RayParts:
             raise CapacityError(words)
 
     def close(self) -> None:
-        """Lets go of Ray, which ends what still runs."""
+        """Disconnect from Ray, which ends running tasks."""
         ray.shutdown()
 
     def run(self, make: MakePart, parts: int, fp32_bytes: int, progress: Progress) -> list[PartRun]:
-        """Makes all parts; returns them in order.
+        """Make all parts, and return them in order.
 
-        Args:
-            make: travels to the machines by its name: its module must be on them.
-            fp32_bytes: of all parts, for progress.
-
-        Raises:
-            ShardedInferError: a part cannot be made, or was lost too often; names part and node.
-                The others are ended.
+        `make` is sent by name: machines must have its module. Raises ShardedInferError, naming part
+        and node, if a part failed, or was lost too often; the others are ended.
         """
-        # It is lost with this process alone.
+        # This task is lost only together with this process.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         board = ray.remote(PartStatusActor).options(num_cpus=0, scheduling_strategy=here).remote()
         task = ray.remote(publish_part_task).options(
@@ -137,11 +114,11 @@ class RayParts:
         return [PartRun(made[part], statuses[part].node, starts[part]) for part in sorted(made)]
 
     def _outcome(self, task: Any, where: str, starts: int) -> "PublishedPart | None":
-        """The part; None: its process was lost, and it may be started again."""
+        """The part; None if its process was lost and may be restarted."""
         try:
             found = ray.get(task)
         except RayTaskError:
-            # A fault of ours, with its traceback.
+            # A bug of ours, with its traceback.
             raise
         except RayError as error:
             if starts <= self._needs.retries:
@@ -164,7 +141,7 @@ def _where(name: str, status: PartStatus | None) -> str:
 def publish_part_task(
     make: MakePart, part: int, board: ActorHandle
 ) -> "PublishedPart | ShardedInferError":
-    """Makes a part on the machine where Ray runs this; what it refuses is returned."""
+    """Make a part on the machine where Ray runs this; return expected errors."""
     node_id = ray.get_runtime_context().get_node_id()
     ray.get(board.begin.remote(part, f"{get_node_ip_address()} ({node_id[:8]})"))
     said = 0.0
@@ -182,7 +159,6 @@ def publish_part_task(
 
 
 def _end(tasks: list[Any]) -> None:
-    """Ends tasks, which remove what they have written if they have the time."""
     for force in (False, True):
         for task in tasks:
             ray.cancel(task, force=force)
