@@ -1,1 +1,1 @@
-"""What commands do with a running server."""
+"""Commands for a running server."""

@@ -11,7 +11,7 @@ from sharded_infer.client import CallSettings
 from sharded_infer.errors import InputError
 from sharded_infer.files.regular_file import read_regular
 
-# Of a token, or of certificates of all authorities there are.
+# Of a token, or of the certificates of all known authorities.
 _MOST_BYTES = 16 * 2**20
 
 TOKEN_VARIABLE = "SHARDED_INFER_TOKEN"  # noqa: S105 - a variable's name
@@ -19,14 +19,10 @@ TOKEN_VARIABLE = "SHARDED_INFER_TOKEN"  # noqa: S105 - a variable's name
 
 @dataclass(frozen=True, slots=True)
 class CallerFiles:
-    """Files of a command's credentials.
+    """PEM files of a command's credentials, and a file with only a bearer token.
 
-    Attributes:
-        tls: use TLS; implied by `ca` and `certificate`.
-        ca: PEM, authorities of the server's certificate; None: public ones.
-        certificate: PEM, the client certificate and its intermediates.
-        key: PEM, the certificate's private key.
-        token: contains only a bearer token.
+    `tls` is implied by `ca` and `certificate`. Without `ca` the authorities are public ones. The
+    certificate's file has its intermediates too.
     """
 
     tls: bool = False
@@ -37,24 +33,20 @@ class CallerFiles:
 
     @property
     def with_tls(self) -> bool:
-        """Whether to use TLS."""
+        """True if the command uses TLS."""
         return self.tls or self.ca is not None or self.certificate is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Credentials that a command sends to a server.
-
-    Attributes:
-        call: settings for gRPC clients.
-    """
+    """Credentials that a command sends to a server, with settings for gRPC clients."""
 
     files: CallerFiles
     call: CallSettings
 
     @property
     def has_token(self) -> bool:
-        """Whether there is a token."""
+        """True if there is a token."""
         return self.call.token is not None
 
     @property
@@ -67,22 +59,14 @@ class Caller:
         return self.call.credentials()
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Context for TLS over Python's sockets; None without TLS.
-
-        Raises:
-            InputError: a file cannot be read, or has the wrong content.
-        """
+        """Context for TLS of Python's sockets, None without TLS; InputError for unusable files."""
         return _tls_context(self.files) if self.files.with_tls else None
 
 
 def read_caller(files: CallerFiles, environment: Mapping[str, str]) -> Caller:
-    """Reads and checks a command's credentials.
+    """Read and check a command's credentials; without a file the token is SHARDED_INFER_TOKEN.
 
-    Args:
-        environment: SHARDED_INFER_TOKEN has the token if there is no file.
-
-    Raises:
-        InputError: a file cannot be read, has the wrong content, or lacks its counterpart.
+    Raises InputError if a file cannot be read, has the wrong content, or lacks its counterpart.
     """
     if (files.certificate is None) is not (files.key is None):
         raise InputError("--tls-certificate and --tls-key: expected both or neither, got one")
@@ -104,7 +88,7 @@ def read_caller(files: CallerFiles, environment: Mapping[str, str]) -> Caller:
 def _tls_context(files: CallerFiles) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if files.ca is not None:
-        # Those alone: a public authority's certificate must not stand in for one of ours.
+        # Only our authorities: a public one must not vouch for a certificate.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         _read("--tls-ca", files.ca)
         try:
@@ -133,7 +117,7 @@ def _token(file: Path | None, environment: Mapping[str, str]) -> str | None:
     else:
         source, text = f"--token-file {file}", _read("--token-file", file).decode(errors="replace")
     token = text.strip()
-    # Headers hold visible ASCII; what it is stays unsaid, since it is a secret.
+    # Headers hold visible ASCII. The message does not show the token, which is a secret.
     if not token or not all("!" <= letter <= "~" for letter in token):
         raise InputError(f"{source}: expected one token of visible ASCII and nothing else")
     return token

@@ -1,4 +1,4 @@
-"""Explains why a server did not answer a command's call, and what to do."""
+"""Explanations of failed calls to a server, with a remedy."""
 
 import socket
 import ssl
@@ -12,7 +12,7 @@ _TOKENS = f"--token-file, or the variable {TOKEN_VARIABLE}"
 
 
 def failed_call(address: str, caller: Caller, error: InferenceServerException) -> str:
-    """The error and its probable cause, as a text."""
+    """Text of the error and its probable cause."""
     code, words = str(error.status()).removeprefix("StatusCode."), error.message()
     match code:
         case "UNAUTHENTICATED" if not caller.has_token:
@@ -26,7 +26,6 @@ def failed_call(address: str, caller: Caller, error: InferenceServerException) -
 
 
 def _tls_failure(address: str, caller: Caller) -> str | None:
-    """The reason why TLS fails; None if none is found."""
     host, _, port = address.rpartition(":")
     context = caller.tls_context()
     try:
@@ -42,12 +41,12 @@ def _tls_failure(address: str, caller: Caller) -> str | None:
     except ssl.SSLError as error:
         return None if context is None else f"no TLS with it: {error.reason or error}"
     except (OSError, ValueError, OverflowError):
-        # The address is none, or its port no port: what gRPC says of it is told.
+        # Not an address, or not a port: gRPC's own message is shown.
         return None
 
 
 def _goes_on(tls: ssl.SSLSocket) -> bool:
-    """Whether a server goes on after the handshake; TLS 1.3 checks client certificates late."""
+    """True if a server goes on after the handshake; TLS 1.3 checks client certificates late."""
     try:
         return bool(tls.recv(1))
     except (ssl.SSLError, ConnectionError):
@@ -65,7 +64,7 @@ def _of_own_certificate(caller: Caller) -> str:
 
 def _for_grpc(context: ssl.SSLContext | None) -> ssl.SSLContext:
     if context is None:
-        # Only whether there is TLS counts: nothing is sent.
+        # Only to find out if the server uses TLS: nothing is sent.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

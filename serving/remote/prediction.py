@@ -1,4 +1,4 @@
-"""Predictions for the command line, and from a running server."""
+"""Predictions for the command line, also from a running server."""
 
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
@@ -29,12 +29,7 @@ _FLOATS: Final = model_config_pb2.TYPE_FP32
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Scores of samples, and the version that computed them.
-
-    Attributes:
-        scores: fp32 `[B]` or `[B, K]` by output.
-        default_tables: names of the tables whose default rows the server took, with commas between.
-    """
+    """Scores, fp32 `[B]` or `[B, K]` by output, and tables whose default rows the server took."""
 
     model: str
     version: int
@@ -50,11 +45,11 @@ class Prediction:
         return fields
 
     def lines(self) -> Iterator[str]:
-        """TSV: the outputs' names, then the samples; commas join an output's numbers."""
+        """TSV lines: the outputs' names, then the samples; commas join an output's numbers."""
         yield "\t".join(map(visible, self.scores))
         columns = [values.reshape(len(values), -1) for values in self.scores.values()]
         for row in zip(*columns, strict=True):
-            # %.9g keeps every fp32 number apart from its neighbours.
+            # %.9g distinguishes every fp32 number from its neighbours.
             yield "\t".join(",".join(f"{value:.9g}" for value in cell) for cell in row)
 
 
@@ -66,7 +61,7 @@ def predict_remote(
     *,
     caller: Caller = ANONYMOUS,
 ) -> Prediction:
-    """Scores samples as one request to a running server.
+    """Score samples as one request to a running server.
 
     Args:
         address: the server's gRPC address, `host:port`.
@@ -84,7 +79,7 @@ def predict_remote(
     with triton.InferenceServerClient(address, creds=caller.channel_credentials()) as client:
         try:
             named = version or ""
-            # Asked only where it is needed: a token may not cover it.
+            # Only on demand: a token may not cover the index.
             if model is None or version == _LATEST:
                 index = client.get_model_repository_index(headers=headers).models
                 model = _only_model(address, index) if model is None else model
@@ -98,7 +93,7 @@ def predict_remote(
     scores = {name: result.as_numpy(name) for name in spec.tower.outputs}
     response = result.get_response()
     tables = ""
-    # Asking a map of messages for what it does not have adds it.
+    # Reading a missing key of a map of messages would add it.
     if DEFAULT_TABLES in response.parameters:
         tables = str(response.parameters[DEFAULT_TABLES].string_param)
     return Prediction(model, int(response.model_version), scores, tables)
@@ -119,7 +114,7 @@ def _latest(address: str, index: Iterable[Any], model: str) -> str:
 
 
 def _spec_of(config: Any) -> ModelSpec:
-    # Names, widths and hashes of strings: a server does not say its tables' sizes.
+    # Names, widths and hashes of strings: a server does not report its tables' sizes.
     dense, tables = {}, []
     for one in config.input:
         if one.data_type == _FLOATS:

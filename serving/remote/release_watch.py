@@ -1,4 +1,4 @@
-"""The versions of a running server, from its index and its metrics page."""
+"""Versions of a running server, from its index and its metrics page."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from serving.remote.shadow_figures import ShadowFigures, shadow_figures
 from sharded_infer.errors import InputError
 
 _TIMEOUT_SECONDS = 5.0
-# While nothing of a model is served, or no longer.
+# While no version of a model is served.
 _NOT_SERVED = ("StatusCode.NOT_FOUND", "StatusCode.UNAVAILABLE")
 _AGE = "sharded_infer_served_age_seconds"
 _REQUESTS = "sharded_infer_requests_total"
@@ -26,14 +26,10 @@ _SHARE = "sharded_infer_version_share"
 
 @dataclass(frozen=True, slots=True)
 class WatchedVersion:
-    """A version in a server.
+    """A version in a server; figures are None without a metrics page.
 
-    Attributes:
-        state: READY, LOADING or UNAVAILABLE.
-        names: labels that mean it in the server, and `default`.
-        requests: answered requests; None without a metrics page.
-        share: of the requests that name no version, which it should get, 0 to 1; None likewise.
-        shadow: what it scored as a shadow; None: nothing is known.
+    States are READY, LOADING or UNAVAILABLE; names are labels and `default`. The share, 0 to 1, is
+    intended of requests that name no version.
     """
 
     model: str
@@ -48,12 +44,7 @@ class WatchedVersion:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The versions of a server at one moment.
-
-    Attributes:
-        versions: ordered by model and number.
-        age_seconds: of the default version, by model; empty without a metrics page.
-    """
+    """Versions in order, and ages of default versions by model, if there is a metrics page."""
 
     versions: tuple[WatchedVersion, ...]
     age_seconds: MappingProxyType[str, float]
@@ -65,23 +56,13 @@ class ReleaseWatch:
     def __init__(
         self, client: InferenceServerClient, address: str, page: str | None, caller: Caller
     ) -> None:
-        """Sends no request; see `watching`.
-
-        Args:
-            address: `host:port`, for errors.
-            page: URL of the metrics page, or None.
-        """
         self._client = client
         self._address = address
         self._caller = caller
         self._page = page
 
     def look(self) -> Watched:
-        """Polls once.
-
-        Raises:
-            InputError: the server or its metrics page does not answer, or refuses the caller.
-        """
+        """Poll once; InputError if server or page do not answer, or refuse the caller."""
         try:
             index = self._client.get_model_repository_index(
                 headers=self._caller.headers, client_timeout=_TIMEOUT_SECONDS
@@ -108,7 +89,7 @@ class ReleaseWatch:
         )
 
     def _names(self, model: str) -> dict[str, int]:
-        """The versions that `default` and labels mean; empty while the model is not served."""
+        """Versions that `default` and labels mean; empty while the model is not served."""
         try:
             config = self._client.get_model_config(
                 model, headers=self._caller.headers, client_timeout=_TIMEOUT_SECONDS
@@ -153,15 +134,7 @@ class ReleaseWatch:
 
 @contextmanager
 def watching(address: str, page: str | None, caller: Caller = ANONYMOUS) -> Iterator[ReleaseWatch]:
-    """Opens a watch of a server and closes it at the end.
-
-    Args:
-        address: host:port of its gRPC port.
-        page: URL of the metrics page, or None.
-
-    Raises:
-        InputError: the address has another form.
-    """
+    """Open a watch of a server and optionally its metrics page; InputError unless host:port."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise InputError(f"address {address!r}: expected host:port")

@@ -1,4 +1,4 @@
-"""Reads a running server's metrics page."""
+"""Reader of a running server's metrics page."""
 
 from collections.abc import Iterator
 from urllib.error import HTTPError, URLError
@@ -17,11 +17,7 @@ _REFUSED = {401: "refuses the token", 403: "refuses the token, which needs the s
 
 
 def scraped_samples(url: str, caller: Caller = ANONYMOUS) -> Iterator[Sample]:
-    """The page's samples with names, labels and values.
-
-    Raises:
-        InputError: the page cannot be read.
-    """
+    """Samples of the page, with names, labels and values; InputError if it cannot be read."""
     try:
         request = Request(url)  # noqa: S310 - the user's own URL
         for name, value in caller.headers.items():

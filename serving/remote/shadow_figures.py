@@ -1,4 +1,4 @@
-"""How far a shadow's scores are from the default version's, read off a metrics page."""
+"""Differences of a shadow's scores from the default version's, from a metrics page."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,12 +12,9 @@ _DIFFERENCE = f"{_PREFIX}score_difference"
 
 @dataclass(frozen=True, slots=True)
 class ShadowOutput:
-    """One output's scores, of the same requests, since the server's start.
+    """Mean and largest score differences (of the last minute or two), and distance of an output.
 
-    Attributes:
-        mean_difference: of absolute differences.
-        largest_difference: of the last minute or two.
-        distance: the Kolmogorov-Smirnov statistic, at the boundaries of the buckets.
+    The distance is the Kolmogorov-Smirnov statistic, at the boundaries of the buckets.
     """
 
     output: str
@@ -28,14 +25,7 @@ class ShadowOutput:
 
 @dataclass(frozen=True, slots=True)
 class ShadowFigures:
-    """What a version did as a shadow, since the server's start.
-
-    Attributes:
-        scored: requests.
-        failed: requests that it could not score.
-        dropped: requests that were chosen for it and not tried.
-        outputs: those that were compared.
-    """
+    """A shadow's scored, failed and dropped (not tried) requests, since the server's start."""
 
     scored: int
     failed: int
@@ -44,12 +34,12 @@ class ShadowFigures:
 
     @property
     def worst(self) -> ShadowOutput | None:
-        """The output whose distributions are furthest apart; None: none was compared."""
+        """The output whose distributions are furthest apart; None if none was compared."""
         return max(self.outputs, key=lambda one: (one.distance, one.mean_difference), default=None)
 
 
 def shadow_figures(samples: Iterable[Sample]) -> dict[tuple[str, int], ShadowFigures]:
-    """The figures of all shadows of a page, by model and version."""
+    """Figures of all shadows of a page, by model and version."""
     by_version: dict[tuple[str, int], list[Sample]] = {}
     for sample in samples:
         if sample.name.startswith(_PREFIX):

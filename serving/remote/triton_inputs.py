@@ -9,11 +9,7 @@ from tritonclient.utils import np_to_triton_dtype
 
 
 def triton_inputs(arrays: Mapping[str, NDArray[np.generic]]) -> list[triton.InferInput]:
-    """One raw input for each array.
-
-    Args:
-        arrays: fp32, int64, int32 or bytes (S), by input name.
-    """
+    """One raw input for each array of fp32, int64, int32 or bytes (S), by input name."""
     inputs = []
     for name, array in arrays.items():
         tensor = triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))

@@ -1,4 +1,4 @@
-"""What a running server has counted of a model's versions, from its metrics page."""
+"""Counts of a model's versions in a running server, from its metrics page."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from serving.remote.caller import ANONYMOUS, Caller
 from serving.remote.scraped_metrics import scraped_samples
 
-# By the sample's name and the values of its labels beside model and version.
+# By the sample's name and the values of its labels other than model and version.
 Counts = Mapping[tuple[str, ...], float]
 
 REQUESTS = "sharded_infer_requests_total"
@@ -26,14 +26,7 @@ _COUNTED = {
 
 
 def read_counts(url: str, model: str, caller: Caller = ANONYMOUS) -> dict[int, Counts]:
-    """What a server has counted of each version since it started.
-
-    Args:
-        url: of its metrics page.
-
-    Raises:
-        InputError: the page cannot be read.
-    """
+    """Counts of each version since the server's start; InputError if the page cannot be read."""
     versions: dict[int, defaultdict[tuple[str, ...], float]] = {}
     for sample in scraped_samples(url, caller):
         own = _COUNTED.get(sample.name)
@@ -47,14 +40,14 @@ def read_counts(url: str, model: str, caller: Caller = ANONYMOUS) -> dict[int, C
 
 
 def counts_since(before: Counts, now: Counts) -> Counts:
-    """What was counted between two moments; all of `now` if the server started between them."""
+    """Counts between two moments; all of `now` if the server started between them."""
     if any(now.get(key, 0.0) < value for key, value in before.items()):
         return now
     return {key: value - before.get(key, 0.0) for key, value in now.items()}
 
 
 def added_counts(several: Iterable[Counts]) -> Counts:
-    """The sum over servers."""
+    """Sum over servers."""
     total: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for counts in several:
         for key, value in counts.items():

@@ -1,7 +1,7 @@
-"""Compares the promoted version with the one before: which bound is broken, and what is not known.
+"""Comparison of the promoted version with the previous one: broken bounds, and missing figures.
 
-A bound is broken where chance makes the figures once in a thousand comparisons, were the bound
-just kept. So eight slow requests of 400 break nothing, and ten failing ones do.
+A bound is broken if figures as bad have a chance of one in a thousand comparisons while the bound
+is just kept. So eight slow requests of 400 break nothing, and ten failing ones do.
 """
 
 from dataclasses import dataclass
@@ -15,27 +15,21 @@ from sharded_infer.specs.release_spec import ReleaseSpec
 # Of the promoted version, to judge errors and ids; of both, to end a step, and to judge times: the
 # first requests of a version that was just loaded are slow.
 LEAST_FAILED, LEAST_ANSWERED, LEAST_TIMED = 10, 100, 300
-# Responses of both whose scores were counted.
+# Sampled responses of both.
 LEAST_SAMPLED = 10
 _P99, _UPPER_HALF = 0.99, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The figures of both versions during a step.
-
-    Attributes:
-        new: of the promoted version.
-        old: of the version before.
-        old_name: the label of the version before.
-    """
+    """Figures of the promoted version and of the previous one, with its label, during a step."""
 
     new: VersionFigures
     old: VersionFigures
     old_name: str
 
     def broken(self, bounds: ReleaseSpec) -> str:
-        """Which bound is broken, with figures; empty: none is known to be."""
+        """The broken bound, with figures; empty if no bound is known to be broken."""
         return (
             self._errors(bounds.max_error_rate)
             or self._unknown_ids(bounds.max_unknown_ids)
@@ -44,7 +38,7 @@ class Comparison:
         )
 
     def lacking(self, bounds: ReleaseSpec, new_name: str) -> str:
-        """What is missing to say that no bound is broken; empty: nothing."""
+        """Figures that are missing to know that no bound is broken; empty if none are."""
         for name, figures in ((new_name, self.new), (self.old_name, self.old)):
             is_timed = bounds.max_p99_ratio is not None
             least = LEAST_TIMED if is_timed else LEAST_ANSWERED
@@ -81,7 +75,7 @@ class Comparison:
         if bound is None or new.requests < LEAST_FAILED or not new.ids:
             return ""
         share = new.unknown_ids / new.ids
-        # The ids of a request are alike: it counts as one.
+        # The ids of a request are correlated: it counts as one.
         if not is_beyond_chance(share * new.answered, new.answered, bound):
             return ""
         return f"{share:.2%} of the ids are unknown, {bound:.2%} allowed"
@@ -105,7 +99,7 @@ class Comparison:
             if not spread:
                 continue
             shift = abs(mean - usual) / spread
-            # Scores of one response may be alike: it counts as one.
+            # Scores of one response may be correlated: it counts as one.
             error = sqrt((deviation / spread) ** 2 / new.sampled + 1 / old.sampled)
             if shift - DEVIATIONS * error > bound:
                 return (
@@ -116,11 +110,11 @@ class Comparison:
 
 
 def _is_slower(new: Histogram, old: Histogram, bound: float) -> bool:
-    """Whether times are beyond chance more than `bound` times as long, in their upper half.
+    """True if the upper half of times is more than `bound` times as long, beyond chance.
 
-    The ratio of two quantiles alone is as coarse as the buckets. How many times exceed a boundary
-    is known exactly, so it is compared with the share of the old times that would exceed it too if
-    they took `bound` times as long.
+    The ratio of two quantiles is as coarse as the buckets. But the number of times above a boundary
+    is exact. It is compared with the share of the old times that would exceed the boundary if they
+    took `bound` times as long.
     """
     for bucket in new.buckets:
         share = old.above(bucket.low / bound) / old.count

@@ -1,4 +1,4 @@
-"""What a promoter does next: the decision alone, without I/O."""
+"""The promoter's next act, decided without I/O."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -7,24 +7,24 @@ from serving.remote.promotion.comparison import Comparison
 from sharded_infer.repositories.promotion.record import Promotion
 from sharded_infer.specs.release_spec import ReleaseSpec
 
-# A server whose page cannot be read for longer has gone.
+# A server whose page cannot be read for longer is gone.
 MOST_UNREAD_SECONDS = 30.0
 
 
 class Act(Enum):
-    """What to do with a promotion."""
+    """Next step of a promotion."""
 
     WAIT = auto()
     ADVANCE = auto()
     FINISH = auto()
     TAKE_BACK = auto()
-    # Nothing speaks against the version, and too little for it.
+    # No evidence against the version, and too little for it.
     STOP = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class NextAct:
-    """What to do, and why, if it ends the promotion."""
+    """An act, with its reason if it ends the promotion."""
 
     act: Act
     reason: str = ""
@@ -45,14 +45,9 @@ def decide(
     now: float,
     unread: Unread,
 ) -> NextAct:
-    """Decides what to do next.
+    """Decide what to do at a time in seconds since 1970.
 
-    A step ends when its time is over and enough is known. It waits for that no longer than all
-    steps were to take.
-
-    Args:
-        comparison: of the present step.
-        now: seconds since 1970.
+    A step ends when its time is over and enough is known, or when all steps should have ended.
     """
     share = f"{promotion.share}%"
     if reason := comparison.broken(bounds):

@@ -1,4 +1,4 @@
-"""What was counted of one version during a step of a promotion."""
+"""Counts of one version during a step of a promotion."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,22 +8,20 @@ from serving.remote import version_counts
 from serving.remote.promotion.histogram import Histogram, histogram_of
 from serving.remote.version_counts import Counts
 
-# The client has gone, which is no fault of the version.
+# The client has left, which is not the version's fault.
 _NO_ERROR = ("OK", "CANCELLED")
 
 
 @dataclass(frozen=True, slots=True)
 class VersionFigures:
-    """The figures of a version, of all servers.
+    """Figures of a version, over all servers.
 
     Attributes:
         answered: requests with scores.
-        failed: requests with an error of any code, but those that the client cancelled.
-        seconds: of answered requests.
-        scores: by output, of sampled responses.
-        sampled: responses whose scores were counted, about.
+        failed: requests with an error of any code, except cancellations by the client.
+        sampled: approximate number of responses whose scores, by output, were counted.
         ids: rows looked up, and ids outside.
-        unknown_ids: that no id map knows, or outside their tables.
+        unknown_ids: in no id map, or outside their tables.
     """
 
     answered: float = 0.0
@@ -41,7 +39,7 @@ class VersionFigures:
 
 
 def figures_of(counts: Counts) -> VersionFigures:
-    """The figures of counts."""
+    """Compute figures from counts."""
     codes: dict[str, float] = {}
     seconds: dict[str, float] = {}
     scores: dict[str, dict[str, float]] = {}

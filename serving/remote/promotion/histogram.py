@@ -1,4 +1,4 @@
-"""What a histogram of the metrics page says of its values."""
+"""Histograms of the metrics page, with statistics of their values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from math import inf, sqrt
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Values above `low` and up to `high`. Those without an end are taken to be at the other."""
+    """Values above `low` and up to `high`; an infinite end counts as the other end."""
 
     low: float
     high: float
@@ -16,7 +16,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Values by bucket, ascending; values are taken to be spread evenly in their bucket."""
+    """Values by bucket, ascending, assumed to be uniform within a bucket."""
 
     buckets: tuple[Bucket, ...] = ()
 
@@ -35,7 +35,7 @@ class Histogram:
         return max((bucket.high for bucket in self.buckets if bucket.count), default=0.0)
 
     def above(self, value: float) -> float:
-        """How many values exceed this one."""
+        """Number of values above this one."""
         total = 0.0
         for bucket in self.buckets:
             if bucket.low >= value:
@@ -45,7 +45,7 @@ class Histogram:
         return total
 
     def mean_and_deviation(self) -> tuple[float, float]:
-        """Mean and standard deviation, with that within buckets; 0 without values."""
+        """Mean and standard deviation, including that within buckets; 0 without values."""
         if not (count := self.count):
             return 0.0, 0.0
         middles = [(b.low + b.high) / 2 for b in self.buckets]
@@ -62,12 +62,7 @@ class Histogram:
 
 
 def histogram_of(cumulative: Mapping[str, float], *, least: float = -inf) -> Histogram:
-    """A histogram of a page's series.
-
-    Args:
-        cumulative: counts by the text of their boundary, `+Inf` among them.
-        least: no value is below it.
-    """
+    """A histogram of counts by text of boundaries, with `+Inf`; no value is below `least`."""
     buckets = []
     low, before = least, 0.0
     for boundary, count in sorted((float(text), count) for text, count in cumulative.items()):

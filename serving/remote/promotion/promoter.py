@@ -1,9 +1,9 @@
-"""Promotes a version step by step, and takes it back where its figures break a bound.
+"""Promotes a version step by step, and rolls back if its figures break a bound.
 
-begin   the file of labels gets the promotion, unless somebody else promotes
-look    read the servers' pages; say in the file that this process lives; decide; act
+begin   write the promotion to the file of labels, unless somebody else promotes
+look    read the servers' pages; renew the lease in the file; decide; act
 
-All that must outlive this process is in the file of labels: another one goes on from there.
+All state that must outlive this process is in the file of labels, from which another can resume.
 """
 
 import os
@@ -28,7 +28,7 @@ from sharded_infer.specs.spec_file import parse_spec
 
 STEPS = (1, 5, 25, 50)
 _LOOK_SECONDS = 1.0
-# So that one write may fail before servers take the version back.
+# One write may fail before servers take the version back.
 _RENEWALS_A_LEASE = 3
 _LOOKS_A_STEP = 4
 
@@ -36,7 +36,7 @@ Told = Callable[[Promotion, Comparison | None], None]
 
 
 class OnSilence(StrEnum):
-    """What to do when too little is known at the end of a step."""
+    """Action if too little is known at the end of a step."""
 
     ROLLBACK = "rollback"
     KEEP = "keep"
@@ -44,16 +44,10 @@ class OnSilence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PromotionPlan:
-    """How to promote.
+    """Settings of a promotion of source's version to target; steps are percents of the requests.
 
-    Attributes:
-        source: the label whose version is promoted.
-        target: the label that is to be moved to it.
-        steps: shares of the requests in percent, ascending.
-        watch_seconds: of all steps together.
-        on_silence: what to do when too little is known at the end of a step.
-        lease_seconds: after this time without a sign of life, servers give the version no more
-            requests, and another process may go on.
+    `watch_seconds` are of all steps together. Without renewal for `lease_seconds`, servers give the
+    version no more requests, and another process may go on.
     """
 
     source: str = "canary"
@@ -64,11 +58,7 @@ class PromotionPlan:
     lease_seconds: float = 60.0
 
     def check(self) -> None:
-        """Refuses what makes no sense.
-
-        Raises:
-            InputError: says what was expected.
-        """
+        """Raise InputError, with what was expected, for settings that make no sense."""
         if self.source == self.target:
             raise InputError(f"label {self.source!r}: expected another label to promote to")
         ascending = all(0 < a < b for a, b in zip((0.5, *self.steps), self.steps, strict=False))
@@ -92,20 +82,17 @@ def promote(
     caller: Caller = ANONYMOUS,
     told: Told = lambda promotion, comparison: None,
 ) -> int:
-    """Promotes a version: its share of the requests grows while its figures keep the bounds.
-
-    The bounds are those of the version's spec. A promotion whose promoter has ended goes on at its
-    step.
+    """Promote a version: its share of the requests grows while its figures keep its spec's bounds.
 
     Args:
         servers: URLs of the HTTP ports of all servers that follow the labels.
-        resume: go on with a promotion whose promoter has ended; labels, steps and times are its
-            own. Waits until that promoter's lease is over.
+        resume: continue the current step of a promotion whose promoter has ended, with its labels,
+            steps and times. Waits until that promoter's lease is over.
         caller: for the metrics pages.
-        told: called at each look, and with None at the begin of a step.
+        told: called at each look, and with None at the start of a step.
 
     Returns:
-        The version, to which the target has been moved.
+        The version that the target now means.
 
     Raises:
         PromotionError: the version was taken back, or somebody else ended or took over the
@@ -142,7 +129,7 @@ def _watch_step(
     pages: WatchedPages,
     told: Told,
 ) -> tuple[Promotion, bool]:
-    """Watches a step to its end; the promotion at the next one, and whether that was the last."""
+    """Watch a step to its end; return the promotion at the next step, and True after the last."""
     pause = min(
         _LOOK_SECONDS,
         promotion.step_seconds / _LOOKS_A_STEP,
@@ -167,8 +154,6 @@ def _watch_step(
 
 
 class _Promoter:
-    """What a process writes to the file of labels while it promotes."""
-
     def __init__(self, repository: Repository, model: str, plan: PromotionPlan) -> None:
         self._repository, self._model = repository, model
         self.plan = plan
@@ -176,7 +161,7 @@ class _Promoter:
         self._by = f"{socket.gethostname()}/{os.getpid()}/{token_hex(4)}"
 
     def begin(self, *, resume: bool) -> tuple[Promotion, ReleaseSpec]:
-        """Puts the promotion into the file, or takes over one that has expired."""
+        """Write the promotion to the file, or take over one that has expired."""
 
         def change(labels: Labels) -> Labels:
             promotion = self._begun(labels, resume=resume)
@@ -188,8 +173,6 @@ class _Promoter:
         return promotion, self._bounds(promotion.version)
 
     def renewed(self, promotion: Promotion) -> Promotion:
-        """Writes a promotion, with a new lease."""
-
         def change(labels: Labels) -> Labels:
             self._own(labels)
             return labels.promoting(replace(promotion, until=time() + self.plan.lease_seconds))
@@ -197,7 +180,7 @@ class _Promoter:
         return self._own(self._repository.change_labels(self._model, change))
 
     def finish(self, promotion: Promotion) -> None:
-        """Moves the target to the version, and takes all weights away, in one step."""
+        """Move the target to the version, and remove all weights, in one step."""
 
         def change(labels: Labels) -> Labels:
             self._own(labels)
@@ -206,8 +189,6 @@ class _Promoter:
         self._repository.change_labels(self._model, change)
 
     def take_back(self, reason: str, *, keep_weights: bool) -> None:
-        """Ends the promotion, and raises a PromotionError with the reason."""
-
         def change(labels: Labels) -> Labels:
             self._own(labels)
             return labels.taken_back(reason, time(), keep_weights=keep_weights)

@@ -1,4 +1,4 @@
-"""The figures of servers since a moment, from their metrics pages."""
+"""Figures of servers since a moment, from their metrics pages."""
 
 from collections.abc import Sequence
 from time import monotonic
@@ -14,17 +14,10 @@ from sharded_infer.repositories.promotion.record import Promotion
 
 
 class WatchedPages:
-    """Reads the pages of all servers, and keeps what they said at the begin of a step."""
+    """Reads the pages of all servers, and keeps those at the start of a step."""
 
     def __init__(self, urls: Sequence[str], model: str, caller: Caller) -> None:
-        """Reads nothing yet.
-
-        Args:
-            urls: of HTTP ports, or of metrics pages.
-
-        Raises:
-            InputError: there are none, or one is no URL of HTTP.
-        """
+        """Take URLs of HTTP ports or metrics pages; InputError without any, or for another URL."""
         self._urls = tuple(dict.fromkeys(map(page_url, urls)))
         if not self._urls:
             raise InputError("expected the URL of one server or more, to watch their metrics pages")
@@ -34,17 +27,13 @@ class WatchedPages:
         self._read_at: dict[str, float] = {}
 
     def begin(self) -> None:
-        """Begins to count anew.
-
-        Raises:
-            InputError: a page has never been readable.
-        """
+        """Restart the counts; raise InputError if a page has never been readable."""
         for url in self._urls:
             self._read(url)
         self._first = dict(self._last)
 
     def look(self, promotion: Promotion) -> tuple[Comparison, Unread]:
-        """The figures since the begin, and which server has been unreadable for longest."""
+        """Figures since the start, and the server that has been unreadable for longest."""
         for url in self._urls:
             self._read(url)
         new, old = (
@@ -64,7 +53,7 @@ class WatchedPages:
         try:
             self._last[url] = read_counts(url, self._model, self._caller)
         except InputError:
-            # A server that starts again; one that was never there is an error of the command line.
+            # The server restarts; if it was never there, the command line is wrong.
             if url not in self._last:
                 raise
         else:
@@ -72,11 +61,7 @@ class WatchedPages:
 
 
 def page_url(url: str) -> str:
-    """The URL of a server's metrics page.
-
-    Raises:
-        InputError: it is no URL of HTTP.
-    """
+    """URL of a server's metrics page; InputError if the server's is not an HTTP URL."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise InputError(f"server {url!r}: expected the URL of its HTTP port, http://HOST:PORT")
