@@ -1,1 +1,1 @@
-"""Lookups that a front asks of shard hosts."""
+"""A front's lookups on shard hosts."""

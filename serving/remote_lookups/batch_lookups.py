@@ -1,4 +1,4 @@
-"""The lookups of one batch: each host is asked, asked elsewhere where it fails or is late."""
+"""Lookups of one batch: calls of each host, and of another replica if one fails or is late."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from sharded_infer.lookups.raw_ids import UnknownIdError
 from sharded_infer.lookups.shard_hosts import GroupAnswer
 
 _FOREVER = 1e9
-# Until a late lookup that cannot be asked elsewhere is looked at again.
+# Until a late lookup without another replica is checked again.
 _AGAIN_SECONDS = 0.005
 # Of a check of a replica that did not hold the version.
 _CHECK_SECONDS = 1.0
@@ -33,11 +33,7 @@ class BatchLookups:
     """The `StartedLookup` of remote hosts, on the connections of the batch's thread."""
 
     def __init__(self, mine: ThreadClient, now: float, deadline: float) -> None:
-        """Asks nobody yet.
-
-        Args:
-            deadline: of the first request, on the monotonic clock; lookups may have to end sooner.
-        """
+        """Call no host yet; the first request's deadline is on the monotonic clock."""
         self._mine, self._client = mine, mine.client
         self._until = min(deadline, now + mine.hosts.seconds)
         self._is_requests_time = deadline <= self._until
@@ -45,29 +41,25 @@ class BatchLookups:
         self._open: dict[int, HostLookup] = {}
 
     def add(self, lookup: HostLookup) -> None:
-        """A host that `send` asks."""
+        """Add a host for `send` to call."""
         self._lookups.append(lookup)
 
     def send(self, now: float) -> None:
-        """Asks all hosts.
-
-        Raises:
-            ShardHostError: no replica of a host holds the version.
-        """
+        """Call all hosts; raise ShardHostError if no replica of a host holds the version."""
         self._call([one for one in self._lookups if one.chosen is not None], now)
         for lookup in self._lookups:
             if not (lookup.open or lookup.is_lost):
                 self._check_others(lookup, now)
 
     def finish(self) -> Mapping[int, Sequence[GroupAnswer]]:
-        """As `StartedLookup.finish`."""
+        """Return answers as `StartedLookup.finish`."""
         try:
             while self._open:
                 late_at = min(lookup.late_at for lookup in self._open.values())
                 ended = self._client.wait(min(_FOREVER, max(0.0, late_at - monotonic())))
                 now = monotonic()
                 for number in ended:
-                    # One that another replica's answer has ended is open no longer.
+                    # Another replica's answer may have ended the lookup.
                     lookup = self._open.pop(number, None)
                     if lookup is None:
                         continue
@@ -85,11 +77,11 @@ class BatchLookups:
         return {one.group.host: one.answers for one in self._lookups if not one.is_lost}
 
     def cancel(self) -> None:
-        """As `StartedLookup.cancel`."""
+        """Cancel as `StartedLookup.cancel`."""
         for lookup in self._lookups:
             lookup.give_up()
         self._open.clear()
-        # What has not ended is cancelled.
+        # Cancels unfinished calls.
         self._client.clear()
 
     def _call(self, lookups: Sequence[HostLookup], now: float) -> None:
@@ -139,11 +131,11 @@ class BatchLookups:
             return
         errors = "; ".join(lookup.errors)
         if is_late:
-            # Requests whose own time has ended get no answer, whatever its rows.
+            # Requests whose own time has ended get no answer, with or without its rows.
             _lose(lookup, DeadlineError(errors), now, may_lose=not self._is_requests_time)
             return
         if status.code is StatusCode.INVALID_ARGUMENT:
-            # The host is there, and refuses what all its replicas would.
+            # The host is up, and refuses a call that all its replicas would refuse.
             _lose(lookup, ShardHostError(errors), now, may_lose=False)
             return
         lookup.chosen = lookup.group.retry(now, lookup.wanted, lookup.tried)
@@ -164,7 +156,7 @@ class BatchLookups:
             self._check_others(lookup, now)
 
     def _check_others(self, lookup: HostLookup, now: float) -> None:
-        """Asks what replicas hold now: one may have loaded the version since its last check."""
+        """Check the replicas for the version: one may have loaded it since its last check."""
         others = [r for r in lookup.group.replicas if r not in (*lookup.tried, *lookup.checked)]
         if not others:
             _lose(lookup, ShardHostError("; ".join(lookup.errors)), now)
@@ -195,7 +187,7 @@ class BatchLookups:
             self._check_others(lookup, now)
 
     def _ask_others(self, now: float) -> None:
-        # One that two replicas are asked for is in it twice.
+        # A lookup that two replicas are called for is in it twice.
         late = {lookup: None for lookup in self._open.values() if lookup.late_at <= now}
         for lookup in late:
             chosen = lookup.group.hedge(now, lookup.wanted, lookup.tried)
@@ -213,7 +205,7 @@ class BatchLookups:
 def _lose(
     lookup: HostLookup, error: ShardedInferError, now: float, *, may_lose: bool = True
 ) -> None:
-    """Does without the host, if default rows can stand for what it was asked."""
+    """Go on without the host, if default rows can replace its rows; otherwise raise the error."""
     is_lost = may_lose and lookup.may_lose
     lookup.unanswered(status_of(error), now, is_lost=is_lost)
     if not is_lost:

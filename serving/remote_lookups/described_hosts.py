@@ -7,7 +7,7 @@ from serving.remote_lookups.replica_group import Replica, ReplicaGroup
 
 
 def described_hosts(groups: Mapping[int, ReplicaGroup]) -> list[dict[str, Any]]:
-    """What this process knows of the replicas of each host, by its number."""
+    """State of the replicas of each host, by its number, as known to this process."""
     return [
         {"host": host, "replicas": [_described(one) for one in group.replicas]}
         for host, group in sorted(groups.items())

@@ -1,4 +1,4 @@
-"""Finds the rows of a version's plan: here, and on shard hosts that hold the same version."""
+"""Placement of the rows of a version's plan: here, and on shard hosts with the same version."""
 
 import logging
 import secrets
@@ -34,38 +34,26 @@ from sharded_infer.repositories.share_fetch import fetch_share
 
 _log = logging.getLogger("sharded_infer")
 _LOOK_SECONDS = 1.0
-# Of a check, so that a stopped replica does not keep the others waiting.
+# Of a check, so that a stopped replica does not delay the others.
 _CHECK_SECONDS = 1.0
 
 
 class Fronts:
-    """Opens versions as a front; made from the file of `serve --shard-hosts`."""
+    """Opens versions as a front, from the file of `serve --shard-hosts`."""
 
     def __init__(self, file: Path, *, answer_bytes: int) -> None:
-        """Connects nowhere yet.
-
-        Args:
-            file: see `hosts_file`.
-            answer_bytes: of the longest answer.
-
-        Raises:
-            InputError: the file, an address or a token cannot be used.
-        """
+        """Read the `hosts_file`, without connecting; InputError if it cannot be used."""
         self._file = file
         self._settings = read_settings(file)
         self._error = ""
-        # By which shard hosts count fronts; its processes have the same.
+        # Shard hosts count fronts by this number, which the processes of a front share.
         self._number = secrets.randbits(64)
         self._clients = HostClients(self._settings, answer_bytes=answer_bytes)
-        # Refuses addresses and certificates that cannot be used.
+        # Refuses unusable addresses and certificates.
         self._clients.of_this_thread()
 
     def watch(self, metrics: ServerMetrics) -> None:
-        """Begins to look at the file and at the replicas, on a thread, until the process ends.
-
-        Args:
-            metrics: told of the lookups after each look.
-        """
+        """Start a daemon thread that looks at the file and at the replicas, and reports lookups."""
         told = ToldCounts(metrics)
 
         def run() -> None:
@@ -81,11 +69,11 @@ class Fronts:
         threading.Thread(target=run, name="shard-hosts", daemon=True).start()
 
     def described(self) -> list[dict[str, Any]]:
-        """As `described_hosts`."""
+        """Replicas as `described_hosts`."""
         return described_hosts(self._clients.now.groups)
 
     def look(self) -> None:
-        """Reads the file if it has changed; tells replicas what is served; asks what they hold."""
+        """Read a changed file, report served versions to replicas, and check what they hold."""
         try:
             settings = read_settings(self._file)
             if settings != self._settings:
@@ -102,11 +90,10 @@ class Fronts:
         check_replicas(mine, mine.hosts.groups.values(), _CHECK_SECONDS, leases)
 
     def front_of(self, artifact: Artifact, plan: Plan) -> Front | None:
-        """Where a version's rows are; None: all here.
+        """Remote placement of a version's rows; None if all are here.
 
-        Raises:
-            PlanError: the hosts file leaves out more than one host of the plan.
-            ShardHostError: no replica of a host answers and holds this very version.
+        Raises PlanError if the file leaves out several hosts, and ShardHostError if no replica of a
+        host holds this very version.
         """
         placed = place_stored(plan, artifact)
         own, asked = _hosts_of(plan, placed, self._clients.now.groups)
@@ -120,7 +107,7 @@ class Fronts:
             )
             for host in asked
         }
-        # From now on the hosts keep it, unless they let it go meanwhile.
+        # From now on the hosts keep it, unless they dropped it meanwhile.
         hosts = RemoteHosts(key, self._clients, wanted)
         self._check(wanted, key)
         return Front(hosts, own)
@@ -134,28 +121,20 @@ class Fronts:
         *,
         topology: str | None,
     ) -> Path:
-        """Fetches and verifies a version without the rows of the hosts that are asked.
+        """Fetch and verify a version without the rows of remote hosts; raises as `fetch_share`.
 
-        Args:
-            topology: of the published plan to use; None: the version's first.
-
-        Returns:
-            As `fetch_share`.
-
-        Raises:
-            InputError: the hosts file cannot be used.
-            PlanError: as `front_of`.
-            NotFoundError, ArtifactError, StorageError: as `fetch_share`; no such plan.
+        By default the plan is the version's first. Raises InputError if the hosts file cannot be
+        used, PlanError as `front_of`.
         """
         artifact = repository.open(model, version)
         plan = artifact.plan(topology)
-        # As the file is now: the process that fetches does not watch it.
+        # As the file is now: the fetching process does not watch it.
         named = read_settings(self._file).addresses
         own, _ = _hosts_of(plan, place_stored(plan, artifact), named)
         return fetch_share(repository, artifact, plan, own, with_tower=True, progress=progress)
 
     def _check(self, wanted: Mapping[int, Described], key: VersionKey) -> None:
-        """Asks whether a replica of each host holds the version, by the same plan and numbers."""
+        """Check that a replica of each host holds the version, by the same plan and numbers."""
         mine = self._clients.of_this_thread()
         groups = [mine.hosts.groups[host] for host in wanted]
         errors = check_replicas(mine, groups, mine.hosts.seconds, Leases(self._number, (key,)))
@@ -172,7 +151,7 @@ class Fronts:
 def _hosts_of(
     plan: Plan, placed: list[PlacedPiece], named: Collection[int]
 ) -> tuple[int | None, list[int]]:
-    """The host whose rows are here, if one's are, and those that are asked."""
+    """The host whose rows are here, if any, and the remote hosts."""
     hosts = {piece.host for piece in placed}
     own = sorted(hosts.difference(named))
     if len(own) > 1:
@@ -184,7 +163,6 @@ def _hosts_of(
 
 
 def _reason(replica: Replica, wanted: Described, error: str | None) -> str:
-    """Why a replica cannot be asked for a version; empty: it can."""
     if error is not None:
         return f": {error}"
     what = f"model {wanted.key.model!r} version {wanted.key.version}"

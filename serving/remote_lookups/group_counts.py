@@ -1,4 +1,4 @@
-"""What the replicas of one shard host have been asked, and how it went."""
+"""Counts of the calls of one shard host's replicas, and their outcomes."""
 
 from dataclasses import dataclass, field
 
@@ -19,18 +19,16 @@ from serving.metrics.families.shard_families import (
 
 @dataclass(slots=True)
 class GroupCounts:
-    """Since the process began.
+    """Counts since the process began.
 
     Attributes:
         failures: of calls, each of one replica.
         lost: lookups that failed their batch, by `LOST_CODES`.
-        retries: calls of another replica after a failure.
         hedges: extra calls of late lookups.
-        default_rows: rows of lost lookups for which default rows stood.
-        sent_bytes: of the messages of lookups that were answered, to all replicas.
-        received_bytes: of the answers that were taken.
-        buckets: lookups that were answered, by latency.
-        seconds: of all lookups.
+        default_rows: substituted for rows of lost lookups.
+        sent_bytes: messages of answered lookups, to all replicas.
+        received_bytes: answers that were used.
+        buckets: answered lookups, by latency.
     """
 
     lookups: int = 0
@@ -46,7 +44,7 @@ class GroupCounts:
     buckets: list[int] = field(default_factory=lambda: [0] * SHARD_LOOKUP_SECONDS.buckets)
 
     def by_family(self) -> dict[Family, list[float]]:
-        """What metrics are told, as `ServerMetrics.count` takes it."""
+        """Counts for `ServerMetrics.count`."""
         return {
             SHARD_RETRIES: [self.retries],
             SHARD_HEDGES: [self.hedges],

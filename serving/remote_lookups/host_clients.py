@@ -1,4 +1,4 @@
-"""Connections to shard hosts and their replicas: those of each thread that asks."""
+"""Connections to shard hosts and their replicas, for each calling thread."""
 
 import os
 import threading
@@ -25,19 +25,14 @@ _CANCELS_PER_SECOND, _MOST_CANCELS = 20.0, 100.0
 
 
 class Serving(Protocol):
-    """What asks for a version."""
+    """A user of a version."""
 
     key: VersionKey
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hosts:
-    """The shard hosts of one reading of the hosts file.
-
-    Attributes:
-        groups: by host number.
-        endpoints: of all replicas, and their positions.
-    """
+    """Shard hosts of one reading of the hosts file: groups by number, endpoints of all replicas."""
 
     groups: Mapping[int, ReplicaGroup]
     endpoints: tuple[Endpoint, ...]
@@ -46,23 +41,23 @@ class Hosts:
 
     @property
     def seconds(self) -> float:
-        """That one lookup may take."""
+        """Time limit of a lookup."""
         return self.settings.seconds
 
     def name(self, replica: Replica) -> str:
-        """A replica in the words of errors."""
+        """Name of a replica in errors."""
         return self.endpoints[self.positions[replica]].name
 
 
 class ThreadClient:
-    """The connections of one thread, and how many calls it may still cancel on them."""
+    """The connections of one thread, and the number of calls it may still cancel on them."""
 
     def __init__(self, hosts: Hosts, client: Http2Client) -> None:
         self.hosts, self.client = hosts, client
         self._cancels, self._at = _MOST_CANCELS, 0.0
 
     def may_cancel(self, now: float) -> bool:
-        """Whether a call may be started that another one's answer will cancel; counts it."""
+        """Take permission to start a call that another call's answer will cancel."""
         earned = (now - self._at) * _CANCELS_PER_SECOND
         self._cancels, self._at = min(_MOST_CANCELS, self._cancels + earned), now
         if self._cancels < 1.0:
@@ -72,20 +67,14 @@ class ThreadClient:
 
 
 class HostClients:
-    """A client for each thread, made when it asks first and when the hosts have changed.
+    """A client for each thread, created at its first call and when the hosts have changed.
 
-    Connections are not shared between threads; what is known of replicas is.
-
-    Attributes:
-        now: the hosts that are asked; never changed, replaced.
+    Threads share the state of replicas, but not connections. `now` has the current hosts; it is
+    replaced, never changed.
     """
 
     def __init__(self, settings: HostSettings, *, answer_bytes: int) -> None:
-        """Connects nowhere yet.
-
-        Args:
-            answer_bytes: of the longest answer.
-        """
+        """Connect nowhere yet; answers have at most `answer_bytes`."""
         self._limits = ClientLimits(
             answer_bytes=answer_bytes, most_backoff_seconds=_MOST_BACKOFF_SECONDS
         )
@@ -94,7 +83,7 @@ class HostClients:
         self.now = _hosts(settings, {})
 
     def serve(self, one: Serving) -> None:
-        """Its version is served while it lives."""
+        """Count the version as served while the object lives."""
         self._serving[id(one)] = one
 
     def served_versions(self) -> frozenset[VersionKey]:
@@ -102,10 +91,9 @@ class HostClients:
         return frozenset(one.key for one in self._serving.copy().values())
 
     def replace(self, settings: HostSettings) -> None:
-        """Asks others from the next lookup on; what is known of those that stay is kept.
+        """Call other replicas from the next lookup on; the state of common replicas is kept.
 
-        Raises:
-            InputError: as `of_this_thread`; those of before are asked.
+        Raises InputError as `of_this_thread`, and keeps the previous hosts.
         """
         made = _hosts(settings, self.now.groups)
         self._client(made).close()
@@ -114,8 +102,7 @@ class HostClients:
     def of_this_thread(self) -> ThreadClient:
         """The client of the calling thread, which has no round open.
 
-        Raises:
-            InputError: a library is missing, or an address or a file cannot be used.
+        Raises InputError if a library is missing, or an address or a file cannot be used.
         """
         process, mine = os.getpid(), self._mine
         # A forked process must not write to its parent's connections.

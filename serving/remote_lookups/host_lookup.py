@@ -1,4 +1,4 @@
-"""What a batch asks of one shard host, and what its answers and failures say of the replicas."""
+"""A batch's lookup on one shard host, and what its answers and failures show of the replicas."""
 
 import math
 from collections.abc import Sequence
@@ -18,25 +18,22 @@ REFUSALS = (StatusCode.INVALID_ARGUMENT, StatusCode.RESOURCE_EXHAUSTED)
 
 
 class Attempt(NamedTuple):
-    """A call of a replica, and when it began."""
+    """A call of a replica, and its start."""
 
     replica: Replica
     began: float
 
 
 class HostLookup:
-    """What a batch asks of one host.
+    """A batch's lookup on one host.
 
     Attributes:
-        chosen: who is asked next.
-        tried: who has been asked.
+        chosen: next replica to call.
         open: calls without an answer, by number.
-        checked: who has been asked what it holds, since none that holds the version answers.
-        checks: such calls without an answer, by number.
-        late_at: when another replica is asked too.
-        errors: of the replicas that have failed.
-        is_lost: default rows stand for what it was asked.
-        traced: told how it ended; None: no request of the batch is traced.
+        checked: replicas whose versions were checked, since none with the version answers.
+        checks: such checks without an answer, by number.
+        late_at: when another replica is called too.
+        is_lost: default rows replace its rows.
     """
 
     __slots__ = (
@@ -71,23 +68,23 @@ class HostLookup:
 
     @property
     def chosen_replica(self) -> Replica:
-        """Who is asked next; there must be one."""
+        """Next replica to call; there must be one."""
         if self.chosen is None:
             raise InternalError("a call of no replica")
         return self.chosen
 
     @property
     def rows(self) -> int:
-        """Rows that it was asked for."""
+        """Number of requested rows."""
         return sum(one.chosen.id_count for one in self.groups)
 
     @property
     def traceparent(self) -> bytes:
-        """Of its calls; empty: it is not traced."""
+        """Header of its calls; empty without a trace."""
         return b"" if self.traced is None else traceparent(self.traced.trace.trace_id, self.span_id)
 
     def sent(self, number: int, now: float) -> None:
-        """The chosen replica has been asked."""
+        """Record that the chosen replica was called."""
         chosen = self.chosen_replica
         self.open[number] = Attempt(chosen, now)
         self.tried.append(chosen)
@@ -96,7 +93,7 @@ class HostLookup:
         self.late_at = now + self.group.late_after() if has_others else math.inf
 
     def give_up(self) -> None:
-        """Nothing is known of who has not answered."""
+        """Withdraw the calls of replicas that have not answered."""
         for attempt in self.open.values():
             self.group.withdrawn(attempt.replica)
         self.open.clear()
@@ -105,7 +102,7 @@ class HostLookup:
             self.chosen = None
 
     def failed(self, attempt: Attempt, code: StatusCode, now: float) -> None:
-        """Says what an error means for its replica."""
+        """Report an error to its replica's group."""
         if code is StatusCode.NOT_FOUND:
             self.group.dropped(attempt.replica, self.wanted)
         elif code in REFUSALS or (
@@ -117,7 +114,7 @@ class HostLookup:
             self.group.failed(attempt.replica, now)
 
     def answered(self, attempt: Attempt, received_bytes: int, now: float) -> None:
-        """The others' calls are cancelled; those that were asked before have lost."""
+        """Record an answer, which cancels the other calls; earlier called replicas have lost."""
         self.group.answered(attempt.replica, now, now - attempt.began)
         sent_bytes = len(self.tried) * len(self.message)
         self.group.looked_up(now - self.began, sent_bytes, received_bytes)
@@ -130,11 +127,7 @@ class HostLookup:
         self.open.clear()
 
     def unanswered(self, status: Status, now: float, *, is_lost: bool) -> None:
-        """No replica answers.
-
-        Args:
-            is_lost: default rows stand for what it was asked; else the batch fails.
-        """
+        """Record that no replica answers; `is_lost` if default rows replace the rows."""
         self.is_lost = is_lost
         if not is_lost:
             self.group.unanswered(status.code)

@@ -27,7 +27,7 @@ _MOST_TOKEN_BYTES = 64 * 2**10
 
 
 def _replicas(value: object) -> object:
-    """The addresses of a host's replicas, of which one may stand alone."""
+    """Validate the addresses of a host's replicas; a single one may stand alone."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
         raise ValueError(f"expected an address or a list of addresses, got {value!r}")
@@ -40,12 +40,7 @@ def _replicas(value: object) -> object:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class HostsTls:
-    """PEM files, relative to the file that names them, for connections to the hosts.
-
-    Attributes:
-        ca: authorities of the hosts' certificates.
-        certificate: which the hosts are shown; None: none.
-    """
+    """PEM files for connections to the hosts, relative to the file that names them."""
 
     ca: str
     certificate: str | None = None
@@ -54,12 +49,9 @@ class HostsTls:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class HostsFile:
-    """A front's shard hosts.
+    """Replicas' HOST:PORT or unix:PATH by number in the plans, and time limit of a lookup.
 
-    Attributes:
-        hosts: HOST:PORT or unix:PATH of each replica, by the host's number in the plans.
-        timeout_ms: that one lookup may take.
-        token_file: relative to this file; it holds the token of every call.
+    The token file is relative to this file.
     """
 
     hosts: dict[Annotated[int, Field(ge=0)], Annotated[tuple[str, ...], BeforeValidator(_replicas)]]
@@ -72,11 +64,7 @@ _ADAPTER = TypeAdapter(HostsFile)
 
 
 def read_hosts(path: Path) -> HostsFile:
-    """Reads the file.
-
-    Raises:
-        InputError: it cannot be read, or a field is missing, unknown or wrong; names it.
-    """
+    """Read the file; InputError, naming the field, if it is unreadable or wrong."""
     found = read_toml(path, str(path), InputError)
     try:
         hosts = _ADAPTER.validate_python(found)
@@ -93,13 +81,7 @@ def read_hosts(path: Path) -> HostsFile:
 
 
 class HostSettings(NamedTuple):
-    """What a front does with the hosts that a file names.
-
-    Attributes:
-        addresses: HOST:PORT or unix:PATH of the replicas of each host that is elsewhere.
-        seconds: that one lookup may take.
-        token: of calls; None: the hosts want none.
-    """
+    """Replicas' HOST:PORT or unix:PATH by number of a remote host, and time limit of a lookup."""
 
     addresses: Mapping[int, tuple[str, ...]]
     seconds: float
@@ -108,11 +90,7 @@ class HostSettings(NamedTuple):
 
 
 def read_settings(path: Path) -> HostSettings:
-    """Reads the file, and the token that it names.
-
-    Raises:
-        InputError: as `read_hosts`; or the token's file cannot be read, or holds no token.
-    """
+    """Read the file and its token file; InputError as `read_hosts`, or without one token."""
     hosts = read_hosts(path)
     return HostSettings(
         hosts.hosts, hosts.timeout_ms / 1000, _tls_of(hosts, path), _token_of(hosts, path)

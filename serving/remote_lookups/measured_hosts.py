@@ -1,10 +1,10 @@
-"""Measures what it costs a front to ask shard hosts: their own lookups, over the real wire.
+"""Costs of a front's calls of shard hosts: their own lookups, over the real network.
 
-Lookups ask for the first row of a host's first piece. Nothing changes on the host but its caches.
+Lookups read the first row of a host's first piece. They change only the host's caches.
 
     small: a bag of one id. The front works before and after it waits; the rest is the round trip
-    long:  many ids in one bag, of 8 bytes beside 1 byte each: the host's work is the same
-    wide:  many bags of one id; what they take beside a small one, without their ids, is for sums
+    long:  many ids in one bag, of 8 bytes instead of 1 byte each: the host's work is the same
+    wide:  many bags of one id; time beyond a small lookup's, without the ids', is for sums
 
 Seconds of small lookups are medians. Bandwidths are those of the fastest lookups: other work on
 the machines only slows them.
@@ -41,13 +41,11 @@ _IDS = 2**17
 _ANSWER_BYTES = 2**20
 # Of the median of small lookups: after it, an answer has come and the front need not wait.
 _PAUSE = 2.0
-# A difference below this is noise: it counts as this.
+# A smaller difference is noise, and counts as this.
 _LEAST_SECONDS = 1e-6
 
 
 class _HostFigures(NamedTuple):
-    """One host's; as `FrontCosts`."""
-
     call_seconds: float
     round_trip_seconds: float
     send_bandwidth: float
@@ -55,20 +53,10 @@ class _HostFigures(NamedTuple):
 
 
 def measure_hosts(settings: HostSettings, progress: Progress = no_progress) -> FrontCosts:
-    """Measures the first replica of each host, one host after another; the median of the hosts.
+    """Measure the first replica of each host by about 400 lookups, and return medians of hosts.
 
-    Makes about 400 lookups a host.
-
-    Args:
-        progress: called with the number of hosts that are done.
-
-    Returns:
-        The costs, with the least number that no host has as the front's.
-
-    Raises:
-        InputError: an address or a file cannot be used.
-        ShardHostError: a host does not answer, or holds no version; names it.
-        DeadlineError: it did not answer in time.
+    The front gets the least number that no host has. Raises InputError for unusable addresses or
+    files, ShardHostError if a host does not answer or has no version, DeadlineError if it is late.
     """
     first = {host: replicas[:1] for host, replicas in settings.addresses.items()}
     clients = HostClients(settings._replace(addresses=first), answer_bytes=MAX_ANSWER_BYTES)
@@ -107,7 +95,6 @@ def _measure(clients: HostClients, host: int) -> _HostFigures:
 
 
 def _held(clients: HostClients, host: int) -> VersionKey:
-    """A version that the host holds."""
     held = read_described(_ask(clients, host, DESCRIBE, write_describe("", Leases())))
     [replica] = clients.now.groups[host].replicas
     name = clients.now.name(replica)
@@ -130,13 +117,12 @@ def _ask(clients: HostClients, host: int, path: int, message: bytes) -> memoryvi
 
 
 def _look_up(hosts: RemoteHosts, host: int, bags: PieceBags) -> int:
-    """Looks up as fronts do; the number of columns."""
     [answer] = hosts.start({host: [bags]}, math.inf).finish()[host]
     return answer.pooled.shape[1]
 
 
 def _work_seconds(hosts: RemoteHosts, host: int, bags: PieceBags, pause: float) -> float:
-    """Seconds of the front for a lookup whose answer has come when it is taken."""
+    """Seconds of the front for a lookup whose answer has come before it is read."""
     began = perf_counter()
     started = hosts.start({host: [bags]}, math.inf)
     asked = now = perf_counter()
@@ -170,7 +156,7 @@ def _long_message(key: VersionKey, width: int) -> bytes:
 
 
 def _difference(less: Callable[[], object], more: Callable[[], object]) -> float:
-    """Seconds of one beyond those of another, each at its fastest, in turns."""
+    """Difference of the fastest times of two calls, which take turns."""
     turns = [(_seconds(less), _seconds(more)) for _ in range(_LARGE_RUNS)]
     return max(_LEAST_SECONDS, min(more for _, more in turns) - min(one for one, _ in turns))
 

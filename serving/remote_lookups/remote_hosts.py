@@ -1,4 +1,4 @@
-"""The shard hosts of one version, asked over the compiled client."""
+"""Shard hosts of one version, called over the compiled client."""
 
 from collections.abc import Collection, Mapping, Sequence
 from time import monotonic
@@ -16,11 +16,7 @@ from sharded_infer.lookups.shard_hosts import PieceBags, StartedLookup
 
 
 class RemoteHosts:
-    """The `ShardHosts` of one version.
-
-    Attributes:
-        key: what every lookup names.
-    """
+    """The `ShardHosts` of one version, whose key every lookup has."""
 
     def __init__(
         self,
@@ -28,11 +24,7 @@ class RemoteHosts:
         clients: HostClients,
         wanted: Mapping[int, Described] | None = None,
     ) -> None:
-        """Asks nobody yet.
-
-        Args:
-            wanted: what a replica of each host must hold to be asked; None: anything.
-        """
+        """Call no host yet. `wanted` is what a replica of each host must hold; None: anything."""
         self.key = key
         self._clients = clients
         self._wanted = wanted or {}
@@ -41,12 +33,12 @@ class RemoteHosts:
 
     @property
     def hosts(self) -> frozenset[int]:
-        """As `ShardHosts.hosts`."""
+        """Hosts, as `ShardHosts.hosts`."""
         return frozenset(self._clients.now.groups)
 
     @property
     def lost(self) -> frozenset[int]:
-        """As `ShardHosts.lost`."""
+        """Lost hosts, as `ShardHosts.lost`."""
         groups = self._clients.now.groups
         return frozenset(host for host, group in groups.items() if group.is_lost())
 
@@ -56,7 +48,7 @@ class RemoteHosts:
         deadline: float,
         may_lose: Collection[int] = (),
     ) -> StartedLookup:
-        """As `ShardHosts.start`."""
+        """Start lookups, as `ShardHosts.start`."""
         mine, now, traced = self._clients.of_this_thread(), monotonic(), traced_batch_of_thread()
         if deadline <= now:
             raise DeadlineError(

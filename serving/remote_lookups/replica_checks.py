@@ -1,4 +1,4 @@
-"""Asks replicas what they hold, which is also how they show that they answer."""
+"""Checks of the versions that replicas hold, which also show that they answer."""
 
 from collections.abc import Iterable, Mapping
 from time import monotonic
@@ -21,15 +21,7 @@ def check_replicas(
     seconds: float,
     leases: Leases,
 ) -> Mapping[Replica, str]:
-    """Asks all replicas of some hosts at once, and tells their groups.
-
-    Args:
-        leases: versions that the replicas are to keep.
-        seconds: that an answer may take.
-
-    Returns:
-        Why replicas gave no answer.
-    """
+    """Check all replicas at once for their groups; return why some gave no answer in `seconds`."""
     asked = [(group, replica) for group in groups for replica in group.replicas]
     message, positions = write_describe("", leases), mine.hosts.positions
     mine.client.start(
@@ -45,7 +37,7 @@ def check_replicas(
 
 
 def take_check(group: ReplicaGroup, replica: Replica, answer: Answer, now: float) -> str:
-    """Tells a replica's group what it holds; returns why it gave no answer, or nothing."""
+    """Report to a replica's group what it holds; return why it gave no answer, or nothing."""
     held: frozenset[Described] | None = None
     error = ""
     if answer.status is not None:

@@ -1,6 +1,6 @@
-"""Decides which replica of a shard host is asked, which is left alone, and what is asked twice.
+"""Choice, ejection and hedging of the replicas of a shard host.
 
-choice: of two replicas by chance, the one with fewer calls in flight x recent latency
+choice: of two random replicas, the one with fewer calls in flight x recent latency
     (Mitzenmacher, "The power of two choices in randomized load balancing", 1996)
 ejection: after failures in a row others are preferred, each time for longer, and until it has
     answered a check; an ejected replica that answers checks is asked where all others are silent
@@ -22,7 +22,7 @@ from serving.protocol.lookups.lookup_messages import Described
 from serving.remote_lookups.group_counts import GroupCounts
 from serving.status import StatusCode
 
-# Failures in a row, lost hedges among them.
+# Failures in a row, lost hedges included.
 MOST_FAILURES = 5
 LEAST_SILENT_SECONDS = 0.25
 LEAST_EJECTED_SECONDS, MOST_EJECTED_SECONDS = 1.0, 30.0
@@ -30,25 +30,22 @@ HEDGE_SHARE = 0.05
 # Extra calls that a quiet time leaves for a bad one.
 MOST_CREDIT = 50.0
 LEAST_LATE_SECONDS = 0.001
-# Until enough lookups are known: far above what a lookup takes, far below what requests wait.
+# Until enough lookups are known: far above a lookup's time, far below requests' waits.
 FIRST_LATE_SECONDS = 0.1
-# Late is what takes longer than this share of the group's last lookups, by so much.
+# A lookup is late if it takes longer than this share of the last ones, by this factor.
 _LATE_SHARE, _LATE_FACTOR = 0.95, 1.25
 _KEPT, _LEAST_KEPT, _SORT_EVERY = 256, 32, 16
 _LATENCY_WEIGHT = 0.1
-# In which the latency of a replica that is not asked is forgotten.
+# Time in which the latency of a replica that is not called is forgotten.
 _FORGET_SECONDS = 5.0
 
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """What is known of a replica; its group changes it.
+    """State of a replica, changed by its group.
 
-    Attributes:
-        latency: seconds, an average of the last answers; 0: none is known.
-        failures: in a row.
-        is_silent: it has answered nothing since so many failures that others would eject it.
-        held: what it said it holds; None: it has not been asked.
+    The latency is an average of the last answers, 0 if unknown. Failures are in a row; a silent
+    replica has not answered since as many as eject. `held` is None before a check.
     """
 
     address: str
@@ -64,11 +61,11 @@ class Replica:
     held: frozenset[Described] | None = None
 
     def holds(self, wanted: Described | None) -> bool:
-        """Whether it may be asked for a version."""
+        """True if it may serve a version."""
         return wanted is None or self.held is None or wanted in self.held
 
     def load(self, now: float) -> float:
-        """Seconds that a call would take."""
+        """Estimated seconds of a call."""
         forgotten = math.exp(min(0.0, self.sampled_at - now) / _FORGET_SECONDS)
         return (self.in_flight + 1) * self.latency * forgotten
 
@@ -76,11 +73,7 @@ class Replica:
 class ReplicaGroup:
     """The replicas of one shard host, shared by the threads of a process. Time is passed in.
 
-    Shared, what one thread finds out of a replica holds for all; each alone would have to fail by
-    itself.
-
-    Attributes:
-        host: its number in the plans.
+    Sharing lets all threads use what one of them observes. `host` is its number in the plans.
     """
 
     def __init__(self, host: int, replicas: Sequence[Replica], random: Random) -> None:
@@ -95,7 +88,7 @@ class ReplicaGroup:
         self._late_after = FIRST_LATE_SECONDS
 
     def with_replicas(self, replicas: Sequence[Replica]) -> "ReplicaGroup":
-        """The group with others; it goes on with the counts and the latencies."""
+        """The group with other replicas; it keeps the counts and the latencies."""
         made = ReplicaGroup(self.host, replicas, self._random)
         # Replicas may be in both.
         with self._lock:
@@ -104,11 +97,7 @@ class ReplicaGroup:
         return made
 
     def begin(self, now: float, wanted: Described | None) -> Replica | None:
-        """The replica that a lookup asks first; None: none holds the version.
-
-        Args:
-            wanted: the version as a replica must hold it; None: any.
-        """
+        """The first replica of a lookup for a version (None: any); None if no replica holds it."""
         with self._lock:
             self.counts.lookups += 1
             if self._credit < MOST_CREDIT:
@@ -118,7 +107,7 @@ class ReplicaGroup:
     def retry(
         self, now: float, wanted: Described | None, tried: Collection[Replica]
     ) -> Replica | None:
-        """Another replica, after those that were tried have failed; None: there is none."""
+        """Another replica, after those tried have failed; None if there is none."""
         with self._lock:
             chosen = self._chosen(now, self._usable(wanted, tried))
             self.counts.retries += chosen is not None
@@ -127,9 +116,9 @@ class ReplicaGroup:
     def hedge(
         self, now: float, wanted: Described | None, tried: Collection[Replica]
     ) -> Replica | None:
-        """Another replica for a late lookup; None: there is none in health, or no credit.
+        """Another replica for a late lookup; None without a healthy one, or without credit.
 
-        Where all that were tried have been ejected since, it is no hedge and needs no credit.
+        If all tried replicas have been ejected since, it is no hedge and needs no credit.
         """
         with self._lock:
             usable = [one for one in self._usable(wanted, tried) if not one.is_silent]
@@ -149,25 +138,21 @@ class ReplicaGroup:
         return self._late_after
 
     def is_lost(self) -> bool:
-        """Whether no replica answers lookups or checks; who need not ask it does not wait."""
+        """True if no replica answers lookups or checks, so optional calls need not wait."""
         return all(one.is_silent for one in self.replicas)
 
     def defaulted(self, rows: int) -> None:
-        """Default rows stood for so many rows."""
+        """Count default rows that replaced rows."""
         with self._lock:
             self.counts.default_rows += rows
 
     def counted(self) -> dict[Family, list[float]]:
-        """As `GroupCounts.by_family`."""
+        """Counts as `GroupCounts.by_family`."""
         with self._lock:
             return self.counts.by_family()
 
     def answered(self, replica: Replica, now: float, seconds: float) -> None:
-        """A replica has answered.
-
-        Args:
-            seconds: since it was asked.
-        """
+        """Record a replica's answer, `seconds` after its call."""
         with self._lock:
             replica.in_flight -= 1
             replica.failures, replica.answered_at = 0, now
@@ -177,12 +162,7 @@ class ReplicaGroup:
             self._sample(replica, now, seconds)
 
     def looked_up(self, seconds: float, sent_bytes: int, received_bytes: int) -> None:
-        """A lookup has its answer, `seconds` after it asked first.
-
-        Args:
-            sent_bytes: of its messages to all replicas.
-            received_bytes: of the answer.
-        """
+        """Record a lookup's answer, `seconds` after its first call, with bytes to all replicas."""
         with self._lock:
             self.counts.sent_bytes += sent_bytes
             self.counts.received_bytes += received_bytes
@@ -204,40 +184,36 @@ class ReplicaGroup:
             self.counts.lost[LOST_CODES.index(code.name)] += 1
 
     def failed(self, replica: Replica, now: float) -> None:
-        """A replica has answered with an error, or not in time."""
+        """Record a replica's error, or its missed deadline."""
         with self._lock:
             replica.in_flight -= 1
             self.counts.failures += 1
             self._count_failure(replica, now)
 
     def lost(self, replica: Replica, now: float, seconds: float) -> None:
-        """The call of a late lookup was cancelled after `seconds`: another replica was faster."""
+        """Record the cancelled call of a late lookup, `seconds` after it: another was faster."""
         with self._lock:
             replica.in_flight -= 1
             replica.sampled_at = now
             replica.latency = max(replica.latency, seconds)
-            # A pause says less than silence.
+            # A pause is weaker evidence than silence.
             if now >= replica.answered_at + LEAST_SILENT_SECONDS:
                 self._count_failure(replica, now)
 
     def withdrawn(self, replica: Replica) -> None:
-        """A call has ended that says nothing of its replica."""
+        """Record the end of a call that is no evidence about its replica."""
         with self._lock:
             replica.in_flight -= 1
 
     def dropped(self, replica: Replica, wanted: Described | None) -> None:
-        """A replica has answered that it does not hold the version."""
+        """Record a replica's answer that it does not hold the version."""
         with self._lock:
             replica.in_flight -= 1
             if replica.held is not None and wanted is not None:
                 replica.held -= {wanted}
 
     def checked(self, replica: Replica, now: float, held: frozenset[Described] | None) -> None:
-        """A check has ended.
-
-        Args:
-            held: None: there was no answer.
-        """
+        """Record the end of a check; `held` is None without an answer."""
         with self._lock:
             if held is None:
                 self._count_failure(replica, now)
@@ -260,9 +236,9 @@ class ReplicaGroup:
             return None
         chosen = pool[0]
         if len(pool) > 1:
-            # `sample` takes longer than all else.
+            # `sample` takes longer than everything else.
             first, second = pool if len(pool) == 2 else self._random.sample(pool, 2)
-            # Of equals not always the same.
+            # Break ties at random.
             if self._random.random() < 0.5:
                 first, second = second, first
             chosen = second if _is_lighter(second, first, now) else first
@@ -278,7 +254,7 @@ class ReplicaGroup:
         replica.failures += 1
         replica.is_silent = replica.failures >= MOST_FAILURES
         if replica.is_ejected:
-            # A check that fails makes it longer.
+            # A failed check makes it longer.
             if now >= replica.ejected_until:
                 self._eject(replica, now)
         elif replica.is_silent and self._has_others(replica):
@@ -296,7 +272,7 @@ class ReplicaGroup:
 
 
 def _is_lighter(one: Replica, other: Replica, now: float) -> bool:
-    # Nothing is known of a replica's time until its first answer.
+    # A replica's time is unknown until its first answer.
     if not one.latency or not other.latency:
         return one.in_flight < other.in_flight
     return one.load(now) < other.load(now)

@@ -1,7 +1,4 @@
-"""Adds what replica groups have counted to a server's metrics; logs which hosts are lost.
-
-Only hosts for which default rows stand: the loss of others fails requests, which say it.
-"""
+"""Adds counts of replica groups to a server's metrics, and logs lost hosts with default rows."""
 
 import logging
 from collections.abc import Iterable
@@ -23,7 +20,7 @@ _log = logging.getLogger("sharded_infer")
 
 
 class ToldCounts:
-    """What the metrics have been told. One thread uses it: lookups do not wait for metrics."""
+    """Counts reported to the metrics, by one thread: lookups do not wait for metrics."""
 
     def __init__(self, metrics: ServerMetrics) -> None:
         self._metrics = metrics
@@ -32,7 +29,7 @@ class ToldCounts:
         self._defaulting: set[int] = set()
 
     def tell(self, groups: Iterable[ReplicaGroup]) -> None:
-        """Adds what came since the last call."""
+        """Add counts since the last call."""
         for group in groups:
             counts, now = group.counts, group.counted()
             known = self._told.get(group.host)
