@@ -1,4 +1,4 @@
-"""Forks processes from one that has no threads, reaps them and restarts them.
+"""Forks processes from a process without threads, reaps them and restarts them.
 
 A process that dies soon after its start is restarted after a delay. A process that hangs is killed.
 """
@@ -27,7 +27,7 @@ END = signal.SIGUSR1  # the parent tells a child to drain and end
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 STANDBY, WATCHER = -1, -2
 _NAMES = {STANDBY: "the metrics process", WATCHER: "the follower"}
-# One look adds at most this many poll intervals; in any longer gap this process itself was stopped.
+# A look adds at most so many poll intervals; in a longer gap this process itself was stopped.
 _MOST_POLLS = 4
 # Share of the limit after which a server with a silent worker is not ready.
 _SILENT_SHARE = 0.5
@@ -39,11 +39,7 @@ class ChildProcesses:
     """The server's other processes, by number: workers from 0, others negative."""
 
     def __init__(self, run: Callable[[int], None]) -> None:
-        """Starts no process yet.
-
-        Args:
-            run: called in the process of a number; the process ends when it returns.
-        """
+        """Start no process yet; `run` is called in the process, which ends when it returns."""
         self._run = run
         self._numbers: dict[int, int] = {}  # by process id
         self._started: dict[int, float] = {}  # by number
@@ -51,11 +47,11 @@ class ChildProcesses:
 
     @property
     def numbers(self) -> set[int]:
-        """The numbers of the running processes."""
+        """Numbers of the running processes."""
         return set(self._numbers.values())
 
     def start(self, number: int) -> None:
-        """Forks the process with this number."""
+        """Fork the process with this number."""
         sys.stdout.flush()
         sys.stderr.flush()
         self._due.pop(number, None)
@@ -67,7 +63,7 @@ class ChildProcesses:
         self._numbers[pid] = number
 
     def reap(self) -> list[int]:
-        """The numbers of the processes that have ended since the last call."""
+        """Reap processes that have ended since the last call, and return their numbers."""
         ended = []
         while self._numbers:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -79,24 +75,24 @@ class ChildProcesses:
         return ended
 
     def start_again(self, number: int) -> None:
-        """Schedules the restart of a process: at once, or after a delay if it died young."""
+        """Schedule the restart of a process: at once, or after a delay if it died young."""
         lived = monotonic() - self._started[number]
         delay = _BACK_OFF_SECONDS if lived < _YOUNG_SECONDS else 0.0
         self._due[number] = monotonic() + delay
 
     def start_due(self) -> None:
-        """Starts the processes whose restart is due."""
+        """Start the processes whose restart is due."""
         for number in [n for n, due in self._due.items() if due <= monotonic()]:
             self.start(number)
 
     def signal(self, number: int, what: int) -> None:
-        """Sends a process a signal, if it is running."""
+        """Send a process a signal, if it is running."""
         for pid, other in self._numbers.items():
             if other == number:
                 os.kill(pid, what)
 
     def end(self, number: int) -> None:
-        """Tells a process to drain and end, even if it is stopped by SIGSTOP."""
+        """Signal a process to drain and end, even if it is stopped by SIGSTOP."""
         self.signal(number, END)
         self.signal(number, signal.SIGCONT)
 
@@ -106,13 +102,7 @@ class ChildProcesses:
         seconds: float,
         hopeless: Callable[[], Iterable[int]] = tuple,
     ) -> None:
-        """Waits until the processes have ended, and kills those that run out of time.
-
-        Args:
-            seconds: the time that they have.
-            hopeless: returns the processes that will not end by themselves; they are killed at
-                once.
-        """
+        """Wait for processes to end; kill them after `seconds`, and hopeless ones at once."""
         end = monotonic() + seconds
         while numbers & self.numbers:
             for number in numbers if monotonic() > end else numbers & set(hopeless()):
@@ -129,7 +119,7 @@ class ChildProcesses:
 def _become_child(parent: int, run: Callable[[], None]) -> None:
     code = 1
     try:
-        # If the parent is killed, the kernel tells this process to drain and end.
+        # If the parent is killed, the kernel signals this process to drain and end.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, END)
         if os.getppid() != parent:
             os._exit(1)
@@ -150,7 +140,7 @@ def _become_child(parent: int, run: Callable[[], None]) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends this process at once, without waiting for its threads."""
+    """End this process at once, without waiting for its threads."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -158,7 +148,7 @@ def leave(code: int) -> NoReturn:
 
 
 def next_signal(signals: Iterable[int], seconds: float) -> int | None:
-    """Waits for one of some signals that this process has blocked; None if none came in time.
+    """Wait for one of several signals that this process has blocked; None after `seconds`.
 
     The result of `sigtimedwait` alone is not reliable. If the process was stopped for longer than
     the timeout, CPython (3.11 to 3.13) returns uninitialized memory.
@@ -173,7 +163,7 @@ def next_signal(signals: Iterable[int], seconds: float) -> int | None:
 
 
 def child_name(number: int) -> str:
-    """A process's name in the log."""
+    """Name of a process in the log."""
     return _NAMES.get(number, f"worker {number}")
 
 
@@ -187,18 +177,13 @@ class SilenceWatch:
     """Kills processes that hang; the code that reaps them restarts them."""
 
     def __init__(self, children: ChildProcesses, state: ServerState, limit_seconds: float) -> None:
-        """Counts every process as alive.
-
-        Args:
-            limit_seconds: of silence, after which a process is killed; 0: it never is.
-        """
         self._children = children
         self._state = state
         self._limit = limit_seconds
         self._silence = Silence(_MOST_POLLS * POLL_SECONDS)
 
     def end_silent(self) -> None:
-        """Marks silent workers, and kills processes that have been silent for too long."""
+        """Mark silent workers, and kill processes that have been silent for too long."""
         if not self._limit:
             return
         for number, seconds in self._look().items():

@@ -26,7 +26,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessSampler:
-    """Updates the metrics of one process, as opposed to those of its requests."""
+    """Updates the metrics of a process, apart from those of its requests."""
 
     def __init__(
         self,
@@ -34,12 +34,7 @@ class ProcessSampler:
         metrics: ServerMetrics,
         root: Path = Path("/proc/self"),
     ) -> None:
-        """Starts no thread yet.
-
-        Args:
-            loaded_versions: those of the process now.
-            root: the process's folder in procfs.
-        """
+        """Start no thread yet; `root` is the process's folder in procfs."""
         self._loaded_versions = loaded_versions
         self._metrics = metrics
         self._root = root
@@ -50,23 +45,19 @@ class ProcessSampler:
         self._huge_pages_due = 0.0
 
     def start(self) -> None:
-        """Starts sampling, if metrics are kept in full detail."""
+        """Start sampling, if metrics are kept in full detail."""
         if self._metrics.detail is Detail.FULL:
             self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Stops sampling."""
+        """Stop sampling."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
     def look(self, now: float) -> None:
-        """Takes one sample.
-
-        Args:
-            now: seconds of the monotonic clock, the clock of requests' arrivals.
-        """
+        """Take one sample; `now` is of the monotonic clock, as requests' arrivals are."""
         cpu, before = process_time(), self._cpu_seconds
         self._metrics.worked(cpu - before)
         self._cpu_seconds = cpu
@@ -104,11 +95,7 @@ class ProcessSampler:
 
 
 def first_rows_of(rows_by_table: Sequence[tuple[str, int]]) -> list[int]:
-    """For each feature, the number of its table's first row among the rows of all tables.
-
-    Args:
-        rows_by_table: for each feature, its table's name and number of rows.
-    """
+    """First rows of features' tables in a numbering of all tables' rows, from names and numbers."""
     tables = dict(rows_by_table)
     ends = itertools.accumulate(tables.values())
     first = {name: end - tables[name] for name, end in zip(tables, ends, strict=True)}

@@ -1,15 +1,11 @@
-"""What a server reports when it is ready."""
+"""A server's report when it is ready."""
 
 from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that the server serves, as it reports it.
-
-    Attributes:
-        products: the precision of its tower's products; None: it is on devices.
-    """
+    """A served model; `products` is the precision of its tower on a host, None on devices."""
 
     name: str
     version: int
@@ -26,8 +22,8 @@ class Ready:
     """The server's addresses and models.
 
     Attributes:
-        unix_url: where gRPC is answered too, as gRPC's clients write it.
-        http_unix_socket: the path where HTTP is answered too.
+        unix_url: second address of gRPC, in the form of gRPC's clients.
+        http_unix_socket: path of the second address of HTTP.
         missing: the reasons why configured models are not served, by name.
     """
 

@@ -1,4 +1,4 @@
-"""Builds a server from its parts, starts it and ends it."""
+"""Assembles a server, starts it and ends it."""
 
 import logging
 import os
@@ -56,7 +56,7 @@ _log = logging.getLogger("sharded_infer")
 _SPARE_SLOTS = 2
 # Models that clients may add to a server with explicit loading.
 _SPARE_MODELS = 64
-# What a thread has to end in, when the server does.
+# Time for a thread to end when the server does.
 _STOP_SECONDS = 1.0
 
 
@@ -69,7 +69,7 @@ def serve(
     on_ready: Callable[[Ready], None],
     progress: Bars = lambda: nullcontext(no_progress),
 ) -> None:
-    """Loads the models and serves them until SIGTERM or SIGINT; then drains and returns.
+    """Load the models and serve them until SIGTERM or SIGINT; then drain and return.
 
     Args:
         on_ready: called once, when the models are loaded and every worker answers.
@@ -78,7 +78,7 @@ def serve(
     Raises:
         InputError: a port is not available, the transport lacks a configured feature, a public
             address has no TLS, tokens or `insecure`, or certificates or tokens cannot be read.
-        NotFoundError: the repository holds none of the models.
+        NotFoundError: the repository has none of the models.
         ArtifactError: its only model's version is damaged; with `strict`, any model's version.
         GateError: the scores of that version's golden requests differ too much.
         UnservedError: none of its models can be served.
@@ -204,7 +204,6 @@ def serve(
 
 
 def _first_models(config: ServerConfig, repository: Repository) -> list[str]:
-    """The models to load before the server answers."""
     named = config.load_models if config.explicit else config.models
     if named and ALL_MODELS not in named:
         return list(dict.fromkeys(named))
@@ -262,7 +261,7 @@ def _serve_alone(
         is_live=worker.goes_on,
     )
     with closing(http_server):
-        # It listens while models load, so that clients are told to wait.
+        # Listens while models load, so that clients learn to wait.
         port = worker.listen(config.port)
         try:
             installer = load()
@@ -292,8 +291,8 @@ def _serve_alone(
         _log.error("a batch hangs: the process ends without it")
     if worker.runs_still or any(one.daemon for one in threading.enumerate()):
         sockets.close()
-        # Python would wait for the batch's thread. It would end the others wherever they are, and
-        # one that is in torch's code then would abort the process.
+        # Python would wait for the batch's thread. It would end the others at any point; a thread
+        # in torch's code then would abort the process.
         leave(0)
 
 

@@ -72,16 +72,13 @@ def supervise(
     on_ready: Callable[[int, int], None],
     hosts: Callable[[], list[dict[str, Any]]],
 ) -> None:
-    """Serves with several processes until SIGTERM or SIGINT; then drains and returns.
+    """Serve with several processes until SIGTERM or SIGINT; then drain and return.
 
     Args:
-        store: filled by `load`.
-        sockets: of which the workers take their own.
         metrics: not used by any process yet.
         make_worker: makes the worker with this number, in its own process.
-        load: loads the models, in this process.
+        load: loads the models, in this process, into `store`.
         on_ready: called with the gRPC and HTTP ports when every worker answers.
-        hosts: as `Dashboard` has it.
 
     Raises:
         InputError: a port is not available, or a worker cannot start.
@@ -134,7 +131,7 @@ def supervise(
             _run_watcher(manager)
             return
         # torch renews its thread pool at the first use after a fork, without a lock. Threads that
-        # use it at the same moment could find none.
+        # use it at the same moment could get none.
         torch.set_num_threads(1)
         metrics.use(number)
         worker = make_worker(number)
@@ -167,7 +164,7 @@ def supervise(
         next_signal(_ENDING, config.grace_seconds)
     finally:
         state.drain()
-        # Clients would wait for a socket that nobody accepts from.
+        # Clients would wait for a socket without accepts.
         sockets.close_grpc()
         for number in (WATCHER, *workers):
             children.end(number)
@@ -188,7 +185,7 @@ def _close(listeners: list[socket.socket]) -> None:
 
 
 def _hold_signals() -> dict[int, Any]:
-    """Blocks the signals that the parent waits for; returns the previous handlers."""
+    """Block the signals that the parent waits for, and return the previous handlers."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     # Threads that libraries started earlier have not blocked them.
     return {number: signal.signal(number, _leave_to_main) for number in _ENDING}
@@ -205,7 +202,7 @@ def _release_signals(handlers: dict[int, Any]) -> None:
 
 
 def _leave_to_main(number: int, _frame: FrameType | None) -> None:
-    """Forwards a signal that another thread received to the main thread, which has blocked it."""
+    """Forward a signal that another thread received to the main thread, which has blocked it."""
     signal.pthread_kill(threading.get_ident(), number)
 
 
@@ -230,7 +227,7 @@ class _Parent:
         self._seen = self._shared_state.sequence
 
     def look_after(self, on_started: Callable[[], None]) -> None:
-        """Runs until a signal ends the server; calls `on_started` when every worker answers."""
+        """Run until a signal ends the server; call `on_started` when every worker answers."""
         started = False
         while True:
             came = next_signal(SIGNALS, POLL_SECONDS)
@@ -261,7 +258,7 @@ class _Parent:
         self._metrics.worker_restarted()
 
     def _unload(self) -> None:
-        """Drops versions that are no longer held. Workers forked later load the current ones."""
+        """Drop versions that are no longer held. Workers forked later load the current versions."""
         if self._shared_state.sequence == self._seen:
             return
         self._seen, releases = self._shared_state.releases()

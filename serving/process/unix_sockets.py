@@ -1,4 +1,4 @@
-"""The Unix sockets of a server, which its first process makes and removes."""
+"""Unix sockets of a server, which its first process creates and removes."""
 
 import socket
 from collections.abc import Iterator
@@ -11,20 +11,20 @@ from serving.host.unix_socket import UnixSocket
 
 @dataclass(frozen=True, slots=True)
 class UnixSockets:
-    """The configured sockets; None: that one is not."""
+    """The configured sockets."""
 
     grpc: UnixSocket | None
     http: UnixSocket | None
     admin: UnixSocket | None
 
     def close_grpc(self) -> None:
-        """Listens for gRPC no more in this process; its maker removes the files."""
+        """Stop listening for gRPC in this process; the creating process removes the files."""
         for one in (self.grpc, self.admin):
             if one is not None:
                 one.close()
 
     def close(self) -> None:
-        """The same for all."""
+        """Stop listening on all sockets, likewise."""
         self.close_grpc()
         if self.http is not None:
             self.http.close()
@@ -36,11 +36,7 @@ class UnixSockets:
 
 @contextmanager
 def open_sockets(config: ServerConfig) -> Iterator[UnixSockets]:
-    """Listens on the configured sockets; removes their files at the end.
-
-    Raises:
-        InputError: a socket cannot be had.
-    """
+    """Listen on the configured sockets until the end of the context; InputError if impossible."""
     with ExitStack() as stack:
         paths = (config.unix_socket, config.http_unix_socket, config.admin_socket)
         yield UnixSockets(

@@ -1,4 +1,4 @@
-"""One process that answers requests: its listeners and threads, readiness and draining."""
+"""A process that answers requests: its listeners and threads, readiness and draining."""
 
 import gc
 import logging
@@ -47,16 +47,16 @@ class Listener(Protocol):
     """A source of calls to a process."""
 
     def drain(self) -> None:
-        """Accepts no more long-lived work; what is open ends as soon as it is answered."""
+        """Accept no long-lived work; open work ends as soon as it is answered."""
         ...
 
     def stop(self, seconds: float) -> None:
-        """Accepts no more calls; returns when all are answered or the time is up."""
+        """Accept no calls; return when all are answered or the time is up."""
         ...
 
 
 class Worker:
-    """The request side of one process. Made after any fork, because gRPC does not survive one."""
+    """The request side of a process. Create it after any fork: gRPC does not survive one."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class Worker:
         memory: SharedMemory | None,
         sockets: UnixSockets | None = None,
     ) -> None:
-        """Prepares the listeners; `listen` starts them.
+        """Prepare the listeners; `listen` starts them.
 
         Args:
             store: holds the loaded versions; models may be loaded later.
             number: the worker's, from 0.
             logs: log levels of all processes.
             memory: shared memory that clients have registered; None if it is not offered.
-            sockets: on which calls are answered too.
+            sockets: additional addresses.
         """
         self._config = config
         self._store = store
@@ -104,7 +104,7 @@ class Worker:
             shadows=_shadows(config),
         )
         self._data_plane = data_plane
-        # When the main thread last passed its loop; infinity outside the loop.
+        # Last pass of the main thread through its loop; infinity outside the loop.
         self._came_round = math.inf
         self._disk_reads = 0
         self.guard = make_guard(config, metrics.unknown_failed)
@@ -136,25 +136,15 @@ class Worker:
         # The inference protocol over HTTP.
         self.rest = RestApi(ModelApi(plane), predictions, max_body_bytes=config.max_message_bytes)
         self._listeners: tuple[Listener, ...] = (self._grpc, self.rest)
-        # Made after the transport, which may set its own callback for ready batches.
+        # After the transport, which may set its own callback for ready batches.
         self._batch_threads = BatchThreads(data_plane.dispatcher)
 
     def listen(self, port: int) -> int:
-        """Starts to answer RPCs.
-
-        Args:
-            port: 0 picks a free one.
-
-        Returns:
-            The port.
-
-        Raises:
-            InputError: the port is not available.
-        """
+        """Start to answer RPCs, and return the port (0: a free one); InputError if taken."""
         return self._grpc.listen(port)
 
     def warm_up(self) -> None:
-        """Maps every version's tables, and runs it on each thread that will run batches."""
+        """Map every version's tables, and run it on each thread that will run batches."""
         self._store.map_tables()
         self._grpc.warm(self._store.warm_up)
         self._batch_threads.start(self._store.warm_up)
@@ -168,11 +158,10 @@ class Worker:
         on_ready: Callable[[], None] = lambda: None,
         grace_seconds: float = 0.0,
     ) -> None:
-        """Becomes ready and answers until `stop` is set; then drains.
+        """Become ready and answer until `stop` is set; then drain.
 
-        Args:
-            on_ready: called when the server is ready for the first time.
-            grace_seconds: how long it still answers, no longer ready, so that clients can notice.
+        Calls `on_ready` when the server is first ready. For `grace_seconds` it still answers
+        without being ready, so that clients can notice.
         """
         # Loaded objects stay. A garbage collection that visits them would stop every thread for a
         # tenth of a second, and copy their pages after a fork.
@@ -215,11 +204,11 @@ class Worker:
 
     @property
     def runs_still(self) -> bool:
-        """Whether a batch is running."""
+        """True while a batch runs."""
         return self._data_plane.dispatcher.running_since < math.inf
 
     def goes_on(self) -> bool:
-        """Whether this process makes progress: its main loop runs, and no batch hangs.
+        """True if this process makes progress: its main loop runs, and no batch hangs.
 
         A batch that waits for the disk, however slow, does not hang. Not thread-safe.
         """
@@ -231,7 +220,7 @@ class Worker:
         return self._disk_reads != before
 
     def close(self) -> None:
-        """Accepts no more calls; returns when all are answered or the time is up."""
+        """Accept no calls; return when all are answered or the time is up."""
         end = monotonic() + self._config.drain_seconds
         for listener in self._listeners:
             listener.drain()
@@ -251,7 +240,6 @@ class Worker:
                 self.guard.reload()
 
     def _models(self) -> dict[str, bool]:
-        """Whether each known model is served."""
         served = {loaded_version.model.name for loaded_version in self._store.defaults()}
         return {entry.model: entry.model in served for entry in self._store.index()}
 
