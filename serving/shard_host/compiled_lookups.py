@@ -1,7 +1,7 @@
-"""Lookups that compiled code answers, from message to answer, without the GIL.
+"""Lookups in compiled code, from message to answer, without the GIL.
 
-Its source is in `serving/native/lookups/`, which has the pseudocode. What is unusual, or must be
-refused, it leaves to Python (`LookupService`), which is also its reference.
+Its source in `serving/native/lookups/` has the pseudocode. It leaves unusual lookups and errors to
+Python (`LookupService`), its reference.
 """
 
 import ctypes
@@ -82,33 +82,29 @@ def _library() -> ctypes.CDLL:
 
 
 class CompiledLookups:
-    """The shares that compiled code looks up; thread-safe."""
+    """Shares for lookups in compiled code; thread-safe."""
 
     def __init__(self) -> None:
-        """Holds no share yet. It is never freed: threads may answer until the process ends."""
+        """Hold no share yet. It is never freed: threads may answer until the process ends."""
         self._library = _library()
         boundaries = HOST_LOOKUP_SECONDS.boundaries
         self._address = self._library.sharded_infer_shares_create(
             (_SECONDS * len(boundaries))(*boundaries), len(boundaries)
         )
-        # What compiled code reads, by share: id maps, and the watches of pieces.
+        # Memory of compiled code, by share: id maps, and the watches of pieces.
         self._kept: dict[int, tuple[NativeIdMaps, ctypes.Array[_Piece]]] = {}
 
     def counts(self) -> LookupCounts:
-        """Of the lookups that Python has not seen."""
+        """Counts of the lookups that bypass Python."""
         numbers = (_NUMBER * LookupCounts.LENGTH)()
         self._library.sharded_infer_shares_counted(self._address, numbers)
         rows, row_bytes, received, sent, nanoseconds, *buckets = numbers
         return LookupCounts(rows, row_bytes, received, sent, nanoseconds / 1e9, tuple(buckets))
 
     def add(self, key: VersionKey, lookups: ShareLookups, share: int = 0) -> int | None:
-        """Answers lookups of a version from now on, until it is dropped; `lookups` must be kept.
+        """Answer lookups of a version, named by its share or 0, until `drop`; keep `lookups` alive.
 
-        Args:
-            share: what lookups call it, beside 0.
-
-        Returns:
-            What `drop` takes; None: compiled code cannot look up such tables.
+        Returns the argument of `drop`; None if compiled code does not support the tables.
         """
         if any(piece.backend != _NATIVE or piece.tables.tiers for piece in lookups.pieces):
             return None
@@ -117,7 +113,7 @@ class CompiledLookups:
         id_maps = {one.table.name: one for one in lookups.id_maps if one is not None}
         maps = NativeIdMaps(lookups.spec, id_maps)
         tables = [feature.table.name for feature in lookups.spec.table_features]
-        # Behind them are the numbers of sequences.
+        # Numbers of sequences follow them.
         addresses = dict(zip(tables, maps.of_features[: len(tables)].tolist(), strict=True))
         described = zip(pieces, lookups.pieces, lookups.first_rows, lookups.id_maps, strict=True)
         for piece, lookup, first_row, id_map in described:
@@ -141,17 +137,12 @@ class CompiledLookups:
         return added
 
     def drop(self, share: int) -> None:
-        """Forgets a version; returns when its memory is not read any more."""
+        """Forget a version; return when its memory is not read any more."""
         self._library.sharded_infer_shares_drop(self._address, share)
         del self._kept[share]
 
     def fetch(self, server: int, method: int, events: int, held: int, milliseconds: int) -> int:
-        """As `Http2Server.fetch` of one event, after those that are answered here.
-
-        Args:
-            server: address of the compiled server.
-            method: number of the method of lookups.
-        """
+        """Fetch one event as `Http2Server.fetch` of a compiled server, after answering lookups."""
         count: int = self._library.sharded_infer_shares_fetch(
             self._address, server, method, events, held, milliseconds
         )

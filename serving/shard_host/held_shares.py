@@ -1,4 +1,4 @@
-"""The versions that a shard host holds its share of."""
+"""Versions whose share a shard host holds."""
 
 import threading
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from serving.shard_host.compiled_lookups import CompiledLookups
 from sharded_infer.engines.model_share import ModelShare
 from sharded_infer.errors import NotFoundError
 
-# After a front has said that it serves a version. It says so every second.
+# After a front has reported that it serves a version, which it does every second.
 LEASE_SECONDS = 15.0
-# Later ones count as one.
+# More fronts count as one.
 _MOST_FRONTS = 1000
 
 
@@ -26,32 +26,27 @@ class HeldShare:
 
     @property
     def number(self) -> int:
-        """What lookups call it."""
+        """Number of the share in lookups."""
         return digest_number(self.share.digest)
 
 
 class HeldShares:
-    """Shares by version; thread-safe, since the mapping is replaced and never changed.
-
-    Attributes:
-        compiled: the same shares, for compiled code.
-    """
+    """Shares by version, also for compiled code; thread-safe, as the mapping is replaced."""
 
     def __init__(self) -> None:
-        """Holds nothing yet."""
         self._shares: dict[VersionKey, HeldShare] = {}
         self.compiled = CompiledLookups()
         self._added: dict[VersionKey, int | None] = {}
         self._leasing = threading.Lock()
-        # When the leases of versions that are held end, on the monotonic clock, by front.
+        # Ends of the leases of held versions, on the monotonic clock, by front.
         self._leases: dict[VersionKey, dict[int, float]] = {}
 
     def all(self) -> list[HeldShare]:
-        """The shares, by model and version."""
+        """Shares by model and version."""
         return [self._shares[key] for key in sorted(self._shares)]
 
     def replace(self, shares: list[HeldShare]) -> None:
-        """Holds these and no others; lookups that are running keep theirs."""
+        """Replace all shares; running lookups keep theirs."""
         self._shares = {share.key: share for share in shares}
         for key, held in self._shares.items():
             if key not in self._added:
@@ -63,7 +58,7 @@ class HeldShares:
                 self.compiled.drop(added)
 
     def lease(self, leases: Leases) -> None:
-        """A front serves these; those that are not held are passed over."""
+        """Renew a front's leases on its served versions; versions that are not held are skipped."""
         now = monotonic()
         with self._leasing:
             for key in self._shares.keys() & set(leases.served):
@@ -74,16 +69,12 @@ class HeldShares:
                 self._leases[key] = fronts
 
     def leases(self, key: VersionKey) -> int:
-        """Fronts that have said lately that they serve a version."""
+        """Number of fronts that have lately reported a version as served."""
         now = monotonic()
         return sum(until > now for until in self._leases.get(key, {}).values())
 
     def get(self, key: VersionKey, number: int) -> HeldShare:
-        """The share that a lookup names, by its number or 0.
-
-        Raises:
-            NotFoundError: the version is not held, or another one of its number is, or other rows.
-        """
+        """The share of a number or 0; NotFoundError without it, its manifest or its rows."""
         held = self._shares.get(key)
         if held is not None and number in (0, held.number):
             return held

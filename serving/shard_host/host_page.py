@@ -24,15 +24,10 @@ from serving.status import StatusCode
 
 
 class HostPage(Collector):
-    """Reads what is held and counted when the page is requested."""
+    """Reads shares and counts when the page is requested."""
 
     def __init__(self, host: int, shares: HeldShares, counter: LookupCounter) -> None:
-        """Reads nothing yet.
-
-        Args:
-            host: the host's number in the plans.
-            counter: of what compiled code leaves to Python.
-        """
+        """Read nothing yet; `counter` counts lookups that compiled code leaves to Python."""
         self._host, self._shares, self._counter = str(host), shares, counter
 
     def describe(self) -> Iterable[Metric]:

@@ -1,4 +1,4 @@
-"""What lookups took, and which were refused."""
+"""Work of lookups, and refused lookups."""
 
 import threading
 from bisect import bisect_left
@@ -16,14 +16,7 @@ _BUCKETS = HOST_LOOKUP_SECONDS.buckets
 
 @dataclass(frozen=True, slots=True)
 class LookupCounts:
-    """Of lookups that were answered.
-
-    Attributes:
-        row_bytes: stored bytes of the rows that were read.
-        received_bytes: of the lookups' messages.
-        seconds: of all lookups.
-        buckets: lookups by time, as `HOST_LOOKUP_SECONDS` has them.
-    """
+    """Counts of answered lookups, by time in buckets of `HOST_LOOKUP_SECONDS`; `rows` were read."""
 
     rows: int = 0
     row_bytes: int = 0
@@ -32,12 +25,12 @@ class LookupCounts:
     seconds: float = 0.0
     buckets: tuple[int, ...] = (0,) * _BUCKETS
 
-    # Numbers, as compiled code writes them.
+    # Numbers in the array of compiled code.
     LENGTH: ClassVar = 5 + _BUCKETS
 
     @property
     def lookups(self) -> int:
-        """How many they are."""
+        """Number of lookups."""
         return sum(self.buckets)
 
     def __add__(self, other: "LookupCounts") -> "LookupCounts":
@@ -52,12 +45,7 @@ class LookupCounts:
 
 
 def counts_of(work: Sequence[StepWork], received: int, sent: int, seconds: float) -> LookupCounts:
-    """The counts of one lookup.
-
-    Args:
-        received: bytes of its message.
-        sent: bytes of its answer.
-    """
+    """Counts of one lookup; `received` and `sent` are bytes."""
     bucket = bisect_left(HOST_LOOKUP_SECONDS.boundaries, seconds)
     return LookupCounts(
         sum(rows for _, rows, _, _ in work),
@@ -78,16 +66,16 @@ class LookupCounter:
         self._refused: Counter[StatusCode] = Counter()
 
     def answered(self, one: LookupCounts) -> None:
-        """Counts a lookup."""
+        """Count an answered lookup."""
         with self._lock:
             self._answered += one
 
     def refused(self, code: StatusCode, count: int = 1) -> None:
-        """Counts lookups that got no sums."""
+        """Count refused lookups."""
         with self._lock:
             self._refused[code] += count
 
     def read(self) -> tuple[LookupCounts, Counter[StatusCode]]:
-        """What was answered, and how many were refused, by code."""
+        """Counts of answered lookups, and of refused ones by code."""
         with self._lock:
             return self._answered, self._refused.copy()

@@ -1,4 +1,4 @@
-"""Answers a shard host's calls over the compiled transport."""
+"""A shard host's server over the compiled transport."""
 
 import logging
 import ssl
@@ -56,13 +56,13 @@ class LookupServer:
         metrics: ServerMetrics,
         tracer: "Tracer | None" = None,
     ) -> None:
-        """Prepares the threads.
+        """Prepare the threads.
 
         Args:
-            service: answers what compiled code leaves.
+            service: answers lookups that compiled code leaves to Python.
             guard: None admits every call.
-            counter: told of lookups that are refused.
-            metrics: told of connections that are dropped.
+            counter: counts refused lookups.
+            metrics: count dropped connections.
             tracer: of lookups whose fronts trace them.
         """
         self._config, self._compiled, self._guard = config, compiled, guard
@@ -93,15 +93,11 @@ class LookupServer:
 
     @property
     def thread_count(self) -> int:
-        """Lookups that run at once."""
+        """Number of lookups that run at once."""
         return len(self._threads)
 
     def listen(self, port: int) -> int:
-        """Starts answering; 0 picks a free port; returns the bound one.
-
-        Raises:
-            InputError: the port is not available, or the certificates cannot be used.
-        """
+        """Start to answer, and return the port (0: a free one); InputError if it cannot."""
         tls = tls_files(self._config)
         if tls is not None:
             self._certificates = WatchedFiles(tls, tls.server_context)
@@ -117,7 +113,7 @@ class LookupServer:
         return bound
 
     def show_health(self, is_serving: bool) -> None:
-        """Sets what probes are answered."""
+        """Set the answer to health probes."""
         if self._server is None:
             return
         status = _STATUS.SERVING if is_serving else _STATUS.NOT_SERVING
@@ -128,7 +124,7 @@ class LookupServer:
             self._server.set_fixed_answer(method, question, answer)
 
     def stop(self, seconds: float) -> None:
-        """Accepts no more calls; returns when all are answered or `seconds` have passed."""
+        """Accept no calls; return when all are answered or `seconds` have passed."""
         if self._server is None:
             return
         end = monotonic() + seconds
@@ -142,7 +138,7 @@ class LookupServer:
         if server is None:
             return
         method = list(self._answers).index(LOOKUP_PATH)
-        # A thread takes one call at a time: others are free for the next ones.
+        # A thread takes one call at a time: others are free for the next calls.
         reader = EventReader(
             lambda events, held, _, ms: self._compiled.fetch(
                 server.address, method, events, held, ms
@@ -208,5 +204,5 @@ def _trace(tracer: "Tracer", event: Event, began: float, refusal: Status | None)
 
 
 def _health_of_unknown(message: bytes) -> bytes:
-    """Answers a probe of a service that is not here; the transport answers the others."""
+    """Refuse a probe of an unknown service; the transport answers the others."""
     raise NotFoundError(f"no such service in a probe of {counted(len(message), 'byte')}")

@@ -1,4 +1,4 @@
-"""What a shard host answers: messages in, messages out."""
+"""Answers of a shard host to messages."""
 
 from collections.abc import Sequence
 from time import monotonic
@@ -14,25 +14,14 @@ from sharded_infer.v1 import shard_host_pb2
 
 
 class LookupService:
-    """The methods of `sharded_infer.v1.ShardHost`; thread-safe."""
+    """Methods of `sharded_infer.v1.ShardHost`; thread-safe."""
 
     def __init__(self, shares: HeldShares, host: int, counter: LookupCounter) -> None:
-        """Answers from the shares that are held at the time of a call.
-
-        Args:
-            host: the host's number in the plans.
-            counter: told of lookups that were answered.
-        """
         self._shares, self._counter = shares, counter
         self._host = host
 
     def look_up(self, message: bytes) -> bytes:
-        """Answers a LookupRequest with a LookupResponse.
-
-        Raises:
-            RequestError: as `read_lookup` and `ShareLookups.look_up`.
-            NotFoundError: the version is not held here.
-        """
+        """Answer a LookupRequest; RequestError if malformed, NotFoundError without the version."""
         began = monotonic()
         key, share, groups = read_lookup(message)
         work: Sequence[StepWork] = ()
@@ -49,11 +38,7 @@ class LookupService:
         return answer
 
     def describe(self, message: bytes) -> bytes:
-        """Answers a DescribeRequest with a DescribeResponse, and keeps what its caller serves.
-
-        Raises:
-            RequestError: the bytes are not such a message.
-        """
+        """Answer a DescribeRequest, and keep its caller's leases; RequestError for other bytes."""
         model, leases = read_describe(message)
         self._shares.lease(leases)
         versions = [

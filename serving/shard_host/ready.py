@@ -1,15 +1,11 @@
-"""What a shard host reports when it is ready."""
+"""A shard host's report when it is ready."""
 
 from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class HeldVersion:
-    """A version that the host holds its share of, as it reports it.
-
-    Attributes:
-        table_bytes: bytes of the share's rows.
-    """
+    """A version whose share the host holds, with the bytes of its rows."""
 
     model: str
     version: int

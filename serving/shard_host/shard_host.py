@@ -52,17 +52,16 @@ def serve_shards(
     on_ready: Callable[[ShardHostReady], None],
     progress: Bars = lambda: nullcontext(no_progress),
 ) -> None:
-    """Loads a host's share of the newest versions and answers lookups until SIGTERM or SIGINT.
+    """Load a host's share of the newest versions, and answer lookups until SIGTERM or SIGINT.
 
     Args:
-        host: the host's number in the plans.
-        on_ready: called once, when every version that can be loaded is.
+        on_ready: called once, when every loadable version is loaded.
         progress: entered while versions load at the start.
 
     Raises:
         InputError: a port is not available, a public address has no TLS, tokens or `insecure`,
             or certificates or tokens cannot be read.
-        NotFoundError: the repository does not exist, or holds none of the models.
+        NotFoundError: the repository does not exist, or has none of the models.
     """
     check_protection(config)
     repository = Repository(config.repository, trusted_keys=config.trusted_key)
@@ -101,7 +100,7 @@ def serve_shards(
         has_protocol=False,
     )
     with closing(http_server):
-        # It listens while versions load, so that fronts are told to wait.
+        # Listens while versions load, so that fronts learn to wait.
         port = server.listen(config.port)
         try:
             with progress() as told:
@@ -109,7 +108,7 @@ def serve_shards(
             give_back_freed_memory()
 
             def show() -> None:
-                # The end has begun: fronts must not come back.
+                # During the shutdown fronts must not come back.
                 if not stop.is_set():
                     is_serving = bool(shares.all())
                     server.show_health(is_serving)
@@ -134,7 +133,7 @@ def serve_shards(
             server.stop(config.drain_seconds)
             if tracer is not None:
                 tracer.stop()
-    # Python would end the threads wherever they are, and one in torch's code would abort.
+    # Python would end the threads at any point; one in torch's code would abort the process.
     leave(0)
 
 
@@ -144,7 +143,7 @@ def _tracer(config: ServerConfig, host: int, metrics: ServerMetrics) -> "Tracer 
     # Imported here: a host without traces saves 15 MiB and a fifth of a second.
     from serving.observability.tracer import start_tracing
 
-    # Fronts decide.
+    # Fronts decide about sampling.
     settings = replace(config.tracing, sampling=TraceSampling(0.0))
     return start_tracing(settings, {"host": host}, metrics.traces_dropped)
 
@@ -180,7 +179,7 @@ def _follow(
             show()
             told = ""
         except (ShardedInferError, OSError) as error:
-            # What is held is served until the repository comes back. Said once.
+            # Held versions are served until the repository comes back. Logged once.
             if str(error) != told:
                 _log.warning("the repository cannot be followed now: %s", error)
             told = str(error)

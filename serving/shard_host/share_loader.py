@@ -1,4 +1,4 @@
-"""Loads a host's share of the newest versions of each model, and lets older ones go."""
+"""Loads a host's share of the newest versions of each model, and drops older ones."""
 
 import logging
 from collections.abc import Sequence
@@ -31,14 +31,10 @@ class ShareLoader:
         topology: str | None = None,
         row_memory_bytes: int | None = None,
     ) -> None:
-        """Loads nothing yet.
+        """Load nothing yet.
 
-        Args:
-            shares: are replaced whenever a version comes or goes.
-            host: the host's number in the plans.
-            models: none: all that the repository holds.
-            topology: of the published plan to use; None: each version's first.
-            row_memory_bytes: for rows of each version; None: all are in memory.
+        Without models all are held; without a topology, each version's first plan is used. All rows
+        of a version are in memory without `row_memory_bytes`.
         """
         self._repository = repository
         self._shares = shares
@@ -47,14 +43,11 @@ class ShareLoader:
         self._topology = topology
         self._row_memory_bytes = row_memory_bytes
         self._held: dict[tuple[str, int], tuple[HeldShare, Path]] = {}
-        # What could not be loaded, and why: said once.
+        # Reasons of failed loads, logged once.
         self._failed: dict[tuple[str, int], str] = {}
 
     def look(self, progress: Progress = no_progress) -> None:
-        """Loads versions that are new, then lets older ones go that no front holds a lease on.
-
-        A version that cannot be loaded is logged and tried again at the next look.
-        """
+        """Load new versions, retrying failed ones, then drop older ones without a front's lease."""
         for model in self._models or self._repository.models():
             wanted = self._repository.versions(model)[-_KEPT_VERSIONS:]
             for version in wanted:
@@ -99,7 +92,7 @@ class ShareLoader:
         )
 
     def _drop(self, model: str, wanted: Sequence[int]) -> None:
-        # What is wanted must be here first: fronts may still ask for the others.
+        # Wanted versions must be here first: fronts may still call for the others.
         if any((model, version) not in self._held for version in wanted):
             return
         older = [key for key in self._held if key[0] == model and key[1] not in wanted]
