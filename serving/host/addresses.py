@@ -8,7 +8,7 @@ LAST_PORT = 65535
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached only from this machine."""
+    """True if an address can be reached only from this machine."""
     if host == "localhost":
         return True
     try:
@@ -18,11 +18,7 @@ def is_loopback(host: str) -> bool:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """The host and port of HOST:PORT.
-
-    Raises:
-        InputError: the text has another form.
-    """
+    """Host and port of HOST:PORT; raise InputError for another form."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= LAST_PORT:
         raise InputError(

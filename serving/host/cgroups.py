@@ -1,4 +1,4 @@
-"""The control groups (v1 and v2) that limit this process."""
+"""Control groups (v1 and v2) that limit this process."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,23 +6,14 @@ from typing import NamedTuple
 
 
 class Group(NamedTuple):
-    """A control group of this process, or a parent of it.
-
-    Attributes:
-        is_old: cgroup v1, whose files have other names.
-    """
+    """A control group of this process, or its parent; v1 is old and has other file names."""
 
     folder: Path
     is_old: bool
 
 
 def groups_of(root: Path, controller: str) -> Iterator[Group]:
-    """The groups that may limit a resource, the innermost first; all of them apply.
-
-    Args:
-        root: parent of `proc` and `sys`.
-        controller: such as `memory` or `cpu`.
-    """
+    """Groups that limit `memory` or `cpu`, innermost first; root has `proc` and `sys`."""
     mounted = root / "sys/fs/cgroup"
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -33,7 +24,7 @@ def groups_of(root: Path, controller: str) -> Iterator[Group]:
         if controllers and controller not in controllers.split(","):
             continue
         home = mounted / controller if controllers else mounted
-        # In a container the place may not be there, only its root.
+        # In a container the place may be missing, except for its root.
         here = home / place.lstrip("/")
         for folder in (here, *here.parents):
             if folder.is_relative_to(home):

@@ -1,4 +1,4 @@
-"""The cores that this process may use, by its affinity and its control groups' quota."""
+"""Cores that this process may use, by its affinity and its control groups' quota."""
 
 import math
 import os
@@ -12,17 +12,14 @@ def usable_cores(root: Path = Path("/")) -> int:
     """Cores that may be busy all the time; at least one.
 
     A container limited to 4 processors sees all cores of its machine, but has to wait beyond its
-    quota.
-
-    Args:
-        root: parent of `proc` and `sys`.
+    quota. `root` is the parent of `proc` and `sys`.
     """
     quotas = (cores for group in groups_of(root, "cpu") for cores in _quota(group))
     return max(1, math.floor(min([len(os.sched_getaffinity(0)), *quotas])))
 
 
 def slots_of(workers: int) -> int:
-    """A worker's share of the cores that this process may use, at least one."""
+    """A worker's share of the usable cores, at least one."""
     return max(1, usable_cores() // workers)
 
 

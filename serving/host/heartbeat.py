@@ -1,7 +1,7 @@
-"""Signs of life, by which a server's first process detects processes that hang.
+"""Heartbeats, by which a server's first process detects processes that hang.
 
-process      a thread of its own counts up while the process gets on
-first one    adds up the time that it was itself awake since each count last changed
+process        a separate thread increments a count while the process makes progress
+first process  adds up the time that it was itself awake since each count last changed
 
 Time in which the first process did not run itself is left out. A machine that sleeps, or a paused
 server, makes no process look dead.
@@ -22,26 +22,16 @@ class Heartbeats:
     """A count for each process, in anonymous shared memory that forks inherit."""
 
     def __init__(self, processes: int) -> None:
-        """Begins with zeros.
-
-        Args:
-            processes: number of processes; the last ones may be named by negative numbers.
-        """
         self._processes = processes
         self._memory = mmap.mmap(-1, _COUNT.size * processes)
 
     def count(self, number: int) -> int:
-        """Signs that a process has given."""
+        """Heartbeats of a process."""
         found: int = _COUNT.unpack_from(self._memory, self._place(number))[0]
         return found
 
     def start(self, number: int, goes_on: Callable[[], bool]) -> None:
-        """Starts a thread that gives signs for this process.
-
-        Args:
-            number: number of this process.
-            goes_on: called before each sign, which is left out if it returns False; must not block.
-        """
+        """Start a thread that counts up for this process while `goes_on`, which must not block."""
 
         def run() -> None:
             while True:
@@ -61,29 +51,17 @@ class Heartbeats:
 
 
 class Silence:
-    """Time without a sign of each process, measured while the observer runs."""
+    """Time without a heartbeat of each process, measured while the observer runs."""
 
     def __init__(self, longest_step: float) -> None:
-        """Knows no process at first.
-
-        Args:
-            longest_step: most seconds that one look may add, since a late observer has slept.
-        """
+        """Know no process; a look adds at most `longest_step` s, since a late observer slept."""
         self._longest_step = longest_step
         self._counts: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
         self._looked = 0.0
 
     def look(self, counts: Mapping[int, int], now: float) -> Mapping[int, float]:
-        """Updates the times from the counts.
-
-        Args:
-            counts: signs by process; a new process counts as one that has just given a sign.
-            now: seconds of a monotonic clock.
-
-        Returns:
-            Seconds without a sign, by process.
-        """
+        """Update, and return seconds without a heartbeat; new processes count as alive."""
         step = min(now - self._looked, self._longest_step)
         self._seconds = {
             number: self._seconds[number] + step if self._counts.get(number) == count else 0.0
@@ -93,5 +71,5 @@ class Silence:
         return self._seconds
 
     def forget(self, number: int) -> None:
-        """Treats a process as new."""
+        """Treat a process as new."""
         self._counts.pop(number, None)

@@ -15,11 +15,7 @@ COMPILED_PACKAGES = ("kernels", "quant", "sharded_infer", "serving")
 
 
 def check_compiled() -> None:
-    """Refuses an installation without compiled code; loads nothing.
-
-    Raises:
-        CompiledCodeError: names the packages that lack theirs, and what to install.
-    """
+    """Raise CompiledCodeError, naming packages without compiled code; load nothing."""
     if missing := [name for name in COMPILED_PACKAGES if library_path(name) is None]:
         raise CompiledCodeError(missing_text(missing))
 

@@ -1,4 +1,4 @@
-"""TCP sockets that a server listens on: one for each address of a host, all on one port."""
+"""TCP sockets of a server: one for each address of a host, all on one port."""
 
 import errno
 import socket
@@ -9,7 +9,7 @@ from typing import Any
 from sharded_infer.errors import InputError
 
 BACKLOG = 4096
-# A name may have addresses that this machine has not, such as ::1 without IPv6.
+# A name may have addresses that this machine lacks, such as ::1 without IPv6.
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 # A free port of one address may be taken on another one.
 _FREE_PORT_TRIES = 16
@@ -17,14 +17,10 @@ _Address = tuple[Any, ...]
 
 
 def listen_on(host: str, port: int, *, share_port: bool = False) -> list[socket.socket]:
-    """Sockets that listen on every address of a host, and do not block.
+    """Non-blocking sockets that listen on every address of a host; port 0 picks a free one.
 
-    Args:
-        port: 0 picks a free one.
-        share_port: with other processes that ask for it too.
-
-    Raises:
-        InputError: the host has no address here, or the port is not available.
+    With `share_port` other such processes may listen there too. Raises InputError if the host has
+    no address here, or the port is not available.
     """
 
     def listening(family: int, address: _Address) -> socket.socket:
@@ -49,27 +45,19 @@ def listen_on(host: str, port: int, *, share_port: bool = False) -> list[socket.
 
 @dataclass(frozen=True, slots=True)
 class HeldPort:
-    """A port that is reserved for workers, on every address of a host.
-
-    Attributes:
-        sockets: bound to it; none listens.
-    """
+    """A port that is reserved for workers, on every address of a host; no socket listens."""
 
     port: int
     sockets: tuple[socket.socket, ...]
 
     def close(self) -> None:
-        """Lets go of the port."""
+        """Release the port."""
         for one in self.sockets:
             one.close()
 
 
 def hold_port(host: str, port: int) -> HeldPort:
-    """Reserves a port for the workers.
-
-    Raises:
-        InputError: another process uses the port.
-    """
+    """Reserve a port for the workers; raise InputError if another process uses it."""
     sockets = _on_every_address(host, port, _holding)
     return HeldPort(sockets[0].getsockname()[1], tuple(sockets))
 
@@ -86,8 +74,8 @@ def _holding(family: int, address: _Address) -> socket.socket:
         try:
             _bind(held, address)
         except OSError:
-            # The port remembers connections that a server before us has closed, for a minute. With
-            # SO_REUSEADDR left on, another server's probe would pass while our workers start.
+            # The port remembers connections that an earlier server closed, for a minute. If
+            # SO_REUSEADDR stayed on, another server's probe would pass while our workers start.
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             _bind(held, address)
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
@@ -99,7 +87,7 @@ def _holding(family: int, address: _Address) -> socket.socket:
 
 def _bind(made: socket.socket, address: _Address) -> None:
     if made.family == socket.AF_INET6:
-        # "::" is every address, IPv4's too.
+        # "::" is every address, including IPv4's.
         made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     made.bind(address)
 

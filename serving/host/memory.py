@@ -1,4 +1,4 @@
-"""The memory that processes may still take: the machine's, or less by a cgroup's limit."""
+"""Memory available to processes: the machine's, or less by a cgroup's limit."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,27 +6,19 @@ from pathlib import Path
 from serving.host.cgroups import groups_of
 from sharded_infer.errors import CapacityError
 
-# A group's limit, what it uses, and of its `memory.stat` what the kernel can take back.
+# A group's limit, its usage, and the part in `memory.stat` that the kernel can reclaim.
 _FILES = ("memory.max", "memory.current", "inactive_file")
 _OLD_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Bytes that processes may still take: the machine's, or less by a cgroup's limit.
-
-    Args:
-        root: parent of `proc` and `sys`.
-    """
+    """Bytes still available to processes; `root` is the parent of `proc` and `sys`."""
     groups = (left for _, left in _cgroup_bytes(root))
     return min([_machine_bytes(root, "MemAvailable"), *groups])
 
 
 def limit_bytes(root: Path = Path("/")) -> int:
-    """Bytes that processes may take in all: the machine's memory, or less by a cgroup's limit.
-
-    Args:
-        root: parent of `proc` and `sys`.
-    """
+    """Bytes that processes may use in all; `root` is the parent of `proc` and `sys`."""
     groups = (limit for limit, _ in _cgroup_bytes(root))
     return min([_machine_bytes(root, "MemTotal"), *groups])
 
@@ -39,7 +31,6 @@ def _machine_bytes(root: Path, field: str) -> int:
 
 
 def _cgroup_bytes(root: Path) -> Iterator[tuple[int, int]]:
-    """The limits of this process's groups, and the bytes that each leaves."""
     for group in groups_of(root, "memory"):
         yield from _left_in(group.folder, _OLD_FILES if group.is_old else _FILES)
 

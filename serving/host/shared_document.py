@@ -1,7 +1,6 @@
 """Values in shared memory for all processes of a server.
 
-One process at a time writes a `SharedDocument`. Every process may change a `LockedDocument`, one
-after another.
+One process at a time writes a `SharedDocument`. Every process may change a `LockedDocument`.
 """
 
 import fcntl
@@ -37,27 +36,18 @@ class SharedDocument:
     """
 
     def __init__(self, capacity: int) -> None:
-        """Begins empty.
-
-        Args:
-            capacity: in bytes.
-        """
         self._half = _HEAD.size + capacity
         self._memory = mmap.mmap(-1, _SEQUENCE.size + 2 * self._half)
         self._capacity = capacity
 
     @property
     def sequence(self) -> int:
-        """Grows with each write; 0 before the first."""
+        """Number of writes."""
         sequence: int = _SEQUENCE.unpack_from(self._memory)[0]
         return sequence
 
     def write(self, text: bytes) -> None:
-        """Replaces the text. Only one process and thread may write at a time.
-
-        Raises:
-            InternalError: the text is too long.
-        """
+        """Replace the text, from one thread at a time in all; InternalError if it is too long."""
         if len(text) > self._capacity:
             raise InternalError(
                 f"shared document: {counted(len(text), 'byte')} cannot fit in {self._capacity}"
@@ -70,11 +60,7 @@ class SharedDocument:
         _SEQUENCE.pack_into(self._memory, 0, sequence)
 
     def read(self) -> tuple[int, bytes]:
-        """The sequence and its text.
-
-        Raises:
-            InternalError: it was rewritten during every attempt.
-        """
+        """Sequence and text; InternalError if it was rewritten during every attempt."""
         for _ in range(_ATTEMPTS):
             sequence = self.sequence
             start = self._start(sequence)
@@ -96,18 +82,14 @@ class LockedDocument(Generic[Value]):
     """
 
     def __init__(self, capacity: int, adapter: TypeAdapter[Value], value: Value) -> None:
-        """Stores the first value.
-
-        Args:
-            capacity: most bytes of its JSON.
-        """
+        """Store the first value; the capacity is in bytes of JSON."""
         self._adapter = adapter
         self._document = SharedDocument(capacity)
         self._document.write(adapter.dump_json(value))
         self._file = os.memfd_create("sharded-infer-lock")
         weakref.finalize(self, os.close, self._file)
-        # Locks of files are by process: threads need one of their own. By process too, as a thread
-        # of the parent may have held it at the fork.
+        # File locks are by process: threads need another lock, also by process, as a thread of the
+        # parent may have held it at the fork.
         self._locks: dict[int, threading.Lock] = {}
 
     @property
@@ -116,21 +98,14 @@ class LockedDocument(Generic[Value]):
         return self._document.sequence
 
     def read(self) -> tuple[int, Value]:
-        """The sequence and the value."""
+        """Sequence and value."""
         sequence, text = self._document.read()
         return sequence, self._adapter.validate_json(text)
 
     def change(self, edit: Callable[[Value], Value]) -> int:
-        """Replaces the value by `edit` of it; an exception leaves it unchanged.
+        """Replace the value by `edit` of it, exclusively, and return the new sequence.
 
-        Args:
-            edit: runs while no other process or thread can change the value.
-
-        Returns:
-            The new sequence.
-
-        Raises:
-            InternalError: the text is too long.
+        An exception leaves it unchanged. Raises InternalError if the text is too long.
         """
         with self._locked():
             self._document.write(self._adapter.dump_json(edit(self.read()[1])))

@@ -1,4 +1,4 @@
-"""A flag that handlers of signals may set."""
+"""A flag that signal handlers may set."""
 
 import os
 import select
@@ -6,14 +6,13 @@ from contextlib import suppress
 
 
 class SignalFlag:
-    """A flag that threads wait for; handlers of signals may set it.
+    """A flag that threads wait for, and that signal handlers may set.
 
     They may not set `threading.Event`: a handler runs between two steps of the main thread, which
-    may hold the event's lock, and would wait for it without end.
+    may hold the event's lock, so it would wait for ever.
     """
 
     def __init__(self) -> None:
-        """Is not set."""
         self._is_set = False
         self._read, self._write = os.pipe()
         for end in (self._read, self._write):
@@ -24,26 +23,26 @@ class SignalFlag:
         os.close(self._write)
 
     def is_set(self) -> bool:
-        """Whether it is set."""
+        """True if it is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Wakes all that wait."""
+        """Set the flag, and wake all that wait."""
         self._is_set = True
         # A full pipe wakes as well.
         with suppress(BlockingIOError):
             os.write(self._write, b"\0")
 
     def clear(self) -> None:
-        """Takes it back; one thread may do that."""
-        # First: what is set meanwhile stays set, and those that wait look at this before they wait.
+        """Clear the flag; only one thread may do that."""
+        # First: a flag set meanwhile stays set, and waiting threads read it before they wait.
         self._is_set = False
         with suppress(BlockingIOError):
             while os.read(self._read, 4096):
                 pass
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Waits until it is set, seconds at most; returns whether it is."""
+        """Wait until it is set, at most `seconds`; return True if it is."""
         if not self._is_set:
             poll = select.poll()
             poll.register(self._read, select.POLLIN)

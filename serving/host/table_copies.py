@@ -16,7 +16,7 @@ from sharded_infer.artifacts.shared_pages import (
 )
 from sharded_infer.errors import ArtifactError, InternalError
 
-# Pages that nothing was written to cost no memory.
+# Unwritten pages cost no memory.
 _CAPACITY = 4 * 2**20
 _PLACES: TypeAdapter[dict[str, list[Place]]] = TypeAdapter(dict[str, list[Place]])
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("sharded_infer")
 
 
 def shared_copies(workers: int) -> "TableCopies | None":
-    """Those of a server's processes; None: it has one, or this kernel cannot share them."""
+    """Copies of several processes; None for one process, or if this kernel cannot share them."""
     if workers == 1:
         return None
     if reason := why_not_shared():
@@ -39,7 +39,7 @@ def shared_copies(workers: int) -> "TableCopies | None":
 
 
 class TableCopies:
-    """Where each file's copy is open; create it before any fork.
+    """Places of the open copies of files; create it before any fork.
 
     The first process that needs a file copies it, and the others map that copy. It stays for as
     long as one of them does.
@@ -50,13 +50,9 @@ class TableCopies:
         self._places = LockedDocument(_CAPACITY, _PLACES, {})
 
     def copy(self, path: Path, on_read: Callable[[int], None]) -> Tensor:
-        """Maps a file's copy; makes it if there is none. Waits while another process makes one.
+        """Map a file's copy as read-only uint8 `[bytes of the file]`, or make it.
 
-        Args:
-            on_read: called with the bytes of each step.
-
-        Returns:
-            uint8 `[bytes of the file]`, read-only.
+        Waits while another process makes one. Calls `on_read` with the bytes of each step.
 
         Raises:
             ArtifactError: the file cannot be read.
@@ -80,11 +76,7 @@ class TableCopies:
         return memory
 
     def held_bytes(self, paths: Iterable[Path]) -> int:
-        """Bytes of the files that have a copy. Waits while one is being made.
-
-        Raises:
-            ArtifactError: a file cannot be read.
-        """
+        """Bytes of copied files, after copies in progress; ArtifactError for unreadable files."""
         held = 0
 
         def count(places: dict[str, list[Place]]) -> dict[str, list[Place]]:
@@ -104,10 +96,7 @@ def _open_places(places: dict[str, list[Place]]) -> dict[str, list[Place]]:
 
 
 def _identity(path: Path) -> tuple[str, int]:
-    """What differs for other files and other contents; and the file's bytes.
-
-    Equal for links to one file: two versions with the same table share its copy.
-    """
+    """Identity of a file's contents, equal for links to one file, and its bytes."""
     try:
         status = path.lstat()
     except OSError as error:

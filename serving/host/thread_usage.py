@@ -6,13 +6,7 @@ from typing import NamedTuple
 
 
 class ThreadUsage(NamedTuple):
-    """Resources that a thread used between two readings.
-
-    Attributes:
-        minor_faults: pages mapped without reading.
-        major_faults: pages read from a disk.
-        switches: involuntary context switches.
-    """
+    """Resources of a thread between two readings: pages mapped and read, involuntary switches."""
 
     wall_seconds: float
     cpu_seconds: float
@@ -21,12 +15,12 @@ class ThreadUsage(NamedTuple):
     switches: int
 
 
-# What is read; what it says is worked out where somebody wants to know.
+# Raw readings; differences are computed on demand.
 Reading = tuple[float, float, resource.struct_rusage]
 
 
 def read_usage() -> Reading:
-    """The calling thread's counts: its clock, and getrusage(2); takes a microsecond.
+    """Read the calling thread's clock and getrusage(2), in a microsecond.
 
     Processor time does not come from getrusage. The kernel updates that at ticks, milliseconds
     apart, so a batch between two ticks would seem to have waited.
@@ -35,7 +29,7 @@ def read_usage() -> Reading:
 
 
 def usage_between(before: Reading, after: Reading) -> ThreadUsage:
-    """The difference of two readings of one thread."""
+    """Difference of two readings of one thread."""
     (began, ran, first), (ended, run, last) = before, after
     return ThreadUsage(
         ended - began,

@@ -18,11 +18,7 @@ _LOCK_SECONDS, _LOCK_STEP = 10.0, 0.01
 
 
 def check_path(path: str) -> None:
-    """Refuses what cannot be the path of a Unix socket.
-
-    Raises:
-        InputError: the path is empty, too long, or has a zero byte.
-    """
+    """Raise InputError if a Unix socket's path is empty, too long, or has a zero byte."""
     size = len(os.fsencode(path))
     if not 0 < size <= MOST_PATH_BYTES:
         raise InputError(
@@ -33,19 +29,15 @@ def check_path(path: str) -> None:
 
 
 class UnixSocket:
-    """Listens at once. What the file's mode says is the creating process's umask."""
+    """A socket that listens at once. The creating process's umask sets the file's mode."""
 
     def __init__(self, path: str) -> None:
-        """Replaces the file of a server that was killed.
-
-        Raises:
-            InputError: another process listens there, the file is no socket, or it cannot be made.
-        """
+        """Replace a stale file; InputError if another process listens there, or on failure."""
         self.path = path
         self._owner = os.getpid()
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # Of two servers that find an old file, the second must not remove the first's.
+            # Of two servers that meet an old file, the second must not remove the first's.
             with _LockedFolder(Path(path).parent):
                 _remove_stale(path)
                 self._socket.bind(path)
@@ -60,17 +52,14 @@ class UnixSocket:
         self._socket.setblocking(False)
 
     def take(self) -> socket.socket:
-        """The listening socket, which this process's own object has no more.
-
-        Workers that are forked before have one each.
-        """
+        """Move the listening socket out of this process's object; forked workers have one each."""
         taken, self._socket = self._socket, None
         if taken is None:
             raise ValueError(f"{self.path}: the socket was taken before")
         return taken
 
     def close(self) -> None:
-        """Listens no more in this process; the process that made the file removes it."""
+        """Stop listening in this process; the process that created the file removes it."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -82,12 +71,12 @@ class UnixSocket:
             if os.path.samestat(os.lstat(self.path), self._file):
                 os.unlink(self.path)
         except OSError:
-            # The folder has gone, or may not be written any more: the next server finds it stale.
+            # The folder is gone or read-only: the next server removes the stale file.
             pass
 
 
 class _LockedFolder:
-    """Holds a lock of a folder, which leaves no file behind."""
+    """A lock of a folder, which leaves no file behind."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
