@@ -93,7 +93,7 @@ def _before() -> None:
 
 
 def main() -> None:
-    """Runs the benchmark that the command line names."""
+    """Run the benchmark that the command line names."""
     run(app)
 
 

@@ -1,4 +1,4 @@
-"""What a plan over several hosts costs, beside the same plan in one process and plain gRPC calls.
+"""Cost of a plan over several hosts, beside the same plan in one process and plain gRPC calls.
 
 The front is this process, on one core; the shard hosts share another, if there is one. All take
 turns with the same batches.
@@ -55,12 +55,7 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ClusterTimes:
-    """One way of looking up.
-
-    Attributes:
-        p50_seconds: of a batch, with the tower.
-        cpu_seconds: processor time of a batch, of all processes, the median over the rounds.
-    """
+    """Median seconds of a batch, with the tower, and processor seconds of all processes."""
 
     p50_seconds: float
     cpu_seconds: float
@@ -68,16 +63,10 @@ class ClusterTimes:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFigures:
-    """Requests of one size.
+    """Figures of requests of one size, by variant; ratios are of ours to one process.
 
-    Attributes:
-        times: by way.
-        added_p50_seconds: of ours, beside one process.
-        processor_time_ratio: of ours, to one process.
-        wire_bytes: messages of a batch, both ways, the mean, as they were counted.
-        least_wire_bytes: for each piece, whichever is smaller: all ids and fp32 sums, or distinct
-            ids and their stored rows; ids as narrow as their tables allow, and nothing else.
-        bits_equal: every score of every way.
+    Wire bytes are a batch's mean, both ways. The least are, for each piece, the smaller of all ids
+    and fp32 sums, or distinct ids and their stored rows, with ids as narrow as tables allow.
     """
 
     pairs: int
@@ -170,7 +159,7 @@ class MeasuredHost:
 def shard_hosts(
     repository: Path, hosts: int, cpus: Set[int]
 ) -> Iterator[Mapping[int, MeasuredHost]]:
-    """Starts `sharded-infer serve-shards` for each host of the plan, and stops them at the end."""
+    """Run `sharded-infer serve-shards` for each host of the plan in the context."""
     with ExitStack() as stack:
         yield {
             number: stack.enter_context(_shard_host(repository, number, cpus))
@@ -195,7 +184,7 @@ def measure_cluster(
     requests: int,
     progress: Progress,
 ) -> list[ClusterFigures]:
-    """Publishes the model for so many hosts, starts them, and measures."""
+    """Publish the model for so many hosts, start them, and measure."""
     _, host_cpus = split_cpus()
     keep_freed_memory()
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as name:
@@ -233,7 +222,7 @@ def _models(
 
 
 class _CountedHosts:
-    """Counts the least bytes of what is asked and answered."""
+    """Counts the least bytes of lookups and answers."""
 
     def __init__(
         self, hosts: RemoteHosts, clients: HostClients, placed: Sequence[PlacedPiece]
@@ -251,7 +240,7 @@ class _CountedHosts:
         return self._hosts.lost
 
     def wire_bytes(self) -> int:
-        """Of all messages since the start, both ways."""
+        """Bytes of all messages since the start, both ways."""
         counts = [group.counts for group in self._clients.now.groups.values()]
         return sum(one.sent_bytes + one.received_bytes for one in counts)
 

@@ -1,4 +1,4 @@
-"""Lookups from shard hosts the plain way: gRPC's own client, and a call for each piece."""
+"""Plain lookups from shard hosts: gRPC's own client, and a call for each piece."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -19,12 +19,11 @@ _SECONDS = 60.0
 
 
 class PlainHosts:
-    """As `ShardHosts`; one thread uses it."""
+    """A plain `ShardHosts` for a single thread."""
 
     lost: frozenset[int] = frozenset()
 
     def __init__(self, key: VersionKey, addresses: Mapping[int, str]) -> None:
-        """Connects when it is asked first."""
         self.hosts = frozenset(addresses)
         self._key = key
         self._calls: dict[int, Any] = {
@@ -40,7 +39,7 @@ class PlainHosts:
         deadline: float,
         may_lose: Collection[int] = (),
     ) -> StartedLookup:
-        """As `ShardHosts.start`; each call has its own time, and none is lost."""
+        """Start lookups; each call has its own time limit, and none is lost."""
         return _Started(
             {
                 host: [[self._ask(host, one) for one in _each_piece(group)] for group in groups]

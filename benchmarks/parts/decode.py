@@ -1,8 +1,8 @@
-"""Times the decoding of requests: compiled, through protobuf, and by a plain loop.
+"""Times of decoding requests: compiled, through protobuf, and by a plain loop.
 
 The same inputs are also sent as a PredictRequest, our own form, and over HTTP as JSON and binary
-tensors; HTTP's times are with the request's header. Ragged requests have an INT64 input
-and its INT32 lengths for each feature; ranking ones have 26 features of 3 ids a sample and 13 dense
+tensors; HTTP's times include the request's header. Ragged requests have an INT64 input and its
+INT32 lengths for each feature; ranking requests have 26 features of 3 ids a sample and 13 dense
 numbers. Rounds of all variants alternate, forwards and backwards; times are medians, on one thread.
 """
 
@@ -49,16 +49,12 @@ _ROUNDS, _ROUND_SECONDS = 31, 0.01
 
 @dataclass(frozen=True, slots=True)
 class DecodeMeasurement:
-    """Times of one request, microseconds.
+    """Microseconds of one request, to the checked batch; None without compiled code.
 
     Attributes:
-        native: to the checked batch by compiled code; None if it was not built.
-        portable: to the checked batch through protobuf.
-        protobuf: protobuf's parsing alone.
+        portable: through protobuf.
+        protobuf: only protobuf's parsing.
         plain_loop: parsing, and a loop that makes each tensor an array, without checks or a batch.
-        predict_bytes: size of the same inputs as a PredictRequest.
-        predict: from that to the checked batch by compiled code; None if it was not built.
-        http: from an HTTP body to the checked batch, by compiled code if it was built.
     """
 
     request: str
@@ -125,7 +121,7 @@ def decode_command(
 
 
 def measure_decoding(inputs: int, batch: int, progress: Progress) -> list[DecodeMeasurement]:
-    """Measures the ragged request, then the ranking ones."""
+    """Measure the ragged request, then the ranking requests."""
     generator = np.random.default_rng(0)
     spec = ModelSpec("ragged", _tables(inputs))
     cases = [(f"{inputs} ragged inputs", batch, spec, *_ragged(generator, spec, batch))]

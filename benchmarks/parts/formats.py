@@ -1,6 +1,6 @@
 """AUC of a trained model on held-out clicks in each mix of row formats.
 
-The model is the demo's: trained on the first four fifths of a click log, scored on the rest. Rows
+The demo's model is trained on the first four fifths of a click log, and scored on the rest. Rows
 are stored and read back in each mix of formats. The tower computes in fp32, so only the formats
 make a difference.
 """
@@ -33,15 +33,7 @@ BUDGET_SHARE = 6  # the budgeted mix has this part of the fp32 tables' bytes
 
 @dataclass(frozen=True, slots=True)
 class FormatQuality:
-    """Figures on one click log.
-
-    Attributes:
-        training_rows: lines trained on.
-        scored_rows: held-out lines scored.
-        clicks: clicks among the scored lines.
-        mixes: `fp32` first.
-        budget_formats: numbers of tables by format, in the budgeted mix.
-    """
+    """Figures on one click log, of mixes from `fp32` on; the clicks are of the scored lines."""
 
     data: str
     training_rows: int
@@ -97,7 +89,7 @@ def formats_command(
 
 
 def measure_formats(data: Path | None, rows: int, progress: Progress) -> FormatQuality:
-    """Trains, and scores the held-out clicks in each mix of formats."""
+    """Train, and score the held-out clicks in each mix of formats."""
     demo = train_demo(data, rows, progress)
     plan = open_format_plan(demo.spec, demo.trained.embeddings)
     fp32_bytes = sum(4 * table.rows * table.dim for table in demo.spec.tables)
@@ -139,7 +131,6 @@ def _uniform(spec: ModelSpec, row_format: RowFormat, *, clip: bool) -> Mix:
 
 
 def _statistics(spec: ModelSpec, examples: Examples) -> dict[str, FeatureStatistics]:
-    """How the training lines use each feature."""
     found = {}
     for index, name in enumerate(FEATURES):
         starts, lengths = examples.bag_starts[index].tolist(), examples.lengths[index].tolist()

@@ -1,8 +1,8 @@
-"""Rates of an index of raw ids, beside a bare gather and what else finds ids' rows.
+"""Rates of an index of raw ids, beside a bare gather and other ways to find ids' rows.
 
 The index is written as publishing does and copied to 2 MiB pages as `memory = "huge"` does. Every
-call has new random ids, so that no variant reads what the one before has just brought into the
-cache. Variants take turns in random order; rates are medians, on one thread.
+call has new random ids, so that no variant reads what the one before left in the cache. Variants
+take turns in random order; rates are medians, on one thread.
 """
 
 import re
@@ -47,15 +47,11 @@ class IdMeasurement:
     """Ids a second of each variant, on one thread.
 
     Attributes:
-        known: of ids that are there, by our index.
-        unknown: of ids that are not.
+        known: ids in our index.
         gather: cache lines a second, one for each id, copied from the same memory.
-        searchsorted: of known ids, by NumPy in sorted ids, with the comparison and the row.
-        torchrec: of known ids, by the operator of TorchRec's MPZCH module, in torch's memory.
-        torchrec_unknown: of unknown ids.
-        build_seconds: to write the index.
-        build_bytes: the most memory that writing took, beside what the process had before.
-        index_bytes: of the file.
+        searchsorted: known ids, by NumPy in sorted ids, with the comparison and the row.
+        torchrec: known ids, by the operator of TorchRec's MPZCH module, in torch's memory.
+        build_bytes: the most memory that writing took, beyond that of the process before.
     """
 
     known: float
@@ -113,11 +109,7 @@ def ids_command(
 
 
 def measure_ids(entries: int, progress: Progress, *, seconds: float = 10.0) -> IdMeasurement:
-    """Writes an index of so many ids and measures it.
-
-    Args:
-        seconds: of calls, all variants together.
-    """
+    """Write an index of so many ids and measure it, all variants in `seconds`."""
     torch.set_num_threads(1)
     with TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         path = Path(folder) / "ids.index"
@@ -182,7 +174,7 @@ def _chunks(entries: int, progress: Progress) -> Iterator[tuple[Ids, Ids]]:
 
 
 def _places(ids: Ids, lines: int) -> torch.Tensor:
-    """The cache line of each id's home, behind the header."""
+    """Cache line of each id's home, after the header."""
     homes = max(1, lines - 256)
     return torch.from_numpy(homes_of(hashes_of(ids.view(np.uint64), 0), homes) + 1)
 
@@ -219,7 +211,7 @@ def _torchrec(ids: Ids) -> Callable[[Ids], object]:
 
 
 def _reset_peak() -> int:
-    """Lets the kernel count the process's peak anew; its memory now, in bytes."""
+    """Reset the kernel's record of the process's peak, and return its current bytes."""
     Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
 

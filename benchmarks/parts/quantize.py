@@ -45,14 +45,9 @@ _COMMAND_SECONDS = 1800
 
 @dataclass(frozen=True, slots=True)
 class QuantizeMeasurement:
-    """Medians of rates, fp32 GB a second.
+    """Medians of rates by format, fp32 GB a second, beside copies of the same numbers in memory.
 
-    Attributes:
-        fp32_bytes: size of the checkpoint.
-        ours: rate of the command by format, from opening the checkpoint to the finished folder.
-        fbgemm: rate of FBGEMM's operator by format.
-        copy: rate of copying the same numbers in memory, reading and writing.
-        peak_anonymous_bytes: the command's largest RssAnon: all memory but mapped files.
+    Ours is from opening the checkpoint to the finished folder. The peak is of RssAnon.
     """
 
     fp32_bytes: int
@@ -115,7 +110,7 @@ def quantize_command(
 def measure_quantize(
     gigabytes: float, folder: Path | None, progress: Progress, *, rounds: int = 5
 ) -> QuantizeMeasurement:
-    """Writes a checkpoint of random rows, and quantizes it in each round."""
+    """Write a checkpoint of random rows, and quantize it in each round."""
     torch.set_num_threads(1)
     rates: dict[tuple[str, str], list[float]] = {}
     peak, copies, encoder = 0, [], ""
@@ -126,7 +121,7 @@ def measure_quantize(
         numbers = torch.randn(_OPERATOR_ROWS, DIM, generator=torch.Generator().manual_seed(0))
         target = torch.empty_like(numbers)
         _touch_memory(4 * DIM * _TABLES * rows)
-        # Once unmeasured: it brings the command's own files into the disk's cache.
+        # Once unmeasured, which caches the command's own files.
         _run_command(home, rows, FORMATS[0])
         done = 0
         for _ in range(rounds):
@@ -153,7 +148,7 @@ def measure_quantize(
 
 
 def write_checkpoint(path: Path, rows: int) -> None:
-    """Writes a safetensors file of normal fp32 tables `[rows, 128]`, a chunk at a time."""
+    """Write a safetensors file of normal fp32 tables `[rows, 128]`, a chunk at a time."""
     table_bytes = 4 * DIM * rows
     header = json.dumps(
         {
@@ -173,24 +168,20 @@ def write_checkpoint(path: Path, rows: int) -> None:
             for start in range(0, rows, _CHUNK_ROWS):
                 count = min(_CHUNK_ROWS, rows - start)
                 file.write(generator.standard_normal((count, DIM), dtype=np.float32).data)
-        # What the kernel has yet to write would slow down what is measured next.
+        # Pending writes of the kernel would slow down the next measurement.
         file.flush()
         os.fsync(file.fileno())
 
 
 def _touch_memory(count: int) -> None:
-    """Writes to memory of the given size and frees it.
-
-    The first write to a virtual machine's memory is slow, because the host has to allocate it.
-    Otherwise the first variant to use such pages would be charged for that.
-    """
+    """Write to memory and free it: a virtual machine's host is slow to allocate it at first."""
     with mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         for offset in range(0, count, mmap.PAGESIZE):
             memory[offset] = 1
 
 
 def _operator(row_format: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    # Registers them; a third of a second, which every command would take otherwise.
+    # Registers the operators in a third of a second, which other commands save.
     importlib.import_module("fbgemm_gpu")
     operators = torch.ops.fbgemm
     if row_format == "int8":
@@ -211,7 +202,7 @@ def _run_command(home: Path, rows: int, row_format: str) -> tuple[dict[str, floa
     out = home / "out"
     command = [sys.executable, "-m", "serving.cli", "quantize", "--json"]
     command += ["--spec", str(spec), "--weights", str(home / "weights.safetensors")]
-    # The command is this package's own.
+    # Our own command.
     process = subprocess.Popen(  # noqa: S603
         [*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -240,7 +231,6 @@ class _PeakAnonymous(threading.Thread):
         self.bytes = 0
 
     def run(self) -> None:
-        """Samples every 10 ms."""
         while True:
             try:
                 lines = self._status.read_text().splitlines()

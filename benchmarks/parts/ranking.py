@@ -1,4 +1,4 @@
-"""Times requests of one user: the user's features sent once, and sent for every pair.
+"""Times of requests of one user, with the user's features sent once or for every pair.
 
 Both forms take turns on one core, with a new request for each turn. Figures are medians of the
 thread's processor time from the message to the scores, so other programs disturb them little.
@@ -31,20 +31,13 @@ from sharded_infer.progress import Progress
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.precision import Precision
 
-# Requests before those that count: the tower is split meanwhile, and kernels are compiled.
+# Uncounted requests: the tower is split meanwhile, and kernels are compiled.
 _WARM_UP = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RankingMeasurement:
-    """One model in one precision.
-
-    Attributes:
-        every_pair_seconds: processor time of a request with the user's features for every pair.
-        once_seconds: with the user's features once.
-        largest_difference: of the scores of both forms.
-        score_spread: the scores' standard deviation.
-    """
+    """Processor seconds of both forms, their largest score difference, and scores' deviation."""
 
     model: RankingKind
     precision: Precision
@@ -56,7 +49,7 @@ class RankingMeasurement:
 
     @property
     def gain(self) -> float:
-        """Speed of the form that sends them once over the other's."""
+        """Speed of the features sent once over that of features for every pair."""
         return self.every_pair_seconds / self.once_seconds
 
 
@@ -113,7 +106,7 @@ def ranking_command(
 def measure_ranking(
     models: Sequence[RankingModel], *, pairs: int, requests: int, progress: Progress
 ) -> list[RankingMeasurement]:
-    """Publishes each model in a temporary folder and measures it."""
+    """Publish each model in a temporary folder and measure it."""
     keep_freed_memory()
     measured = []
     for number, model in enumerate(models):

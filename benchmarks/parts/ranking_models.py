@@ -34,7 +34,7 @@ _SAMPLES = 256
 
 
 class RankingKind(StrEnum):
-    """The architectures."""
+    """Architectures."""
 
     DLRM_V2 = "dlrm-v2"
     DEEPFM = "deepfm"
@@ -42,10 +42,7 @@ class RankingKind(StrEnum):
 
 
 class _DeepFM(nn.Module):
-    """Guo et al. 2017, "DeepFM" (arXiv:1703.04247), with its layers of 400.
-
-    The first number of each vector is its linear term.
-    """
+    """DeepFM (Guo et al. 2017, arXiv:1703.04247), with linear terms first in the vectors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,11 +76,7 @@ class _TwoTower(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class RankingModel:
-    """One model and its random requests.
-
-    Attributes:
-        rows: of each table; of a DLRM-v2 the most.
-    """
+    """A model with random requests; `rows` of each table, or the most of a DLRM-v2."""
 
     kind: RankingKind
     precision: Precision
@@ -91,11 +84,11 @@ class RankingModel:
 
     @property
     def name(self) -> str:
-        """Of the published model."""
+        """Name of the published model."""
         return str(self.kind)
 
     def publish(self, repository: Path, progress: Progress = no_progress) -> None:
-        """Publishes it with random weights."""
+        """Publish random weights."""
         if self.kind is RankingKind.DLRM_V2:
             self._dlrm.publish(repository, progress)
             return
@@ -110,7 +103,7 @@ class RankingModel:
         publish(spec, weights, module, repository, samples=samples, progress=progress)
 
     def draw(self, generator: np.random.Generator, pairs: int) -> Arrays:
-        """A random request whose pairs have users of their own."""
+        """Draw a random request with a different user for each pair."""
         if self.kind is RankingKind.DLRM_V2:
             drawn = self._dlrm.draw(generator, pairs)
             return {"dense": drawn.dense} | _by_feature(drawn.ids)
@@ -122,11 +115,7 @@ class RankingModel:
         return {"dense": dense} | _by_feature(ids)
 
     def message(self, request: Arrays, *, once: bool) -> bytes:
-        """A ModelInferRequest of the first pair's user for all pairs.
-
-        Args:
-            once: whether the user's ids are sent once, or for every pair.
-        """
+        """Serialize a ModelInferRequest of the first pair's user, sent once or for every pair."""
         pairs = len(request["dense"])
         user = {f"C{number}" for number in USER_FEATURES}
         arrays = {

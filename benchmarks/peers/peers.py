@@ -126,7 +126,6 @@ def _range_text(ratios: Sequence[float]) -> str:
 
 
 def _ratios(cells: Sequence[LoadCell]) -> list[tuple[LoadCell, LoadCell, list[float]]]:
-    """Each of our servers beside each of Triton's models under the same load, by round."""
     return [
         (ours, peer, [a / b for a, b in zip(ours.rounds, peer.rounds, strict=True)])
         for ours in cells
@@ -146,11 +145,7 @@ def measure_peers(
     seconds: float,
     progress: Progress,
 ) -> list[LoadCell]:
-    """Closed loads on every server.
-
-    Args:
-        seconds: duration of each measurement; of one without an answer, twice as long.
-    """
+    """Measure closed loads on every server; one without an answer takes twice as long."""
     server_cpus, load_cpus = split_cpus()
     with ExitStack() as stack:
         names = {(TRITON, dense): model_name(dense) for dense in denses}

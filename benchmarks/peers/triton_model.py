@@ -1,7 +1,4 @@
-"""TorchRec's quantized DLRM-v2 behind Triton's Python backend.
-
-Triton imports it in a process of its own, through the `model.py` that `triton_server` writes.
-"""
+"""TorchRec's quantized DLRM-v2, which Triton's Python backend imports in a separate process."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +20,7 @@ class TritonPythonModel:
     """The class that Triton looks for."""
 
     def initialize(self, arguments: dict[str, str]) -> None:
-        """Builds the model that the configuration's parameters ask for."""
+        """Build the model of the configuration's parameters."""
         torch.set_num_threads(1)
         keep_freed_memory()
         parameters = json.loads(arguments["model_config"])["parameters"]
@@ -33,7 +30,7 @@ class TritonPythonModel:
         self._model = lowered if in_bf16 else as_it_comes
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Scores the requests that Triton has put together as one batch."""
+        """Score a batch of Triton's requests."""
         inputs = [
             [backend.get_input_tensor_by_name(request, name).as_numpy() for name in _INPUTS]
             for request in requests

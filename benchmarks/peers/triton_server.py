@@ -1,6 +1,6 @@
 """Triton with TorchRec's quantized DLRM-v2 behind its Python backend, started and stopped.
 
-The `nvidia-pytriton` package brings Triton's server. It is unpacked into a folder of its own, with
+The `nvidia-pytriton` package contains Triton's server. It is unpacked into a separate folder with
 an older NumPy, because its requirements do not fit ours. Only its programs and libraries are used.
 """
 
@@ -28,7 +28,7 @@ from serving.bench.workloads.dlrm_v2_shape import DENSE_WIDTH, IDS_OF_A_BAG
 from sharded_infer.errors import InputError, ShardedInferError
 
 PACKAGE = "nvidia-pytriton==0.7.0"
-# Its Python backend takes NumPy 2's arrays for empty ones.
+# Its Python backend reads NumPy 2's arrays as empty.
 NUMPY = "numpy==1.26.4"
 DEFAULT_FOLDER = Path("build/triton")
 _START_SECONDS = 300.0
@@ -49,12 +49,7 @@ def model_name(dense: str) -> str:
 def triton_serving(
     folder: Path, denses: Sequence[str], max_rows: int, cpus: Set[int] | None
 ) -> Iterator[ServerUnderTest]:
-    """Starts Triton with one model for each dtype of the dense parts, and stops it at the end.
-
-    Args:
-        folder: where the package was unpacked.
-        denses: "fp32" (as TorchRec leaves them) or "bf16".
-    """
+    """Run Triton, unpacked in a folder, with a model for each dense dtype, "fp32" or "bf16"."""
     server, stub = _programs(folder)
     with tempfile.TemporaryDirectory(prefix="sharded-infer-triton-") as name:
         work = Path(name)
@@ -89,7 +84,7 @@ def triton_serving(
 
 
 def _check_scores(port: int, denses: Sequence[str], workload: DlrmV2) -> None:
-    """Refuses a Triton whose answers are no scores: what it does not compute would be fast."""
+    """Raise ShardedInferError if Triton's answers are not scores, since doing nothing is fast."""
     request = workload.draw(np.random.default_rng(0), _CHECKED_PAIRS)
     message = service_pb2.ModelInferRequest.FromString(workload.message(request))
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -141,10 +136,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _model_source(folder: Path) -> str:
-    """The model's file, which imports from where this process does, but for the backend's NumPy.
-
-    Triton's Python backend does not read PYTHONPATH.
-    """
+    """The model's file, which sets the path, since Triton's backend does not read PYTHONPATH."""
     places = [str(folder.resolve()), str(Path(__file__).parents[2]), *filter(None, sys.path)]
     return (
         f"import sys\nsys.path[:] = {places!r} + sys.path\n"
@@ -153,7 +145,7 @@ def _model_source(folder: Path) -> str:
 
 
 def _lay_out(work: Path, folder: Path, stub: Path, denses: Sequence[str], max_rows: int) -> None:
-    """Writes the model repository, and a backend with the program for this Python's version."""
+    """Write the model repository, and a backend with the program for this Python's version."""
     backend = work / "backends" / "python"
     shutil.copytree(folder / "pytriton" / "tritonserver" / "backends" / "python", backend)
     shutil.copy(stub, backend / stub.name)
@@ -165,7 +157,7 @@ def _lay_out(work: Path, folder: Path, stub: Path, denses: Sequence[str], max_ro
 
 
 def _configuration(dense: str, max_rows: int) -> str:
-    """A model's configuration; Triton puts requests that wait together in a batch."""
+    """A model's configuration; Triton batches waiting requests."""
     inputs = [f'{{ name: "dense", data_type: TYPE_FP32, dims: [ {DENSE_WIDTH} ] }}']
     inputs += [
         f'{{ name: "C{number}", data_type: TYPE_INT64, dims: [ {ids} ] }}'

@@ -92,9 +92,9 @@ def mlperf_dlrm_v2(devices: int) -> PlanCase:
 
 
 def three_hot_tables() -> PlanCase:
-    """300 tables of dim 64, three of which hold 70% of the load; 8 devices.
+    """300 tables of dim 64, three of which have 70% of the load; 8 devices.
 
-    The others have 1 to 20 ids a bag; the three have equally many, as required.
+    The others have 1 to 20 ids a bag; the three have equal numbers, from their load.
     """
     random = _random(THREE_HOT, 300)
     rows = _log_uniform(random, 1e3, 1e7, 300)
@@ -111,22 +111,14 @@ def three_hot_tables() -> PlanCase:
 
 
 def many_tables(tables: int, devices: int) -> PlanCase:
-    """Rows log-uniform from 1e3 to 1e7, dims 16 to 256 in steps of 16, devices of 80 GB.
-
-    Args:
-        tables: 390 a device fill three quarters of its memory.
-    """
+    """Rows log-uniform from 1e3 to 1e7, dims 16 to 256; 390 tables fill 3/4 of an 80 GB device."""
     random = _random(MANY_TABLES, tables)
     rows = _log_uniform(random, 1e3, 1e7, tables)
     return _case(MANY_TABLES, rows, _wide_dims(random, tables), f"h100:{devices}x80GB")
 
 
 def curve_case(tables: int) -> PlanCase:
-    """A point of the scaling curve: rows log-uniform from 1e3 to 1e5, dims 16 to 256; 8 devices.
-
-    Args:
-        tables: up to 50,000 fit.
-    """
+    """Rows log-uniform from 1e3 to 1e5, dims 16 to 256, on 8 devices: up to 50,000 tables fit."""
     random = _random(CURVE, tables)
     rows = _log_uniform(random, 1e3, 1e5, tables)
     return _case(CURVE, rows, _wide_dims(random, tables), "h100:8x80GB")

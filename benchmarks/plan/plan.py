@@ -1,4 +1,4 @@
-"""A case planned by our planner and by TorchRec's, both scored by our cost model."""
+"""Our planner and TorchRec's on the same case, both scored by our cost model."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -34,12 +34,9 @@ _REPEAT_BELOW_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TorchRecFigures:
-    """Figures of TorchRec's planner beside ours.
+    """TorchRec's seconds and memory imbalance (fullest rank over mean); None without a plan.
 
-    Attributes:
-        seconds: of planning; None without a plan.
-        time_ratio: its plan's slowest rank over ours, by our cost model; above 1 ours is better.
-        memory_imbalance: bytes of its fullest rank over the mean.
+    `time_ratio` is its slowest rank's over ours, by our cost model: above 1 ours is better.
     """
 
     outcome: Outcome
@@ -50,7 +47,7 @@ class TorchRecFigures:
 
     @property
     def has_run(self) -> bool:
-        """Whether TorchRec was asked."""
+        """True if TorchRec ran."""
         return self.outcome not in {Outcome.NOT_RUN, Outcome.NOT_INSTALLED}
 
     def text(self, limit: float) -> str | None:
@@ -62,14 +59,7 @@ class TorchRecFigures:
 
 @dataclass(frozen=True, slots=True)
 class PlanMeasurement:
-    """The figures of a case.
-
-    Attributes:
-        seconds: of our planning; the median of three if short.
-        gap: of our plan's slowest rank above the lower bound; 0.02 is 2%.
-        memory_imbalance: bytes of our plan's fullest rank over the mean.
-        torchrec: figures of TorchRec's planner for each search.
-    """
+    """Our seconds, gap above the lower bound, and memory of the fullest rank over the mean."""
 
     family: str
     tables: int
@@ -107,21 +97,16 @@ class PlanMeasurement:
 
 @dataclass(slots=True)
 class PlanBench:
-    """Measures cases, and skips a search that timed out on fewer tables of the family.
+    """Measures cases, without searches that timed out on fewer tables of the family.
 
-    Attributes:
-        limit_seconds: limit of each of TorchRec's runs; 0 leaves TorchRec out.
+    `limit_seconds` is of each TorchRec run; 0 leaves TorchRec out.
     """
 
     limit_seconds: float
     _gave_up: set[tuple[str, Search]] = field(default_factory=set)
 
     def measure(self, cases: Sequence[PlanCase]) -> Iterator[PlanMeasurement]:
-        """Measures cases, one after another.
-
-        Args:
-            cases: within a family, those with fewer tables first.
-        """
+        """Measure cases one after another; those of a family with ascending numbers of tables."""
         for case in cases:
             seconds, result = _plan(case)
             yield PlanMeasurement(

@@ -1,4 +1,4 @@
-"""The planner's scaling curve as a picture, both axes logarithmic."""
+"""A chart of the planner's scaling curve, both axes logarithmic."""
 
 import math
 from collections.abc import Sequence
@@ -7,11 +7,7 @@ from serving.bench.charts.line_chart import Axis, Series, line_chart
 
 
 def scaling_chart(title: str, series: Sequence[Series]) -> str:
-    """Draws tables and seconds, and N log N through the last point of the first series.
-
-    Args:
-        series: at most three; those without points are left out. The first has two or more.
-    """
+    """Draw up to three series of tables and seconds, and N log N through the first's last point."""
     ours = series[0].points
     last_tables, last_seconds = ours[-1]
     unit = last_seconds / (last_tables * math.log(last_tables))

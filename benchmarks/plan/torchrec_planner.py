@@ -1,4 +1,4 @@
-"""TorchRec's planner on the same tables, its plan as one of ours; TorchRec is optional."""
+"""TorchRec's planner, which is optional, on the same tables, with its plan converted to ours."""
 
 import json
 import signal
@@ -37,11 +37,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TorchRecRun:
-    """Result of TorchRec's planner.
-
-    Attributes:
-        seconds: of planning, the median if short; None without a plan.
-    """
+    """Result of TorchRec's planner, with seconds (the median if short); None without a plan."""
 
     outcome: Outcome
     seconds: float | None = None
@@ -50,11 +46,7 @@ class TorchRecRun:
 
 
 def run_torchrec(case: PlanCase, search: Search, limit_seconds: float) -> TorchRecRun:
-    """Plans a case with TorchRec, in a process that is killed at a time limit.
-
-    Args:
-        case: int8 tables on equal GPUs.
-    """
+    """Plan int8 tables on equal GPUs with TorchRec, in a process that is killed at a time limit."""
     if not torchrec_is_installed():
         return TorchRecRun(Outcome.NOT_INSTALLED, reason=INSTALL)
     try:
@@ -82,7 +74,7 @@ def run_torchrec(case: PlanCase, search: Search, limit_seconds: float) -> TorchR
     try:
         check_plan(plan, {name: use.table for name, use in case.uses.items()})
     except PlanError as error:
-        # It does not count the scale and bias of a row.
+        # TorchRec does not count the scale and bias of a row.
         return TorchRecRun(Outcome.REFUSED, answer["seconds"], reason=str(error))
     return TorchRecRun(Outcome.PLANNED, answer["seconds"], plan)
 

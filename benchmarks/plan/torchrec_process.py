@@ -2,12 +2,10 @@
 
     python -m benchmarks.plan.torchrec_process < request.json > answer.json
 
-It is set up as TorchRec's own `shard_quant_model` sets it up: quantized tables on the meta device,
-no memory reserved. Unlike there the batch is the caller's and the devices' bandwidths are ours. Its
-statistics are off: they take time and change no plan. A signal ends the process at the limit;
-importing TorchRec and building its modules do not count.
-
-It wants TorchRec, so nothing imports this module; `torchrec_planner` starts it.
+Set up like TorchRec's own `shard_quant_model`: quantized tables on the meta device, no memory
+reserved. But the batch is the caller's, the devices' bandwidths are ours, and its statistics are
+off: they take time and change no plan. A signal ends the process at the limit; importing TorchRec
+and building its modules do not count. `torchrec_planner` starts this module, which needs TorchRec.
 """
 
 import json
@@ -32,7 +30,7 @@ from torchrec.inference.modules import DEFAULT_SHARDERS
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.quant.embedding_modules import EmbeddingBagCollection
 
-# All that TorchRec can shard quantized tables by; in device memory, as our plans are.
+# All shardings of quantized tables in TorchRec; in device memory, as our plans are.
 SHARDING_TYPES = {"quick": ["table_wise"], "full": ["table_wise", "row_wise", "column_wise"]}
 KERNELS = ["quant"]
 _REPEATS = 3
@@ -40,7 +38,7 @@ _REPEAT_BELOW_SECONDS = 2.0
 
 
 def main() -> None:
-    """Reads a request, plans, and writes the seconds (a median if short) and the shards."""
+    """Read a request, plan, and write the seconds (a median if short) and the shards."""
     logging.disable(logging.CRITICAL)
     request = json.load(sys.stdin)
     module = _module(request["tables"])
@@ -72,7 +70,7 @@ def _module(tables: list[dict[str, Any]]) -> torch.nn.Module:
         )
         for table in tables
     ]
-    # Scale and bias apart, so that columns are the table's own and not those of its stored bytes.
+    # Scale and bias apart, so that columns are the table's, not those of its stored bytes.
     bags = EmbeddingBagCollection(
         configs,
         is_weighted=False,

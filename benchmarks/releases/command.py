@@ -1,4 +1,4 @@
-"""Measures the effect of a release on a server's latency."""
+"""Effect of a release on a server's latency."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,10 +1,10 @@
 """Effect and speed of a delta version, beside a whole release of the same table.
 
-One table of int8 rows is published and served on one core. In each round some of its rows are
-published by the command, on the load's core, while requests come: the time from its start
-until all answers may be of the new version, and the latency meanwhile. The same command for a copy
-of the repository, which nobody serves, shows what it costs by itself. Lookups with as many changed
-rows in front of a table are measured beside lookups without, in this process.
+One table of int8 rows is published and served on one core. In each round the command publishes
+changed rows, on the load's core, while requests come. Measured are the time from its start until
+all answers may be of the new version, and the latency meanwhile. The same command for a copy of the
+repository, which nobody serves, shows the command's own cost. In this process, lookups with as many
+changed rows in front of a table are measured beside lookups without.
 """
 
 import json
@@ -56,12 +56,9 @@ class DeltaMeasurement:
     """Figures of deltas.
 
     Attributes:
-        rows, changed_rows: of the table, and of each delta.
-        table_bytes: of the stored table.
         written_bytes: of each delta's files that its base does not have.
-        full_seconds: from the call that publishes the whole table until it was served.
-        full_bytes: of its files.
-        lookup_ratio: of the times of lookups with changed rows, and without; the median.
+        full_seconds: from the start of publishing the whole table until it was served.
+        lookup_ratio: median time of lookups with changed rows over that without.
     """
 
     released: Released
@@ -75,14 +72,14 @@ class DeltaMeasurement:
 
     @property
     def bytes_over_changed(self) -> float:
-        """Bytes written over those of the changed rows, as they are stored."""
+        """Bytes written over the stored bytes of the changed rows."""
         return median(self.written_bytes) / (self.changed_rows * _ROW_BYTES)
 
 
 def measure_deltas(
     *, gigabytes: float, changed: float, load: ReleaseLoad, progress: Progress
 ) -> DeltaMeasurement:
-    """Publishes a table whole, then changes some of its rows in each round under load."""
+    """Publish a table whole, then change some of its rows in each round under load."""
     rows = int(gigabytes * 1e9 / _ROW_BYTES)
     workload = Workload("deltas", 1, rows, _DIM, _IDS, ragged=False, layers=(256,))
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
@@ -92,7 +89,7 @@ def measure_deltas(
         progress("publishing the table", 1, 1)
         elsewhere = Path(folder) / "elsewhere"
         shutil.copytree(repository, elsewhere, copy_function=_link_large)
-        # What was written is on the disk before anything is measured.
+        # Written files are on the disk before anything is measured.
         os.sync()
         coming = _ComingRows(repository, elsewhere, Path(folder), rows, max(1, int(rows * changed)))
         with releasing(workload, repository, coming, load, progress) as (server, released):
@@ -111,11 +108,7 @@ def measure_deltas(
 
 @dataclass(slots=True)
 class _ComingRows:
-    """Files of changed rows, each published by the command.
-
-    Attributes:
-        elsewhere: a copy of the repository that nobody serves.
-    """
+    """Files of changed rows for the command; `elsewhere` is a copy that nobody serves."""
 
     repository: Path
     elsewhere: Path
@@ -126,7 +119,6 @@ class _ComingRows:
     written_bytes: list[int] = field(default_factory=list)
 
     def prepare(self) -> Callable[[], int]:
-        """Writes a file of changed rows; what publishes it."""
         path = self._write()
 
         def publish() -> int:
@@ -137,7 +129,6 @@ class _ComingRows:
         return publish
 
     def prepare_elsewhere(self) -> Callable[[], object]:
-        """Writes a file of changed rows; what publishes it where nobody serves it."""
         return partial(self._publish, self._write(), self.elsewhere)
 
     def _write(self) -> Path:
@@ -169,13 +160,13 @@ class _ComingRows:
 
 
 def _link_large(source: str, target: str) -> None:
-    """Links the table's file; small ones are of one repository, such as locks."""
+    """Link the table's file; copy small ones, such as locks, which belong to one repository."""
     copy = os.link if os.path.getsize(source) > _LINKED_BYTES else shutil.copy2
     copy(source, target)
 
 
 def _full_release(server: ServerUnderTest, workload: Workload, location: Path) -> tuple[float, int]:
-    """Publishes the whole table, without a load: seconds until it is served, and bytes."""
+    """Publish the whole table, without a load: seconds until it is served, and bytes."""
     began, repository = monotonic(), Repository(location)
     workload.publish(location)
     version = repository.versions(workload.name)[-1]

@@ -1,7 +1,7 @@
-"""One round of a load: the same requests without a release, and with one.
+"""A round of a load: the same requests without a release, and with one.
 
-Where publishing takes processor time, a third run has the same work beside it, for a repository
-that nobody serves: what that costs, the machine costs, and not the release.
+If publishing takes processor time, a third run has the same work beside it, for a repository that
+nobody serves: its cost is the machine's, and not the release's.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from sharded_infer.errors import ShardedInferError
 
 _LEAD_SECONDS = 0.5  # of load before the version appears
 _POLL_SECONDS = 0.05
-# What is beside the requests of a run.
+# What runs beside the requests.
 QUIET, ELSEWHERE, RELEASE = "quiet", "elsewhere", "release"
 
 
@@ -30,25 +30,23 @@ class Coming(Protocol):
     """Versions that are released one after another."""
 
     def prepare(self) -> Callable[[], int]:
-        """Makes a version ready, unmeasured; what publishes it, which returns its number."""
+        """Prepare a version, unmeasured; return a function that publishes it, for its number."""
         ...
 
     def prepare_elsewhere(self) -> Callable[[], object] | None:
-        """The same for a repository that nobody serves; None: publishing takes no time."""
+        """The same for a repository that nobody serves; None if publishing takes no time."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRound:
-    """One round: the same schedule without and with a release.
+    """The same schedule without and with a release.
 
     Attributes:
-        publish_seconds: from the call that publishes until it returned.
-        load_seconds: from the call until the version was served.
+        publish_seconds: of the call that publishes.
+        load_seconds: from that call until the version was served.
         quiet_ms: percentiles of requests due within those seconds, without a release.
-        release_ms: the same with a release.
         stolen_seconds: of both cores, by the hypervisor, in those seconds of each run.
-        failed: requests of all runs that were not OK.
     """
 
     publish_seconds: float
@@ -72,14 +70,10 @@ def measure_round(
     seconds: float,
     number: int,
 ) -> tuple[ReleaseRound, SameRequests, SameRequests]:
-    """The same schedule without and with a release.
+    """Run the same schedule without and with a release, the order depending on the round's number.
 
-    Args:
-        number: of the round: the runs take turns which comes first.
-
-    Returns:
-        Its figures, the requests due until the version was served, and of these the ones due after
-        it was published.
+    Returns the figures, the requests due until the version was served, and of these the requests
+    due after it was published.
     """
     called = published = ready = 0.0
     cpus = set().union(*split_cpus())
@@ -108,7 +102,7 @@ def measure_round(
             called = monotonic()
             version = publish()
             published = monotonic()
-            # The index is cheap to ask for; the metrics page would take the core for milliseconds.
+            # The index is cheap to query; the metrics page would take the core for milliseconds.
             wait_until_served(client, version, goes_on=lambda: not running.done())
             ready = monotonic()
             return running.result()
@@ -135,7 +129,7 @@ def measure_round(
 def wait_until_served(
     client: InferenceServerClient, version: int, *, goes_on: Callable[[], bool] = lambda: True
 ) -> None:
-    """Waits until all answers may be of a version."""
+    """Wait until all answers may be of a version."""
     while (state := _state_of(client, version)) != "READY":
         if state == "UNAVAILABLE" or not goes_on():
             raise ShardedInferError(f"version {version} did not load in time")
@@ -143,6 +137,5 @@ def wait_until_served(
 
 
 def _state_of(client: InferenceServerClient, version: int) -> str:
-    """The state of a version in the server; empty if it has not seen it."""
     entries = client.get_model_repository_index().models
     return next((str(one.state) for one in entries if one.version == str(version)), "")

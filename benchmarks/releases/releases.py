@@ -1,8 +1,7 @@
 """Effect of a release on the latency of a server in service.
 
-The same requests are sent at the same times, without and with a version that appears in the
-repository and is loaded meanwhile. Only the time of the load is compared. The version is a copy of
-the served one.
+The same requests are sent at the same times, without and with a copy of the served version that
+appears in the repository and is loaded meanwhile. Only the time of the load is compared.
 """
 
 import json
@@ -37,11 +36,7 @@ _CAPACITY_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class ReleaseLoad:
-    """Settings of a load under which versions are released.
-
-    Attributes:
-        seconds: of load in each run of a round, in which a version must load.
-    """
+    """Settings of a load with releases; a version must load within the `seconds` of a run."""
 
     pairs: int
     share: float
@@ -52,13 +47,9 @@ class ReleaseLoad:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Figures of all rounds.
+    """Requests a second, in a closed loop of 16 and sent, and pooled until the version was served.
 
-    Attributes:
-        capacity: requests answered a second in a closed loop of 16.
-        rate: requests sent a second.
-        requests: of all rounds, due until the version was served.
-        loading: of them, those due after the call that publishes had returned.
+    `loading` are only requests due after the call that publishes had returned.
     """
 
     capacity: float
@@ -69,12 +60,12 @@ class Released:
 
     @property
     def p99_ratio(self) -> float | None:
-        """With releases over without."""
+        """Ratio with releases to without."""
         return self.requests.p99_ratio(RELEASE, QUIET)
 
     @property
     def load_seconds(self) -> float:
-        """The median of the rounds."""
+        """Median of the rounds."""
         return median(one.load_seconds for one in self.rounds)
 
     @property
@@ -85,11 +76,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseMeasurement:
-    """Figures of versions as large as the served one.
-
-    Attributes:
-        table_bytes: tables of each version.
-    """
+    """Figures of versions as large as the served one."""
 
     released: Released
     table_bytes: int
@@ -98,7 +85,7 @@ class ReleaseMeasurement:
 def measure_releases(
     workload: BenchModel, load: ReleaseLoad, progress: Progress
 ) -> ReleaseMeasurement:
-    """Publishes the model, serves it on one core, and releases it in each round under load."""
+    """Publish the model, serve it on one core, and release it in each round under load."""
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         workload.publish(Path(folder))
         coming = _Coming(Path(folder) / workload.name)
@@ -114,11 +101,7 @@ def releasing(
     load: ReleaseLoad,
     progress: Progress,
 ) -> Iterator[tuple[ServerUnderTest, Released]]:
-    """Serves a published model on one core, and releases a version in each round under load.
-
-    Yields:
-        The server, as long as it is wanted, and the figures.
-    """
+    """Serve a published model, and release a version in each round; yields server and figures."""
     server_cpus, load_cpus = split_cpus()
     loading = Loading.of(workload, load.pairs, load_cpus)
     with served(repository, ["--poll-seconds=0.1", *load.options], server_cpus) as server:
@@ -148,10 +131,9 @@ class _Coming:
         self.table_bytes = sum(files[name]["bytes"] for name in files if name.startswith("tables"))
 
     def prepare(self) -> Callable[[], int]:
-        """Prepares the next version, complete but hidden; what publishes it."""
         self._number += 1
         staged = self._home / f".coming-{self._number}"
-        # The files are the first version's own: what is compared is the loading.
+        # The files are the first version's own: the loading is compared.
         shutil.copytree(self._home / "1", staged, copy_function=os.link)
         manifest = json.loads((staged / MANIFEST_NAME).read_bytes())
         (staged / MANIFEST_NAME).unlink()

@@ -1,8 +1,8 @@
-"""The same requests at the same times, in runs of which one does something else beside them.
+"""The same requests at the same times, in runs that differ in the work beside them.
 
-Requests of all rounds are pooled: a percentile of one round is of a few slow requests, and of
-whatever else the machine did. Windows from which the hypervisor took processor time in one run are
-left out in all, each with the one behind it, in which requests may still be waiting.
+Requests of all rounds are pooled: a percentile of one round depends on a few slow requests, and on
+other work of the machine. Windows from which the hypervisor took processor time in one run are left
+out in all, each with the one after it, in which requests may still be waiting.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ MOST_STOLEN_SECONDS = 0.010
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a schedule, and what was taken from the machine meanwhile."""
+    """A run of a schedule, and the machine's stolen time meanwhile."""
 
     result: LoadResult
     stolen: StolenTime
 
     def latencies(self, first: float, last: float) -> NDArray[np.float64]:
-        """Seconds of requests that were answered, of those due from one time to another."""
+        """Latencies in seconds of answered requests due between two times."""
         at = slice(*np.searchsorted(self.result.scheduled, (first, last)))
         found: NDArray[np.float64] = self.result.latency[at][self.result.codes[at] == 0]
         return found
@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class SameRequests:
-    """Runs of one schedule by what was beside them; what is due from `first` to `last` counts."""
+    """Runs of one schedule by the work beside them; requests due from `first` to `last` count."""
 
     runs: Mapping[str, Run]
     first: float
@@ -53,7 +53,7 @@ class SameRequests:
         return list(pairwise(edges))
 
     def whole_windows(self) -> list[tuple[float, float]]:
-        """Those in which all runs had the machine."""
+        """Windows in which all runs had the machine."""
         kept, was_short = [], False
         for window in self.windows():
             is_short = any(
@@ -67,14 +67,7 @@ class SameRequests:
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """Figures of the requests of all rounds.
-
-    Attributes:
-        windows: of all rounds.
-        left_out: of them.
-        requests: of each run, in the windows that count.
-        latency_ms: percentiles by what was beside the requests.
-    """
+    """Numbers of windows and requests that count, and percentiles by the work beside them."""
 
     windows: int
     left_out: int
@@ -82,14 +75,14 @@ class Pooled:
     latency_ms: dict[str, dict[str, float]]
 
     def p99_ratio(self, one: str, other: str) -> float | None:
-        """The p99 of one run over that of another; None where no window counts."""
+        """The p99 of one run over that of another; None if no window counts."""
         if not self.requests:
             return None
         return self.latency_ms[one]["p99"] / self.latency_ms[other]["p99"]
 
 
 def pooled(rounds: Sequence[SameRequests]) -> Pooled:
-    """Pools the requests of all rounds, which have the same runs."""
+    """Pool the requests of all rounds, which have the same runs."""
     kept = [(one, one.whole_windows()) for one in rounds]
     latencies = {
         name: np.concatenate(

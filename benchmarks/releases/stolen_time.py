@@ -1,4 +1,4 @@
-"""Processor time that the hypervisor took while something was measured."""
+"""Processor time that the hypervisor took during a measurement."""
 
 import os
 import threading
@@ -13,14 +13,9 @@ _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class StolenTime:
-    """Samples what was taken from some cores, from `with` to its end."""
+    """Samples the stolen time of some cores, from `with` to its end."""
 
     def __init__(self, cpus: set[int], file: Path = Path("/proc/stat")) -> None:
-        """Samples nothing yet.
-
-        Args:
-            file: the kernel's counts.
-        """
         self._names = {f"cpu{cpu}" for cpu in cpus}
         self._file = file
         self._times: list[float] = []
@@ -44,14 +39,14 @@ class StolenTime:
         self.sample(monotonic())
 
     def sample(self, now: float) -> None:
-        """Reads the counts."""
+        """Read the counts."""
         lines = (line.split() for line in self._file.read_text().splitlines())
         ticks = sum(int(fields[_STEAL]) for fields in lines if fields[0] in self._names)
         self._times.append(now)
         self._ticks.append(ticks)
 
     def between(self, first: float, last: float) -> float:
-        """Seconds that were taken of all these cores, from the sample before to the one after."""
+        """Stolen seconds of all these cores, from the sample before to the one after."""
         begin = max(0, bisect_right(self._times, first) - 1)
         end = min(len(self._times) - 1, bisect_left(self._times, last))
         return (self._ticks[end] - self._ticks[begin]) / _CLOCK_TICKS

@@ -1,4 +1,4 @@
-"""Measures servers of towers over histories: short and long ones together, and the user cache."""
+"""Servers of towers over histories: short and long ones together, and the user cache."""
 
 from dataclasses import asdict
 from enum import StrEnum

@@ -30,13 +30,13 @@ SHORT, MIXED = "short", "mixed"
 _MESSAGES = 2048
 # Requests in flight that keep a server busy all the time.
 _BUSY = 16
-# Seeds of trials begin here.
+# First seed of trials.
 _TRIALS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class MixedLengths:
-    """Lengths of histories: lognormal between two bounds, and those that count as short."""
+    """Lognormal lengths of histories between two bounds, and the limit of short ones."""
 
     shortest: int
     longest: int
@@ -45,15 +45,7 @@ class MixedLengths:
 
 @dataclass(frozen=True, slots=True)
 class LengthsRound:
-    """Figures of one server in one round.
-
-    Attributes:
-        capacity: requests a second in a closed loop.
-        rate: requests a second that were sent.
-        busy_share: of a core, which the server's processes used.
-        short_ms: latencies of requests with short histories, as `percentiles_ms`.
-        all_ms: of all requests.
-    """
+    """Requests a second in a closed loop and sent, busy share of a core, and latencies."""
 
     capacity: float
     rate: float
@@ -64,11 +56,7 @@ class LengthsRound:
 
 @dataclass(frozen=True, slots=True)
 class LengthsMeasurement:
-    """Rounds of both servers, in the same order.
-
-    Attributes:
-        short_share: of the mixed requests.
-    """
+    """Rounds of both servers, in the same order; `short_share` is of the mixed requests."""
 
     short: Sequence[LengthsRound]
     mixed: Sequence[LengthsRound]
@@ -92,11 +80,9 @@ def measure_mixed_lengths(
     options: Sequence[str],
     progress: Progress,
 ) -> LengthsMeasurement:
-    """Publishes the model in a temporary folder and measures both servers.
+    """Publish the model and measure both servers at an approximate busy share of their cores.
 
-    Args:
-        share: of the time that each server keeps its core busy, about. It is never sent more than
-            this share of its capacity.
+    A server is never sent more than this share of its capacity.
     """
     server_cpus, load_cpus = split_cpus()
     drawn = lognormal_lengths(_MESSAGES, shortest=lengths.shortest, longest=lengths.longest)
@@ -137,10 +123,10 @@ def _round(
     seconds: float,
     seed: int,
 ) -> LengthsRound:
-    # Of just before: the machine is not the same all day.
+    # Measured just before: the machine is not the same all day.
     closed, _ = measure_closed(server, loading, concurrency=_BUSY, seconds=seconds / 3)
     rate = closed.requests_per_second * share
-    # At random times batches are smaller than in a closed loop, and cost more for each request.
+    # At random times batches are smaller than in a closed loop, and cost more a request.
     tried, _ = measure_open(
         server, loading, rate=rate, seconds=seconds / 2, poisson=True, seed=seed + _TRIALS
     )

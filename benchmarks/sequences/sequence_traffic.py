@@ -16,11 +16,7 @@ _SEED = 20261124
 
 @dataclass(frozen=True, slots=True)
 class SequenceTraffic:
-    """Requests of one model.
-
-    Attributes:
-        candidates: samples of a request, which share one history.
-    """
+    """Requests of one model; each has so many candidates, which share one history."""
 
     model: SequenceModel
     spec: ModelSpec
@@ -50,13 +46,10 @@ class SequenceTraffic:
 
 
 def lognormal_lengths(count: int, *, shortest: int, longest: int) -> NDArray[np.int64]:
-    """Lengths of histories, lognormal.
+    """Lognormal lengths of histories, int64 `[count]`, the same at every call.
 
     The median is the geometric mean of the bounds, which are two standard deviations of the
     logarithm away from it; the 5% beyond them are moved to them.
-
-    Returns:
-        int64 `[count]`, the same at every call.
     """
     low, high = np.log(shortest), np.log(longest)
     drawn = np.random.default_rng(_SEED).lognormal((low + high) / 2, (high - low) / 4, count)
@@ -64,9 +57,5 @@ def lognormal_lengths(count: int, *, shortest: int, longest: int) -> NDArray[np.
 
 
 def zipf_users(count: int, users: int, seed: int) -> NDArray[np.int64]:
-    """Who sends each request: few users send many.
-
-    Returns:
-        int64 `[count]`, all in `[0, users)`.
-    """
+    """The user of each request, int64 `[count]` in `[0, users)`: few users send many."""
     return draw_ids(np.random.default_rng((_SEED, seed)), IdDistribution.ZIPF, users, count)

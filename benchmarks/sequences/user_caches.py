@@ -27,21 +27,16 @@ from sharded_infer.progress import Progress
 
 CACHED, PLAIN = "cache", "no cache"
 _BUSY = 16
-# Users whose answers are compared, each in a request of its own.
+# Users whose answers are compared, each in a separate request.
 _COMPARED = 256
 _USER_STATES = "sharded_infer_user_states_total"
 
 
 @dataclass(frozen=True, slots=True)
 class UserLoad:
-    """Settings of the load.
+    """Users drawn with Zipf frequencies, ids of each history, and the load of each server.
 
-    Attributes:
-        users: of the population, drawn with Zipf frequencies.
-        history: ids of each user's history.
-        cache_mib: of the server with a cache.
-        share: of the capacity of the server without one.
-        seconds: of random arrivals, for each server in each round.
+    The share is of the capacity without a cache; arrivals are random for `seconds` of a round.
     """
 
     users: int
@@ -63,13 +58,7 @@ class CacheFigures:
 
 @dataclass(frozen=True, slots=True)
 class CacheMeasurement:
-    """Both servers under the same requests at the same times.
-
-    Attributes:
-        rate: requests a second.
-        hit_rate: of the requests of all rounds.
-        compared: answers of hits that were compared with those of the server without a cache.
-    """
+    """Both servers under the same requests, and the number of hits that were compared."""
 
     rate: float
     hit_rate: float
@@ -79,14 +68,14 @@ class CacheMeasurement:
 
     @property
     def saved(self) -> float:
-        """The share of the server's processor time that the cache saves."""
+        """Share of the server's processor time that the cache saves."""
         return 1.0 - self.cached.cpu_ms / self.plain.cpu_ms
 
 
 def measure_user_cache(
     traffic: SequenceTraffic, load: UserLoad, options: Sequence[str], progress: Progress
 ) -> CacheMeasurement:
-    """Publishes the model in a temporary folder and measures both servers."""
+    """Publish the model in a temporary folder and measure both servers."""
     server_cpus, load_cpus = split_cpus()
     publish = partial(traffic.model.publish, traffic.spec, progress=progress)
     sizes = {CACHED: load.cache_mib, PLAIN: 0}
@@ -103,7 +92,7 @@ def measure_user_cache(
             servers[PLAIN], first, concurrency=_BUSY, seconds=load.seconds / 2
         )
         rate = closed.requests_per_second * load.share
-        # Each round's requests are new ones; the first fills the cache, and is not counted.
+        # Each round's requests are new; the first fills the cache, and is not counted.
         count = round(rate * load.seconds * 1.2)
         found: dict[str, list[ServeFigures]] = {CACHED: [], PLAIN: []}
         before = (0, 0)
@@ -136,7 +125,7 @@ def measure_user_cache(
 
 
 def _compare(servers: dict[str, ServerUnderTest], traffic: SequenceTraffic, load: UserLoad) -> int:
-    """Sends requests of some users to both, twice to the cache; the second time all are hits."""
+    """Send requests of some users to both, twice to the cache; the second time all are hits."""
     users = range(min(_COMPARED, load.users))
     messages = tuple(traffic.of_users(users, load.history, 0))
 
@@ -176,7 +165,6 @@ def _scores_of(response: bytes) -> bytes:
 
 
 def _user_states(server: ServerUnderTest, model: str) -> tuple[int, int]:
-    """The hits and misses that the server has counted."""
     counted = {"hit": 0, "miss": 0}
     for sample in scraped_samples(server.metrics_url or "", server.caller):
         if sample.name == _USER_STATES and sample.labels["model"] == model:

@@ -11,19 +11,16 @@ from serving.bench.turns import in_turns
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
 
-# Of a load in which nothing is answered.
+# Of a load without any answer.
 _MOST_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class LoadCell:
-    """One server under one closed load; medians of the rounds.
+    """A server, such as one executor or precision, under one closed load; medians of the rounds.
 
-    Attributes:
-        variant: of the server, such as an executor or the precision of a tower.
-        cpu_ms: processor milliseconds of the server for each request.
-        mean_batch: requests of a batch; None without a metrics page.
-        rounds: requests a second of each round.
+    Processor time is the server's for a request. Batches are in requests, None without a metrics
+    page; rounds in requests a second.
     """
 
     server: str
@@ -47,12 +44,9 @@ def closed_loads(
     seconds: float,
     progress: Progress,
 ) -> list[LoadCell]:
-    """Loads servers, by name and variant.
+    """Measure servers, by name and variant, under loads of (pairs, requests in flight).
 
-    Args:
-        loads: pairs of a request, and requests in flight, measured one after another.
-        loading: the load of a server with requests of so many pairs.
-        seconds: duration of each measurement; of one without an answer, twice as long.
+    Each takes `seconds`, or twice as long without an answer.
     """
     cells = []
     for pairs, flying in loads:
@@ -71,7 +65,7 @@ def closed_loads(
 def measure_answered(
     name: str, server: ServerUnderTest, loading: Loading, *, concurrency: int, seconds: float
 ) -> ServeFigures:
-    """As `measure_closed`, but again for twice as long while nothing is answered.
+    """Measure as `measure_closed`, but again for twice as long while nothing is answered.
 
     A processor without bf16 products takes seconds for a large batch.
     """
@@ -89,7 +83,7 @@ def measure_answered(
 def median_of(
     figures: Sequence[ServeFigures], value: Callable[[ServeFigures], float | None]
 ) -> float:
-    """The median over the figures that have the value."""
+    """Median over the figures that have the value."""
     return median(found for one in figures if (found := value(one)) is not None)
 
 

@@ -1,4 +1,4 @@
-"""A server that answers every predict call with the same bytes, to measure a transport alone.
+"""A server that answers every predict call with the same bytes, to measure only a transport.
 
     python -m benchmarks.servers.echo_server RESPONSE_BYTES
 
@@ -29,7 +29,7 @@ _OPEN_CALLS = 2**20
 
 @contextmanager
 def echoing(response_bytes: int, cpus: Set[int] | None) -> Iterator[ServerUnderTest]:
-    """Starts a bare echo server, and stops it at the end."""
+    """Run a bare echo server in the context."""
     command = [sys.executable, "-m", "benchmarks.servers.echo_server", str(response_bytes)]
     with Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True) as process:  # noqa: S603 - our own command
         if cpus is not None:
@@ -44,7 +44,7 @@ def echoing(response_bytes: int, cpus: Set[int] | None) -> Iterator[ServerUnderT
 
 
 def main() -> None:
-    """Serves until standard input ends."""
+    """Serve until standard input ends."""
     response = bytes(int(sys.argv[1]))
     method = Method(INFER_METHOD, is_stream=False, access=AccessBit.OPEN, with_headers=False)
     limits = limits_of(ServerConfig("", max_concurrent_requests=_OPEN_CALLS))

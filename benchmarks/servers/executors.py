@@ -41,7 +41,7 @@ def measure_matrix(
     seconds: float,
     progress: Progress,
 ) -> list[LoadCell]:
-    """Every executor and an echo server, under closed loads."""
+    """Measure every executor and an echo server under closed loads."""
     server_cpus, load_cpus = split_cpus()
     options = {("executor", mode): [f"--executor={mode}"] for mode in MODES}
     with ExitStack() as stack:

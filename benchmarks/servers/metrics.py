@@ -38,14 +38,7 @@ _REPEATS, _CALLS = 7, 2000
 
 @dataclass(frozen=True, slots=True)
 class MetricsRound:
-    """The same load on both servers.
-
-    Attributes:
-        full: requests a second with all metrics.
-        off: requests a second with none.
-        full_cpu_ms: processor milliseconds of a request with all metrics.
-        off_cpu_ms: the same with no metrics.
-    """
+    """Requests a second, and processor time of a request, with all metrics and with none."""
 
     pairs: int
     full: float
@@ -55,12 +48,12 @@ class MetricsRound:
 
     @property
     def cost(self) -> float:
-        """The share of the throughput that counting takes."""
+        """Share of the throughput that counting takes."""
         return 1.0 - self.full / self.off
 
     @property
     def cpu_cost(self) -> float:
-        """The share of a request's processor time that counting takes."""
+        """Share of a request's processor time that counting takes."""
         return 1.0 - self.off_cpu_ms / self.full_cpu_ms if self.full_cpu_ms else 0.0
 
 
@@ -129,7 +122,7 @@ def measure_metrics(
     concurrency: int,
     progress: Progress,
 ) -> list[MetricsRound]:
-    """Publishes the model, and loads a server with metrics and one without."""
+    """Publish the model, and load a server with metrics and one without."""
     server_cpus, load_cpus = split_cpus()
     loadings = {pairs: Loading.of(workload, pairs, load_cpus) for pairs in sizes}
     options = {detail: [f"--metrics={detail}", "--poll-seconds=0"] for detail in ("full", "off")}
@@ -156,7 +149,7 @@ def measure_metrics(
 
 
 def counting_seconds(workload: BenchModel, pairs: int, detail: Detail = Detail.FULL) -> float:
-    """Seconds that the counting calls of a request take, if it is a batch by itself."""
+    """Seconds of the counting calls of a request that is a batch by itself."""
     metrics = ServerMetrics(detail=detail)
     version = metrics.version("bench", 1)
     spec = workload.spec()
@@ -177,7 +170,7 @@ def counting_seconds(workload: BenchModel, pairs: int, detail: Detail = Detail.F
         version.queue(requests=0, samples=0)
         metrics.in_flight(-1)
 
-    # Processor time: what others do on this core is not counting.
+    # Processor time: other programs on this core do not count.
     timer = time.thread_time
     return min(timeit.repeat(count, timer=timer, number=_CALLS, repeat=_REPEATS)) / _CALLS
 
@@ -185,7 +178,6 @@ def counting_seconds(workload: BenchModel, pairs: int, detail: Detail = Detail.F
 def _summed_up(
     workload: BenchModel, pairs: int, rounds: Sequence[MetricsRound]
 ) -> dict[str, float]:
-    """Medians of the rounds with requests of one size, and what counting takes by itself."""
     own = [one for one in rounds if one.pairs == pairs]
     return {
         "pairs": pairs,

@@ -1,4 +1,4 @@
-"""Offers a server several times its capacity, on a separate core."""
+"""Overload of a server with several times its capacity, from a separate core."""
 
 from dataclasses import dataclass, replace
 from statistics import median
@@ -25,8 +25,8 @@ class OverloadFigures:
             before the overload and after it, because a shared machine changes in a minute.
         goodput: requests a second answered in time.
         errors: requests by status code.
-        refusal_cpu_ms: processor milliseconds of the server for a refusal: those of a request whose
-            deadline cannot be met, measured by itself.
+        refusal_cpu_ms: processor time of the server for a refusal: for requests whose deadline
+            cannot be met, measured alone.
         answer_cpu_ms: the same for an answer, at capacity.
         overload_refusal_cpu_ms: processor time under overload beyond `answer_cpu_ms` for each
             answer, divided by refusals. It includes the cost of refusals to answers (caches,
@@ -35,7 +35,6 @@ class OverloadFigures:
         resident_after: bytes, after the overload.
         normal_p50_ms: latency of single requests before the overload.
         recovered_p50_ms: the same from one second after the overload.
-        generator_p99_lag_ms: of the overload's generator.
     """
 
     pairs: int
@@ -63,12 +62,7 @@ def measure_overload(
     seconds: float,
     calm_seconds: float = 4.0,
 ) -> OverloadFigures:
-    """Offers several times the capacity, with deadlines.
-
-    Args:
-        times: offered load as a multiple of the capacity.
-        calm_seconds: duration of each measurement of the capacity, before and after.
-    """
+    """Offer a multiple of the capacity, which is measured before and after for `calm_seconds`."""
     server_cpus, load_cpus = split_cpus()
     calm = Loading.of(workload, pairs, load_cpus)
     hurried = replace(calm, deadline_seconds=deadline_seconds)

@@ -1,4 +1,4 @@
-"""Compares executors with queueing theory: servers on one core, the load on another."""
+"""Executors beside queueing theory: servers on one core, the load on another."""
 
 import heapq
 from dataclasses import dataclass
@@ -24,12 +24,8 @@ from sharded_infer.progress import Progress
 class QueueFigures:
     """Figures of an open load at a share of the capacity, beside a perfect queue.
 
-    Attributes:
-        mode: the executor.
-        distribution: of arrivals, poisson or constant.
-        latency_ms: measured percentiles.
-        predicted_ms: percentiles of a first-come-first-served queue with as many servers as cores,
-            the same arrivals, and service times as measured one request at a time.
+    Predicted is a first-come-first-served queue with as many servers as cores, the same arrivals,
+    and service times as measured one request at a time.
     """
 
     mode: str
@@ -48,11 +44,10 @@ def measure_queueing(
     seconds: float,
     progress: Progress,
 ) -> list[QueueFigures]:
-    """Inline and auto under Poisson and constant arrivals.
+    """Measure inline and auto under Poisson and constant arrivals.
 
-    Args:
-        share: of the inline executor's lowest capacity of the rounds.
-        rounds: measurements of each; the round with the median p99 is returned.
+    The share is of the inline executor's lowest capacity of the rounds. Figures are of the round
+    with the median p99.
     """
     server_cpus, load_cpus = split_cpus()
     loading = Loading.of(workload, pairs, load_cpus)
@@ -116,15 +111,9 @@ def _queueing(
 def simulate_queue(
     arrivals: NDArray[np.float64], services: NDArray[np.float64], servers: int, seed: int = 1
 ) -> NDArray[np.float64]:
-    """Latencies of a first-come-first-served queue, as of a perfect server.
+    """Seconds from arrival to end in a first-come-first-served queue, as of a perfect server.
 
-    Args:
-        arrivals: seconds, ascending.
-        services: measured service times, seconds; sampled at random.
-        servers: requests served at once.
-
-    Returns:
-        Seconds from each arrival to its end.
+    Arrivals ascend in seconds; service times are sampled at random. So many servers run at once.
     """
     drawn = np.random.default_rng(seed).choice(services, len(arrivals))
     free = [0.0] * servers

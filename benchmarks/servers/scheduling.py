@@ -27,11 +27,11 @@ _FAR_DEADLINE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class SchedulingCost:
-    """Processor time of a request, microseconds.
+    """Processor time of a request, microseconds, in the "compiled" or "reference" scheduler.
 
     Attributes:
         waiting: requests that are queued before the first is taken.
-        alike: to offer, take and finish it; all requests have as long a deadline.
+        alike: to offer, take and finish it; all requests have deadlines of the same length.
         different: the same; deadlines differ, so that most requests are queued between others.
         dispatcher: in the dispatcher's loop, from its arrival to its result.
     """
@@ -116,4 +116,4 @@ def _dispatcher_us(scheduler: Batcher[Any], waiting: int) -> float:
 
 
 def _nothing(*_: object) -> None:
-    """What the dispatcher tells is not counted here."""
+    """Ignores the dispatcher's reports."""

@@ -1,6 +1,6 @@
-"""A mapped file with room for some of its pages in memory: those that were used last.
+"""A mapped file with memory for some of its pages: the most recently used.
 
-What the page cache would do under a memory limit, without the right to set one: the least recently
+This simulates the page cache under a memory limit without the right to set one: the least recently
 used pages beyond the limit are dropped with madvise(MADV_PAGEOUT) after each batch. The kernel's
 own order is an approximation of it.
 """
@@ -27,24 +27,16 @@ Rows = NDArray[np.int64]
 
 
 class LimitedPages:
-    """A file of rows, mapped, of which only some pages stay in memory.
-
-    Attributes:
-        rows: uint8 `[rows, row_bytes]`.
-    """
+    """A mapped file of rows, uint8 `[rows, row_bytes]`, of which only some pages stay in memory."""
 
     def __init__(self, path: Path, row_bytes: int, room_bytes: int) -> None:
-        """Maps a file, of which nothing is to be in memory.
-
-        Args:
-            room_bytes: of pages that stay.
-        """
+        """Map a file with nothing in memory; pages of `room_bytes` will stay."""
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             size = os.fstat(file.fileno()).st_size
             self._mapping = map_file(file.fileno(), size, large=False)
         self._address = np.frombuffer(self._mapping, np.uint8).ctypes.data
-        # Read-ahead would bring pages that nobody counts.
+        # Read-ahead would bring uncounted pages.
         advise(self._address, size, mmap.MADV_RANDOM)
         whole = tensor_of(np.frombuffer(self._mapping, np.uint8))
         self.rows = whole[: size // row_bytes * row_bytes].view(-1, row_bytes)
@@ -53,7 +45,7 @@ class LimitedPages:
         self._clock = 0
 
     def fill(self, rows: Rows) -> None:
-        """Reads the pages that these rows, in the order of their use, would leave in memory."""
+        """Read the pages that these rows, in the order of their use, would leave in memory."""
         self._note(rows)
         places = np.flatnonzero(self._used >= 0)
         order = np.argsort(self._used[places])
@@ -65,14 +57,14 @@ class LimitedPages:
             list(readers.map(lambda part: gather_rows(self.rows, part), first_rows.chunk(_READERS)))
 
     def missing(self, rows: Rows) -> int:
-        """How many of these rows, one after another, are the first of a page that is not there."""
+        """Number of these rows, in order, that are the first of a missing page."""
         first, last = self._pages(rows)
         firsts, at = np.unique(np.concatenate([first, last]), return_index=True)
         absent = at[self._used[firsts] < 0]
         return len(np.unique(absent % len(rows)))
 
     def drop(self, rows: Rows) -> None:
-        """Drops what is beyond the limit, after these rows were read."""
+        """Drop pages beyond the limit, after these rows were read."""
         self._note(rows)
         places = np.flatnonzero(self._used >= 0)
         excess = len(places) - self._room
@@ -87,7 +79,7 @@ class LimitedPages:
     def _note(self, rows: Rows) -> None:
         times = np.arange(self._clock, self._clock + len(rows))
         for pages in self._pages(rows):
-            # Where a page comes several times, its last time counts.
+            # If a page comes several times, its last time counts.
             self._used[pages] = times
         self._clock += len(rows)
 

@@ -23,12 +23,12 @@ _WARM_SECONDS = 30.0
 
 
 def has_rocksdb() -> bool:
-    """Whether `rocksdict` is installed."""
+    """True if `rocksdict` is installed."""
     return importlib.util.find_spec("rocksdict") is not None
 
 
 def write_rocks(folder: Path, table: Path, progress: Progress) -> None:
-    """Writes a table's file to a new database: row r with the key r."""
+    """Write a table's file to a new database: row r with the key r."""
     import rocksdict
 
     content = np.memmap(table, np.uint8, "r")
@@ -57,11 +57,7 @@ class RocksRows:
     """Rows of a database that `write_rocks` wrote."""
 
     def __init__(self, folder: Path, room: int) -> None:
-        """Opens it.
-
-        Args:
-            room: bytes of its block cache, in which its index is too.
-        """
+        """Open the database with a block cache of `room` bytes, including its index."""
         import rocksdict
 
         access = rocksdict.AccessType.read_only()
@@ -70,14 +66,14 @@ class RocksRows:
 
     @property
     def is_warm(self) -> bool:
-        """Whether it has looked up for half a minute."""
+        """True after half a minute of lookups."""
         return monotonic() - self._since > _WARM_SECONDS
 
     def begin(self, ids: Ids) -> None:
         """Nothing."""
 
     def look_up(self, ids: Ids) -> torch.Tensor:
-        """As `RowStore`."""
+        """Look up as `RowStore`."""
         found: Any = self._database.get(_keys(ids))
         rows = torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8)
         return pooled(row_lookup(rows), np.arange(len(ids)))
@@ -86,11 +82,11 @@ class RocksRows:
         """Nothing."""
 
     def found(self) -> Found:
-        """Its binding does not say what its cache did."""
+        """Only zero ids: the binding does not report its cache."""
         return Found(0, None, None)
 
     def close(self) -> None:
-        """Closes it."""
+        """Close the database."""
         self._database.close()
 
 

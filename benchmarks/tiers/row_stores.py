@@ -1,4 +1,4 @@
-"""Ways to look up the rows of a table that is larger than its memory."""
+"""Lookups of the rows of a table that is larger than its memory, in several ways."""
 
 import resource
 from pathlib import Path
@@ -29,12 +29,7 @@ Ids = NDArray[np.int64]
 
 
 class Found(NamedTuple):
-    """What a store has done.
-
-    Attributes:
-        hits: ids that needed no read; None: the store does not say.
-        reads: from the disk; None: the store does not say.
-    """
+    """Ids, hits (ids that needed no read) and disk reads of a store; None if not reported."""
 
     ids: int
     hits: int | None
@@ -46,26 +41,26 @@ class RowStore(Protocol):
 
     @property
     def is_warm(self) -> bool:
-        """Whether its memory holds what it will go on to hold, roughly."""
+        """True if its memory roughly has its long-term contents."""
 
     def begin(self, ids: Ids) -> None:
-        """Before a batch; takes no part in the measured time."""
+        """Prepare a batch, unmeasured."""
 
     def look_up(self, ids: Ids) -> torch.Tensor:
-        """Bags of `IDS_OF_A_BAG` rows; many threads call it at once."""
+        """Pool bags of `IDS_OF_A_BAG` rows; many threads call it at once."""
 
     def end(self, ids: Ids) -> None:
-        """After a batch; takes no part in the measured time."""
+        """End a batch, unmeasured."""
 
     def found(self) -> Found:
-        """What it has done so far."""
+        """Counts so far."""
 
 
 class MappedRows:
     """Rows in a mapped file, by their ids or by use; the page cache is the only cache."""
 
     def __init__(self, path: Path, room: int, past: Ids, places: RowPlaces | None = None) -> None:
-        """Maps the file.
+        """Map the file.
 
         Args:
             room: bytes of pages that stay in memory.
@@ -79,26 +74,26 @@ class MappedRows:
 
     @property
     def is_warm(self) -> bool:
-        """It is from the beginning."""
+        """True from the beginning."""
         return True
 
     def begin(self, ids: Ids) -> None:
-        """Counts the ids whose pages are not in memory."""
+        """Count the ids whose pages are not in memory."""
         self._ids += len(ids)
         self._hits += len(ids) - self._pages.missing(self._rows(ids))
         self._before = _page_reads()
 
     def look_up(self, ids: Ids) -> torch.Tensor:
-        """As `RowStore`; waits for each page of a bag after the other."""
+        """Pool as `RowStore`; waits for each page of a bag after the other."""
         return pooled(self._lookup, self._rows(ids))
 
     def end(self, ids: Ids) -> None:
-        """Drops the pages beyond its room."""
+        """Drop the pages beyond its room."""
         self._reads += _page_reads() - self._before
         self._pages.drop(self._rows(ids))
 
     def found(self) -> Found:
-        """As `RowStore`."""
+        """Counts so far."""
         return Found(self._ids, self._hits, self._reads)
 
     def _rows(self, ids: Ids) -> Ids:
@@ -106,14 +101,10 @@ class MappedRows:
 
 
 class TieredRows:
-    """Ordered rows in tiers, as `serve --row-memory-mib` has them."""
+    """Ordered rows in tiers, as with `serve --row-memory-mib`."""
 
     def __init__(self, path: Path, kept: KeptRows, places: RowPlaces, progress: Progress) -> None:
-        """Reads the pinned rows.
-
-        Args:
-            kept: the rows that the memory holds.
-        """
+        """Read the pinned rows; `kept` are the rows that the memory holds."""
         rows = places.count
         [(pinned, cached)] = pinned_and_cached([("", 0, rows)], kept, is_ordered=True)
         self._places = places
@@ -124,35 +115,35 @@ class TieredRows:
         for count in self._tier.load():
             done += count
             progress("reading rows", done, total)
-        # A lookup is described by the whole file, of which it reads nothing.
+        # A lookup has the whole file as its memory, but does not read it.
         with path.open("rb") as file:
             mapping = map_file(file.fileno(), rows * ROW_BYTES, large=False)
         self._lookup = row_lookup(tensor_of(np.frombuffer(mapping, np.uint8)), self._tier)
 
     @property
     def is_warm(self) -> bool:
-        """Whether each slot of its cache was filled twice, on average."""
+        """True if each slot of its cache was filled twice, on average."""
         return self._tier.counts().reads >= 2 * self._tier.cached_rows
 
     def begin(self, ids: Ids) -> None:
         """Nothing."""
 
     def look_up(self, ids: Ids) -> torch.Tensor:
-        """As `RowStore`; reads all missing rows at once."""
+        """Pool as `RowStore`; reads all missing rows at once."""
         return pooled(self._lookup, self._places.rows(ids))
 
     def end(self, ids: Ids) -> None:
         """Nothing."""
 
     def found(self) -> Found:
-        """As `RowStore`."""
+        """Counts so far."""
         counts = self._tier.counts()
         hits = counts.hot + counts.cached
         return Found(hits + counts.missed, hits, counts.reads)
 
 
 def row_lookup(memory: torch.Tensor, tier: RowTier | None = None) -> PooledLookup:
-    """A lookup of the rows of one table, uint8 `[bytes]`; with a tier, of those that are in it."""
+    """A lookup of the rows of one table, uint8 `[bytes]`; with a tier, of the rows in it."""
     rows = len(memory) // ROW_BYTES
     tiers = () if tier is None else (TierPart(tier),)
     tables = FusedTables(memory, RowFormat.INT8, (0,), (rows,), (DIM,), (False,), tiers=tiers)
@@ -160,11 +151,10 @@ def row_lookup(memory: torch.Tensor, tier: RowTier | None = None) -> PooledLooku
 
 
 def pooled(lookup: PooledLookup, rows: Ids) -> torch.Tensor:
-    """Bags of `IDS_OF_A_BAG` rows, fp32 `[bags, DIM]`."""
+    """Pool bags of `IDS_OF_A_BAG` rows, fp32 `[bags, DIM]`."""
     lengths = torch.full((1, len(rows) // IDS_OF_A_BAG), IDS_OF_A_BAG)
     return lookup(Bags(torch.from_numpy(rows), lengths), ids_checked=True)
 
 
 def _page_reads() -> int:
-    """Pages that this process has read from disks so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt

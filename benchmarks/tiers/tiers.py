@@ -1,8 +1,7 @@
 """Lookups in a table larger than memory, by exponents of Zipf's law.
 
-The table lies in a file. Of the memory that it may take, places of ordered rows take their part.
-Batches are looked up one after another, each by all threads, each thread a part of it. What makes
-ids and drops pages is not counted.
+The table lies in a file. Places of ordered rows take a part of its memory. Batches are looked up
+one after another, each by all threads, which share it. Making ids and dropping pages do not count.
 """
 
 import json
@@ -56,14 +55,7 @@ _MOST_WARMING = 240.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class LookupRates:
-    """Of one way to hold the table.
-
-    Attributes:
-        hit_rate: share of the ids that needed no read; None: unknown.
-        rows_per_second: looked up.
-        reads_per_second: from the disk meanwhile; None: unknown.
-        planned_hit_rate: what the planner foresees; None: it does not know this way.
-    """
+    """Hit rate (ids without a read), reads from the disk and the planner's prediction, if known."""
 
     hit_rate: float | None
     rows_per_second: float
@@ -73,16 +65,15 @@ class LookupRates:
 
 @dataclass(frozen=True, slots=True)
 class ExponentRates:
-    """Of one exponent.
+    """Rates at one exponent of Zipf's law.
 
     Attributes:
-        exponent: of Zipf's law.
-        ideal_hit_rate: with the rows that are used most in all the memory.
-        mapped: rows in any order, and the page cache alone.
-        ordered: rows by use and a place for each id in memory, and the page cache alone.
+        ideal_hit_rate: with the most used rows in all the memory.
+        mapped: rows in any order, and only the page cache.
+        ordered: rows by use and a place for each id in memory, and only the page cache.
         tiers: the same rows and places, pinned and cached by `serve --row-memory-mib`.
-        rocksdb: RocksDB with a block cache of that memory; None: not asked for.
-        fio_reads: direct reads of 4 KiB a second, as many at once as tiers have; None: without fio.
+        rocksdb: RocksDB with a block cache of that memory.
+        fio_reads: direct reads of 4 KiB a second, as many at once as tiers have; None without fio.
     """
 
     exponent: float
@@ -94,7 +85,7 @@ class ExponentRates:
     fio_reads: float | None
 
     def ways(self) -> dict[str, LookupRates]:
-        """All that were measured, by name."""
+        """All measured ways, by name."""
         ways = {"mapped": self.mapped, "ordered": self.ordered, "tiers": self.tiers}
         return ways if self.rocksdb is None else {**ways, "RocksDB": self.rocksdb}
 
@@ -180,11 +171,7 @@ def tiers_command(
 
 
 def random_reads(path: Path, depth: int, seconds: int) -> float | None:
-    """Direct reads of 4 KiB a second, at random places of a file; None: fio is not installed.
-
-    Args:
-        depth: reads that are in progress at once.
-    """
+    """Direct random reads of 4 KiB of a file a second, `depth` at once; None without fio."""
     program = shutil.which("fio")
     if program is None:
         return None
@@ -221,14 +208,9 @@ def measure_tiers(
     folder: Path | None = None,
     with_rocksdb: bool = False,
 ) -> list[ExponentRates]:
-    """Writes a table and measures it.
+    """Write a table of GiB to a folder and measure it, counting seconds during lookups.
 
-    Args:
-        gigabytes: GiB of the table.
-        memory_gigabytes: GiB that its rows, pages or blocks, and the places of ids, may take.
-        seconds: of each measurement, counted while it looks up.
-        folder: where the table is written; None: the folder of temporary files.
-        with_rocksdb: whether RocksDB is measured beside it.
+    Memory is for its rows, pages or blocks, and the places of ids.
     """
     torch.set_num_threads(1)
     rows = int(gigabytes * 2**30) // ROW_BYTES
@@ -257,7 +239,7 @@ def measure_tiers(
             store = TieredRows(path, kept, places, progress)
             tiers = rates(store, f"Zipf {exponent:g}, tiers", planned=kept.hit_rate)
             del store
-            # Beside them in time: disks are faster at times.
+            # Near them in time: disks are faster at times.
             fio = random_reads(path, QUEUE_DEPTH, max(1, round(seconds)))
             rocksdb = None
             if with_rocksdb:
@@ -269,7 +251,7 @@ def measure_tiers(
 
 
 def _places(rows: int) -> RowPlaces:
-    """As `publish` orders rows of which it is known how often they are used."""
+    """Order rows as `publish` does for known frequencies."""
     counts = np.empty(rows)
     counts[scattered(np.arange(rows), rows)] = np.arange(rows, 0, -1)
     return RowPlaces.open(write_places(order_by_use(counts)), rows)
@@ -280,7 +262,7 @@ def _ids(generator: np.random.Generator, exponent: float, rows: int, count: int)
 
 
 def _planned(exponent: float, rows: int, room: int) -> tuple[KeptRows, float]:
-    """What tiers are divided into, and the hit rate of ordered rows with the page cache alone."""
+    """Division of tiers, and the hit rate of ordered rows with only the page cache."""
     table = StoredTable("table", rows, DIM, RowFormat.INT8)
     uses = [TableUse(table, (FeatureStatistics(zipf=exponent),))]
     [kept], [of_pages] = divide_memory(uses, room), page_hit_rates(uses, room)
