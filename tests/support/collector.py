@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry traces in the test's own process: OTLP over gRPC, real protobuf."""
+"""A collector of OpenTelemetry traces in the test's process: OTLP over gRPC, real protobuf."""
 
 import threading
 from collections.abc import Iterator
@@ -15,8 +15,6 @@ from tests.support.waiting import until
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One span as it came over the wire, with its resource's attributes."""
-
     name: str
     trace_id: str
     span_id: str
@@ -37,11 +35,7 @@ class Span:
 
 @dataclass(slots=True)
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """What has come so far.
-
-    Attributes:
-        spans: in the order in which they came.
-    """
+    """Received spans, in the order of arrival."""
 
     url: str = ""
     spans: list[Span] = field(default_factory=list)
@@ -56,14 +50,13 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         return trace_service_pb2.ExportTraceServiceResponse()
 
     def trace(self, trace_id: str) -> dict[str, Span]:
-        """The spans of a trace by name, once they are there: a request's come together."""
+        """Spans of a trace by name, after they arrive: a request's spans arrive together."""
         until(lambda: any(s.trace_id == trace_id for s in self.spans), f"trace {trace_id}")
         found = [span for span in self.spans if span.trace_id == trace_id]
         assert len({span.name for span in found}) == len(found)
         return {span.name: span for span in found}
 
     def servers(self) -> list[Span]:
-        """The server spans."""
         return [span for span in self.spans if span.kind == SERVER]
 
 
@@ -93,7 +86,6 @@ def _attributes(pairs: Any) -> dict[str, Any]:
 
 @contextmanager
 def running_collector() -> Iterator[Collector]:
-    """A collector on a free port."""
     collector = Collector()
     server = grpc.server(ThreadPoolExecutor(2))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)

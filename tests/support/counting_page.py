@@ -1,4 +1,4 @@
-"""A metrics page that counts requests which nobody sends: some of each version at each look."""
+"""A metrics page that counts simulated requests of each version at each look."""
 
 import threading
 from collections.abc import Iterator
@@ -12,14 +12,9 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a version does with the requests of a look.
+    """Requests of a version at a look, of which some fail; each has 10 ids, some unknown.
 
-    Attributes:
-        requests: of a look. One look is enough for a step: a busy machine has time for no more.
-        failed: of them, with INTERNAL.
-        seconds: of each.
-        score: of each.
-        unknown_ids: of the 10 ids of each.
+    One look is enough for a step: a busy machine has time for no more.
     """
 
     requests: int = 400
@@ -31,12 +26,7 @@ class Behaviour:
 
 @dataclass(eq=False)
 class CountingPage:
-    """The page of one server; `behaviours` may be changed at any time.
-
-    Attributes:
-        url: of the server's HTTP port.
-        looks: how often it was read.
-    """
+    """The page of one server's HTTP port, with mutable behaviours and a count of its reads."""
 
     model: str
     behaviours: dict[int, Behaviour]
@@ -46,7 +36,6 @@ class CountingPage:
     totals: dict[tuple[int, str, str], float] = field(default_factory=dict)
 
     def read(self) -> bytes:
-        """The page, after more requests."""
         self.looks += 1
         for version, one in self.behaviours.items():
             answered = one.requests - one.failed
@@ -102,7 +91,6 @@ def _buckets(values: dict[str, float], boundaries: tuple[float, ...]) -> list[tu
 
 @contextmanager
 def counting_page(model: str, behaviours: dict[int, Behaviour]) -> Iterator[CountingPage]:
-    """Serves the page on a port of its own."""
     page = CountingPage(model, behaviours)
 
     class Handler(BaseHTTPRequestHandler):
@@ -113,7 +101,7 @@ def counting_page(model: str, behaviours: dict[int, Behaviour]) -> Iterator[Coun
                 self.wfile.write(page.read())
 
         def log_message(self, *words: object) -> None:
-            """Says nothing."""
+            """Silent."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     page.url = f"http://127.0.0.1:{server.server_port}"

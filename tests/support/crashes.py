@@ -1,4 +1,4 @@
-"""Kills publishers and readers at moments drawn by chance, and looks at what they leave."""
+"""Kills publishers and readers at random moments, and checks what they leave."""
 
 import os
 import random
@@ -25,19 +25,17 @@ PROGRAM = "from tests.support.killed_process import main; main()"
 
 
 class Victims:
-    """Starts processes that are killed at a step of their work."""
-
     def __init__(self, asked: IO[str], answers: IO[str]) -> None:
         self._asked, self._answers = asked, answers
 
     def steps(self, action: str) -> int:
-        """The steps of the whole work, which one process does unharmed."""
+        """Number of steps of the whole work, from one run without a kill."""
         status, steps = self._run(action, 0)
         assert status == 0
         return steps
 
     def kill_at(self, action: str, step: int) -> bool:
-        """Starts one process to be killed at a step; False if its work took fewer."""
+        """Start a process to be killed at a step; False if its work took fewer."""
         status, _ = self._run(action, step)
         assert status in (-signal.SIGKILL, 0)
         return status != 0
@@ -62,7 +60,7 @@ def victims(location: str, version: Path, folder: Path) -> Iterator[Victims]:
             try:
                 yield Victims(asked, answers)
             finally:
-                # It ends with its input.
+                # The process ends with its input.
                 asked.close()
                 process.wait()
     assert process.returncode == 0, (folder / "stderr").read_text()
@@ -71,14 +69,14 @@ def victims(location: str, version: Path, folder: Path) -> Iterator[Victims]:
 def kill_publishers(
     location: str, publish: Publisher, folder: Path, *, moments: int, seed: int
 ) -> None:
-    """After each kill all that is listed verifies, and the next publisher succeeds."""
+    """After each kill all listed versions verify, and the next publisher succeeds."""
     _kill_publishers("publish", location, publish, publish, folder, moments=moments, seed=seed)
 
 
 def kill_deltas(
     location: str, publish: Publisher, folder: Path, *, moments: int, seed: int
 ) -> None:
-    """As `kill_publishers`, of publishers that each change rows of the version before."""
+    """`kill_publishers` for publishers that each change rows of the previous version."""
 
     def change(repository: Repository) -> int:
         return publish_delta("small", drawn_change(repository), repository).version
@@ -99,7 +97,7 @@ def _kill_publishers(
 ) -> None:
     repository, chance = Repository(location), random.Random(seed)
     with victims(location, first.source.path, folder) as killed:
-        # The first makes the folders that all others find.
+        # The first creates the folders.
         killed.steps(action)
         steps, checked, kills = killed.steps(action), set[int](), 0
         for _ in range(moments):
@@ -133,7 +131,7 @@ def kill_readers(
             repository.release(path)
 
     with victims(location, publish.source.path, folder) as killed:
-        # The cache has no room for both: the first version has always gone when a victim wants it.
+        # The cache has no room for both: the first version is always gone when a victim wants it.
         fetch_all()
         steps = killed.steps("fetch")
         for _ in range(moments):
@@ -146,7 +144,7 @@ def kill_readers(
 def kill_collections(
     location: str, publish: Publisher, folder: Path, *, moments: int, seed: int
 ) -> None:
-    """After each kill all that is listed verifies, and the next collection finishes the work."""
+    """After each kill all listed versions verify, and the next collection finishes the work."""
     repository, chance, kills = Repository(location), random.Random(seed), 0
     repository.set_label("small", "stable", publish(repository))
 
@@ -173,7 +171,7 @@ def kill_collections(
 
 
 def kill_parts(location: str, source: Path, folder: Path, *, moments: int, seed: int) -> None:
-    """After each kill a part is whole or not there, and made again it is joined."""
+    """After each kill a part is complete or absent, and made again it can be joined."""
     repository, chance, kills = Repository(location), random.Random(seed), 0
     weights = trained_tables()
     with victims(location, source, folder) as killed:
@@ -181,7 +179,7 @@ def kill_parts(location: str, source: Path, folder: Path, *, moments: int, seed:
         [name] = repository.parts.names("ranker")
         record, steps = repository.parts.record("ranker", name), killed.steps("part")
         for _ in range(moments):
-            # Killed while it is made for the first time, and while it is made again.
+            # Killed at the first attempt, and at a repetition.
             if chance.random() < 0.5:
                 repository.remove_leftovers("ranker", repository.leftovers("ranker", -1))
             kills += killed.kill_at("part", chance.randint(1, steps))

@@ -1,4 +1,4 @@
-"""A shard host whose answers come late by chance."""
+"""A shard host whose answers are late at random."""
 
 import socket
 import threading
@@ -9,18 +9,10 @@ from time import sleep
 
 
 class DelayedReplica:
-    """Passes bytes on to a shard host, and its answers late by chance.
-
-    Attributes:
-        delays: how many have come late.
-    """
+    """A proxy of a shard host that delays answers at random, and counts the delays."""
 
     def __init__(self, address: str, random: Random, late: Callable[[Random], float]) -> None:
-        """Listens.
-
-        Args:
-            late: by how many seconds what comes next is late.
-        """
+        """Listen; `late` draws the seconds by which the next bytes are late."""
         host, _, port = address.rpartition(":")
         self._to, self._random, self._late = (host, int(port)), random, late
         self._listener = socket.create_server(("127.0.0.1", 0))

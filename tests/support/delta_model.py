@@ -20,8 +20,6 @@ Weights = dict[str, Tensor]
 
 
 class Scorer(nn.Module):
-    """One linear layer."""
-
     def __init__(self, width: int, seed: int = 0) -> None:
         super().__init__()
         torch.manual_seed(seed)
@@ -46,13 +44,12 @@ def delta_spec(row_format: RowFormat = RowFormat.INT8) -> ModelSpec:
 
 
 def trained_rows(spec: ModelSpec, seed: int = 0) -> Weights:
-    """Normal numbers."""
     generator = torch.Generator().manual_seed(seed)
     return {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in spec.tables}
 
 
 def drawn_changes(spec: ModelSpec, seed: int, *, new: int = 0) -> dict[str, ChangedRows]:
-    """Some rows of each table, and new ones behind those of the first."""
+    """Some rows of each table, and new rows of the first table."""
     generator = np.random.default_rng(seed)
     changes = {}
     for number, table in enumerate(spec.tables):
@@ -66,7 +63,7 @@ def drawn_changes(spec: ModelSpec, seed: int, *, new: int = 0) -> dict[str, Chan
 
 
 def drawn_change(repository: Repository) -> dict[str, ChangedRows]:
-    """Another first row of the first table of the latest version of `small`, by chance."""
+    """A random first row of the first table of the latest version of `small`."""
     table = repository.manifest("small", repository.versions("small")[-1]).tables[0]
     row = np.random.default_rng(int.from_bytes(os.urandom(4))).standard_normal(
         table.dim, np.float32
@@ -77,7 +74,6 @@ def drawn_change(repository: Repository) -> dict[str, ChangedRows]:
 def changed(
     spec: ModelSpec, weights: Weights, changes: Mapping[str, ChangedRows]
 ) -> tuple[ModelSpec, Weights]:
-    """The whole model after changes."""
     found, tables = {}, []
     for table in spec.tables:
         rows = weights[table.name]
@@ -94,7 +90,6 @@ def changed(
 def publish_whole(
     spec: ModelSpec, weights: Weights, repository: Path, *, tower: nn.Module | None = None
 ) -> Path:
-    """Publishes all rows; the version's folder."""
     width = spec.embedding_width
     tower = Scorer(width) if tower is None else tower
     return publish(spec, weights, tower, repository, topologies=("cpu:1", "cpu:2")).path

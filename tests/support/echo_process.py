@@ -1,4 +1,4 @@
-"""The compiled echo server as a process of its own, to be killed or stopped.
+"""The compiled echo server as a separate process, to be killed or stopped.
 
 Prints its address; ends with its input.
 

@@ -1,4 +1,4 @@
-"""Servers of one unary method, which answer with what they are asked."""
+"""Servers of one unary method that echoes its message."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,6 @@ def compiled_echo(
     client_ca: Path | None = None,
     port: int = 0,
 ) -> Iterator[str]:
-    """The compiled transport; yields its address."""
     listeners = listen_on("127.0.0.1", port)
     address = f"127.0.0.1:{listeners[0].getsockname()[1]}"
     files = None if tls is None else TlsFiles(tls.certificate, tls.key, client_ca)
@@ -74,7 +73,6 @@ def grpcio_echo(
     options: Sequence[tuple[str, int]] = (),
     address: str = "127.0.0.1:0",
 ) -> Iterator[str]:
-    """grpcio's server; yields its address."""
     sizes = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
     with ThreadPoolExecutor(4) as threads:
         server = grpc.server(threads, options=[*sizes, *options])

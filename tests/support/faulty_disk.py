@@ -1,11 +1,11 @@
-"""A file system that shows a folder, and whose reads of table files fail when they are told to.
+"""A FUSE file system that shows a folder, and whose reads of table files fail on demand.
 
-It is FUSE's, in a process of its own:
+It runs in a separate process:
 
     python -m tests.support.faulty_disk FOLDER MOUNT MODE
 
-MODE is a file: `ok`; `stall`: reads of table files wait until it says something else; or the name
-of an error, which they end with.
+MODE is a file: `ok`; `stall`: reads of table files wait for another mode; or the name of an error
+that ends them.
 """
 
 import ctypes.util
@@ -27,7 +27,7 @@ STALL = "stall"
 
 
 def refusal() -> str | None:
-    """Why there is no such file system here; None: there is."""
+    """Reason why there is no such file system here; None if there is."""
     if importlib.util.find_spec("mfusepy") is None:
         return "mfusepy is not installed"
     if not any(map(ctypes.util.find_library, ("fuse3", "fuse"))):
@@ -38,18 +38,12 @@ def refusal() -> str | None:
 
 
 class FaultyDisk:
-    """A mounted folder.
-
-    Attributes:
-        path: where it is mounted.
-    """
-
     def __init__(self, path: Path, mode: Path) -> None:
         self.path, self._mode = path, mode
         self.says("ok")
 
     def says(self, mode: str) -> None:
-        """Lets reads of table files do what MODE says, at once."""
+        """Switch reads of table files to another mode, at once."""
         new = self._mode.with_suffix(".new")
         new.write_text(mode)
         new.replace(self._mode)
@@ -57,7 +51,6 @@ class FaultyDisk:
 
 @contextmanager
 def faulty_disk(folder: Path, work: Path) -> Iterator[FaultyDisk]:
-    """Shows a folder below another one."""
     disk = FaultyDisk(work / "disk", work / "mode")
     disk.path.mkdir()
     line = [sys.executable, "-m", "tests.support.faulty_disk"]
@@ -69,7 +62,7 @@ def faulty_disk(folder: Path, work: Path) -> Iterator[FaultyDisk]:
         yield disk
     finally:
         disk.says("ok")
-        # The process ends when nothing is mounted.
+        # The process ends with the last mount.
         subprocess.run(["/bin/umount", "--lazy", str(disk.path)], check=False)
         try:
             process.wait(10)

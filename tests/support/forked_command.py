@@ -21,22 +21,16 @@ from typing import IO
 
 CHECKOUT = Path(__file__).parents[2]
 _MODULE = "tests.support.forking_command"
-# Read when something runs; whatever else is set may have been read by an import.
+# Read at run time; imports may have read any other variable.
 _READ_LATER = ("ATEN_", "AWS_", "ONEDNN_", "PYTEST_", "SHARDED_INFER_", "TORCHINDUCTOR_")
 _STEP_SECONDS = 60.0
 _STARTING = threading.Lock()
 
 
 class ForkedProcess:
-    """A forked command, used as a `subprocess.Popen` is.
-
-    Attributes:
-        returncode: its exit code once `poll` or `wait` has seen it end; minus a signal's number.
-        stdout: what it prints, if a pipe was asked for.
-    """
+    """A forked command, with the interface of `subprocess.Popen`."""
 
     def __init__(self, words: list[str], told: IO[str], stdout: IO[str] | None) -> None:
-        """Takes over the descriptor on which its id and its end are told."""
         self.args = words
         self.stdout = stdout
         self.returncode: int | None = None
@@ -46,11 +40,9 @@ class ForkedProcess:
         self.pid = int(line)
 
     def _line(self, seconds: float | None) -> str | None:
-        """The next line that is told of it; None where none comes in time."""
         return self._told.readline() if select.select([self._told], [], [], seconds)[0] else None
 
     def poll(self) -> int | None:
-        """Its exit code if it has ended."""
         if self.returncode is None and (line := self._line(0)) is not None:
             self._told.close()
             assert line, "the process that forks commands is gone"
@@ -58,11 +50,6 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Waits for its end, seconds at most.
-
-        Raises:
-            subprocess.TimeoutExpired: it lives.
-        """
         if self.returncode is None:
             select.select([self._told], [], [], timeout)
         code = self.poll()
@@ -71,18 +58,15 @@ class ForkedProcess:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Sends it a signal, if it lives."""
         if self.poll() is None:
-            # Its end may not have been told yet.
+            # Its end may not have been reported yet.
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Asks it to end."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -90,7 +74,7 @@ class CommandForker:
     """The process that has imported the command."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Starts it; the first command waits for its imports."""
+        """Start the process; the first command waits for its imports."""
         self._environment = {
             name: value for name, value in environment.items() if not name.startswith(_READ_LATER)
         }
@@ -106,11 +90,10 @@ class CommandForker:
             )
 
     def fits(self, environment: Mapping[str, str]) -> bool:
-        """Whether its imports have seen all that they read of an environment."""
         return not self.misfits(environment)
 
     def misfits(self, environment: Mapping[str, str]) -> dict[str, str | None]:
-        """The variables that its imports may have read otherwise, with its own values."""
+        """Variables that its imports may have read with other values, and its values."""
         changed = (n for n in self._changed(environment) if not n.startswith(_READ_LATER))
         return {name: self._environment.get(name) for name in changed}
 
@@ -127,14 +110,7 @@ class CommandForker:
         stdout: IO[str] | None = None,
         program: str | None = None,
     ) -> ForkedProcess:
-        """Forks a command.
-
-        Args:
-            environment: its own, one that fits.
-            streams: descriptors for its stdin, stdout and stderr.
-            stdout: the end of a pipe that is read here, kept with the process.
-            program: Python that it runs instead, and that runs the command itself.
-        """
+        """Fork a command, or a program that runs it, with streams and an environment that fits."""
         asked = {
             "words": words,
             "program": program,
@@ -147,17 +123,15 @@ class CommandForker:
             socket.send_fds(self._control, message, [*streams, write])
         finally:
             os.close(write)
-        # Once both lines are written it is at its end, which select sees whatever has been read.
+        # With both lines written it is at its end, which select sees whatever was read before.
         return ForkedProcess(words, os.fdopen(read), stdout)
 
     def close(self) -> None:
-        """Ends it; commands that still run go on."""
         self._control.close()
         self._process.wait(_STEP_SECONDS)
 
 
 def command_forker() -> CommandForker:
-    """The one of this process, started when it is first wanted."""
     # Several threads may want it first.
     with _STARTING:
         return _started_forker()
@@ -172,7 +146,7 @@ def _started_forker() -> CommandForker:
 
 @contextmanager
 def restored_environment() -> Iterator[None]:
-    """Takes back changes of variables that an import may have read; commands run here make some."""
+    """Restore variables that an import may have read; commands in this process change some."""
     before = _read_by_imports()
     yield
     for name in _read_by_imports().keys() - before.keys():
@@ -188,10 +162,10 @@ def environment() -> dict[str, str]:
     """The environment for commands: the checkout's packages come first."""
     path = os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))
     asked = {**os.environ, "PYTHONPATH": path}
-    # pytest-xdist says 80, and tests that run a command here have taken it away.
+    # pytest-xdist sets 80, and tests that run a command here have removed it.
     asked.pop("COLUMNS", None)
     return asked
 
 
-# The test that wants the first command may have set variables of its own.
+# The test that wants the first command may have set other variables.
 _AT_FIRST = environment()

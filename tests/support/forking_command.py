@@ -1,10 +1,10 @@
-"""A process that imports the command once, and forks a child for every command line it is given.
+"""A process that imports the command once, and forks a child for every requested command line.
 
 usage: python -m tests.support.forking_command DESCRIPTOR of a Unix socket. A message there is JSON:
 `words` of a command line, the `program` in Python that runs it (null for the command itself), the
-`folder` to run it in, the `changed` environment variables (null for those that are gone). It brings
-four descriptors: the child's stdin, stdout and stderr, and one that is told the child's process id
-and, when it has ended, its exit code: a line each.
+`folder` to run it in, the `changed` environment variables (null for removed ones). It brings four
+descriptors: the child's stdin, stdout and stderr, and one for reports: a line with the child's
+process id and, at its end, a line with its exit code.
 """
 
 import gc
@@ -28,7 +28,7 @@ _DESCRIPTORS = 4
 
 
 class Children:
-    """The children that live: by the descriptor of each, its id and who is told of its end."""
+    """Living children by descriptor, each with its id and the receiver of its exit code."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -37,7 +37,7 @@ class Children:
         self._selector.register(control, EVENT_READ)
 
     def fork_until_told(self) -> tuple[list[str], str | None] | None:
-        """A command line and its program, in the child; None where no more are wanted."""
+        """In a child, a command line and its program; None at the end of input."""
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is not self._control:
@@ -53,7 +53,6 @@ class Children:
                     return asked["words"], asked["program"]
 
     def _fork(self, asked: dict[str, Any], descriptors: list[int]) -> bool:
-        """Whether this is the child."""
         *streams, told = descriptors
         pid = os.fork()
         if pid == 0:
@@ -74,7 +73,7 @@ class Children:
         self._selector.unregister(watched)
         os.close(watched)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        # Perhaps nobody waits for it any more.
+        # The receiver may be gone.
         with suppress(BrokenPipeError):
             os.write(told, b"%d\n" % code)
         os.close(told)
@@ -101,7 +100,7 @@ def _become(asked: dict[str, Any], streams: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    # Ctrl-C is for who runs the tests.
+    # Ctrl-C is for the test runner.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Children would import them one by one.
     for entry in (
@@ -113,13 +112,13 @@ if __name__ == "__main__":
         entry.load()
     for name in ("serving.process.server", "serving.commands.predict_here"):
         importlib.import_module(name)
-    # Children would copy the pages of whatever the collector looks at.
+    # Children would copy the pages that the collector visits.
     gc.collect()
     gc.freeze()
     told = Children(socket.socket(fileno=int(sys.argv[1]))).fork_until_told()
     if told is not None:
         told_words, program = told
-        # From here on as its entry point runs it, which is of no package, to the interpreter's end.
+        # From here on as in the entry point, which is in no package, to the interpreter's end.
         __package__ = ""
         sys.argv = ["sharded-infer", *told_words]
         if program is None:

@@ -1,4 +1,4 @@
-"""Scripts in processes of their own."""
+"""Scripts in separate processes."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def run_alone(script: str) -> Any:
-    """What a script prints, run by a fresh process: this one has threads, and must not fork."""
+    """JSON output of a script in a fresh process: this one has threads, and must not fork."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script],
         cwd=CHECKOUT,

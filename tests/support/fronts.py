@@ -1,4 +1,4 @@
-"""Processes of `serve --shard-hosts`, and what is asked of them."""
+"""Processes of `serve --shard-hosts`, and requests to them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +25,6 @@ SECONDS = 60.0
 def running_hosts(
     ranker: Ranker, folder: Path, numbers: Sequence[int], *options: object
 ) -> Iterator[dict[int, ShardHostProcess]]:
-    """A shard host for each number."""
     with ExitStack() as stack:
         hosts = {
             number: stack.enter_context(
@@ -45,21 +44,18 @@ def running_front(
     *options: object,
     more: str = "",
 ) -> Iterator[RunningServer]:
-    """A server that asks these hosts, by `hosts.toml` in the folder."""
     named = ("--shard-hosts", hosts_file(folder, hosts, more))
     with running_server(ranker.repository, folder / "front", *named, *options) as server:
         yield server
 
 
 def hosts_file(folder: Path, hosts: Mapping[int, ShardHostProcess], more: str = "") -> Path:
-    """Writes the file of hosts that have one replica each."""
     return replicas_file(folder, {number: (host,) for number, host in hosts.items()}, more)
 
 
 def replicas_file(
     folder: Path, hosts: Mapping[int, Sequence[ShardHostProcess]], more: str = ""
 ) -> Path:
-    """Writes the file of hosts and their replicas."""
     file, new = folder / "hosts.toml", folder / "hosts.toml.new"
     lines = []
     for number, replicas in hosts.items():
@@ -73,13 +69,11 @@ def replicas_file(
 
 
 def infer(server: RunningServer, inputs: Arrays, seconds: float = SECONDS) -> Arrays:
-    """The scores of a request."""
     with server.stub() as stub:
         return scores_of(stub.ModelInfer(infer_request(inputs), timeout=seconds))
 
 
 def check(server: RunningServer, ranker: Ranker, batch: int, seed: int = 0) -> None:
-    """Asks, and compares with the model of this process."""
     inputs = good_inputs(batch, seed)
     found = infer(server, inputs)
     for name, expected in ranker.predict(inputs).items():
@@ -87,7 +81,6 @@ def check(server: RunningServer, ranker: Ranker, batch: int, seed: int = 0) -> N
 
 
 def code_of(server: RunningServer, seconds: float = SECONDS) -> tuple[str, str]:
-    """The status of a request, and its words."""
     try:
         infer(server, good_inputs(2), seconds)
     except grpc.RpcError as error:
@@ -96,12 +89,11 @@ def code_of(server: RunningServer, seconds: float = SECONDS) -> tuple[str, str]:
 
 
 def all_are_answered(server: RunningServer) -> bool:
-    """Whether many requests are, so that each thread of the front is asked."""
+    """True if many requests succeed, enough to use each thread of the front."""
     return all(code_of(server)[0] == "OK" for _ in range(20))
 
 
 def is_of(front: RunningServer, ranker: Ranker) -> bool:
-    """Whether the scores are this model's."""
     inputs = good_inputs(3)
     found, expected = infer(front, inputs), ranker.predict(inputs)
     return all(np.abs(found[name] - scores).max() < 1e-5 for name, scores in expected.items())

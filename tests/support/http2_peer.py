@@ -1,4 +1,4 @@
-"""A client on Python's `h2`, which refuses what breaks HTTP/2, and sends what others do not."""
+"""A strict client on Python's `h2`, which can also send what other clients do not."""
 
 import socket
 import ssl
@@ -21,13 +21,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 @dataclass(slots=True)
 class Answer:
-    """What came on a stream.
-
-    Attributes:
-        sizes: of the DATA frames.
-        reset: the error code of a RST_STREAM.
-        ended: the server sends no more.
-    """
+    """Received data of a stream: sizes of DATA frames, error code of RST_STREAM, end."""
 
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
@@ -37,7 +31,6 @@ class Answer:
     ended: bool = False
 
     def messages(self) -> list[bytes]:
-        """The messages of the body, which is whole."""
         found, at = [], 0
         while at < len(self.body):
             compressed, size = struct.unpack_from(">BI", self.body, at)
@@ -47,17 +40,11 @@ class Answer:
         return found
 
     def status(self) -> str:
-        """The grpc-status, wherever it stands."""
         return self.trailers.get("grpc-status", self.headers.get("grpc-status", "none"))
 
 
 class Peer:
-    """One connection.
-
-    Attributes:
-        closed: the server has closed it.
-        last_stream: of the server's GOAWAY; None until one has come.
-    """
+    """One connection; `last_stream` is that of the server's GOAWAY."""
 
     def __init__(
         self,
@@ -68,14 +55,7 @@ class Peer:
         piece: int = 1 << 20,
         source: str = "",
     ) -> None:
-        """Connects and sends the preface.
-
-        Args:
-            address: HOST:PORT.
-            settings: of the client, in its first SETTINGS frame.
-            piece: most bytes that are written at once.
-            source: the address that it connects from, where it matters.
-        """
+        """Connect to HOST:PORT and send the preface; writes have at most `piece` bytes."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         here = (source, 0) if source else None
@@ -104,17 +84,15 @@ class Peer:
         self._socket.close()
 
     def send(self, rewrite: Rewrite | None = None) -> None:
-        """Sends what `h2` has ready, each frame as `rewrite` has it."""
+        """Send the pending data of `h2`, each frame rewritten by `rewrite`."""
         data = self.http2.data_to_send()
         self.write(data if rewrite is None else b"".join(_rewritten(data, rewrite)))
 
     def write(self, data: bytes) -> None:
-        """Sends bytes as they are."""
         for at in range(0, len(data), self._piece):
             self._socket.sendall(data[at : at + self._piece])
 
     def begin(self, headers: Headers = (), *, path: str = INFER, ends: bool = False) -> int:
-        """Makes the headers of a call ready to be sent; returns its stream."""
         stream = self.http2.get_next_available_stream_id()
         self.answers[stream] = Answer()
         first = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
@@ -133,7 +111,7 @@ class Peer:
         path: str = INFER,
         rewrite: Rewrite | None = None,
     ) -> Answer:
-        """Sends a call, as fast as the server's windows allow, and waits for its end."""
+        """Send a call, as fast as the server's windows allow, and wait for its end."""
         stream = self.begin(headers, path=path)
         self.send(rewrite)
         self.put(stream, framed(message), ends=True, rewrite=rewrite)
@@ -148,7 +126,6 @@ class Peer:
         padding: int | None = None,
         rewrite: Rewrite | None = None,
     ) -> None:
-        """Sends a part of a call's body."""
         while data:
             room = self.http2.local_flow_control_window(stream) - (padding or 0) - 1
             size = min(room, self.http2.max_outbound_frame_size - (padding or 0) - 1, len(data))
@@ -160,7 +137,6 @@ class Peer:
             self.send(rewrite)
 
     def wait(self, stream: int) -> Answer:
-        """Reads until the server has ended a stream or reset it."""
         answer = self.answers[stream]
         while not (answer.ended or answer.reset is not None):
             assert not self.closed, "the server closed the connection"
@@ -168,18 +144,15 @@ class Peer:
         return answer
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Reads until something is so."""
         while not condition():
             assert not self.closed, "the server closed the connection"
             self.read()
 
     def read_to_end(self) -> None:
-        """Reads until the server closes the connection."""
         while not self.closed:
             self.read()
 
     def read(self) -> None:
-        """Reads once, and answers what has to be answered."""
         try:
             data = self._socket.recv(65536)
         except ConnectionResetError:
@@ -221,7 +194,6 @@ class Peer:
 
 
 def framed(message: bytes) -> bytes:
-    """A message as gRPC puts it into DATA frames."""
     return struct.pack(">BI", 0, len(message)) + message
 
 

@@ -1,10 +1,10 @@
-"""A process whose children do one thing each, and are killed at a given moment of it.
+"""A process whose children do one thing each, and are killed at a given step of it.
 
 Its arguments are a repository, a published version and a folder for temporary files. A line
 `publish 17` on stdin starts a child that publishes a version and moves a label to it, and is killed
 at its 17th step: a file opened, renamed or removed, a connection made. `fetch 17`, `delta 17`,
 `collect 17` and `part 17` likewise. The answer is the child's exit status and, if it was not
-killed, the steps that it took.
+killed, its number of steps.
 """
 
 import os
@@ -27,8 +27,6 @@ _STEPS = ("open", "os.", "socket.", "fcntl.", "shutil.")
 
 
 class Countdown:
-    """Kills its process at a step."""
-
     def __init__(self, steps: int) -> None:
         self.taken = 0
         self._last = steps

@@ -1,4 +1,4 @@
-"""Chromium, as the tests of the live page and the script of its pictures use it."""
+"""Chromium, for the tests of the live page and the script of its pictures."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,7 +13,6 @@ CHROMIUM = shutil.which("chromium")
 
 
 def chromium_refusal() -> str | None:
-    """Why pages cannot be tested here; None: they can."""
     if CHROMIUM is None:
         return "Chromium is not installed (apt install chromium)"
     if find_spec("playwright") is None or find_spec("axe_playwright_python") is None:
@@ -23,34 +22,25 @@ def chromium_refusal() -> str | None:
 
 @dataclass(slots=True)
 class Watched:
-    """A page, and what it did that it should not.
-
-    Attributes:
-        page: Playwright's.
-        errors: what its console and its scripts complained of.
-        origins: of all that it asked for.
-    """
+    """A Playwright page, its errors in console and scripts, and the origins of its requests."""
 
     page: Any
     errors: list[str] = field(default_factory=list)
     origins: set[str] = field(default_factory=set)
 
     def text(self, selector: str) -> str:
-        """The text of an element."""
         text: str = self.page.inner_text(selector)
         return text
 
     def facts(self) -> dict[str, str]:
-        """The figures at the top by their names."""
         names = self.page.locator("#facts dt").all_inner_texts()
         return dict(zip(names, self.page.locator("#facts dd").all_inner_texts(), strict=True))
 
     def until(self, expression: str) -> None:
-        """Waits until JavaScript holds; asked from here, as the page's policy allows no eval."""
+        """Wait until JavaScript holds; polled from here, as the page's policy allows no eval."""
         self.wait(lambda: self.page.evaluate(expression), expression)
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
-        """Waits for something to become true, while the page goes on."""
         waited = 0.0
         while not condition():
             assert waited < _SECONDS, f"{what}: not after {_SECONDS} s; {self.errors}"
@@ -60,18 +50,13 @@ class Watched:
 
 @contextmanager
 def opened(browser: Any, url: str, **options: Any) -> Iterator[Watched]:
-    """The live page of a server, drawn once.
-
-    Args:
-        browser: Playwright's.
-        options: of the page, such as its colour scheme.
-    """
+    """The live page of a server in Playwright's browser, drawn once, with options of the page."""
     page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
     page.set_default_timeout(1000 * _SECONDS)
     watched = Watched(page)
 
     def asked(request: Any) -> None:
-        # What is in the page itself has no origin.
+        # Data in the page itself has no origin.
         if not request.url.startswith("data:"):
             watched.origins.add(urlsplit(request.url).netloc)
 

@@ -1,7 +1,4 @@
-"""Tables and bags of every shape, for each implementation of a pooled lookup.
-
-Tables lie between bytes that decode to NaN: a read or a write beside its place shows.
-"""
+"""Tables between bytes that decode to NaN, and bags of every shape, for pooled lookups."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +12,7 @@ from quant.encoding.rowwise import encode
 
 
 class Case(NamedTuple):
-    """Tables as (rows, dim), and features as (table, whether it is a mean)."""
+    """Tables as (rows, dim), and features as (table, True for a mean)."""
 
     tables: Sequence[tuple[int, int]]
     features: Sequence[tuple[int, bool]]
@@ -75,7 +72,7 @@ def store(case: Case, row_format: RowFormat, first_byte: int = 0) -> FusedTables
 def fill(
     tables: FusedTables, lengths: Sequence[Sequence[int]], *, weighted: bool = False, seed: int = 0
 ) -> Bags:
-    """Random ids of the first features' lengths; every table's first and last row among them."""
+    """Random ids of the first features' lengths, with every table's first and last row."""
     generator = torch.Generator().manual_seed(seed)
     counts = torch.tensor([list(row) for row in lengths[: len(tables.dims)]], dtype=torch.int64)
     ids = []

@@ -1,4 +1,4 @@
-"""TorchRec's managed collision modules, as one or several training ranks leave them."""
+"""TorchRec's managed collision modules after training on one or several ranks."""
 
 import itertools
 from typing import Any
@@ -19,7 +19,7 @@ MOST = 2**63 - 1
 
 
 def remapped(module: Any, ids: Ids) -> Ids:
-    """The module's own rows, -1 where it leaves an id out."""
+    """Rows of the module, -1 for ids that it leaves out."""
     given = jagged_tensor.JaggedTensor(
         values=torch.from_numpy(ids), lengths=torch.ones(len(ids), dtype=torch.int64)
     )
@@ -42,7 +42,7 @@ def sharded(modules: list[Any], ids: Ids, rank_of: Ids) -> Ids:
 
 
 def routed(ids: Ids, buckets: int, ranks: int, input_size: int) -> Ids:
-    """The rank of each id, by the operator that TorchRec's input distribution calls."""
+    """Rank of each id, by the operator that TorchRec's input distribution calls."""
     given = torch.from_numpy(ids)
     lengths, values, _, _, places = torch.ops.fbgemm.block_bucketize_sparse_features(
         torch.tensor([len(ids)]),
@@ -59,7 +59,6 @@ def routed(ids: Ids, buckets: int, ranks: int, input_size: int) -> Ids:
 
 
 def mch(rows: int, input_size: int = MOST, **options: Any) -> Any:
-    """A module without ids."""
     return mc_modules.MCHManagedCollisionModule(
         zch_size=rows,
         device=torch.device("cpu"),
@@ -71,7 +70,6 @@ def mch(rows: int, input_size: int = MOST, **options: Any) -> Any:
 
 
 def train(module: Any, ids: Ids) -> None:
-    """Lets an MCH module see ids once."""
     module.train()
     given = jagged_tensor.JaggedTensor(
         values=torch.from_numpy(ids), lengths=torch.ones(len(ids), dtype=torch.int64)
@@ -81,7 +79,6 @@ def train(module: Any, ids: Ids) -> None:
 
 
 def mch_ranks(ranks: int, rows: int, known: Ids, input_size: int = MOST) -> list[Any]:
-    """The modules of all ranks, trained with ids."""
     ends = [rows // ranks * rank for rank in range(ranks + 1)]
     modules = []
     for rank, (first, end) in enumerate(itertools.pairwise(ends)):
@@ -108,7 +105,7 @@ def mpzch(rows: int, buckets: int, **options: Any) -> Any:
 
 
 def fill(module: Any, ids: Ids) -> None:
-    """Writes ids into the table as training does on a GPU: each in the first free slot.
+    """Write ids into the table as training does on a GPU: each in the first free slot.
 
     All ids take their first step, then those that found their slot taken the second, and so on.
     """

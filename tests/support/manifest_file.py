@@ -1,4 +1,4 @@
-"""A version's manifest, changed by hand: it says of itself that it is sound."""
+"""Manual changes of a version's manifest, with a valid checksum."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,6 @@ Document = dict[str, Any]
 
 
 def edit_manifest(version: Path, edit: Callable[[Document], object]) -> None:
-    """Changes the manifest's JSON, and its checksum with it."""
     path = version / MANIFEST_NAME
     document = json.loads(path.read_bytes())
     document.pop("sha256", None)

@@ -1,7 +1,7 @@
-"""A model whose scores tell which rows of which version were found.
+"""A model whose scores tell the version of the rows that were read.
 
 A row of either table is (its id, its id squared modulo 251, its version, the table's number); the
-tower passes the pooled rows on. All numbers are whole and small: sums are exact, in whatever order.
+tower returns the pooled rows. All numbers are whole and small: sums are exact in any order.
 """
 
 from pathlib import Path
@@ -20,24 +20,18 @@ MODEL = "marked"
 IDS = {"user": 1, "item": 3}
 ROWS = {"user": 300, "item": 900}
 DIM = 4
-# Half of all rows and a little more: both hosts hold rows of a table.
+# A little more than half of all rows: both hosts hold rows of a table.
 RANK_BYTES = 12_000
 HOSTS = 2
 
 
 class Rows(nn.Module):
-    """The pooled rows themselves."""
-
     def forward(self, embeddings: Tensor) -> dict[str, Tensor]:
         return {"rows": embeddings}
 
 
 def publish_marked(repository: Path, version: int) -> Path:
-    """Publishes a version for two hosts of one rank; returns its folder.
-
-    Args:
-        version: that this one will be.
-    """
+    """Publish a version of this number for two hosts of one rank; return its folder."""
     tables = tuple(TableSpec(name, rows, DIM, format=RowFormat.FP32) for name, rows in ROWS.items())
     weights = {
         name: torch.from_numpy(_rows(np.arange(rows), version, number))
@@ -52,27 +46,25 @@ def publish_marked(repository: Path, version: int) -> Path:
 
 
 def marked_inputs(batch: int, generator: np.random.Generator) -> MarkedInputs:
-    """Ids drawn at random, `[batch, ids]` of each table."""
     return {name: generator.integers(0, ROWS[name], (batch, count)) for name, count in IDS.items()}
 
 
 def marked_rows(inputs: MarkedInputs, version: int) -> NDArray[np.float32]:
-    """What a version answers, `[batch, 2 DIM]`."""
+    """Answer of a version, `[batch, 2 DIM]`."""
     pooled = [_rows(inputs[name], version, n).sum(1) for n, name in enumerate(IDS)]
     return np.concatenate(pooled, 1)
 
 
 class MarkedDeltas:
-    """Versions of which each changes some rows of the one before; a row has its last version."""
+    """Versions that each change some rows of the previous one; a row has its last version."""
 
     def __init__(self, seed: int) -> None:
-        """Begins with version 1, all of whose rows are marked 1."""
         self._generator = np.random.default_rng(seed)
         # By version: the mark of each row of each table.
         self._marks = {1: {name: np.ones(rows, np.int64) for name, rows in ROWS.items()}}
 
     def changes(self, version: int, *, base: int | None = None) -> dict[str, ChangedRows]:
-        """Draws what a version changes of its base, which is the version before by default."""
+        """Draw a version's changes of its base, by default the previous version."""
         marks = {n: m.copy() for n, m in self._marks[base or version - 1].items()}
         found = {}
         for number, name in enumerate(IDS):
@@ -83,11 +75,9 @@ class MarkedDeltas:
         return found
 
     def same(self, version: int, as_version: int) -> None:
-        """Says that a version has the rows of another one."""
         self._marks[version] = self._marks[as_version]
 
     def rows(self, inputs: MarkedInputs, version: int) -> NDArray[np.float32]:
-        """What a version answers, `[batch, 2 DIM]`."""
         marks = self._marks[version]
         pooled = [
             _rows(inputs[name], marks[name][inputs[name]], n).sum(1) for n, name in enumerate(IDS)
@@ -98,6 +88,5 @@ class MarkedDeltas:
 def _rows(
     ids: NDArray[np.int64], version: int | NDArray[np.int64], table: int
 ) -> NDArray[np.float32]:
-    """Rows `[..., DIM]` of ids `[...]`."""
     columns = (ids, ids**2 % 251, np.full_like(ids, version), np.full_like(ids, table))
     return np.stack(columns, -1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Requests for marked rows, from clients of several fronts, and what came of them."""
+"""Requests for marked rows, from clients of several fronts, and their outcomes."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from tests.support.servers import infer_request, scores_of
 
 _BATCH = 5
 _PAUSE_SECONDS = 0.005
-# So that a front is found again soon after it is back.
+# Clients soon find a front that is back.
 _OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     *((f"grpc.{name}_reconnect_backoff_ms", 100) for name in ("initial", "min", "max")),
@@ -27,15 +27,9 @@ _OPTIONS = [
 
 @dataclass(slots=True)
 class MarkedTraffic:
-    """What has come of the requests so far.
+    """Outcomes of the requests so far; versions and losses (of connections) are counts.
 
-    Attributes:
-        seconds: that each request took.
-        errors: code and words of those that failed.
-        wrong: of answers that are not of the version they name.
-        versions: answers by version.
-        repeats: requests that were sent again since a front's connection was lost.
-        losses: of connections, what gRPC's client said of each.
+    `wrong` answers differ from the version they name. Repeats followed the loss of a connection.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -57,15 +51,10 @@ def marked_traffic(
     deadline: float = 30.0,
     expected: Callable[[MarkedInputs, int], NDArray[np.float32]] = marked_rows,
 ) -> Iterator[MarkedTraffic]:
-    """Asks from several clients without end.
+    """Send requests from several clients without end, each with a deadline in seconds.
 
-    Each client keeps to a front until its connection to it is lost; then it sends the request to
-    the next one, as a load balancer would, within the request's deadline. What a front has answered
-    is never sent again.
-
-    Args:
-        deadline: seconds of each request.
-        expected: what a version answers.
+    When a client loses its front, it sends the request to the next, within the request's deadline.
+    Answered requests are never sent again. `expected` computes the answer of a version.
     """
     seen, stop = MarkedTraffic(), threading.Event()
 
@@ -114,5 +103,5 @@ def marked_traffic(
 
 
 def _is_lost(error: grpc.RpcError) -> bool:
-    """Whether gRPC's client says that it lost its front; a front names the host."""
+    """True if gRPC's client lost its front; a front's own message names the host."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and "shard host" not in error.details()

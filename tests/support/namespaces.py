@@ -13,7 +13,7 @@ import pytest
 
 _FOLDER = Path("/run/netns")
 _NEW_NETWORK = 0x40000000
-# Of `start_command`: the command itself in a namespace.
+# For `start_command`: the command itself in a namespace.
 _PROGRAM = """
 from tests.support.namespaces import join
 join({name!r})
@@ -28,26 +28,16 @@ def _ip(words: str) -> None:
 
 
 def join(name: str) -> None:
-    """Moves the calling thread there; what sockets it opens from now on are there."""
+    """Move the calling thread into a namespace; its new sockets are there."""
     with (_FOLDER / name).open() as file:
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _NEW_NETWORK):
             raise OSError(ctypes.get_errno(), f"cannot join namespace {name}")
 
 
 class Network:
-    """Namespaces that see each other by their links alone.
-
-    Attributes:
-        front: name of the front's namespace.
-        addresses: of the hosts, without ports.
-    """
+    """Namespaces that only see each other by their links; addresses are hosts', without ports."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Links them.
-
-        Args:
-            names: of the front's namespace, then of each host's.
-        """
         self.front, *self._hosts = names
         self.addresses = [f"198.18.{host}.2" for host in range(len(self._hosts))]
         for name in names:
@@ -61,25 +51,22 @@ class Network:
             self.mend(host)
 
     def cut(self, host: int) -> None:
-        """Takes a host's link down: what is sent to it is lost, and nobody is told."""
+        """Take a host's link down: packets to it are lost silently."""
         _ip(f"-n {self._hosts[host]} link set front down")
 
     def mend(self, host: int) -> None:
-        """Brings a host's link up."""
         _ip(f"-n {self._hosts[host]} link set front up")
 
     def front_program(self) -> str:
-        """Runs a command beside the front, as `start_command` takes it."""
         return _PROGRAM.format(name=self.front)
 
     def host_program(self, host: int) -> str:
-        """Runs a command beside a host, as `start_command` takes it."""
         return _PROGRAM.format(name=self._hosts[host])
 
 
 @contextmanager
 def network(hosts: int) -> Iterator[Network]:
-    """Namespaces for a front and its hosts; skips the test where they may not be made."""
+    """Namespaces for a front and its hosts; skips the test if they are not allowed."""
     if os.geteuid():
         pytest.skip("network namespaces are root's")
     made = secrets.token_hex(3)

@@ -1,4 +1,4 @@
-"""A program that runs the command where the kernel refuses io_uring, as in many containers."""
+"""A program that runs the command with io_uring refused by the kernel, as in many containers."""
 
 # seccomp(2): a filter that ends io_uring_setup, 425 on all architectures, with EPERM.
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""A checkpoint of several chunks, as the command publishes it in parts."""
+"""A checkpoint of several chunks, for publishing in parts by the command."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,6 @@ _LAYERS: dict[str, list[int]] = {"bottom": [16, 32], "top": [16, 1]}
 
 
 def write_checkpoint(folder: Path) -> tuple[object, ...]:
-    """Writes spec and weights of `ranker`; returns the options that name them."""
     tables = [{"name": n, "rows": r, "dim": 32, "format": _FORMATS[n]} for n, r in ROWS.items()]
     described = {
         "name": "ranker",
@@ -41,7 +40,7 @@ def write_checkpoint(folder: Path) -> tuple[object, ...]:
 
 
 def manifest_of(repository: Repository, version: int) -> dict[str, Any]:
-    """What is alike in two versions of equal files."""
+    """Manifest fields that are equal for two versions of equal files."""
     path = repository.fetch("ranker", version) / "manifest.json"
     fields: dict[str, Any] = json.loads(path.read_text())
     return {k: v for k, v in fields.items() if k not in ("created_at", "version", "sha256")}

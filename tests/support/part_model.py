@@ -18,13 +18,10 @@ SPEC = ModelSpec(
 
 
 class Scorer(nn.Module):
-    """The smallest tower: the sum of its embeddings."""
-
     def forward(self, embeddings: Tensor) -> Tensor:
         return embeddings.sum(1)
 
 
 def trained_tables() -> dict[str, Tensor]:
-    """The tables' weights, the same at every call."""
     generator = Generator().manual_seed(0)
     return {t.name: randn(t.rows, t.dim, generator=generator) / 40 for t in SPEC.tables}

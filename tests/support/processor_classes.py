@@ -11,13 +11,7 @@ from kernels.machine import MAX_INSTRUCTION_SET, InstructionSet, instruction_set
 
 
 class Limits(NamedTuple):
-    """Limits of a class; a processor that lacks it takes the best below.
-
-    Attributes:
-        ours: the fastest variant of our compiled code that it can run.
-        onednn: the name that oneDNN has for it.
-        aten: the name that torch's operators have for it.
-    """
+    """Names of a class in our code, oneDNN and torch; processors without it take the best below."""
 
     ours: InstructionSet
     onednn: str
@@ -43,7 +37,6 @@ def can_run(processor_class: str) -> bool:
 
 
 def limiting_variables(processor_class: str) -> dict[str, str]:
-    """The variables that limit a process to a class."""
     limits = PROCESSOR_CLASSES[processor_class]
     return {
         MAX_INSTRUCTION_SET: processor_class,

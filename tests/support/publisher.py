@@ -14,10 +14,7 @@ from sharded_infer.repositories.signatures.manifest_signatures import UNSIGNED, 
 
 @dataclass(frozen=True)
 class Publisher:
-    """Publishes copies of a small version; more files may be added, or change what is in them.
-
-    Other bounds of a release may be put into its spec.
-    """
+    """Publishes copies of a small version, with added or changed files, or other release bounds."""
 
     source: Artifact
 

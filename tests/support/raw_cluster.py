@@ -93,11 +93,7 @@ def publish_raw_cluster(
     name: str = "raw",
     seed: int = 0,
 ) -> Path:
-    """A version with a plan by chance, as `random_plan` makes it; its folder.
-
-    Args:
-        spec: of the same tables.
-    """
+    """Publish a version of the same tables with a plan of `random_plan`; return its folder."""
     topologies, sources = (f"cpu:{2 * hosts}",), raw_sources()
     spec, weights, tower = replace(spec, name=name), trained_weights(), tower or Sum()
     path = publish(spec, weights, tower, repository, topologies=topologies, id_maps=sources).path
@@ -122,12 +118,7 @@ def publish_raw_parts(
     spec: ModelSpec = SPEC,
     **more: Any,
 ) -> Path:
-    """A version whose tables are cut by rows in parts, over hosts by chance; its folder.
-
-    Args:
-        spec: with the same tables.
-        more: as `publish` takes them.
-    """
+    """Publish a version whose tables are cut by rows, over random hosts; return its folder."""
     topology = narrow_topology(repository.parent, hosts)
     options = {"id_maps": raw_sources(), "topologies": (topology,), **more}
     path = publish(replace(spec, name=name), trained_weights(), Sum(), repository, **options).path
@@ -166,18 +157,15 @@ def narrow_topology(folder: Path, hosts: int) -> str:
 
 
 def raw_sources() -> dict[str, IdMapSource]:
-    """The id maps, as `publish` takes them."""
     return {name: source_of(entries) for name, entries in MAPS.items()}
 
 
 def trained_weights() -> dict[str, torch.Tensor]:
-    """Rows of all tables, by name."""
     generator = torch.Generator().manual_seed(3)
     return {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in TABLES}
 
 
 def replace_plan(version: Path, plan: Plan) -> None:
-    """Gives a version another plan instead of its only one."""
     [file] = open_artifact(version).manifest.plans.values()
     text = dump_plan(plan)
     (version / file).write_bytes(text)
@@ -192,11 +180,7 @@ def replace_plan(version: Path, plan: Plan) -> None:
 def raw_inputs(
     batch: int, seed: int, *, weighted: bool = False, shared: Sequence[str] = ()
 ) -> Arrays:
-    """A request with known and unknown raw ids; users are known.
-
-    Args:
-        shared: features with one bag for all samples.
-    """
+    """A request with known and unknown raw ids; users are known, shared features have one bag."""
     generator = np.random.default_rng(seed)
     arrays: Arrays = {"age": generator.standard_normal((batch, 1), dtype=np.float32)}
     for name in SPEC.sparse_inputs:
@@ -213,7 +197,7 @@ def _ids(generator: np.random.Generator, table: TableSpec, count: int) -> Ids:
     if table.id_map is None:
         return generator.integers(-2, table.rows + 2, count)
     known = [*MAPS[table.name]]
-    # A few of them come again and again, so that rows have fewer bytes than sums.
+    # A few repeat often, so that rows have fewer bytes than sums.
     some = [*known[:3] * 20, *known]
     strange = [*generator.integers(-(2**63), 2**63 - 1, 8).tolist(), 3, 340, 670, 999, 1001, -7]
     others = [] if table.id_map.unknown == "error" else strange

@@ -24,7 +24,7 @@ from sharded_infer.specs.model_spec import (
 
 Ids = NDArray[np.int64]
 Arrays = dict[str, NDArray[np.generic]]
-# Of every 64-bit id none is kept for the index itself.
+# The index reserves none of the 64-bit ids.
 STRANGE = (0, -1, 1, 2**63 - 1, -(2**63), 2**32, -(2**32), 12)
 TABLES = (
     TableSpec("user", rows=60, dim=4, features=("user_id",), id_map=IdMapSpec("error")),
@@ -58,27 +58,19 @@ TOPOLOGIES = ("cpu:1", "cpu:2", "cpu:4x0.7KB")
 
 
 class Sum(nn.Module):
-    """A tower that needs no training."""
-
     def forward(self, age: Tensor, embeddings: Tensor) -> Tensor:
         return embeddings.mean(dim=1) + age.squeeze(1)
 
 
 class RawModel(NamedTuple):
-    """Two versions with the same rows.
-
-    Attributes:
-        path: the one with id maps.
-        plain: the one whose requests have rows.
-        maps: raw ids and their rows, by table.
-    """
+    """Versions with id maps and with plain rows, and the rows of raw ids by table."""
 
     path: Path
     plain: Path
     maps: dict[str, dict[int, int]]
 
     def rows(self, table: TableSpec, raw: int) -> int | None:
-        """The row of a raw id; None: it leaves its bag."""
+        """Row of a raw id; None if it leaves its bag."""
         known = self.maps[table.name].get(raw)
         unknown = table.id_map.unknown if table.id_map is not None else None
         if known is not None or not isinstance(unknown, SharedRows):
@@ -89,7 +81,7 @@ class RawModel(NamedTuple):
 
 
 def made_maps(seed: int = 0) -> dict[str, dict[int, int]]:
-    """Raw ids anywhere among 64-bit numbers; of some tables not every row has one."""
+    """Raw ids anywhere among 64-bit numbers; in some tables not every row has one."""
     generator = np.random.default_rng(seed)
     maps = {}
     for table in SPEC.mapped_tables:
@@ -101,7 +93,6 @@ def made_maps(seed: int = 0) -> dict[str, dict[int, int]]:
 
 
 def source_of(entries: dict[int, int], chunk: int = 7) -> IdMapSource:
-    """A map in memory, in chunks."""
     ids, rows = np.array([*entries], np.int64), np.array([*entries.values()], np.int64)
 
     def read() -> Iterator[tuple[Ids, Ids]]:
@@ -111,17 +102,15 @@ def source_of(entries: dict[int, int], chunk: int = 7) -> IdMapSource:
     return IdMapSource("a test's map", len(ids), read)
 
 
-# Of the models of `publish_words`: each word's row is its place.
+# For the models of `publish_words`: each word's row is its position.
 WORDS = ("", "a", "größe", "68fd1e64")
 WORD_SEED = 7
 
 
 def publish_words(folder: Path, *names: str) -> Path:
-    """A version whose raw ids are strings.
+    """Publish raw ids that are strings, for tables whose ids are `WORDS`, of rows 1 to 4.
 
-    Args:
-        names: of tables whose ids are `WORDS`, and whose rows are 1, 2, 3 and 4; and "plain", whose
-            ids are rows, all of which are 0.
+    The ids of "plain" are rows, all of which are 0.
     """
     ids = hash_strings(WORDS, "xxh3_64", WORD_SEED)
     source = replace(
@@ -140,7 +129,6 @@ def publish_words(folder: Path, *names: str) -> Path:
 
 
 def publish_raw(folder: Path, topologies: tuple[str, ...] = TOPOLOGIES) -> RawModel:
-    """Publishes both versions."""
     generator = torch.Generator().manual_seed(3)
     weights = {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in TABLES}
     maps = made_maps()
@@ -166,12 +154,7 @@ def raw_request(
     shared: tuple[str, ...] = (),
     weighted: tuple[str, ...] = (),
 ) -> tuple[Arrays, Arrays]:
-    """A request with raw ids, known and unknown ones, and what the plain model is asked instead.
-
-    Args:
-        shared: features with one bag for all samples.
-        weighted: features with weights.
-    """
+    """A request with known and unknown raw ids (shared ones once), and the plain model's."""
     generator = np.random.default_rng(seed)
     raw: Arrays = {"age": generator.standard_normal((batch, 1), dtype=np.float32)}
     plain: Arrays = {"age": raw["age"]}

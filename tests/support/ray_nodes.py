@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RayNodes:
-    """A cluster of Ray without room on its head."""
+    """A cluster of Ray without resources on its head."""
 
     cluster: Any
     workers: dict[str, Any]
@@ -22,12 +22,7 @@ class RayNodes:
 
 @contextmanager
 def ray_nodes(count: int, *, memory: int) -> Iterator[RayNodes]:
-    """Starts it, and ends it.
-
-    Args:
-        count: of nodes beside the head, each with four CPUs.
-        memory: bytes of each, as Ray counts them.
-    """
+    """Run a cluster with four CPUs and `memory` bytes for Ray on each node but the head."""
     store = 80 * 2**20
     head = {"num_cpus": 0, "object_store_memory": store, "include_dashboard": False, "memory": 100}
     # Other tests need none of it.

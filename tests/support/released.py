@@ -1,4 +1,4 @@
-"""The files of a release of this tree, for x86-64: made once for all test processes."""
+"""The files of a release of this tree, for x86-64: built once for all test processes."""
 
 import fcntl
 import hashlib
@@ -15,7 +15,7 @@ from release.wheel import NGHTTP2
 
 ROOT = Path(__file__).parents[2]
 _FOLDER = ROOT / "build" / "release-of-tests"
-# Of tests that ask for a release: whichever is first waits until it is made.
+# Tests that need a release: the first waits until it is built.
 ASKS_FOR_RELEASE = [
     pytest.mark.skipif(
         not NGHTTP2.is_dir(), reason="libnghttp2's sources are not there: make nghttp2"
@@ -26,7 +26,7 @@ ASKS_FOR_RELEASE = [
 
 @cache
 def released() -> Path:
-    """The folder of the files, which are made again when a file that git knows of has changed."""
+    """Folder of the files, which are rebuilt after a change of a file in git."""
     _FOLDER.mkdir(parents=True, exist_ok=True)
     made = _FOLDER / _tree_digest()
     with (_FOLDER / "lock").open("w") as lock:
@@ -40,7 +40,6 @@ def released() -> Path:
 
 
 def released_wheel() -> Path:
-    """The wheel among them."""
     (wheel,) = released().glob("*.whl")
     return wheel
 
@@ -55,7 +54,7 @@ def _tree_digest() -> str:
     ).stdout
     digest = hashlib.sha256()
     for name in filter(None, listed.split("\0")):
-        # None of these is in any of them.
+        # No release file contains any of these.
         if not name.startswith(("tests/", "docs/", "docker/")) and (ROOT / name).is_file():
             digest.update(f"{name}\0".encode() + (ROOT / name).read_bytes())
     return digest.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Shard hosts and fronts that are ended and started again where they were."""
+"""Shard hosts and fronts that are killed and restarted at the same address."""
 
 import os
 import select
@@ -19,25 +19,15 @@ Start = Callable[[Path], AbstractContextManager[Running]]
 
 
 class Replaceable:
-    """A process that has several lives.
-
-    Attributes:
-        role: "front" or "host" and its number.
-        is_ready: it has been started and not killed since.
-    """
+    """A process that can be restarted: "front", or "host" and its number."""
 
     def __init__(self, role: str, log: Path, start: Start) -> None:
-        """Starts it and waits until it is ready.
-
-        Args:
-            log: of its first life; a number is added for each.
-        """
+        """Start the process and wait until it is ready; each life has a numbered log."""
         self.role, self._log, self._make, self._lives = role, log, start, 0
         self._stack = ExitStack()
         self.start()
 
     def start(self) -> None:
-        """Starts it, after it has been ended if it runs still, and waits until it is ready."""
         self._stack.close()
         log = self._log.with_suffix(f".{self._lives}")
         self._lives += 1
@@ -45,13 +35,11 @@ class Replaceable:
         self.is_ready = True
 
     def kill(self) -> None:
-        """Ends it with SIGKILL."""
         self.is_ready = False
         self.running.process.kill()
         self.running.process.wait()
 
     def kill_all(self) -> None:
-        """Ends it and the processes that it has started with SIGKILL."""
         children = list(map(os.pidfd_open, children_of(self.running.process.pid)))
         self.kill()
         for child in children:
@@ -64,18 +52,12 @@ class Replaceable:
             os.close(child)
 
     def close(self) -> None:
-        """Ends it in order, if it still runs."""
         self._stack.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Two replicas of everything.
-
-    Attributes:
-        hosts: the replicas by the host's number.
-        addresses: of the fronts.
-    """
+    """Two replicas of everything: by the host's number, and fronts with their addresses."""
 
     hosts: list[list[Replaceable]]
     fronts: list[Replaceable]
@@ -89,12 +71,7 @@ class Pairs:
 def running_pairs(
     repository: Path, folder: Path, *options: object, exit_code: int | None
 ) -> Iterator[Pairs]:
-    """Two replicas of each host of the marked rows, and two fronts.
-
-    Args:
-        options: of all of them.
-        exit_code: what they must end with; None for a test that kills them.
-    """
+    """Two replicas of each host and two fronts; None as exit code for a test that kills them."""
     ports = [[free_port(), free_port()] for _ in range(HOSTS)]
     lines = [
         "{} = ['127.0.0.1:{}', '127.0.0.1:{}']".format(number, *pair)

@@ -32,7 +32,6 @@ _LOW, _HIGH = -(2**63), 2**63 - 1
 
 
 def serialized(inputs: Arrays, **fields: Any) -> bytes:
-    """A message of raw contents."""
     request = service_pb2.ModelInferRequest(model_name=SPEC.name, **fields)
     for name, array in inputs.items():
         datatype = DATATYPES[array.dtype.name]
@@ -42,8 +41,6 @@ def serialized(inputs: Arrays, **fields: Any) -> bytes:
 
 
 class _Ids(NamedTuple):
-    """Draws a feature's ids."""
-
     spec: ModelSpec
     raw: Mapping[str, Sequence[int]]
 
@@ -122,11 +119,7 @@ def _all_at_once(draw: st.DrawFn, drawn: _Ids, batch: int) -> Arrays:
 def inputs_by_chance(
     draw: st.DrawFn, spec: ModelSpec = SPEC, raw: Mapping[str, Sequence[int]] | None = None
 ) -> Arrays:
-    """Valid inputs, in any order.
-
-    Args:
-        raw: the ids of features whose ids are no rows.
-    """
+    """Valid inputs, in any order; `raw` has the ids of features whose ids are not rows."""
     drawn = _Ids(spec, raw or {})
     batch = draw(st.integers(1, MAX_BATCH))
     inputs: Arrays = {
@@ -142,7 +135,7 @@ def inputs_by_chance(
 
 
 def check_same(found: ModelInput, wanted: ModelInput) -> None:
-    """Array for array, dtype and bits."""
+    """Compare array for array, dtype and bits."""
     assert found.batch_size == wanted.batch_size
     assert found.ids_checked and wanted.ids_checked
     assert found.ids_outside == wanted.ids_outside
@@ -157,5 +150,5 @@ def check_same(found: ModelInput, wanted: ModelInput) -> None:
     for ours, other in pairs:
         assert ours.dtype == other.dtype and ours.shape == other.shape
         assert ours.flags.c_contiguous and ours.flags.aligned
-        # Of the same bits, whatever they say as numbers.
+        # Bits, not numbers.
         assert ours.tobytes() == other.tobytes()

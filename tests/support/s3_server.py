@@ -1,4 +1,4 @@
-"""An S3 server on this machine, moto behind a proxy that counts, breaks and delays what passes."""
+"""An S3 server on this machine: moto behind a proxy that counts, breaks and delays requests."""
 
 import logging
 import socket
@@ -22,9 +22,9 @@ class S3Server:
 
     Attributes:
         requests: method, path and range of every request so far.
-        refuse: says of a method and a path that access is denied.
-        lose_answer: says of them that what is asked for is done, and the answer lost; once.
-        break_after: GETs of `files/` are cut off at this byte of their file; None: never.
+        refuse: True denies access to a method and a path.
+        lose_answer: True executes a request but loses its answer; once.
+        break_after: GETs of `files/` are cut off at this byte of their file.
     """
 
     url: str
@@ -43,7 +43,6 @@ class S3Server:
         )
 
     def environment(self) -> dict[str, str]:
-        """What a process needs to use it."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "test",
@@ -66,10 +65,9 @@ class S3Server:
 
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """A server with one empty bucket."""
     logging.getLogger("werkzeug").disabled = True
     inner: App = DomainDispatcherApplication(create_backend_app)
-    # Moto looks and then writes: one request at a time makes its conditions atomic, as S3's are.
+    # Moto checks, then writes: one request at a time makes its conditions atomic, as S3's are.
     one_at_a_time = threading.Lock()
     server: S3Server
 

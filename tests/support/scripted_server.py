@@ -1,4 +1,4 @@
-"""A server that does on each connection what a test says, in bytes."""
+"""A server that runs a test's script on each connection, in bytes."""
 
 import socket
 import threading
@@ -7,15 +7,13 @@ from contextlib import contextmanager, suppress
 
 from tests.attacks.raw_http2 import END_HEADERS, END_STREAM, HEADERS, PREFACE, frame, header
 
-# Is given the connection and its number, from 0.
+# Takes the connection and its number, from 0.
 Script = Callable[[socket.socket, int], None]
 HEAD = header(b":status", b"200") + header(b"content-type", b"application/grpc")
 _SECONDS = 60.0
 
 
 class ScriptedServer:
-    """Attributes: `connections`: how many have been accepted."""
-
     def __init__(self, script: Script) -> None:
         self._script = script
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -40,7 +38,7 @@ class ScriptedServer:
             thread.start()
 
     def _serve(self, connection: socket.socket, number: int) -> None:
-        # The client may be the first to go.
+        # The client may leave first.
         with suppress(OSError), connection:
             self._script(connection, number)
 
@@ -57,7 +55,6 @@ class ScriptedServer:
 
 @contextmanager
 def scripted_server(script: Script) -> Iterator[ScriptedServer]:
-    """A server on a port of this machine."""
     server = ScriptedServer(script)
     try:
         yield server
@@ -66,7 +63,7 @@ def scripted_server(script: Script) -> Iterator[ScriptedServer]:
 
 
 def read_preface(connection: socket.socket) -> None:
-    """Reads what every client begins with; `frames` reads what follows."""
+    """Read every client's first bytes; `frames` reads the rest."""
     got = b""
     while len(got) < len(PREFACE):
         part = connection.recv(len(PREFACE) - len(got))
@@ -77,7 +74,7 @@ def read_preface(connection: socket.socket) -> None:
 
 
 def read_on(connection: socket.socket) -> None:
-    """Reads until the client has gone."""
+    """Read until the client has left."""
     while connection.recv(65536):
         pass
 

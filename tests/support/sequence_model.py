@@ -1,4 +1,4 @@
-"""A ranker over the sequence of what a user has seen, published, and what its modules score."""
+"""A published ranker over the sequence of a user's items, and the scores of its modules."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ MEMBERS = SPEC.sequences["history"].members
 
 
 class Tower(nn.Module):
-    """Attention of the candidate over what was seen, fading with its age."""
+    """Attention of the candidate over the sequence, fading with age."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,8 +57,6 @@ class Tower(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class SequenceModel:
-    """Modules as they are trained, and the version that they were published as."""
-
     items: Tensor
     actions: Tensor
     tower: Tower
@@ -66,7 +64,7 @@ class SequenceModel:
     model: Model
 
     def scores(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """What the modules score, sample by sample; inputs as `requests` makes them."""
+        """Scores of the modules, sample by sample, of inputs as `sequence_request` makes them."""
         ends = np.cumsum(inputs["history.lengths"])
         scores = []
         for sample, (end, length) in enumerate(zip(ends, inputs["history.lengths"], strict=True)):
@@ -77,7 +75,7 @@ class SequenceModel:
             rows = self.actions[np.where(known, actions, 0)] * torch.tensor(known)[:, None]
             history = torch.cat([self.items[inputs["seen"][part]], rows], dim=1)
             arrays = [history, *(torch.from_numpy(inputs[name][part]) for name in MEMBERS[2:])]
-            # A sequence of no ids is one place of padding.
+            # An empty sequence has one position of padding.
             rows, age, place = (
                 torch.cat([array.reshape(count, width), torch.zeros(int(count == 0), width)])[None]
                 for array, width in zip(arrays, (12, 1, 2), strict=True)
@@ -96,7 +94,6 @@ class SequenceModel:
 
 
 def publish_sequences(folder: Path) -> SequenceModel:
-    """Publishes the ranker as version 1."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         items, actions, tower = torch.randn(ITEMS, 8), torch.randn(ACTIONS, 4), Tower()

@@ -28,7 +28,7 @@ SPEC = ModelSpec(
     ),
     DenseSpec({"price": 1}),
     sequences={
-        # Of the name of one of its features, and of another name.
+        # Named as one of its features, or otherwise.
         "history": SequenceSpec(9, ("history", "action"), {"age": 1, "pair": 2}),
         "past": SequenceSpec(4, ("query", "shop"), {"spent": 1}),
     },
@@ -43,7 +43,7 @@ _IDS = {
 
 
 def id_maps() -> dict[str, IdMap]:
-    """Of the ids 0 to 11."""
+    """Maps of the ids 0 to 11."""
     table = SPEC.mapped_tables[0]
     ids = np.arange(12)
     parts = id_index_parts([(ids, ids[::-1].copy())], len(ids), table.rows)
@@ -99,7 +99,6 @@ def _sequence(draw: st.DrawFn, name: str, batch: int) -> Arrays:
 
 @st.composite
 def sequences_by_chance(draw: st.DrawFn) -> Arrays:
-    """Valid inputs, in any order."""
     batch = draw(st.integers(1, MAX_BATCH))
     size = draw(st.sampled_from([1, batch]))
     inputs: Arrays = {"price": np.ones((draw(st.sampled_from([1, batch])), 1), np.float32)}
@@ -111,7 +110,6 @@ def sequences_by_chance(draw: st.DrawFn) -> Arrays:
 
 
 def _bags(inputs: Arrays, name: str) -> Bags:
-    """An input in the form of bags, however it came."""
     array = inputs[name]
     wide = name in SPEC.sequence_numbers and SPEC.sequence_numbers[name] > 1
     owners = [one for one, spec in SPEC.sequences.items() if name in spec.members]
@@ -126,7 +124,6 @@ def _bags(inputs: Arrays, name: str) -> Bags:
 
 
 def as_predict(inputs: Arrays) -> bytes:
-    """A request of the protocol's form as a PredictRequest."""
     sides: tuple[dict[str, Any], dict[str, Any]] = {}, {}
     for name, array in inputs.items():
         if name in SPEC.dense.inputs:

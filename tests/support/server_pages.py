@@ -1,4 +1,4 @@
-"""What a running server says of itself on its HTTP port."""
+"""Pages of a running server's HTTP port."""
 
 import urllib.error
 import urllib.request
@@ -9,7 +9,6 @@ from tests.support.servers import MODEL, RunningServer
 
 
 def samples(url: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """The metrics page, by name and sorted labels."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page(url))
@@ -25,7 +24,7 @@ def page(url: str) -> str:
 
 
 def counted(server: RunningServer, name: str, **labels: str) -> float:
-    """The sum of a family's samples that have the labels."""
+    """Sum of a family's samples that have the labels."""
     wanted = set(labels.items())
     return sum(
         value
@@ -35,7 +34,6 @@ def counted(server: RunningServer, name: str, **labels: str) -> float:
 
 
 def by_worker(server: RunningServer) -> dict[str, float]:
-    """Requests that each worker has answered."""
     return {
         dict(pairs)["worker"]: value
         for (name, pairs), value in samples(server.metrics_url).items()
@@ -44,7 +42,7 @@ def by_worker(server: RunningServer) -> dict[str, float]:
 
 
 def readiness(server: RunningServer, path: str = "/ready") -> tuple[int, str]:
-    """Status and text of `/ready`, or another path; 0 when nobody answers."""
+    """Status and text of `/ready`, or another path; 0 without an answer."""
     try:
         url = server.metrics_url.replace("/metrics", path)
         with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310 - our own http URL
@@ -57,7 +55,7 @@ def readiness(server: RunningServer, path: str = "/ready") -> tuple[int, str]:
 
 
 def metric(server: RunningServer, name: str, **labels: str) -> dict[str, float]:
-    """A family's series by the values of their other labels."""
+    """Series of a family by the values of their other labels."""
     wanted = {("model", MODEL), *labels.items()}
     found = {}
     for (sample, pairs), value in samples(server.metrics_url).items():

@@ -1,4 +1,4 @@
-"""The processes of a running server, as the kernel shows them."""
+"""Processes of a running server, from the kernel."""
 
 import os
 import secrets
@@ -14,10 +14,10 @@ LISTEN = "0A"
 
 
 def free_port() -> int:
-    """A port that is free, and that the kernel gives to nobody who asks for any."""
+    """A free port, outside the range from which the kernel picks ports."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
-        # Each process of the tests draws its own, whatever their seeds are.
+        # Each process of the tests draws another one, whatever their seeds are.
         port = lowest // 2 + secrets.randbelow(lowest - lowest // 2)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -25,12 +25,10 @@ def free_port() -> int:
 
 
 def children_of(parent: int) -> list[int]:
-    """A process's living children."""
     return [pid for pid, state, above in _processes() if above == parent and state != "Z"]
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs still."""
     return any(pid == other and state != "Z" for other, state, _ in _processes())
 
 
@@ -44,7 +42,6 @@ def _processes() -> Iterator[tuple[int, str, int]]:
 
 
 def listeners_among(pids: list[int], port: int) -> list[int]:
-    """Those of some processes that listen on a TCP port."""
     # gRPC listens on an IPv4 address by an IPv6 socket.
     tables = [Path("/proc/net") / name for name in ("tcp", "tcp6")]
     lines = [line for table in tables for line in table.read_text().splitlines()[1:]]
@@ -71,7 +68,6 @@ def port_of(url: str) -> int:
 
 
 def workers_of(server: RunningServer) -> list[int]:
-    """The worker processes that listen."""
     return listeners_among(children_of(server.process.pid), port_of(server.grpc_url))
 
 
@@ -92,7 +88,7 @@ def standby_of(server: RunningServer) -> int:
 
 
 def follower_of(server: RunningServer) -> int:
-    """The child that neither answers RPCs nor pages."""
+    """The child that answers neither RPCs nor pages."""
     found: set[int] = set()
 
     def is_found() -> bool:
@@ -107,6 +103,5 @@ def follower_of(server: RunningServer) -> int:
 
 
 def resident_bytes(pid: int) -> int:
-    """What a process has in memory now."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))

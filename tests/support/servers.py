@@ -1,4 +1,4 @@
-"""The command, a published model and running servers, for every test that talks to one."""
+"""The command, a published model and running servers, for every test that needs a server."""
 
 import io
 import json
@@ -47,7 +47,7 @@ _START_SECONDS = 120.0
 _STOP_SECONDS = 60.0
 
 
-# What the ranker's publisher says of it; a page must not take it for markup.
+# The publisher's note on the ranker; pages must escape its markup.
 PROVENANCE = {"note": "nightly <b>[red]", "run_id": "mlflow/7", "source_revision": "4f2a9c1"}
 PROVENANCE_TEXT = "note nightly <b>[red]; run mlflow/7; source 4f2a9c1"
 
@@ -92,19 +92,13 @@ def ranker_spec() -> ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Ranker:
-    """The published model, opened here, and what it was published from.
-
-    Attributes:
-        repository: where it is published, as version 1.
-    """
-
     repository: Path
     model: Model
     tables: dict[str, nn.EmbeddingBag]
     tower: RankerTower
 
     def predict(self, inputs: Arrays) -> dict[str, NDArray[np.float32]]:
-        """Scores a request here, with one intra-op thread as the server has."""
+        """Score a request here, with one intra-op thread as in the server."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -121,11 +115,7 @@ def publish_ranker(
     *,
     default_rows: Mapping[str, Any] = MappingProxyType({}),
 ) -> Ranker:
-    """Publishes the ranker, planned for two ranks; another seed gives it other scores.
-
-    Args:
-        default_rows: by table.
-    """
+    """Publish the ranker, planned for two ranks; another seed gives it other scores."""
     known = ranker_spec()
     tables = (replace(t, default_row=default_rows.get(t.name)) for t in known.tables)
     spec = replace(known, name=name, tables=tuple(tables))
@@ -156,7 +146,6 @@ def good_inputs(batch: int, seed: int = 0) -> dict[str, NDArray[np.generic]]:
 
 
 def infer_request(inputs: Arrays, *, model: str = MODEL, request_id: str = "") -> Any:
-    """A ModelInferRequest with raw contents."""
     tensor = service_pb2.ModelInferRequest.InferInputTensor
     return service_pb2.ModelInferRequest(
         model_name=model,
@@ -183,7 +172,6 @@ def json_inputs(inputs: Arrays) -> list[dict[str, Any]]:
 
 
 def scores_of(response: Any) -> dict[str, NDArray[np.float32]]:
-    """The outputs of a ModelInferResponse, from its raw contents."""
     return {
         output.name: np.frombuffer(raw, "<f4").reshape(output.shape)
         for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
@@ -192,14 +180,6 @@ def scores_of(response: Any) -> dict[str, NDArray[np.float32]]:
 
 @dataclass(slots=True)
 class RunningServer:
-    """A server process and where it answers.
-
-    Attributes:
-        grpc_url: `host:port`.
-        log: what it writes to its error stream.
-        ready: the line it printed when it was ready.
-    """
-
     process: CommandProcess
     grpc_url: str
     metrics_url: str
@@ -217,15 +197,14 @@ class RunningServer:
 
     @contextmanager
     def stub(self) -> Iterator[Any]:
-        """The protocol's generated stub on a connection of its own."""
-        # Channels of one process share connections otherwise, and with them their state.
+        """The protocol's generated stub on a separate connection."""
+        # Channels of one process otherwise share connections, and their state.
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(self.grpc_url, options=options) as channel:
             yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
 def command(*words: object, program: str | None = None) -> list[str]:
-    """The command line of `sharded-infer`, as this interpreter runs it, or of a program."""
     run_by = ("-m", "serving.cli") if program is None else ("-c", program)
     return [sys.executable, *run_by, *map(str, words)]
 
@@ -237,14 +216,13 @@ def start_command(
     forked: bool = True,
     program: str | None = None,
 ) -> CommandProcess:
-    """Starts a command whose output is read here.
+    """Start a command with its output in a pipe.
 
     Args:
-        stderr: the file for its error stream.
-        stdin: what it reads; None: what this process does.
+        stdin: None: this process's.
         forked: from a process that has imported it.
-        program: Python that breaks something first, and runs the command itself. What it changes
-            must be looked up where it is used: every module has been imported.
+        program: Python that breaks something first, and runs the command itself. Changed objects
+            must be looked up at their use: every module has been imported.
     """
     asked = environment()
     if not (forked and command_forker().fits(asked)):
@@ -263,7 +241,6 @@ def start_command(
 
 @contextmanager
 def killed_at_end(process: CommandProcess) -> Iterator[CommandProcess]:
-    """Kills a command that `start_command` has started."""
     try:
         yield process
     finally:
@@ -280,14 +257,7 @@ def run(
     forked: bool = True,
     program: str | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs a command to its end in a process of its own.
-
-    Args:
-        stdin: what it reads.
-        seconds: after which it is killed.
-        forked: from a process that has imported it; otherwise as users start it.
-        program: as `start_command` has it.
-    """
+    """Run a command to its end, killed after `seconds`; arguments are those of `start_command`."""
     asked = environment()
     if not (forked and command_forker().fits(asked)):
         return subprocess.run(
@@ -321,8 +291,6 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a command left: its exit code and what it printed."""
-
     code: int
     out: str
     err: str
@@ -332,7 +300,7 @@ class Done:
         return json.loads(self.out)
 
     def refused(self, *words: object) -> None:
-        """It ended with 1 and one line on the error stream that holds the words."""
+        """Check for exit code 1 and one line of errors that contains the words."""
         assert (self.code, self.out) == (1, ""), (self.code, self.out, self.err)
         assert self.err.startswith("error: ") and self.err.count("\n") == 1, self.err
         assert [word for word in words if str(word) not in self.err] == [], self.err
@@ -345,10 +313,10 @@ Command = Callable[..., Done]
 def sharded_infer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Command]:
-    """Runs the command in this process, as its entry point does."""
+    """Run the command in this process, as its entry point does."""
     threads = torch.get_num_threads()
     priority = os.getpriority(os.PRIO_PROCESS, 0)
-    # pytest-xdist says 80: tables are then cut.
+    # pytest-xdist sets 80, which would cut tables.
     monkeypatch.delenv("COLUMNS", raising=False)
 
     def call(*words: object, stdin: str = "", main: Callable[[], None] = serving.cli.main) -> Done:
@@ -366,7 +334,7 @@ def sharded_infer(
 
     yield call
     torch.set_num_threads(threads)
-    # It cannot be raised again by everybody: later tests and their servers would have it.
+    # Not everybody can raise it again: later tests and their servers would keep it.
     assert os.getpriority(os.PRIO_PROCESS, 0) == priority, "publish changes here with --nice 0"
 
 
@@ -379,15 +347,10 @@ def running_server(
     forked: bool = True,
     program: str | None = None,
 ) -> Iterator[RunningServer]:
-    """Starts `sharded-infer serve` and waits until it is ready; stops it at the end.
+    """Run `sharded-infer serve` in the context, from when it is ready.
 
-    Args:
-        repository: what to serve, a folder or a URL.
-        log: the file for its error stream.
-        options: more of the command line; what comes last holds.
-        exit_code: what it must end with; None for a test that ends it otherwise.
-        forked: from a process that has imported it; otherwise its memory is all its own.
-        program: as `start_command` has it.
+    The last of equal options wins. A test that ends it otherwise expects None as exit code. Without
+    `forked` it shares no memory; `program` is that of `start_command`.
     """
     ports = ("--host", "127.0.0.1", "--port", 0, "--http-port", 0)
     words = ("serve", "-r", repository, *ports, "--json", "--grace-seconds", 0, *options)
@@ -410,7 +373,6 @@ def running_server(
 
 
 def read_ready(process: CommandProcess, log: Path) -> dict[str, Any]:
-    """The line of JSON that a server prints when it is ready."""
     assert process.stdout is not None
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
@@ -429,7 +391,6 @@ def ranker(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
 
 @pytest.fixture(scope="session")
 def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server of the ranker."""
     log = tmp_path_factory.mktemp("server") / "stderr"
     with running_server(ranker.repository, log) as running:
         yield running

@@ -15,13 +15,7 @@ _STOP_SECONDS = 60.0
 
 @dataclass(slots=True)
 class ShardHostProcess:
-    """A running shard host.
-
-    Attributes:
-        address: of its lookups.
-        ready: what it printed when it was ready.
-        is_ending: whether it has been told to end.
-    """
+    """A running shard host: address of lookups, line of JSON, True if it was told to end."""
 
     process: CommandProcess
     address: str
@@ -39,15 +33,7 @@ def running_shard_host(
     exit_code: int | None = 0,
     program: str | None = None,
 ) -> Iterator[ShardHostProcess]:
-    """Starts `sharded-infer serve-shards` and waits until it is ready; stops it at the end.
-
-    Args:
-        number: the host's in the plans.
-        log: the file for its error stream.
-        options: more of the command line; what comes last holds.
-        exit_code: what it must end with; None for a test that ends it otherwise.
-        program: as `start_command` has it.
-    """
+    """Run `sharded-infer serve-shards` in the context; arguments are those of `running_server`."""
     words = ("serve-shards", "-r", repository, "--host-number", number, "--host", "127.0.0.1")
     with log.open("w") as errors:
         process = start_command(
@@ -75,7 +61,7 @@ def running_shard_host(
 
 
 def end_all(hosts: Iterable[ShardHostProcess]) -> None:
-    """Tells hosts to end, none after another: each waits for its clients to leave, or 2 s."""
+    """End hosts at the same time: each waits for its clients to leave, or 2 s."""
     for host in hosts:
         host.is_ending = True
         host.process.terminate()
@@ -84,12 +70,7 @@ def end_all(hosts: Iterable[ShardHostProcess]) -> None:
 def publish_for_hosts(
     folder: Path, hosts: int, rank_bytes: int, seed: int = 5, **more: Any
 ) -> Ranker:
-    """Publishes the ranker for a topology of several hosts with one rank each.
-
-    Args:
-        rank_bytes: memory of each rank, which makes the planner split tables.
-        more: for `publish_ranker`.
-    """
+    """Publish the ranker for hosts of one rank, whose memory makes the planner split tables."""
     topology = folder / f"hosts{hosts}.toml"
     rank = '[[devices]]\ncard = "cpu"\nhost = {}\nmemory = "{}KB"\n'
     topology.write_text("".join(rank.format(host, rank_bytes / 1000) for host in range(hosts)))

@@ -1,4 +1,4 @@
-"""Shard hosts of a lookup that other threads of this process answer for."""
+"""Shard hosts of a lookup that are threads of this process."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,14 +16,9 @@ Answer = Callable[[Sequence[PieceBags]], Sequence[Tensor]]
 
 
 class ThreadedHosts:
-    """Answers by host, each made at the earliest when it is waited for.
+    """Answers by host, computed no earlier than `finish` waits; groups travel as bytes.
 
-    What is asked and answered travels as bytes, as it would between machines.
-
-    Attributes:
-        events: "started", then "finished" or "cancelled", of each batch.
-        asked: the groups of each batch, by host.
-        lost: as the test has it.
+    Events are "started", then "finished" or "cancelled", of each batch, `asked` its groups by host.
     """
 
     def __init__(self, answers: Mapping[int, Answer], threads: ThreadPoolExecutor) -> None:
@@ -84,7 +79,7 @@ class _Started:
 
 
 def travel(group: PieceBags) -> PieceBags:
-    """The group read back from bytes: nothing of the sender's memory is in it."""
+    """The group read back from bytes, without the sender's memory."""
     weights = None if group.bags.weights is None else _sent(group.bags.weights)
     bags = Bags(_sent(group.bags.values), _sent(group.bags.lengths), weights)
     return PieceBags.of(np.frombuffer(group.pieces.tobytes(), np.int64), bags)

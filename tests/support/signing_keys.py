@@ -1,4 +1,4 @@
-"""Keys of signatures, made by the openssl command."""
+"""Signing keys, from the openssl command."""
 
 import subprocess
 from dataclasses import dataclass
@@ -20,7 +20,6 @@ class KeyFiles:
 
 
 def openssl(*words: object) -> bytes:
-    """What the openssl command prints."""
     return subprocess.run(
         ["openssl", *map(str, words)],  # noqa: S607 - the system's
         check=True,
@@ -30,7 +29,6 @@ def openssl(*words: object) -> bytes:
 
 
 def make_key(folder: Path, name: str, algorithm: str = "ed25519") -> KeyFiles:
-    """Makes a key as the docs say."""
     files = KeyFiles(folder / f"{name}.pem", folder / f"{name}.pub.pem")
     openssl("genpkey", "-algorithm", algorithm, "-out", files.private)
     openssl("pkey", "-in", files.private, "-pubout", "-out", files.public)

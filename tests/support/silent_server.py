@@ -1,4 +1,4 @@
-"""The compiled transport with nobody behind it who answers."""
+"""The compiled transport without an application that answers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,6 @@ from serving.transport.limits import AccessBit, Method
 
 @contextmanager
 def silent_server(path: str) -> Iterator[tuple[Http2Server, str]]:
-    """A server with one predict method, and its address."""
     method = Method(path, is_stream=False, access=AccessBit.PREDICT, with_headers=False)
     listeners = listen_on("127.0.0.1", 0)
     address = f"127.0.0.1:{listeners[0].getsockname()[1]}"

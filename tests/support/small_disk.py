@@ -10,7 +10,7 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, size: int) -> Iterator[None]:
-    """A file system of so many bytes in a folder; skips the test where none may be mounted."""
+    """A file system of so many bytes in a folder; skips the test if mounts are not allowed."""
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder],  # noqa: S607
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A server of a folder's files, compressed as static servers do it."""
+"""A server of a folder's files, compressed as by static servers."""
 
 import gzip
 import threading
@@ -14,8 +14,6 @@ _LEVEL = 6
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Answers GET, with gzip where a file is text."""
-
     def do_GET(self) -> None:
         path = Path(self.translate_path(self.path))
         if path.suffix not in _COMPRESSED or not path.is_file():
@@ -30,12 +28,11 @@ class _Handler(SimpleHTTPRequestHandler):
         return None
 
     def log_message(self, *words: object) -> None:
-        """Nobody reads it."""
+        """Silent."""
 
 
 @contextmanager
 def static_site(folder: Path) -> Iterator[str]:
-    """The address of a server of a folder, without a slash at its end."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=folder))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

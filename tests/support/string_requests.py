@@ -31,7 +31,7 @@ SPEC = ModelSpec(
         TableSpec("deep", rows=9, dim=1, features=("word", "left"), id_map=_XXH3),
         # Shard hosts map its ids.
         TableSpec("elsewhere", rows=9, dim=1, features=("left",), id_map=_XXH3),
-        # Of tables that do not hash alike, ids are numbers.
+        # If tables hash differently, ids are numbers.
         TableSpec("other", rows=9, dim=1, features=("both",), id_map=_MURMUR3),
         TableSpec("plain", rows=9, dim=1, features=("both", "plain"), out_of_range="modulo"),
         TableSpec("hashed", rows=9, dim=1, features=("crossed", "token"), id_map=_HASHED),
@@ -41,8 +41,6 @@ SPEC = ModelSpec(
 
 
 class Sent(NamedTuple):
-    """A tensor as it is sent."""
-
     datatype: str
     shape: Sequence[int]
     data: bytes
@@ -60,7 +58,6 @@ def numbers(values: Sequence[int], *shape: int) -> Sent:
 
 
 def message_of(inputs: Mapping[str, Sent]) -> bytes:
-    """A ModelInferRequest."""
     request = service_pb2.ModelInferRequest(model_name=SPEC.name)
     for name, sent in inputs.items():
         request.inputs.add(name=name, datatype=sent.datatype, shape=sent.shape)
@@ -96,7 +93,7 @@ def raw_id(table: TableSpec, word: bytes) -> int:
 
 
 def opened() -> dict[str, IdMap]:
-    """Maps of all words but the last, each to its place."""
+    """Maps of all words but the last, each to its position."""
     maps = {}
     for table in SPEC.mapped_tables:
         if table.name == "elsewhere":

@@ -12,8 +12,6 @@ from sharded_infer.artifacts.table_header import TableEntry, table_file_head
 
 
 class WrittenFile(NamedTuple):
-    """The records of a table file and of the hashes of its blocks."""
-
     table: FileRecord
     blocks: FileRecord
 

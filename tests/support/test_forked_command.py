@@ -1,4 +1,4 @@
-"""Commands that are forked end, print and are told their environment as those that are started."""
+"""Forked commands end, print and get their environment like started ones."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.support.servers import Command, command, environment, run, start_comm
 
 @pytest.fixture(autouse=True)
 def as_the_forker_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without variables that a test before has left, as torch's compiler does."""
+    """Without variables of earlier tests, such as those of torch's compiler."""
     for name, value in command_forker().misfits(environment()).items():
         if value is None:
             monkeypatch.delenv(name, raising=False)
@@ -29,7 +29,7 @@ def test_a_forked_command_prints_and_ends_as_a_started_one(words: tuple[str, ...
         command(*words), capture_output=True, text=True, check=False, env=environment()
     )
     assert forked.returncode == started.returncode
-    # The name of the program is the installed one's.
+    # The program's name is the installed one's.
     module = "python -m serving.cli"
     assert forked.stdout == started.stdout.replace(module, "sharded-infer")
     assert forked.stderr == started.stderr.replace(module, "sharded-infer")
@@ -70,7 +70,7 @@ def test_what_a_command_sets_in_this_process_is_taken_back(sharded_infer: Comman
         assert sharded_infer("verify", "nowhere").code == 2
         os.environ["OMP_NUM_THREADS"] = "7"
         del os.environ["PATH"]
-        # What commands set for themselves has been read by imports too.
+        # Imports read variables that commands set for themselves, too.
         assert {"GRPC_VERBOSITY", "OMP_NUM_THREADS", "PATH"} <= set(
             command_forker().misfits(environment())
         )
@@ -96,7 +96,7 @@ def test_a_signal_that_ends_it_is_its_exit_code(tmp_path: Path) -> None:
     process.kill()
     assert process.wait(30) == -signal.SIGKILL
     assert process.poll() == -signal.SIGKILL
-    # Nobody is there any more, and nobody is signalled.
+    # The process is gone, and no process is signalled.
     process.terminate()
     assert process.stdout is not None
     process.stdout.close()

@@ -9,11 +9,7 @@ import trustme
 
 @dataclass(frozen=True, slots=True)
 class IssuedFiles:
-    """What an authority issued to a server on this machine.
-
-    Attributes:
-        ca: file of the authority's own certificate.
-    """
+    """Files issued to a server on this machine, with the authority's own certificate (`ca`)."""
 
     authority: trustme.CA
     ca: Path
@@ -21,7 +17,6 @@ class IssuedFiles:
     key: Path
 
     def options(self) -> tuple[object, ...]:
-        """Of the command line of `serve`."""
         return ("--tls-certificate", self.certificate, "--tls-key", self.key)
 
     def context(self, *protocols: str) -> ssl.SSLContext:

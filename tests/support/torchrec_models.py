@@ -1,4 +1,4 @@
-"""TorchRec models with random weights, for the tests of what is taken over from them."""
+"""TorchRec models with random weights, for tests of their import."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +19,6 @@ REASON = "TorchRec is not installed; see the bench extra"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of a TorchRec collection."""
-
     name: str
     rows: int
     dim: int
@@ -37,8 +35,6 @@ TABLES = (
 
 @dataclass(frozen=True, slots=True)
 class TorchRec:
-    """The parts of TorchRec that the tests use."""
-
     dlrm: Any
     embeddings: Any
     configs: Any
@@ -46,7 +42,6 @@ class TorchRec:
     sparse: Any
 
     def collection(self, tables: Sequence[Table] = TABLES) -> nn.Module:
-        """A collection with normal weights."""
         configs = [
             self.configs.EmbeddingBagConfig(
                 name=table.name,
@@ -75,20 +70,18 @@ class TorchRec:
         return model.eval()
 
     def quantized(self, model: nn.Module, dtype: torch.dtype = torch.int8) -> nn.Module:
-        """The model as TorchRec quantizes it for inference."""
         quantized: nn.Module = self.inference.quantize_inference_model(
             model, quantization_dtype=dtype
         )
         return quantized
 
     def logits(self, model: nn.Module, batch: "Batch") -> Tensor:
-        """What the model says."""
         with torch.no_grad():
             logits: Tensor = model(batch.dense, self.jagged(batch))
         return logits.squeeze(1)
 
     def jagged(self, batch: "Batch") -> Any:
-        """The batch's ids as TorchRec takes them, in the order of the tables' features."""
+        """The batch's ids for TorchRec, in the order of the tables' features."""
         return self.sparse.KeyedJaggedTensor(
             keys=list(batch.features), values=batch.values, lengths=batch.lengths.flatten()
         )
@@ -96,13 +89,7 @@ class TorchRec:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One jagged batch.
-
-    Attributes:
-        values: int64 `[N]`, feature-major.
-        lengths: int64 `[F, B]`.
-        dense: fp32 `[B, DENSE_WIDTH]`.
-    """
+    """A jagged batch: int64 `[N]`, feature-major, lengths `[F, B]`, fp32 `[B, DENSE_WIDTH]`."""
 
     features: tuple[str, ...]
     values: Tensor
@@ -111,7 +98,6 @@ class Batch:
 
     @property
     def model_input(self) -> ModelInput:
-        """The batch as our models take it."""
         positions = tuple(range(len(self.features)))
         ids = JaggedBatch(positions, self.values.numpy(), self.lengths.numpy())
         return ModelInput(len(self.dense), (ids,), (self.dense.numpy().astype(np.float32),))
@@ -139,7 +125,7 @@ def make_batch(tables: Sequence[Table] = TABLES, size: int = 64, seed: int = 3) 
 
 @contextmanager
 def torchrec() -> Iterator[TorchRec]:
-    """TorchRec, whose warnings are no concern of ours; skips the test where it is missing."""
+    """TorchRec, without its warnings; skips the test if it is missing."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip("torchrec", reason=REASON)

@@ -1,4 +1,4 @@
-"""Constant requests from real clients, what came of them, and versions broken on purpose."""
+"""Constant requests from real clients, their outcomes, and versions broken on purpose."""
 
 import hashlib
 import json
@@ -25,14 +25,12 @@ from tests.support.servers import DATATYPES, MODEL, RunningServer, good_inputs, 
 BATCH = 4
 # For servers that follow their repository.
 POLL = ("--poll-seconds", 0.2)
-# Scores differ by rounding with their batch mates.
+# Scores differ by rounding, depending on the batch.
 TOLERANCE = 1e-4
 
 
 @dataclass(slots=True)
 class Answer:
-    """One request: when it began and ended, who answered, and what; or the error."""
-
     began: float
     ended: float
     version: int = 0
@@ -42,19 +40,17 @@ class Answer:
 
 @dataclass(slots=True)
 class Traffic:
-    """What has been answered so far."""
-
     answers: list[Answer] = field(default_factory=list)
 
     def errors(self) -> list[str]:
         return [answer.error for answer in self.answers if answer.error]
 
     def versions(self) -> list[int]:
-        """In the order in which they were first seen."""
+        """Versions, in the order in which they were first seen."""
         return list(dict.fromkeys(a.version for a in self.answers if not a.error))
 
     def wrong(self, expected: Mapping[int, NDArray[np.float32]]) -> list[Answer]:
-        """Answers whose scores are not those of the version that they name."""
+        """Answers whose scores differ from the version that they name."""
         return [
             answer
             for answer in self.answers
@@ -79,7 +75,6 @@ def triton_inputs(
 
 
 def ask(client: Any, version: str = "", parameters: dict[str, Any] | None = None) -> Answer:
-    """One request of the usual inputs."""
     began = time.monotonic()
     try:
         result = client.infer(
@@ -96,7 +91,6 @@ def ask(client: Any, version: str = "", parameters: dict[str, Any] | None = None
 
 @contextmanager
 def client_of(server: RunningServer) -> Iterator[Any]:
-    """A tritonclient on a connection of its own."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     with triton.InferenceServerClient(server.grpc_url, channel_args=options) as client:
         yield client
@@ -104,7 +98,6 @@ def client_of(server: RunningServer) -> Iterator[Any]:
 
 @contextmanager
 def traffic(server: RunningServer, clients: int = 3, pause: float = 0.002) -> Iterator[Traffic]:
-    """Asks from several clients without end."""
     seen, stop = Traffic(), threading.Event()
 
     def run() -> None:
@@ -124,7 +117,7 @@ def traffic(server: RunningServer, clients: int = 3, pause: float = 0.002) -> It
 
 
 class Shelf:
-    """Rankers of different scores, each made when it is first asked for."""
+    """Rankers of different scores, made on demand."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -140,12 +133,7 @@ class Shelf:
 
 
 class Publisher:
-    """Publishes rankers of other scores, and broken ones, each put in its place whole.
-
-    Attributes:
-        location: what a server is given.
-        expected: scores by version.
-    """
+    """Publishes rankers of other scores, and broken ones, each by one rename."""
 
     def __init__(self, repository: Path, shelf: Shelf) -> None:
         self.repository = repository
@@ -155,7 +143,6 @@ class Publisher:
         self._latest = 0
 
     def good(self) -> int:
-        """A version that serves."""
         return self._put()
 
     def with_flipped_bit(self) -> int:
@@ -168,7 +155,7 @@ class Publisher:
         return self._put(flip)
 
     def with_other_golden_scores(self) -> int:
-        """A version that does not score as it was published to."""
+        """A version whose golden scores are wrong."""
 
         def change(path: Path) -> None:
             golden = path / "golden.safetensors"
@@ -182,7 +169,6 @@ class Publisher:
         return self._put(change)
 
     def without_a_tower(self) -> int:
-        """A version that lacks a file."""
         return self._put(lambda path: (path / "tower.pt2").unlink())
 
     def beyond_memory(self) -> int:
@@ -206,13 +192,13 @@ class Publisher:
         coming = Path(shutil.copytree(source, home / f".coming-{self._latest}"))
         edit_manifest(coming, lambda manifest: manifest.update(version=self._latest))
         breaks(coming)
-        # Seen with all its files, or not at all.
+        # Visible with all its files, or not at all.
         coming.rename(home / str(self._latest))
         return self._latest
 
 
 class StorePublisher(Publisher):
-    """The same in an object store: files by what the manifest says of them, whatever they hold."""
+    """The same in an object store, whose files are named by the manifest, whatever they contain."""
 
     def __init__(self, repository: Path, shelf: Shelf, store: S3Server, prefix: str) -> None:
         super().__init__(repository, shelf)
@@ -232,7 +218,7 @@ class StorePublisher(Publisher):
 
 
 def flip_bit(path: Path) -> None:
-    """Flips the last bit of a file, or flips it back."""
+    """Flip the last bit of a file; a second call restores it."""
     with path.open("r+b") as file:
         file.seek(-1, 2)
         last = file.read(1)[0]
@@ -241,6 +227,5 @@ def flip_bit(path: Path) -> None:
 
 
 def states(client: Any, model: str = MODEL) -> dict[int, tuple[str, str]]:
-    """State and reason of each version of a model in the index."""
     index = client.get_model_repository_index().models
     return {int(e.version): (e.state, e.reason) for e in index if e.name == model}

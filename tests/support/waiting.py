@@ -8,7 +8,6 @@ _LOOK_SECONDS = 0.01
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 120.0) -> float:
-    """Waits for something to become true; returns the seconds that it took."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < seconds, f"not after {seconds} s: {what}"
