@@ -1,1 +1,1 @@
-"""What `make gpu-check` runs on a machine with a CUDA GPU: checks, measures and tunes."""
+"""Checks, measurements and tuning of `make gpu-check` on a machine with a CUDA GPU."""

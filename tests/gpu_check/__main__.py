@@ -38,7 +38,7 @@ _LIMITS = {
 }
 _GRACE_SECONDS = 30.0  # of a stage, to import torch
 _BEGINS = 0.8  # the share of a limit after which a stage begins nothing new
-# Stages where nothing may be left out.
+# Stages that must be complete.
 _ALL_IS_CHECKED = ("correctness", "towers", "engine")
 _LISTED = f"of {', '.join(_LIMITS)}"
 Report = dict[str, Any]
@@ -46,11 +46,7 @@ Save = Callable[[Report], None]
 
 
 def main() -> int:
-    """Runs the stages and writes what they measured.
-
-    Returns:
-        The exit code: 0 when every stage did its work and every check passed.
-    """
+    """Run the stages and write their figures; return 0 if all were complete and passed."""
     arguments = _arguments()
     if arguments.dry_run:
         # Before Triton is imported.
@@ -83,7 +79,7 @@ def main() -> int:
 
 
 def _supervise(name: str, limit: float, report: Report, arguments: argparse.Namespace) -> None:
-    """Runs a stage in a process, adds what it wrote to the report, and writes that."""
+    """Run a stage in a process, add its figures to the report, and write that."""
     print(f"gpu-check: {name} ...", flush=True)
     path = arguments.out[-1].with_suffix(f".{name}.json")
     write_json(path, report)
@@ -109,7 +105,7 @@ def _supervise(name: str, limit: float, report: Report, arguments: argparse.Name
 
 
 def _keep_choices(best: Report, report: Report, arguments: argparse.Namespace) -> None:
-    """Adds measured choices to the file beside the report, and to the tree's for a GPU."""
+    """Add measured choices to the file beside the report, and to the tree's for a GPU."""
     from kernels.gpu.triton_tiles import TileChoice
     from kernels.gpu.triton_tuning import CHOICES_FILE, read_choices, write_choices
 
@@ -123,7 +119,7 @@ def _keep_choices(best: Report, report: Report, arguments: argparse.Namespace) -
 
 
 def _run_stage(arguments: argparse.Namespace) -> int:
-    """A stage in this process: reads the report so far, and adds figures as they come."""
+    """Run a stage in this process: read the report so far, and save figures as they come."""
     import torch
 
     faulthandler.enable()
@@ -153,14 +149,9 @@ def _run_stage(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a stage is run with.
+    """Inputs of a stage on a GPU, or a CPU in a dry run, with the report of previous stages.
 
-    Attributes:
-        device: a GPU; a CPU in a dry run.
-        seed: of the random numbers.
-        report: of the stages before.
-        has_time: whether to begin another measurement.
-        save: writes figures as they come; later ones replace those of the same name.
+    `has_time` if another measurement may begin; saved figures replace those of the same name.
     """
 
     device: Any
@@ -171,7 +162,6 @@ class Stage:
 
     @property
     def is_dry(self) -> bool:
-        """Whether a CPU plays the GPU."""
         return bool(self.device.type == "cpu")
 
 
@@ -261,7 +251,7 @@ _STAGES: dict[str, Callable[[Stage], Report]] = {
 
 
 def _missing_package() -> str | None:
-    """A package that some stage needs and is not here: better known now than after minutes."""
+    """A missing package that some stage needs: reported now rather than after minutes."""
     for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
         if not path.stem.startswith("test_"):
             try:

@@ -19,7 +19,7 @@ MULTI_HOT = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 2
 def small_tables(
     row_format: RowFormat, shapes: Sequence[tuple[int, int]], generator: torch.Generator
 ) -> FusedTables:
-    """Random tables of (rows, dim) on the host, every second one a mean."""
+    """Random tables of (rows, dim) on the host, every second one with means."""
     parts = [
         encode(row_format, torch.randn(rows, dim, generator=generator)).view(-1)
         for rows, dim in shapes
@@ -52,7 +52,7 @@ def small_bags(
 def large_tables(
     row_format: RowFormat, *, tables: int, rows: int, dim: int, device: torch.device
 ) -> FusedTables:
-    """Tables of random numbers of about 1, made on the device."""
+    """Tables of random numbers of about 1, created on the device."""
     row_bytes = row_format.row_bytes(dim)
     memory = torch.randint(0, 256, (tables * rows, row_bytes), dtype=torch.uint8, device=device)
     if row_format in {RowFormat.FP16, RowFormat.BF16, RowFormat.FP32}:
@@ -76,7 +76,7 @@ def large_tables(
 
 
 def placed(tables: FusedTables) -> DeviceTables:
-    """Tables at the strides that serving gives them, their ids checked before, as an engine's."""
+    """Tables at the strides of serving, with ids checked before, as an engine's."""
     row_bytes = tables.row_format.row_bytes(tables.dims[0])
     stride = device_stride(row_bytes)
     elsewhere = (OutOfRange.ELSEWHERE,) * len(tables.dims)
@@ -91,17 +91,12 @@ def random_ids(
 ) -> tuple[Tensor, Tensor]:
     """int32 ids `[N]` and offsets `[F * B + 1]`, every bag of a feature of one length.
 
-    Args:
-        lengths: ids of a bag, a number a feature.
-        batch: samples.
-        rows: of every table.
-        skewed: by Zipf's law with exponent 1, hot rows anywhere; otherwise uniform.
-        device: of the result.
+    Skewed ids follow Zipf's law with exponent 1, hot rows anywhere; others are uniform.
     """
     count = sum(lengths) * batch
     if skewed:
         ranks = (torch.rand(count, device=device, dtype=torch.float64) * _log(rows)).exp() - 1
-        # A product with an odd number spreads neighbours.
+        # A product with an odd number scatters neighbours.
         ids = (ranks.long() * 2654435761).remainder(rows)
     else:
         ids = torch.randint(0, rows, (count,), device=device)

@@ -1,4 +1,4 @@
-"""The machine's limits, measured: what everything else is a fraction of."""
+"""The machine's measured limits, of which other figures are fractions."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,17 +16,12 @@ _SMALL = 64
 def measure_ceilings(
     device: torch.device, save: Callable[[dict[str, float]], None]
 ) -> dict[str, float]:
-    """Copy bandwidth, bytes read and written a second; matrix products, operations a second.
-
-    Args:
-        device: a GPU; on a CPU tiny sizes try the script.
-        save: called with the figures so far.
-    """
+    """Copy bandwidth, bytes read and written a second; matrix products, operations a second."""
     is_gpu = device.type == "cuda"
     count = _COPY_BYTES if is_gpu else _SMALL
     source = torch.randint(0, 256, (count,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    # A copy in a graph and one outside may be done by different engines of the card.
+    # Different engines of the card may execute copies in a graph and outside.
     copy_seconds = min(
         seconds_of([partial(copy, target, source)], device, graph=graph)
         for copy in (_copy, _copy_by_kernel)

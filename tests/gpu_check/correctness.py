@@ -22,7 +22,7 @@ _SHAPES = {
     "widest": [(11, 1024), (5, 8)],
 }
 _RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 2**-8}
-# The dry run's interpreter is slow, and cuts bf16 off where a GPU rounds.
+# The dry run's interpreter is slow, and truncates bf16 where a GPU rounds.
 _DRY_SHAPES = {"many dims": [(9, 4), (7, 33), (2, 1)]}
 
 
@@ -32,16 +32,10 @@ def check_kernels(
     has_time: Callable[[], bool],
     save: Callable[[dict[str, object]], None],
 ) -> dict[str, object]:
-    """Compares every format, pooling, alignment, id and output type with the reference.
+    """Compare every format, pooling, alignment, id and output type with the reference.
 
-    Args:
-        device: a GPU; on a CPU, the interpreter tries a few.
-        seed: of the random numbers.
-        has_time: whether to go on; what was not checked is said.
-        save: called with the findings so far.
-
-    Returns:
-        How many comparisons were made, which were left out, and what failed.
+    On a CPU the interpreter tries a few. Saves and returns comparisons, those left out, and
+    failures.
     """
     is_gpu = device.type == "cuda"
     shapes = tuple(_SHAPES if is_gpu else _DRY_SHAPES)
@@ -63,7 +57,7 @@ def check_kernels(
 
 
 def _check_format(case: tuple[RowFormat, tuple[str, ...], str, int]) -> list[str]:
-    """What is wrong with a format, in a process of its own."""
+    """Failures of a format, in a separate process."""
     row_format, shapes, device_type, seed = case
     device = torch.device(device_type)
     generator = torch.Generator().manual_seed(seed)
@@ -150,6 +144,6 @@ def _rows(tables: FusedTables, bags: Bags) -> torch.Tensor:
 
 
 def _relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The difference's norm by the expected one's; NaN where anything is NaN."""
+    """Norm of the difference over that of the expected values; NaN for any NaN."""
     difference = (found.double().cpu() - expected.double()).norm()
     return float(difference / expected.double().norm().clamp(min=1e-30))

@@ -29,17 +29,10 @@ _FILLED_ROWS = 4_000_000  # at once
 
 @dataclass(frozen=True, slots=True)
 class EngineSizes:
-    """How much to run.
+    """Sizes of a run, with random requests of so many pairs, and seconds of each scenario.
 
-    Attributes:
-        max_rows: larger tables are cut to so many.
-        pairs: samples of a request.
-        merged: requests of a batch, each measured offline.
-        requests: drawn.
-        seconds: of each scenario.
-        precisions: of the tower.
-        tower: its sizes.
-        slots: numbers of batches in flight to compare with the default.
+    Larger tables are cut. Offline batches merge so many requests; slots are compared with the
+    default.
     """
 
     max_rows: int
@@ -59,12 +52,7 @@ TINY_ENGINE = EngineSizes(40, 3, (1, 2), 4, 0.2, (Precision.FP32,), TINY, (2,))
 
 
 def dlrm(sizes: EngineSizes, free_bytes: int | None) -> ModelSpec:
-    """DLRM-v2, its tables cut further where the GPU cannot hold them.
-
-    Args:
-        sizes: how much.
-        free_bytes: of the GPU; None: no end of them.
-    """
+    """DLRM-v2, its tables cut further if the GPU's free bytes (None: unlimited) are too few."""
     shape, most = sizes.tower, sizes.max_rows
     names = [f"C{number}" for number in range(shape.features)]
     while True:
@@ -134,7 +122,6 @@ def random_requests(spec: ModelSpec, sizes: EngineSizes, seed: int) -> list[Mode
 def merged_batches(
     sizes: EngineSizes, requests: Sequence[ModelInput]
 ) -> dict[int, list[ModelInput]]:
-    """Requests merged into batches, by how many are in one."""
     return {
         count: [
             merge_inputs([requests[(first + i) % len(requests)] for i in range(count)])
@@ -145,6 +132,5 @@ def merged_batches(
 
 
 def engine_shape(spec: ModelSpec, sizes: EngineSizes) -> EngineShape:
-    """Of an engine for the largest batch."""
     largest = max(sizes.merged) * sizes.pairs
     return EngineShape(device_buckets(largest), ids=largest * ids_of_a_sample(spec))

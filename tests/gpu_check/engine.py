@@ -1,7 +1,7 @@
-"""DLRM-v2 whole on a GPU.
+"""The whole DLRM-v2 on a GPU.
 
-It has random rows, all of them where the GPU can hold them. Offline and server are MLPerf
-Inference's scenarios, in this process, from requests that are decoded to scores on the host.
+It has random rows, all of them if the GPU's memory suffices. Offline and server are MLPerf
+Inference's scenarios, in this process, from decoded requests to scores on the host.
 """
 
 import statistics
@@ -54,17 +54,9 @@ def measure_engine(
     has_time: Callable[[], bool],
     save: Callable[[dict[str, object]], None],
 ) -> dict[str, object]:
-    """Measures DLRM-v2 from decoded requests to scores.
+    """Measure DLRM-v2 from decoded requests to scores, by precision, on a GPU or simulated one.
 
-    Args:
-        sizes: how much.
-        device: a GPU, or a CPU, which plays it.
-        seed: of rows, weights and requests.
-        has_time: whether to go on; what was not measured is said.
-        save: called with the figures so far.
-
-    Returns:
-        Figures by precision, memory estimated and taken, what was left out, and failures.
+    Saves and returns figures, memory estimated and taken, what was left out, and failures.
     """
     is_gpu = device.type == "cuda"
     backends = Backends(
@@ -99,7 +91,7 @@ def measure_engine(
             host = host_seconds(spec, shape, firsts, device, backends.runtime)
             found |= _beside_the_host(found, host)
             if precision is sizes.precisions[-1]:
-                # Whether more in flight would hide the host's part better.
+                # Would more batches in flight hide the host's part better?
                 found["offline_by_slots"] = {}
                 for slots in sizes.slots:
                     other = replace(shape, slots=slots)
@@ -122,7 +114,7 @@ def measure_engine(
         except Exception as error:  # the others are measured all the same
             failures.append(f"engine, {precision}: {type(error).__name__}: {error}")
         finally:
-            # The next one's memory is counted.
+            # Frees the memory before the next measurement of memory.
             del engines
     rates = [line["pairs_per_second"] for of in measured for line in of["offline"]]
     if is_gpu and max(rates, default=0.0) < _LEAST_PAIRS_PER_SECOND:
@@ -220,7 +212,6 @@ def _measured(
 def _offline(
     engines: EngineSet, batches: Mapping[int, Sequence[ModelInput]], sizes: EngineSizes
 ) -> list[dict[str, Any]]:
-    """MLPerf's offline scenario with batches of each size."""
     threads = engines.engines[0].shape.slots + 1
     return [
         {
@@ -236,7 +227,7 @@ def _offline(
 def _beside_the_host(
     found: Mapping[str, Any], host_seconds: Mapping[int, float]
 ) -> dict[str, object]:
-    """By batch size: what is spent from one replay to the next, beyond the replay itself."""
+    """Time between replays, by batch size, beyond that of a replay."""
     replays = []
     for line in found["offline"]:
         batch = line["batch"]
@@ -255,10 +246,7 @@ def _beside_the_host(
 def _stages(
     engine: Any, batches: Sequence[ModelInput], device: torch.device, dim: int
 ) -> dict[str, float]:
-    """Seconds of each stage of a batch by itself, the host's and the device's.
-
-    Lookups and replays read another batch's rows each time: one's own would come from the cache.
-    """
+    """Seconds of each stage of a batch; lookups and replays read other rows, against the cache."""
     memory, runtime = engine.memory, engine.memory.runtime
     size = batches[0].batch_size
     bucket = bucket_of(size, engine.shape.buckets) or size
@@ -270,7 +258,6 @@ def _stages(
         writing = _written(streams.writer, batches, arrays, bucket)
 
         def put(batch: ModelInput) -> int:
-            """Brings a batch to the device."""
             ids: int = streams.writer.write(batch, arrays, bucket)
             end: int = arrays.views.values_begin + ids * streams.shape.id_dtype.itemsize
             runtime.copy(streams.copies, slot.inputs[0][:end], slot.pinned[0][:end])

@@ -1,7 +1,7 @@
-"""What our lookups are measured against: FBGEMM's int-n-bit kernel, on padded copies of the tables.
+"""The peer of our lookups: FBGEMM's int-n-bit kernel, on padded copies of the tables.
 
-Its GPU kernel wants rows that begin at multiples of 16 bytes and tables that begin at multiples of
-128, casts ids to int32 and always pools to a new tensor. The rows' bytes are ours.
+Its GPU kernel needs rows at multiples of 16 bytes and tables at multiples of 128, casts ids to
+int32 and always pools to a new tensor. The rows' bytes are ours.
 """
 
 import importlib
@@ -25,16 +25,10 @@ _MOST_ROWS = 2**31 - 1
 
 
 class FbgemmPeer:
-    """One fused FBGEMM call over all features of some tables."""
-
     def __init__(self, tables: FusedTables) -> None:
-        """Copies the tables with padded rows, and prepares the operator's constants.
+        """Copy fp32, fp16, int8, int4 or int2 tables of a CUDA device with padded rows.
 
-        Args:
-            tables: fp32, fp16, int8, int4 or int2 tables on a CUDA device.
-
-        Raises:
-            InputError: they are other tables, or FBGEMM's CUDA build is not installed.
+        Raises InputError for other tables, or without FBGEMM's CUDA build.
         """
         reason = self.refusal(tables)
         if reason is not None:
@@ -45,7 +39,6 @@ class FbgemmPeer:
 
     @staticmethod
     def refusal(tables: FusedTables) -> str | None:
-        """Why FBGEMM cannot look up these tables, or None when it can."""
         if tables.memory.device.type != "cuda":
             return f"fbgemm_gpu reads a CUDA device, the tables are on {tables.memory.device}"
         if max(tables.rows) > _MOST_ROWS:
@@ -53,15 +46,9 @@ class FbgemmPeer:
         return format_refusal(tables)
 
     def sums(self, ids: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
-        """Sums every bag, means too; starts the work and does not wait for it.
+        """Start summing every bag, means too, without waiting: fp32 `[B, total_dim]`.
 
-        Args:
-            ids: int32 `[N]`, checked.
-            offsets: int32 `[F * B + 1]`.
-            weights: fp32 `[N]`.
-
-        Returns:
-            fp32 `[B, total_dim]`.
+        Ids are int32 `[N]`, checked; offsets int32 `[F * B + 1]`; weights fp32 `[N]`.
         """
         pooled: Tensor = self._operator(
             *self._constants,
@@ -81,11 +68,7 @@ class FbgemmPeer:
 
 
 def operator_constants(tables: FusedTables) -> tuple[Any, ...]:
-    """The operator's arguments before the ids: a padded copy of the tables, and what describes it.
-
-    Args:
-        tables: on any device; the copy is there too.
-    """
+    """The operator's arguments before the ids: a padded copy of the tables, on their device."""
     device, features = tables.memory.device, len(tables.dims)
     places: dict[tuple[int, int, int], int] = {}
     end = 0

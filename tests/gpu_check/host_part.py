@@ -1,4 +1,4 @@
-"""What a batch takes of the host."""
+"""A batch's time on the host."""
 
 import statistics
 from collections.abc import Sequence
@@ -28,15 +28,7 @@ def host_seconds(
 ) -> dict[int, float]:
     """Seconds of the host for each batch, by its samples, on one thread.
 
-    They are taken with devices that do nothing. What the real one's calls take, and its answers to
-    them, is added: as much more as one sample takes with it, without lookups and a tower.
-
-    Args:
-        spec: the model.
-        shape: of the engine.
-        batches: no larger than that.
-        device: where the real one's are.
-        runtime: the real one.
+    Devices are idle; the real runtime's calls for one sample, without lookups and tower, are added.
     """
     sample = batches[0].samples(0, 1)
     idle = _of_nothing(spec, device, IdleRuntime(), shape)
@@ -50,7 +42,7 @@ def _of_nothing(
 ) -> EngineSet:
     """Engines that only take batches in and bring scores back."""
     backends = Backends(runtime, lambda *_: _NoLookup(), "none")
-    # Few rows: nobody reads them.
+    # Few rows: nothing reads them.
     cut = replace(spec, tables=tuple(replace(table, rows=1) for table in spec.tables))
     placed = empty_tables(cut, device, runtime)
     towers = Towers(lambda _: _no_tower, (None,), lambda _tower, _batch: (0, 0))
@@ -61,7 +53,7 @@ class _NoLookup:
     def pooled(
         self, values: Tensor, offsets: Tensor, *, out: Tensor, weights: Tensor | None = None
     ) -> None:
-        """Does nothing."""
+        """Nothing."""
 
 
 def _no_tower(dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:

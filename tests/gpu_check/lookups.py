@@ -25,13 +25,7 @@ _OUT_BYTES, _INDEX_BYTES = 4, 4
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much to look up.
-
-    Attributes:
-        rows: of each of the 26 tables of dim 128.
-        batches: samples.
-        formats: to measure, each at the stride that serving gives its rows.
-    """
+    """Rows of each of 26 tables of dim 128, samples of batches, formats at serving's strides."""
 
     rows: int
     batches: tuple[int, ...]
@@ -48,18 +42,10 @@ TINY = Sizes(rows=20, batches=(1,), formats=(RowFormat.INT8, RowFormat.FP16))
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One timing.
+    """Seconds of one lookup of all tables by `triton`, `embedding_bag` or `fbgemm_gpu`.
 
-    Attributes:
-        kernel: `triton`, `embedding_bag` or `fbgemm_gpu`.
-        row_format: of the tables.
-        bags: `one id` or `multi-hot`.
-        ids: `uniform` or `zipf`.
-        batch: samples.
-        seconds: of one lookup of all tables.
-        moved_bytes: sectors of the rows that ids name, each time they name one; outputs, ids and
-            offsets.
-        share_of_copy: moved bytes a second, by those of a copy.
+    Bags are `one id` or `multi-hot`, ids `uniform` or `zipf`. Moved bytes are sectors of the rows
+    of all ids, repeated ones too, outputs, ids and offsets.
     """
 
     kernel: str
@@ -79,17 +65,10 @@ def measure_lookups(
     has_time: Callable[[], bool],
     save: Callable[[dict[str, object]], None],
 ) -> dict[str, object]:
-    """Times every kernel on every format, kind of bag, kind of ids and batch.
+    """Time every kernel on every format, kind of bag, kind of ids and batch, while there is time.
 
-    Args:
-        sizes: how much.
-        device: a GPU, or a CPU to try the script.
-        copy_rate: bytes a second, from `measure_ceilings`.
-        has_time: whether to go on; what was not measured is said.
-        save: called with the measurements so far.
-
-    Returns:
-        The measurements, what was left out, notes on peers, and failures of ours.
+    The copy rate is in bytes a second. Saves and returns measurements, with what was left out,
+    notes on peers, and failures of ours.
     """
     measured: list[dict[str, object]] = []
     left_out: list[str] = []
@@ -129,15 +108,10 @@ _Prepare = Callable[[Sequence[int]], _Run]
 
 
 def moved_bytes(row_format: RowFormat, lengths: Sequence[int], batch: int) -> int:
-    """Bytes that a lookup moves at least, if nothing is in the cache: whole sectors of rows.
-
-    Args:
-        lengths: ids of a bag of each feature.
-        batch: samples.
-    """
+    """Least bytes that a lookup moves without a cache: whole sectors of rows."""
     row_bytes = row_format.row_bytes(_DIM)
     stride = device_stride(row_bytes)
-    # Payloads begin at wide addresses where rows do, headers before them.
+    # Payloads begin at wide addresses if rows do, headers before them.
     first = -row_format.header_bytes % WIDE_BYTES if stride % WIDE_BYTES == 0 else 0
     begins = [first + row * stride for row in range(_SECTOR_BYTES)]
     sectors = [
@@ -150,7 +124,6 @@ def moved_bytes(row_format: RowFormat, lengths: Sequence[int], batch: int) -> in
 
 
 def _kernels(tables: FusedTables, notes: list[str]) -> list[tuple[str, _Prepare]]:
-    """Names of the kernels that can look the tables up, and what prepares each."""
     found: list[tuple[str, _Prepare]] = [("triton", partial(_triton, tables))]
     if tables.row_format is RowFormat.FP16:
         found.append(("embedding_bag", lambda lengths: _embedding_bag(tables, lengths)))
@@ -174,7 +147,7 @@ def _triton(tables: FusedTables, lengths: Sequence[int]) -> _Run:
 
 
 def _embedding_bag(tables: FusedTables, lengths: Sequence[int]) -> _Run:
-    """A call a table, as torch has it; its offsets are made before, and its results stay apart."""
+    """One call a table, as in torch; offsets are prepared, and results stay separate."""
     row_bytes, rows = tables.row_format.row_bytes(_DIM), tables.rows[0]
     weights = [
         tables.memory[begin : begin + rows * row_bytes].view(torch.float16).view(rows, _DIM)
@@ -213,7 +186,6 @@ def _fbgemm(tables: FusedTables) -> _Run:
 def _time(
     run: _Run, tables: FusedTables, lengths: Sequence[int], batch: int, *, skewed: bool
 ) -> float:
-    """Seconds of a lookup of all tables."""
     device = tables.memory.device
     row_bytes = sum(lengths) * batch * tables.row_format.row_bytes(_DIM)
     sets = 1 if device.type == "cpu" else max(2, min(_MOST_SETS, _CACHE_BYTES // row_bytes))

@@ -1,4 +1,4 @@
-"""Compiles our libraries where nobody has built them."""
+"""Compiles our missing libraries."""
 
 import shutil
 import subprocess
@@ -14,14 +14,7 @@ _SECONDS = 120
 
 
 def build_missing(root: Path) -> list[str]:
-    """Compiles what is missing, as an installation does, beside its package's modules.
-
-    Args:
-        root: of the checkout.
-
-    Returns:
-        The packages that have their library now.
-    """
+    """Compile what is missing, as an installation does; return packages with their library."""
     compiler = shutil.which("g++")
     missing = [package for package in PACKAGES if not _is_built(root / package)]
     if compiler is not None and missing:
@@ -37,7 +30,7 @@ def _is_built(folder: Path) -> bool:
 
 
 def _build(compiler: str, module: dict[str, Any], root: Path, package: str) -> None:
-    """Compiles a library's files side by side, which takes most of the time, and links them."""
+    """Compile a library's files in parallel, which takes most of the time, and link them."""
     flags = [*module["extra-compile-args"], "-fPIC"]
     with tempfile.TemporaryDirectory() as folder:
         objects = [Path(folder) / f"{number}.o" for number in range(len(module["sources"]))]

@@ -26,14 +26,9 @@ _CLIENTS = 6
 
 
 def check_plans(device: torch.device, has_time: Callable[[], bool]) -> dict[str, object]:
-    """Executes plans of several ranks on one GPU, and compares the scores with the host's.
+    """Compare plans of several ranks on one GPU (or simulated ones) with the host's scores.
 
-    Args:
-        device: a GPU, or a CPU, which plays the GPUs.
-        has_time: whether to go on; what was not checked is said.
-
-    Returns:
-        The largest differences by plan, what was left out, and failures.
+    Returns the largest differences by plan, what was left out, and failures.
     """
     if not has_time():
         return {"max_score_diff": {}, "left_out": list(_TOPOLOGIES), "failures": []}
@@ -94,7 +89,7 @@ class _SmallTower(nn.Module):
 
 
 def _largest_difference(there: Any, here: Any, host: Any) -> float:
-    """Of scores of batches of many sizes, several at once, some with shared bags or weights."""
+    """Largest difference of scores of batches of many sizes, some with shared bags or weights."""
     batches = [_checked(generate_samples(host.spec, size)) for size in (1, 2, 7, 31, 64, 100)]
     batches += [_shared(batch) for batch in batches if batch.batch_size > 1]
     batches += [_weighted(batch) for batch in batches]

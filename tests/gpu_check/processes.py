@@ -1,4 +1,4 @@
-"""Work in processes of its own: several compile at once, and what breaks one breaks no other."""
+"""Work in separate processes: several compile at once, and a crash affects only one."""
 
 import multiprocessing
 import os
@@ -14,18 +14,10 @@ _MOST = 8  # each has a CUDA context
 def in_processes(
     work: Callable[[_Case], _Found], cases: Iterable[_Case]
 ) -> Iterator[tuple[_Case, _Found | Exception]]:
-    """Does work for every case, several at once.
-
-    Args:
-        work: a module's function.
-        cases: to do; each is sent to another process.
-
-    Yields:
-        Each case, in order, and what was found or raised.
-    """
+    """Yield cases in order with results or exceptions, from several other processes at once."""
     listed = list(cases)
     count = max(1, min(_MOST, len(listed), (os.cpu_count() or 1) // 2))
-    # What is forked cannot use its parent's GPU.
+    # Forked processes cannot use their parent's GPU.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context) as pool:
         futures: list[Any] = [pool.submit(work, case) for case in listed]

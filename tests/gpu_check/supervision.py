@@ -1,4 +1,4 @@
-"""Stages as processes with limits, and the figures that survive whatever ends one."""
+"""Stages as processes with limits, and figures that survive their end."""
 
 import contextlib
 import json
@@ -13,23 +13,15 @@ _INTERRUPTED_SECONDS = 5.0
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Writes a file whole: a process that is killed meanwhile leaves the file before."""
+    """Write a complete file: a process that is killed meanwhile leaves the previous one."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps(document, indent=1) + "\n")
     os.replace(new, path)
 
 
 def supervise(command: Sequence[str], limit: float, folder: Path) -> str:
-    """Runs a command and kills it, and the processes that it started, at its limit.
-
-    Args:
-        limit: seconds.
-        folder: where it runs.
-
-    Returns:
-        What went wrong; empty if nothing did.
-    """
-    # A session of its own, so that its own processes can be killed with it.
+    """Run a command, and kill its processes after `limit` seconds; return what went wrong."""
+    # A separate session, so that its own processes can be killed with it.
     with subprocess.Popen(command, cwd=folder, start_new_session=True) as process:
         try:
             code = process.wait(limit)

@@ -1,4 +1,4 @@
-"""The script that runs when a GPU shows up, tried without one."""
+"""The script for a machine with a GPU, tried without one."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def test_a_dry_run_goes_through_every_stage(tmp_path: Path) -> None:
     towers = {line["precision"]: line for line in report["towers"]["measured"]}
     assert list(towers) == ["fp32", "tf32", "bf16", "fp16"]
     for precision, line in towers.items():
-        # Scores that do not differ at all would say that nothing ran in this precision.
+        # Equal scores would show that nothing ran in this precision.
         assert (precision == "fp32") or 1e-6 < line["max_score_diff"] < line["allowed_score_diff"]
         assert line["share_of_ceiling"] > 0 and line["activation_bytes"] > 0
         assert report["ceilings"][f"{precision}_operations_per_second"] > 0
@@ -85,7 +85,7 @@ def test_a_package_that_is_not_there_is_named_before_anything_runs(tmp_path: Pat
     assert "needs the Python package pydantic" in done.stderr
 
 
-# A stage that writes a figure and then meets its end.
+# A stage that writes a figure and then ends.
 STAGE = """
 import os, sys, time
 from pathlib import Path

@@ -13,7 +13,7 @@ from sharded_infer.engines.device.runtime.cuda_graphs import capture
 
 _WARM_UP_SECONDS = 0.1  # a GPU that idled while something was compiled runs slowly at first
 _REPEATS = 15
-# What keeps a device busy while the host starts what is timed: some 100 us, and half as long again
+# Keeps a device busy while the host starts the timed work: some 100 us, and half as long again
 # as that takes, for there are graphs of thousands of kernels.
 _WAIT_CYCLES = 200_000
 _WAIT_CYCLES_A_SECOND = 3e9
@@ -27,13 +27,10 @@ def seconds_of(
     graph: bool = True,
     cold: bool = False,
 ) -> float:
-    """The median time of one step when all run one after the other.
+    """Median time of a step in a run of all steps, one after the other; a CPU runs them once.
 
-    Args:
-        steps: equal work on different data, so that no cache keeps it all.
-        device: where they run. On a CPU, which only tries the script, they run once.
-        graph: capture the steps as a CUDA graph, without the launches' gaps.
-        cold: begin with nothing of theirs in the device's cache.
+    Steps do equal work on different data, so that no cache keeps it all. A `graph` has no gaps of
+    launches; `cold` begins with nothing of theirs in the device's cache.
     """
     run = _all(steps)
     if device.type == "cpu":
@@ -49,12 +46,9 @@ def seconds_of(
 def seconds_after(
     prepared: Sequence[Callable[[], None]], run: Callable[[], None], device: torch.device
 ) -> float:
-    """The median time of work whose data differ each time; what they share may stay in the cache.
+    """Median time of work on data that `prepared` functions change in turn, untimed.
 
-    Args:
-        prepared: each puts other data where `run` reads them; they take turns, untimed.
-        run: the work.
-        device: where it runs. On a CPU it runs once.
+    Shared data may stay in the cache. On a CPU the work runs once.
     """
     prepared[0]()
     if device.type == "cpu":
@@ -69,15 +63,7 @@ def seconds_after(
 
 
 def captured(work: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """Runs work and captures it as a CUDA graph.
-
-    Args:
-        work: starts kernels on the current stream, the same ones each time.
-        device: a GPU.
-
-    Returns:
-        What replays it on the current stream.
-    """
+    """Run work and capture it as a CUDA graph; return a function that replays it."""
     stream = _capture_stream(device)
     torch.cuda.synchronize(device)
     with torch.cuda.stream(stream):
@@ -94,11 +80,7 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def _warm_up(run: Callable[[], None], device: torch.device) -> int:
-    """Runs work for a while.
-
-    Returns:
-        Cycles that the device needs to wait for the host to start it.
-    """
+    """Run work for a while; return the cycles that the device waits for the host to start it."""
     launches = []
     begin = time.perf_counter()
     while time.perf_counter() - begin < _WARM_UP_SECONDS:
@@ -111,11 +93,11 @@ def _warm_up(run: Callable[[], None], device: torch.device) -> int:
 
 def _timed(run: Callable[[], None], wait: int, flushed: torch.Tensor | None = None) -> float:
     begin, end = _event(), _event()
-    # The first event is reached when the device gets to it: it must find the work behind it.
+    # The first event is reached when the device gets to it: the work must be queued by then.
     sleep: Any = torch.cuda._sleep
     sleep(wait)
     if flushed is not None and flushed.numel():
-        # Read, not written: what is written stays in the cache, and is written out meanwhile.
+        # Reads, not writes: written data stay in the cache, and are written out meanwhile.
         flushed.view(torch.int32).sum()
     begin.record()
     run()

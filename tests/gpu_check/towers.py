@@ -18,32 +18,26 @@ from sharded_infer.zoo.dcnv2 import DCNv2
 from tests.gpu_check.timing import captured, seconds_of
 
 _DENSE = 13
-# Score differences that rounding explains, for scores spread as `_spread` makes them: some four
-# times what a CPU finds, where tf32 is emulated.
+# Score differences that rounding explains, for scores spread as by `_spread`: some four times
+# those of a CPU, where tf32 is emulated.
 _ALLOWED = {
     Precision.FP32: 5e-5,
     Precision.TF32: 6e-3,
     Precision.BF16: 5e-2,
     Precision.FP16: 5e-3,
 }
-# A replay starts the kernels that the eager run did; a library may add in another order.
+# A replay starts the kernels of the eager run; a library may add in another order.
 _REPLAY = {Precision.FP32: 5e-5, Precision.TF32: 1e-3, Precision.BF16: 1e-2, Precision.FP16: 2e-3}
 _MANY = 32  # samples of which one at least shows rounding
 _LOGIT_SPREAD = 2.0
 _LEAST_SPREAD = 0.2
-# What cuBLAS may take of the allocator in a run.
+# Memory that cuBLAS may allocate in a run.
 _WORKSPACE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """A tower, and what it is given.
-
-    Attributes:
-        features, dim: of the embeddings.
-        bottom, top, crosses, rank: of the DCNv2.
-        batches: samples; the first is scored.
-    """
+    """Sizes of a DCNv2 tower, its embeddings and its batches (samples); the first is scored."""
 
     features: int
     dim: int
@@ -61,20 +55,17 @@ TINY = Sizes(4, 8, (16, 8), (32, 16, 1), 2, 4, (33, 5))
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTower:
-    """One precision at one batch size.
+    """One precision of inner products at one batch size.
 
     Attributes:
-        precision: of the inner products.
-        batch: samples.
         seconds: of one run, replayed from a CUDA graph; weights may stay in the cache.
         operations_per_second: of the matrix products, two for each number and weight.
         share_of_ceiling: of a large matrix product in this precision.
-        max_score_diff: the largest difference from the fp32 scores of the host.
-        replay_diff: the largest difference between a replay and the run without a graph.
-        allowed_score_diff: at most this is allowed of `max_score_diff`.
+        max_score_diff: from the fp32 scores of the host.
+        replay_diff: largest difference of a replay from the run without a graph.
         memory_bytes: of the weights.
         activation_bytes: estimated for this batch.
-        activation_peak_bytes: what the device's allocator gave at most; None on a CPU.
+        activation_peak_bytes: largest allocation on the device; None on a CPU.
     """
 
     precision: str
@@ -98,18 +89,10 @@ def check_towers(
     has_time: Callable[[], bool],
     save: Callable[[dict[str, object]], None],
 ) -> dict[str, object]:
-    """Scores random samples in every precision, beside fp32 on the host, and times the tower.
+    """Score random samples in every precision, beside fp32 on the host, and time the tower.
 
-    Args:
-        sizes: of the tower.
-        device: a GPU, or a CPU to try the script; there tf32 is emulated, nothing is captured.
-        seed: of the weights and samples.
-        ceilings: operations a second, from `measure_ceilings`.
-        has_time: whether to go on; what was not checked is said.
-        save: called with the measurements so far.
-
-    Returns:
-        The measurements, the scores' spread, what was left out, and what failed.
+    On a CPU tf32 is emulated, nothing is captured. Saves and returns measurements, the scores'
+    spread, what was left out, and failures.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -139,12 +122,7 @@ def check_towers(
 
 
 def spread_tower(sizes: Sizes, given: tuple[Tensor, Tensor] | None = None) -> DCNv2:
-    """A tower of random weights whose scores spread.
-
-    Args:
-        sizes: of the tower.
-        given: the samples that show the spread; None draws some.
-    """
+    """A tower of random weights whose scores spread on the given samples; None draws some."""
     return _spread(_built(sizes), given or _samples(sizes, 64))
 
 
@@ -160,11 +138,11 @@ def _built(sizes: Sizes) -> DCNv2:
 
 
 def _spread(module: DCNv2, given: tuple[Tensor, Tensor]) -> DCNv2:
-    """Draws its layers so that scores spread as a trained tower's, not all near one half."""
+    """Draw its layers so that scores spread as a trained tower's, not all near one half."""
     linears = [one for one in module.modules() if isinstance(one, nn.Linear)]
     with torch.no_grad():
         for linear in linears:
-            # He et al. 2015 (arXiv:1502.01852): what comes out is as large as what goes in.
+            # He et al. 2015 (arXiv:1502.01852): outputs are as large as inputs.
             linear.weight.normal_(0, (2 / linear.in_features) ** 0.5)
         for parameter in module.crosses.parameters():
             parameter.mul_(0.5)
@@ -180,7 +158,6 @@ def _samples(sizes: Sizes, batch: int) -> tuple[Tensor, Tensor]:
 
 
 def _operations(module: nn.Module) -> int:
-    """Of a sample."""
     linears = [m for m in module.modules() if isinstance(m, nn.Linear)]
     return sum(2 * linear.in_features * linear.out_features for linear in linears)
 
@@ -245,7 +222,7 @@ def _run(tower: DeviceTower, dense: Tensor, embeddings: Tensor) -> None:
 
 
 def _allocated(tower: DeviceTower, dense: Tensor, embeddings: Tensor) -> int:
-    """What the allocator gave at most during a run, beside what it had given before."""
+    """Peak of allocated bytes during a run, beyond those before."""
     torch.cuda.synchronize(tower.device)
     before = torch.cuda.memory_allocated(tower.device)
     torch.cuda.reset_peak_memory_stats(tower.device)
@@ -255,7 +232,7 @@ def _allocated(tower: DeviceTower, dense: Tensor, embeddings: Tensor) -> int:
 
 
 def _replayed(tower: DeviceTower, dense: Tensor, embeddings: Tensor) -> Tensor:
-    """The scores of a replay, on inputs that were other ones at the capture."""
+    """Scores of a replay, on inputs that differed at the capture."""
     inputs = [torch.zeros_like(dense), torch.zeros_like(embeddings)]
     found: list[Tensor] = []
     replay = captured(lambda: found.append(*tower(inputs[:1], inputs[1])), tower.device)
@@ -267,7 +244,7 @@ def _replayed(tower: DeviceTower, dense: Tensor, embeddings: Tensor) -> Tensor:
 
 
 def _judged(found: MeasuredTower) -> list[str]:
-    """What is wrong with a measurement; NaN is."""
+    """Failures of a measurement, including NaN."""
     name = f"tower, {found.precision}, {found.batch} samples"
     failures = []
     if not found.max_score_diff <= found.allowed_score_diff:

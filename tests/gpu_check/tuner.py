@@ -20,13 +20,9 @@ _SETS = 4  # of ids, so that rows come from memory
 
 @dataclass(frozen=True, slots=True)
 class TuningSizes:
-    """How much to look up.
+    """Formats at serving's strides, rows of each table, and choices (None: all) to look up.
 
-    Attributes:
-        formats: each at the stride that serving gives its rows.
-        rows: of each table.
-        batches: samples; the choice is the best on the last.
-        choices: None: all candidates.
+    The choice is the best on the last batch.
     """
 
     formats: tuple[RowFormat, ...]
@@ -45,22 +41,12 @@ def tune(
     has_time: Callable[[], bool],
     save: Callable[[dict[str, object]], None],
 ) -> dict[str, object]:
-    """Times every candidate on multi-hot bags of uniform ids.
-
-    Args:
-        sizes: how much.
-        device: a GPU, or a CPU to try the script.
-        has_time: whether to go on.
-        save: called with the times so far.
-
-    Returns:
-        Seconds of each choice by shape and batch, and the best choices in the form of their file.
-    """
+    """Time candidates on multi-hot bags of uniform ids; save and return seconds and the best."""
     is_gpu = device.type == "cuda"
     choices = list(candidates())[: sizes.choices]
     failed: list[tuple[RowFormat, TileChoice]] = []
     if is_gpu:
-        # The cache of Triton is on the disk: what others compile is found there.
+        # The cache of Triton is on the disk, which shares compiled kernels.
         cases = [(row_format, choice) for row_format in sizes.formats for choice in choices]
         failed = [case for case, error in in_processes(_compile, cases) if error is not None]
     times: dict[str, list[dict[str, object]]] = {}
@@ -101,7 +87,7 @@ def _seconds(lookup: TritonLookup, batch: int, rows: int) -> float:
 
 
 def _compile(case: tuple[RowFormat, TileChoice]) -> None:
-    """Has a choice compiled: nothing that it is compiled for depends on rows or samples."""
+    """Compile a choice: nothing that it is compiled for depends on rows or samples."""
     row_format, choice = case
     device = torch.device("cuda")
     tables = placed(large_tables(row_format, tables=_TABLES, rows=9, dim=_DIM, device=device))
