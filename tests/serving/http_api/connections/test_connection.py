@@ -132,13 +132,13 @@ def test_an_idle_connection_is_closed_and_so_is_a_slow_second_request(pages: Htt
 
 def test_a_body_that_does_not_come_is_refused_with_408(pages: HttpServer) -> None:
     with connect(pages) as client:
-        client.sendall(b"POST /v2/logging HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
+        client.sendall(b"POST /v2/logging HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 10\r\n\r\n{")
         came, seconds = until_closed(client)
     assert came.startswith(b"HTTP/1.1 408") and 0.3 < seconds < 10
 
 
 def test_a_body_or_headers_too_large_are_refused(pages: HttpServer) -> None:
-    head = b"POST /v2/logging HTTP/1.1\r\nHost: localhost\r\n"
+    head = b"POST /v2/logging HTTP/1.1\r\nHost: [::1]\r\n"
     for rest, status in (
         (b"Content-Length: 1001\r\n\r\n", b"429"),
         (b"X: " + b"a" * 3000 + b"\r\n\r\n", b"431"),
@@ -166,7 +166,7 @@ def test_who_answers_is_told_that_the_client_has_left(size: int) -> None:
     api = Held()
     with serving_http(HttpLimits(), api) as pages:
         with connect(pages) as client:
-            head = f"POST /v2/logging HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n"
+            head = f"POST /v2/logging HTTP/1.1\r\nHost: [::1]\r\nContent-Length: {size}\r\n\r\n"
             client.sendall(head.encode() + bytes(size))
             assert api.asked.wait(10)
             assert not api.left.is_set()
@@ -201,7 +201,7 @@ def test_pages_that_accept_no_more_leave_the_socket_to_others() -> None:
 
 def test_a_request_for_another_protocol_is_answered_in_this_one() -> None:
     upgrade = "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n"
-    head = f"POST /v2/logging HTTP/1.1\r\nHost: localhost\r\n{upgrade}"
+    head = f"POST /v2/logging HTTP/1.1\r\nHost: [::1]\r\n{upgrade}"
     with serving_http(HttpLimits(), Reading()) as pages:
         for rest in (
             b"Content-Length: 5\r\n\r\nwords",
@@ -214,7 +214,9 @@ def test_a_request_for_another_protocol_is_answered_in_this_one() -> None:
 
 
 def test_a_client_that_asks_whether_to_go_on_is_told_so_once() -> None:
-    head = b"POST /v2/logging HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n"
+    head = (
+        b"POST /v2/logging HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 5\r\nExpect: 100-continue\r\n"
+    )
     with serving_http(HttpLimits(), Reading()) as pages, connect(pages) as client:
         client.sendall(head + b"Connection: close\r\n\r\n")
         assert client.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
