@@ -61,7 +61,7 @@ class Ranker(nn.Module):
         self.item = nn.Embedding(ITEMS + 1, DIM, padding_idx=0)
         self.genre = nn.EmbeddingBag(GENRES + 1, DIM, mode="mean", padding_idx=0)
         for table in (*self.linear.values(), *self.fm.values(), self.user, self.item, self.genre):
-            nn.init.normal_(table.weight, std=0.2)
+            nn.init.normal_(table.weight, std=0.1)
         with torch.no_grad():
             self.item.weight[0] = self.genre.weight[0] = 0
         self.head = Head()
