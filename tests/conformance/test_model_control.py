@@ -17,6 +17,8 @@ from tests.conformance.conftest import LESSER_TOKEN, conforming, protected
 from tests.support.publisher import Publisher
 from tests.support.servers import MODEL, Ranker, good_inputs, running_server
 
+CLIENTS = {"1 worker": "grpc", "2 workers": "http", "protected": "aio"}
+
 
 @pytest.fixture(scope="module")
 def publish(ranker: Ranker) -> Publisher:
@@ -31,7 +33,7 @@ def repository(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=CLIENTS)
 def controlled(
     request: pytest.FixtureRequest,
     repository: Path,
@@ -55,18 +57,11 @@ def controlled(
 
 
 @pytest.fixture
-def loader(kind: str, controlled: ConformingServer) -> Iterator[Client]:
-    client = make_client(kind, controlled)
+def loader(request: pytest.FixtureRequest, controlled: ConformingServer) -> Iterator[Client]:
+    """Each server by another client; behind two workers another process answers HTTP."""
+    client = make_client(CLIENTS[request.node.callspec.params["controlled"]], controlled)
     yield client
     client.close()
-
-
-# Each server and each client, and HTTP where it is answered by another process than gRPC.
-by_each_client = pytest.mark.parametrize(
-    ("controlled", "kind"),
-    [("1 worker", "http"), ("2 workers", "grpc"), ("2 workers", "http"), ("protected", "aio")],
-    indirect=["controlled"],
-)
 
 
 def states(client: Client, model: str) -> dict[str, tuple[str, str]]:
@@ -86,7 +81,6 @@ def refused(code: str, words: str, client: Client, call: Callable[[], object]) -
     assert words in error.value.message()
 
 
-@by_each_client
 def test_a_model_is_served_between_its_load_and_its_unload(loader: Client, ranker: Ranker) -> None:
     inputs = good_inputs(3)
     for _ in range(2):
@@ -102,7 +96,6 @@ def test_a_model_is_served_between_its_load_and_its_unload(loader: Client, ranke
     assert states(loader, MODEL) == {"1": ("READY", "")}
 
 
-@by_each_client
 def test_a_model_that_is_new_in_the_repository_can_be_loaded(
     loader: Client, repository: Path, publish: Publisher
 ) -> None:
@@ -116,7 +109,6 @@ def test_a_model_that_is_new_in_the_repository_can_be_loaded(
     loader.call("unload_model", name)
 
 
-@by_each_client
 def test_a_version_that_cannot_be_loaded_is_said_with_the_step_and_the_reason(
     loader: Client, repository: Path, publish: Publisher
 ) -> None:
@@ -163,14 +155,12 @@ def test_loading_and_unloading_need_a_token_with_the_scope_admin(
     admin.close()
 
 
-@by_each_client
 def test_what_is_loaded_cannot_be_overridden(loader: Client) -> None:
     overriding = partial(loader.call, "load_model", "second", config="{}")
     refused("INVALID_ARGUMENT", "config", loader, overriding)
     refused("NOT_FOUND", "nobody", loader, lambda: loader.call("unload_model", "nobody"))
 
 
-@by_each_client
 def test_a_name_that_no_model_can_have_is_not_found(loader: Client) -> None:
     for name in ("", ".", "..", "../ranker", "ranker/1", "a\0b", "x" * 5000):
         for method in ("load_model", "unload_model"):
