@@ -44,19 +44,23 @@ class HttpAdmission:
         if self._guard is None and not self._admin_elsewhere and method != "POST":
             return
         access = access_of_path(method, path)
-        if access is Access.ADMIN and method == "POST" and "authorization" not in headers:
-            _refuse_other_sites(headers, peer)
         if access is Access.ADMIN and self._admin_elsewhere:
             raise PermissionDeniedError(
                 "this server answers what changes it on its admin address alone"
             )
-        if self._guard is None:
-            return
+        if self._guard is not None:
+            self._check_guard(self._guard, access, headers.get("authorization"), peer)
+        if access is Access.ADMIN and method == "POST" and "authorization" not in headers:
+            _refuse_other_sites(headers, peer)
+
+    def _check_guard(
+        self, guard: Guard, access: Access, authorization: str | None, peer: str
+    ) -> None:
         try:
-            self._guard.admit(access, headers.get("authorization"), peer)
+            guard.admit(access, authorization, peer)
         except ShardedInferError as error:
             if access is Access.PREDICT:
-                self._guard.count_refused(status_of(error).code.name)
+                guard.count_refused(status_of(error).code.name)
             raise
 
 

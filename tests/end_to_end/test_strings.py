@@ -165,7 +165,7 @@ def test_strings_may_lie_in_shared_memory(server: RunningServer) -> None:
             stub.SystemSharedMemoryRegister(region, timeout=60)
             assert scores_of(stub.ModelInfer(message, timeout=60))["score"].tolist() == WANTED
             for other, words in (
-                (4, "is cut"),
+                (4, "followed by 4 bytes"),
                 (-1, "is cut"),
                 (-len(content), "20 bytes at least"),
             ):
