@@ -184,7 +184,7 @@ def measure_cluster(
     requests: int,
     progress: Progress,
 ) -> list[ClusterFigures]:
-    """Publish the model for so many hosts, start them, and measure."""
+    """Publish the model for a number of hosts, start them, and measure."""
     _, host_cpus = split_cpus()
     keep_freed_memory()
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as name:

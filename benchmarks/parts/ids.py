@@ -109,7 +109,7 @@ def ids_command(
 
 
 def measure_ids(entries: int, progress: Progress, *, seconds: float = 10.0) -> IdMeasurement:
-    """Write an index of so many ids and measure it, all variants in `seconds`."""
+    """Write an index of random ids and measure all its variants for `seconds`."""
     torch.set_num_threads(1)
     with TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         path = Path(folder) / "ids.index"

@@ -16,7 +16,7 @@ _SEED = 20261124
 
 @dataclass(frozen=True, slots=True)
 class SequenceTraffic:
-    """Requests of one model; each has so many candidates, which share one history."""
+    """Requests of one model; the candidates of each share one history."""
 
     model: SequenceModel
     spec: ModelSpec

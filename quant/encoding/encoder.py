@@ -52,7 +52,7 @@ def encode_rows(
 def encode_zeroing(
     row_format: RowFormat, rows: Tensor, *, clip: bool = True, out: Tensor | None = None
 ) -> tuple[EncodedRows, int]:
-    """As `encode_rows`, with NaN and infinities stored as 0, and their number.
+    """Encodes rows like `encode_rows`, with NaN and infinities stored as 0, and counts these.
 
     Errors are those of the finite values. Raises UnrepresentableRowError if a row exceeds the
     format's range.

@@ -53,7 +53,7 @@ class FreedMemory:
     """Returns a peak's freed memory to the system when the process is idle."""
 
     def __init__(self, kept: int | None = None) -> None:
-        """Keep so many bytes of anonymous memory; None: as many as there are now."""
+        """Keep a number of bytes of anonymous memory; None: the current number."""
         self._kept = anonymous_bytes() if kept is None else kept
         self._since, self._worked = monotonic(), process_time()
 

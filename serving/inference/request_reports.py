@@ -60,7 +60,7 @@ class RequestReports:
         return None if self._tracer is None else self._tracer.begin(metadata, drawn=drawn)
 
     def has_slow(self, version: LoadedVersion, slowest: float) -> bool:
-        """True if a request of a version that took so many seconds was slow."""
+        """True if a duration in seconds is slow for a request of a version."""
         return slowest >= slow_after(version, self._slow_request_ms)
 
     def answered(

@@ -39,7 +39,7 @@ _COLD_POLL_MS = 20
 _LOOK_SECONDS = 1.0
 # Calls that a thread takes at most before it runs a batch.
 _MOST_TAKEN = 1024
-# More calls may arrive while a thread reads so many.
+# Number of calls whose reading takes long enough for more to arrive.
 _MANY = 32
 _WARM_UP_SECONDS = 60.0
 _STREAM_METHOD = f"/{INFERENCE_SERVICE}/ModelStreamInfer"

@@ -14,7 +14,7 @@ _SLOW_SECONDS = 10.0
 
 
 class Stage(Enum):
-    """What a connection waits for, each with its own timeout; an answer in progress has none."""
+    """State of a connection, each with its own timeout; an answer in progress has none."""
 
     HEAD = auto()
     IDLE = auto()

@@ -1,7 +1,7 @@
 """Lookup responses, read by compiled code: sums, and rows, which it pools.
 
-The pseudocode is in `serving/native/lookups/read_answer.cpp`. Where that was not built, rows are
-never requested, and NumPy reads the sums.
+The pseudocode is in `serving/native/lookups/read_answer.cpp`. NumPy reads answers of pieces
+whose rows are not known: these have sums alone.
 """
 
 import ctypes
