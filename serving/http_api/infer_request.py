@@ -10,7 +10,14 @@ import numpy as np
 
 from kernels.wording import counted
 from serving.http_api.infer_answer import OutputForms
-from serving.http_api.json_reader import object_of, objects_of, read_object, text_of, whole_number
+from serving.http_api.json_reader import (
+    kind_of,
+    object_of,
+    objects_of,
+    read_object,
+    text_of,
+    whole_number,
+)
 from serving.protocol.request_header import UNKNOWN_IDS, RequestHeader, make_header
 from serving.protocol.request_tensors import REGION, RequestTensors, span_of
 from serving.protocol.version_io import VersionIO
@@ -98,7 +105,7 @@ def read_document(model: str, version: str, body: bytes, json_bytes: int | None)
     return InferDocument(
         text_of(model, "model"),
         text_of(version, "version"),
-        text_of(document.get("id", ""), "id"),
+        "" if document.get("id") is None else text_of(document["id"], "id"),
         parameters,
         outputs,
         OutputForms(binary_default, forms),
@@ -123,7 +130,7 @@ def _inputs(
         if type(parameters) is not dict:
             parameters = object_of(parameters, f"{what}: parameters")
         size = parameters.pop(_BINARY_SIZE, None)
-        datatype, shape = given.get("datatype"), given.get("shape")
+        datatype, shape = given.get("datatype"), _shape(given.get("shape"), what)
         if type(datatype) is not str:
             datatype = text_of(datatype, f"{what}: datatype")
         if parameters:
@@ -140,8 +147,8 @@ def _inputs(
             data = _part(binary[at:], size, what)
             at += len(data)
         elif "data" in given:
-            data = _bytes_of(given["data"], datatype, what)
-        inputs.append(WireTensor(name, datatype, _shape(shape, what), data))
+            data = _bytes_of(given["data"], datatype, shape, f"{what}: data")
+        inputs.append(WireTensor(name, datatype, shape, data))
     if at != len(binary):
         raise RequestError(
             f"the last binary input is followed by {counted(len(binary) - at, 'byte')}"
@@ -168,49 +175,70 @@ def _shape(value: object, what: str) -> list[int]:
     return [whole_number(size, f"{what}: shape", least=_LEAST_INT) for size in value]
 
 
-def _bytes_of(data: object, datatype: str, what: str) -> bytes:
+def _bytes_of(data: object, datatype: str, shape: Sequence[int], what: str) -> bytes:
     dtype = DTYPES.get(datatype)
     if datatype == BYTES:
-        return packed_strings(_strings(_flat(data, what), what))
+        return packed_strings(_strings(_flat(data, shape, what), what))
     if dtype is None:
         return b""  # the input reader refuses unknown datatypes
-    flat = _flat(data, what)
+    flat = _flat(data, shape, what)
     allowed = {int, float} if dtype.kind == "f" else {int}
     if not set(map(type, flat)) <= allowed:
         raise RequestError(
-            f"{what}: data: expected {'numbers' if dtype.kind == 'f' else 'whole numbers'}, row "
-            "by row or all in one list"
+            f"{what}: expected {'numbers' if dtype.kind == 'f' else 'whole numbers'}, row by row "
+            "or all in one list"
         )
     try:
         with np.errstate(over="ignore"):
             array = np.array(flat, np.float64 if dtype.kind == "f" else dtype).astype(dtype)
     except (OverflowError, ValueError) as error:
-        raise RequestError(f"{what}: data: a number does not fit {datatype}") from error
+        raise RequestError(f"{what}: a number does not fit {datatype}") from error
     if dtype.kind == "f" and not np.isfinite(array).all():
-        raise RequestError(f"{what}: data: a number does not fit {datatype}")
+        raise RequestError(f"{what}: a number does not fit {datatype}")
     return array.tobytes()
 
 
 def _strings(flat: list[Any], what: str) -> list[bytes]:
     if not set(map(type, flat)) <= {str}:
-        raise RequestError(f"{what}: data: expected strings, row by row or all in one list")
+        raise RequestError(f"{what}: expected strings, row by row or all in one list")
     try:
-        return [one.encode() for one in flat]
+        return [text.encode() for text in flat]
     except UnicodeEncodeError as error:
-        raise RequestError(f"{what}: data: a string is no text: {error.reason}") from error
+        raise RequestError(f"{what}: a string is no text: {error.reason}") from error
 
 
-def _flat(data: object, what: str) -> list[Any]:
+def _flat(data: object, shape: Sequence[int], what: str) -> list[Any]:
+    """The elements of a flat list, or of lists nested exactly as `shape` says."""
     if not isinstance(data, list):
-        raise RequestError(f"{what}: data: expected a list")
-    for _ in range(_MOST_DIMENSIONS):
-        kinds = set(map(type, data))
-        if list not in kinds:
-            return data
-        if kinds != {list}:
-            raise RequestError(f"{what}: data: lists stand beside numbers")
-        data = [element for row in data for element in row]
-    raise RequestError(f"{what}: data: more than {_MOST_DIMENSIONS} dimensions")
+        raise RequestError(f"{what}: expected a list")
+    if list not in set(map(type, data)):
+        return data
+    if len(shape) > _MOST_DIMENSIONS:
+        raise RequestError(f"{what}: more than {_MOST_DIMENSIONS} dimensions")
+    rows, flat = [data], data
+    for depth, size in enumerate(shape):
+        if set(map(len, rows)) - {size}:
+            row = next(i for i, row in enumerate(rows) if len(row) != size)
+            raise RequestError(
+                f"{what}{_path(shape[:depth], row)}: expected {counted(size, 'element')} as in the "
+                f"shape {list(shape)}, got {len(rows[row])}"
+            )
+        flat = [element for row in rows for element in row]
+        innermost = depth + 1 == len(shape)
+        kinds = set(map(type, flat))
+        if list in kinds if innermost else kinds - {list}:
+            place = next(i for i, part in enumerate(flat) if isinstance(part, list) is innermost)
+            raise RequestError(
+                f"{what}{_path(shape[: depth + 1], place)}: expected "
+                f"{'no list' if innermost else 'a list'} as in the shape {list(shape)}"
+            )
+        rows = flat
+    return flat
+
+
+def _path(shape: Sequence[int], place: int) -> str:
+    """The indices of an element of an array in `shape`, as Python writes them."""
+    return "".join(f"[{index}]" for index in np.unravel_index(place, shape)) if shape else ""
 
 
 def _check_parameters(given: Mapping[str, Any], what: str) -> None:
@@ -220,8 +248,12 @@ def _check_parameters(given: Mapping[str, Any], what: str) -> None:
             continue
         if isinstance(value, int):
             whole_number(value, f"{what}: {name!r}", least=_LEAST_INT, most=_MOST_UINT)
-        else:
+        elif isinstance(value, str):
             text_of(value, f"{what}: {name!r}")
+        else:
+            raise RequestError(
+                f"{what}: {name!r}: expected a string, a number or a boolean, got {kind_of(value)}"
+            )
 
 
 def _flag(value: object, what: str) -> bool:

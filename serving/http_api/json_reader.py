@@ -47,14 +47,14 @@ def read_object(text: bytes) -> dict[str, Any]:
         # Invalid UTF-8, invalid JSON, and integers of thousands of digits.
         raise RequestError(f"the JSON is unreadable: {error}") from error
     if not isinstance(value, dict):
-        raise RequestError(f"expected a JSON object, got {_kind(value)}")
+        raise RequestError(f"expected a JSON object, got {kind_of(value)}")
     return value
 
 
 def text_of(value: object, what: str) -> str:
     """Checks for a string that UTF-8 can encode; RequestError names the value `what`."""
     if not isinstance(value, str):
-        raise RequestError(f"{what}: expected a string, got {_kind(value)}")
+        raise RequestError(f"{what}: expected a string, got {kind_of(value)}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -67,7 +67,7 @@ def object_of(value: object, what: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise RequestError(f"{what}: expected an object, got {_kind(value)}")
+        raise RequestError(f"{what}: expected an object, got {kind_of(value)}")
     return value
 
 
@@ -76,14 +76,14 @@ def objects_of(value: object, what: str) -> list[dict[str, Any]]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise RequestError(f"{what}: expected a list of objects, got {_kind(value)}")
+        raise RequestError(f"{what}: expected a list of objects, got {kind_of(value)}")
     return [object_of(item if item is not None else 0, what) for item in value]
 
 
 def whole_number(value: object, what: str, *, least: int = 0, most: int = 2**63 - 1) -> int:
     """Checks for an integer in a range; RequestError names the value `what`."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise RequestError(f"{what}: expected a whole number, got {_kind(value)}")
+        raise RequestError(f"{what}: expected a whole number, got {kind_of(value)}")
     if not least <= value <= most:
         raise RequestError(f"{what}: expected a whole number from {least} to {most}")
     return value
@@ -101,7 +101,8 @@ def _refuse_constant(text: str) -> NoReturn:
     raise RequestError(f"the JSON holds {text}, which is no JSON: send the tensor in binary")
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """The JSON type of a value, with its article."""
     kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
     if value is None:
         return "null"

@@ -26,6 +26,45 @@ def test_nested_and_flat_data_are_the_same_bytes() -> None:
     assert nested.inputs[0].shape == [1, 2, 3]
 
 
+@pytest.mark.parametrize("datatype", ["INT64", "FP32", "BYTES"])
+@pytest.mark.parametrize(
+    ("shape", "data", "error"),
+    [
+        (
+            [2, 2],
+            [[0, 1, 2], [3]],
+            r"data\[0\]: expected 2 elements as in the shape \[2, 2\], got 3",
+        ),
+        ([2, 2], [[0, 1], [3]], r"data\[1\]: expected 2 elements as in the shape \[2, 2\], got 1"),
+        ([2, 2], [[0, 1, 2, 3]], r"data: expected 2 elements .*, got 1"),
+        ([4], [[0, 1], [2, 3]], r"data: expected 4 elements .*, got 2"),
+        ([2], [[0], [1]], r"data\[0\]: expected no list"),
+        ([2, 1], [[0], 1], r"data\[1\]: expected a list"),
+        ([1, 2, 1], [[[0], [1, 2]]], r"data\[0\]\[1\]: expected 1 element .*, got 2"),
+        ([2, 2], [[[0], [1]], [2, 3]], r"data\[0\]\[0\]: expected no list"),
+        ([1, 2**62], [[0, 1]], r"data\[0\]: expected .*, got 2"),
+    ],
+)
+def test_nesting_that_contradicts_the_shape_is_refused_by_its_path(
+    shape: list[int], data: list[Any], error: str, datatype: str
+) -> None:
+    def named(value: Any) -> Any:
+        return [named(part) for part in value] if isinstance(value, list) else str(value)
+
+    elements = named(data) if datatype == "BYTES" else data
+    tensor = {"name": "f", "shape": shape, "datatype": datatype, "data": elements}
+    with pytest.raises(RequestError, match=f"input 'f': {error}"):
+        read({"inputs": [tensor]})
+
+
+def test_an_id_of_null_is_no_id_and_a_parameter_of_null_is_refused() -> None:
+    assert read({"id": None}).header().request_id == ""
+    with pytest.raises(
+        RequestError, match="'priority': expected a string, a number or a boolean, got null"
+    ):
+        read({"parameters": {"priority": None}})
+
+
 def test_binary_tensors_are_cut_in_the_order_of_the_inputs() -> None:
     def tensor(name: str, size: int) -> dict[str, Any]:
         parameters = {"binary_data_size": size, "other": 1}
