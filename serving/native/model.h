@@ -11,7 +11,8 @@ enum Policy : std::int32_t { kRefuse = 0, kIgnore = 1, kModulo = 2 };
 
 // Inputs a request may have are numbered: sparse input s is 3s, its lengths 3s + 1, its weights
 // 3s + 2; then the dense inputs; then sparse.values, sparse.lengths and sparse.weights; then
-// lengths of whole sequences, but those with a sparse input's name, whose lengths they are. A
+// lengths of whole sequences, but those with a sparse input's name, whose lengths they are. Weights
+// without a name are left to the portable reader. A
 // feature is a sparse input in one of its tables: several may be copies of one input. The numbers
 // of a sequence are a sparse input too: the bits of each are an id of a table of 2^32 rows.
 struct Model {
@@ -63,6 +64,8 @@ struct Model {
     return input < 3 * sparse && input % 3 == 0 && string_hashes[input / 3] >= 0;
   }
 
+  bool is_named(std::int64_t input) const { return name_starts[input] < name_starts[input + 1]; }
+
   bool has_name(std::int64_t input, Bytes name) const {
     const std::int64_t start = name_starts[input];
     return name_starts[input + 1] - start == name.size &&
@@ -95,6 +98,7 @@ struct Model {
 // Fills the slots, which are all -1.
 inline void index_names(const Model& model) {
   for (std::int64_t input = 0; input < model.inputs(); ++input) {
+    if (!model.is_named(input)) continue;
     const std::int64_t start = model.name_starts[input];
     const Bytes name{model.names + start, model.name_starts[input + 1] - start};
     model.slots[model.slot_of(name)] = static_cast<std::int32_t>(input);

@@ -45,6 +45,8 @@ class TrainedTable:
         tells_padding: True if such modules can have a padding id, left out of their bags.
         refusal: why a spec cannot describe the module; empty if one can.
         pools: False if the module looks up single rows; None: either.
+        weighted: False if the module ignores or refuses weights of ids; None: either.
+        weighted_mean: the module divides a weighted mean by the sum of the weights in training.
     """
 
     said_by: str
@@ -55,6 +57,8 @@ class TrainedTable:
     padding_idx: int | None = None
     refusal: str = ""
     pools: bool | None = None
+    weighted: bool | None = None
+    weighted_mean: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,12 @@ class TorchRecCollection:
     def is_callable(self) -> bool:
         """True if it can be called here: a collection sharded by TorchRec cannot."""
         return callable(getattr(self.module, _CONFIGS[self.pools], None))
+
+    @property
+    def is_weighted(self) -> bool | None:
+        """True if it multiplies rows by weights; None if it does not say so."""
+        said = getattr(self.module, "is_weighted", getattr(self.module, "_is_weighted", None))
+        return said() if callable(said) else said
 
 
 def torchrec_collections(source: LiveSource) -> list[TorchRecCollection]:
@@ -149,6 +159,7 @@ def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
                 tells_padding=True,
                 padding_idx=module.padding_idx,
                 refusal=_unknown_pooling(module.mode),
+                weighted=False if module.mode == "mean" else None,
             )
     for collection in torchrec_collections(source):
         name = type(collection.module).__name__
@@ -170,6 +181,8 @@ def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
                 stored if stored in _QUANTIZED else None,
                 refusal=refusal,
                 pools=collection.pools,
+                weighted=collection.is_weighted if collection.pools else None,
+                weighted_mean=pooling == "mean" and stored not in _QUANTIZED,
             )
     return found
 
@@ -207,9 +220,11 @@ def _from_module(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> dict[
             f"table {table.name!r}: the spec says padding_idx {table.padding_idx}, "
             f"{said.said_by} has {theirs}; leave it out of the spec to take the module's"
         )
-    if said.pools is not None and said.features:
-        _check_pooled(spec, table, said)
+    _check_pooled(spec, table, said)
+    _check_weighted(table, said)
     fields: dict[str, object] = {}
+    if said.weighted is False:
+        fields["weighted"] = False
     if said.padding_idx is not None:
         fields["padding_idx"] = said.padding_idx
     if said.pooling is not None:
@@ -221,9 +236,26 @@ def _from_module(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> dict[
     return fields
 
 
+def _check_weighted(table: TableSpec, said: TrainedTable) -> None:
+    if said.weighted is False and table.weighted:
+        raise SpecError(
+            f"table {table.name!r}: the spec says weighted = true, {said.said_by} has no weights "
+            "of ids; leave it out of the spec to take the module's"
+        )
+    if said.weighted and said.weighted_mean and table.weighted is None:
+        raise SpecError(
+            f"table {table.name!r}: {said.said_by} pools a weighted mean, which TorchRec divides "
+            "by the sum of weights while it trains, and by the number of ids once it is "
+            "quantized; a server divides by the number of ids: give the table weighted = true to "
+            "accept that, or weighted = false to refuse weights"
+        )
+
+
 def _check_pooled(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> None:
+    if said.pools is None or not said.features:
+        return
     unpooled = {name for one in spec.sequences.values() for name in one.features}
-    for name in table.features or said.features or ():
+    for name in table.features or said.features:
         if said.pools and name in unpooled:
             raise SpecError(
                 f"table {table.name!r}: the spec has feature {name!r} in a sequence, "

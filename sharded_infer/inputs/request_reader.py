@@ -62,6 +62,7 @@ class RequestReader:
         self._names = frozenset(spec.sparse_inputs)
         self._sequences = SequenceMembers(spec)
         required = spec.required_inputs
+        self._unweighted = spec.unweighted_inputs
         self._required = tuple(name for name in self._sparse.names if name in required)
         self._owners = tuple(feature.name for feature in spec.input_features)
         self._dense = dict(spec.dense.inputs)
@@ -151,7 +152,18 @@ class RequestReader:
 
     def _read_feature(self, name: str, array: Array, inputs: Mapping[str, Array]) -> FeatureBags:
         lengths = self._sequences.lengths_input(name, inputs)
-        return read_feature(name, array, inputs, lengths)
+        bags = read_feature(name, array, inputs, lengths)
+        if bags.weights is not None:
+            self._check_weights(name, bags.weights)
+        return bags
+
+    def _check_weights(self, name: str, weights: NDArray[np.float32]) -> None:
+        table = self._unweighted.get(name)
+        if table is not None and (other := weights[weights != 1]).size:
+            raise RequestError(
+                f"weights of {name!r}: table {table!r} was trained without weights (weighted = "
+                f"false), expected none or 1 for each id, got {other[0]}"
+            )
 
     def _read_numbers(self, name: str, array: Array, inputs: Mapping[str, Array]) -> FeatureBags:
         numbers = checked(name, array, FP32, FLOATS_SAID).astype(np.float32, copy=False)
@@ -200,7 +212,12 @@ class RequestReader:
             )
         lengths = whole_lengths(LENGTHS, lengths, values.shape[0])
         weights = read_weights(WEIGHTS, inputs, values.shape)
-        self._check_ids(dict(zip(self._sparse.names, lengths.sum(axis=1).tolist(), strict=True)))
+        counts = lengths.sum(axis=1)
+        if weights is not None:
+            of_inputs = np.split(weights, np.cumsum(counts)[:-1])
+            for name, own in zip(self._sparse.names, of_inputs, strict=True):
+                self._check_weights(name, own)
+        self._check_ids(dict(zip(self._sparse.names, counts.tolist(), strict=True)))
         self._sequences.check(dict(zip(self._sparse.names, lengths, strict=True)))
         sent = tuple(range(count))
         batch = JaggedBatch(sent, values.astype(np.int64, copy=False), lengths, weights)

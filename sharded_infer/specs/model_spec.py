@@ -256,6 +256,15 @@ class ModelSpec:
         return frozenset(name for table in self.tables for name in table.required_features)
 
     @property
+    def unweighted_inputs(self) -> dict[str, str]:
+        """The pooled inputs whose ids have no weights, with the first table that says so."""
+        return {
+            feature.name: feature.table.name
+            for feature in reversed(self.features)
+            if feature.table.weighted is False
+        }
+
+    @property
     def raw_tables(self) -> tuple[TableSpec, ...]:
         """The tables whose requests have raw ids, which are mapped or hashed."""
         return tuple(table for table in self.tables if table.id_map is not None)

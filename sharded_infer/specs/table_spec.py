@@ -31,6 +31,12 @@ def _pooling(value: Any) -> Any:
     return value
 
 
+def _weighted(value: Any) -> Any:
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"expected true or false, got {value!r}")
+    return value
+
+
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -40,7 +46,8 @@ class TableSpec:
 
     Attributes:
         pooling: "sum" or "mean"; None takes the trained module's, or "sum" without a module. A
-            published spec has one.
+            published spec has one. Weights of ids multiply their rows; a mean divides by the number
+            of ids.
         features: of the table, possibly shared with other tables. None takes those of the trained
             module, or the table's own name.
         weights: the weight's key in the checkpoint; None tries the table's usual names.
@@ -53,6 +60,8 @@ class TableSpec:
         default_row: "zeros" or `dim` numbers, which replace rows that no shard host can look up;
             None: requests that need them fail.
         id_map: maps raw ids of requests to rows; None: requests have rows.
+        weighted: False: the trained model has no weights, and requests with weights other than 1
+            are refused; None takes what the trained module does with them, or allows them.
         ordered: publishing stored its rows in another order, with a file of each row's place. None:
             ids are rows, or raw.
     """
@@ -69,6 +78,7 @@ class TableSpec:
     required: Annotated[Literal[True] | tuple[Name, ...] | None, BeforeValidator(_required)] = None
     default_row: DefaultRow = None
     id_map: IdMapSpec | None = None
+    weighted: Annotated[bool | None, BeforeValidator(_weighted)] = None
     ordered: Literal[True] | None = None
 
     @model_validator(mode="after")

@@ -85,8 +85,14 @@ class NativeReader:
         self.features = tuple(range(len(features)))
         self._sparse = len(sparse.names)
         self.widths = tuple(spec.dense.inputs.values())
-        names = [f"{name}{end}" for name in sparse.names for end in ("", ".lengths", ".weights")]
-        names += [*spec.dense.inputs, VALUES, LENGTHS, WEIGHTS]
+        unweighted = spec.unweighted_inputs
+        # An input without a name is left to the portable reader.
+        names = [
+            "" if end == ".weights" and name in unweighted else f"{name}{end}"
+            for name in sparse.names
+            for end in ("", ".lengths", ".weights")
+        ]
+        names += [*spec.dense.inputs, VALUES, LENGTHS, "" if unweighted else WEIGHTS]
         sequences = NativeSequences(spec, sparse.names, len(names))
         names += sequences.names
         encoded = [name.encode() for name in names]

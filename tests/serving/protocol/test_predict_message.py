@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -261,6 +262,15 @@ def test_a_users_ids_are_one_bag() -> None:
     sparse = [{"name": "item", "ids": [1, 2], "lengths": [1, 1]}]
     with pytest.raises(RequestError, match="'item': the user's ids are one bag"):
         PORTABLE.read_message(message(user={"sparse": sparse}), form=MessageFormat.PREDICT)
+
+
+def test_weights_of_an_input_that_has_none_are_left_to_the_portable_path() -> None:
+    tables = tuple(replace(t, weighted=False) if t.name == "deep" else t for t in SPEC.tables)
+    reader = NativeReader(replace(SPEC, tables=tables), max_batch=MAX_BATCH)
+    weighted = good(**{"item.weights": [1.0, 10.0]})
+    assert native(weighted) is not None
+    assert reader.read_message(weighted, MessageFormat.PREDICT) is None
+    assert reader.read_message(good(), MessageFormat.PREDICT) is not None
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:

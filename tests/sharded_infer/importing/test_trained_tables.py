@@ -51,6 +51,27 @@ def test_a_pooling_that_nobody_says_is_a_sum() -> None:
     assert resolved(with_pooling("mean"), {"genres": torch.zeros(9, 4)}).tables[0].pooling == "mean"
 
 
+def test_modules_that_ignore_or_refuse_weights_say_so_in_the_spec(rec: TorchRec) -> None:
+    assert resolved(ONE, bag("sum")).tables[0].weighted is None
+    assert resolved(ONE, bag("mean")).tables[0].weighted is False
+    table = Table("t_user", 9, 4, ("user",))
+    plain = resolved(of_tables(table), rec.collection([table])).tables[0]
+    assert plain.weighted is False
+    with pytest.raises(SpecError, match="table 't_user': the spec says weighted = true, its Emb"):
+        resolved(of_tables(table, weighted=True), rec.collection([table]))
+
+
+def test_a_weighted_mean_of_torchrec_needs_the_specs_word(rec: TorchRec) -> None:
+    table = Table("t_user", 9, 4, ("user",), "MEAN")
+    weighted = rec.embeddings.EmbeddingBagCollection(
+        tables=rec.collection([table]).embedding_bag_configs(), is_weighted=True
+    )
+    with pytest.raises(SpecError, match="table 't_user': .* weighted mean, .*weighted = true"):
+        resolved(of_tables(table), weighted)
+    for said in (True, False):
+        assert resolved(of_tables(table, weighted=said), weighted).tables[0].weighted is said
+
+
 @pytest.mark.parametrize(("said", "mode"), [("sum", "mean"), ("mean", "sum")])
 def test_another_pooling_than_the_modules_is_refused_by_table(said: str, mode: str) -> None:
     with pytest.raises(

@@ -304,6 +304,26 @@ def test_threads_decode_side_by_side() -> None:
     assert not failures
 
 
+def test_weights_of_inputs_that_have_none_are_refused_by_table_unless_all_are_one() -> None:
+    tables = [replace(t, weighted=False) if t.name == "deep" else t for t in SPEC.tables]
+    reader = InputReader(replace(SPEC, tables=tuple(tables)), max_batch=MAX_BATCH)
+    ones, others = np.ones(2, np.float32), np.array([1, 10], np.float32)
+    alone = PORTABLE.read_message(serialized({**GOOD, "item.weights": ones}))
+    check_same(reader.read_message(serialized({**GOOD, "item.weights": ones})), alone)
+    counts = np.array([[2], [0], [0], [0], [0], [1]])
+    both = {**DENSE, "context": DENSE["context"][:1], "sparse.lengths": counts}
+    at_once: Arrays = {**both, "sparse.values": np.array([1, 2, 3])}
+    for name, inputs in (
+        ("item", {**GOOD, "item.weights": others}),
+        ("item", {**at_once, "sparse.weights": np.array([1, 10, 1], np.float32)}),
+        ("tag", {**at_once, "sparse.weights": np.array([1, 1, 10], np.float32)}),
+    ):
+        with pytest.raises(RequestError, match=f"weights of '{name}': table 'deep' .*, got 10"):
+            reader.read_message(serialized(inputs))
+    weighted = {**GOOD, "lenient": np.array([0, 2]), "lenient.weights": others}
+    check_same(reader.read_message(serialized(weighted)), native(serialized(weighted)))
+
+
 def test_a_model_of_many_features_finds_each_by_name() -> None:
     names = [f"f{'x' * (i % 23)}{i}" for i in range(300)]
     spec = ModelSpec("wide", tuple(TableSpec(name, i + 1, 1) for i, name in enumerate(names)))
