@@ -241,16 +241,17 @@ bool put_feature(Request& request, std::int64_t feature, Target& target) {
   return put_ids(request, feature, {&ids, weights, 0, count * each, row}, target);
 }
 
-// Whether an input of a sequence, whose lengths are written, has those of the sequence's first one.
+// Whether an input of a sequence, whose lengths are written, has those of the sequence's first one,
+// none of which is too short.
 bool agrees(Request& request, std::int64_t feature, const std::int64_t* lengths,
             const Target& target, const std::int64_t* out) {
   const Model& model = *request.model;
   const std::int64_t source = model.sources[feature];
   if (source == model.firsts[source]) request.starts[source] = lengths - out;
   const std::int64_t* expected = out + request.starts[model.firsts[source]];
-  const std::int64_t each = model.values_of_id(source);
+  const std::int64_t each = model.values_of_id(source), shortest = model.shortest[source];
   for (std::int64_t bag = 0; bag < target.bags; ++bag)
-    if (lengths[bag] != expected[bag] * each) return false;
+    if (expected[bag] < shortest || lengths[bag] != expected[bag] * each) return false;
   return true;
 }
 

@@ -41,6 +41,7 @@ struct Model {
   const std::int32_t* lengths;        // [sparse]: the input with its sequence's lengths, or -1
   const std::int32_t* firsts;         // [sparse]: the first one of its sequence, or -1
   const std::int64_t* numbers;        // [sparse]: numbers that come with an id, or 0: it has ids
+  const std::int64_t* shortest;       // [sparse]: the fewest ids of a sample, of a sequence
   std::int64_t has_numbers;           // whether any has
 
   std::int64_t inputs() const { return 3 * sparse + dense + 3 + whole_lengths; }

@@ -67,6 +67,7 @@ class Model(ctypes.Structure):
         ("lengths", ctypes.c_void_p),
         ("firsts", ctypes.c_void_p),
         ("numbers", ctypes.c_void_p),
+        ("shortest", ctypes.c_void_p),
         ("has_numbers", ctypes.c_int64),
     )
 

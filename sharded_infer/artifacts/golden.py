@@ -47,8 +47,8 @@ def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int 
     of_input = dict(zip(inputs.names, lengths, strict=True))
     numbers = spec.sequence_numbers
     for sequence in spec.sequences.values():
-        most = min(sequence.max_length, _MAX_SEQUENCE)
-        of_sequence = generator.integers(0, most + 1, samples, dtype=np.int64)
+        most = max(min(sequence.max_length, _MAX_SEQUENCE), sequence.shortest)
+        of_sequence = generator.integers(sequence.shortest, most + 1, samples, dtype=np.int64)
         for name in sequence.members:
             of_input[name][:] = of_sequence * numbers.get(name, 1)
     values = [

@@ -2,20 +2,31 @@
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sharded_infer.artifacts.golden import generate_samples, load_golden
 from sharded_infer.engines.model import Model
 from sharded_infer.errors import ArtifactError, GateError, RequestError
-from sharded_infer.quality.quality_gate import allowed_difference, check_differences
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.quality.quality_gate import check_differences
 from sharded_infer.quality.score_difference import ScoreDifference, score_differences
+from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.precision import Precision
 
 # Samples of the batch that `check_independence` runs: a size that is padded.
 _TOGETHER = 17
 _ALONE = 8  # of those, how many are scored by themselves too
 # Factor of the others' inputs: their influence on a mean or maximum shows.
 _LOUDNESS = 1000.0
-# Rounding at another batch size, of a tower in bf16: its scores differ by less.
-_ROUNDING = 0.01
+# Positions that sequences are padded to, at most: attention costs their square.
+_PADDED = 512
+# Rounding at another batch size or length: of a score's magnitude, and in its own unit near 0.
+_FP32_ROUNDING = (1e-3, 1e-6)
+_COARSE_ROUNDING = (0.05, 1e-3)
+# At one batch size, a sample's own products are the same, whatever the others hold.
+_SAME_SIZE_ROUNDING = (1e-4, 1e-9)
+
+Scores = list[NDArray[np.float32]]  # `[B]` or `[B, K]` of each output
 
 
 def check_golden(model: Model) -> float:
@@ -56,34 +67,107 @@ def check_independence(model: Model) -> float:
     return wrong scores, as servers merge requests and pad batches. Two NaN scores differ by 0.
 
     Raises:
-        GateError: it is larger than 0.01 and than the output's bound in the spec's gate.
+        GateError: a sample's score follows the inputs of the others, or differs by more than
+            rounding from its score alone or with more padding of its sequences, whatever the
+            spec's gate allows.
     """
     samples = generate_samples(model.spec, _TOGETHER)
     alone = [model.run(samples.samples(at, at + 1)) for at in range(_ALONE)]
     embeddings = model.engine.embeddings(samples)
+    together = _first_scores(model.score(samples, embeddings))
     embeddings[_ALONE:] *= _LOUDNESS
     for array in samples.dense:
         array[_ALONE:] *= _LOUDNESS
-    together = model.score(samples, embeddings)
+    beside_loud = _first_scores(model.score(samples, embeddings))
+    shorter, padded = _padded_scores(model, samples)
+    is_fp32 = model.spec.tower.precision is Precision.FP32
+    rounding = _FP32_ROUNDING if is_fp32 else _COARSE_ROUNDING
     largest = 0.0
-    for name, scores in zip(model.spec.tower.outputs, together, strict=True):
-        by_itself = np.concatenate([one[name] for one in alone])
-        magnitude = float(np.sqrt(np.square(by_itself, dtype=np.float64).mean()))
-        allowed = max(_ROUNDING, allowed_difference(model.spec.gate, name, magnitude))
-        difference = _difference(scores[:_ALONE].numpy(), by_itself)
-        if not difference <= allowed:
-            raise GateError(
-                f"model {model.name!r}: a sample's score {name!r} in a batch of {_TOGETHER} "
-                f"differs from its score alone by {difference:.6g}, at most {allowed:g} is "
-                "rounding: the tower mixes the samples of a batch (such as a mean or softmax over "
-                "dimension 0), but requests are merged and padded"
-            )
-        largest = max(largest, difference)
+    for place, name in enumerate(model.spec.tower.outputs):
+        by_itself = np.concatenate([scores[name] for scores in alone])
+        for bound, scores, others, against, advice in (
+            (
+                _SAME_SIZE_ROUNDING,
+                beside_loud[place],
+                together[place],
+                "follows the others'",
+                _MIXES,
+            ),
+            (
+                rounding,
+                padded[place],
+                shorter[place],
+                "differs with the padding",
+                _pads(model.spec),
+            ),
+            (rounding, together[place], by_itself, "differs from its score alone", _MIXES),
+        ):
+            beyond, difference = _beyond(scores, others, bound)
+            if beyond:
+                raise GateError(
+                    f"model {model.name!r}: a sample's score {name!r} in a batch of {_TOGETHER} "
+                    f"{against}, by {difference:.6g}, which is no rounding: {advice}"
+                )
+            largest = max(largest, difference)
     return largest
 
 
-def _difference(some: NDArray[np.float32], others: NDArray[np.float32]) -> float:
-    """Largest absolute difference: 0 for two NaN or equal infinities, infinity for one."""
+def _padded_scores(model: Model, samples: ModelInput) -> tuple[Scores, Scores]:
+    """Scores of samples alone, with sequences of their own lengths and padded further."""
+    both: list[list[Scores]] = [[], []]
+    for at in range(_ALONE if model.spec.sequences else 1):
+        one = samples.samples(at, at + 1)
+        embeddings = model.engine.embeddings(one)
+        for found, positions in zip(both, (0, _PADDED), strict=True):
+            found.append(_first_scores(model.score(one, embeddings, positions=positions)))
+    shorter, padded = (
+        [np.concatenate(scores) for scores in zip(*one, strict=True)] for one in both
+    )
+    # torch's attention gives NaN or zeros where there is nothing to attend to, by the kernel.
+    for some, others in zip(shorter, padded, strict=True):
+        some[np.isnan(others)] = others[np.isnan(some)] = np.nan
+    return shorter, padded
+
+
+_MIXES = (
+    "the tower mixes the samples of a batch (such as a mean or softmax over dimension 0, or its "
+    "size), but requests are merged and padded"
+)
+
+
+def _pads(spec: ModelSpec) -> str:
+    names = [name for name, one in spec.sequences.items() if one.pad_to == "longest"]
+    return (
+        f"the tower's score depends on how far {' or '.join(map(repr, names))} is padded (such as "
+        "a mean over dimension 1, or a division by its size), but a batch is padded to its longest "
+        f"sequence: mask by {' or '.join(f'{name}_lengths' for name in names)}, or set pad_to = "
+        '"max_length" if the module is meant for one length'
+    )
+
+
+def _first_scores(scores: tuple[Tensor, ...]) -> Scores:
+    return [score[:_ALONE].clone().numpy() for score in scores]
+
+
+def _beyond(
+    some: NDArray[np.float32], others: NDArray[np.float32], bound: tuple[float, float]
+) -> tuple[bool, float]:
+    """Whether any score `[B]` or `[B, K]` differs by more than the bound, and the largest one.
+
+    The bound is a share of the root mean square of each of K scores, plus a number.
+    """
+    relative, absolute = bound
+    finite = np.where(np.isfinite(others), others, 0).astype(np.float64)
+    difference = _difference(some, others)
+    beyond = difference > relative * np.sqrt(np.square(finite).mean(axis=0)) + absolute
+    return bool(beyond.any()), float(difference.max(initial=0.0))
+
+
+def _difference(some: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Absolute differences: 0 for two NaN or equal infinities, infinity for one of them."""
     same = (some == others) | (np.isnan(some) & np.isnan(others))
-    difference = np.abs(some[~same].astype(np.float64) - others[~same])
-    return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(some.astype(np.float64) - others)
+    difference[np.isnan(difference)] = np.inf
+    difference[same] = 0
+    return difference

@@ -229,17 +229,25 @@ class Model:
         """Bytes of its tables that this process maps by huge pages now."""
         return self._held.huge_page_bytes()
 
-    def score(self, model_input: ModelInput, embeddings: Tensor) -> tuple[Tensor, ...]:
+    def score(
+        self, model_input: ModelInput, embeddings: Tensor, *, positions: int = 0
+    ) -> tuple[Tensor, ...]:
         """Runs the tower: fp32 `[B]` or `[B, K]` of each output, in the spec's order.
 
         Args:
             model_input: the batch; only its dense inputs and sequence lengths are used.
             embeddings: fp32 `[rows, width]`, as the engine's; rows above B are padding.
+            positions: of sequences, which are padded to at least as many, up to `max_length`.
         """
         rows = len(embeddings)
         inputs = padded_dense(model_input, rows)
         if self.spec.sequences:
             pooled, sequences = self._taken_apart(model_input, embeddings)
+            specs = self.spec.sequences.values()
+            sequences = [
+                rows.lengthened(spec, positions)
+                for rows, spec in zip(sequences, specs, strict=True)
+            ]
             inputs += tower_inputs(sequences, rows, rows, None)
         else:
             pooled = embeddings

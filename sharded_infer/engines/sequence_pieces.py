@@ -82,7 +82,8 @@ def shortened(
             return array
         return array[rows, part]
 
-    return SequenceRows(taken(sequence.rows), lengths, tuple(map(taken, sequence.numbers)))
+    numbers = tuple(map(taken, sequence.numbers))
+    return SequenceRows(taken(sequence.rows), lengths, numbers, spec.shortest)
 
 
 def of_one(
@@ -98,7 +99,8 @@ def of_one(
     def taken(array: Tensor) -> Tensor:
         return array[row : row + 1, part].contiguous()
 
-    return SequenceRows(taken(sequence.rows), lengths, tuple(map(taken, sequence.numbers)))
+    numbers = tuple(map(taken, sequence.numbers))
+    return SequenceRows(taken(sequence.rows), lengths, numbers, spec.shortest)
 
 
 def _positions(spec: SequenceSpec, longest: int, padded: int, grain: int) -> slice:

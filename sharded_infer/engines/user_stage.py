@@ -293,6 +293,5 @@ class _Columns:
 def _padded(array: Tensor, rows: int) -> Tensor:
     if len(array) == rows:
         return array
-    padded = array.new_zeros(rows, *array.shape[1:])
-    padded[: len(array)] = array
-    return padded
+    # Rows of padding repeat the last one: zeros may be no length of a sequence.
+    return torch.cat([array, array[-1:].expand(rows - len(array), *array.shape[1:])])

@@ -56,14 +56,6 @@ def check_differences(
             )
 
 
-def allowed_difference(gate: GateSpec, output: str, magnitude: float) -> float:
-    """The largest absolute difference that an output's bounds allow, in the score's unit."""
-    bounds = gate.of(output)
-    absolute, relative = bounds.max_score_diff, bounds.max_relative_diff
-    both = [absolute, None if relative is None else relative * magnitude]
-    return min(bound for bound in both if bound is not None)
-
-
 def check_quality(gate: GateSpec, report: CalibrationReport, name: str) -> None:
     """Refuse a version by the mix `published`; GateError names the main contributing tables."""
     fp32, published = report.mixes[:2]

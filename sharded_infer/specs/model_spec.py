@@ -221,6 +221,7 @@ class ModelSpec:
                 max_length=one.max_length,
                 fixed=one.pad_to == "max_length",
                 dense=one.dense,
+                min_length=one.shortest,
             )
             for name, one in self.sequences.items()
         }

@@ -3,7 +3,7 @@
 from dataclasses import field
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from sharded_infer.specs.names import Name
@@ -27,6 +27,7 @@ class SequenceSpec:
         keep: the ids of a longer sample that are used.
         pad: the side of the zeros.
         pad_to: "longest", or "max_length" for a tower with a single length.
+        min_length: ids of every sample, of a tower that has no score of shorter ones; None: 0.
     """
 
     max_length: Annotated[int, Field(ge=1, le=LONGEST_SEQUENCE)]
@@ -35,6 +36,21 @@ class SequenceSpec:
     keep: Literal["first", "last"] = "last"
     pad: Literal["left", "right"] = "right"
     pad_to: Literal["longest", "max_length"] = "longest"
+    # None instead of 0: older readers refuse the key.
+    min_length: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _lengths_ascend(self) -> "SequenceSpec":
+        if self.shortest > self.max_length:
+            raise ValueError(
+                f"min_length: expected at most max_length, {self.max_length}, got {self.shortest}"
+            )
+        return self
+
+    @property
+    def shortest(self) -> int:
+        """The fewest ids of a sample."""
+        return self.min_length or 0
 
     def inputs(self, name: str) -> tuple[str, ...]:
         """The tower's inputs of a sequence of this name: rows, lengths, dense ones."""

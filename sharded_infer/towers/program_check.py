@@ -76,7 +76,9 @@ def check_assumptions(program: ExportedProgram, inputs: TowerInputs) -> None:
             continue
         found = {roles[symbol] for symbol in assumed.expr.free_symbols}
         for number, name in enumerate(inputs.sequences):
-            for length in range(1, inputs.longest[number] + 1) if number in found else ():
+            if number not in found:
+                continue
+            for length in range(max(1, inputs.shortest[number]), inputs.longest[number] + 1):
                 lengths = inputs.lengths(length)
                 for batch in _BATCHES:
                     sizes = {s: batch if r is None else lengths[r] for s, r in roles.items()}

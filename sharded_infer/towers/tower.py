@@ -4,7 +4,7 @@ import hashlib
 import io
 import warnings
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self
@@ -227,7 +227,7 @@ def export_tower(
     named = NamedTower(copy_for_export(module), inputs, outputs)
     samples = module_samples(inputs)
     where = f"the module ({_described(inputs, embedding_text)})"
-    expected = [run_program(named, sample, outputs, where)[0] for sample in samples]
+    expected = _scores_of(named, inputs, outputs, where)
     program = _export(named, inputs, outputs)
     stored = read_packed(io.BytesIO(pack_program(program)), "the exported tower")
     for sample, wanted in zip(samples, expected, strict=True):
@@ -248,6 +248,30 @@ def export_tower(
     for sample in samples:
         run_program(stored, sample, outputs, f"the {precision} program")
     return program
+
+
+def _scores_of(
+    named: NamedTower, inputs: TowerInputs, outputs: Sequence[str], where: str
+) -> list[tuple[torch.Tensor, ...]]:
+    """The module's scores of `module_samples`; an error says where only empty sequences fail."""
+    try:
+        return [run_program(named, one, outputs, where)[0] for one in module_samples(inputs)]
+    except TowerError as error:
+        empty = [name for name, one in inputs.sequences.items() if not one.min_length]
+        used = {name: replace(inputs.sequences[name], min_length=1) for name in empty}
+        longer = replace(inputs, sequences={**inputs.sequences, **used})
+        try:
+            for sample in module_samples(longer) if empty else ():
+                run_program(named, sample, outputs, where)
+        except TowerError:
+            empty = []
+        if not empty:
+            raise
+        raise TowerError(
+            f"{error}, where a sample's {' or '.join(map(repr, empty))} has length 0, and not at "
+            f"length 1: set {' and '.join(f'sequences.{name}.min_length' for name in empty)} = 1 "
+            "if the module has no score of an empty one"
+        ) from error
 
 
 def _described(inputs: TowerInputs, embedding_text: str) -> str:

@@ -120,10 +120,11 @@ class NativeReader:
             sequences.lengths,
             sequences.firsts,
             sequences.numbers,
+            sequences.shortest,
         )
         addresses = [address_of(array) for array in self._held]
         sources, required, hashes, seeds, rows, policies, paddings = addresses[:7]
-        maps, unknown, widths, starts, table, lengths, firsts, numbers = addresses[7:]
+        maps, unknown, widths, starts, table, lengths, firsts, numbers, shortest = addresses[7:]
         self.model = Model(
             len(features),
             len(sparse.names),
@@ -150,6 +151,7 @@ class NativeReader:
             lengths,
             firsts,
             numbers,
+            shortest,
             bool(spec.sequence_numbers),
         )
         LIBRARIES[1].sharded_infer_index_names(self.model)

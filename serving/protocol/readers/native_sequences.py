@@ -16,6 +16,7 @@ class NativeSequences:
         lengths: int32 `[S]`: number of the input with the lengths of each input's sequence, or -1.
         firsts: int32 `[S]`: position of the first input of each input's sequence, or -1.
         numbers: int64 `[S]`: numbers that come with an id, or 0 where the input has ids.
+        shortest: int64 `[S]`: the fewest ids of a sample.
     """
 
     def __init__(self, spec: ModelSpec, inputs: Sequence[str], begin: int) -> None:
@@ -24,6 +25,7 @@ class NativeSequences:
         self.lengths = np.full(len(inputs), -1, np.int32)
         self.firsts = np.full(len(inputs), -1, np.int32)
         self.numbers = np.array([spec.sequence_numbers.get(name, 0) for name in inputs], np.int64)
+        self.shortest = np.zeros(len(inputs), np.int64)
         self.names: list[str] = []
         for name, sequence in spec.sequences.items():
             if name in positions:
@@ -33,3 +35,4 @@ class NativeSequences:
                 self.names.append(f"{name}.lengths")
             members = [positions[member] for member in sequence.members]
             self.lengths[members], self.firsts[members] = lengths, members[0]
+            self.shortest[members] = sequence.shortest

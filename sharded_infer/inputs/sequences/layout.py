@@ -38,6 +38,7 @@ class LaidOut(NamedTuple):
     numbers: tuple[NDArray[np.float32], ...]
     padded_length: int
     width: int
+    shortest: int
 
 
 class _Place(NamedTuple):
@@ -139,7 +140,7 @@ def _laid_out(
         numbers.append(_numbers(bits, width, sources, targets, (len(lengths), padded)))
     joined = values[0] if len(values) == 1 else np.concatenate(values)
     bags = JaggedBatch.trusted(place.features, joined, grid, None)
-    return LaidOut(bags, kept, tuple(numbers), padded, place.width)
+    return LaidOut(bags, kept, tuple(numbers), padded, place.width, spec.shortest)
 
 
 def _places(

@@ -26,6 +26,7 @@ class SequenceMembers:
         self.numbers = spec.sequence_numbers
         self.lengths_inputs = frozenset(f"{name}.lengths" for name in spec.sequences)
         self._members = {name: one.members for name, one in spec.sequences.items()}
+        self._shortest = {name: one.shortest for name, one in spec.sequences.items()}
         self.unweighted = {member for one in self._members.values() for member in one}
         self._of = {member: name for name, one in self._members.items() for member in one}
 
@@ -85,14 +86,27 @@ class SequenceMembers:
     def check(self, lengths: Mapping[str, Ints]) -> None:
         """Refuse a sequence whose inputs have different lengths, `[B]` of each jagged input.
 
-        Raises RequestError, naming them, if some inputs are missing, or a sample's lengths differ.
+        Raises RequestError, naming them, if some inputs are missing, a sample's lengths differ, or
+        it is shorter than the sequence's `min_length`.
         """
         for name, members in self._members.items():
             came = [member for member in members if member in lengths]
+            shortest = self._shortest[name]
             if not came:
+                if shortest:
+                    raise RequestError(
+                        f"input {members[0]!r} is missing: sequence {name!r} has at least "
+                        f"{counted(shortest, 'id')} (min_length)"
+                    )
                 continue
             first = came[0]
             expected = lengths[first] // self.numbers.get(first, 1)
+            if shortest and (expected < shortest).any():
+                sample = int(np.flatnonzero(expected < shortest)[0])
+                raise RequestError(
+                    f"input {first!r}, sample {sample}: {expected[sample]} long, expected at "
+                    f"least {shortest} (min_length of sequence {name!r})"
+                )
             for member in members:
                 if member not in lengths:
                     raise RequestError(

@@ -5,8 +5,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sharded_infer.inputs.sequences.layout import LaidOut
+from sharded_infer.specs.sequence_spec import SequenceSpec
 from sharded_infer.tensors import tensor_of
 
 
@@ -17,11 +19,13 @@ class SequenceRows(NamedTuple):
         rows: fp32 `[B, L, width]`, its features side by side; zeros where padded.
         lengths: int64 `[B]`.
         numbers: fp32 `[B, L, K]` of each of its dense inputs.
+        shortest: the length of samples that pad a batch.
     """
 
     rows: Tensor
     lengths: Tensor
     numbers: tuple[Tensor, ...]
+    shortest: int = 0
 
     @classmethod
     def empty(cls, laid_out: LaidOut) -> "SequenceRows":
@@ -31,6 +35,7 @@ class SequenceRows(NamedTuple):
             torch.empty(len(lengths), laid_out.padded_length, laid_out.width),
             tensor_of(lengths),
             tuple([tensor_of(one) for one in laid_out.numbers]),
+            laid_out.shortest,
         )
 
     @property
@@ -46,7 +51,18 @@ class SequenceRows(NamedTuple):
         if len(self.lengths) == rows:
             return self
         every = [_spread(array, samples, rows, repeats) for array in self.inputs]
-        return SequenceRows(every[0], every[1], tuple(every[2:]))
+        if self.shortest:
+            every[1][samples:] = self.shortest
+        return SequenceRows(every[0], every[1], tuple(every[2:]), self.shortest)
+
+    def lengthened(self, spec: SequenceSpec, length: int) -> "SequenceRows":
+        """The same samples with more padding, up to `length` positions or `max_length`."""
+        more = min(length, spec.max_length) - self.rows.shape[1]
+        if more <= 0:
+            return self
+        pads = (0, 0, more, 0) if spec.pad == "left" else (0, 0, 0, more)
+        rows, *numbers = (pad(array, pads) for array in (self.rows, *self.numbers))
+        return self._replace(rows=rows, numbers=tuple(numbers))
 
 
 def tower_inputs(

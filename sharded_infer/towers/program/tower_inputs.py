@@ -51,16 +51,18 @@ class TowerInputs:
         return {one.name: one.width for one in self._shapes() if one.width is not None}
 
     @property
+    def shortest(self) -> tuple[int, ...]:
+        """Fewest positions of each sequence that a sample uses."""
+        return tuple(sequence.min_length for sequence in self.sequences.values())
+
+    @property
     def longest(self) -> tuple[int, ...]:
         """Largest number of positions of each sequence."""
         return tuple(sequence.max_length for sequence in self.sequences.values())
 
     def lengths(self, wanted: int) -> tuple[int, ...]:
         """Each sequence's number of positions that is nearest to `wanted`."""
-        return tuple(
-            min(wanted, one.max_length) if one.grows else one.max_length
-            for one in self.sequences.values()
-        )
+        return tuple(one.nearest(wanted) for one in self.sequences.values())
 
     def all_of(self, names: Container[str]) -> tuple[str, ...]:
         """Inputs of some dense inputs and sequences, in the program's order."""
@@ -103,7 +105,8 @@ class TowerInputs:
     def samples(self, batch: int, lengths: Sequence[int]) -> list[Tensor]:
         """Random inputs, the same at every call; `lengths` has each sequence's positions.
 
-        The first sample's sequences use all positions, the second one's none, others any number.
+        The first sample's sequences use all positions, the second one's as few as are allowed,
+        others any number.
         """
         generator = torch.Generator().manual_seed(batch)
 
@@ -111,8 +114,9 @@ class TowerInputs:
             if shape.width is not None:
                 return torch.randn(shape.sizes(batch, lengths), generator=generator)
             most = shape.positions(lengths)
-            used = torch.randint(most + 1, (batch,), generator=generator)
-            used[:2] = torch.tensor([most, 0])[:batch]
+            least = 0 if shape.sequence is None else self.shortest[shape.sequence]
+            used = torch.randint(least, most + 1, (batch,), generator=generator)
+            used[:2] = torch.tensor([most, least])[:batch]
             return used
 
         return [made(shape) for shape in self._shapes()]
@@ -142,7 +146,9 @@ class TowerInputs:
         """Variable sizes of each input, for `torch.export`."""
         batch = Dim("batch", min=1)
         lengths = [
-            Dim(length_symbol(number), min=1, max=one.max_length) if one.grows else None
+            Dim(length_symbol(number), min=one.nearest(1), max=one.max_length)
+            if one.grows
+            else None
             for number, one in enumerate(self.sequences.values())
         ]
         return tuple(

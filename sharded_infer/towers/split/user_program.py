@@ -74,7 +74,9 @@ class UserInputs:
         symbols: dict[int | None, Symbol] = {
             number: Symbol(number, one.max_length)
             for number, one in enumerate(self.inputs.sequences.values())
-            if one.grows and one.max_length >= _length(*_SECOND, number)
+            if one.grows
+            and one.min_length <= _length(*_FIRST, number)
+            and one.max_length >= _length(*_SECOND, number)
         }
         roles = compress(self.inputs.roles, self.shared)
         sequences = [symbols.get(axes[1]) if len(axes) > 1 else None for axes in roles]
@@ -84,7 +86,7 @@ class UserInputs:
     def _lengths(self) -> list[list[int]]:
         return [
             [
-                min(_length(*run, number), one.max_length) if one.grows else one.max_length
+                one.nearest(_length(*run, number))
                 for number, one in enumerate(self.inputs.sequences.values())
             ]
             for run in (_FIRST, _SECOND)

@@ -567,22 +567,35 @@ class Mixing(nn.Module):
         lambda x: x / (1.0 + x.abs().amax(0)),
         lambda x: x.cumsum(0),
         lambda x: x.flip(0),
-        lambda x: x + 0.05 * x.mean(),
+        lambda x: x + 1e-4 * x.mean(),
+        lambda x: (x - x.mean(0) - 8).sigmoid(),
+        lambda x: x / x.shape[0],
     ],
-    ids=["mean", "softmax", "largest", "running sum", "turned round", "a little"],
+    ids=[
+        "mean",
+        "softmax",
+        "largest",
+        "running sum",
+        "turned round",
+        "a little",
+        "small scores",
+        "batch size",
+    ],
 )
-def test_a_tower_that_mixes_the_samples_of_a_batch_is_refused(
-    way: Callable[[Tensor], Tensor], weights: Weights, tmp_path: Path
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16], ids=str)
+def test_a_tower_that_mixes_the_samples_of_a_batch_is_refused_whatever_the_gate_allows(
+    way: Callable[[Tensor], Tensor], precision: Precision, weights: Weights, tmp_path: Path
 ) -> None:
-    words = r"model 'tiny': a sample's score 'score' .* by 0\.\d+, .*tower mixes the samples"
-    fails_to_publish(GateError, words, tmp_path, weights=weights, tower=Mixing(way))
+    spec = replace(TINY, gate=GateSpec(1e6), tower=replace(TINY.tower, precision=precision))
+    words = r"model 'tiny': a sample's score 'score' .* by \S+\d, .*tower mixes the samples"
+    fails_to_publish(GateError, words, tmp_path, spec=spec, weights=weights, tower=Mixing(way))
 
 
 def test_a_tower_that_makes_padding_everybodys_nan_is_refused(
     weights: Weights, tmp_path: Path
 ) -> None:
     tower = Mixing(lambda x: x + (x / x).mean(0))
-    words = "in a batch of 17 differs from its score alone by inf, .*tower mixes the samples"
+    words = "in a batch of 17 differs from its score alone, by inf, .*tower mixes the samples"
     fails_to_publish(GateError, words, tmp_path, weights=weights, tower=tower)
 
 

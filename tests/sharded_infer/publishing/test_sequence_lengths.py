@@ -1,0 +1,102 @@
+"""Towers whose scores depend on padding, and towers without a score of short histories."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from serving.protocol.readers.input_reader import InputReader
+from sharded_infer.engines.model import Model, open_model
+from sharded_infer.errors import GateError, RequestError, TowerError
+from sharded_infer.publishing.publication import publish
+from sharded_infer.specs.model_spec import GateSpec, ModelSpec, TableSpec, TowerSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
+from tests.support.requests_by_chance import serialized
+
+SPEC = ModelSpec(
+    "watched",
+    (TableSpec("item", rows=50, dim=4, features=("candidate", "seen")),),
+    sequences={"history": SequenceSpec(32, ("seen",))},
+    gate=GateSpec(1e6),
+)
+Pooling = Callable[[Tensor, Tensor], Tensor]
+
+
+class Attention(nn.Module):
+    """The candidate's attention over a history, pooled in some way: fp32 `[B]`."""
+
+    def __init__(self, pooling: Pooling) -> None:
+        super().__init__()
+        self.pooling = pooling
+
+    def forward(self, history: Tensor, history_lengths: Tensor, embeddings: Tensor) -> Tensor:
+        places = torch.arange(history.shape[1])
+        mask = (places < history_lengths[:, None]).float()
+        weight = torch.sigmoid(torch.einsum("bld,bd->bl", history, embeddings)) * mask
+        pooled = self.pooling(history * weight[:, :, None], history_lengths)
+        return torch.sigmoid((pooled * embeddings).sum(1) - 3)
+
+
+def by_length(rows: Tensor, lengths: Tensor) -> Tensor:
+    return rows.sum(1) / lengths.clamp(min=1)[:, None]
+
+
+def last_row(rows: Tensor, lengths: Tensor) -> Tensor:
+    last = (lengths - 1)[:, None, None].expand(-1, 1, rows.shape[2])
+    return rows.gather(1, last)[:, 0]
+
+
+def published(spec: ModelSpec, pooling: Pooling, folder: Path) -> Model:
+    torch.manual_seed(0)
+    weights = {"item": nn.Embedding(50, 4)}
+    return open_model(publish(spec, weights, Attention(pooling), folder).path)
+
+
+def with_history(**changed: object) -> ModelSpec:
+    history = replace(SPEC.sequences["history"], **changed)
+    return replace(SPEC, sequences={"history": history})
+
+
+def test_a_tower_whose_scores_depend_on_the_padding_is_refused_and_told_so(tmp_path: Path) -> None:
+    for pooling in (
+        lambda rows, lengths: rows.sum(1) / rows.shape[1],
+        lambda rows, lengths: rows.mean(1),
+    ):
+        with pytest.raises(GateError, match=r"padding, by .*'history' is padded .*pad_to"):
+            published(SPEC, pooling, tmp_path)
+    published(with_history(pad_to="max_length"), lambda rows, _: rows.mean(1), tmp_path)
+    published(SPEC, by_length, tmp_path)
+
+
+@pytest.mark.parametrize("user_inputs", [(), ("history",)], ids=["own", "user's"])
+def test_a_tower_without_a_score_of_empty_histories_says_min_length(
+    user_inputs: tuple[str, ...], tmp_path: Path
+) -> None:
+    with pytest.raises(TowerError, match=r"'history' has length 0, .*history\.min_length = 1"):
+        published(SPEC, last_row, tmp_path)
+    spec = with_history(min_length=2)
+    spec = replace(spec, tower=TowerSpec(user_inputs=user_inputs))
+    model = published(spec, last_row, tmp_path)
+    reader = InputReader(spec, max_batch=100)
+    ids = np.arange(6)
+    good = {"candidate": np.arange(17), "seen": ids[None]}
+    alone = model.predict({"candidate": np.arange(1), "seen": ids[None]})["score"]
+    # 17 samples are padded.
+    assert model.predict(good)["score"][0] == pytest.approx(alone[0], rel=1e-5)
+    assert reader.read_message(serialized(good)).batch_size == 17
+    for seen, words in (
+        ({"seen": ids[:1, None]}, "input 'seen', sample 0: 1 long, expected at least 2"),
+        (
+            {"seen": ids[:5], "seen.lengths": np.array([2, 3, 0])},
+            "input 'seen', sample 2: 0 long, expected at least 2",
+        ),
+        ({}, r"input 'seen' is missing: sequence 'history' has at least 2 ids \(min_length\)"),
+    ):
+        with pytest.raises(RequestError, match=words):
+            reader.read_message(serialized({"candidate": np.arange(3), **seen}))
+    with pytest.raises(ValueError, match="min_length: expected at most max_length, 32, got 33"):
+        with_history(min_length=33)
