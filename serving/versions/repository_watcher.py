@@ -168,11 +168,32 @@ class RepositoryWatcher:
                     )
                 self._put(self._troubled(release, error))
                 continue
-            if self._troubles.pop(release.model, None) == seen.trouble:
+            if changed := self._changed(seen):
+                if self._troubles.get(release.model) != changed:
+                    _log.error("%s: %s", release.model, changed, extra={"model": release.model})
+                self._troubles[release.model] = changed
+                seen = replace(seen, trouble=changed)
+            elif self._troubles.pop(release.model, None) == seen.trouble:
                 seen = replace(seen, trouble="")
             kept = () if again else seen.failures
             failures = [f for f in kept if self._fetcher.is_unchanged(release.model, f)]
             self._put(replace(seen, failures=tuple(failures)))
+
+    def _changed(self, release: ModelState) -> str:
+        """The error of a version that was published again under its number, or nothing."""
+        for assigned in release.assigned:
+            try:
+                digest = self._fetcher.manifest_digest(release.model, assigned.version)
+            except (ShardedInferError, OSError):
+                continue  # removed, or not readable now
+            if assigned.digest and digest != assigned.digest:
+                return (
+                    f"version {assigned.version} was published again under its number: its "
+                    f"manifest has the SHA-256 {digest[:12]}…, {assigned.digest[:12]}… when it was "
+                    "loaded. The loaded one is served until this server restarts; publish other "
+                    "rows under another number"
+                )
+        return ""
 
     def _troubled(self, release: ModelState, error: Exception) -> ModelState:
         self._troubles[release.model] = str(error)
@@ -329,6 +350,7 @@ class RepositoryWatcher:
         # Of the files tried now: they may be repaired while it fails.
         self._fingerprints[model, version] = self._fetcher.fingerprint(model, version)
         try:
+            digest = self._fetcher.manifest_digest(model, version)
             path, manifest = self._fetcher.prepare(
                 model, version, phases, progress, beside_requests=beside_requests
             )
@@ -349,7 +371,9 @@ class RepositoryWatcher:
         assigned = {assigned_version.version for assigned_version in release.assigned}
         self._metrics.releases(model).assign(version, assigned)
         key = self._releases.next_key
-        assigned_version = AssignedVersion(key, version, str(path), manifest.created_seconds)
+        assigned_version = AssignedVersion(
+            key, version, str(path), manifest.created_seconds, digest
+        )
         self._phases[key] = (phases, monotonic())
         self._put(replace(release, assigned=(*release.assigned, assigned_version), preparing=0))
         self._releases = replace(self._releases, next_key=key + 1)

@@ -20,6 +20,7 @@ class AssignedVersion:
         key: of this attempt to load it, unique in a server.
         path: local folder of its verified files.
         created: time of publication, seconds since 1970.
+        digest: SHA-256 of its manifest.
         ready: every worker has it, so requests may use it.
     """
 
@@ -27,6 +28,7 @@ class AssignedVersion:
     version: int
     path: str
     created: float
+    digest: str = ""
     ready: bool = False
 
 

@@ -148,6 +148,10 @@ class VersionFetcher:
         files = [_size_and_time(folder / name) for name in manifest.files]
         return hashlib.sha256(dump_manifest(manifest) + repr(files).encode()).hexdigest()
 
+    def manifest_digest(self, model: str, version: int) -> str:
+        """SHA-256 of a version's manifest; ShardedInferError if it cannot be read."""
+        return hashlib.sha256(self._repository.manifest_text(model, version)).hexdigest()
+
     def is_unchanged(self, model: str, failure: Failure) -> bool:
         """True if a failed version would fail again."""
         return self.fingerprint(model, failure.version) == failure.fingerprint

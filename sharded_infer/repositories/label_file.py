@@ -3,7 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sharded_infer.repositories.labels import LABELS_NAME, Labels, dump_labels, parse_labels
+from sharded_infer.repositories.labels import (
+    LABELS_NAME,
+    MAX_LABELS_BYTES,
+    Labels,
+    dump_labels,
+    parse_labels,
+)
 from sharded_infer.repositories.stored_versions import StoredVersions
 
 
@@ -16,7 +22,8 @@ class LabelFile:
 
     def read(self) -> tuple[Labels, str | None]:
         """The labels, and a tag of this content; None if there is no file."""
-        if (found := self._stored.read_labels(self._model)) is None:
+        found = self._stored.read_file(self._model, LABELS_NAME, MAX_LABELS_BYTES)
+        if found is None:
             return Labels(), None
         where = f"{self._stored.location}/{self._model}/{LABELS_NAME}"
         return parse_labels(found[0], where), found[1]
@@ -29,8 +36,8 @@ class LabelFile:
         while True:
             labels, tag = self.read()
             changed = change(labels)
-            if changed == labels or self._stored.replace_labels(
-                self._model, dump_labels(changed), tag
+            if changed == labels or self._stored.replace_file(
+                self._model, LABELS_NAME, dump_labels(changed), tag, MAX_LABELS_BYTES
             ):
                 return changed
 

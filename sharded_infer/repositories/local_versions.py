@@ -2,6 +2,7 @@
 
 <repository>/<model>/<version>/manifest.json     marks a version; locked by its users
 <repository>/<model>/labels.json                 replaced by a rename (`labels.py`)
+<repository>/<model>/highest_version             replaced by a rename (`version_numbers.py`)
 <repository>/<model>/signatures/<sha256>.json    of manifests (`signatures/signature_file.py`)
 <repository>/<model>/.staging-<random>/          being written or removed (`staged_folder.py`)
 <repository>/<model>/.part-<name>/               rows of a version's tables (`local_parts.py`)
@@ -26,7 +27,6 @@ from sharded_infer.files.regular_file import flush
 from sharded_infer.files.staged_folder import leftover_bytes, staged_folder, sweep
 from sharded_infer.files.tagged_file import read_tagged, replace_tagged
 from sharded_infer.progress import Progress
-from sharded_infer.repositories.labels import LABELS_NAME, MAX_LABELS_BYTES
 from sharded_infer.repositories.linked_files import link_equal_files
 from sharded_infer.repositories.local_parts import LocalParts
 from sharded_infer.repositories.signatures.local_signatures import LocalSignatures
@@ -57,6 +57,12 @@ class LocalVersions:
     def numbers(self, model: str) -> list[int]:
         """Published versions of a model, ascending; empty if there is no such model."""
         return _published(self.path / model) if self._is_entry(model) else []
+
+    def highest(self, model: str) -> int:
+        """The highest number of a published version; 0 if there is none."""
+        home = self.path / model
+        # A link in a version's place is refused where it is opened.
+        return max((n for n in self.numbers(model) if not (home / str(n)).is_symlink()), default=0)
 
     def holds(self, model: str, version: int) -> bool:
         """True if a version is published."""
@@ -139,11 +145,11 @@ class LocalVersions:
         self,
         staged: Path,
         manifest: Manifest,
-        version: int | None,
+        version: int,
         sealing: Sealing,
         progress: Progress,
-    ) -> Path:
-        """Flush everything to disk, the manifest last, then rename."""
+    ) -> Path | None:
+        """Flush everything to disk, the manifest last, then rename; None: the number is taken."""
         home = self.path / manifest.model
         try:
             link_equal_files(staged, manifest, self._earlier(manifest.model), progress)
@@ -153,15 +159,17 @@ class LocalVersions:
         except OSError as error:
             raise StorageError(f"{home}: cannot be written: {error.strerror}") from error
 
-    def read_labels(self, model: str) -> tuple[bytes, str] | None:
-        """The model's `labels.json`, and a tag of its content."""
+    def read_file(self, model: str, name: str, max_bytes: int) -> tuple[bytes, str] | None:
+        """A small file in the model's folder, and a tag of its content."""
         if not self._is_entry(model):
             return None
-        return read_tagged(self.path / model / LABELS_NAME, MAX_LABELS_BYTES)
+        return read_tagged(self.path / model / name, max_bytes)
 
-    def replace_labels(self, model: str, content: bytes, tag: str | None) -> bool:
-        """Replace `labels.json` if its tag is unchanged; True if replaced."""
-        return replace_tagged(self.path / model / LABELS_NAME, content, tag, MAX_LABELS_BYTES)
+    def replace_file(
+        self, model: str, name: str, content: bytes, tag: str | None, max_bytes: int
+    ) -> bool:
+        """Replace a small file if its tag is unchanged; True if replaced."""
+        return replace_tagged(self.path / model / name, content, tag, max_bytes)
 
     def in_use(self, model: str, version: int) -> bool:
         """True if a process holds its lock."""
@@ -206,26 +214,23 @@ class LocalVersions:
         LocalSignatures(self.path).remove(model, leftovers.names)
 
     def _rename(
-        self, staged: Path, manifest: Manifest, home: Path, version: int | None, sealing: Sealing
-    ) -> Path:
-        while True:
-            number = max(_numbers(home), default=0) + 1 if version is None else version
-            # Signatures come before the version, which must never be visible unsigned.
-            text = self._signatures.sealed(manifest, number, sealing)
-            (staged / MANIFEST_NAME).write_bytes(text)
-            flush(staged / MANIFEST_NAME)
-            flush(staged)
-            target = home / str(number)
-            try:
-                # Fails if another publisher took the number: a folder with files is never replaced.
-                staged.rename(target)
-            except OSError as error:
-                if target.exists() and version is None:
-                    continue
-                reason = "is there already" if target.exists() else error.strerror
-                raise ArtifactError(f"{target}: cannot be published: {reason}") from error
-            flush(home)
-            return target
+        self, staged: Path, manifest: Manifest, home: Path, version: int, sealing: Sealing
+    ) -> Path | None:
+        # Signatures come before the version, which must never be visible unsigned.
+        text = self._signatures.sealed(manifest, version, sealing)
+        (staged / MANIFEST_NAME).write_bytes(text)
+        flush(staged / MANIFEST_NAME)
+        flush(staged)
+        target = home / str(version)
+        try:
+            # Fails if another publisher took the number: a folder with files is never replaced.
+            staged.rename(target)
+        except OSError as error:
+            if os.path.lexists(target):
+                return None
+            raise ArtifactError(f"{target}: cannot be published: {error.strerror}") from error
+        flush(home)
+        return target
 
     def _read(self, model: str, version: int) -> tuple[Artifact, bytes]:
         folder = self._folder(model, version)

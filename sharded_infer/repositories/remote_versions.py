@@ -3,6 +3,7 @@
 <repository>/<model>/<version>/manifest.json     created last, and only if there is none
 <repository>/<model>/files/<sha256>              files of all manifests, stored once
 <repository>/<model>/labels.json                 replaced conditionally (`labels.py`)
+<repository>/<model>/highest_version             replaced conditionally (`version_numbers.py`)
 <repository>/<model>/signatures/<sha256>.json    of manifests (`signatures/signature_file.py`)
 <repository>/<model>/parts/<name>.json           rows of a version's tables (`remote_parts.py`)
 """
@@ -27,7 +28,6 @@ from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
 from sharded_infer.files.file_lock import Held
 from sharded_infer.files.staged_folder import staged_folder
 from sharded_infer.progress import Progress, no_progress
-from sharded_infer.repositories.labels import LABELS_NAME, MAX_LABELS_BYTES
 from sharded_infer.repositories.remote_parts import FILES, RemoteParts
 from sharded_infer.repositories.signatures.manifest_signatures import ManifestSignatures, Sealing
 from sharded_infer.repositories.signatures.remote_signatures import RemoteSignatures
@@ -71,6 +71,10 @@ class RemoteVersions:
         if not self._store.has_folders:
             return numbers
         return [number for number in numbers if self.holds(model, number)]
+
+    def highest(self, model: str) -> int:
+        """The highest number of a published version; 0 if there is none."""
+        return max(self.numbers(model), default=0)
 
     def holds(self, model: str, version: int) -> bool:
         """True if a version is published."""
@@ -159,37 +163,32 @@ class RemoteVersions:
         self,
         staged: Path,
         manifest: Manifest,
-        version: int | None,
+        version: int,
         sealing: Sealing,
         progress: Progress,
-    ) -> Path:
-        """Upload missing files, then create the manifest under the next free number."""
+    ) -> Path | None:
+        """Upload missing files, then create the manifest; None: the number is taken."""
         model = manifest.model
         files = f"{model}/{FILES}"
         upload_missing(self._store, files, staged, manifest, progress)
-        number = max(self.numbers(model), default=0) + 1 if version is None else version
         # Repeated: a collection may have removed files that were long unused.
         upload_missing(self._store, files, staged, manifest, progress)
-        while not self._store.create(
-            _manifest_key(model, number), self._signatures.sealed(manifest, number, sealing)
-        ):
-            if version is not None:
-                raise ArtifactError(f"{self.where(model, number)}: is there already")
-            # Another publisher took it, or the listing was stale.
-            number = max(number, *self.numbers(model), 0) + 1
-        target = staged.with_name(str(number))
+        text = self._signatures.sealed(manifest, version, sealing)
+        if not self._store.create(_manifest_key(model, version), text):
+            return None
+        target = staged.with_name(str(version))
         staged.rename(target)
         return target
 
-    def read_labels(self, model: str) -> tuple[bytes, str] | None:
-        """The model's `labels.json`, and its tag."""
-        if not _is_name(model):
-            return None
-        return self._store.read(f"{model}/{LABELS_NAME}", MAX_LABELS_BYTES)
+    def read_file(self, model: str, name: str, max_bytes: int) -> tuple[bytes, str] | None:
+        """A small object in the model's folder, and its tag."""
+        return self._store.read(f"{model}/{name}", max_bytes) if _is_name(model) else None
 
-    def replace_labels(self, model: str, content: bytes, tag: str | None) -> bool:
-        """Replace `labels.json` if its tag is unchanged; True if replaced."""
-        return self._store.replace(f"{model}/{LABELS_NAME}", content, tag)
+    def replace_file(
+        self, model: str, name: str, content: bytes, tag: str | None, _max_bytes: int
+    ) -> bool:
+        """Replace a small object if its tag is unchanged; True if replaced."""
+        return self._store.replace(f"{model}/{name}", content, tag)
 
     def in_use(self, _model: str, _version: int) -> bool:
         """Always False: users have their own copies, and downloads are unknown."""

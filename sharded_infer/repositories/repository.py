@@ -13,7 +13,7 @@ from kernels.wording import did_you_mean
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.manifest import Manifest, blocks_name
 from sharded_infer.artifacts.row_blocks import FileRange
-from sharded_infer.errors import InputError, NotFoundError
+from sharded_infer.errors import ArtifactError, InputError, NotFoundError
 from sharded_infer.files.file_lock import Held
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repositories.label_file import LabelFile
@@ -34,6 +34,7 @@ from sharded_infer.repositories.storage.object_store import ObjectStore
 from sharded_infer.repositories.storage.version_cache import VersionCache, default_cache
 from sharded_infer.repositories.stored_parts import StoredParts
 from sharded_infer.repositories.stored_versions import Leftovers, StoredVersions
+from sharded_infer.repositories.version_numbers import VersionNumbers
 
 _LOCAL = {"file", "local"}
 
@@ -222,7 +223,7 @@ class Repository:
         Args:
             staged: the folder from `staging`, complete except for its manifest.
             manifest: its version number is replaced.
-            version: None: the next free number.
+            version: None: the number after the highest that any version ever had.
             sealing: serialization and signing of the manifest.
             progress: called with the bytes uploaded.
 
@@ -233,7 +234,15 @@ class Repository:
         Raises:
             ArtifactError: the number is taken, or the folder cannot be renamed.
         """
-        return self._stored.commit(staged, manifest, version, sealing, progress)
+        numbers = VersionNumbers(self._stored, manifest.model)
+        while True:
+            number = numbers.take(version)
+            path = self._stored.commit(staged, manifest, number, sealing, progress)
+            if path is not None:
+                return path
+            if version is not None:
+                where = self._stored.where(manifest.model, number)
+                raise ArtifactError(f"{where}: cannot be published: is there already")
 
     def labels(self, model: str) -> dict[str, int]:
         """The model's labels and versions, empty without any; ArtifactError if damaged."""

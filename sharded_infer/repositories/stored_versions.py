@@ -39,6 +39,9 @@ class StoredVersions(Protocol):
     def numbers(self, model: str) -> list[int]:
         """Published versions of a model, ascending; empty if there is no such model."""
 
+    def highest(self, model: str) -> int:
+        """The highest number of a published version; 0 if there is none."""
+
     def holds(self, model: str, version: int) -> bool:
         """True if a version is published; reads the version itself, not a listing."""
 
@@ -80,17 +83,19 @@ class StoredVersions(Protocol):
         self,
         staged: Path,
         manifest: Manifest,
-        version: int | None,
+        version: int,
         sealing: Sealing,
         progress: Progress,
-    ) -> Path:
-        """Publish a version (None: next number) after its signatures; return its folder."""
+    ) -> Path | None:
+        """Publish a version after its signatures; None if the number is taken, else its folder."""
 
-    def read_labels(self, model: str) -> tuple[bytes, str] | None:
-        """The model's `labels.json`, if there is one, and a tag of its content."""
+    def read_file(self, model: str, name: str, max_bytes: int) -> tuple[bytes, str] | None:
+        """A small file of the model's, if there is one, and a tag of its content."""
 
-    def replace_labels(self, model: str, content: bytes, tag: str | None) -> bool:
-        """Replace `labels.json` if its tag is unchanged; True if replaced."""
+    def replace_file(
+        self, model: str, name: str, content: bytes, tag: str | None, max_bytes: int
+    ) -> bool:
+        """Replace a small file if its tag is unchanged (None: no file); True if replaced."""
 
     def in_use(self, model: str, version: int) -> bool:
         """True if a version is known to be in use."""
@@ -105,7 +110,12 @@ class StoredVersions(Protocol):
         """Remove leftovers."""
 
 
+# The largest integer that JSON and metrics keep exactly.
+MOST_VERSION = 2**53 - 1
+
+
 def version_number(name: str) -> int | None:
-    """The version number of a folder's name; None if it is not one."""
+    """The version number, 1 to `MOST_VERSION`, of a folder's name; None if it is not one."""
     plain = name.isascii() and name.isdigit() and name[0] != "0"
-    return int(name) if plain else None
+    fits = plain and len(name) <= len(str(MOST_VERSION)) and int(name) <= MOST_VERSION
+    return int(name) if fits else None

@@ -114,6 +114,25 @@ def test_a_version_is_offered_only_when_every_worker_has_it(publisher: Publisher
     assert [store.get(MODEL).model.version for store in server.stores] == [2, 2]
 
 
+def test_a_number_that_was_used_again_is_an_error_and_the_loaded_rows_are_served(
+    publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(publisher)
+    server.start()
+    provenance = {"note": "other rows"}
+    edit_manifest(publisher.repository / MODEL / "1", lambda m: m.update(provenance=provenance))
+    for _ in range(2):
+        server.watcher.look()
+        server.settle()
+    release = server.manager.shared_state.releases()[1].models[MODEL]
+    assert release.trouble.startswith("version 1 was published again under its number")
+    assert [r.levelname for r in caplog.records if "published again" in r.message] == ["ERROR"]
+    publisher.good()
+    server.watcher.look()
+    server.settle()
+    assert server.meant() == 2
+
+
 def test_a_worker_that_cannot_load_it_keeps_it_from_all(publisher: Publisher) -> None:
     server = Server(publisher, workers=2)
     server.start()

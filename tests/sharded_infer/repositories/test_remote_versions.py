@@ -49,7 +49,10 @@ def test_a_bucket_holds_manifests_and_files_by_their_hash(
     publish_copy(repository)
     manifest = repository.open("small").manifest
     hashes = {record.sha256 for record in manifest.files.values()}
-    wanted = {f"small/files/{sha256}" for sha256 in hashes} | {"small/1/manifest.json"}
+    wanted = {f"small/files/{sha256}" for sha256 in hashes} | {
+        "small/1/manifest.json",
+        "small/highest_version",
+    }
     assert {key.removeprefix(prefix) for key in s3.keys(prefix)} == wanted
 
 
@@ -60,8 +63,8 @@ def test_a_file_that_is_there_is_not_uploaded_again(
     s3.requests.clear()
     publish_copy(repository, {"notes.bin": b"new"})
     put = [path for method, path, _ in s3.requests if method == "PUT"]
-    assert len(put) == 2
-    assert hash_of(repository, "notes.bin", 2) in put[0] and put[1].endswith("2/manifest.json")
+    assert len(put) == 3 and put[0].endswith("small/highest_version")
+    assert hash_of(repository, "notes.bin", 2) in put[1] and put[2].endswith("2/manifest.json")
 
 
 def test_the_manifest_is_written_last(
@@ -255,7 +258,7 @@ def test_a_publisher_that_is_refused_at_the_last_step_leaves_no_version(
         publish_copy(repository)
     assert repository.models() == []
     s3.refuse = None
-    assert publish_copy(repository) == 1
+    assert publish_copy(repository) == 2
 
 
 def test_a_write_whose_answer_was_lost_is_known_to_be_done(

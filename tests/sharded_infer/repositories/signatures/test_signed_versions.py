@@ -78,7 +78,7 @@ def test_an_unsigned_version_leaves_no_trace_of_signatures(
     publish_copy: Publisher, tmp_path: Path
 ) -> None:
     publish_copy(Repository(tmp_path / "models"))
-    assert sorted(os.listdir(tmp_path / "models" / "small")) == ["1"]
+    assert sorted(os.listdir(tmp_path / "models" / "small")) == ["1", "highest_version"]
 
 
 def test_a_version_is_signed_before_it_is_there(
