@@ -1,5 +1,6 @@
 """Checkpoints and modules as weight sources."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,8 @@ def open_weights(path: Path) -> WeightSource:
     `path` is one of:
 
     - a `.safetensors` file;
-    - a `.pt`, `.pth` or `.bin` file of `torch.save` with a state dict (alone, or under a
-      `state_dict` or `model` key), read with `weights_only=True`;
+    - a `.pt`, `.pth` or `.bin` file of `torch.save` with a state dict (alone, under a `state_dict`
+      or `model` key, or the only one beside an optimizer's), read with `weights_only=True`;
     - a `.npy` file, whose weight has the file's name;
     - an uncompressed `.npz` file;
     - an `.index.json` file, as Hugging Face writes beside several safetensors files;
@@ -166,21 +167,78 @@ def _open_saved(path: Path) -> WeightSource:
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     # torch.load fails in many ways on a damaged file: RuntimeError, UnpicklingError, KeyError...
     except Exception as error:
-        raise SourceError(
-            f"{path}: not a state dict that can be read without running code: {error}"
-        ) from error
+        raise SourceError(f"{path}: {_why_not_loaded(path, str(error))}") from error
+    tensors = _saved_tensors(path, state)
+    for key, value in tensors.items():
+        if isinstance(value, _PackedRows) and packed_rows(value) is None:
+            raise SourceError(f"{path}: {key!r}: packed rows of which the bytes are missing")
+    return TensorSource(tensors, str(path))
+
+
+# Of torch.save before release 1.6. Source: MAGIC_NUMBER in torch/serialization.py, pickled.
+_OLD_FORMAT = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
+
+
+def _why_not_loaded(path: Path, error: str) -> str:
+    with path.open("rb") as file:
+        head = file.read(len(_OLD_FORMAT))
+    if not head:
+        return "not a state dict: an empty file"
+    if head == _OLD_FORMAT:
+        return (
+            "a file in the format of torch before 1.6, which cannot be mapped: load it and save it "
+            "again with torch.save"
+        )
+    if "TorchScript" in error:
+        return "a TorchScript program: save its state_dict() with torch.save"
+    if unknown := _UNKNOWN_CLASS.search(error):
+        return (
+            f"not a state dict that can be read without running code: it holds a {unknown[1]}; "
+            "save the model's state_dict() alone"
+        )
+    return f"not a state dict that can be read without running code: {error}"
+
+
+# Source: the message of torch/_weights_only_unpickler.py.
+_UNKNOWN_CLASS = re.compile(r"GLOBAL (\S+) was not an allowed global")
+
+
+def _saved_tensors(path: Path, state: Any) -> dict[str, Tensor]:
     for wrapper in ("state_dict", "model"):
         if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
             state = state[wrapper]
     if not isinstance(state, Mapping):
         raise SourceError(f"{path}: expected a state dict, got a {type(state).__name__}")
-    tensors = {k: v for k, v in state.items() if isinstance(k, str) and isinstance(v, Tensor)}
-    if not tensors:
-        raise SourceError(f"{path}: holds no named tensors")
-    for key, value in tensors.items():
-        if isinstance(value, _PackedRows) and packed_rows(value) is None:
-            raise SourceError(f"{path}: {key!r}: packed rows of which the bytes are missing")
-    return TensorSource(tensors, str(path))
+    if not state:
+        raise SourceError(f"{path}: an empty state dict")
+    if tensors := _named_tensors(state):
+        return tensors
+    nested = dict(_state_dicts(state, ""))
+    if len(nested) == 1:
+        return next(iter(nested.values()))
+    if nested:
+        raise SourceError(
+            f"{path}: holds several state dicts: {', '.join(map(repr, nested))}; save one of them "
+            "in a file of its own"
+        )
+    raise SourceError(
+        f"{path}: holds no named tensors, only {', '.join(map(repr, list(state)[:8]))}"
+    )
+
+
+def _named_tensors(values: Mapping[Any, Any]) -> dict[str, Tensor]:
+    return {k: v for k, v in values.items() if isinstance(k, str) and isinstance(v, Tensor)}
+
+
+def _state_dicts(values: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Mappings of names to tensors, at any depth, but those of optimizers."""
+    for name, value in values.items():
+        if not isinstance(value, Mapping) or {"state", "param_groups"} <= set(value):
+            continue
+        if tensors := _named_tensors(value):
+            yield f"{prefix}{name}", tensors
+        else:
+            yield from _state_dicts(value, f"{prefix}{name}.")
 
 
 def _flattened(

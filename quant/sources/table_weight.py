@@ -163,5 +163,6 @@ def find_key(source: WeightSource, table: str, key: str | None) -> str:
     shown = ", ".join(sorted(keys)[:8]) + (", ..." if len(keys) > 8 else "")
     raise SourceError(
         f"table {table!r}: {source.description} holds none of {table!r}, {table + '.weight'!r}, "
-        f"{endings[0]!r}; it holds {shown}"
+        f"{endings[0]!r}; it holds {shown}{did_you_mean(table, keys)}; name the table's key with "
+        "its 'weights' (TableSpec(weights=...))"
     )

@@ -53,28 +53,52 @@ def draft_tables(
     """Probable tables in the source's order, and probable layers.
 
     Tables are the weights under TorchRec's names. Without any, they are all matrices outside
-    layers; keys without `emb` are doubtful. `dim`, the common dim if the tower determines it,
-    decides ambiguous quantized rows. Raises SourceError if a weight is unreadable.
+    layers and the state of optimizers; keys without `emb` are doubtful. `dim`, the common dim if
+    the tower determines it, decides ambiguous quantized rows. Raises SourceError if a weight is
+    unreadable.
     """
     keys = list(source.keys())
     others = [key for key in keys if key not in tower and _is_matrix(source, key)]
     held = set(keys)
-    torchrec = [key for key in others if _TORCHREC.fullmatch(key)]
-    layers = [] if torchrec else [layer_weight(source, key, held) for key in others]
-    left_out = [layer for layer in layers if layer is not None]
-    if not torchrec and len(left_out) == len(others):
+    states = {key: of for key in others if (of := _state_of(key, held)) is not None}
+    found = [key for key in others if key not in states]
+    probable = ((key, layer_weight(source, key, held)) for key in found)
+    layers = {key: layer for key, layer in probable if layer is not None}
+    torchrec = [key for key in found if _TORCHREC.fullmatch(key)]
+    if not torchrec and len(layers) == len(found):
         # A doubtful table is better than none.
-        left_out = [layer for layer in left_out if layer.sure]
-    not_tables = {layer.key for layer in left_out}
+        layers = {key: layer for key, layer in layers.items() if layer.sure}
+    chosen = torchrec or [key for key in found if key not in layers]
+    left_out = [
+        layers.get(key) or LayerWeight(key, source.shape(key), "its key is no table's", sure=False)
+        for key in found
+        if key not in chosen
+    ]
+    left_out += [
+        LayerWeight(key, source.shape(key), f"an optimizer's state of {of!a}", sure=True)
+        for key, of in states.items()
+    ]
     names = set(taken)
     tables = []
-    for key in torchrec or [key for key in others if key not in not_tables]:
+    for key in chosen:
         doubts = {} if "emb" in key.lower() else {"name": "is this an embedding table?"}
         table = _draft(source, key, dim, names, doubts)
         if table is not None:
             names.add(table.name)
             tables.append(table)
     return tables, left_out
+
+
+def _state_of(key: str, keys: Collection[str]) -> str | None:
+    """The weight whose optimizer state a key is: `optimizer.state.emb.weight.exp_avg`."""
+    *steps, _ = key.split(".")
+    endings = [".".join(steps[first:]) for first in range(len(steps))]
+    found = next((ending for ending in endings if ending in keys), None)
+    if found is None and any("optim" in step for step in steps):
+        # The model's own keys may have a prefix.
+        suffixes = tuple(f".{ending}" for ending in endings if "." in ending)
+        found = next((own for own in keys if own != key and own.endswith(suffixes)), None)
+    return found
 
 
 def _is_matrix(source: WeightSource, key: str) -> bool:

@@ -20,6 +20,7 @@ from quant.sources.table_weight import find_weight
 from quant.sources.weight_source import SafetensorsSource, SourceError, TensorSource, WeightSource
 
 WEIGHT = torch.arange(12.0).view(4, 3)
+OPTIMIZER = {"state": {0: {"exp_avg": WEIGHT}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
 
 
 class Collection(nn.Module):
@@ -334,8 +335,14 @@ def test_a_file_of_something_else_is_refused(suffix: str, tmp_path: Path) -> Non
     [
         ([WEIGHT], "expected a state dict, got a list"),
         (WEIGHT, "expected a state dict, got a Tensor"),
-        ({"epoch": 3}, "holds no named tensors"),
-        ({}, "holds no named tensors"),
+        ({"epoch": 3}, "holds no named tensors, only 'epoch'"),
+        ({}, "an empty state dict"),
+        (
+            {"net": {"ads": WEIGHT}, "more": {"ema": {"ads": WEIGHT}}, "step": 1},
+            "holds several state dicts: 'net', 'more.ema'; save one",
+        ),
+        ({"optimizer": OPTIMIZER}, "holds no named tensors, only 'optimizer'"),
+        (nn.Linear(2, 2), "it holds a torch.nn.modules.linear.Linear; save the model's state_dict"),
     ],
 )
 def test_a_file_without_a_state_dict_is_refused(
@@ -343,6 +350,27 @@ def test_a_file_without_a_state_dict_is_refused(
 ) -> None:
     with pytest.raises(SourceError, match=words):
         open_weights(saved(tmp_path / "weights.pt", content))
+
+
+def test_the_only_state_dict_beside_an_optimizers_is_taken_whatever_its_key(tmp_path: Path) -> None:
+    for key in ("model_state_dict", "net"):
+        content = {"epoch": 3, key: {"ads": WEIGHT}, "optimizer_state_dict": OPTIMIZER}
+        assert list(open_weights(saved(tmp_path / "weights.pt", content)).keys()) == ["ads"]
+
+
+def test_files_of_other_kinds_are_called_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    path.touch()
+    with pytest.raises(SourceError, match="an empty file"):
+        open_weights(path)
+    torch.save({"ads": WEIGHT}, path, _use_new_zipfile_serialization=False)
+    with pytest.raises(SourceError, match="format of torch before 1.6"):
+        open_weights(path)
+    with pytest.warns(DeprecationWarning, match="torch.jit.trace"):
+        torch.jit.trace(nn.Linear(2, 2), torch.zeros(1, 2)).save(path)
+    warns = pytest.warns(UserWarning, match="TorchScript archive")
+    with warns, pytest.raises(SourceError, match="a TorchScript program"):
+        open_weights(path)
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -65,7 +65,7 @@ def test_a_missing_table_is_refused_with_what_there_is() -> None:
 
 def test_only_the_first_names_are_shown_of_many() -> None:
     source = TensorSource(dict.fromkeys([f"t{n}" for n in range(9)], WEIGHT))
-    with pytest.raises(SourceError, match="it holds t0, t1, t2, t3, t4, t5, t6, t7, ...$"):
+    with pytest.raises(SourceError, match="it holds t0, t1, t2, t3, t4, t5, t6, t7, ..."):
         found(source, None)
 
 

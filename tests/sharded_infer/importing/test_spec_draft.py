@@ -167,6 +167,27 @@ def test_keys_with_emb_are_tables_and_other_matrices_are_not() -> None:
     assert not [line for line in checks_of(weights) if line.startswith("name")]
 
 
+@pytest.mark.parametrize(
+    ("prefix", "cut"), [("model.", ""), ("ebc.embedding_bags.", ""), ("model.", "model.")]
+)
+def test_no_state_of_an_optimizer_is_a_table_and_every_matrix_has_a_line(
+    prefix: str, cut: str
+) -> None:
+    weights = {f"{prefix}emb_{n}.weight": torch.zeros(4, 3) for n in range(2)}
+    states = {
+        f"optimizer.state.{key.removeprefix(cut)}.{state}": key
+        for key in weights
+        for state in ("exp_avg", "exp_avg_sq")
+    }
+    others = dict.fromkeys([*states, "linear.fc.weight"], torch.zeros(4, 3))
+    draft = draft_spec(TensorSource(weights | others), "clicks")
+    spec = parse_spec(tomllib.loads(draft))
+    assert [table.name for table in spec.tables] == ["emb_0", "emb_1"]
+    for key, of in states.items():
+        assert f"# '{key}' [4, 3] is left out: an optimizer's state of '{of}'" in draft
+    assert "# CHECK: 'linear.fc.weight' [4, 3] is left out: 'linear' in its key" in draft
+
+
 def test_where_nothing_tells_every_matrix_is_a_table_to_check() -> None:
     weights = {"C1": torch.zeros(4, 3), "C2": torch.zeros(5, 3)}
     assert [(t.name, t.weights) for t in drafted(weights).tables] == [("C1", None), ("C2", None)]
