@@ -15,7 +15,7 @@ and these steps plan each side.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, replace
 
 import numpy as np
@@ -24,7 +24,7 @@ from sharded_infer.errors import PlanError
 from sharded_infer.planning.cost_model import CostModel, plan_key
 from sharded_infer.planning.plan import Plan, Shard
 from sharded_infer.planning.plan_result import PlanResult, figures_of, renumbered
-from sharded_infer.planning.search.advice import does_not_fit
+from sharded_infer.planning.search.advice import advice, excess
 from sharded_infer.planning.search.balance import balance_bytes, balance_seconds, place_greedily
 from sharded_infer.planning.search.cost_arrays import TableCosts, table_costs
 from sharded_infer.planning.search.fewer_ranks import better_with_fewer
@@ -55,13 +55,20 @@ _GRAINS = (1.0, 0.7, 0.5, 0.35)  # largest part of a heavy table, of a rank's ti
 
 def make_plan(load: CostModel) -> PlanResult:
     """Plan tables on a topology; PlanError with excess and advice if they do not fit."""
+    try:
+        return _planned(load, _make_plan)
+    except PlanError as error:
+        raise PlanError(f"{error}{advice(load, fits)}") from None
+
+
+def _planned(load: CostModel, make: Callable[[CostModel], PlanResult]) -> PlanResult:
     # Devices are sorted, so that their given order changes nothing.
     given = load.topology.devices
     order = sorted(range(len(given)), key=lambda rank: _device_key(given[rank]))
     if order == list(range(len(given))):
-        return _make_plan(load)
+        return make(load)
     ordered = replace(load.topology, devices=tuple(given[rank] for rank in order))
-    found = _make_plan(CostModel(load.uses, ordered, load.batch))
+    found = make(CostModel(load.uses, ordered, load.batch))
     shards = (replace(shard, rank=order[shard.rank]) for shard in found.plan.shards)
     plan = Plan(
         load.topology,
@@ -90,7 +97,25 @@ def _make_plan(load: CostModel) -> PlanResult:
     return better_with_fewer(load, best, _plan_all) if len(load.topology.devices) > 1 else best
 
 
-def _plan_all(load: CostModel) -> PlanResult:
+def fits(load: CostModel) -> bool:
+    """True if `make_plan` would place all tables."""
+
+    def make(load: CostModel) -> PlanResult:
+        has_front = load.uses and any(map(load.topology.is_asked, load.topology.devices))
+        return plan_with_front(load, place) if has_front else place(load)
+
+    def place(load: CostModel) -> PlanResult:
+        return _plan_all(load, even=False)
+
+    try:
+        _planned(load, make)
+    except PlanError:
+        return False
+    return True
+
+
+def _plan_all(load: CostModel, *, even: bool = True) -> PlanResult:
+    """Plan without a front; `even` False places all tables, and moves none."""
     costs = table_costs(load)
     capacity = capacities(load.topology)
     replicas, gain = choose_replicas(costs, capacity)
@@ -98,6 +123,10 @@ def _plan_all(load: CostModel) -> PlanResult:
         # Only the front has a tower: a replica elsewhere saves nothing.
         replicas, gain = replicas[:0], 0.0
     bound = lower_bound(costs, capacity, gain)
+    if not even:
+        packing, items = begin(load, replicas.tolist(), costs)
+        place_all(packing, items)
+        return finish(packing, replicas.tolist(), bound)
     return _plan_once(load, costs, replicas.tolist(), bound)
 
 
@@ -163,7 +192,7 @@ def place_all(packing: Packing, items: list[int]) -> None:
     """Place items, cutting those that fit nowhere whole; PlanError if the tables do not fit."""
     unplaced = place_greedily(packing, items)
     if not all(split_to_fit(packing, item) for item in unplaced):
-        raise PlanError(does_not_fit(packing.load))
+        raise PlanError(excess(packing.load))
 
 
 def _even_seconds(packing: Packing, bound: float) -> None:

@@ -24,7 +24,7 @@ from sharded_infer.planning.cost_model import CostModel, plan_key
 from sharded_infer.planning.front_traffic import table_traffic, traffic_by_host
 from sharded_infer.planning.plan import Plan, Shard
 from sharded_infer.planning.plan_result import PlanResult, figures_of, renumbered
-from sharded_infer.planning.search.advice import does_not_fit
+from sharded_infer.planning.search.advice import excess
 from sharded_infer.planning.search.fewer_ranks import host_choices, unused_words
 from sharded_infer.planning.search.front_estimates import FrontEstimates
 from sharded_infer.planning.search.packing import capacities
@@ -68,7 +68,7 @@ def plan_with_front(load: CostModel, plan_all: _PlanAll) -> PlanResult:
         count = min(near, key=lambda n: _rank(planned(order[:n], ranks)))
     best = planned(order[:count], ranks)
     if best is None:
-        raise PlanError(does_not_fit(load))
+        raise PlanError(excess(load))
     plan = replace(best.plan, key=plan_key(load))
     decisions = (*_explained(load, plan, order[:count]), *best.decisions)
     if plan.unused:

@@ -1,3 +1,4 @@
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from random import Random
@@ -9,11 +10,13 @@ from hypothesis import strategies as st
 from kernels.row_format import RowFormat
 from sharded_infer.errors import PlanError
 from sharded_infer.planning.cost_model import CostModel
+from sharded_infer.planning.id_map_memory import map_bytes_of
 from sharded_infer.planning.plan import Plan, Shard, StoredTable, check_plan, dump_plan, load_plan
 from sharded_infer.planning.plan_result import PlanResult, figures_of
-from sharded_infer.planning.planner import TIME_RESOLUTION, make_plan
+from sharded_infer.planning.planner import TIME_RESOLUTION, fits, make_plan
+from sharded_infer.planning.search.advice import with_lower_formats, with_more_ranks
 from sharded_infer.planning.table_use import TableUse
-from sharded_infer.planning.topology import Device, Topology
+from sharded_infer.planning.topology import Device, FrontCosts, Topology
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 
@@ -199,6 +202,52 @@ def test_what_does_not_fit_is_refused_with_what_would_help() -> None:
     assert "128100 bytes" in words and "8100 bytes too many" in words and "'big' 128 kB" in words
     assert "store 'big' as int8 (60.0 kB less)" in words
     assert "add 1 rank of 60.0 kB" in words
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=30)
+def test_advice_that_is_followed_works(data: st.DataObject) -> None:
+    sizes = st.integers(1, 20_000)
+    uses = [
+        TableUse(
+            StoredTable(f"t{n}", rows, dim, row_format),
+            map_bytes=map_bytes_of(rows) if mapped else 0,
+            in_parts=mapped and data.draw(st.booleans()),
+        )
+        for n, (rows, dim, row_format, mapped) in enumerate(
+            data.draw(
+                st.lists(
+                    st.tuples(
+                        sizes,
+                        st.integers(1, 64),
+                        st.sampled_from([RowFormat.FP32, RowFormat.INT8]),
+                        st.booleans(),
+                    ),
+                    min_size=1,
+                    max_size=4,
+                )
+            )
+        )
+    ]
+    memory = data.draw(st.lists(st.integers(100_000, 1_000_000), min_size=1, max_size=4))
+    hosts = data.draw(st.booleans())
+    devices = tuple(
+        Device(memory_bytes=size, host=n if hosts else 0) for n, size in enumerate(memory)
+    )
+    front = FrontCosts(host=0) if hosts and data.draw(st.booleans()) else None
+    load = load_of(uses, Topology("some", devices, front=front))
+    with suppress(PlanError):
+        make_plan(load)
+        return
+    with pytest.raises(PlanError) as refusal:
+        make_plan(load)
+    words = str(refusal.value)
+    assert "-" not in words.partition(" too many")[0].rpartition(": ")[2]
+    lower, wider = with_lower_formats(load, fits), with_more_ranks(load, fits)
+    for followed in (lower, wider):
+        if followed is not None:
+            checked(followed)
+    assert ("store " in words, "add " in words) == (lower is not None, wider is not None)
 
 
 def test_a_lower_format_that_is_advised_does_fit() -> None:
