@@ -66,6 +66,7 @@ class PublishedVersion:
         location: the version's folder or URL, for display.
         max_score_diff: the golden requests' largest difference from the fp32 model.
         compared: one line on the reference of the import check, or that there was none.
+        planning_seconds: taken by the plans for all topologies.
     """
 
     path: Path
@@ -75,6 +76,7 @@ class PublishedVersion:
     table_bytes: int
     max_score_diff: float
     compared: str
+    planning_seconds: float
     report: QuantizationReport = field(repr=False)
 
 
@@ -250,6 +252,7 @@ def publish(
         table_bytes=sum(tables.files[name].bytes for name in complete.table_files),
         max_score_diff=golden.max_score_diff,
         compared=import_text(imported),
+        planning_seconds=planned.seconds,
         report=report,
     )
 

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from time import perf_counter
 from typing import Annotated
 
 import typer
@@ -108,6 +109,7 @@ def plan_command(
     kept = () if budget is None else divide_memory(uses.values(), budget)
     load = CostModel(uses, parse_topology(topology), batch)
     moves: tuple[Move, ...] = ()
+    started = perf_counter()
     if from_plan is None:
         if max_move is not None or lost_rank:
             raise InputError("--max-move and --lost-rank need --from-plan")
@@ -120,14 +122,16 @@ def plan_command(
             lost_ranks=lost_rank or (),
         )
         result, moves = again.result, again.moves
+    planning_seconds = perf_counter() - started
     _print(result, load)
+    OUT.print(f"planned in {planning_seconds:.2g} s", highlight=False)
     if from_plan is not None:
         _print_moves(moves)
     if budget is not None:
         print_kept_rows(kept, uses, samples_per_second, disk_of(topology))
         if explain:
             print_budgets(uses, budget, samples_per_second)
-    fields = report_fields(result, load, moves)
+    fields = report_fields(result, load, moves) | {"planning_seconds": planning_seconds}
     if kept:
         fields["memory_budget"] = [
             {**asdict(one), "reads_per_second": one.reads * samples_per_second} for one in kept

@@ -188,6 +188,7 @@ def version_fields(model: str, published: "PublishedVersion") -> dict[str, objec
         "table_bytes": published.table_bytes,
         "max_score_diff": published.max_score_diff,
         "imported": published.compared,
+        "planning_seconds": published.planning_seconds,
     }
 
 
@@ -196,7 +197,8 @@ def print_version(model: str, published: "PublishedVersion") -> None:
     OUT.print(
         f"published {model} version {published.version}: {summary(published.report)}\n"
         f"golden requests within {published.max_score_diff:.2g} of fp32\n"
-        f"{published.compared}\n{published.location}",
+        f"{published.compared}\nplanned in {published.planning_seconds:.2g} s\n"
+        f"{published.location}",
         highlight=False,
         soft_wrap=True,
     )
