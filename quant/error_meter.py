@@ -40,8 +40,8 @@ def errors_of(encoded: EncodedRows, zeroed: int = 0) -> ChunkErrors:
     """Sum up a chunk of at least one row, in double precision."""
     errors, squares = encoded.squared_errors.numpy(), encoded.squares.numpy()
     # A row of zeros is stored exactly.
-    relative = np.divide(errors, squares, out=np.zeros_like(errors), where=squares > 0)
-    exponents = (relative.view(np.int32) >> 23) - 127
+    relative = np.divide(errors, squares, out=np.zeros(len(errors)), where=squares > 0)
+    exponents = (relative.astype(np.float32).view(np.int32) >> 23) - 127
     bins = np.clip(exponents - _LOWEST, 0, BINS - 1)
     minmax = encoded.minmax_squared_errors
     return ChunkErrors(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.row_format import RowFormat
-from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError
+from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError, squares_of
 from quant.encoding.encoder import encode_rows, encode_zeroing
 from quant.error_meter import ChunkErrors, errors_of
 from quant.sources.table_weight import TableWeight
@@ -144,7 +144,7 @@ def _encode_all(
 
 def _taken_over(weight: TableWeight, start: int, stop: int) -> EncodedRows:
     none = torch.zeros(stop - start)
-    squares = weight.read(start, stop).square().sum(1)
+    squares = squares_of(weight.read(start, stop))
     return EncodedRows(weight.read_stored(start, stop).contiguous(), none, squares, none)
 
 

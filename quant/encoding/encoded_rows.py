@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from kernels.errors import InputError
@@ -16,9 +17,17 @@ class UnrepresentableRowError(InputError):
         self.reason = reason
 
 
+def squares_of(rows: Tensor) -> Tensor:
+    """Sum of the squares of each row `[n, dim]`, fp64 `[n]`."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return norms.square_()
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Stored rows uint8 `[n, row_bytes]`, and each row's error after decoding, fp32 `[n]`.
+    """Stored rows uint8 `[n, row_bytes]`, and each row's error after decoding, `[n]`.
+
+    Sums are fp64 where fp32 may overflow: in formats with fp32's range.
 
     Attributes:
         squared_errors: summed over each row.

@@ -6,7 +6,7 @@ from torch import Tensor
 from kernels.machine import instruction_sets
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
-from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError
+from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError, squares_of
 from quant.encoding.native_encoder import MAX_DIM, encode_native
 from quant.encoding.rowwise import encode
 
@@ -36,7 +36,7 @@ def encode_rows(
     if row_format.is_integer and rows.shape[1] <= MAX_DIM:
         return encode_native(row_format, rows, clip=clip, out=out)
     stored = encode(row_format, rows, clip=clip)
-    squares = rows.square().sum(1)
+    squares = squares_of(rows)
     if row_format is RowFormat.FP32:
         none = torch.zeros(len(rows))
         return EncodedRows(stored, none, squares, none)
@@ -44,9 +44,9 @@ def encode_rows(
     minmax = None
     if clip and row_format in {RowFormat.INT4, RowFormat.INT2}:
         plain = encode(row_format, rows, clip=False)
-        minmax = decode(row_format, plain, rows.shape[1]).sub_(rows).square_().sum(1)
+        minmax = squares_of(decode(row_format, plain, rows.shape[1]).sub_(rows))
     largest = error.abs().amax(1) if len(rows) else torch.zeros(0)
-    return EncodedRows(stored, error.square_().sum(1), squares, largest, minmax)
+    return EncodedRows(stored, squares_of(error), squares, largest, minmax)
 
 
 def encode_zeroing(

@@ -16,6 +16,7 @@ from sharded_infer.errors import InternalError, TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.torch_message import torch_message
+from sharded_infer.towers.failing_submodule import in_submodule
 from sharded_infer.towers.lowering.compiled_products import join_crosses
 from sharded_infer.towers.lowering.convolutions import multiply_pointwise
 from sharded_infer.towers.lowering.decomposition import decompose
@@ -303,7 +304,9 @@ def _export(
                 prefer_deferred_runtime_asserts_over_guards=bool(inputs.sequences),
             )
             check_assumptions(traced, inputs)
-            return record_names(decompose(traced), inputs, outputs)
+            program = decompose(traced)
+            _refuse_changes(program, inputs)
+            return record_names(program, inputs, outputs)
     except TowerError:
         raise
     except Exception as error:
@@ -311,9 +314,24 @@ def _export(
         if "data-dependent" in reason:
             reason += " (a tower cannot branch on values: use torch.where and a mask)"
         message = (
-            f"torch cannot export the tower for every {_specialised(reason, inputs)}: {reason}"
+            f"torch cannot export the tower for every {_specialised(reason, inputs)}"
+            f"{in_submodule(module, error)}: {reason}"
         )
         raise TowerError(message) from error
+
+
+def _refuse_changes(program: torch.export.ExportedProgram, inputs: TowerInputs) -> None:
+    signature = program.graph_signature
+    for name in signature.user_inputs_to_mutate.values():
+        changed = inputs.names[signature.user_inputs.index(name)]
+        raise TowerError(
+            f"the module changes its input {changed!r} in place: compute a new tensor instead"
+        )
+    for name in signature.buffers_to_mutate.values():
+        raise TowerError(
+            f"the module changes its buffer {name.removeprefix('tower.')!r} when it is called: "
+            "its scores would depend on earlier requests"
+        )
 
 
 def _specialised(reason: str, inputs: TowerInputs) -> str:

@@ -10,6 +10,7 @@ from torch.nn.utils import parametrize
 
 from sharded_infer.errors import TowerError
 from sharded_infer.torch_message import torch_message
+from sharded_infer.towers.failing_submodule import in_submodule
 
 __all__ = ["copy_for_export"]
 
@@ -28,8 +29,14 @@ def copy_for_export(module: nn.Module) -> nn.Module:
     parametrizations) are computed once, so that their products can be packed and lowered.
 
     Raises:
-        TowerError: it cannot be copied.
+        TowerError: it is scripted, or cannot be copied; names the submodule.
     """
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise TowerError(
+                f"the module cannot be exported: {f'submodule {name!r}' if name else 'it'} is a "
+                f"scripted module ({part.original_name}); use the nn.Module that it was made of"
+            )
     # Computed weights are not leaves of a graph of gradients, which torch refuses to copy.
     computed: dict[int, Any] = {
         id(value): value.detach().clone()
@@ -45,9 +52,11 @@ def copy_for_export(module: nn.Module) -> nn.Module:
                 if isinstance(part, kind):
                     hook = partial(_told, name=name, position=position)
                     part.register_forward_pre_hook(hook, with_kwargs=True)
+        return copied.requires_grad_(False)
     except Exception as error:
-        raise TowerError(f"the module cannot be copied: {torch_message(error)}") from error
-    return copied.requires_grad_(False)
+        raise TowerError(
+            f"the module cannot be copied{in_submodule(module, error)}: {torch_message(error)}"
+        ) from error
 
 
 def _told(

@@ -76,3 +76,14 @@ def test_exactly_stored_rows_have_no_error(row_format: RowFormat) -> None:
     meter.add(errors_of(encode_rows(row_format, rows)))
     report = meter.report()
     assert (report.mean_squared_error, report.max_abs_error) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("row_format", [RowFormat.FP32, RowFormat.BF16, RowFormat.FP8])
+def test_figures_of_every_finite_row_are_finite(row_format: RowFormat) -> None:
+    rows = torch.full((5, 4), torch.finfo(torch.float32).max) * torch.tensor([1, 0.5, -0.3, 0])
+    meter = ErrorMeter("ads", row_format, 4)
+    meter.add(errors_of(encode_rows(row_format, rows / 4)))
+    report = meter.report()
+    assert report.mean_square == pytest.approx((rows.double() / 4).square().mean().item(), rel=1e-6)
+    assert np.isfinite([report.mean_squared_error, report.max_abs_error]).all()
+    assert sum(report.row_errors.counts) == 5

@@ -10,6 +10,7 @@ from torch.fx import GraphModule
 from kernels.wording import counted
 from sharded_infer.errors import TowerError
 from sharded_infer.torch_message import torch_message
+from sharded_infer.towers.failing_submodule import in_submodule
 from sharded_infer.towers.program.archive import read_program
 from sharded_infer.towers.program.graph import NAMES
 from sharded_infer.towers.program.names import ProgramNames
@@ -79,8 +80,9 @@ def run_program(
         raise
     except Exception as error:
         shapes = [list(tensor.shape) for tensor in inputs]
+        part = in_submodule(program, error) if isinstance(program, torch.nn.Module) else ""
         raise TowerError(
-            f"{where} fails on inputs of shapes {shapes}: {torch_message(error)}"
+            f"{where} fails on inputs of shapes {shapes}{part}: {torch_message(error)}"
         ) from error
     if len(results) != len(outputs):
         raise TowerError(

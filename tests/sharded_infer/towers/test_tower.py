@@ -443,6 +443,60 @@ def test_a_module_that_is_no_tower_is_refused_with_the_reason(
     refused(Returning(function), match)
 
 
+class Uncopyable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = (number for number in range(3))
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, dense: torch.Tensor) -> torch.Tensor:
+        self.seen.add_(1)
+        return dense
+
+
+class Nested(nn.Module):
+    """A submodule's work in the middle of a tower."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(5, 5), part)
+
+    def forward(self, dense: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
+        return self.inner(dense)[:, 0] + embeddings.sum(1)
+
+
+@pytest.mark.parametrize(
+    ("part", "match"),
+    [
+        (
+            lambda: torch.jit.script(nn.ReLU()),
+            "submodule 'inner.1' is a scripted module .ReLU.; us",
+        ),
+        (Uncopyable, r"cannot be copied \(submodule 'inner.1', a Uncopyable\)"),
+        (
+            lambda: nn.Linear(3, 5),
+            r"fails on inputs of shapes .* \(submodule 'inner.1', a Linear\)",
+        ),
+        (Counting, "changes its buffer 'inner.1.seen' when it is called"),
+    ],
+    ids=["scripted", "uncopyable", "misshapen", "counting"],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_submodule_that_no_tower_can_have_is_named(
+    part: Callable[[], nn.Module], match: str
+) -> None:
+    refused(Nested(part()), match)
+
+
+def test_an_input_that_is_changed_in_place_is_named() -> None:
+    refused(Returning(lambda d, e: d.mul_(2)[:, 0]), "changes its input 'dense' in place")
+
+
 def test_one_tensor_cannot_stand_for_two_outputs() -> None:
     refused(seeded(Interaction), "expected the outputs", outputs=("a", "b"))
 
