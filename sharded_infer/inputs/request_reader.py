@@ -43,6 +43,7 @@ from sharded_infer.inputs.sparse_inputs import SparseInputs
 from sharded_infer.specs.model_spec import ModelSpec
 
 VALUES, LENGTHS, WEIGHTS = "sparse.values", "sparse.lengths", "sparse.weights"
+_SHOWN_INPUTS = 8  # in an error
 _COMPANIONS = ("lengths", "weights")  # of a feature: `<feature>.lengths`
 _IDS_SAID = "INT64, INT32 or BYTES"
 
@@ -182,10 +183,15 @@ class RequestReader:
             raise RequestError(f"input {name!r} came without {owner!r}")
 
     def _unknown_input(self, name: str) -> RequestError:
-        known = [*self._dense, *self._sparse.names, VALUES, LENGTHS, WEIGHTS]
+        own = [*self._dense, *self._sparse.names]
+        known = [*own, VALUES, LENGTHS, WEIGHTS]
         known += [f"{feature}.{part}" for feature in self._sparse.names for part in _COMPANIONS]
         known += self._sequences.lengths_inputs
-        return RequestError(f"input {name!r} is not one of the model's{did_you_mean(name, known)}")
+        more = f" and {len(own) - _SHOWN_INPUTS} more" if len(own) > _SHOWN_INPUTS else ""
+        return RequestError(
+            f"input {name!r} is not one of the model's: {', '.join(own[:_SHOWN_INPUTS])}{more}"
+            f"{did_you_mean(name, known)}"
+        )
 
     def _read_all_at_once(self, inputs: Mapping[str, Array]) -> tuple[JaggedBatch, ...]:
         for name in (VALUES, LENGTHS):

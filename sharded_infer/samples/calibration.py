@@ -113,6 +113,6 @@ def _reference(number: int, name: str, value: Any, columns: Columns) -> list[flo
     if not scores or not all(type(score) in (int, float) for score in scores):
         raise RequestError(
             f"{columns.place(number)}, {name!r}: expected the trained model's score, or a list "
-            f"of its scores, got {value!r:.80}"
+            f"of its scores, got {'none, or NaN' if value is None else f'{value!r:.80}'}"
         )
     return [float(str(score)) for score in scores]

@@ -110,8 +110,8 @@ def wire_tensors(request: Any, shared: RequestTensors | None = None) -> Iterator
         shared: reads inputs in shared memory; None: they are refused.
 
     Raises:
-        RequestError: an input in shared memory cannot be read, or the number of raw contents does
-            not match the other inputs.
+        RequestError: an input in shared memory cannot be read, the number of raw contents does not
+            match the other inputs, or an input has data in two places.
         NotFoundError: an input lies in a region that is not registered.
         RequestTooLargeError: the inputs in shared memory are larger than allowed.
     """
@@ -129,6 +129,11 @@ def wire_tensors(request: Any, shared: RequestTensors | None = None) -> Iterator
         )
     contents = iter(raw)
     for tensor, span in zip(request.inputs, spans, strict=True):
+        if (raw or span is not None) and tensor.contents.ByteSize():
+            raise RequestError(
+                f"input {tensor.name!r}: expected data in one place, got contents and "
+                f"{'raw_input_contents' if span is None else 'shared memory'}"
+            )
         if span is not None:
             read = (shared or RequestTensors(None)).read_tensor
             data = read(span, tensor.datatype, tensor.shape, f"input {tensor.name!r}")

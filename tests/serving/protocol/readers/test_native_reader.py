@@ -304,6 +304,16 @@ def test_threads_decode_side_by_side() -> None:
     assert not failures
 
 
+def test_contents_beside_raw_contents_are_refused_by_name() -> None:
+    request = service_pb2.ModelInferRequest.FromString(serialized(GOOD))
+    request.inputs[2].contents.int64_contents.append(7)
+    reader = InputReader(SPEC, max_batch=MAX_BATCH)
+    with pytest.raises(
+        RequestError, match="input 'item': expected data in one place, got contents"
+    ):
+        reader.read_message(request.SerializeToString())
+
+
 def test_weights_of_inputs_that_have_none_are_refused_by_table_unless_all_are_one() -> None:
     tables = [replace(t, weighted=False) if t.name == "deep" else t for t in SPEC.tables]
     reader = InputReader(replace(SPEC, tables=tuple(tables)), max_batch=MAX_BATCH)
