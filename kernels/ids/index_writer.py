@@ -1,13 +1,15 @@
 """Writer of an index of raw ids, in bounded memory.
 
 Temporary files hold one range of buckets each; a range is read, sorted by hash and written. The
-bytes depend on the ids and rows alone, not on their order.
+bytes depend on the ids and rows alone, not on their order, unless the ids were chosen to share
+buckets: a random seed then spreads them.
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from secrets import randbits
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple, Protocol
 
@@ -30,7 +32,7 @@ from kernels.ids.placement import MOST_PENDING, PendingIds, place_ids
 
 _IDS_OF_A_PART = 2**20
 _MOST_PARTS = 256  # open files
-_SEEDS = 16
+_SEEDS, _RANDOM_SEEDS = 4, 16
 _ENTRY = np.dtype([("key", "<u8"), ("row", "<u4")])
 
 Chunk = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -77,7 +79,8 @@ def id_index_parts(
     if homes > MOST_HOMES:
         raise InputError(f"id index: expected up to {MOST_HOMES * IDS_OF_A_HOME} ids, got {count}")
     entries = _entries(chunks, count, table_rows)
-    for seed in range(_SEEDS):
+    # Whoever chooses ids knows the first seeds, and cannot know the others.
+    for seed in (*range(_SEEDS), *(randbits(32) for _ in range(_RANDOM_SEEDS))):
         layout = IndexLayout(count, table_rows, homes, seed)
         with ExitStack() as stack:
             ranges = _ranges(entries, layout, folder, stack)
@@ -87,7 +90,7 @@ def id_index_parts(
                 return
             # The keys share too many buckets: they are spread by the next seed.
             entries = _kept(ranges, stack.pop_all())
-    raise InputError(f"id index: the ids share too many buckets under each of {_SEEDS} seeds")
+    raise InternalError("id index: the ids share too many buckets under each of many seeds")
 
 
 class _Range(NamedTuple):

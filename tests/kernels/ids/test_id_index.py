@@ -122,6 +122,15 @@ def test_ids_that_fill_one_bucket_are_spread_by_another_seed() -> None:
     assert index.rows(same_home(5100)[5000:]).tolist() == [-1] * 100
 
 
+def test_ids_chosen_against_every_known_seed_are_spread_by_a_random_one() -> None:
+    hashes = np.arange(1400, dtype=np.uint64) + np.uint64(2**63)
+    chosen = [unmixed(hashes, seed) for seed in range(16)]
+    ids = np.unique(np.concatenate([*chosen, random_ids(10_000)]))
+    rows = np.arange(len(ids), dtype=np.int64)
+    index = IdIndex.open(written(ids, rows, len(ids)))
+    assert index._layout.seed > 15 and np.array_equal(index.rows(ids), rows)
+
+
 def test_threads_search_one_index_at_once() -> None:
     ids = random_ids(50_000)
     rows = np.arange(len(ids))
