@@ -31,6 +31,12 @@ class FailedLoad:
         )  # fmt: skip
 
 
+def without_frames(error: Exception) -> Exception:
+    """An error to keep: its frames would hold the files of what failed to load."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
+
+
 class LoadFailureLog:
     """Failed versions of one repository watcher."""
 

@@ -21,7 +21,7 @@ from serving.host.signal_flag import SignalFlag
 from serving.metrics.families.model_families import HOSTS_PHASE, SERVE_PHASE
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.decision import Decision, decide
-from serving.versions.load_failures import FailedLoad, LoadFailureLog
+from serving.versions.load_failures import FailedLoad, LoadFailureLog, without_frames
 from serving.versions.load_phases import LoadPhases
 from serving.versions.load_requests import LoadRequests, settled
 from serving.versions.shared_state import SharedState
@@ -144,7 +144,7 @@ class RepositoryWatcher:
             try:
                 release = self._looked_at(release)
             except (ShardedInferError, OSError) as error:
-                self.errors[model] = error
+                self.errors[model] = without_frames(error)
                 release = self._troubled(release, error)
             self._put(release)
 
@@ -360,11 +360,11 @@ class RepositoryWatcher:
             self._metrics.releases(model).failed(phases.current)
             self._deferred.add((model, version))
             self._deferred_at[model, version] = monotonic()
-            self.errors.setdefault(model, error)
+            self.errors.setdefault(model, without_frames(error))
             self._put(replace(release, preparing=0, trouble=reason_of(error)))
             return
         except Exception as error:
-            self.errors.setdefault(model, error)
+            self.errors.setdefault(model, without_frames(error))
             self._put(self._failed(release, version, phases.current, reason_of(error)))
             return
         self._deferred_at.pop((model, version), None)

@@ -16,6 +16,7 @@ from serving.host.background import lower_priority, paced, yielding_often
 from serving.host.malloc import give_back_freed_memory
 from serving.metrics.families.model_families import HOSTS_PHASE, SERVE_PHASE
 from serving.metrics.server_metrics import ServerMetrics
+from serving.versions.load_failures import without_frames
 from serving.versions.load_phases import LoadPhases
 from serving.versions.served_versions import (
     IndexEntry,
@@ -235,7 +236,7 @@ class VersionInstaller:
                     "internal error in loading %s version %d", model, assigned_version.version,
                     extra={"model": model, "version": assigned_version.version},
                 )  # fmt: skip
-            self.errors.setdefault(model, error)
+            self.errors.setdefault(model, without_frames(error))
             # Shard hosts may have the version, or answer, a moment later.
             phase = HOSTS_PHASE if isinstance(error, _HOST_ERRORS) else phases.current
             self._failed = {**self._failed, assigned_version.key: (phase, str(error))}

@@ -23,7 +23,8 @@ def open_overlays(
     manifest = artifact.manifest
     tables, own_rows = manifest.stored_tables(), manifest.own_rows
     layers: dict[str, list[OverlayLayer]] = defaultdict(list)
-    for file in manifest.overlays or ():
+    # Of a file that is listed twice, the later place has all rows of the earlier one.
+    for file in reversed(dict.fromkeys(reversed(manifest.overlays or ()))):
         for name, changed in open_overlay(artifact.path / file, tables).items():
             layers[name].append(changed)
     for name, table in tables.items():

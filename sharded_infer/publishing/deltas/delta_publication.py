@@ -70,6 +70,8 @@ from sharded_infer.towers.host_products import ProductsOption
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower import export_tower
 
+# Files of changed rows of a version, each of which takes a descriptor in every server.
+MOST_OVERLAYS = 1024
 # Digits of an overlay's SHA-256 in its name: chained versions link earlier overlays.
 _NAME_DIGITS = 16
 
@@ -218,6 +220,12 @@ class _Delta:
                 f"changes: version {base.version} has exactly these rows and ids already"
             )
         overlays = [name for name in written if name.startswith(FOLDER)]
+        overlays = [*(name for name in base.overlays or () if name not in overlays), *overlays]
+        if len(overlays) > MOST_OVERLAYS:
+            raise InputError(
+                f"version {base.version} is the last of {MOST_OVERLAYS} deltas of a whole version, "
+                "each of which takes a descriptor: compact it first (repo compact)"
+            )
         manifest = replace(
             base,
             format_version=2,
@@ -232,7 +240,7 @@ class _Delta:
             files=linked | written,
             imported=None,
             base=BaseRecord(base.version, base.sha256 or "", followed),
-            overlays=(*(base.overlays or ()), *overlays) or None,
+            overlays=tuple(overlays) or None,
         )
         return self._judged(staged, manifest, samples)
 

@@ -1,5 +1,6 @@
 """Delta versions: changed rows in front of a base, to the bits of a whole publication."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from tests.support.delta_model import (
     publish_whole,
     trained_rows,
 )
+from tests.support.manifest_file import edit_manifest
 
 
 @pytest.fixture
@@ -98,7 +100,7 @@ def test_three_deltas_in_a_chain_have_the_bits_of_a_whole_publication(
 class Positions(nn.Module):
     def forward(self, seen: Tensor, seen_lengths: Tensor, embeddings: Tensor) -> Tensor:
         positions = torch.arange(seen.shape[1], dtype=torch.float32)[None, :, None]
-        rows = (seen / (1 + positions)).mean((1, 2))
+        rows = (seen / (1 + positions)).sum((1, 2)) / 100
         return torch.tanh(rows + embeddings.mean(1) + seen_lengths.to(torch.float32) / 10)
 
 
@@ -213,11 +215,37 @@ def test_rows_may_be_changed_there_and_back(repository: Path) -> None:
     assert_same_bits(first.path, again.path, spec)
     overlays = open_artifact(again.path).manifest.overlays
     assert overlays is not None
-    assert (len(overlays), len(set(overlays))) == (3, 2)
+    assert len(overlays) == len(set(overlays)) == 2
     with pytest.raises(InputError, match="version 4 has exactly these rows and ids already"):
         publish_delta("ranker", one, repository)
     with_tower = publish_delta("ranker", one, repository, tower=Scorer(32, seed=9))
     assert open_artifact(with_tower.path).manifest.overlays == overlays
+
+
+def test_a_file_of_changed_rows_is_opened_once_however_often_it_is_listed(
+    repository: Path,
+) -> None:
+    spec, delta = delta_spec(), {"item": ChangedRows(np.array([7]), torch.ones(1, 16))}
+    first = publish_delta("ranker", delta, repository).path
+    second = publish_delta(
+        "ranker", {"item": ChangedRows(np.array([7]), torch.zeros(1, 16))}, repository
+    ).path
+    edit_manifest(second, lambda m: m.update(overlays=m["overlays"][:1] * 3000 + m["overlays"][1:]))
+    descriptors = len(os.listdir("/proc/self/fd"))
+    model = open_model(second)
+    assert len(os.listdir("/proc/self/fd")) < descriptors + 100
+    check_golden(model)
+    edit_manifest(second, lambda m: m.update(overlays=m["overlays"] + m["overlays"][:1]))
+    assert_same_bits(first, second, spec)
+
+
+def test_more_deltas_than_descriptors_allow_are_refused(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sharded_infer.publishing.deltas.delta_publication.MOST_OVERLAYS", 1)
+    publish_delta("ranker", drawn_changes(delta_spec(), 1), repository)
+    with pytest.raises(InputError, match="version 2 is the last of 1 deltas .*: compact it first"):
+        publish_delta("ranker", drawn_changes(delta_spec(), 2), repository)
 
 
 def test_a_diff_counts_changed_rows(repository: Path) -> None:
