@@ -19,6 +19,11 @@ from sharded_infer.towers.program.json_element import Element
 from sharded_infer.towers.program.names import ProgramNames, parse_names
 from sharded_infer.towers.program.operators import ALLOWED, ASSERTIONS, Operator
 from sharded_infer.towers.program.substitutes import instead_of
+from sharded_infer.towers.program.trunc_divide import (
+    MODE_DIVISIONS,
+    TRUNC_DIVIDE,
+    TRUNC_DIVIDE_NUMBER,
+)
 
 __all__ = ["NAMES", "WIDTH", "TowerGraph", "Weight", "parse_graph"]
 
@@ -256,6 +261,9 @@ def _parse_call(node: Element, defined: set[str]) -> Call:
     for result in (results,) if isinstance(results, str) else results:
         if result is not None:
             _define(result, defined, node.where)
+    if found in MODE_DIVISIONS and keyword.get("rounding_mode") == "trunc":
+        found = TRUNC_DIVIDE if isinstance(positional[-1], Value) else TRUNC_DIVIDE_NUMBER
+        del keyword["rounding_mode"]
     return Call(found, tuple(positional), tuple(keyword.items()), results)
 
 

@@ -199,7 +199,7 @@ BOUNDED: Final[Mapping[str, _Bound]] = {
         "le leaky_relu lerp log log10 log1p log2 log_sigmoid logaddexp logical_and logical_not "
         "logical_or logical_xor logit lt masked_fill max maximum min minimum mish mul nan_to_num "
         "ne neg pow reciprocal relu relu6 remainder round rsqrt rsub selu sigmoid sign silu sin "
-        "softplus sqrt square sub tanh threshold trunc where",
+        "softplus sqrt square sub tanh threshold trunc trunc_divide where",
     ),
     **_of(
         _largest,

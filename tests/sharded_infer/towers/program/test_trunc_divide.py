@@ -1,0 +1,52 @@
+import io
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.program.archive import pack_program, read_packed
+from sharded_infer.towers.program.trunc_divide import TRUNC_DIVIDE, TRUNC_DIVIDE_NUMBER
+from sharded_infer.towers.tower import export_tower
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32], ids=str)
+def test_it_divides_as_torch_does_and_the_least_integer_too(dtype: torch.dtype) -> None:
+    values = torch.arange(-9, 10).to(dtype)
+    for divisor in (-7, -3, -1, 1, 2, 9):
+        expected = torch.div(values, divisor, rounding_mode="trunc")
+        for found in (
+            TRUNC_DIVIDE_NUMBER(values, divisor),
+            TRUNC_DIVIDE(values, torch.full_like(values, divisor)),
+        ):
+            assert found.dtype is expected.dtype and torch.equal(found, expected)
+    if dtype.is_floating_point:
+        return
+    least = torch.full((9,), torch.iinfo(dtype).min, dtype=dtype)
+    assert torch.equal(TRUNC_DIVIDE_NUMBER(least, -1), least)
+    assert torch.equal(TRUNC_DIVIDE(least, torch.full_like(least, -1)), least)
+
+
+class Dividing(nn.Module):
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        whole = dense.long()
+        minus = torch.full_like(whole, -1)
+        quotients = torch.div(whole, minus, rounding_mode="trunc")
+        both = quotients + torch.div(whole, -3, rounding_mode="trunc")
+        return both.float().sum(1) + embeddings.sum(1)
+
+
+def test_a_stored_program_survives_the_least_integer_by_minus_one() -> None:
+    program = export_tower(
+        Dividing(),
+        dense={"dense": 2},
+        embedding_width=1,
+        outputs=["score"],
+        precision=Precision.FP32,
+    )
+    stored = read_packed(io.BytesIO(pack_program(program)), "tower")
+    fine = torch.tensor([[7.0, -8.0]])
+    embeddings = torch.ones(1, 1)
+    assert torch.equal(stored(fine, embeddings)[0], Dividing()(fine, embeddings))
+    # Converted to the least integer.
+    assert torch.isfinite(stored(torch.tensor([[-1e19, 1.0]]), embeddings)[0]).all()
