@@ -27,6 +27,7 @@ from sharded_infer.errors import InputError, InternalError
 Message = bytes | bytearray | memoryview | np.ndarray
 _ERROR_BYTES = 512
 _FOREVER = 1e9
+_MOST_WORDS = 4096  # of an error
 # Creating a type takes longer than all else, so there is one for each power of two.
 _MEMORY = [ctypes.c_ubyte * (1 << bits) for bits in range(33)]
 _EMPTY = memoryview(b"")
@@ -234,7 +235,9 @@ class Http2Client:
         if code < 0:
             raise InternalError("the answer of a call that has not ended")
         words = ctypes.string_at(ended.words, ended.words_bytes).decode(errors="replace")
-        return Answer(Status(_CODES[code], words), _EMPTY)
+        # They reach logs and clients.
+        shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
+        return Answer(Status(_CODES[code], shown[:_MOST_WORDS]), _EMPTY)
 
     def _checked(self, number: int) -> int:
         if not 0 <= number < self._started:
