@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["PairBiasFields", "StepFunction", "pair_bias_fields", "step_function"]
-
 # Keys from one power of two to the next.
 _OCTAVE: Final = 2**23
 _LEAST: Final = -(2**31)

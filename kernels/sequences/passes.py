@@ -15,26 +15,11 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.machine import InstructionSet, chosen_set, instruction_sets
+from kernels.machine import InstructionSet, chosen_set
 from kernels.native_library import load_library
 from kernels.sequences.attention import Attention
 from kernels.sequences.pair_biases import StepFunction, pair_bias_fields
 from kernels.sequences.row_steps import RowSteps
-
-__all__ = [
-    "CANDIDATES",
-    "LAST_ROW",
-    "LAST_ROWS",
-    "POSITIONS",
-    "AnyPass",
-    "Attending",
-    "Memory",
-    "Operand",
-    "PairBiasing",
-    "Passes",
-    "RowStepping",
-    "instruction_sets",
-]
 
 # As many rows or columns as there are positions; `kPositions` of kernels/native/passes.h.
 POSITIONS: Final = -1

@@ -16,16 +16,6 @@ from kernels.product import product_dtypes
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.lowering.int8_packing import has_exact_int8
 
-__all__ = [
-    "HostProducts",
-    "ProductsOption",
-    "are_compiled",
-    "choose_products",
-    "faster_precision",
-    "has_products",
-]
-
-
 _WEIGHT_DTYPES: Final = {
     Precision.INT8: torch.int8,
     Precision.BF16: torch.bfloat16,

@@ -8,8 +8,6 @@ import torch
 from sharded_infer.errors import TowerError
 from sharded_infer.towers.program.tower_inputs import EMBEDDINGS, TowerInputs
 
-__all__ = ["NamedTower", "check_names"]
-
 
 class NamedTower(torch.nn.Module):
     """The module with positional inputs, and its outputs as a tuple in their declared order."""

@@ -20,8 +20,6 @@ from kernels.machine import machine
 from sharded_infer.files.cache_folder import cache_folder
 from sharded_infer.towers.tower import Tower
 
-__all__ = ["recall", "relative_time", "remember"]
-
 _SAMPLES: Final = 64
 _ROUNDS: Final = 5
 _LENGTH: Final = 16

@@ -10,8 +10,6 @@ from torch.export import ExportedProgram
 from sharded_infer.errors import TowerError
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 
-__all__ = ["check_assumptions", "check_close", "fixed_instead", "module_samples"]
-
 # Sizes that expose a specialised batch size or length: one, two and an odd one.
 _BATCHES: Final = (1, 2, 7)
 _LENGTHS: Final = (1, 2, 5)

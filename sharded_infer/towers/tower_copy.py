@@ -12,8 +12,6 @@ from sharded_infer.errors import TowerError
 from sharded_infer.torch_message import torch_message
 from sharded_infer.towers.failing_submodule import in_submodule
 
-__all__ = ["copy_for_export"]
-
 # They ask a mask's values whether it is causal, which export cannot answer. With False, they read
 # it as any other mask. The argument's name and position:
 _DETECTING: Final = {

@@ -8,8 +8,6 @@ from torch.fx import GraphModule, Node
 
 from sharded_infer.towers.lowering.constants import constant_of
 
-__all__ = ["added_kernel_bytes", "kernel_bytes", "run_samples"]
-
 _aten = torch.ops.aten
 # Measured with oneDNN 3.12 (torch 2.13): memory of a product at one batch size, whatever its shape.
 # Nine tenths are two copies of a descriptor of 258,376 bytes; int8 products keep one.

@@ -11,8 +11,6 @@ from typing import Any, Final
 import torch
 from torch.fx import GraphModule
 
-__all__ = ["call_functions"]
-
 _aten = torch.ops.aten
 
 

@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-__all__ = ["add_call", "add_constant", "constant_of", "give_up_unused"]
-
 
 def constant_of(program: GraphModule, node: object) -> torch.Tensor | None:
     """The tensor that a node reads from the program; None for other nodes."""

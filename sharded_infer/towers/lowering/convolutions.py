@@ -14,8 +14,6 @@ from torch.fx import GraphModule, Node
 
 from sharded_infer.towers.lowering.constants import add_constant, constant_of, give_up_unused
 
-__all__ = ["multiply_pointwise"]
-
 _aten = torch.ops.aten
 _CONVOLUTION: Final = _aten.conv1d.default
 # Stride, padding, dilation and groups of a convolution over single positions.

@@ -18,8 +18,6 @@ from sharded_infer.errors import TowerError
 from sharded_infer.towers.program.operators import ALLOWED, ASSERTIONS
 from sharded_infer.towers.program.substitutes import instead_of
 
-__all__ = ["decompose"]
-
 _aten = torch.ops.aten
 # A decomposition may need another: a GRU's cell, its gates, the halves of a split.
 _MOST_ROUNDS: Final = 10

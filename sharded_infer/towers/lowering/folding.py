@@ -13,8 +13,6 @@ from torch.fx import GraphModule, Node
 
 from sharded_infer.towers.lowering.constants import add_constant, constant_of, give_up_unused
 
-__all__ = ["drop_whole_slices", "fold_weights"]
-
 _aten = torch.ops.aten
 _CUTTING: Final = (
     *(_aten.split_with_sizes.default, _aten.split.Tensor, _aten.split.sizes),

@@ -20,8 +20,6 @@ from sharded_infer.towers.lowering.int8_packing import Int8Product
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR
 
-__all__ = ["compute_in_fp32"]
-
 _aten = torch.ops.aten
 _FLOATS: Final = (torch.float32, torch.bfloat16, torch.float16)
 _CASTS: Final = tuple((dtype,) for dtype in _FLOATS)

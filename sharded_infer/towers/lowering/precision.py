@@ -20,8 +20,6 @@ from sharded_infer.towers.program.operators import (
     SYMBOLIC_SIZE,
 )
 
-__all__ = ["copy_program", "inner_products", "lower_precision"]
-
 # Under this name torch.export's modules check the shapes of their inputs.
 _EXPORT_GUARDS = "_guards_fn"
 

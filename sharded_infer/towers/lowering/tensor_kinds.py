@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
-__all__ = ["Kind", "kinds_and_sizes", "kinds_of"]
-
 Kind = tuple[torch.dtype, torch.Size]
 
 

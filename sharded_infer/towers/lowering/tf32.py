@@ -25,8 +25,6 @@ from sharded_infer.towers.lowering.constants import (
 )
 from sharded_infer.towers.lowering.precision import inner_products
 
-__all__ = ["emulate_tf32", "round_to_tf32"]
-
 _CUT_BITS: Final = 13
 _HALF: Final = 1 << (_CUT_BITS - 1)
 # Names of factors in operators' schemas; without the addend of a product.

@@ -27,8 +27,6 @@ from sharded_infer.towers.program.graph import Weight, parse_graph
 from sharded_infer.towers.program.json_element import Element
 from sharded_infer.towers.program.names import recorded
 
-__all__ = ["pack_program", "read_packed", "read_program", "write_program"]
-
 _MODEL: Final = "models/model.json"
 _SAMPLE_INPUTS: Final = "data/sample_inputs/model.pt"
 _MAX_JSON_BYTES: Final = 64 * 2**20

@@ -12,8 +12,6 @@ import torch
 from sharded_infer.errors import TowerError
 from sharded_infer.towers.program.json_element import Element
 
-__all__ = ["Argument", "Literal", "Value", "parse_argument", "parse_dtype", "parse_layout"]
-
 # Codes of `ScalarType`, for the dtypes that the reader supports.
 _DTYPES: Final = {
     1: torch.uint8,

@@ -25,8 +25,6 @@ from sharded_infer.towers.program.trunc_divide import (
     TRUNC_DIVIDE_NUMBER,
 )
 
-__all__ = ["NAMES", "WIDTH", "TowerGraph", "Weight", "parse_graph"]
-
 # Key in a module's `meta`: the `ProgramNames` of its inputs and outputs.
 NAMES: Final = "names"
 

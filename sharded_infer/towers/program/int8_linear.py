@@ -17,8 +17,6 @@ from torch import Tensor
 
 from kernels.dense_step import ByteLevels, poison_of, to_bytes
 
-__all__ = ["INT8_LINEAR", "INT8_LINEAR_TARGET", "int8_linear"]
-
 # The operator's name in torch.export's files.
 INT8_LINEAR_TARGET: Final = "torch.ops.sharded_infer.int8_linear.default"
 

@@ -9,8 +9,6 @@ from typing import Any, Self
 
 from sharded_infer.errors import TowerError
 
-__all__ = ["Element"]
-
 # Characters of a value in a message: enough to recognise it on one line of a log.
 _SHOWN_CHARACTERS = 60
 

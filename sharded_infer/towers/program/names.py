@@ -22,8 +22,6 @@ from sharded_infer.towers.program.recorded_sequences import (
 )
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 
-__all__ = ["ProgramNames", "parse_names", "record_names", "recorded"]
-
 _CUSTOM: Final = "custom"
 _OURS: Final = "sharded_infer"
 _DEPTH: Final = 4  # levels of dicts and tuples in a module's inputs or outputs

@@ -14,17 +14,6 @@ import torch
 from sharded_infer.errors import InternalError
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR, INT8_LINEAR_TARGET
 
-__all__ = [
-    "ALLOWED",
-    "ASSERTIONS",
-    "GROUPS",
-    "KEEPS_PRECISION",
-    "MATRIX_PRODUCTS",
-    "SYMBOLIC",
-    "SYMBOLIC_SIZE",
-    "Operator",
-]
-
 # Takes and returns tensors, lists of tensors or symbolic numbers; torch has no narrower type.
 Operator = Callable[..., Any]
 

@@ -18,8 +18,6 @@ from sharded_infer.towers.program.recorded_sequences import check_sequences
 from sharded_infer.towers.program.size_limit import run_bounded
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 
-__all__ = ["Outputs", "open_program", "run_program"]
-
 # A run's outputs, and for each output K if it is `[B, K]`, None if it is `[B]`.
 Outputs = tuple[tuple[torch.Tensor, ...], tuple[int | None, ...]]
 

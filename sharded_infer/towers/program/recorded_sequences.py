@@ -11,8 +11,6 @@ from sharded_infer.errors import TowerError
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.towers.program.json_element import Element
 
-__all__ = ["SEQUENCES", "check_sequences", "parse_sequences", "sequences_record"]
-
 SEQUENCES: Final = "sequences"
 
 

@@ -16,8 +16,6 @@ from torch.fx import GraphModule, Interpreter
 
 from sharded_infer.errors import TowerError
 
-__all__ = ["BOUNDED", "MOST_NUMBERS", "UNTOLD", "run_bounded"]
-
 # Of a tensor, at the sizes that a program is opened with: scores of attention over 4,096 positions
 # in 16 heads, for four samples.
 MOST_NUMBERS: Final = 2**30

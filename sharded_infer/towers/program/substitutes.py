@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["SUBSTITUTES", "instead_of"]
-
 _STATIC: Final = "a result's size must not depend on values: use torch.where and a mask"
 _RANDOM: Final = "scores must not be random: draw the numbers once and register them as a buffer"
 _SORTED: Final = "sort(dim) and select the position"

@@ -19,8 +19,6 @@ from torch.export import Dim
 from sharded_infer.errors import TowerError
 from sharded_infer.specs.sequence_input import LENGTHS, SequenceInput
 
-__all__ = ["EMBEDDINGS", "TowerInputs", "length_symbol"]
-
 # Name of the last input.
 EMBEDDINGS: Final = "embeddings"
 # Not 1, which outputs could have for other reasons. Towers also run at this size.

@@ -19,8 +19,6 @@ from sharded_infer.towers.split.parts import Value
 from sharded_infer.towers.split.sizes import Layout
 from sharded_infer.towers.split.split_graphs import SplitGraphs
 
-__all__ = ["Multiply", "distributed"]
-
 _aten = torch.ops.aten
 _BY_SAMPLE: Final = Layout(0, 1)
 _SIGNS: Final[Mapping[object, float]] = {_aten.add.Tensor: 1.0, _aten.sub.Tensor: -1.0}

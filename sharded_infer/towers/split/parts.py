@@ -6,8 +6,6 @@ from typing import NamedTuple, TypeAlias
 
 from torch.fx import Node
 
-__all__ = ["Anywhere", "Known", "Parts", "Run", "Value", "joined_runs", "positions_of"]
-
 
 class Run(NamedTuple):
     """Adjacent positions of an axis that are all by request or all by pair."""

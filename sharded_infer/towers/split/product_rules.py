@@ -25,8 +25,6 @@ from sharded_infer.towers.split.parts import Known, Parts, Value, positions_of
 from sharded_infer.towers.split.shape_rules import Rule
 from sharded_infer.towers.split.split_graphs import SplitGraphs
 
-__all__ = ["PRODUCT_RULES", "split_product", "split_step", "weight_size"]
-
 _aten = torch.ops.aten
 _mkldnn_linear = torch.ops.mkldnn._linear_pointwise.default
 _qlinear = torch.ops.onednn.qlinear_pointwise.default

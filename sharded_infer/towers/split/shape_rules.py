@@ -15,8 +15,6 @@ from sharded_infer.towers.program.operators import Operator
 from sharded_infer.towers.split.parts import Known, Parts, Run, Value, joined_runs
 from sharded_infer.towers.split.split_graphs import SplitGraphs
 
-__all__ = ["SHAPE_RULES", "Rule"]
-
 Rule: TypeAlias = Callable[[SplitGraphs, Node], Known | None]
 
 _aten = torch.ops.aten

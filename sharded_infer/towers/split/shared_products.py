@@ -18,8 +18,6 @@ from sharded_infer.towers.split.shape_rules import Rule
 from sharded_infer.towers.split.sizes import Layout
 from sharded_infer.towers.split.split_graphs import SplitGraphs
 
-__all__ = ["SHARED_PRODUCT_RULES", "attention_to_shared", "times_shared"]
-
 _aten = torch.ops.aten
 _BY_SAMPLE: Final = Layout(0, 1)
 _ATTENTION_ARGUMENTS: Final = (

@@ -8,8 +8,6 @@ from torch.fx import GraphModule, Node
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 
-__all__ = ["Layout", "Sizes"]
-
 # Distinct from the number of samples that is compared with one, and from usual widths.
 _LENGTH, _LONGER = 3, 5
 

@@ -17,8 +17,6 @@ from sharded_infer.towers.lowering.constants import give_up_unused
 from sharded_infer.towers.split.parts import Known, Parts, Value
 from sharded_infer.towers.split.sizes import Layout, Sizes
 
-__all__ = ["SplitGraphs", "counts_samples", "rows_of_pairs"]
-
 _aten = torch.ops.aten
 # They read a row that is repeated as well as its copies.
 _READ_REPEATED: Final = (

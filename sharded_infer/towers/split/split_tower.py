@@ -12,8 +12,6 @@ from sharded_infer.towers.program.tower_inputs import TowerInputs
 from sharded_infer.towers.split.parts import positions_of
 from sharded_infer.towers.split.splitting import SplitProgram
 
-__all__ = ["SplitTower", "check_close_scores", "check_split", "run_pieces"]
-
 # Multiplications in the time of one more operator; measured as those of `tower_kernels`.
 _PRODUCTS_OF_AN_OPERATOR = 1e6
 # Pairs and requests of the check, and what rounding may change: of the scores' range, mostly.

@@ -35,8 +35,6 @@ from sharded_infer.towers.split.sizes import Sizes
 from sharded_infer.towers.split.split_graphs import SplitGraphs, counts_samples, rows_of_pairs
 from sharded_infer.towers.split.user_program import UserInputs, fuse_user, whole_user
 
-__all__ = ["SplitProgram", "split_program"]
-
 _RULES = {**SHAPE_RULES, **PRODUCT_RULES}
 
 

@@ -23,8 +23,6 @@ from sharded_infer.towers.lowering.sequences.whole_sequences import (
 )
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 
-__all__ = ["UserInputs", "fuse_user", "whole_user"]
-
 # Positions in the runs that find dtypes and shapes: no two sequences have the same.
 _FIRST, _SECOND = (3, 1), (5, 2)
 # Of pairs: no sequence has as many positions.

@@ -14,8 +14,6 @@ from sharded_infer.towers.split.parts import positions_of
 from sharded_infer.towers.split.split_tower import check_close_scores, run_pieces
 from sharded_infer.towers.split.splitting import SplitProgram
 
-__all__ = ["UserSplit", "check_user_split", "user_split"]
-
 # Candidates of each request of the check.
 _CANDIDATES: Final = (3, 1, 4)
 _LENGTHS: Final = (3, 1, 5)

@@ -38,8 +38,6 @@ from sharded_infer.towers.lowering.sequences.attention import HeadsPass
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
-__all__ = ["JoinedPasses", "PassList", "join_passes"]
-
 _FEWEST: Final = 2  # passes of a call
 
 

@@ -30,8 +30,6 @@ from sharded_infer.towers.lowering.joined.pass_sources import SAME_NUMBERS
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
-__all__ = ["JoinedStages", "join_stages"]
-
 _SQUEEZE: Final = torch.ops.aten.squeeze.dim
 
 

@@ -19,8 +19,6 @@ from kernels.sequences.pair_biases import StepFunction, step_function
 from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
-__all__ = ["RESHAPING", "PairFunction", "pair_function"]
-
 _aten = torch.ops.aten
 # Operators that keep the numbers.
 RESHAPING: Final = (

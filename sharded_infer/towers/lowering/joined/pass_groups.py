@@ -15,8 +15,6 @@ from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
-__all__ = ["PassGroups"]
-
 
 class PassGroups:
     """The passes of a program, and their inputs.

@@ -12,8 +12,6 @@ from sharded_infer.towers.lowering.joined.pair_functions import RESHAPING
 from sharded_infer.towers.lowering.sequences.request_layouts import RequestLayouts, Rows
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 
-__all__ = ["SAME_NUMBERS", "PassSources", "Source"]
-
 _SLICE: Final = torch.ops.aten.slice.Tensor
 # Operators that keep a tensor's numbers if they keep their count; a choice, where the axis has size
 # 1.

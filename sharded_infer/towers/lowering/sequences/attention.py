@@ -20,18 +20,6 @@ from sharded_infer.towers.lowering.constants import add_call
 from sharded_infer.towers.lowering.sequences.row_operators import RowColumns, RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
-__all__ = [
-    "SAME",
-    "SDPA_ARGUMENTS",
-    "SHAPING",
-    "AttentionPass",
-    "HeadsPass",
-    "attention_of",
-    "fuse_attention",
-    "hide_later",
-    "join_heads",
-]
-
 _aten = torch.ops.aten
 # Operators that divide columns or join them, and those that change nothing.
 SHAPING: Final = (

@@ -12,8 +12,6 @@ from torch.fx import GraphModule, Node
 
 from sharded_infer.towers.lowering.constants import constant_of
 
-__all__ = ["select_biases"]
-
 _aten = torch.ops.aten
 _CLAMPS: Final = (_aten.clamp.default, _aten.clamp_min.default)
 

@@ -19,8 +19,6 @@ from sharded_infer.towers.lowering.constants import add_constant
 from sharded_infer.towers.lowering.packing import Linear, linear_of, pack_products
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 
-__all__ = ["divide_products"]
-
 _aten = torch.ops.aten
 # Operators that choose columns, and the index of their axis argument.
 _AXIS: Final[Mapping[object, int]] = {

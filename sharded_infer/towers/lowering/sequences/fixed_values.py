@@ -19,8 +19,6 @@ from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.sequences.known_numbers import KnownNumbers, Symbol
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
-__all__ = ["FixedValues", "index_of"]
-
 _aten = torch.ops.aten
 # Numbers of a value for the longest sequence.
 _MOST_NUMBERS: Final = 2**20

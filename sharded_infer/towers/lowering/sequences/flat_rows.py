@@ -21,8 +21,6 @@ from sharded_infer.towers.lowering.sequences.request_layouts import RequestLayou
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import kinds_and_sizes
 
-__all__ = ["flatten_rows"]
-
 _aten = torch.ops.aten
 _DIVIDING: Final = (
     *(_aten.chunk.default, _aten.split.Tensor, _aten.split.sizes, _aten.unbind.int),

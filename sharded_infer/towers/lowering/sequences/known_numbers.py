@@ -15,8 +15,6 @@ from torch.fx import Node
 
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
-__all__ = ["KnownNumbers", "Number", "Symbol"]
-
 _aten = torch.ops.aten
 _WIDE: Final = (torch.int64, torch.int32, torch.float32, torch.float64)
 

@@ -28,8 +28,6 @@ from sharded_infer.towers.lowering.packing import Linear, linear_of
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 from sharded_infer.towers.program.operators import Operator
 
-__all__ = ["PairPass", "fuse_pair_layers"]
-
 _aten = torch.ops.aten
 _PLAIN: Final = {_aten.relu.default: Activation.RELU, _aten.sigmoid.default: Activation.SIGMOID}
 

@@ -10,8 +10,6 @@ from torch.fx import Node
 from kernels.sequences.passes import POSITIONS, Memory
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
-__all__ = ["Layout", "RequestLayouts", "Rows"]
-
 
 class Rows(Enum):
     """Rows of a tensor, without axes of size 1; L is a sequence's number of positions."""

@@ -13,8 +13,6 @@ from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.packing import linear_of
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
-__all__ = ["RowColumns", "RowOperator", "RowOperators"]
-
 _aten = torch.ops.aten
 _TWO: Final = {
     _aten.add.Tensor: StepKind.SUM,

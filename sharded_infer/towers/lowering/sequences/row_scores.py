@@ -13,8 +13,6 @@ from torch.fx import GraphModule, Node
 
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
-__all__ = ["keep_columns"]
-
 _aten = torch.ops.aten
 _BY_NUMBER: Final = (_aten.sigmoid.default, _aten.relu.default, _aten.silu.default)
 

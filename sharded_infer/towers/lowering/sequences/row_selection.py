@@ -19,8 +19,6 @@ from sharded_infer.towers.lowering.sequences.attention import SAME, SHAPING, att
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 
-__all__ = ["select_rows"]
-
 _aten = torch.ops.aten
 _SELECTING: Final = (_aten.gather.default, _aten.select.int, _aten.index.Tensor)
 

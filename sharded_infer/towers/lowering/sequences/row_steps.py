@@ -26,8 +26,6 @@ from sharded_infer.towers.lowering.sequences.row_operators import (
 )
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
-__all__ = ["RowPass", "fuse_row_steps"]
-
 _WORTH: Final = (StepKind.LINEAR, StepKind.NORM)
 # Numbers of a weight: larger ones leave no room in the cache for intermediate rows.
 _MOST_NUMBERS: Final = 2**17

@@ -37,8 +37,6 @@ from sharded_infer.towers.lowering.sequences.fixed_values import FixedValues, in
 from sharded_infer.towers.lowering.sequences.known_numbers import KnownNumbers, Number, Symbol
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
-__all__ = ["WholeSequences", "use_whole_sequences"]
-
 _aten = torch.ops.aten
 _TO_END: Final = sys.maxsize
 _ALL, _NONE = Number(1), Number(0)
