@@ -18,9 +18,7 @@ from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.torch_message import torch_message
 from sharded_infer.towers.failing_submodule import in_submodule
 from sharded_infer.towers.lowering.compiled_products import join_crosses
-from sharded_infer.towers.lowering.convolutions import multiply_pointwise
 from sharded_infer.towers.lowering.decomposition import decompose
-from sharded_infer.towers.lowering.folding import drop_whole_slices, fold_weights
 from sharded_infer.towers.lowering.fp32 import compute_in_fp32
 from sharded_infer.towers.lowering.fused_steps import fuse_steps
 from sharded_infer.towers.lowering.int8 import lower_to_int8

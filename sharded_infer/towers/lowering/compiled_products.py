@@ -8,7 +8,7 @@ Steps between two products run while a tile of the first one is in the cache. A 
 then not rounded to bf16 before it.
 """
 
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +18,9 @@ from kernels.dense_step import Stepped
 from kernels.product import Product
 from sharded_infer.towers.lowering.constants import add_call
 from sharded_infer.towers.lowering.fused_steps import Step
+from sharded_infer.towers.lowering.rewriting import module_of, only_user, remove_unused
 
 _aten = torch.ops.aten
-_M = TypeVar("_M", bound=torch.nn.Module)
 
 
 class CompiledProduct(torch.nn.Module):
@@ -53,8 +53,8 @@ class CrossedProduct(torch.nn.Module):
 
 def is_activated(product: Node) -> bool:
     """True if only a ReLU reads a product."""
-    users = list(product.users)
-    return len(users) == 1 and users[0].target is _aten.relu.default
+    user = only_user(product)
+    return user is not None and user.target is _aten.relu.default
 
 
 def add_product(
@@ -74,11 +74,11 @@ def join_crosses(program: GraphModule) -> int:
     """
     joined = 0
     for node in list(program.graph.nodes):
-        step = _module(program, node, Step)
+        step = module_of(program, node, Step)
         if step is None or len(node.args) != 3:
             continue
         values, first, factor = node.args
-        made = _module(program, factor, CompiledProduct)
+        made = module_of(program, factor, CompiledProduct)
         if made is None or len(factor.users) != 1 or not _is_rounded_at_most(made.product):
             continue
         product = CrossedProduct(made.product.with_step(keep=step.keeps, low=step.low))
@@ -88,18 +88,9 @@ def join_crosses(program: GraphModule) -> int:
         node.replace_all_uses_with(crossed)
         joined += 1
     if joined:
-        program.graph.eliminate_dead_code()
-        program.delete_all_unused_submodules()
-        program.recompile()
+        remove_unused(program)
     return joined
 
 
 def _is_rounded_at_most(product: Product) -> bool:
     return product.low is None or product.low is torch.bfloat16
-
-
-def _module(program: GraphModule, node: object, kind: type[_M]) -> _M | None:
-    if not isinstance(node, Node) or node.op != "call_module":
-        return None
-    found = program.get_submodule(str(node.target))
-    return found if isinstance(found, kind) else None

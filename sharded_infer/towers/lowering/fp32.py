@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
-from sharded_infer.towers.lowering.constants import add_constant, constant_of, give_up_unused
+from sharded_infer.towers.lowering.constants import add_constant, constant_of
 from sharded_infer.towers.lowering.int8_packing import Int8Product
+from sharded_infer.towers.lowering.rewriting import remove_unused
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR
 
@@ -47,9 +48,7 @@ def compute_in_fp32(program: GraphModule, inputs: Sequence[Tensor]) -> None:
                 continue
             node.args = map_aggregate(node.args, _raised_dtype)
             node.kwargs = map_aggregate(node.kwargs, _raised_dtype)
-    program.graph.eliminate_dead_code()
-    give_up_unused(program)
-    program.recompile()
+    remove_unused(program)
 
 
 def _raised_dtype(argument: Any) -> Any:

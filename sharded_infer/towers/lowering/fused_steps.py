@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from kernels.dense_step import ByteLevels, DenseStep, Stepped
 from sharded_infer.errors import InternalError
 from sharded_infer.towers.lowering.constants import add_call
+from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 
 _aten = torch.ops.aten
@@ -60,9 +61,7 @@ def fuse_steps(program: GraphModule, inputs: Sequence[Tensor]) -> int:
             _fuse(program, node, parts, kinds)
             made += 1
     if made:
-        program.graph.eliminate_dead_code()
-        program.delete_all_unused_submodules()
-        program.recompile()
+        remove_unused(program)
     return made
 
 
@@ -126,11 +125,8 @@ def _fuse(program: GraphModule, node: Node, parts: _Cross, kinds: dict[Node, Kin
 def _low_of(program: GraphModule, user: Node) -> ByteLevels | torch.dtype | None:
     if user.target in _CASTS and user.args[1:] == (_LOW,) and not user.kwargs:
         return _LOW
-    if user.op == "call_module" and len(user.args) == 1:
-        step = program.get_submodule(str(user.target))
-        if isinstance(step, Step):
-            return step.low
-    return None
+    step = module_of(program, user, Step)
+    return None if step is None or len(user.args) != 1 else step.low
 
 
 def _replace_narrowing(narrowing: Node, made: Added) -> None:

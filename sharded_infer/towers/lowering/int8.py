@@ -8,9 +8,10 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from sharded_infer.errors import InputError, TowerError
-from sharded_infer.towers.lowering.constants import add_constant, give_up_unused
+from sharded_infer.towers.lowering.constants import add_constant, constant_of
 from sharded_infer.towers.lowering.int8_calibration import calibrate_product
 from sharded_infer.towers.lowering.precision import copy_program, inner_products
+from sharded_infer.towers.lowering.rewriting import remove_unused
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR
 
 _LINEAR: Final = torch.ops.aten.linear.default
@@ -59,9 +60,7 @@ def lower_to_int8(module: torch.nn.Module, inputs: Sequence[Tensor]) -> torch.nn
     for node in list(lowered.graph.nodes):
         if node.name in products:
             _replace(lowered, node, products[node.name], seen.samples[node.name])
-    lowered.graph.eliminate_dead_code()
-    give_up_unused(lowered)
-    lowered.recompile()
+    remove_unused(lowered)
     return _Positional(lowered)
 
 
@@ -77,14 +76,8 @@ class _Positional(torch.nn.Module):
 
 
 def _weight(module: GraphModule, node: Node) -> Tensor | None:
-    if node.target is not _LINEAR:
-        return None
-    source = node.args[1]
-    if not isinstance(source, Node) or source.op != "get_attr":
-        return None
-    owner, _, name = str(source.target).rpartition(".")
-    weight = getattr(module.get_submodule(owner), name)
-    if not isinstance(weight, Tensor) or weight.dtype is not torch.float32 or weight.dim() != 2:
+    weight = constant_of(module, node.args[1]) if node.target is _LINEAR else None
+    if weight is None or weight.dtype is not torch.float32 or weight.dim() != 2:
         return None
     return weight.detach() if min(weight.shape) >= _LEAST_WIDTH else None
 

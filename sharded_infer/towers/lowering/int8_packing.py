@@ -24,13 +24,9 @@ from kernels.dense_step import ByteLevels
 from kernels.product import PackedWeight, Product
 from sharded_infer.errors import TowerError
 from sharded_infer.towers.lowering.compiled_products import add_product, is_activated
-from sharded_infer.towers.lowering.constants import (
-    add_call,
-    add_constant,
-    constant_of,
-    give_up_unused,
-)
+from sharded_infer.towers.lowering.constants import add_call, add_constant, constant_of
 from sharded_infer.towers.lowering.fused_steps import Added, Step, add_step
+from sharded_infer.towers.lowering.rewriting import only_user, remove_unused
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR
 
 _aten = torch.ops.aten
@@ -72,9 +68,7 @@ def pack_int8_products(program: GraphModule, *, compiled: bool = False) -> int:
         if follower is not None:
             given[follower] = _Given(made, given[node].poison)
     if products:
-        program.graph.eliminate_dead_code()
-        give_up_unused(program)
-        program.recompile()
+        remove_unused(program)
     return len(products)
 
 
@@ -111,7 +105,7 @@ class _Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Int8Product:
-    """Constants of one product; see `int8_product.int8_linear`."""
+    """Constants of one product; see `program.int8_linear.int8_linear`."""
 
     weight: Tensor
     weight_scale: Tensor
@@ -183,10 +177,10 @@ def _follower(node: Node) -> tuple[bool, Node | None]:
     """True if only a ReLU reads a product, and the product that alone reads the result."""
     activated = is_activated(node)
     last = next(iter(node.users)) if activated else node
-    readers = list(last.users)
-    if len(readers) != 1 or readers[0].target is not INT8_LINEAR or readers[0].args[0] is not last:
+    reader = only_user(last)
+    if reader is None or reader.target is not INT8_LINEAR or reader.args[0] is not last:
         return activated, None
-    return activated, readers[0]
+    return activated, reader
 
 
 def _bytes_step(program: GraphModule, node: Node, product: Int8Product) -> Added:

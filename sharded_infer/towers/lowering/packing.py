@@ -23,11 +23,8 @@ from sharded_infer.towers.lowering.compiled_products import (
     add_product,
     is_activated,
 )
-from sharded_infer.towers.lowering.constants import (
-    add_constant,
-    constant_of,
-    give_up_unused,
-)
+from sharded_infer.towers.lowering.constants import add_constant, constant_of
+from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
 
 _aten = torch.ops.aten
 # Batch size that layouts are chosen for. All sizes from 1 to 1,024 got the same one.
@@ -64,9 +61,7 @@ def pack_products(program: GraphModule, compiled: Set[torch.dtype] = frozenset()
         if _compile(program, node, weights, compiled) or _pack(program, node, held, dtypes):
             packed += 1
     if packed:
-        program.graph.eliminate_dead_code()
-        give_up_unused(program)
-        program.recompile()
+        remove_unused(program)
     return packed
 
 
@@ -81,12 +76,10 @@ def packable_dtypes() -> set[torch.dtype]:
 
 def linear_of(program: GraphModule, node: Node) -> Linear | None:
     """The fp32 product that a node computes, packed or compiled; None for other nodes."""
-    if node.op == "call_module":
-        module = program.get_submodule(str(node.target))
-        if not isinstance(module, CompiledProduct) or len(node.args) != 1:
-            return None
-        product = module.product
-        if product.weight.stored.dtype is not torch.float32 or product.low is not None:
+    module = module_of(program, node, CompiledProduct)
+    if module is not None:
+        product, is_fp32 = module.product, module.weight.dtype is torch.float32
+        if len(node.args) != 1 or not is_fp32 or product.low is not None:
             return None
         return Linear(product.weight.unpacked(), product.bias, product.relu)
     if node.target is not _PACKED or node.args[3:] != ("none", [], ""):

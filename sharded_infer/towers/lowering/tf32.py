@@ -18,12 +18,9 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import Argument, map_arg
 
 from sharded_infer.errors import InternalError, TowerError
-from sharded_infer.towers.lowering.constants import (
-    add_constant,
-    constant_of,
-    give_up_unused,
-)
+from sharded_infer.towers.lowering.constants import add_constant, constant_of
 from sharded_infer.towers.lowering.precision import inner_products
+from sharded_infer.towers.lowering.rewriting import remove_unused
 
 _CUT_BITS: Final = 13
 _HALF: Final = 1 << (_CUT_BITS - 1)
@@ -51,9 +48,7 @@ def emulate_tf32(program: GraphModule) -> int:
     products = inner_products(program.graph)
     for node in products:
         rounding.apply(node)
-    program.graph.eliminate_dead_code()
-    give_up_unused(program)
-    program.recompile()
+    remove_unused(program)
     return len(products)
 
 

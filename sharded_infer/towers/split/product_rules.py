@@ -19,6 +19,7 @@ from kernels.product import PackedWeight, Product
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct
 from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.fused_steps import Step
+from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.program.operators import Operator
 from sharded_infer.towers.split.distributed_products import distributed
 from sharded_infer.towers.split.parts import Known, Parts, Value, positions_of
@@ -34,9 +35,9 @@ _BATCH: Final = 256
 
 def weight_size(graphs: SplitGraphs, node: Node) -> int:
     """Numbers of a product's constant weight; 0 for other operators."""
-    if node.op == "call_module":
-        module = graphs.program.get_submodule(str(node.target))
-        return math.prod(module.product.weight.shape) if isinstance(module, CompiledProduct) else 0
+    module = module_of(graphs.program, node, CompiledProduct)
+    if module is not None:
+        return math.prod(module.product.weight.shape)
     position = _WEIGHT_POSITIONS.get(node.target)
     weight = None if position is None else constant_of(graphs.program, node.args[position])
     return 0 if weight is None else weight.numel()

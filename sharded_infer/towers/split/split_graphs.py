@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from sharded_infer.towers.lowering.constants import give_up_unused
+from sharded_infer.towers.lowering.rewriting import remove_unused
 from sharded_infer.towers.split.parts import Known, Parts, Value
 from sharded_infer.towers.split.sizes import Layout, Sizes
 
@@ -238,11 +238,8 @@ class SplitGraphs:
                 used[given] = node
         self._graphs[True].output(tuple(used.values()))
         request = GraphModule(self._held, self._graphs[True])
-        request.graph.eliminate_dead_code()
         for program in (request, pair):
-            program.delete_all_unused_submodules()
-            give_up_unused(program)
-            program.recompile()
+            remove_unused(program)
         return request.eval(), pair.eval()
 
     def _sources(self) -> list[Node | None]:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from torch.fx import GraphModule, Node
 
 from sharded_infer.towers.lowering.bindings import call_functions
+from sharded_infer.towers.lowering.canonical_forms import keep_columns
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct, join_crosses
 from sharded_infer.towers.lowering.fused_steps import Step, fuse_steps
 from sharded_infer.towers.lowering.joined.joined_stages import JoinedStages, join_stages
+from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention
 from sharded_infer.towers.lowering.sequences.pair_layers import fuse_pair_layers
-from sharded_infer.towers.lowering.sequences.row_scores import keep_columns
 from sharded_infer.towers.lowering.sequences.row_steps import fuse_row_steps
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 from sharded_infer.towers.program.tower_inputs import TowerInputs
@@ -170,11 +171,12 @@ def _known(graphs: SplitGraphs, node: Node) -> Known:
 
 
 def _by_rule(graphs: SplitGraphs, node: Node) -> Known | None:
-    if node.op == "call_module":
-        module = graphs.program.get_submodule(str(node.target))
-        if isinstance(module, CompiledProduct):
-            return split_product(graphs, node, module.product)
-        return split_step(graphs, node, module) if isinstance(module, Step) else None
+    product = module_of(graphs.program, node, CompiledProduct)
+    if product is not None:
+        return split_product(graphs, node, product.product)
+    step = module_of(graphs.program, node, Step)
+    if step is not None:
+        return split_step(graphs, node, step)
     found = SHARED_PRODUCT_RULES.get(node.target) if graphs.alone else None  # type: ignore[arg-type]
     if found is not None and (known := found(graphs, node)) is not None:
         return known

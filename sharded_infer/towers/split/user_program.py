@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from sharded_infer.towers.lowering.canonical_forms import select_biases
 from sharded_infer.towers.lowering.joined.joined_passes import join_passes
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention, join_heads
-from sharded_infer.towers.lowering.sequences.bias_reads import select_biases
 from sharded_infer.towers.lowering.sequences.divided_products import divide_products
 from sharded_infer.towers.lowering.sequences.flat_rows import flatten_rows
 from sharded_infer.towers.lowering.sequences.known_numbers import Symbol

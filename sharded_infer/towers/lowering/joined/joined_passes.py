@@ -27,13 +27,10 @@ from kernels.sequences.passes import (
     Passes,
     RowStepping,
 )
-from sharded_infer.towers.lowering.constants import (
-    add_call,
-    constant_of,
-    give_up_unused,
-)
+from sharded_infer.towers.lowering.constants import add_call, constant_of
 from sharded_infer.towers.lowering.joined.pass_groups import PassGroups
 from sharded_infer.towers.lowering.joined.pass_sources import Source
+from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
@@ -101,10 +98,7 @@ def join_passes(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int
         _replace(program, _Call(program, groups, passes))
     if found:
         stable_topological_sort(program)
-        program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
-        program.delete_all_unused_submodules()
-        give_up_unused(program)
-        program.recompile()
+        remove_unused(program)
     return len(found)
 
 
@@ -163,7 +157,7 @@ class _Call:
         return self._groups.layout(node).memory
 
     def _results(self, node: Node) -> list[Node]:
-        return list(node.users) if self._groups.module(node, RowPass) else [node]
+        return list(node.users) if module_of(self._program, node, RowPass) else [node]
 
     def _is_read(self, node: Node) -> bool:
         return any(
@@ -180,15 +174,16 @@ class _Call:
 
     def _pass(self, node: Node) -> AnyPass:
         read = list(map(self._operand, self._groups.reads[node]))
-        steps, heads = (self._groups.module(node, kind) for kind in (RowPass, HeadsPass))
+        steps = module_of(self._program, node, RowPass)
+        heads = module_of(self._program, node, HeadsPass)
         rows = 1 if self._groups.has_one_row(node) else POSITIONS
-        if isinstance(steps, RowPass):
+        if steps is not None:
             taken = {user.args[1]: user for user in node.users}
             widths = enumerate(steps.steps.output_widths)
             results = [self._result(taken.get(at), width, rows) for at, width in widths]
             return RowStepping(steps.steps, [*read, *results], rows)
         out = Operand(self._numbers[node])
-        if isinstance(heads, HeadsPass):
+        if heads is not None:
             firsts, (width, _, value_width) = zip(*heads.columns, strict=True)
             of_heads = [
                 one._replace(column=one.column + first)
@@ -211,9 +206,9 @@ class _Call:
         if node in self.outputs:
             return False
         readers = [
-            self._groups.module(user, HeadsPass)
+            module_of(self._program, user, HeadsPass)
             for user in self.nodes
             for one in self._groups.reads[user]
             if one.base is node and one.row != LAST_ROW
         ]
-        return all(isinstance(one, HeadsPass) and one.attention.causal for one in readers)
+        return all(one is not None and one.attention.causal for one in readers)

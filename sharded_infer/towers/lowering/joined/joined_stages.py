@@ -27,6 +27,7 @@ from kernels.sequences.passes import (
 )
 from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
 from sharded_infer.towers.lowering.joined.pass_sources import SAME_NUMBERS
+from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
@@ -110,8 +111,10 @@ def join_stages(
         rows_of_pairs: gives each candidate its request's row, in `pair`.
         kinds: of a run of `whole`.
     """
-    stage, pass_ = _only_call(whole, JoinedPasses), _only_call(pair, RowPass)
-    if stage is None or pass_ is None:
+    calls = _only_call(whole), _only_call(pair)
+    module, steps = module_of(whole, calls[0], JoinedPasses), module_of(pair, calls[1], RowPass)
+    stage, pass_ = calls
+    if stage is None or pass_ is None or module is None or steps is None:
         return None
     returned, inputs = _returned(whole), _placeholders(pair)
     # The last of the others has the owners.
@@ -130,10 +133,7 @@ def join_stages(
         else:
             return None
     scores = [_result_of(_column_of(node), pass_) for node in _returned(pair)]
-    module = whole.get_submodule(str(stage.target))
-    steps = pair.get_submodule(str(pass_.target))
-    known = None not in (*given, *results, *scores) and any(one is not None for _, one in sources)
-    if not known or not isinstance(module, JoinedPasses) or not isinstance(steps, RowPass):
+    if None in (*given, *results, *scores) or all(one is None for _, one in sources):
         return None
     has_rows = all(module.parts.outputs[one].rows == 1 for one, _ in sources if one is not None)
     one_column = all(steps.steps.output_widths[at] == 1 for at in scores if at is not None)
@@ -142,10 +142,9 @@ def join_stages(
     return JoinedStages(module, given, steps, sources, scores)  # type: ignore[arg-type]
 
 
-def _only_call(program: GraphModule, kind: type[torch.nn.Module]) -> Node | None:
-    calls: list[Node] = [node for node in program.graph.nodes if node.op == "call_module"]
-    is_kind = len(calls) == 1 and isinstance(program.get_submodule(str(calls[0].target)), kind)
-    return calls[0] if is_kind else None
+def _only_call(program: GraphModule) -> Node | None:
+    calls: list[Node] = program.graph.find_nodes(op="call_module")
+    return calls[0] if len(calls) == 1 else None
 
 
 def _placeholders(program: GraphModule) -> list[Node]:

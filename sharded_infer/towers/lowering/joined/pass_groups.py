@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch.fx import GraphModule, Node
 
 from sharded_infer.errors import InternalError
 from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.joined.pair_functions import PairFunction, pair_function
 from sharded_infer.towers.lowering.joined.pass_sources import PassSources, Source
+from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
 from sharded_infer.towers.lowering.sequences.request_layouts import Layout, RequestLayouts, Rows
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
@@ -52,20 +52,13 @@ class PassGroups:
                 continue
             self.reads[node] = read
             self.owners[node] = node
-            if self.module(node, RowPass) is not None:
+            if module_of(self._program, node, RowPass) is not None:
                 self.owners |= dict.fromkeys(node.users, node)
             owners = [self.owners.get(one.base, one.base) for one in read]
             self._levels[node] = max((self._levels[one] for one in owners), default=0)
             lengths = self._lengths[node] = self._lengths_of(node, owners)
             groups.setdefault((self._levels[node], lengths), []).append(node)
         self.found = list(groups.values())
-
-    def module(self, node: Node, kind: type[torch.nn.Module]) -> torch.nn.Module | None:
-        """The module that a node calls, if it is of a kind."""
-        if node.op != "call_module":
-            return None
-        found = self._program.get_submodule(str(node.target))
-        return found if isinstance(found, kind) else None
 
     def layout(self, node: Node) -> Layout:
         """Layout of a pass's input or result."""
@@ -81,7 +74,9 @@ class PassGroups:
 
     def _find_pairs(self, kinds: Sequence[Mapping[Node, Kind]]) -> None:
         for node in self._program.graph.nodes:
-            if self.module(node, HeadsPass) is None or not isinstance(node.args[3], Node):
+            if module_of(self._program, node, HeadsPass) is None or not isinstance(
+                node.args[3], Node
+            ):
                 continue
             end = self.sources.of(node.args[3]).base
             if end in self.pairs or constant_of(self._program, end) is not None:
@@ -132,9 +127,9 @@ class PassGroups:
             return [(found.numbers, (Rows.ALONG, Rows.ALL)), *fixed]
         one_row = self.has_one_row(node)
         own = (Rows.ONE if one_row else Rows.ALL,)
-        if self.module(node, RowPass) is not None:
+        if module_of(self._program, node, RowPass) is not None:
             return [(one, own) for one in node.args]
-        if self.module(node, HeadsPass) is None:
+        if module_of(self._program, node, HeadsPass) is None:
             return None
         query, key, value, bias, mask, *first = node.args
         if mask is not None or any(one is not None for one in first):

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 
 from kernels.sequences.attention import Attention, Weights
 from sharded_infer.towers.lowering.constants import add_call
+from sharded_infer.towers.lowering.rewriting import module_of, only_user, remove_unused
 from sharded_infer.towers.lowering.sequences.row_operators import RowColumns, RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
@@ -106,12 +107,9 @@ def fuse_attention(program: GraphModule) -> int:
             if found.stacked:
                 passed = graph.call_function(_aten.squeeze.dim, (passed, 0))
         found.last.replace_all_uses_with(passed)
-        # Not as dead code: torch regards its attention as drawing random numbers.
-        program.graph.erase_node(found.last)
         made += 1
     if made:
-        program.graph.eliminate_dead_code()
-        program.recompile()
+        remove_unused(program)
     return made
 
 
@@ -124,7 +122,7 @@ def join_heads(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
     rows = RowOperators(program, [kinds_of(program, one) for one in inputs])
     joined = 0
     for node in list(program.graph.nodes):
-        found = attention_of(program, node)
+        found = module_of(program, node, AttentionPass)
         reads = None if found is None else [_divided(rows, one) for one in node.args[:3]]
         ends = [end for user in node.users if (end := _joined_again(rows, user)) is not None]
         if found is None or reads is None or None in reads or len(ends) != len(node.users):
@@ -141,16 +139,8 @@ def join_heads(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
             end.replace_all_uses_with(made)
         joined += 1
     if joined:
-        program.graph.eliminate_dead_code()
-        program.delete_all_unused_submodules()
-        program.recompile()
+        remove_unused(program)
     return joined
-
-
-def attention_of(program: GraphModule, node: Node) -> AttentionPass | None:
-    """The pass that a node calls, if it calls one."""
-    found = program.get_submodule(str(node.target)) if node.op == "call_module" else None
-    return found if isinstance(found, AttentionPass) else None
 
 
 class _Divided(NamedTuple):
@@ -174,7 +164,7 @@ def _joined_again(rows: RowOperators, turned: Node) -> Node | None:
     if not _is_swap(turned):
         return None
     node = turned
-    while (user := _only_user(node)) is not None and user.target in SAME:
+    while (user := only_user(node)) is not None and user.target in SAME:
         node = user
     if user is None or user.target not in SHAPING or not _same_numbers(rows, node, user):
         return None
@@ -230,7 +220,7 @@ def _written_out(product: Node) -> _Found | None:
     weights: Weights | None = None
     bias: Node | None = None
     mask: Node | None = None
-    node, user = product, _only_user(product)
+    node, user = product, only_user(product)
     while user is not None and user.target not in _PRODUCTS:
         factor = _factor(user)
         kind = _weights(user)
@@ -248,7 +238,7 @@ def _written_out(product: Node) -> _Found | None:
             mask = user.args[1]  # type: ignore[assignment]
         else:
             return None
-        node, user = user, _only_user(user)
+        node, user = user, only_user(user)
     if user is None or weights is None or user.args[0] is not node or user.args[1] is node:
         return None
     attention = Attention(weights, scale, divisor, causal)
@@ -293,7 +283,3 @@ def _other(node: Node, one: Node) -> Node | None:
 
 def _hides(node: Node) -> bool:
     return bool(node.target is _aten.masked_fill.Scalar and node.args[2] == 0)
-
-
-def _only_user(node: Node) -> Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None

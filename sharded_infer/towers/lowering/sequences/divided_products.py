@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from kernels.product import product_dtypes
 from sharded_infer.towers.lowering.constants import add_constant
 from sharded_infer.towers.lowering.packing import Linear, linear_of, pack_products
+from sharded_infer.towers.lowering.rewriting import only_user, remove_unused
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 
 _aten = torch.ops.aten
@@ -75,10 +76,8 @@ def divide_products(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) ->
             row = graph.call_function(first.target, (source, *first.args[1:]))
             _put(program, divided, selected, row)
     if made:
-        graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
+        remove_unused(program)
         pack_products(program, product_dtypes())
-        program.delete_all_unused_submodules()
-        program.recompile()
     return made
 
 
@@ -91,7 +90,7 @@ def _divided(
         return None
     between: list[Node] = []
     last, width = product, len(linear.weight)
-    while len(last.users) == 1 and (user := next(iter(last.users))).target in _BY_NUMBER:
+    while (user := only_user(last)) is not None and user.target in _BY_NUMBER:
         between.append(user)
         last = user
     parts: list[_Columns] = []

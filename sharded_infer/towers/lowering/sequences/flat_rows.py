@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from sharded_infer.towers.lowering.sequences.attention import attention_of
+from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
+from sharded_infer.towers.lowering.sequences.attention import AttentionPass
 from sharded_infer.towers.lowering.sequences.request_layouts import RequestLayouts, Rows
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import kinds_and_sizes
@@ -49,8 +50,7 @@ def flatten_rows(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> in
     flattening = _Flattening(program, list(inputs))
     changes = flattening.run()
     if changes:
-        program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
-        program.recompile()
+        remove_unused(program)
     return changes
 
 
@@ -133,7 +133,7 @@ class _Flattening:
 
     def _heads(self, node: Node) -> dict[Node, Node]:
         """Queries, keys and values of an attention as transposed columns of rows."""
-        if attention_of(self._program, node) is None:
+        if module_of(self._program, node, AttentionPass) is None:
             return {}
         found = {}
         for one in node.args[:3]:
@@ -217,7 +217,7 @@ class _Flattening:
 
     def _joined_heads(self, node: Node) -> Node | None:
         base, numbers = self._of(node)
-        if attention_of(self._program, base) is None or not self._has_rows(node):
+        if module_of(self._program, base, AttentionPass) is None or not self._has_rows(node):
             return None
         for kinds, places in zip(self._kinds, numbers, strict=True):
             whole = torch.arange(kinds[base][1].numel()).view(kinds[base][1])

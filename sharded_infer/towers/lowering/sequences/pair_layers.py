@@ -19,12 +19,9 @@ from torch.fx import GraphModule, Node
 
 from kernels.sequences.pair_layers import Activation, PairLayer, PairLayers
 from sharded_infer.errors import InternalError
-from sharded_infer.towers.lowering.constants import (
-    add_call,
-    constant_of,
-    give_up_unused,
-)
+from sharded_infer.towers.lowering.constants import add_call, constant_of
 from sharded_infer.towers.lowering.packing import Linear, linear_of
+from sharded_infer.towers.lowering.rewriting import only_user, remove_unused
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 from sharded_infer.towers.program.operators import Operator
 
@@ -86,11 +83,7 @@ def fuse_pair_layers(program: GraphModule, inputs: Sequence[Tensor], repeats: Op
             found.replace(program)
             made += 1
     if made:
-        # Also dropouts, which torch takes for drawing random numbers here.
-        program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
-        program.delete_all_unused_submodules()
-        give_up_unused(program)
-        program.recompile()
+        remove_unused(program)
     return made
 
 
@@ -114,7 +107,7 @@ class _Pairs:
         if not all(terms.take(one) for one in mul.args) or not terms.one_of_each():
             return None
         found = cls(terms.by_position[0], terms.by_candidate[0])
-        node = _only_user(mul)
+        node = only_user(mul)
         while node is not None:
             linear = linear_of(program, node)
             if linear is None:
@@ -133,14 +126,14 @@ class _Pairs:
         repeats: Operator,
     ) -> Node | None:
         """Takes a product and its activation; returns the next node, None at the end."""
-        user = _only_user(node)
+        user = only_user(node)
         if not self.layers and not linear.relu:
             terms = _Terms(kinds, repeats, kinds[node][1])
             while user is not None and user.target is _aten.add.Tensor and not user.kwargs:
                 other = next((one for one in user.args if one is not node), None)
                 if not terms.take(other):
                     return None
-                node, user = user, _only_user(user)
+                node, user = user, only_user(user)
             self.by_position, self.by_candidate = terms.by_position, terms.by_candidate
         if len(linear.weight) == 1 and self.layers:
             self.layers.append(PairLayer(linear.weight, linear.bias, _relu_of(linear)))
@@ -150,9 +143,9 @@ class _Pairs:
         if not linear.relu and user is not None:
             activation, slope = _activation(program, user, len(linear.weight))
             if activation is not Activation.LINEAR:
-                user = _only_user(user)
+                user = only_user(user)
         if user is not None and user.target is _aten.dropout.default:
-            user = _only_user(user)
+            user = only_user(user)
         self.layers.append(PairLayer(linear.weight, linear.bias, activation, slope))
         return user
 
@@ -213,10 +206,6 @@ def _activation(program: GraphModule, node: Node, width: int) -> tuple[Activatio
 
 def _relu_of(linear: Linear) -> Activation:
     return Activation.RELU if linear.relu else Activation.LINEAR
-
-
-def _only_user(node: Node) -> Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
 
 
 def _sum(program: GraphModule, nodes: Sequence[Node]) -> Node | None:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from sharded_infer.towers.lowering.sequences.attention import SAME, SHAPING, attention_of
+from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
+from sharded_infer.towers.lowering.sequences.attention import SAME, SHAPING, AttentionPass
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 
@@ -37,8 +38,7 @@ def select_rows(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int
         if selection is not None and _Chain(program, rows, kinds, selection).move():
             moved += 1
     if moved:
-        program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
-        program.recompile()
+        remove_unused(program)
     return moved
 
 
@@ -116,9 +116,7 @@ class _Chain:
     def move(self) -> bool:
         """Computes the chain of the one row alone; False if it has nothing to compute."""
         node, source, kept = self._selection
-        if not any(
-            one in self._rows.found or attention_of(self._program, one) for one in self.reads
-        ):
+        if not any(one in self._rows.found or self._attention(one) for one in self.reads):
             return False
         graph = self._program.graph
         selected: dict[Node, Node] = {}
@@ -162,7 +160,7 @@ class _Chain:
 
     def _of_one_row(self, node: Node, given: Mapping[Node, Node], index: Node) -> Node:
         graph = self._program.graph
-        attention = attention_of(self._program, node)
+        attention = self._attention(node)
         if attention is not None:
             query, key, value, *added = node.args
             rows = (
@@ -184,8 +182,7 @@ class _Chain:
 
         None if it does not compute each row by itself.
         """
-        attention = attention_of(self._program, node)
-        if attention is not None:
+        if self._attention(node) is not None:
             return self._read_by_attention(node) if axis == 2 else None
         # Other readers of divided columns, such as keys and values, need all rows.
         divided = node.target is operator.getitem
@@ -209,6 +206,9 @@ class _Chain:
             )
             return {source: 1} if by_row else None
         return None
+
+    def _attention(self, node: Node) -> AttentionPass | None:
+        return module_of(self._program, node, AttentionPass)
 
     def _read_by_attention(self, node: Node) -> dict[Node, int] | None:
         query, _, _, *added = node.args

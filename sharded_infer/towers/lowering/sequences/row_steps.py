@@ -18,7 +18,8 @@ from torch.fx.passes.tools_common import stable_topological_sort
 
 from kernels.sequences.row_step import Columns, RowStep, Source, StepKind
 from kernels.sequences.row_steps import RowSteps
-from sharded_infer.towers.lowering.constants import add_call, give_up_unused
+from sharded_infer.towers.lowering.constants import add_call
+from sharded_infer.towers.lowering.rewriting import remove_unused
 from sharded_infer.towers.lowering.sequences.row_operators import (
     RowColumns,
     RowOperator,
@@ -63,11 +64,7 @@ def fuse_row_steps(
         fused.replace(group)
     if groups:
         stable_topological_sort(program)
-        # Also dropouts, which torch takes for drawing random numbers here.
-        program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
-        program.delete_all_unused_submodules()
-        give_up_unused(program)
-        program.recompile()
+        remove_unused(program)
     return len(groups)
 
 

@@ -21,16 +21,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from kernels.sequences.attention import Weights
-from sharded_infer.towers.lowering.constants import (
-    add_call,
-    add_constant,
-    constant_of,
-    give_up_unused,
-)
+from sharded_infer.towers.lowering.constants import add_call, add_constant, constant_of
+from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
 from sharded_infer.towers.lowering.sequences.attention import (
     SDPA_ARGUMENTS,
     AttentionPass,
-    attention_of,
     hide_later,
 )
 from sharded_infer.towers.lowering.sequences.fixed_values import FixedValues, index_of
@@ -70,10 +65,7 @@ def use_whole_sequences(program: GraphModule, whole: WholeSequences) -> int:
     rewriting = _Rewriting(program, whole)
     changes = rewriting.run()
     if changes:
-        program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
-        program.delete_all_unused_submodules()
-        give_up_unused(program)
-        program.recompile()
+        remove_unused(program)
     return changes
 
 
@@ -140,7 +132,7 @@ class _Rewriting:
         index = index_of(node)
         if index is not None:
             return self._read_constant(node, index)
-        found = attention_of(self._program, node)
+        found = module_of(self._program, node, AttentionPass)
         return None if found is None else self._attention(node, found)
 
     def _unmasked_numbers(self, node: Node, numbers: Sequence[Number | None]) -> Node | None:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn import functional
 
-from sharded_infer.towers.lowering.convolutions import multiply_pointwise
+from sharded_infer.towers.lowering.canonical_forms import multiply_pointwise
 
 CONVOLUTION = torch.ops.aten.conv1d.default
 

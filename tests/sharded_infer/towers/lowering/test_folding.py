@@ -2,8 +2,8 @@ import torch
 from torch import Tensor, nn
 
 from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.lowering.canonical_forms import fold_weights
 from sharded_infer.towers.lowering.constants import constant_of
-from sharded_infer.towers.lowering.folding import fold_weights
 from sharded_infer.towers.tower import export_tower
 
 

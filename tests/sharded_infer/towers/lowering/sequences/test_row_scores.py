@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from sharded_infer.towers.lowering.canonical_forms import keep_columns
 from sharded_infer.towers.lowering.packing import pack_products
-from sharded_infer.towers.lowering.sequences.row_scores import keep_columns
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass, fuse_row_steps
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
