@@ -112,22 +112,6 @@ def _flat(values: Iterable[Any]) -> list[Any]:
 _Bound = Callable[[Sequence[Tensor], Mapping[str, Any]], float]
 
 
-def _broadcast(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
-    return prod(np.broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors)))
-
-
-def _largest(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
-    return max(tensor.numel() for tensor in tensors)
-
-
-def _together(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
-    return sum(tensor.numel() for tensor in tensors)
-
-
-def _all_pairs(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
-    return prod(tensor.numel() for tensor in tensors)
-
-
 def _product(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
     first, second = tensors[:2]
     return first.numel() * second.numel() / first.shape[-1] ** 2
@@ -141,19 +125,6 @@ def _attention(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
     queries, keys, rows = tensors[:3]
     vectors = queries.numel() / queries.shape[-1]
     return vectors * max(keys.numel() / keys.shape[-1], rows.numel())
-
-
-def _embedded(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
-    rows, ids = tensors
-    return ids.numel() * rows.shape[-1]
-
-
-def _gathered(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
-    return tensors[1].numel()
-
-
-def _sized(_tensors: Sequence[Tensor], values: Mapping[str, Any]) -> float:
-    return float(prod(values["size"]))
 
 
 def _expanded(tensors: Sequence[Tensor], values: Mapping[str, Any]) -> float:
@@ -179,10 +150,6 @@ def _counted(_tensors: Sequence[Tensor], values: Mapping[str, Any]) -> float:
     return float(abs(values["end"] - values.get("start", 0)) / step + 1) if step else inf
 
 
-def _one_number(_tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
-    return 1
-
-
 def _of(bound: _Bound, operators: str) -> dict[str, _Bound]:
     return dict.fromkeys(operators.split(), bound)
 
@@ -190,7 +157,7 @@ def _of(bound: _Bound, operators: str) -> dict[str, _Bound]:
 # Key: an operator's name.
 BOUNDED: Final[Mapping[str, _Bound]] = {
     **_of(
-        _broadcast,
+        lambda tensors, _: prod(np.broadcast_shapes(*(one.shape for one in tensors))),
         "abs add addcdiv addcmul atan bitwise_and bitwise_not bitwise_or bitwise_xor ceil celu "
         "clamp clamp_max clamp_min cos cosine_similarity div elu eq erf exp exp2 expand_as expm1 "
         "floor floor_divide fmod ge gelu gt hardsigmoid hardswish hardtanh isfinite isinf isnan "
@@ -200,7 +167,7 @@ BOUNDED: Final[Mapping[str, _Bound]] = {
         "softplus sqrt square sub tanh threshold trunc trunc_divide where",
     ),
     **_of(
-        _largest,
+        lambda tensors, _: max(one.numel() for one in tensors),
         "_log_softmax _native_batch_norm_legit_no_training _prelu_kernel _safe_softmax _softmax "
         "_to_copy _unsafe_view alias all amax amin any argmax argmin argsort batch_norm bucketize "
         "chunk clone contiguous copy cumprod cumsum detach diagonal dropout fill flatten flip "
@@ -211,19 +178,25 @@ BOUNDED: Final[Mapping[str, _Bound]] = {
         "swapaxes swapdims t tensor_split to topk transpose tril triu type_as unbind unflatten "
         "unsqueeze var var_mean view view_as zeros_like",
     ),
-    **_of(_together, "cat column_stack concat hstack stack vstack"),
-    **_of(_all_pairs, "dot index index_select mv outer take_along_dim tensordot"),
+    **_of(
+        lambda tensors, _: sum(one.numel() for one in tensors),
+        "cat column_stack concat hstack stack vstack",
+    ),
+    **_of(
+        lambda tensors, _: prod(one.numel() for one in tensors),
+        "dot index index_select mv outer take_along_dim tensordot",
+    ),
     **_of(_product, "bmm int8_linear linear matmul mm"),
     **_of(_product_added, "addmm baddbmm"),
     **_of(_attention, "scaled_dot_product_attention"),
-    **_of(_embedded, "embedding"),
-    **_of(_gathered, "gather"),
-    **_of(_sized, "full new_full new_ones new_zeros ones zeros"),
+    **_of(lambda tensors, _: tensors[1].numel() * tensors[0].shape[-1], "embedding"),
+    **_of(lambda tensors, _: tensors[1].numel(), "gather"),
+    **_of(lambda _, values: prod(values["size"]), "full new_full new_ones new_zeros ones zeros"),
     **_of(_expanded, "broadcast_to expand"),
     **_of(_repeated, "repeat tile"),
     **_of(_padded, "constant_pad_nd pad"),
     **_of(_counted, "arange"),
-    **_of(_one_number, "scalar_tensor sym_numel sym_size"),
+    **_of(lambda *_: 1, "scalar_tensor sym_numel sym_size"),
 }
 # Operators whose results are bounded by torch's functions of shapes alone.
 UNTOLD: Final = frozenset((

@@ -7,8 +7,9 @@ results are added in fp32.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.fused_steps import Step
 from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.program.operators import Operator
-from sharded_infer.towers.split.distributed_products import distributed
+from sharded_infer.towers.split.distributed_products import Multiply, distributed
 from sharded_infer.towers.split.parts import Known, Parts, Value, positions_of
 from sharded_infer.towers.split.shape_rules import Rule
 from sharded_infer.towers.split.split_graphs import SplitGraphs
@@ -31,6 +32,8 @@ _mkldnn_linear = torch.ops.mkldnn._linear_pointwise.default
 _qlinear = torch.ops.onednn.qlinear_pointwise.default
 # Batch size that layouts are chosen for.
 _BATCH: Final = 256
+# By request, and by pair.
+_FLAGS: Final = (True, False)
 
 
 def weight_size(graphs: SplitGraphs, node: Node) -> int:
@@ -43,12 +46,6 @@ def weight_size(graphs: SplitGraphs, node: Node) -> int:
     return 0 if weight is None else weight.numel()
 
 
-def _columns(weight: Tensor, parts: Parts, *, transposed: bool = False) -> dict[bool, Tensor]:
-    plain = weight.to_dense() if weight.is_mkldnn else weight.detach()
-    plain = plain.t() if transposed else plain
-    return {flag: plain[:, positions_of(parts.runs, flag)].contiguous() for flag in (True, False)}
-
-
 def _source(graphs: SplitGraphs, node: Node) -> Parts | None:
     source = node.args[0]
     known = graphs.known.get(source) if isinstance(source, Node) else None
@@ -56,6 +53,50 @@ def _source(graphs: SplitGraphs, node: Node) -> Parts | None:
     if not isinstance(known, Parts) or shape is None or known.dim != len(shape):
         return None
     return known
+
+
+def _halved(
+    graphs: SplitGraphs,
+    node: Node,
+    unpack: Callable[[], Tensor],
+    multiply: Multiply,
+    *,
+    distribute: bool,
+) -> Node | None:
+    """The product as a sum by pair; None if nothing is by request.
+
+    `unpack` gives the `[N, K]` weight. With `distribute`, a concatenation's terms may be divided.
+    """
+    parts = _source(graphs, node)
+    if parts is None and not distribute:
+        return None
+    weight = unpack()
+    total = distributed(graphs, node.args[0], weight, multiply) if distribute else None
+    if total is not None or parts is None:
+        return total
+    columns = {flag: weight[:, positions_of(parts.runs, flag)].contiguous() for flag in _FLAGS}
+    of_request = multiply(True, parts.request, columns[True], True)
+    of_pair = multiply(False, parts.pair, columns[False], False)
+    graphs.saved_products += columns[True].numel()
+    return graphs.call(False, _aten.add.Tensor, of_pair, graphs.rows(of_request))
+
+
+def _finished(
+    graphs: SplitGraphs, total: Node, *, relu: bool, low: torch.dtype | ByteLevels | None
+) -> Value:
+    """The steps after a product, on the sum of its halves."""
+    if relu:
+        total = graphs.call(False, _aten.relu.default, total)
+    if isinstance(low, torch.dtype):
+        total = graphs.call(False, _aten.to.dtype, total, low)
+    elif low is not None:
+        step = graphs.module(False, Step(keep=False, low=low), total)
+        total = graphs.item(False, step, 1)
+    return Value(False, total)
+
+
+def _unpacked(weight: Tensor) -> Tensor:
+    return weight.to_dense() if weight.is_mkldnn else weight.detach()
 
 
 def _linear(graphs: SplitGraphs, node: Node) -> Known | None:
@@ -67,47 +108,32 @@ def _linear(graphs: SplitGraphs, node: Node) -> Known | None:
     if bias is not None and constant_of(graphs.program, bias) is None:
         return None
 
-    def product(flag: bool, source: Node, held: Tensor, adds: bool) -> Node:
+    def multiply(flag: bool, source: Node, held: Tensor, adds: bool) -> Node:
         if packed:
             held = torch.ops.mkldnn._reorder_linear_weight(held, _BATCH)
         added = graphs.at(flag, bias) if adds and isinstance(bias, Node) else None
-        rest = (*(added,), *node.args[3:])
-        return graphs.call(flag, node.target, source, graphs.constant(flag, held), *rest)
+        arguments = source, graphs.constant(flag, held), added, *node.args[3:]
+        return graphs.call(flag, node.target, *arguments)
 
-    if graphs.alone:
-        plain = weight.to_dense() if weight.is_mkldnn else weight.detach()
-        total = distributed(graphs, node.args[0], plain, product)
-        if total is not None:
-            return Value(False, total)
-    parts = _source(graphs, node)
-    if parts is None:
-        return None
-    columns = _columns(weight, parts)
-    of_request = product(True, parts.request, columns[True], True)
-    of_pair = product(False, parts.pair, columns[False], False)
-    graphs.saved_products += columns[True].numel()
-    return Value(False, graphs.call(False, _aten.add.Tensor, of_pair, graphs.rows(of_request)))
+    total = _halved(graphs, node, partial(_unpacked, weight), multiply, distribute=graphs.alone)
+    return None if total is None else Value(False, total)
 
 
 def _int8(graphs: SplitGraphs, node: Node) -> Known | None:
     """Packed products of bytes; a result in bytes is rounded after the sum."""
-    parts = _source(graphs, node)
     weight = constant_of(graphs.program, node.args[3])
-    if parts is None or weight is None:
-        return None
     source_scale, zero_point, _, scale, zeros, bias, out_scale, out_zero, dtype, activation = (
         node.args[1:11]
     )
-    if source_scale != 1.0 or out_scale != 1.0 or activation not in ("none", "relu"):
+    if weight is None or source_scale != 1.0 or out_scale != 1.0:
         return None
-    if not isinstance(out_zero, int):
+    if activation not in ("none", "relu") or not isinstance(out_zero, int):
         return None
-    columns = _columns(weight, parts, transposed=True)
 
-    def product(flag: bool, source: Node, added: Any) -> Node:
-        held = columns[flag]
+    def multiply(flag: bool, source: Node, held: Tensor, adds: bool) -> Node:
         packed = torch.ops.onednn.qlinear_prepack(held, [_BATCH, held.shape[1]])
         constants = [graphs.at(flag, one) for one in (scale, zeros)]  # type: ignore[arg-type]
+        added = graphs.at(flag, bias) if adds and isinstance(bias, Node) else None
         return graphs.call(
             flag,
             _qlinear,
@@ -115,19 +141,11 @@ def _int8(graphs: SplitGraphs, node: Node) -> Known | None:
             *(1.0, 0, torch.float32, "none", [], ""),
         )
 
-    added = graphs.at(True, bias) if isinstance(bias, Node) else None
-    of_request = product(True, parts.request, added)
-    total = graphs.call(
-        False, _aten.add.Tensor, product(False, parts.pair, None), graphs.rows(of_request)
-    )
-    graphs.saved_products += columns[True].numel()
-    if activation == "relu":
-        total = graphs.call(False, _aten.relu.default, total)
-    if dtype is not torch.uint8:
-        return Value(False, total)
-    levels = ByteLevels(torch.ones(len(columns[True])), out_zero)
-    step = graphs.module(False, Step(keep=False, low=levels), total)
-    return Value(False, graphs.item(False, step, 1))
+    total = _halved(graphs, node, lambda: _unpacked(weight).t(), multiply, distribute=False)
+    if total is None:
+        return None
+    low = ByteLevels(torch.ones(weight.shape[1]), out_zero) if dtype is torch.uint8 else None
+    return _finished(graphs, total, relu=activation == "relu", low=low)
 
 
 def split_product(graphs: SplitGraphs, node: Node, product: Product) -> Known | None:
@@ -139,26 +157,11 @@ def split_product(graphs: SplitGraphs, node: Node, product: Product) -> Known | 
         made = CompiledProduct(half if adds else half.without_bias())
         return graphs.module(flag, made, source, *(() if flag else poison))
 
-    total = None
-    if graphs.alone and not poison:
-        total = distributed(graphs, node.args[0], product.weight.unpacked(), multiply)
+    distribute = graphs.alone and not poison
+    total = _halved(graphs, node, product.weight.unpacked, multiply, distribute=distribute)
     if total is None:
-        parts = _source(graphs, node)
-        if parts is None:
-            return None
-        columns = _columns(product.weight.unpacked(), parts)
-        of_request = multiply(True, parts.request, columns[True], True)
-        total = multiply(False, parts.pair, columns[False], False)
-        total = graphs.call(False, _aten.add.Tensor, total, graphs.rows(of_request))
-        graphs.saved_products += columns[True].numel()
-    if product.relu:
-        total = graphs.call(False, _aten.relu.default, total)
-    if isinstance(product.low, torch.dtype):
-        total = graphs.call(False, _aten.to.dtype, total, product.low)
-    elif product.low is not None:
-        step = graphs.module(False, Step(keep=False, low=product.low), total)
-        total = graphs.item(False, step, 1)
-    return Value(False, total)
+        return None
+    return _finished(graphs, total, relu=product.relu, low=product.low)
 
 
 def split_step(graphs: SplitGraphs, node: Node, step: Step) -> Known | None:
@@ -179,7 +182,7 @@ def split_step(graphs: SplitGraphs, node: Node, step: Step) -> Known | None:
     return low, low, poison
 
 
-_WEIGHT_POSITIONS: Final[Mapping[Any, int]] = {
+_WEIGHT_POSITIONS: Final[Mapping[object, int]] = {
     _aten.linear.default: 1,
     _mkldnn_linear: 1,
     _qlinear: 3,

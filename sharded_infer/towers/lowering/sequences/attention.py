@@ -44,30 +44,19 @@ def hide_later(scores: Tensor) -> Tensor:
 
 
 class AttentionPass(torch.nn.Module):
-    """The pass; see `kernels.sequences.attention.Attention`."""
+    """The pass; tensors as in `kernels.sequences.attention.Attention`."""
 
     def __init__(self, attention: Attention) -> None:
         super().__init__()
         self.attention = attention
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        bias: Tensor | None,
-        mask: Tensor | None,
-        first: Tensor | None = None,
-    ) -> Tensor:
-        """Runs the pass; shapes and dtypes as in `Attention`."""
-        return self.attention(query, key, value, bias, mask, first)
+    def forward(self, *tensors: Any) -> Tensor:
+        """Runs the pass."""
+        return self.attention(*tensors)
 
 
 class HeadsPass(torch.nn.Module):
-    """The pass on rows whose columns are those of all heads, side by side.
-
-    `columns`: of the queries, the keys and the values, the first one and the number in a head.
-    """
+    """The pass on rows whose columns are those of all heads: as in `Attention.of_heads`."""
 
     def __init__(
         self, attention: Attention, heads: int, columns: Sequence[tuple[int, int]]
@@ -75,19 +64,9 @@ class HeadsPass(torch.nn.Module):
         super().__init__()
         self.attention, self.heads, self.columns = attention, heads, tuple(columns)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        bias: Tensor | None,
-        mask: Tensor | None,
-        first: Tensor | None = None,
-    ) -> Tensor:
-        """Runs the pass; shapes and dtypes as in `Attention.of_heads`."""
-        return self.attention.of_heads(
-            query, key, value, bias, mask, first, heads=self.heads, columns=self.columns
-        )
+    def forward(self, *tensors: Any) -> Tensor:
+        """Runs the pass."""
+        return self.attention.of_heads(*tensors, heads=self.heads, columns=self.columns)
 
 
 def fuse_attention(program: GraphModule) -> int:
