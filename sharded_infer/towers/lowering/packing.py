@@ -55,11 +55,21 @@ def pack_products(program: GraphModule, compiled: Set[torch.dtype] = frozenset()
     # By the stored weight's name: a recurrent layer reads one weight at every step.
     held: dict[str, str] = {}
     weights: dict[str, PackedWeight] = {}
-    for node in list(program.graph.nodes):
-        if node.target is not _aten.linear.default:
+    for node in program.graph.find_nodes(op="call_function", target=_aten.linear.default):
+        _, weight, bias = (*node.args, None)[:3]
+        stored, added = constant_of(program, weight), constant_of(program, bias)
+        if stored is None or stored.dim() != 2 or not _is_vector(bias, added, stored):
             continue
-        if _compile(program, node, weights, compiled) or _pack(program, node, held, dtypes):
-            packed += 1
+        name = str(getattr(weight, "target", ""))
+        if stored.dtype in compiled:
+            if name not in weights:
+                weights[name] = PackedWeight(stored.detach())
+            _compile(program, node, weights[name], added)
+        elif stored.dtype in dtypes:
+            _pack(program, node, stored, name, held)
+        else:
+            continue
+        packed += 1
     if packed:
         remove_unused(program)
     return packed
@@ -90,28 +100,12 @@ def linear_of(program: GraphModule, node: Node) -> Linear | None:
     return Linear(weight.to_dense(), bias, False)
 
 
-def _compile(
-    program: GraphModule,
-    node: Node,
-    weights: dict[str, PackedWeight],
-    dtypes: Set[torch.dtype],
-) -> bool:
-    source, weight, bias = (*node.args, None)[:3]
-    stored, added = constant_of(program, weight), constant_of(program, bias)
-    if stored is None or stored.dtype not in dtypes or stored.dim() != 2:
-        return False
-    if not _is_vector(bias, added, stored):
-        return False
-    name = str(getattr(weight, "target", ""))
-    packed = weights.get(name)
-    if packed is None:
-        packed = weights[name] = PackedWeight(stored.detach())
-    activated = is_activated(node)
-    low = None if stored.dtype is torch.float32 else stored.dtype
-    product = Product(packed, added, relu=activated, keep=low is None, low=low)
+def _compile(program: GraphModule, node: Node, weight: PackedWeight, bias: Tensor | None) -> None:
+    activated, dtype = is_activated(node), weight.stored.dtype
+    low = None if dtype is torch.float32 else dtype
+    product = Product(weight, bias, relu=activated, keep=low is None, low=low)
     replaced = next(iter(node.users)) if activated else node
-    add_product(program, replaced, product, (source,))
-    return True
+    add_product(program, replaced, product, (node.args[0],))
 
 
 def _is_vector(bias: object, added: Tensor | None, weight: Tensor) -> bool:
@@ -119,24 +113,16 @@ def _is_vector(bias: object, added: Tensor | None, weight: Tensor) -> bool:
     return bias is None or (added is not None and added.shape == weight.shape[:1])
 
 
-def _pack(program: GraphModule, node: Node, held: dict[str, str], dtypes: Set[torch.dtype]) -> bool:
-    source, weight, bias = (*node.args, None)[:3]
-    stored = constant_of(program, weight)
-    if stored is None or stored.dtype not in dtypes or stored.dim() != 2:
-        return False
-    if not _is_vector(bias, constant_of(program, bias), stored):
-        return False
+def _pack(
+    program: GraphModule, node: Node, stored: Tensor, name: str, held: dict[str, str]
+) -> None:
     with program.graph.inserting_before(node):
-        name = str(getattr(weight, "target", ""))
         if name in held:
             packed = program.graph.get_attr(held[name])
         else:
             laid_out = torch.ops.mkldnn._reorder_linear_weight(stored.detach(), _BATCH)
             packed = add_constant(program, "_packed", laid_out)
             held[name] = str(packed.target)
-        product = program.graph.call_function(
-            _PACKED,
-            (source, packed, bias, "none", [], ""),
-        )
+        bias = (*node.args, None)[2]
+        product = program.graph.call_function(_PACKED, (node.args[0], packed, bias, "none", [], ""))
     node.replace_all_uses_with(product)
-    return True
