@@ -43,6 +43,10 @@ class Parts:
     pair: Node
     runs: tuple[Run, ...]
 
+    def of(self, by_request: bool) -> Node:
+        """The node of one of the graphs."""
+        return self.request if by_request else self.pair
+
 
 # A tuple: the results of an operator with several.
 Known: TypeAlias = Anywhere | Value | Parts | tuple["Known", ...]

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Node
 
 from sharded_infer.towers.program.operators import Operator
-from sharded_infer.towers.split.parts import Known, Parts, Run, Value, joined_runs
+from sharded_infer.towers.split.parts import Known, Parts, Run, Value, joined_runs, positions_of
 from sharded_infer.towers.split.split_graphs import SplitGraphs
 
 Rule: TypeAlias = Callable[[SplitGraphs, Node], Known | None]
@@ -78,9 +78,7 @@ def _taken(graphs: SplitGraphs, parts: Parts, start: int, stop: int) -> Known:
         places[by_request] += size
         begin += size
     made = {
-        flag: graphs.call(
-            flag, _aten.slice.Tensor, parts.request if flag else parts.pair, parts.dim, *of_one
-        )
+        flag: graphs.call(flag, _aten.slice.Tensor, parts.of(flag), parts.dim, *of_one)
         for flag, of_one in bounds.items()
     }
     if len(made) == 1:
@@ -146,11 +144,11 @@ def _reshape(graphs: SplitGraphs, node: Node) -> Known | None:
         return None
     runs = tuple(Run(flag, size * inner // made) for flag, size in parts.runs)
 
-    def cut(by_request: bool, source: Node) -> Node:
-        count = sum(size for flag, size in runs if flag == by_request)
-        return graphs.call(by_request, _aten.reshape.default, source, [-1, count, *after[1:]])
+    def cut(by_request: bool) -> Node:
+        sizes = [-1, len(positions_of(runs, by_request)), *after[1:]]
+        return graphs.call(by_request, _aten.reshape.default, parts.of(by_request), sizes)
 
-    return Parts(1, cut(True, parts.request), cut(False, parts.pair), runs)
+    return Parts(1, cut(True), cut(False), runs)
 
 
 def _reduce(graphs: SplitGraphs, node: Node) -> Known | None:
@@ -161,18 +159,15 @@ def _reduce(graphs: SplitGraphs, node: Node) -> Known | None:
     if parts is None or node.kwargs or len(node.args) > 3 or not isinstance(dims, list | tuple):
         return None
     axes = [_axis(dim, shape) for dim in dims]
-    if all(axis is not None and axis > parts.dim for axis in axes):
-        request, pair = (
-            graphs.call(flag, node.target, source, dims, keeps)
-            for flag, source in ((True, parts.request), (False, parts.pair))
-        )
-        return Parts(parts.dim, request, pair, parts.runs)
-    if axes != [parts.dim]:
+    later = all(axis is not None and axis > parts.dim for axis in axes)
+    if not later and axes != [parts.dim]:
         return None
+    target = node.target if later else _aten.sum.dim_IntList
     request, pair = (
-        graphs.call(flag, _aten.sum.dim_IntList, source, dims, keeps)
-        for flag, source in ((True, parts.request), (False, parts.pair))
+        graphs.call(flag, target, parts.of(flag), dims, keeps) for flag in (True, False)
     )
+    if later:
+        return Parts(parts.dim, request, pair, parts.runs)
     total = graphs.call(False, _aten.add.Tensor, pair, graphs.rows(request))
     if node.target is _aten.mean.dim:
         total = graphs.call(False, _aten.div.Scalar, total, _width(parts))
@@ -181,26 +176,19 @@ def _reduce(graphs: SplitGraphs, node: Node) -> Known | None:
 
 def _elementwise(graphs: SplitGraphs, node: Node) -> Known | None:
     """Operators on one value, or on several that are by request in the same places."""
-    found = [_parts(graphs, source) for source in node.all_input_nodes]
-    first = found[0] if found else None
-    if first is None or any(
-        one is None or (one.dim, one.runs) != (first.dim, first.runs) for one in found
-    ):
+    parts = {source: _parts(graphs, source) for source in node.all_input_nodes}
+    found = [one for one in parts.values() if one is not None]
+    places = {(one.dim, one.runs) for one in found}
+    if len(found) != len(parts) or len(places) != 1:
         return None
-    by_request, by_pair = (
-        {
-            source: part.request if flag else part.pair
-            for source, part in zip(node.all_input_nodes, found, strict=True)
-            if part is not None
-        }
+    [(dim, runs)] = places
+    request, pair = (
+        graphs.like(
+            flag, node, {source: one.of(flag) for source, one in zip(parts, found, strict=True)}
+        )
         for flag in (True, False)
     )
-    return Parts(
-        first.dim,
-        graphs.like(True, node, by_request),
-        graphs.like(False, node, by_pair),
-        first.runs,
-    )
+    return Parts(dim, request, pair, runs)
 
 
 _ELEMENTWISE: Final[tuple[Operator, ...]] = (
