@@ -38,7 +38,8 @@ class _Kind(IntEnum):
     PAIR_BIASES = 2
 
 
-class Memory(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
     """Fp32 rows without gaps.
 
     Attributes:
@@ -58,9 +59,9 @@ class Memory(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """Rows and columns of a memory, by its number, from a row, `LAST_ROW` or `LAST_ROWS` on."""
+    """Rows and columns of a memory, from a row, `LAST_ROW` or `LAST_ROWS` on."""
 
-    memory: int
+    memory: Memory
     column: int = 0
     row: int = 0
 
@@ -174,8 +175,7 @@ class Passes:
     """The passes of one call, prepared; thread-safe.
 
     Args:
-        inputs, outputs: of a call, in this order; they have the first numbers.
-        others: constants, and memories between the passes.
+        inputs, outputs: of a call.
         passes: in order; each reads inputs, constants and results of those before it.
 
     Raises:
@@ -187,7 +187,6 @@ class Passes:
         self,
         inputs: Sequence[Memory],
         outputs: Sequence[Memory],
-        others: Sequence[Memory],
         passes: Sequence[AnyPass],
         *,
         instruction_set: InstructionSet | None = None,
@@ -195,7 +194,9 @@ class Passes:
         self._set = chosen_set(instruction_set, "passes")
         self._sizes = tuple(one.size() for one in (*inputs, *outputs))
         self._held: list[object] = []
-        memories = [*inputs, *outputs, *others]
+        used = (operand.memory for one in passes for operand in one.operands)
+        memories = dict.fromkeys((*inputs, *outputs, *used))
+        self._numbers = {memory: number for number, memory in enumerate(memories)}
         self._memories = (_Memory * len(memories))(*map(self._memory, memories))
         self._passes = (_Pass * len(passes))(*map(self._pass, passes))
         given = len(inputs) + len(outputs)
@@ -215,7 +216,9 @@ class Passes:
         return _Memory(held.data_ptr(), memory.rows, memory.width)
 
     def _pass(self, one: AnyPass) -> _Pass:
-        operands = (_Operand * len(one.operands))(*(_Operand(*each) for each in one.operands))
+        operands = (_Operand * len(one.operands))(
+            *(_Operand(self._numbers[each.memory], each.column, each.row) for each in one.operands)
+        )
         rows = POSITIONS
         details: ctypes.Structure
         if isinstance(one, RowStepping):

@@ -79,25 +79,22 @@ def test_a_layer_has_the_bits_of_its_passes(
 ) -> None:
     rows, after = projected(instruction_set), summed(instruction_set)
     attention = Attention(weights, causal=True, instruction_set=instruction_set)
-    # Given: rows, numbers of positions from the end, results; then a constant, and three inside.
     constant = numbers(LONGEST, WIDTH, seed=3)
-    heads = [Operand(6, first) for first, _ in COLUMNS]
-    last_rows = [Operand(number, row=LAST_ROW) for number in (4, 1)]
+    given, summed_rows, attended, every = (Memory(POSITIONS, WIDTH) for _ in range(4))
+    last_row, inside = Memory(1, WIDTH), Memory(POSITIONS, 3 * WIDTH)
+    of_positions = Operand(Memory(LONGEST, WIDTH, constant), 0, LAST_ROWS)
+    heads = [Operand(inside, first) for first, _ in COLUMNS]
+    last_rows = [Operand(memory, row=LAST_ROW) for memory in (summed_rows, every)]
     passes = Passes(
-        [Memory(POSITIONS, WIDTH)],
-        [Memory(POSITIONS, WIDTH), Memory(1, WIDTH)],
+        [given],
+        [every, last_row],
         [
-            Memory(LONGEST, WIDTH, constant),
-            Memory(POSITIONS, WIDTH),
-            Memory(1, 3 * WIDTH),
-            Memory(POSITIONS, 3 * WIDTH),
-            Memory(POSITIONS, WIDTH),
-        ],
-        [
-            RowStepping(rows, [Operand(0), Operand(3, 0, LAST_ROWS), Operand(4), Operand(6)]),
-            attend_all(attention, operands=[*heads, Operand(7)]),
-            RowStepping(after, [Operand(4), Operand(7), Operand(1)]),
-            RowStepping(after, [*last_rows, Operand(2)], rows=1),
+            RowStepping(
+                rows, [Operand(given), of_positions, Operand(summed_rows), Operand(inside)]
+            ),
+            attend_all(attention, operands=[*heads, Operand(attended)]),
+            RowStepping(after, [Operand(summed_rows), Operand(attended), Operand(every)]),
+            RowStepping(after, [*last_rows, Operand(last_row)], rows=1),
         ],
         instruction_set=instruction_set,
     )
@@ -117,13 +114,16 @@ def test_candidates_share_a_memory_of_one_row(
     instruction_set: InstructionSet, candidates: int
 ) -> None:
     step = summed(instruction_set)
+    rows, one_row = Memory(POSITIONS, WIDTH), Memory(1, WIDTH)
+    mine, out = Memory(CANDIDATES, WIDTH), Memory(CANDIDATES, WIDTH)
+    of_user = [Operand(rows, row=LAST_ROW), Operand(rows), Operand(one_row)]
+    of_candidates = [Operand(one_row), Operand(mine), Operand(out)]
     passes = Passes(
-        [Memory(POSITIONS, WIDTH), Memory(CANDIDATES, WIDTH)],
-        [Memory(CANDIDATES, WIDTH)],
-        [Memory(1, WIDTH)],
+        [rows, mine],
+        [out],
         [
-            RowStepping(step, [Operand(0, row=LAST_ROW), Operand(0), Operand(3)], rows=1),
-            RowStepping(step, [Operand(3), Operand(1), Operand(2)], rows=CANDIDATES),
+            RowStepping(step, of_user, rows=1),
+            RowStepping(step, of_candidates, rows=CANDIDATES),
         ],
         instruction_set=instruction_set,
     )
@@ -151,11 +151,12 @@ def test_biases_by_age_are_the_functions_and_what_is_fixed(
     ages = numbers(positions, seed=1) * 30
     ages[positions // 2] = torch.nan
     ages[positions // 3 : positions // 2] = torch.inf
+    given, out = Memory(1, POSITIONS), Memory(POSITIONS, POSITIONS)
+    more = [Operand(Memory(LONGEST, LONGEST, fixed))] * has_fixed
     passes = Passes(
-        [Memory(1, POSITIONS)],
-        [Memory(POSITIONS, POSITIONS)],
-        [Memory(LONGEST, LONGEST, fixed)],
-        [PairBiasing(function, [Operand(0), Operand(1), *[Operand(2)] * has_fixed], turned)],
+        [given],
+        [out],
+        [PairBiasing(function, [Operand(given), Operand(out), *more], turned)],
         instruction_set=instruction_set,
     )
     found = torch.empty(positions, positions)
@@ -175,20 +176,22 @@ def test_attention_reads_only_the_biases_that_a_causal_pass_writes(
     function = by_age()
     attention = Attention(Weights.SILU, causal=True, instruction_set=instruction_set)
     alone = Attention(Weights.SILU, instruction_set=instruction_set)
-    heads = [Operand(0, first) for first, _ in COLUMNS]
+    rows, by_position = Memory(POSITIONS, 3 * WIDTH), Memory(POSITIONS, 1)
+    out, last_row = Memory(POSITIONS, WIDTH), Memory(1, WIDTH)
+    biases = Memory(POSITIONS, POSITIONS)
+    heads = [Operand(rows, first) for first, _ in COLUMNS]
     query, *others = heads
     passes = Passes(
-        [Memory(POSITIONS, 3 * WIDTH), Memory(POSITIONS, 1)],
-        [Memory(POSITIONS, WIDTH), Memory(1, WIDTH)],
-        [Memory(POSITIONS, POSITIONS)],
+        [rows, by_position],
+        [out, last_row],
         [
-            PairBiasing(function, [Operand(1), Operand(4)], causal=True),
-            attend_all(attention, operands=[*heads, Operand(2), Operand(4)]),
+            PairBiasing(function, [Operand(by_position), Operand(biases)], causal=True),
+            attend_all(attention, operands=[*heads, Operand(out), Operand(biases)]),
             attend_all(
                 alone,
                 operands=[
                     *(query._replace(row=LAST_ROW), *others),
-                    *(Operand(3), Operand(4, 0, LAST_ROW)),
+                    *(Operand(last_row), Operand(biases, 0, LAST_ROW)),
                 ],
                 queries=1,
             ),
@@ -207,8 +210,9 @@ def test_attention_reads_only_the_biases_that_a_causal_pass_writes(
 
 def test_tensors_that_do_not_fit_are_refused() -> None:
     fastest = max(instruction_sets())
-    steps = RowStepping(summed(fastest), [Operand(0), Operand(1), Operand(2)])
-    passes = Passes([Memory(POSITIONS, WIDTH)] * 2, [Memory(POSITIONS, WIDTH)], [], [steps])
+    memories = [Memory(POSITIONS, WIDTH) for _ in range(3)]
+    steps = RowStepping(summed(fastest), list(map(Operand, memories)))
+    passes = Passes(memories[:2], memories[2:], [steps])
     rows, out = numbers(5, WIDTH), torch.empty(5, WIDTH)
     passes(5, [rows, rows], [out])
     for wrong in (rows[:4], rows.double(), numbers(WIDTH, 5).t()):
@@ -222,7 +226,7 @@ def test_steps_of_another_instruction_set_are_refused() -> None:
     sets = instruction_sets()
     if len(sets) < 2:
         pytest.skip("this machine has one instruction set")
-    steps = RowStepping(summed(sets[0]), [Operand(0), Operand(1), Operand(2)])
-    memory = Memory(POSITIONS, WIDTH)
+    memories = [Memory(POSITIONS, WIDTH) for _ in range(3)]
+    steps = RowStepping(summed(sets[0]), list(map(Operand, memories)))
     with pytest.raises(InputError, match="row steps prepared for baseline"):
-        Passes([memory] * 2, [memory], [], [steps], instruction_set=sets[-1])
+        Passes(memories[:2], memories[2:], [steps], instruction_set=sets[-1])

@@ -9,7 +9,7 @@ See `kernels.sequences.passes`. Other operators that mix rows run in torch, betw
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -38,15 +38,6 @@ from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 _FEWEST: Final = 2  # passes of a call
 
 
-class PassList(NamedTuple):
-    """The arguments of `Passes`, in order."""
-
-    inputs: Sequence[Memory]
-    outputs: Sequence[Memory]
-    others: Sequence[Memory]
-    passes: Sequence[AnyPass]
-
-
 class JoinedPasses(torch.nn.Module):
     """The passes; see `kernels.sequences.passes.Passes`.
 
@@ -58,7 +49,9 @@ class JoinedPasses(torch.nn.Module):
 
     def __init__(
         self,
-        parts: PassList,
+        inputs: Sequence[Memory],
+        outputs: Sequence[Memory],
+        passes: Sequence[AnyPass],
         counts: tuple[int, int] | None,
         shapes: Sequence[tuple[int | None, ...]],
         weights: Iterable[Tensor],
@@ -66,8 +59,9 @@ class JoinedPasses(torch.nn.Module):
         super().__init__()
         for number, weight in enumerate(weights):
             self.register_buffer(f"weight{number}", weight, persistent=False)
-        self.parts, self.counts, self._shapes = parts, counts, tuple(shapes)
-        self.passes = Passes(*parts)
+        self.inputs, self.outputs, self.list = inputs, outputs, passes
+        self.counts, self._shapes = counts, tuple(shapes)
+        self.passes = Passes(inputs, outputs, passes)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Runs the passes on fp32 inputs; raises InputError if their sizes disagree."""
@@ -122,25 +116,23 @@ class _Call:
         self._members = set(nodes)
         bases = dict.fromkeys(one.base for node in nodes for one in groups.reads[node])
         held = {base: constant_of(program, base) for base in bases}
-        constants = {base: one for base, one in held.items() if one is not None}
-        self.inputs = [one for one in bases if one not in constants and not self._is_own(one)]
+        self._constants = {base: one for base, one in held.items() if one is not None}
+        self.inputs = [one for one in bases if one not in self._constants and not self._is_own(one)]
         results = [result for node in nodes for result in self._results(node)]
         self.outputs = [one for one in results if self._is_read(one)]
-        inside = [one for one in results if one not in self.outputs]
-        order = (*self.inputs, *self.outputs, *constants, *inside)
-        self._numbers = {node: number for number, node in enumerate(order)}
-        self._constants = constants
-        self._others = [Memory(one.shape[-2], one.shape[-1], one) for one in constants.values()]
-        self._others += map(self._memory, inside)
+        self._memories = {
+            node: Memory(one.shape[-2], one.shape[-1], one) for node, one in self._constants.items()
+        }
+        self._memories |= {one: groups.layout(one).memory for one in (*self.inputs, *results)}
 
     def module(self) -> JoinedPasses:
-        inputs, outputs = (list(map(self._memory, of)) for of in (self.inputs, self.outputs))
-        # Results without a reader get a memory here.
+        inputs, outputs = (
+            [self._memories[one] for one in of] for of in (self.inputs, self.outputs)
+        )
         passes = [self._pass(node) for node in self.nodes]
-        made = PassList(inputs, outputs, self._others, passes)
         shape = self._groups.layouts.shape
-        shapes = list(map(shape, self.inputs))
-        counts = ((at, one.index(None)) for at, one in enumerate(shapes) if None in one)
+        of_inputs = enumerate(map(shape, self.inputs))
+        counts = ((at, one.index(None)) for at, one in of_inputs if None in one)
         weights = [
             weight
             for one in passes
@@ -148,13 +140,11 @@ class _Call:
             for weight in one.steps.constants
         ]
         weights += self._constants.values()
-        return JoinedPasses(made, next(counts, None), list(map(shape, self.outputs)), weights)
+        shapes = list(map(shape, self.outputs))
+        return JoinedPasses(inputs, outputs, passes, next(counts, None), shapes, weights)
 
     def _is_own(self, base: Node) -> bool:
         return self._groups.owners.get(base) in self._members
-
-    def _memory(self, node: Node) -> Memory:
-        return self._groups.layout(node).memory
 
     def _results(self, node: Node) -> list[Node]:
         return list(node.users) if module_of(self._program, node, RowPass) else [node]
@@ -170,7 +160,7 @@ class _Call:
         return (base is not node and self._is_own(base)) or self._groups.sources.divides(node)
 
     def _operand(self, source: Source) -> Operand:
-        return Operand(self._numbers[source.base], source.column, source.row)
+        return Operand(self._memories[source.base], source.column, source.row)
 
     def _pass(self, node: Node) -> AnyPass:
         read = list(map(self._operand, self._groups.reads[node]))
@@ -182,7 +172,7 @@ class _Call:
             widths = enumerate(steps.steps.output_widths)
             results = [self._result(taken.get(at), width, rows) for at, width in widths]
             return RowStepping(steps.steps, [*read, *results], rows)
-        out = Operand(self._numbers[node])
+        out = Operand(self._memories[node])
         if heads is not None:
             firsts, (width, _, value_width) = zip(*heads.columns, strict=True)
             of_heads = [
@@ -197,10 +187,7 @@ class _Call:
         return PairBiasing(found.function, operands, found.turned, self._only_earlier(node))
 
     def _result(self, node: Node | None, width: int, rows: int) -> Operand:
-        if node is not None:
-            return Operand(self._numbers[node])
-        self._others.append(Memory(rows, width))
-        return Operand(len(self.inputs) + len(self.outputs) + len(self._others) - 1)
+        return Operand(Memory(rows, width) if node is None else self._memories[node])
 
     def _only_earlier(self, node: Node) -> bool:
         if node in self.outputs:

@@ -9,7 +9,6 @@ and the candidates' part one pass on its results.
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -53,27 +52,17 @@ class JoinedStages:
         sources: Sequence[tuple[int | None, int | None]],
         scores: Sequence[int],
     ) -> None:
-        inputs, outputs, others, passes = stage.parts
+        rows = steps.steps
         own = [one for _, one in sources if one is not None]
-        rows, widths = steps.steps, zip(sources, steps.steps.widths, strict=True)
-        of_own = [Memory(CANDIDATES, width) for (_, one), width in widths if one is not None]
         made = [Memory(CANDIDATES, width) for width in rows.output_widths]
         # The stage's results come between the passes now.
-        before = [*range(len(inputs))]
-        first = len(inputs) + len(own) + len(made) + len(others)
-        before += range(first, first + len(outputs))
-        before += range(first - len(others), first)
-
-        def moved(operand: Operand) -> Operand:
-            return operand._replace(memory=before[operand.memory])
-
-        places = iter(range(len(inputs), len(inputs) + len(own)))
-        read = [first + one if one is not None else next(places) for one, _ in sources]
-        written = range(len(inputs) + len(own), len(inputs) + len(own) + len(made))
-        last = RowStepping(rows, [Operand(at) for at in (*read, *written)], CANDIDATES)
-        every = [replace(one, operands=list(map(moved, one.operands))) for one in passes]
-        every.append(last)
-        self._passes = Passes([*inputs, *of_own], made, [*others, *outputs], every)
+        read = [
+            Memory(CANDIDATES, width) if result is None else stage.outputs[result]
+            for (result, _), width in zip(sources, rows.widths, strict=True)
+        ]
+        of_own = [memory for memory in read if memory.rows == CANDIDATES]
+        last = RowStepping(rows, list(map(Operand, (*read, *made))), CANDIDATES)
+        self._passes = Passes([*stage.inputs, *of_own], made, [*stage.list, last])
         self._stage, self._given, self._own = stage, tuple(given), tuple(own)
         self._widths, self._scores = tuple(rows.output_widths), tuple(scores)
 
@@ -135,7 +124,7 @@ def join_stages(
     scores = [_result_of(_column_of(node), pass_) for node in _returned(pair)]
     if None in (*given, *results, *scores) or all(one is None for _, one in sources):
         return None
-    has_rows = all(module.parts.outputs[one].rows == 1 for one, _ in sources if one is not None)
+    has_rows = all(module.outputs[one].rows == 1 for one, _ in sources if one is not None)
     one_column = all(steps.steps.output_widths[at] == 1 for at in scores if at is not None)
     if not has_rows or not one_column:
         return None
