@@ -5,7 +5,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernels.errors import CompiledCodeError
 
@@ -37,6 +37,13 @@ def load_library(package: str) -> ctypes.CDLL:
     if path is None:
         raise CompiledCodeError(missing_text((package,)))
     return ctypes.CDLL(str(path))
+
+
+def function_of(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
+    """A function of a library, with the types of its result and its arguments."""
+    function = getattr(library, name)
+    function.restype, function.argtypes = result, arguments
+    return function
 
 
 def missing_text(packages: Sequence[str]) -> str:

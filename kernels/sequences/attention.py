@@ -22,7 +22,7 @@ from torch import Tensor
 from kernels.dense_step import tensor_address
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
-from kernels.native_library import load_library
+from kernels.native_library import function_of, load_library
 
 _FLOAT_BYTES: Final = 4
 
@@ -54,16 +54,10 @@ class AttentionFields(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL:
-    library = load_library("kernels")
-    call, space = library.sharded_infer_attention, library.sharded_infer_attention_space
-    call.restype, space.restype = None, ctypes.c_int64
-    call.argtypes = (ctypes.c_int32, ctypes.POINTER(AttentionFields))
-    space.argtypes = (ctypes.POINTER(AttentionFields),)
-    return library
-
-
-_LIBRARY = _load()
+_LIBRARY = load_library("kernels")
+_FIELDS = ctypes.POINTER(AttentionFields)
+_attend = function_of(_LIBRARY, "sharded_infer_attention", None, ctypes.c_int32, _FIELDS)
+_space_of = function_of(_LIBRARY, "sharded_infer_attention_space", ctypes.c_int64, _FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +209,9 @@ class Attention:
             self.weights,
             self.causal,
         )
-        space = torch.empty(_LIBRARY.sharded_infer_attention_space(call))
+        space = torch.empty(_space_of(call))
         call.space = space.data_ptr()
-        _LIBRARY.sharded_infer_attention(self._set, call)
+        _attend(self._set, call)
         return out
 
     def fields(self, heads: int, width: int, value_width: int) -> AttentionFields:

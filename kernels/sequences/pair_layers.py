@@ -22,7 +22,7 @@ from torch import Tensor
 from kernels.dense_step import tensor_address
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
-from kernels.native_library import load_library
+from kernels.native_library import function_of, load_library
 
 
 class Activation(IntEnum):
@@ -48,11 +48,8 @@ class _Layer(ctypes.Structure):
     """`Layer` of kernels/native/pair_layers.h."""
 
     _fields_ = (
-        ("weight", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("slope", ctypes.c_void_p),
-        ("inputs", ctypes.c_int64),
-        ("outputs", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("weight", "bias", "slope")),
+        *((name, ctypes.c_int64) for name in ("inputs", "outputs")),
         ("activation", ctypes.c_int32),
     )
 
@@ -61,29 +58,16 @@ class _PairLayers(ctypes.Structure):
     """`PairLayers` of kernels/native/pair_layers.h."""
 
     _fields_ = (
-        ("positions", ctypes.c_void_p),
-        ("candidates", ctypes.c_void_p),
-        ("by_position", ctypes.c_void_p),
-        ("by_candidate", ctypes.c_void_p),
-        ("layers", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("space", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("length", ctypes.c_int64),
-        ("layer_count", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("positions", "candidates", "by_position")),
+        *((name, ctypes.c_void_p) for name in ("by_candidate", "layers", "out", "space")),
+        *((name, ctypes.c_int64) for name in ("count", "length", "layer_count")),
     )
 
 
-def _load() -> ctypes.CDLL:
-    library = load_library("kernels")
-    call, space = library.sharded_infer_pair_layers, library.sharded_infer_pair_layers_space
-    call.restype, space.restype = None, ctypes.c_int64
-    call.argtypes = (ctypes.c_int32, ctypes.POINTER(_PairLayers))
-    space.argtypes = (ctypes.POINTER(_PairLayers),)
-    return library
-
-
-_LIBRARY = _load()
+_LIBRARY = load_library("kernels")
+_FIELDS = ctypes.POINTER(_PairLayers)
+_run = function_of(_LIBRARY, "sharded_infer_pair_layers", None, ctypes.c_int32, _FIELDS)
+_space_of = function_of(_LIBRARY, "sharded_infer_pair_layers_space", ctypes.c_int64, _FIELDS)
 
 
 class PairLayers:
@@ -144,36 +128,10 @@ class PairLayers:
             length,
             len(self.layers),
         )
-        space = torch.empty(_LIBRARY.sharded_infer_pair_layers_space(call))
+        space = torch.empty(_space_of(call))
         call.space = space.data_ptr()
-        _LIBRARY.sharded_infer_pair_layers(self._set, call)
+        _run(self._set, call)
         return out
-
-    def by_torch(
-        self,
-        positions: Tensor,
-        candidates: Tensor,
-        by_position: Tensor | None = None,
-        by_candidate: Tensor | None = None,
-    ) -> Tensor:
-        """The reference in torch's operators."""
-        y = positions * candidates.unsqueeze(1)
-        for number, layer in enumerate(self.layers):
-            y = torch.nn.functional.linear(y, layer.weight, layer.bias)
-            if number == 0 and by_position is not None:
-                y = y + by_position
-            if number == 0 and by_candidate is not None:
-                y = y + by_candidate.unsqueeze(1)
-            y = _activated(layer, y)
-        return y.squeeze(-1)
-
-
-def _activated(layer: PairLayer, y: Tensor) -> Tensor:
-    if layer.activation is Activation.RELU:
-        return y.relu()
-    if layer.activation is Activation.SLOPE and layer.slope is not None:
-        return torch.where(y > 0, y, layer.slope * y)
-    return y.sigmoid() if layer.activation is Activation.SIGMOID else y
 
 
 def _checked(layer: PairLayer) -> PairLayer:

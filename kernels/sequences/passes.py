@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
-from kernels.native_library import load_library
+from kernels.native_library import function_of, load_library
 from kernels.sequences.attention import Attention
 from kernels.sequences.pair_biases import StepFunction, pair_bias_fields
 from kernels.sequences.row_steps import RowSteps
@@ -121,8 +121,7 @@ class _Memory(ctypes.Structure):
 
     _fields_ = (
         ("numbers", ctypes.c_void_p),
-        ("rows", ctypes.c_int64),
-        ("width", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("rows", "width")),
     )
 
 
@@ -160,15 +159,11 @@ class _Passes(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL:
-    library = load_library("kernels")
-    call = library.sharded_infer_passes
-    call.restype = ctypes.c_int32
-    call.argtypes = (ctypes.c_int32, ctypes.POINTER(_Passes))
-    return library
-
-
-_LIBRARY = _load()
+_run = function_of(
+    load_library("kernels"),
+    "sharded_infer_passes",
+    *(ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(_Passes)),
+)
 
 
 class Passes:
@@ -277,5 +272,5 @@ class Passes:
             *self._fixed,
             *(ctypes.addressof(places), self._given_count, positions, candidates, None),
         )
-        if _LIBRARY.sharded_infer_passes(self._set, call):
+        if _run(self._set, call):
             raise MemoryError(f"passes: no memory for {positions} positions")

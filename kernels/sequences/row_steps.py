@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
-from kernels.native_library import load_library
+from kernels.native_library import function_of, load_library
 from kernels.sequences.row_step import (
     Columns,
     RowStep,
@@ -61,16 +61,13 @@ class _Steps(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL:
-    library = load_library("kernels")
-    call, columns = library.sharded_infer_row_steps, library.sharded_infer_row_panel_columns
-    call.restype, columns.restype = None, ctypes.c_int64
-    call.argtypes = (ctypes.c_int32, ctypes.POINTER(_Steps))
-    columns.argtypes = (ctypes.c_int32,)
-    return library
-
-
-_LIBRARY = _load()
+_LIBRARY = load_library("kernels")
+_run = function_of(
+    _LIBRARY, "sharded_infer_row_steps", None, ctypes.c_int32, ctypes.POINTER(_Steps)
+)
+_panel_columns = function_of(
+    _LIBRARY, "sharded_infer_row_panel_columns", ctypes.c_int64, ctypes.c_int32
+)
 
 
 class RowsOfPass(ctypes.Structure):
@@ -121,7 +118,7 @@ class RowSteps:
         self.output_widths = [self.steps[one].width for one in self.outputs]
         self.instruction_set = chosen_set(instruction_set, "row steps")
         self.constants: list[Tensor] = []
-        self._prepare(int(_LIBRARY.sharded_infer_row_panel_columns(self.instruction_set)))
+        self._prepare(_panel_columns(self.instruction_set))
 
     def _prepare(self, panel: int) -> None:
         tensors = len(self.widths) + len(self.outputs)
@@ -217,7 +214,7 @@ class RowSteps:
             ctypes.addressof(self._fields),
             *(len(self.steps), shape.numel(), _TILE),
         )
-        _LIBRARY.sharded_infer_row_steps(self.instruction_set, call)
+        _run(self.instruction_set, call)
         return tuple(made)
 
     def fields(self) -> tuple[RowsOfPass, object]:
