@@ -14,9 +14,9 @@ from sharded_infer.towers.lowering.joined.joined_passes import join_passes
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention, join_heads
 from sharded_infer.towers.lowering.sequences.divided_products import divide_products
 from sharded_infer.towers.lowering.sequences.flat_rows import flatten_rows
-from sharded_infer.towers.lowering.sequences.known_numbers import Symbol
 from sharded_infer.towers.lowering.sequences.row_selection import select_rows
 from sharded_infer.towers.lowering.sequences.row_steps import fuse_row_steps
+from sharded_infer.towers.lowering.sequences.symbolic_sizes import Symbol
 from sharded_infer.towers.lowering.sequences.whole_sequences import (
     WholeSequences,
     use_whole_sequences,

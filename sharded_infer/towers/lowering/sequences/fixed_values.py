@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from sharded_infer.towers.lowering.constants import constant_of
-from sharded_infer.towers.lowering.sequences.known_numbers import KnownNumbers, Symbol
+from sharded_infer.towers.lowering.sequences.symbolic_sizes import Symbol, SymbolicSizes
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
 _aten = torch.ops.aten
@@ -55,7 +55,7 @@ class FixedValues:
     def __init__(
         self,
         program: GraphModule,
-        known: KnownNumbers,
+        known: SymbolicSizes,
         kinds: Sequence[Mapping[Node, Kind]],
         symbols: Mapping[tuple[int, ...], Symbol],
     ) -> None:

@@ -29,7 +29,7 @@ from sharded_infer.towers.lowering.sequences.attention import (
     hide_later,
 )
 from sharded_infer.towers.lowering.sequences.fixed_values import FixedValues, index_of
-from sharded_infer.towers.lowering.sequences.known_numbers import KnownNumbers, Number, Symbol
+from sharded_infer.towers.lowering.sequences.symbolic_sizes import Number, Symbol, SymbolicSizes
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
 _aten = torch.ops.aten
@@ -73,7 +73,7 @@ class _Rewriting:
     def __init__(self, program: GraphModule, whole: WholeSequences) -> None:
         self._program, self._graph = program, program.graph
         self._kinds = [kinds_of(program, one) for one in whole.runs]
-        self._known = KnownNumbers(self._kinds[0])
+        self._known = SymbolicSizes(self._kinds[0])
         self._sizes: dict[Symbol, Node] = {}
         inputs = [node for node in program.graph.nodes if node.op == "placeholder"]
         roles = zip(inputs, whole.sequences, whole.lengths, strict=False)

@@ -7,7 +7,7 @@ from torch.fx import GraphModule
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from sharded_infer.towers.lowering.sequences.attention import AttentionPass, fuse_attention
-from sharded_infer.towers.lowering.sequences.known_numbers import Symbol
+from sharded_infer.towers.lowering.sequences.symbolic_sizes import Symbol
 from sharded_infer.towers.lowering.sequences.whole_sequences import (
     WholeSequences,
     use_whole_sequences,

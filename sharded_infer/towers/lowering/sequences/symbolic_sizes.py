@@ -68,7 +68,7 @@ class Number(NamedTuple):
         )
 
 
-class KnownNumbers:
+class SymbolicSizes:
     """Symbolic values of a program's tensors and sizes; true is 1.
 
     `kinds` are the dtypes and shapes of a run.
@@ -96,21 +96,21 @@ class KnownNumbers:
             self.know(node, rule(self, node))
 
 
-_Rule = Callable[[KnownNumbers, Node], Number | None]
+_Rule = Callable[[SymbolicSizes, Node], Number | None]
 
 
-def _arange(known: KnownNumbers, node: Node) -> Number | None:
+def _arange(known: SymbolicSizes, node: Node) -> Number | None:
     end = known.of(node.args[0])
     if end is None or end[:3] != (0, 1, 0) or node.kwargs.get("dtype") not in (None, torch.int64):
         return None
     return Number(0, 0, 1, end.symbol, -1)
 
 
-def _first(known: KnownNumbers, node: Node) -> Number | None:
+def _first(known: SymbolicSizes, node: Node) -> Number | None:
     return known.of(node.args[0])
 
 
-def _converted(known: KnownNumbers, node: Node) -> Number | None:
+def _converted(known: SymbolicSizes, node: Node) -> Number | None:
     number, dtype = known.of(node.args[0]), known.kinds[node][0]
     if number is None:
         return None
@@ -121,7 +121,7 @@ def _converted(known: KnownNumbers, node: Node) -> Number | None:
     return number if dtype in _WIDE or (least >= 0 and largest <= 1) else None
 
 
-def _shaped(known: KnownNumbers, node: Node) -> Number | None:
+def _shaped(known: SymbolicSizes, node: Node) -> Number | None:
     """Of another shape: the axis of positions may have moved."""
     number = known.of(node.args[0])
     if number is None or number.axis is None:
@@ -133,7 +133,7 @@ def _shaped(known: KnownNumbers, node: Node) -> Number | None:
     return number._replace(axis=(place if place < new else place + 1) - rank)
 
 
-def _selected(known: KnownNumbers, node: Node) -> Number | None:
+def _selected(known: SymbolicSizes, node: Node) -> Number | None:
     """Those at one place: of positions, a constant, or one counted from the end."""
     number, at = known.of(node.args[0]), node.args[2]
     if number is None or number.axis is None:
@@ -146,7 +146,7 @@ def _selected(known: KnownNumbers, node: Node) -> Number | None:
     return Number(constant, lengths, 0, number.symbol if lengths else None)
 
 
-def _indexed(known: KnownNumbers, node: Node) -> Number | None:
+def _indexed(known: SymbolicSizes, node: Node) -> Number | None:
     """Positions at known places, from the first one on."""
     positions, places = known.of(node.args[0]), cast(list[object], node.args[1])
     at = known.of(places[0]) if len(places) == 1 else None
@@ -155,14 +155,14 @@ def _indexed(known: KnownNumbers, node: Node) -> Number | None:
     return at if len(known.kinds[cast(Node, node.args[0])][1]) == 1 else None
 
 
-def _inverted(known: KnownNumbers, node: Node) -> Number | None:
+def _inverted(known: SymbolicSizes, node: Node) -> Number | None:
     number = known.of(node.args[0])
     if number not in (Number(0), Number(1)) or known.kinds[node][0] is not torch.bool:
         return None
     return Number(1 - number.constant)
 
 
-def _clamped(known: KnownNumbers, node: Node) -> Number | None:
+def _clamped(known: SymbolicSizes, node: Node) -> Number | None:
     """Numbers within the bounds, unchanged."""
     number = known.of(node.args[0])
     if number is None or node.kwargs:
@@ -177,24 +177,24 @@ def _clamped(known: KnownNumbers, node: Node) -> Number | None:
     return number
 
 
-def _masked(known: KnownNumbers, node: Node) -> Number | None:
+def _masked(known: SymbolicSizes, node: Node) -> Number | None:
     return known.of(node.args[0]) if known.of(node.args[1]) == Number(0) else None
 
 
-def _times(known: KnownNumbers, node: Node) -> Number | None:
+def _times(known: SymbolicSizes, node: Node) -> Number | None:
     """0 times a number, the form of additive masks."""
     factor = node.args[1]
     is_number = isinstance(factor, int | float) and isfinite(factor)
     return Number(0) if is_number and known.of(node.args[0]) == Number(0) else None
 
 
-def _cut(known: KnownNumbers, node: Node) -> Number | None:
+def _cut(known: SymbolicSizes, node: Node) -> Number | None:
     is_all = node.args[2:] in ((), (0, sys.maxsize))
     return known.of(node.args[0]) if is_all else None
 
 
 def _summed(sign: int) -> _Rule:
-    def number_of(known: KnownNumbers, node: Node) -> Number | None:
+    def number_of(known: SymbolicSizes, node: Node) -> Number | None:
         first, second = map(known.of, node.args[:2])
         alpha = node.kwargs.get("alpha", 1)
         if first is None or second is None or not isinstance(alpha, int):
@@ -204,13 +204,13 @@ def _summed(sign: int) -> _Rule:
     return number_of
 
 
-def _reversed_difference(known: KnownNumbers, node: Node) -> Number | None:
+def _reversed_difference(known: SymbolicSizes, node: Node) -> Number | None:
     first, second = map(known.of, node.args[:2])
     return None if first is None or second is None else second.added(first, -1)
 
 
 def _compared(compare: Callable[[int, int], bool]) -> _Rule:
-    def number_of(known: KnownNumbers, node: Node) -> Number | None:
+    def number_of(known: SymbolicSizes, node: Node) -> Number | None:
         first, second = map(known.of, node.args[:2])
         difference = None if first is None or second is None else first.added(second, -1)
         if difference is None:

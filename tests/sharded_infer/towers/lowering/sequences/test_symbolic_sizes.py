@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from sharded_infer.towers.lowering.sequences.known_numbers import KnownNumbers, Number, Symbol
+from sharded_infer.towers.lowering.sequences.symbolic_sizes import Number, Symbol, SymbolicSizes
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
 LONGEST = 9
@@ -29,7 +29,7 @@ def known(computed: Computed) -> Number | None:
         Program(computed), given, dynamic_shapes=({1: length}, {})
     ).module()
     assert isinstance(exported, GraphModule)
-    numbers = KnownNumbers(kinds_of(exported, given))
+    numbers = SymbolicSizes(kinds_of(exported, given))
     [_, lengths] = exported.graph.find_nodes(op="placeholder")
     numbers.know(lengths, Number(0, 1, 0, N))
     for node in exported.graph.nodes:
