@@ -17,9 +17,9 @@ from sharded_infer.towers.lowering.sequences.flat_rows import flatten_rows
 from sharded_infer.towers.lowering.sequences.row_selection import select_rows
 from sharded_infer.towers.lowering.sequences.row_steps import fuse_row_steps
 from sharded_infer.towers.lowering.sequences.symbolic_sizes import Symbol
-from sharded_infer.towers.lowering.sequences.whole_sequences import (
-    WholeSequences,
-    use_whole_sequences,
+from sharded_infer.towers.lowering.sequences.unpadded_sequences import (
+    UnpaddedSequences,
+    remove_padding,
 )
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 
@@ -67,7 +67,7 @@ class UserInputs:
         users = compress(self.inputs.zeros(lengths)[:-1], self.shared)
         return [*(one[:1] for one in users), torch.zeros(1, self.width)]
 
-    def whole(self) -> WholeSequences:
+    def whole(self) -> UnpaddedSequences:
         """Sequences of any length by request, and their lengths' inputs."""
         symbols: dict[int | None, Symbol] = {
             number: Symbol(number, one.max_length)
@@ -79,7 +79,7 @@ class UserInputs:
         roles = compress(self.inputs.roles, self.shared)
         sequences = [symbols.get(axes[1]) if len(axes) > 1 else None for axes in roles]
         lengths = map(symbols.get, compress(self.inputs.lengths_of, self.shared))
-        return WholeSequences(tuple(sequences), tuple(lengths), tuple(self.runs()))
+        return UnpaddedSequences(tuple(sequences), tuple(lengths), tuple(self.runs()))
 
     def _lengths(self) -> list[list[int]]:
         return [
@@ -111,22 +111,22 @@ def whole_user(request: GraphModule, inputs: UserInputs) -> GraphModule | None:
 
 
 def _fuse(
-    request: GraphModule, runs: Sequence[Sequence[Tensor]], whole: WholeSequences | None
+    request: GraphModule, runs: Sequence[Sequence[Tensor]], whole: UnpaddedSequences | None
 ) -> int:
     """Fuses operators in place; returns the number of changes that need unpadded sequences."""
 
-    def use_whole() -> int:
-        return 0 if whole is None else use_whole_sequences(request, whole)
+    def remove() -> int:
+        return 0 if whole is None else remove_padding(request, whole)
 
-    changes = use_whole()
+    changes = remove()
     select_biases(request)
     fuse_attention(request)
     # Masks of later keys are those of attentions now.
-    changes += use_whole()
+    changes += remove()
     flatten_rows(request, runs)
     select_rows(request, runs)
     # The rows that are read are chosen by positions now.
-    changes += use_whole()
+    changes += remove()
     divide_products(request, runs)
     join_heads(request, runs)
     fuse_row_steps(request, runs, fewest=1)

@@ -39,7 +39,7 @@ PASSES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             *("fuse_steps", "join_crosses"),
         ),
         "sharded_infer.towers.split.user_program": (
-            *("use_whole_sequences", "select_biases", "fuse_attention", "flatten_rows"),
+            *("remove_padding", "select_biases", "fuse_attention", "flatten_rows"),
             *("select_rows", "divide_products", "join_heads", "fuse_row_steps", "join_passes"),
         ),
         "sharded_infer.towers.split.splitting": (

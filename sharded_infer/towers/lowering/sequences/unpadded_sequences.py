@@ -46,7 +46,7 @@ _CLAMPS: Final = (_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.
 
 
 @dataclass(frozen=True, slots=True)
-class WholeSequences:
+class UnpaddedSequences:
     """Inputs of a program that are sequences without padding.
 
     Attributes:
@@ -60,7 +60,7 @@ class WholeSequences:
     runs: tuple[Sequence[Tensor], ...]
 
 
-def use_whole_sequences(program: GraphModule, whole: WholeSequences) -> int:
+def remove_padding(program: GraphModule, whole: UnpaddedSequences) -> int:
     """Removes padding's work, in place, from a program for one request; returns the changes."""
     rewriting = _Rewriting(program, whole)
     changes = rewriting.run()
@@ -70,7 +70,7 @@ def use_whole_sequences(program: GraphModule, whole: WholeSequences) -> int:
 
 
 class _Rewriting:
-    def __init__(self, program: GraphModule, whole: WholeSequences) -> None:
+    def __init__(self, program: GraphModule, whole: UnpaddedSequences) -> None:
         self._program, self._graph = program, program.graph
         self._kinds = [kinds_of(program, one) for one in whole.runs]
         self._known = SymbolicSizes(self._kinds[0])

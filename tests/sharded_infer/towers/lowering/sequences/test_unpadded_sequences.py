@@ -8,9 +8,9 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 
 from sharded_infer.towers.lowering.sequences.attention import AttentionPass, fuse_attention
 from sharded_infer.towers.lowering.sequences.symbolic_sizes import Symbol
-from sharded_infer.towers.lowering.sequences.whole_sequences import (
-    WholeSequences,
-    use_whole_sequences,
+from sharded_infer.towers.lowering.sequences.unpadded_sequences import (
+    UnpaddedSequences,
+    remove_padding,
 )
 
 DIM, LONGEST = 4, 20
@@ -49,8 +49,8 @@ def exported(computed: Computed) -> tuple[Tower, GraphModule]:
 
 
 def use_whole(program: GraphModule) -> int:
-    whole = WholeSequences((N, None), (None, N), (inputs(3), inputs(5)))
-    return use_whole_sequences(program, whole)
+    whole = UnpaddedSequences((N, None), (None, N), (inputs(3), inputs(5)))
+    return remove_padding(program, whole)
 
 
 def calls(program: GraphModule) -> list[str]:
