@@ -12,8 +12,8 @@ from torch.fx import GraphModule
 from sharded_infer.towers.lowering.canonical_forms import select_biases
 from sharded_infer.towers.lowering.joined.joined_passes import join_passes
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention, join_heads
+from sharded_infer.towers.lowering.sequences.canonical_layout import use_canonical_layout
 from sharded_infer.towers.lowering.sequences.divided_products import divide_products
-from sharded_infer.towers.lowering.sequences.flat_rows import flatten_rows
 from sharded_infer.towers.lowering.sequences.row_selection import select_rows
 from sharded_infer.towers.lowering.sequences.row_steps import fuse_row_steps
 from sharded_infer.towers.lowering.sequences.symbolic_sizes import Symbol
@@ -123,7 +123,7 @@ def _fuse(
     fuse_attention(request)
     # Masks of later keys are those of attentions now.
     changes += remove()
-    flatten_rows(request, runs)
+    use_canonical_layout(request, runs)
     select_rows(request, runs)
     # The rows that are read are chosen by positions now.
     changes += remove()

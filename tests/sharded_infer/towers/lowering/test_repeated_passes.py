@@ -39,7 +39,7 @@ PASSES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             *("fuse_steps", "join_crosses"),
         ),
         "sharded_infer.towers.split.user_program": (
-            *("remove_padding", "select_biases", "fuse_attention", "flatten_rows"),
+            *("remove_padding", "select_biases", "fuse_attention", "use_canonical_layout"),
             *("select_rows", "divide_products", "join_heads", "fuse_row_steps", "join_passes"),
         ),
         "sharded_infer.towers.split.splitting": (
@@ -49,7 +49,7 @@ PASSES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 # They return what they have looked at, changed or not.
-COUNTING: Final = ("emulate_tf32", "flatten_rows")
+COUNTING: Final = ("emulate_tf32", "use_canonical_layout")
 
 UserShare = tuple[frozenset[str], tuple[Run, ...]]
 

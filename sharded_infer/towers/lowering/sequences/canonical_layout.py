@@ -41,13 +41,13 @@ _REPEATING: Final = (_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor)
 _MOST_NUMBERS: Final = 2**16
 
 
-def flatten_rows(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
+def use_canonical_layout(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
     """Rewrites rows and reads of heads to the canonical layout, in place; returns their number.
 
     `program` runs for one request, with its products packed and its attentions fused; `inputs` have
     several lengths, which no two sequences share.
     """
-    flattening = _Flattening(program, list(inputs))
+    flattening = _Layout(program, list(inputs))
     changes = flattening.run()
     if changes:
         remove_unused(program)
@@ -67,7 +67,7 @@ class _Columns(NamedTuple):
     width: int
 
 
-class _Flattening:
+class _Layout:
     def __init__(self, program: GraphModule, runs: Sequence[Sequence[Tensor]]) -> None:
         self._program, self._graph = program, program.graph
         seen = [kinds_and_sizes(program, run) for run in runs]

@@ -13,7 +13,7 @@ from sharded_infer.towers.lowering.sequences.attention import (
     fuse_attention,
     join_heads,
 )
-from sharded_infer.towers.lowering.sequences.flat_rows import flatten_rows
+from sharded_infer.towers.lowering.sequences.canonical_layout import use_canonical_layout
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass, fuse_row_steps
 
 DIM, HEADS, LONGEST = 16, 2, 30
@@ -49,7 +49,7 @@ def flattened(computed: Computed) -> GraphModule:
     pack_products(program, product_dtypes())
     fuse_attention(program)
     runs = [inputs(3), inputs(5)]
-    flatten_rows(program, runs)
+    use_canonical_layout(program, runs)
     join_heads(program, runs)
     fuse_row_steps(program, runs, fewest=1)
     for count in (2, 9, LONGEST):
