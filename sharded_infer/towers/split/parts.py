@@ -15,7 +15,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Anywhere:
+class Invariant:
     """A constant, a number or a value computed from them: either graph can have it."""
 
 
@@ -49,7 +49,7 @@ class Parts:
 
 
 # A tuple: the results of an operator with several.
-Known: TypeAlias = Anywhere | Value | Parts | tuple["Known", ...]
+Known: TypeAlias = Invariant | Value | Parts | tuple["Known", ...]
 
 
 def joined_runs(runs: Iterable[Run]) -> tuple[Run, ...]:

@@ -23,7 +23,7 @@ from sharded_infer.towers.lowering.sequences.pair_layers import fuse_pair_layers
 from sharded_infer.towers.lowering.sequences.row_steps import fuse_row_steps
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 from sharded_infer.towers.program.tower_inputs import TowerInputs
-from sharded_infer.towers.split.parts import Anywhere, Known, Parts, Run, Value, joined_runs
+from sharded_infer.towers.split.parts import Invariant, Known, Parts, Run, Value, joined_runs
 from sharded_infer.towers.split.product_rules import (
     PRODUCT_RULES,
     split_product,
@@ -153,15 +153,15 @@ def _walk(graphs: SplitGraphs, runs: Sequence[Run], by_request: Sequence[bool]) 
 
 def _known(graphs: SplitGraphs, node: Node) -> Known:
     sources = node.all_input_nodes
-    if all(isinstance(graphs.known[source], Anywhere) for source in sources):
-        return Anywhere()
+    if all(isinstance(graphs.known[source], Invariant) for source in sources):
+        return Invariant()
     if counts_samples(node) and graphs.shape(sources[0]) is not None:
-        return Anywhere()
+        return Invariant()
     found = _by_rule(graphs, node)
     if found is not None:
         return found
     by_request = all(
-        isinstance(known := graphs.known[source], Anywhere)
+        isinstance(known := graphs.known[source], Invariant)
         or (isinstance(known, Value) and known.by_request)
         for source in sources
     )
