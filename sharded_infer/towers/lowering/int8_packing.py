@@ -63,7 +63,7 @@ def pack_int8_products(program: GraphModule, *, compiled: bool = False) -> int:
         else:
             made = _packed(program, node, product, given[node].low, levels, activated)
             if follower is None:
-                made = _poisoned(program, replaced, made, given[node].poison)
+                made = _masked(program, replaced, made, given[node].poison)
             replaced.replace_all_uses_with(made)
         if follower is not None:
             given[follower] = _Given(made, given[node].poison)
@@ -72,7 +72,7 @@ def pack_int8_products(program: GraphModule, *, compiled: bool = False) -> int:
     return len(products)
 
 
-class Poison(torch.nn.Module):
+class NanMask(torch.nn.Module):
     """Adds NaN to the rows that were not finite; nearly free if all were."""
 
     def forward(self, product: Tensor, poison: Tensor) -> Tensor:
@@ -189,9 +189,9 @@ def _bytes_step(program: GraphModule, node: Node, product: Int8Product) -> Added
         return add_step(program, step, (node.args[0],))
 
 
-def _poisoned(program: GraphModule, before: Node, product: Node, poison: Node) -> Node:
+def _masked(program: GraphModule, before: Node, product: Node, poison: Node) -> Node:
     with program.graph.inserting_before(before):
-        return add_call(program, "_poison", Poison(), (product, poison))
+        return add_call(program, "_nan_mask", NanMask(), (product, poison))
 
 
 def _packed(
@@ -232,4 +232,4 @@ def _multiply_as_fp32(
         numbers = graph.call_function(_aten.to.dtype, (given.low, torch.float32))
         centred = graph.call_function(_aten.sub.Scalar, (numbers, product.levels.zero_point))
         made = graph.call_function(_aten.linear.default, (centred, held, node.args[3]))
-    node.replace_all_uses_with(_poisoned(program, node, made, given.poison))
+    node.replace_all_uses_with(_masked(program, node, made, given.poison))
