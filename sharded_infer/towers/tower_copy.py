@@ -48,7 +48,7 @@ def copy_for_export(module: nn.Module) -> nn.Module:
             _fold(part)
             for kind, (name, position) in _DETECTING.items():
                 if isinstance(part, kind):
-                    hook = partial(_told, name=name, position=position)
+                    hook = partial(_with_default, name=name, position=position)
                     part.register_forward_pre_hook(hook, with_kwargs=True)
         return copied.requires_grad_(False)
     except Exception as error:
@@ -57,7 +57,7 @@ def copy_for_export(module: nn.Module) -> nn.Module:
         ) from error
 
 
-def _told(
+def _with_default(
     _: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *, name: str, position: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of a call, with False for one that the caller left out."""

@@ -199,7 +199,7 @@ BOUNDED: Final[Mapping[str, _Bound]] = {
     **_of(lambda *_: 1, "scalar_tensor sym_numel sym_size"),
 }
 # Operators whose results are bounded by torch's functions of shapes alone.
-UNTOLD: Final = frozenset((
+UNBOUNDED: Final = frozenset((
     "bilinear", "conv1d", "conv2d", "diag_embed", "einsum", "eye", "linspace", "one_hot",
     "repeat_interleave", "tril_indices", "triu_indices", "unfold",
 ))  # fmt: skip

@@ -8,7 +8,7 @@ from torch.fx import Graph, GraphModule
 
 from sharded_infer.errors import TowerError
 from sharded_infer.towers.program.operators import ALLOWED
-from sharded_infer.towers.program.size_limit import BOUNDED, UNTOLD, run_bounded
+from sharded_infer.towers.program.size_limit import BOUNDED, UNBOUNDED, run_bounded
 from tests.support.fresh_process import run_alone
 
 _ATEN = torch.ops.aten
@@ -38,7 +38,7 @@ def test_the_bound_of_each_allowed_operator_is_known_or_said_to_be_unknown() -> 
         for operator in ALLOWED.values()
         if isinstance(operator, torch._ops.OpOverload)
     }
-    assert names == {*BOUNDED, *UNTOLD} and not UNTOLD.intersection(BOUNDED)
+    assert names == {*BOUNDED, *UNBOUNDED} and not UNBOUNDED.intersection(BOUNDED)
 
 
 @pytest.mark.parametrize(
