@@ -3,11 +3,12 @@
 Kinds and codes follow torch.export's schema (torch/_export/serde/schema.py, version 8).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 import torch
+from torch.fx import Node
+from torch.fx.node import Argument
 
 from sharded_infer.errors import TowerError
 from sharded_infer.towers.program.json_element import Element
@@ -29,20 +30,21 @@ _LAYOUTS: Final = {7: torch.strided}
 _MEMORY_FORMATS: Final = {1: torch.contiguous_format, 4: torch.preserve_format}
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A reference to an input or an earlier result, by its name in the file."""
-
-    name: str
-
-
-Literal: TypeAlias = (
-    bool | int | float | str | torch.dtype | torch.layout | torch.device | torch.memory_format
+# A literal or a node.
+_Item: TypeAlias = (
+    Node
+    | bool
+    | int
+    | float
+    | str
+    | torch.dtype
+    | torch.layout
+    | torch.device
+    | torch.memory_format
 )
-Argument: TypeAlias = Literal | Value | list[Literal | Value | None] | None
 
 
-def parse_argument(argument: Element, defined: set[str]) -> Argument:
+def parse_argument(argument: Element, defined: Mapping[str, Node]) -> Argument:
     """Parses one serialized argument: an object with one member, named after its kind.
 
     Raises:
@@ -55,7 +57,7 @@ def parse_argument(argument: Element, defined: set[str]) -> Argument:
     return _parse_element(kind, value, defined)
 
 
-def _parse_element(kind: str, value: Element, defined: set[str]) -> Literal | Value | None:
+def _parse_element(kind: str, value: Element, defined: Mapping[str, Node]) -> _Item | None:
     if kind in _TAGGED_KINDS:
         inner, held = value.union()
         if inner not in _TAGGED_KINDS[kind]:
@@ -65,7 +67,7 @@ def _parse_element(kind: str, value: Element, defined: set[str]) -> Literal | Va
         name = (value.field("name") if kind == "as_tensor" else value).text()
         if name not in defined:
             raise TowerError(f"{value.where}: the name {name!r} is not defined")
-        return Value(name)
+        return defined[name]
     if kind == "as_none":
         return None
     if kind in _LITERALS:
@@ -100,7 +102,7 @@ def _memory_format(value: Element) -> torch.memory_format:
     return _MEMORY_FORMATS[value.integer()]
 
 
-_LITERALS: dict[str, Callable[[Element], Literal]] = {
+_LITERALS: dict[str, Callable[[Element], _Item]] = {
     "as_bool": Element.boolean,
     "as_int": Element.integer,
     "as_float": Element.number,

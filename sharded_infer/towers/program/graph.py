@@ -6,15 +6,16 @@ code.
 """
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import torch
-from torch.fx.node import Argument as FxArgument
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import Argument
 
 from sharded_infer.errors import TowerError
-from sharded_infer.towers.program.arguments import Argument, Value, parse_argument
+from sharded_infer.towers.program.arguments import parse_argument
 from sharded_infer.towers.program.json_element import Element
 from sharded_infer.towers.program.names import ProgramNames, parse_names
 from sharded_infer.towers.program.operators import ALLOWED, ASSERTIONS, Operator
@@ -43,20 +44,6 @@ _TRAINING_ARGUMENTS = {"train": False, "training": False, "dropout_p": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One call of an allowed operator.
-
-    `results` is the result's name, or a tuple of those of several results; None: an element without
-    a name.
-    """
-
-    operator: Operator
-    positional: tuple[Argument, ...]
-    keyword: tuple[tuple[str, Argument], ...]
-    results: str | tuple[str | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Weight:
     """A tensor of the archive: its key in the weights or, if `is_constant`, in the constants."""
 
@@ -68,69 +55,27 @@ class Weight:
 class TowerGraph:
     """A checked program.
 
+    Names in its generated source are made here (`input0`, `weight0`, `v0`), never taken from the
+    file.
+
     Attributes:
-        inputs: name and weight of each input, in order; the weight is None for the caller's inputs.
-        calls: in order of execution.
-        widths: widths of the caller's inputs at export, for messages; None if not recorded.
-        names: recorded names of the caller's inputs and of the outputs.
+        graph: takes the program's inputs by position and returns a tuple.
+        weights: by their names in the graph.
+        names: recorded names of the inputs and the outputs.
     """
 
-    inputs: tuple[tuple[str, Weight | None], ...]
-    calls: tuple[Call, ...]
-    outputs: tuple[str, ...]
-    widths: Mapping[str, int | None]
+    graph: Graph
+    weights: Mapping[str, Weight]
     names: ProgramNames
 
-    def build(self, load: Callable[[Weight], torch.Tensor]) -> torch.fx.GraphModule:
-        """Builds a module that takes the program's inputs by position and returns a tuple.
-
-        `load` is called only for tensors that the program uses; the module holds them as buffers.
-        Names in its generated source are made here (`input0`, `weight0`, `v0`), never taken from
-        the file.
-        """
-        root, graph = torch.nn.Module(), torch.fx.Graph()
-        nodes: dict[str, torch.fx.Node] = {}
-        used = {name for call in self.calls for name in _references(call)} | set(self.outputs)
-        user_inputs = [name for name, weight in self.inputs if weight is None]
-        for i, name in enumerate(user_inputs):
-            nodes[name] = graph.placeholder(f"input{i}")
-            nodes[name].meta[WIDTH] = self.widths.get(name)
-        for i, (name, weight) in enumerate(self.inputs):
-            if weight is not None and name in used:
-                root.register_buffer(f"weight{i}", load(weight))
-                nodes[name] = graph.get_attr(f"weight{i}")
-        for i, call in enumerate(self.calls):
-            node = graph.create_node(
-                "call_function",
-                call.operator,
-                tuple(_resolve(argument, nodes) for argument in call.positional),
-                {name: _resolve(argument, nodes) for name, argument in call.keyword},
-                name=f"v{i}",
-            )
-            if isinstance(call.results, str):
-                nodes[call.results] = node
-                continue
-            for j, result in enumerate(call.results):
-                if result is not None:
-                    nodes[result] = graph.call_function(operator.getitem, (node, j))
-        graph.output(tuple(nodes[name] for name in self.outputs))
-        graph.eliminate_dead_code()
-        built = torch.fx.GraphModule(root, graph, "TowerProgram").eval()
+    def build(self, load: Callable[[Weight], torch.Tensor]) -> GraphModule:
+        """Builds the module; `load` reads the tensors that it uses, its buffers."""
+        root = torch.nn.Module()
+        for node in self.graph.find_nodes(op="get_attr"):
+            root.register_buffer(str(node.target), load(self.weights[str(node.target)]))
+        built = GraphModule(root, self.graph, "TowerProgram").eval()
         built.meta[NAMES] = self.names
         return built
-
-
-def _references(call: Call) -> Iterator[str]:
-    for argument in (*call.positional, *(value for _, value in call.keyword)):
-        for item in argument if isinstance(argument, list) else [argument]:
-            if isinstance(item, Value):
-                yield item.name
-
-
-def _resolve(argument: Argument, nodes: dict[str, torch.fx.Node]) -> FxArgument:
-    if isinstance(argument, list):
-        return [_resolve(item, nodes) for item in argument]
-    return nodes[argument.name] if isinstance(argument, Value) else argument
 
 
 def parse_graph(program: Element) -> TowerGraph:
@@ -150,21 +95,25 @@ def parse_graph(program: Element) -> TowerGraph:
     for node in nodes:
         _check_operator(node.field("target"), program.where)
     inputs = _parse_inputs(graph, module.field("signature"))
-    defined: set[str] = set()
-    for name, _ in inputs:
-        _define(name, defined, graph.where)
-    calls = tuple(
-        _parse_call(node, defined)
-        for node in nodes
-        if node.field("target").text() not in ASSERTIONS
-    )
+    made, defined = Graph(), dict[str, Node]()
+    given = [name for name, weight in inputs if weight is None]
+    for number, name in enumerate(given):
+        taken = _define(name, made.placeholder(f"input{number}"), defined, graph.where)
+        taken.meta[WIDTH] = _width(graph, name)
+    weights = {f"weight{at}": weight for at, (_, weight) in enumerate(inputs) if weight is not None}
+    for at, (name, weight) in enumerate(inputs):
+        if weight is not None:
+            _define(name, made.get_attr(f"weight{at}"), defined, graph.where)
+    calls = [one for one in nodes if one.field("target").text() not in ASSERTIONS]
+    for number, call in enumerate(calls):
+        _parse_call(call, made, defined, f"v{number}")
     outputs = _parse_outputs(graph, module.field("signature"))
     for name in outputs:
         if name not in defined:
             raise TowerError(f"{graph.where}: output {name!r} is not defined")
-    widths = {name: _width(graph, name) for name, weight in inputs if weight is None}
-    names = parse_names(module, len(widths), len(outputs))
-    return TowerGraph(inputs, calls, outputs, widths, names)
+    made.output(tuple(defined[name] for name in outputs))
+    made.eliminate_dead_code()
+    return TowerGraph(made, weights, parse_names(module, len(given), len(outputs)))
 
 
 def _check_operator(target: Element, where: str) -> None:
@@ -175,10 +124,11 @@ def _check_operator(target: Element, where: str) -> None:
         )
 
 
-def _define(name: str, defined: set[str], where: str) -> None:
+def _define(name: str, node: Node, defined: dict[str, Node], where: str) -> Node:
     if name in defined:
         raise TowerError(f"{where}: the name {name!r} is defined twice")
-    defined.add(name)
+    defined[name] = node
+    return node
 
 
 def _parse_inputs(graph: Element, signature: Element) -> tuple[tuple[str, Weight | None], ...]:
@@ -233,7 +183,7 @@ def _tensor_name(argument: Element) -> str:
     return value.field("name").text()
 
 
-def _parse_call(node: Element, defined: set[str]) -> Call:
+def _parse_call(node: Element, graph: Graph, defined: dict[str, Node], called: str) -> None:
     found = ALLOWED[node.field("target").text()]
     expected = _argument_names(found)
     positional: list[Argument] = []
@@ -243,7 +193,7 @@ def _parse_call(node: Element, defined: set[str]) -> Call:
         value = parse_argument(argument.field("arg"), defined)
         if expected is None:
             # Python's operators also repeat lists and format strings, so only numbers are allowed.
-            if kind != _POSITIONAL or not isinstance(value, Value | bool | int | float):
+            if kind != _POSITIONAL or not isinstance(value, Node | bool | int | float):
                 raise argument.refuse("a positional number")
             positional.append(value)
             continue
@@ -256,7 +206,11 @@ def _parse_call(node: Element, defined: set[str]) -> Call:
         else:
             raise argument.refuse(f"an argument of {node.field('target').text()} in its place")
     results = _parse_results(node.field("outputs"))
-    for result in (results,) if isinstance(results, str) else results:
+    made = graph.create_node("call_function", found, tuple(positional), keyword, called)
+    if isinstance(results, str):
+        _define(results, made, defined, node.where)
+        return
+    for at, result in enumerate(results):
         if result is not None:
             _define(result, defined, node.where)
     if found in MODE_DIVISIONS and keyword.get("rounding_mode") == "trunc":
