@@ -22,8 +22,7 @@ from sharded_infer.importing.torchrec_names import (
 from sharded_infer.specs.model_spec import ModelSpec, TowerSpec
 from sharded_infer.towers.program.archive import read_program
 from sharded_infer.towers.program.graph import NAMES, WIDTH
-from sharded_infer.towers.program.names import ProgramNames
-from sharded_infer.towers.program.recorded_sequences import check_sequences
+from sharded_infer.towers.program.names import ProgramNames, check_sequences
 from sharded_infer.towers.program.tower_inputs import EMBEDDINGS, TowerInputs
 from sharded_infer.zoo.history import SequenceSizes
 from sharded_infer.zoo.registry import build_tower

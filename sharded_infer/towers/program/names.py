@@ -1,7 +1,10 @@
-"""Names of a program's inputs and outputs, as recorded in its file.
+"""Names of a program's inputs and outputs and its sequences, as recorded in its file.
 
 `export_tower` writes them to a graph's `custom` metadata, which torch's tools preserve. A program
 from `torch.export.export` alone has only the names of `forward`'s arguments and of dicts' keys.
+
+A graph does not record a sequence's inputs or its longest length; beyond a table of positions it
+fails, or reads a wrong row.
 """
 
 import json
@@ -15,15 +18,11 @@ from torch.export import ExportedProgram
 from sharded_infer.errors import TowerError
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.towers.program.json_element import Element
-from sharded_infer.towers.program.recorded_sequences import (
-    SEQUENCES,
-    parse_sequences,
-    sequences_record,
-)
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 
 _CUSTOM: Final = "custom"
 _OURS: Final = "sharded_infer"
+_SEQUENCES: Final = "sequences"
 _DEPTH: Final = 4  # levels of dicts and tuples in a module's inputs or outputs
 # torch's generated names for the arguments of `forward(self, *inputs)`.
 _NUMBERED: Final = re.compile(r"(.*)_(\d+)")
@@ -47,7 +46,7 @@ def record_names(
     """Records the names, and the sequences if there are any, in the program; returns it."""
     names: dict[str, Any] = {"inputs": list(inputs.names), "outputs": list(outputs)}
     if inputs.sequences:
-        names[SEQUENCES] = sequences_record(inputs.sequences)
+        names[_SEQUENCES] = _sequences_record(inputs.sequences)
     program.graph_module.meta[_CUSTOM] = {_OURS: names}
     return program
 
@@ -74,7 +73,7 @@ def parse_names(module: Element, inputs: int, outputs: int) -> ProgramNames:
     return ProgramNames(
         _distinct(ours.field("inputs"), inputs),
         _distinct(ours.field("outputs"), outputs),
-        parse_sequences(ours),
+        _parse_sequences(ours),
     )
 
 
@@ -140,3 +139,87 @@ def _complete(names: list[str | None], count: int) -> tuple[str, ...] | None:
     if len(names) != count or len(known) != count or len(set(known)) != count:
         return None
     return tuple(known)
+
+
+def _sequences_record(sequences: Mapping[str, SequenceInput]) -> dict[str, Any]:
+    """JSON form of sequences."""
+    return {
+        name: {
+            "width": one.width,
+            "max_length": one.max_length,
+            "fixed": one.fixed,
+            "dense": dict(one.dense),
+        }
+        for name, one in sequences.items()
+    }
+
+
+def _parse_sequences(names: Element) -> Mapping[str, SequenceInput]:
+    """Reads the output of `_sequences_record` from the object that may have it as a member.
+
+    Raises:
+        TowerError: it has other members, or other types of them.
+    """
+    if not isinstance(names.value, dict) or _SEQUENCES not in names.value:
+        return {}
+    return {name: _parse_sequence(found) for name, found in names.field(_SEQUENCES).members()}
+
+
+def _parse_sequence(found: Element) -> SequenceInput:
+    return SequenceInput(
+        width=_size(found.field("width")),
+        max_length=_size(found.field("max_length")),
+        fixed=found.field("fixed").boolean(),
+        dense={name: _size(width) for name, width in found.field("dense").members()},
+    )
+
+
+def _size(number: Element) -> int:
+    if number.count() == 0:
+        raise number.refuse("a number of 1 or more")
+    return number.integer()
+
+
+def check_sequences(
+    recorded: Mapping[str, SequenceInput] | None, expected: Mapping[str, SequenceInput], where: str
+) -> None:
+    """Checks that a program can take the expected sequences.
+
+    `recorded` are those that it was exported for; None if the file does not record them.
+
+    Raises:
+        TowerError: a sequence is another one, or may be longer than the program allows. Names
+            `where`.
+    """
+    if recorded is None:
+        return
+    if set(recorded) != set(expected):
+        raise TowerError(
+            f"{where}: expected {_named(expected)}, the program was exported for {_named(recorded)}"
+        )
+    for name, wanted in expected.items():
+        found = recorded[name]
+        for what, one, other in (
+            ("width", found.width, wanted.width),
+            ("dense", dict(found.dense), dict(wanted.dense)),
+        ):
+            if one != other:
+                raise TowerError(
+                    f"{where}: sequence {name!r}: expected {what} = {other}, the program was "
+                    f"exported for {one}"
+                )
+        if wanted.max_length > found.max_length:
+            raise TowerError(
+                f"{where}: sequence {name!r}: the program was exported for a max_length of "
+                f"{found.max_length}, {wanted.max_length} is longer"
+            )
+        if not found.grows and (wanted.grows or wanted.max_length != found.max_length):
+            raise TowerError(
+                f"{where}: sequence {name!r}: the program was exported for a length of "
+                f"{found.max_length} alone: set max_length = {found.max_length} and pad_to = "
+                '"max_length"'
+            )
+
+
+def _named(sequences: Mapping[str, SequenceInput]) -> str:
+    return f"the sequences {', '.join(sequences)}" if sequences else "no sequences"

@@ -13,8 +13,7 @@ from sharded_infer.torch_message import torch_message
 from sharded_infer.towers.failing_submodule import in_submodule
 from sharded_infer.towers.program.archive import read_program
 from sharded_infer.towers.program.graph import NAMES
-from sharded_infer.towers.program.names import ProgramNames
-from sharded_infer.towers.program.recorded_sequences import check_sequences
+from sharded_infer.towers.program.names import ProgramNames, check_sequences
 from sharded_infer.towers.program.size_limit import run_bounded
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 
