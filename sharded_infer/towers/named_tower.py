@@ -1,18 +1,35 @@
-"""A trained module as torch exports it: its inputs by position, its outputs in declared order."""
+"""A trained module as torch exports it.
 
+A copy on the CPU, for inference, with plain weights. Its inputs come by position, its outputs in
+their declared order.
+"""
+
+import copy
 import inspect
 from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
 
 import torch
+from torch import nn
+from torch.nn.utils import parametrize
 
 from sharded_infer.errors import TowerError
+from sharded_infer.torch_message import torch_message
 from sharded_infer.towers.program.tower_inputs import EMBEDDINGS, TowerInputs
 
+# They ask a mask's values whether it is causal, which export cannot answer. With False, they read
+# it as any other mask. The argument's name and position:
+_DETECTING: Final = {
+    nn.TransformerEncoder: ("is_causal", 3),
+    nn.TransformerDecoder: ("tgt_is_causal", 6),
+}
 
-class NamedTower(torch.nn.Module):
+
+class NamedTower(nn.Module):
     """The module with positional inputs, and its outputs as a tuple in their declared order."""
 
-    def __init__(self, tower: torch.nn.Module, inputs: TowerInputs, outputs: Sequence[str]) -> None:
+    def __init__(self, tower: nn.Module, inputs: TowerInputs, outputs: Sequence[str]) -> None:
         super().__init__()
         self.tower = tower
         self._inputs = inputs.names
@@ -34,7 +51,7 @@ class NamedTower(torch.nn.Module):
         )
 
 
-def check_names(module: torch.nn.Module, inputs: TowerInputs, outputs: Sequence[str]) -> None:
+def check_names(module: nn.Module, inputs: TowerInputs, outputs: Sequence[str]) -> None:
     """Raises TowerError when outputs' names repeat or `forward` does not take the inputs."""
     if not outputs or len(set(outputs)) != len(outputs):
         raise TowerError(f"expected distinct output names, at least one, got {list(outputs)}")
@@ -48,10 +65,69 @@ def check_names(module: torch.nn.Module, inputs: TowerInputs, outputs: Sequence[
         raise TowerError(f"forward requires {missing}; the inputs are {sorted(given)}")
 
 
-def _accepted(module: torch.nn.Module, inputs: TowerInputs) -> set[str]:
+def _accepted(module: nn.Module, inputs: TowerInputs) -> set[str]:
     parameters = inspect.signature(module.forward).parameters.values()
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     accepted = {p.name for p in parameters if p.kind in by_name}
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         accepted |= set(inputs.names)
     return accepted
+
+
+def copy_for_export(module: nn.Module) -> nn.Module:
+    """A copy of a module in eval mode on the CPU, without gradients.
+
+    Weights that are computed from others (`weight_norm`, `spectral_norm`, `prune` and other
+    parametrizations) are computed once, so that their products can be packed and lowered.
+
+    Raises:
+        TowerError: it cannot be copied.
+    """
+    # Computed weights are not leaves of a graph of gradients, which torch refuses to copy.
+    computed: dict[int, Any] = {
+        id(value): value.detach().clone()
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    }
+    try:
+        copied = copy.deepcopy(module, computed).cpu().eval()
+        for part in copied.modules():
+            _fold(part)
+            for kind, (name, position) in _DETECTING.items():
+                if isinstance(part, kind):
+                    hook = partial(_with_default, name=name, position=position)
+                    part.register_forward_pre_hook(hook, with_kwargs=True)
+    except Exception as error:
+        raise TowerError(f"the module cannot be copied: {torch_message(error)}") from error
+    return copied.requires_grad_(False)
+
+
+def _with_default(
+    _: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *, name: str, position: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a call, with False for one that the caller left out."""
+    return args, named if len(args) > position else {name: False} | named
+
+
+def _fold(module: nn.Module) -> None:
+    if parametrize.is_parametrized(module):
+        weights = {name: getattr(module, name).detach() for name in module.parametrizations}  # type: ignore[union-attr]
+        # Not remove_parametrizations: it takes the weight from the class, which the original has.
+        module.__class__ = type(module).__bases__[0]
+        del module.parametrizations
+        for name, weight in weights.items():
+            setattr(module, name, nn.Parameter(weight))
+    for key, hook in list(module._forward_pre_hooks.items()):
+        # weight_norm, spectral_norm and prune compute `module.<name>` in a hook before each call.
+        name = getattr(hook, "name", getattr(hook, "_tensor_name", None))
+        if not type(hook).__module__.startswith("torch.nn.utils.") or not isinstance(name, str):
+            continue
+        with torch.no_grad():
+            hook(module, ())
+        del module._forward_pre_hooks[key]
+        weight = getattr(module, name).detach()
+        vars(module).pop(name, None)
+        module._buffers.pop(name, None)
+        # Not register_parameter: recurrent layers keep a list of their weights up to date here.
+        setattr(module, name, nn.Parameter(weight))

@@ -27,7 +27,7 @@ from sharded_infer.towers.lowering.packing import pack_products
 from sharded_infer.towers.lowering.precision import copy_program, lower_precision
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention
 from sharded_infer.towers.lowering.tf32 import emulate_tf32
-from sharded_infer.towers.named_tower import NamedTower, check_names
+from sharded_infer.towers.named_tower import NamedTower, check_names, copy_for_export
 from sharded_infer.towers.program.archive import pack_program, read_packed
 from sharded_infer.towers.program.names import record_names
 from sharded_infer.towers.program.program import open_program, run_program
@@ -42,7 +42,6 @@ from sharded_infer.towers.split.parts import Run
 from sharded_infer.towers.split.split_tower import SplitTower, check_split
 from sharded_infer.towers.split.splitting import split_program
 from sharded_infer.towers.split.user_split import UserSplit, check_user_split, user_split
-from sharded_infer.towers.tower_copy import copy_for_export
 
 # Neither 1 nor 2, which torch may take for constants.
 _TRACED_BATCH: Final = 7
