@@ -17,22 +17,17 @@ import torch
 from torch.fx import GraphModule, Node
 
 from sharded_infer.towers.lowering.constants import add_constant, constant_of
+from sharded_infer.towers.lowering.operator_families import ACTIVATIONS, CLAMPS, DIVISIONS
 from sharded_infer.towers.lowering.rewriting import move_behind, remove_unused, rewrite
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
 _aten = torch.ops.aten
-_CUTTING: Final = (
-    *(_aten.split_with_sizes.default, _aten.split.Tensor, _aten.split.sizes),
-    *(_aten.chunk.default, _aten.unbind.int),
-)
 _CHOOSING: Final = (_aten.slice.Tensor, _aten.select.int, _aten.narrow.default)
 # Stride, padding, dilation and groups of a convolution over single positions.
 _PLAIN: Final = ([1], [0], [1], 1)
-_OF_A_SCORE: Final = (_aten.sigmoid.default, _aten.relu.default, _aten.silu.default)
 _ELEMENTWISE: Final = (
-    *(*_OF_A_SCORE, _aten.gelu.default, _aten.tanh.default, _aten.dropout.default),
+    *(*ACTIVATIONS, _aten.gelu.default, _aten.tanh.default, _aten.dropout.default),
 )
-_CLAMPS: Final = (_aten.clamp.default, _aten.clamp_min.default)
 
 
 def fold_weights(program: GraphModule) -> int:
@@ -96,13 +91,13 @@ def keep_columns(program: GraphModule, kinds: Mapping[Node, Kind]) -> int:
         last = -1, len(shape) - 1
         if node.target is _aten.squeeze.dim and shape[-1] == 1 and node.args[1] in last:
             node.args = source, -1
-            moved += move_behind(graph, node, _OF_A_SCORE)
+            moved += move_behind(graph, node, ACTIVATIONS)
         elif node.target is _aten.sum.dim_IntList and _drops_last(node, last):
             with graph.inserting_before(node):
                 kept = graph.call_function(node.target, (source, [-1], True))
                 dropped = graph.call_function(_aten.squeeze.dim, (kept, -1))
             node.replace_all_uses_with(dropped)
-            moved += 1 + move_behind(graph, dropped, _OF_A_SCORE)
+            moved += 1 + move_behind(graph, dropped, ACTIVATIONS)
     if moved:
         remove_unused(program)
     return moved
@@ -112,7 +107,7 @@ def _folded(program: GraphModule, node: Node) -> Node | None:
     source = node.all_input_nodes[0]
     if node.target in _CHOOSING:
         part = _called(program, node)
-    elif source.target in _CUTTING:
+    elif source.target in DIVISIONS:
         parts: Any = _called(program, source)
         part = None if parts is None else parts[node.args[1]]
     else:
@@ -159,7 +154,7 @@ def _selected(program: GraphModule, node: Node) -> Node | None:
 
 
 def _is_from_zero(node: object) -> bool:
-    if not isinstance(node, Node) or node.target not in _CLAMPS or node.kwargs:
+    if not isinstance(node, Node) or node.target not in CLAMPS[:2] or node.kwargs:
         return False
     least = node.args[1]
     return isinstance(least, int) and least >= 0

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import torch
 from torch.fx import Node
 
+from sharded_infer.towers.lowering.operator_families import RESHAPES
 from sharded_infer.towers.program.operators import Operator
 from sharded_infer.towers.split.parts import Known, Parts, Run, Value, joined_runs, positions_of
 from sharded_infer.towers.split.split_graphs import SplitGraphs
@@ -203,16 +204,7 @@ _ELEMENTWISE: Final[tuple[Operator, ...]] = (
 
 SHAPE_RULES: Final[Mapping[Operator, Rule]] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
-    **dict.fromkeys(
-        (
-            _aten.reshape.default,
-            _aten.view.default,
-            _aten._unsafe_view.default,
-            _aten.flatten.using_ints,
-            _aten.unflatten.int,
-        ),
-        _reshape,
-    ),
+    **dict.fromkeys(RESHAPES, _reshape),
     _aten.cat.default: _cat,
     _aten.concat.default: _cat,
     _aten.slice.Tensor: _slice,

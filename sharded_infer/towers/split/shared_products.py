@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from sharded_infer.towers.lowering.operator_families import ATTENTION_ARGUMENTS
 from sharded_infer.towers.program.operators import Operator
 from sharded_infer.towers.split.parts import Known, Value
 from sharded_infer.towers.split.shape_rules import Rule
@@ -20,9 +21,6 @@ from sharded_infer.towers.split.split_graphs import SplitGraphs
 
 _aten = torch.ops.aten
 _BY_SAMPLE: Final = Layout(0, 1)
-_ATTENTION_ARGUMENTS: Final = (
-    *("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"),
-)
 
 
 def times_shared(values: Tensor, shared: Tensor, block: int) -> Tensor:
@@ -147,7 +145,7 @@ def _einsum(graphs: SplitGraphs, node: Node) -> Known | None:
 
 
 def _attention(graphs: SplitGraphs, node: Node) -> Known | None:
-    given: dict[str, Any] = dict(zip(_ATTENTION_ARGUMENTS, node.args, strict=False))
+    given: dict[str, Any] = dict(zip(ATTENTION_ARGUMENTS, node.args, strict=False))
     given |= node.kwargs
     query = _of(graphs, given["query"], by_request=False)
     key, value = (_of(graphs, given[name], by_request=True) for name in ("key", "value"))

@@ -17,17 +17,17 @@ from torch.fx.node import map_arg
 
 from kernels.sequences.pair_biases import StepFunction, step_function
 from sharded_infer.towers.lowering.constants import constant_of
+from sharded_infer.towers.lowering.operator_families import CLAMPS, RESHAPES
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
 _aten = torch.ops.aten
 # Operators that keep the numbers.
 RESHAPING: Final = (
-    *(_aten.unsqueeze.default, _aten.squeeze.dim, _aten.flatten.using_ints, _aten.unflatten.int),
-    *(_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _aten.view_as.default),
+    *(*RESHAPES, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.view_as.default),
 )
 # Of one tensor, with numbers and constants.
 _BY_NUMBER: Final = (
-    *(_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default, _aten.abs.default),
+    *(*CLAMPS, _aten.abs.default),
     *(_aten.log.default, _aten.log2.default, _aten.log1p.default, _aten.exp.default),
     *(_aten.sqrt.default, _aten.neg.default, _aten.floor.default, _aten.relu.default),
     *(_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor),

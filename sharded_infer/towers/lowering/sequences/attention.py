@@ -17,24 +17,16 @@ from torch.fx import GraphModule, Node
 
 from kernels.sequences.attention import Attention, Weights
 from sharded_infer.towers.lowering.constants import add_call
+from sharded_infer.towers.lowering.operator_families import ATTENTION_ARGUMENTS, COPIES, RESHAPES
 from sharded_infer.towers.lowering.rewriting import module_of, only_user, remove_unused
 from sharded_infer.towers.lowering.sequences.row_operators import RowColumns, RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
 _aten = torch.ops.aten
-# Operators that divide columns or join them, and those that change nothing.
-SHAPING: Final = (
-    *(_aten.flatten.using_ints, _aten.unflatten.int, _aten.reshape.default, _aten.view.default),
-    _aten._unsafe_view.default,
-)
-SAME: Final = (_aten.contiguous.default, _aten.clone.default)
 _SDPA: Final = _aten.scaled_dot_product_attention.default
 _PRODUCTS: Final = (_aten.matmul.default, _aten.bmm.default)
 _TURNS: Final = (_aten.transpose.int, _aten.swapaxes.default, _aten.swapdims.default)
 _LAST_TWO: Final = ({2, 3}, {-1, -2})
-SDPA_ARGUMENTS: Final = (
-    *("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"),
-)
 
 
 def hide_later(scores: Tensor) -> Tensor:
@@ -132,7 +124,7 @@ def _divided(rows: RowOperators, turned: object) -> _Divided | None:
     if not _is_swap(turned):
         return None
     divided: Any = turned.args[0]
-    columns = rows.columns(divided.args[0]) if divided.target in SHAPING else None
+    columns = rows.columns(divided.args[0]) if divided.target in RESHAPES else None
     if columns is None or not _same_numbers(rows, divided, divided.args[0]):
         return None
     return _Divided(columns, rows.shape(divided)[2])  # type: ignore[index]
@@ -143,9 +135,9 @@ def _joined_again(rows: RowOperators, turned: Node) -> Node | None:
     if not _is_swap(turned):
         return None
     node = turned
-    while (user := only_user(node)) is not None and user.target in SAME:
+    while (user := only_user(node)) is not None and user.target in COPIES:
         node = user
-    if user is None or user.target not in SHAPING or not _same_numbers(rows, node, user):
+    if user is None or user.target not in RESHAPES or not _same_numbers(rows, node, user):
         return None
     return user
 
@@ -181,7 +173,7 @@ class _Found:
 def _torchs(node: Node) -> _Found | None:
     if node.target is not _SDPA:
         return None
-    given = dict(zip(SDPA_ARGUMENTS, node.args, strict=False)) | node.kwargs
+    given = dict(zip(ATTENTION_ARGUMENTS, node.args, strict=False)) | node.kwargs
     if given.get("attn_mask") is not None or given.get("enable_gqa") or given.get("dropout_p"):
         return None
     scale = given.get("scale")

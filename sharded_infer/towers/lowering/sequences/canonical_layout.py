@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from sharded_infer.towers.lowering.operator_families import COPIES, DIVISIONS, RESHAPES
 from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
 from sharded_infer.towers.lowering.sequences.attention import AttentionPass
 from sharded_infer.towers.lowering.sequences.request_layouts import RequestLayouts, Rows
@@ -23,18 +24,11 @@ from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import kinds_and_sizes
 
 _aten = torch.ops.aten
-_DIVIDING: Final = (
-    *(_aten.chunk.default, _aten.split.Tensor, _aten.split.sizes, _aten.unbind.int),
-    _aten.split_with_sizes.default,
-)
 _VIEWS: Final = (
     *(_aten.transpose.int, _aten.permute.default, _aten.swapaxes.default, _aten.movedim.int),
-    *(_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default),
-    *(_aten.flatten.using_ints, _aten.unflatten.int, _aten.unsqueeze.default),
-    *(_aten.squeeze.dim, _aten.squeeze.dims, _aten.select.int, _aten.slice.Tensor),
-    *(_aten.clone.default, _aten.contiguous.default, _aten.alias.default),
-    *_DIVIDING,
-    operator.getitem,
+    *(_aten.unsqueeze.default, _aten.squeeze.dim, _aten.squeeze.dims),
+    *(_aten.select.int, _aten.slice.Tensor, operator.getitem),
+    *(*RESHAPES, *COPIES, *DIVISIONS),
 )
 _REPEATING: Final = (_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor)
 # Numbers of a tensor whose places are computed.
@@ -242,7 +236,7 @@ class _Layout:
         if target not in _VIEWS or not isinstance(node.args[0], Node):
             return None
         whole = node.args[0]
-        if whole.op == "get_attr" or not (whole in self._kinds[0] or whole.target in _DIVIDING):
+        if whole.op == "get_attr" or not (whole in self._kinds[0] or whole.target in DIVISIONS):
             return None
         sizes = [one for one in node.all_input_nodes if one is not whole]
         if any(one not in values for one in sizes for values in self._sizes):

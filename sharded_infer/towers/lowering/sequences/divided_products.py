@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from kernels.product import product_dtypes
 from sharded_infer.towers.lowering.constants import add_constant
+from sharded_infer.towers.lowering.operator_families import ACTIVATIONS
 from sharded_infer.towers.lowering.packing import Linear, linear_of, pack_products
 from sharded_infer.towers.lowering.rewriting import only_user, remove_unused
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
@@ -29,7 +30,6 @@ _AXIS: Final[Mapping[object, int]] = {
     _aten.split_with_sizes.default: 2,
     _aten.slice.Tensor: 1,
 }
-_BY_NUMBER: Final = (_aten.silu.default, _aten.relu.default, _aten.sigmoid.default)
 
 
 class _Columns(NamedTuple):
@@ -90,7 +90,7 @@ def _divided(
         return None
     between: list[Node] = []
     last, width = product, len(linear.weight)
-    while (user := only_user(last)) is not None and user.target in _BY_NUMBER:
+    while (user := only_user(last)) is not None and user.target in ACTIVATIONS:
         between.append(user)
         last = user
     parts: list[_Columns] = []

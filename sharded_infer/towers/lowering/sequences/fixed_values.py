@@ -7,6 +7,7 @@ sequence's numbers are the first ones of the longest's.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import Any, Final
 
@@ -16,6 +17,14 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from sharded_infer.towers.lowering.constants import constant_of
+from sharded_infer.towers.lowering.operator_families import (
+    AND,
+    CLAMPS,
+    COMPARISONS,
+    NOT,
+    OR,
+    RESHAPES,
+)
 from sharded_infer.towers.lowering.sequences.symbolic_sizes import Symbol, SymbolicSizes
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
@@ -23,21 +32,12 @@ _aten = torch.ops.aten
 # Numbers of a value for the longest sequence.
 _MOST_NUMBERS: Final = 2**20
 _FILLED: Final = (_aten.full.default, _aten.zeros.default, _aten.ones.default)
-_SHAPED: Final = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
 _BY_POSITION: Final = (
     *(_aten.add.Tensor, _aten.sub.Tensor, _aten.rsub.Scalar, _aten.mul.Tensor, _aten.mul.Scalar),
     *(_aten.div.Tensor, _aten.neg.default, _aten.abs.default, _aten.pow.Tensor_Scalar),
     *(_aten.log.default, _aten.exp.default, _aten.sqrt.default, _aten.sin.default),
-    *(_aten.cos.default, _aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default),
-    *(_aten.minimum.default, _aten.maximum.default, _aten.where.self),
-    *(_aten.masked_fill.Scalar, _aten.logical_not.default, _aten.bitwise_not.default),
-    *(_aten.logical_and.default, _aten.bitwise_and.Tensor),
-    *(_aten.logical_or.default, _aten.bitwise_or.Tensor),
-    *(
-        getattr(getattr(_aten, name), kind)
-        for name in ("ge", "gt", "le", "lt", "eq", "ne")
-        for kind in ("Tensor", "Scalar")
-    ),
+    *(_aten.cos.default, _aten.minimum.default, _aten.maximum.default, _aten.where.self),
+    *(_aten.masked_fill.Scalar, *CLAMPS, *AND, *OR, *NOT, *chain(*COMPARISONS.values())),
     *(_aten.to.dtype, _aten._to_copy.default, _aten.clone.default, _aten.contiguous.default),
     *(_aten.unsqueeze.default, _aten.transpose.int, _aten.triu.default, _aten.tril.default),
 )
@@ -102,7 +102,7 @@ class FixedValues:
         if target is _aten.slice.Tensor:
             length = self.found[node].longest
             return self.at_longest(source).narrow(node.args[1], 0, length)  # type: ignore[arg-type]
-        if target in _SHAPED:
+        if target in RESHAPES:
             return self.at_longest(source).reshape(shape)
         if target is _aten.expand.default:
             return self.at_longest(source).expand(shape)
@@ -122,7 +122,7 @@ class FixedValues:
             return self._one({self.symbol(node, axis) for axis in self.axes(node)})
         if target is _aten.slice.Tensor:
             return self._symbol_of_first(node)
-        if target in (*_SHAPED, _aten.expand.default):
+        if target in (*RESHAPES, _aten.expand.default):
             source: Any = node.args[0]
             return self.found.get(source) if self._grows_alike(source, node) else None
         # Indices may count from the end, which only a constant has where it was.

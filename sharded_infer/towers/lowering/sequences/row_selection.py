@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from sharded_infer.towers.lowering.operator_families import COPIES, RESHAPES
 from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
-from sharded_infer.towers.lowering.sequences.attention import SAME, SHAPING, AttentionPass
+from sharded_infer.towers.lowering.sequences.attention import AttentionPass
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 
@@ -169,7 +170,7 @@ class _Chain:
             first = index if attention.attention.causal else None
             query, *added = rows
             return graph.call_module(str(node.target), (query, key, value, *added, first))
-        if node.target in SHAPING:
+        if node.target in RESHAPES:
             [of_one] = given.values()
             heads = _shape(self._kinds[0], node)[2:]
             if len(heads) == 2:
@@ -191,11 +192,11 @@ class _Chain:
         if node.kwargs or not node.args or not isinstance(node.args[0], Node):
             return None
         source = node.args[0]
-        if node.target in SAME:
+        if node.target in COPIES:
             return {source: axis}
         if node.target is _aten.transpose.int and set(node.args[1:]) == {1, 2}:
             return {source: 3 - axis}
-        if node.target in SHAPING and axis == 1:
+        if node.target in RESHAPES and axis == 1:
             shapes = [(_shape(of, node), _shape(of, source)) for of in self._kinds]
             # A row's numbers as those of its heads, or the other way round.
             by_row = all(

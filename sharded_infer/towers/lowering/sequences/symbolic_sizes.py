@@ -13,6 +13,13 @@ from typing import Any, Final, NamedTuple, cast
 import torch
 from torch.fx import Node
 
+from sharded_infer.towers.lowering.operator_families import (
+    CLAMPS,
+    COMPARISONS,
+    COPIES,
+    NOT,
+    RESHAPES,
+)
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
 _aten = torch.ops.aten
@@ -229,27 +236,18 @@ _RULES: Final[Mapping[Any, _Rule]] = {
     **dict.fromkeys((_aten.zeros.default, _aten.zeros_like.default), lambda *_: Number(0)),
     **dict.fromkeys((_aten.ones.default, _aten.ones_like.default), lambda *_: Number(1)),
     **dict.fromkeys(
-        (
-            *(_aten.contiguous.default, _aten.clone.default, _aten.alias.default),
-            *(_aten.detach.default, _aten.expand.default, _aten.expand_as.default),
-        ),
+        (*(*COPIES, _aten.detach.default, _aten.expand.default, _aten.expand_as.default),),
         _first,
     ),
     **dict.fromkeys(
-        (
-            *(_aten.reshape.default, _aten.view.default, _aten._unsafe_view.default),
-            *(_aten.flatten.using_ints, _aten.unsqueeze.default),
-            *(_aten.squeeze.dim, _aten.squeeze.default),
-        ),
+        (*(*RESHAPES, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.squeeze.default),),
         _shaped,
     ),
     _aten.select.int: _selected,
     _aten.index.Tensor: _indexed,
     **dict.fromkeys((_aten.to.dtype, _aten._to_copy.default), _converted),
-    **dict.fromkeys((_aten.logical_not.default, _aten.bitwise_not.default), _inverted),
-    **dict.fromkeys(
-        (_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default), _clamped
-    ),
+    **dict.fromkeys(NOT, _inverted),
+    **dict.fromkeys(CLAMPS, _clamped),
     _aten.masked_fill.Scalar: _masked,
     _aten.slice.Tensor: _cut,
     **dict.fromkeys((_aten.mul.Tensor, _aten.mul.Scalar), _times),
@@ -257,8 +255,8 @@ _RULES: Final[Mapping[Any, _Rule]] = {
     **dict.fromkeys((_aten.sub.Tensor, _aten.sub.Scalar, operator.sub), _summed(-1)),
     **dict.fromkeys((_aten.rsub.Tensor, _aten.rsub.Scalar), _reversed_difference),
     **{
-        getattr(getattr(_aten, name), kind): _compared(getattr(operator, name))
-        for name in ("ge", "gt", "le", "lt", "eq", "ne")
-        for kind in ("Tensor", "Scalar")
+        target: _compared(getattr(operator, name))
+        for name, targets in COMPARISONS.items()
+        for target in targets
     },
 }

@@ -22,9 +22,9 @@ from torch.fx import GraphModule, Node
 
 from kernels.sequences.attention import Weights
 from sharded_infer.towers.lowering.constants import add_call, add_constant, constant_of
+from sharded_infer.towers.lowering.operator_families import AND, ATTENTION_ARGUMENTS, CLAMPS, OR
 from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
 from sharded_infer.towers.lowering.sequences.attention import (
-    SDPA_ARGUMENTS,
     AttentionPass,
     hide_later,
 )
@@ -35,14 +35,11 @@ from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 _aten = torch.ops.aten
 _TO_END: Final = sys.maxsize
 _ALL, _NONE = Number(1), Number(0)
-_AND: Final = (_aten.logical_and.default, _aten.bitwise_and.Tensor, _aten.mul.Tensor)
-_OR: Final = (
-    *(_aten.logical_or.default, _aten.bitwise_or.Tensor, _aten.add.Tensor, _aten.sub.Tensor),
-)
+_AND: Final = (*AND, _aten.mul.Tensor)
+_OR: Final = (*OR, _aten.add.Tensor, _aten.sub.Tensor)
 _HIDING: Final = (_aten.masked_fill.Scalar, _aten.add.Tensor, _aten.baddbmm.default)
 # Added to a score, or instead of it, so that its weight is 0.
 _HIDDEN: Final = -1e6
-_CLAMPS: Final = (_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +120,7 @@ class _Rewriting:
         unmasked = self._unmasked_numbers(node, numbers) or self._unmasked_scores(node)
         if unmasked is not None:
             return unmasked
-        if target in _CLAMPS and self._known.of(node) is not None:
+        if target in CLAMPS and self._known.of(node) is not None:
             return self._same(node, node.args[0])
         if target is _aten.scaled_dot_product_attention.default:
             return self._unmasked(node)
@@ -163,7 +160,7 @@ class _Rewriting:
 
     def _unmasked(self, node: Node) -> Node | None:
         """Torch's attention, without a mask that hides nothing, or later keys alone."""
-        given = dict(zip(SDPA_ARGUMENTS, node.args, strict=False)) | node.kwargs
+        given = dict(zip(ATTENTION_ARGUMENTS, node.args, strict=False)) | node.kwargs
         mask = given.get("attn_mask")
         kind = self._kinds[0].get(mask) if isinstance(mask, Node) else None
         # A bool mask is true where a key is seen.
@@ -174,7 +171,7 @@ class _Rewriting:
             given["is_causal"] = True
         elif self._known.of(mask) != shown:
             return None
-        query, key, value = (given.pop(name) for name in SDPA_ARGUMENTS[:3])
+        query, key, value = (given.pop(name) for name in ATTENTION_ARGUMENTS[:3])
         del given["attn_mask"]
         made = self._graph.call_function(node.target, (query, key, value), given)  # type: ignore[arg-type]
         return self._like(made, node)
