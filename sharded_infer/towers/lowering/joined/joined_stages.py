@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from kernels.sequences.passes import (
-    CANDIDATES,
-    Memory,
-    Operand,
-    Passes,
-    RowStepping,
-)
+from kernels.sequences.passes import CANDIDATES, Memory, Operand, Passes, RowStepping
 from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
 from sharded_infer.towers.lowering.joined.pass_sources import SAME_NUMBERS
 from sharded_infer.towers.lowering.rewriting import module_of
