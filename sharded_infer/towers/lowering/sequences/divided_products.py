@@ -7,8 +7,8 @@ Example: the last layer of a ranker's transformer, with keys and values of all p
 query.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,20 +19,15 @@ from sharded_infer.towers.lowering.constants import add_constant
 from sharded_infer.towers.lowering.operator_families import ACTIVATIONS
 from sharded_infer.towers.lowering.packing import Linear, linear_of, pack_products
 from sharded_infer.towers.lowering.rewriting import only_user, remove_unused
-from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
+from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
+from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
 _aten = torch.ops.aten
-# Operators that choose columns, and the index of their axis argument.
-_AXIS: Final[Mapping[object, int]] = {
-    _aten.chunk.default: 2,
-    _aten.split.Tensor: 2,
-    _aten.split.sizes: 2,
-    _aten.split_with_sizes.default: 2,
-    _aten.slice.Tensor: 1,
-}
 
 
-class _Columns(NamedTuple):
+class _Part(NamedTuple):
+    """Columns that a node reads of a product: of all rows, or of those that `selection` chose."""
+
     node: Node
     first: int
     width: int
@@ -45,7 +40,7 @@ class _Divided(NamedTuple):
     product: Node
     linear: Linear
     between: Sequence[Node]
-    parts: Sequence[_Columns]
+    parts: Sequence[_Part]
 
 
 def divide_products(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
@@ -54,10 +49,10 @@ def divide_products(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) ->
     `program` runs for one request, with its products packed and its rows selected; `inputs` have
     several lengths.
     """
-    kinds = [kinds_of(program, one) for one in inputs]
+    rows = RowOperators(program, [kinds_of(program, one) for one in inputs])
     graph, made = program.graph, 0
     for node in list(graph.nodes):
-        divided = _divided(program, node, kinds)
+        divided = _divided(program, node, rows)
         if divided is None:
             continue
         every = [part for part in divided.parts if part.selection is None]
@@ -81,26 +76,23 @@ def divide_products(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) ->
     return made
 
 
-def _divided(
-    program: GraphModule, product: Node, kinds: Sequence[Mapping[Node, Kind]]
-) -> _Divided | None:
-    linear = linear_of(program, product)
-    shapes = [of[product][1] for of in kinds if product in of]
-    if linear is None or any(len(shape) != 3 or shape[0] != 1 for shape in shapes):
+def _divided(program: GraphModule, product: Node, rows: RowOperators) -> _Divided | None:
+    linear, shape = linear_of(program, product), rows.shape(product)
+    if linear is None or shape is None or len(shape) != 3 or shape[0] != 1:
         return None
     between: list[Node] = []
     last, width = product, len(linear.weight)
     while (user := only_user(last)) is not None and user.target in ACTIVATIONS:
         between.append(user)
         last = user
-    parts: list[_Columns] = []
+    parts: list[_Part] = []
     for user in last.users:
         if _is_selection(user):
-            taken = [_taken(one, width) or [_Columns(user, 0, width)] for one in user.users]
+            taken = [_taken(rows, one) or [_Part(user, 0, width)] for one in user.users]
             parts += {part._replace(selection=user) for of_one in taken for part in of_one}
             continue
-        columns = _taken(user, width)
-        if columns is None:
+        columns = _taken(rows, user)
+        if not columns:
             return None
         for part in columns:
             if part.node.users and all(map(_is_selection, part.node.users)):
@@ -115,19 +107,15 @@ def _is_selection(node: Node) -> bool:
     return bool(last) or bool(node.target is _aten.index_select.default and node.args[1] == 1)
 
 
-def _taken(node: Node, width: int) -> list[_Columns] | None:
-    """Columns that a node takes of `width`, or that its readers take after its division."""
-    target: Any = node.target
-    place = _AXIS.get(target)
-    if place is None or node.kwargs or (*node.args, 0)[place] not in (-1, 2):
-        return None
-    made = target(torch.arange(width).view(1, 1, -1), *node.args[1:])
-    found = [(node, made)] if isinstance(made, Tensor) else []
-    found = found or [(one, made[one.args[1]]) for one in node.users]
-    return [_Columns(one, int(columns[0, 0, 0]), columns.shape[2]) for one, columns in found]
+def _taken(rows: RowOperators, node: Node) -> list[_Part]:
+    """Columns that a node takes of its input's, or its readers after its division."""
+    chosen = [node] if node in rows.chosen else [one for one in node.users if one in rows.chosen]
+    found = [(one, rows.chosen[one]) for one in chosen]
+    source = node.all_input_nodes[0]
+    return [_Part(one, of.first, of.width) for one, of in found if of.node is source]
 
 
-def _put(program: GraphModule, divided: _Divided, parts: Sequence[_Columns], source: Node) -> None:
+def _put(program: GraphModule, divided: _Divided, parts: Sequence[_Part], source: Node) -> None:
     graph = program.graph
     bounds = list(dict.fromkeys((part.first, part.width) for part in parts))
     arguments = [source]

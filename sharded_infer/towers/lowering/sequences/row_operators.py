@@ -72,13 +72,14 @@ class RowOperators:
     Attributes:
         found: computation of each of them, in the graph's order.
         views: nodes that choose columns, or divide them.
+        chosen: of the former, their columns.
     """
 
     def __init__(self, program: GraphModule, kinds: Sequence[Mapping[Node, Kind]]) -> None:
         self._program, self._kinds = program, kinds
         self.found: dict[Node, RowOperator] = {}
         self.views: set[Node] = set()
-        self._columns: dict[Node, RowColumns] = {}
+        self.chosen: dict[Node, RowColumns] = {}
         for node in program.graph.nodes:
             if self.shape(node) is None:
                 continue
@@ -94,7 +95,7 @@ class RowOperators:
                 continue
             columns = self._chosen(node)
             if columns is not None:
-                self._columns[node] = columns
+                self.chosen[node] = columns
                 self.views |= {node, *node.args[:1]} if node.target is operator.getitem else {node}
 
     def shape(self, node: object) -> torch.Size | None:
@@ -112,7 +113,7 @@ class RowOperators:
         shape = self.shape(argument)
         if shape is None or not isinstance(argument, Node):
             return None
-        return self._columns.get(argument, RowColumns(argument, 0, shape[-1]))
+        return self.chosen.get(argument, RowColumns(argument, 0, shape[-1]))
 
     def _linear(self, node: Node) -> RowOperator | None:
         linear = linear_of(self._program, node)
