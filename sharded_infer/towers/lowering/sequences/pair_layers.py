@@ -10,7 +10,6 @@ pass keeps the numbers of all pairs out of memory.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import torch
@@ -20,7 +19,7 @@ from torch.fx import GraphModule, Node
 from kernels.sequences.pair_layers import Activation, PairLayer, PairLayers
 from sharded_infer.errors import InternalError
 from sharded_infer.towers.lowering.constants import add_call, constant_of
-from sharded_infer.towers.lowering.packing import Linear, linear_of
+from sharded_infer.towers.lowering.packing import linear_of
 from sharded_infer.towers.lowering.rewriting import only_user, remove_unused
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 from sharded_infer.towers.program.operators import Operator
@@ -76,88 +75,44 @@ def fuse_pair_layers(program: GraphModule, inputs: Sequence[Tensor], repeats: Op
     if not any(linear_of(program, user) for mul in muls for user in mul.users):
         return 0
     kinds = kinds_of(program, inputs)
-    made = 0
-    for mul in muls:
-        found = _Pairs.of(program, mul, kinds, repeats)
-        if found is not None:
-            found.replace(program)
-            made += 1
+    made = sum(_fuse(program, mul, kinds, repeats) for mul in muls)
     if made:
         remove_unused(program)
     return made
 
 
-@dataclass(slots=True, eq=False)
-class _Pairs:
-    positions: Node
-    candidates: Node
-    by_position: list[Node] = field(default_factory=list)
-    by_candidate: list[Node] = field(default_factory=list)
-    layers: list[PairLayer] = field(default_factory=list)
-    last: Node | None = None
-
-    @classmethod
-    def of(
-        cls, program: GraphModule, mul: Node, kinds: Mapping[Node, Kind], repeats: Operator
-    ) -> "_Pairs | None":
-        """The layers behind a product of positions and candidates; None if there are none."""
-        if mul.kwargs or kinds[mul][0] is not torch.float32 or len(kinds[mul][1]) != 3:
-            return None
-        terms = _Terms(kinds, repeats, kinds[mul][1])
-        if not all(terms.take(one) for one in mul.args) or not terms.one_of_each():
-            return None
-        found = cls(terms.by_position[0], terms.by_candidate[0])
-        node = only_user(mul)
-        while node is not None:
-            linear = linear_of(program, node)
-            if linear is None:
-                return None
-            node = found._take_layer(program, node, linear, kinds, repeats)
-            if found.last is not None:
-                return found
-        return None
-
-    def _take_layer(
-        self,
-        program: GraphModule,
-        node: Node,
-        linear: Linear,
-        kinds: Mapping[Node, Kind],
-        repeats: Operator,
-    ) -> Node | None:
-        """Takes a product and its activation; returns the next node, None at the end."""
+def _fuse(program: GraphModule, mul: Node, kinds: Mapping[Node, Kind], repeats: Operator) -> bool:
+    """Fuses the layers behind a product of positions and candidates; False if there are none."""
+    if mul.kwargs or kinds[mul][0] is not torch.float32 or len(kinds[mul][1]) != 3:
+        return False
+    factors = _Terms(kinds, repeats, kinds[mul][1])
+    if not all(map(factors.take, mul.args)) or not factors.one_of_each():
+        return False
+    added: _Terms | None = None
+    layers: list[PairLayer] = []
+    node = only_user(mul)
+    while node is not None and (linear := linear_of(program, node)) is not None:
+        if added is None:
+            added = _Terms(kinds, repeats, kinds[node][1])
+            end = node if linear.relu else added.take_sum(node)
+            if end is None:
+                return False
+            node = end
         user = only_user(node)
-        if not self.layers and not linear.relu:
-            terms = _Terms(kinds, repeats, kinds[node][1])
-            while user is not None and user.target is _aten.add.Tensor and not user.kwargs:
-                other = next((one for one in user.args if one is not node), None)
-                if not terms.take(other):
-                    return None
-                node, user = user, only_user(user)
-            self.by_position, self.by_candidate = terms.by_position, terms.by_candidate
-        if len(linear.weight) == 1 and self.layers:
-            self.layers.append(PairLayer(linear.weight, linear.bias, _relu_of(linear)))
-            self.last = node
-            return None
-        activation, slope = _relu_of(linear), None
+        activation, slope = Activation.RELU if linear.relu else Activation.LINEAR, None
+        if len(linear.weight) == 1 and layers:
+            layers.append(PairLayer(linear.weight, linear.bias, activation))
+            _replace(program, node, layers, factors, added)
+            return True
         if not linear.relu and user is not None:
             activation, slope = _activation(program, user, len(linear.weight))
             if activation is not Activation.LINEAR:
                 user = only_user(user)
         if user is not None and user.target is _aten.dropout.default:
             user = only_user(user)
-        self.layers.append(PairLayer(linear.weight, linear.bias, activation, slope))
-        return user
-
-    def replace(self, program: GraphModule) -> None:
-        if self.last is None:
-            raise InternalError("layers on pairs without an end")
-        with program.graph.inserting_before(self.last):
-            added = [_sum(program, terms) for terms in (self.by_position, self.by_candidate)]
-            layers = PairPass(PairLayers(self.layers))
-            given = (self.positions, self.candidates, *added)
-            made = add_call(program, "_pairs", layers, given)
-        self.last.replace_all_uses_with(made)
+        layers.append(PairLayer(linear.weight, linear.bias, activation, slope))
+        node = user
+    return False
 
 
 class _Terms:
@@ -187,6 +142,15 @@ class _Terms:
         sums = node.target is _aten.add.Tensor and not node.kwargs
         return sums and all(self.take(one) for one in node.args)
 
+    def take_sum(self, node: Node) -> Node | None:
+        """Takes what is added to a value; returns the end of the sum, None if a term is by pair."""
+        while (user := only_user(node)) is not None and user.target is _aten.add.Tensor:
+            other = next((one for one in user.args if one is not node), None)
+            if user.kwargs or not self.take(other):
+                return None
+            node = user
+        return node
+
     def one_of_each(self) -> bool:
         return len(self.by_position) == len(self.by_candidate) == 1
 
@@ -204,15 +168,20 @@ def _activation(program: GraphModule, node: Node, width: int) -> tuple[Activatio
     return Activation.SLOPE, slope.detach().flatten().expand(width)
 
 
-def _relu_of(linear: Linear) -> Activation:
-    return Activation.RELU if linear.relu else Activation.LINEAR
+def _replace(
+    program: GraphModule, last: Node, layers: Sequence[PairLayer], factors: _Terms, added: _Terms
+) -> None:
+    with program.graph.inserting_before(last):
+        given = (
+            *(factors.by_position[0], factors.by_candidate[0]),
+            *(_sum(program, terms) for terms in (added.by_position, added.by_candidate)),
+        )
+        made = add_call(program, "_pairs", PairPass(PairLayers(layers)), given)
+    last.replace_all_uses_with(made)
 
 
 def _sum(program: GraphModule, nodes: Sequence[Node]) -> Node | None:
-    total: Node | None = None
-    for node in nodes:
-        if total is None:
-            total = node
-        else:
-            total = program.graph.call_function(_aten.add.Tensor, (total, node))
+    total = nodes[0] if nodes else None
+    for node in nodes[1:]:
+        total = program.graph.call_function(_aten.add.Tensor, (total, node))
     return total
