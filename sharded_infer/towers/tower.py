@@ -40,7 +40,7 @@ from sharded_infer.towers.program_check import (
 )
 from sharded_infer.towers.split.parts import Run
 from sharded_infer.towers.split.split_tower import SplitTower, check_split
-from sharded_infer.towers.split.splitting import split_program
+from sharded_infer.towers.split.splitting import SplitProgram, split_program
 from sharded_infer.towers.split.user_split import UserSplit, check_user_split, user_split
 
 # Neither 1 nor 2, which torch may take for constants.
@@ -127,10 +127,7 @@ class Tower:
         Raises:
             TowerError: the program cannot be split, or its parts score otherwise.
         """
-        try:
-            program = split_program(self.unfused, self.inputs, runs)
-        except Exception as error:
-            raise TowerError(f"the tower cannot be split: {torch_message(error)}") from error
+        program = self._split(runs, None)
         if program is None:
             return None
         split = SplitTower(program)
@@ -149,15 +146,18 @@ class Tower:
             TowerError: the program cannot be split, or its stages score otherwise.
         """
         shared = self.inputs.all_of(names)
-        try:
-            program = split_program(self.unfused, self.inputs, runs, shared)
-        except Exception as error:
-            raise TowerError(f"the tower cannot be split: {torch_message(error)}") from error
+        program = self._split(runs, shared)
         if program is None:
             raise InternalError("a tower was not split for its user's inputs")
         split = user_split(program, self.inputs, shared)
         check_user_split(split, self, self.inputs)
         return split
+
+    def _split(self, runs: Sequence[Run], shared: Container[str] | None) -> SplitProgram | None:
+        try:
+            return split_program(self.unfused, self.inputs, runs, shared)
+        except Exception as error:
+            raise TowerError(f"the tower cannot be split: {torch_message(error)}") from error
 
     def signature(self) -> str:
         """Hash of its operators and its weights' shapes, for which kernels are compiled."""

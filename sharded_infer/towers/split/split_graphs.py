@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from sharded_infer.towers.lowering.rewriting import remove_unused
-from sharded_infer.towers.split.parts import Known, Parts, Value
+from sharded_infer.towers.split.parts import Known, Parts, Value, positions_of
 from sharded_infer.towers.split.sizes import Layout, Sizes
 
 _aten = torch.ops.aten
@@ -161,7 +161,7 @@ class SplitGraphs:
         if isinstance(known, Value) and self.alone:
             layout = self.sizes.layout(node)
             if layout is not None:
-                return self._along(known.node, layout, repeated=repeated)
+                return self.rows(known.node, repeated=repeated, layout=layout)
             if self.sizes.is_alike(node):
                 return self.given(known.node)
         if isinstance(known, Parts):
@@ -185,22 +185,18 @@ class SplitGraphs:
             self._given_nodes[node] = made
         return self._given_nodes[node]
 
-    def rows(self, node: Node, *, repeated: bool = True) -> Node:
-        """Each pair's row of a node of the graph by request."""
+    def rows(self, node: Node, *, repeated: bool = True, layout: Layout | None = None) -> Node:
+        """Each pair's row of a node of the graph by request; of one request along a layout."""
         if node not in self._rows:
-            given = self._given(node)
-            self._rows[node] = self.call(False, rows_of_pairs, given, self._counted[False])
-        return self._rows[node] if repeated else self._copied(self._rows[node])
-
-    def _along(self, node: Node, layout: Layout, *, repeated: bool) -> Node:
-        if node not in self._rows:
-            given = self.given(node)
-            self._rows[node] = self.call(
-                False, repeated_along, given, self._counted[False], layout.axis
-            )
-        return self._rows[node] if repeated else self._copied(self._rows[node])
-
-    def _copied(self, rows: Node) -> Node:
+            owners = self._counted[False]
+            if layout is None:
+                made = self.call(False, rows_of_pairs, self._given(node), owners)
+            else:
+                made = self.call(False, repeated_along, self.given(node), owners, layout.axis)
+            self._rows[node] = made
+        rows = self._rows[node]
+        if repeated:
+            return rows
         if rows not in self._whole_rows:
             self._whole_rows[rows] = self.call(False, _aten.contiguous.default, rows)
         return self._whole_rows[rows]
@@ -209,17 +205,13 @@ class SplitGraphs:
         key = False, node
         if key not in self._copies:
             sources = {True: self.rows(parts.request), False: parts.pair}
-            starts = {True: 0, False: 0}
-            sizes = {flag: sum(s for f, s in parts.runs if f == flag) for flag in (True, False)}
-            pieces = []
+            starts, pieces = {True: 0, False: 0}, []
             for by_request, size in parts.runs:
                 piece, start = sources[by_request], starts[by_request]
-                if size != sizes[by_request]:
-                    piece = self.call(
-                        False, _aten.slice.Tensor, piece, parts.dim, start, start + size
-                    )
+                end = starts[by_request] = start + size
+                if size != len(positions_of(parts.runs, by_request)):
+                    piece = self.call(False, _aten.slice.Tensor, piece, parts.dim, start, end)
                 pieces.append(piece)
-                starts[by_request] = start + size
             self._copies[key] = self.call(False, _aten.cat.default, pieces, parts.dim)
         return self._copies[key]
 
@@ -228,23 +220,19 @@ class SplitGraphs:
         self._graphs[False].output(tuple(outputs))
         pair = GraphModule(self._held, self._graphs[False])
         pair.graph.eliminate_dead_code()
-        used = {}
-        for given, node in zip(
-            pair.graph.find_nodes(op="placeholder"), self._sources(), strict=True
-        ):
-            if node is not None and not given.users:
-                pair.graph.erase_node(given)
+        used = []
+        inputs = self._graphs[False].find_nodes(op="placeholder")
+        for given, own in zip(pair.graph.find_nodes(op="placeholder"), inputs, strict=True):
+            node = self._shared.get(own)
+            if node is not None and given.users:
+                used.append(node)
             elif node is not None:
-                used[given] = node
-        self._graphs[True].output(tuple(used.values()))
+                pair.graph.erase_node(given)
+        self._graphs[True].output(tuple(used))
         request = GraphModule(self._held, self._graphs[True])
         for program in (request, pair):
             remove_unused(program)
         return request.eval(), pair.eval()
-
-    def _sources(self) -> list[Node | None]:
-        inputs = self._graphs[False].find_nodes(op="placeholder")
-        return [self._shared.get(one) for one in inputs]
 
 
 def counts_samples(node: Node) -> bool:

@@ -44,14 +44,7 @@ class PairPass(torch.nn.Module):
         by_position: Tensor | None,
         by_candidate: Tensor | None,
     ) -> Tensor:
-        """Runs the layers: fp32 `[C, L, 1]`.
-
-        Args:
-            positions: fp32 `[1, L, K]`.
-            candidates: fp32 `[C, 1, K]`.
-            by_position: fp32 `[1, L, N]`.
-            by_candidate: fp32 `[C, 1, N]`.
-        """
+        """The layers' `[C, L, 1]`, by `[1, L, ...]` positions and `[C, 1, ...]` candidates."""
         if len(positions) != 1:
             raise InternalError(f"layers on pairs of {len(positions)} requests at once")
         made = self.layers(
