@@ -11,7 +11,6 @@ from typing import Final
 import torch
 
 from kernels.machine import Feature, Machine, machine
-from kernels.native_library import library_path
 from kernels.product import product_dtypes
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.lowering.int8_packing import has_exact_int8
@@ -96,8 +95,6 @@ def has_products(precision: Precision, here: Machine) -> bool:
     if precision is Precision.INT8:
         return torch.int8 in product_dtypes(here) or has_exact_int8()
     if precision is Precision.BF16:
-        if library_path("kernels") is None:  # Nothing else tells the features.
-            return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
         return torch.bfloat16 in product_dtypes(here) or Feature.BF16 in here.onednn
     return Feature.FP16 in here.onednn
 
