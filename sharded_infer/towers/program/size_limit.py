@@ -5,7 +5,7 @@ memory of the machine that opens it. Most operators' arguments bound their resul
 use torch's shape functions, whose import (SymPy, torch's compiler) takes 2 s and 70 MB.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, prod
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from sharded_infer.errors import TowerError
 
@@ -61,7 +62,7 @@ def _is_bounded(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]
     names = [argument.name for argument in target._schema.arguments]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     values = {name: given[name] for name in names if name in given}
-    tensors = [one for one in _flat(values.values()) if isinstance(one, Tensor)]
+    tensors = [one for one in tree_leaves([*values.values()]) if isinstance(one, Tensor)]
     # A sum over no numbers has more numbers than its input.
     if any(tensor.numel() == 0 for tensor in tensors):
         return False
@@ -77,34 +78,17 @@ def _check_shapes(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, An
     if "device" in (argument.name for argument in target._schema.arguments):
         kwargs = {**kwargs, "device": _META}
     try:
-        made = target(*_without_memory(args), **_without_memory(kwargs))
+        given = tree_map_only(Tensor, lambda one: one.to(_META), (args, kwargs))
+        made = target(*given[0], **given[1])
     except Exception:
         # The arguments are wrong: the call itself reports it.
         return
-    for one in _flat([made]):
+    for one in tree_leaves(made):
         if isinstance(one, Tensor) and one.numel() > MOST_NUMBERS:
             raise _TooLargeError(
                 f"operator {target} makes a tensor {list(one.shape)}, expected at most "
                 f"{MOST_NUMBERS} numbers"
             )
-
-
-def _without_memory(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(_META)
-    if isinstance(value, dict):
-        return {name: _without_memory(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_without_memory(one) for one in value)
-    return value
-
-
-def _flat(values: Iterable[Any]) -> list[Any]:
-    return [
-        one
-        for value in values
-        for one in (_flat(value) if isinstance(value, list | tuple) else [value])
-    ]
 
 
 # An upper bound of the numbers of a result, from an operator's tensors and all its arguments by
