@@ -14,7 +14,7 @@ compiled ones are exact, the integers are multiplied as fp32.
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -44,11 +44,13 @@ def pack_int8_products(program: GraphModule, *, compiled: bool = False) -> int:
     """
     nodes = [node for node in program.graph.nodes if node.target is INT8_LINEAR]
     products = {node: Int8Product.of(program, node) for node in nodes}
-    given: dict[Node, _Given] = {}
+    # Each product's bytes, and the NaN mask of their source rows.
+    given: dict[Node, Added] = {}
     for node, product in products.items():
         if node not in given:
-            added = _bytes_step(program, node, product)
-            given[node] = _Given(added.low, added.poison)
+            step = Step(keep=False, low=product.levels)
+            with program.graph.inserting_before(node):
+                given[node] = add_step(program, step, (node.args[0],))
         if not compiled and not has_exact_int8():
             _multiply_as_fp32(program, node, product, given[node])
             continue
@@ -58,15 +60,15 @@ def pack_int8_products(program: GraphModule, *, compiled: bool = False) -> int:
         if compiled:
             ours = product.compiled(levels, activated)
             # Bytes cannot be NaN: the poison waits for the last product of the row.
-            args = given[node] if follower is None else (given[node].low,)
-            made = add_product(program, replaced, ours, tuple(args))
+            args = (given[node].low,) if follower is not None else given[node][1:]
+            made = add_product(program, replaced, ours, args)
         else:
             made = _packed(program, node, product, given[node].low, levels, activated)
             if follower is None:
                 made = _masked(program, replaced, made, given[node].poison)
             replaced.replace_all_uses_with(made)
         if follower is not None:
-            given[follower] = _Given(made, given[node].poison)
+            given[follower] = given[node]._replace(low=made)
     if products:
         remove_unused(program)
     return len(products)
@@ -94,13 +96,6 @@ def has_exact_int8() -> bool:
         *(largest, 1.0, 0, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     )
     return bool((found == 255 * 127 * width).all())
-
-
-class _Given(NamedTuple):
-    """A product's input: the node of its bytes, and the poison of their source rows."""
-
-    low: Node
-    poison: Node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,12 +178,6 @@ def _follower(node: Node) -> tuple[bool, Node | None]:
     return activated, reader
 
 
-def _bytes_step(program: GraphModule, node: Node, product: Int8Product) -> Added:
-    step = Step(keep=False, low=product.levels)
-    with program.graph.inserting_before(node):
-        return add_step(program, step, (node.args[0],))
-
-
 def _masked(program: GraphModule, before: Node, product: Node, poison: Node) -> Node:
     with program.graph.inserting_before(before):
         return add_call(program, "_nan_mask", NanMask(), (product, poison))
@@ -221,9 +210,7 @@ def _packed(
         )
 
 
-def _multiply_as_fp32(
-    program: GraphModule, node: Node, product: Int8Product, given: _Given
-) -> None:
+def _multiply_as_fp32(program: GraphModule, node: Node, product: Int8Product, given: Added) -> None:
     """Integers up to 2^24 are exact in fp32; sums round as in any fp32 product."""
     weight = product.weight.to(torch.float32) * product.weight_scale[:, None]
     graph = program.graph
