@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.node import Target, map_aggregate
 
 from sharded_infer.errors import TowerError
@@ -41,7 +43,7 @@ def lower_precision(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Mod
     Raises:
         TowerError: `module` is no such graph, or a weight is beyond `dtype`'s range.
     """
-    if not isinstance(module, torch.fx.GraphModule):
+    if not isinstance(module, GraphModule):
         raise TowerError(f"expected a torch.fx.GraphModule, got {type(module).__name__}")
     lowered = copy_program(module)
     products = frozenset(node.name for node in inner_products(lowered.graph))
@@ -49,22 +51,22 @@ def lower_precision(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Mod
     return _MixedPrecision(lowered, products, dtype)
 
 
-def copy_program(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def copy_program(module: GraphModule) -> GraphModule:
     """The same graph over the same tensors, without export's checks of shapes and dtypes.
 
     The dtypes are about to change, and the next export writes its own checks.
     """
-    graph = torch.fx.Graph()
+    graph = Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     for node in graph.nodes:
         if node.target == _EXPORT_GUARDS or f"torch.ops.{node.target}" in ASSERTIONS:
             graph.erase_node(node)
-    return torch.fx.GraphModule(module, graph)
+    return GraphModule(module, graph)
 
 
-def inner_products(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+def inner_products(graph: Graph) -> list[Node]:
     """Matrix products whose values reach another matrix product."""
-    reaching: set[torch.fx.Node] = set()
+    reaching: set[Node] = set()
     for node in reversed(graph.nodes):
         # Sizes carry no values.
         users = [user for user in node.users if user.target not in SYMBOLIC_SIZE]
@@ -73,10 +75,8 @@ def inner_products(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return [node for node in graph.nodes if node.target in MATRIX_PRODUCTS and node in reaching]
 
 
-def _store_weights(
-    module: torch.fx.GraphModule, products: frozenset[str], dtype: torch.dtype
-) -> None:
-    readers: dict[str, list[torch.fx.Node]] = {}
+def _store_weights(module: GraphModule, products: frozenset[str], dtype: torch.dtype) -> None:
+    readers: dict[str, list[Node]] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
             readers.setdefault(node.target, []).append(node)
@@ -92,7 +92,7 @@ def _store_weights(
         setattr(owner, name, torch.nn.Parameter(stored, False) if is_parameter else stored)
 
 
-def _check_range(name: str, weight: torch.Tensor, stored: torch.Tensor) -> None:
+def _check_range(name: str, weight: Tensor, stored: Tensor) -> None:
     if stored.isfinite().all() or not weight.isfinite().all():
         return
     raise TowerError(
@@ -101,7 +101,7 @@ def _check_range(name: str, weight: torch.Tensor, stored: torch.Tensor) -> None:
     )
 
 
-def _feeds_only(nodes: Iterable[torch.fx.Node], products: frozenset[str]) -> bool:
+def _feeds_only(nodes: Iterable[Node], products: frozenset[str]) -> bool:
     """True if all uses are the named products, or views that lead only to them."""
     return all(
         user.name in products or (_is_view(user.target) and _feeds_only([user], products))
@@ -117,7 +117,7 @@ def _is_view(target: Target) -> bool:
     return len(returned) == 1 and returned[0].alias_info is not None
 
 
-def _is_beyond(node: torch.fx.Node, dtype: torch.dtype) -> bool:
+def _is_beyond(node: Node, dtype: torch.dtype) -> bool:
     """True if an operator has a number beyond `dtype`, such as the fill of a mask."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
@@ -133,30 +133,26 @@ def _is_beyond(node: torch.fx.Node, dtype: torch.dtype) -> bool:
 class _MixedPrecision(torch.nn.Module):
     """Runs a graph node by node and casts by the inputs' dtypes; meant to be exported."""
 
-    def __init__(
-        self, program: torch.fx.GraphModule, products: frozenset[str], dtype: torch.dtype
-    ) -> None:
+    def __init__(self, program: GraphModule, products: frozenset[str], dtype: torch.dtype) -> None:
         super().__init__()
         self.program = program
         self._products = products
         self._dtype = dtype
 
-    def forward(self, *inputs: torch.Tensor) -> Any:
+    def forward(self, *inputs: Tensor) -> Any:
         caster = _Caster(self.program, self._products, self._dtype)
         return caster.cast(caster.run(*inputs), torch.float32)
 
 
-class _Caster(torch.fx.Interpreter):
-    def __init__(
-        self, program: torch.fx.GraphModule, products: frozenset[str], dtype: torch.dtype
-    ) -> None:
+class _Caster(Interpreter):
+    def __init__(self, program: GraphModule, products: frozenset[str], dtype: torch.dtype) -> None:
         super().__init__(program)
         self._products = products
         self._dtype = dtype
         # From a tensor's id to itself, which keeps the id its own, and its cast.
-        self._casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._casts: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def run_node(self, node: torch.fx.Node) -> Any:
+    def run_node(self, node: Node) -> Any:
         keeps = node.target in KEEPS_PRECISION and not _is_beyond(node, self._dtype)
         if node.op != "call_function" or keeps or node.target in SYMBOLIC_SIZE:
             return super().run_node(node)
@@ -172,7 +168,7 @@ class _Caster(torch.fx.Interpreter):
     def _cast(self, value: Any, wanted: torch.dtype) -> Any:
         # Casts of fp64 or integers would change the module's meaning.
         between = {torch.float32, self._dtype}
-        if not isinstance(value, torch.Tensor) or value.dtype not in between - {wanted}:
+        if not isinstance(value, Tensor) or value.dtype not in between - {wanted}:
             return value
         if id(value) not in self._casts:
             self._casts[id(value)] = value, value.to(wanted)
