@@ -205,7 +205,8 @@ class SplitGraphs:
         key = False, node
         if key not in self._copies:
             sources = {True: self.rows(parts.request), False: parts.pair}
-            starts, pieces = {True: 0, False: 0}, []
+            starts = {True: 0, False: 0}
+            pieces = []
             for by_request, size in parts.runs:
                 piece, start = sources[by_request], starts[by_request]
                 end = starts[by_request] = start + size

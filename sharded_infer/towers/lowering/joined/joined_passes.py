@@ -59,7 +59,7 @@ class JoinedPasses(torch.nn.Module):
         super().__init__()
         for number, weight in enumerate(weights):
             self.register_buffer(f"weight{number}", weight, persistent=False)
-        self.inputs, self.outputs, self.list = inputs, outputs, passes
+        self.inputs, self.outputs, self.members = inputs, outputs, passes
         self.counts, self._shapes = counts, tuple(shapes)
         self.passes = Passes(inputs, outputs, passes)
 

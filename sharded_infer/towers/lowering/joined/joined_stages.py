@@ -56,7 +56,7 @@ class JoinedStages:
         ]
         of_own = [memory for memory in read if memory.rows == CANDIDATES]
         last = RowStepping(rows, list(map(Operand, (*read, *made))), CANDIDATES)
-        self._passes = Passes([*stage.inputs, *of_own], made, [*stage.list, last])
+        self._passes = Passes([*stage.inputs, *of_own], made, [*stage.members, last])
         self._stage, self._given, self._own = stage, tuple(given), tuple(own)
         self._widths, self._scores = tuple(rows.output_widths), tuple(scores)
 
