@@ -45,19 +45,18 @@ def call_functions(program: GraphModule) -> int:
     The program keeps the modules, which hold its weights.
     """
     made = 0
-    for node in program.graph.find_nodes(op="call_function", target=_aten.slice.Tensor):
-        if node.args[2:] == (-1, sys.maxsize) and not node.kwargs:
-            node.target, node.args = torch.narrow, (*node.args[:2], -1, 1)
-            made += 1
-    for node in program.graph.nodes:
-        function = _FUNCTIONS.get(node.target) if node.op == "call_function" else None
-        if function is not None and not node.kwargs:
-            node.target = function
-            made += 1
     for node in program.graph.nodes:
         if node.op == "call_module":
             node.op, node.target = "call_function", program.get_submodule(str(node.target)).forward
-            made += 1
+        elif node.op != "call_function" or node.kwargs:
+            continue
+        elif node.target is _aten.slice.Tensor and node.args[2:] == (-1, sys.maxsize):
+            node.target, node.args = torch.narrow, (*node.args[:2], -1, 1)
+        elif node.target in _FUNCTIONS:
+            node.target = _FUNCTIONS[node.target]
+        else:
+            continue
+        made += 1
     if made:
         program.recompile()
     return made
