@@ -8,6 +8,7 @@ for each node of the program:
 
 import operator
 from collections.abc import Container, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 from torch.fx import GraphModule, Node
@@ -34,7 +35,7 @@ from sharded_infer.towers.split.shape_rules import SHAPE_RULES
 from sharded_infer.towers.split.shared_products import SHARED_PRODUCT_RULES
 from sharded_infer.towers.split.sizes import Sizes
 from sharded_infer.towers.split.split_graphs import SplitGraphs, counts_samples, rows_of_pairs
-from sharded_infer.towers.split.user_program import UserInputs, fuse_user, whole_user
+from sharded_infer.towers.split.user_program import UserInputs, fuse_user
 
 _RULES = {**SHAPE_RULES, **PRODUCT_RULES}
 
@@ -112,7 +113,8 @@ def _fuse(
     pairs = users.pairs(request)
     whole = None
     if alone:
-        whole = whole_user(request, users)
+        unpadded = GraphModule(request, deepcopy(request.graph))
+        whole = unpadded if fuse_user(unpadded, users, users.whole()) else None
         fuse_user(request, users)
         fuse_attention(pair)
         fuse_pair_layers(pair, pairs[0], rows_of_pairs)

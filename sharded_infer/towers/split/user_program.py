@@ -1,7 +1,6 @@
 """The graph by request of a user's stage, fused for runs of one request."""
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import compress
 
@@ -95,28 +94,14 @@ def _length(first: int, times: int, number: int) -> int:
     return first + times * number
 
 
-def fuse_user(request: GraphModule, inputs: UserInputs) -> None:
-    """Fuses its operators, in place."""
-    _fuse(request, inputs.runs(), None)
-
-
-def whole_user(request: GraphModule, inputs: UserInputs) -> GraphModule | None:
-    """The fused graph for sequences without padding; None where nothing depends on that.
-
-    `request` is not changed.
-    """
-    whole = inputs.whole()
-    made = GraphModule(request, deepcopy(request.graph))
-    return made if _fuse(made, whole.runs, whole) else None
-
-
-def _fuse(
-    request: GraphModule, runs: Sequence[Sequence[Tensor]], whole: UnpaddedSequences | None
+def fuse_user(
+    request: GraphModule, inputs: UserInputs, unpadded: UnpaddedSequences | None = None
 ) -> int:
     """Fuses operators in place; returns the number of changes that need unpadded sequences."""
+    runs = inputs.runs()
 
     def remove() -> int:
-        return 0 if whole is None else remove_padding(request, whole)
+        return 0 if unpadded is None else remove_padding(request, unpadded)
 
     changes = remove()
     select_biases(request)
