@@ -51,7 +51,7 @@ def _kernels(program: GraphModule) -> dict[tuple[object, ...], int]:
 
 def run_samples(program: GraphModule) -> float:
     """Number of samples that take as long as the fixed part of a packed program's run."""
-    weights = sum(tensor.numel() for _, tensor in _tensors(program))
+    weights = sum(one.numel() for one in (*program.parameters(), *program.buffers()))
     operators = len([node for node in program.graph.nodes if node.op.startswith("call")])
     return _WEIGHTS_SAMPLES + _PRODUCTS_OF_AN_OPERATOR * operators / max(1, weights)
 
@@ -62,7 +62,3 @@ def _kind(program: GraphModule, node: Node) -> tuple[object, ...]:
     settings = [str(a) for a in node.args if not isinstance(a, Node)]
     # Without a constant weight the shape is unknown: the kernel is one of its own.
     return node.target, *shapes, *(settings if shapes else [node.name])
-
-
-def _tensors(program: GraphModule) -> list[tuple[str, torch.Tensor]]:
-    return [*program.named_parameters(), *program.named_buffers()]

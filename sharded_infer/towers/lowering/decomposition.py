@@ -163,29 +163,15 @@ def _searched(
     return torch.bucketize(values, boundaries, out_int32=out_int32, right=right or side == "right")
 
 
-def _zeros(size: list[int], *, dtype: torch.dtype | None = None, **_: Any) -> Any:
-    """Zeros for uninitialised memory, which readers must never get."""
-    return torch.zeros(size, dtype=dtype)
-
-
-def _zeros_like(values: Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
-    return torch.zeros_like(values, dtype=dtype)
-
-
-def _new_zeros(
-    values: Tensor, size: list[int], *, dtype: torch.dtype | None = None, **_: Any
-) -> Any:
-    return values.new_zeros(size, dtype=dtype)
-
-
 _OURS: Final[Mapping[OpOverload, _Rewriting]] = {
     _aten.avg_pool2d.default: _average_pool,
     _aten.rrelu.default: _leaky,
     _aten.scatter_reduce.two: _scatter_sum,
     _aten.searchsorted.Tensor: _searched,
-    _aten.empty.memory_format: _zeros,
-    _aten.empty_like.default: _zeros_like,
-    _aten.new_empty.default: _new_zeros,
+    # Zeros for uninitialised memory, which readers must never get.
+    _aten.empty.memory_format: lambda size, dtype=None, **_: torch.zeros(size, dtype=dtype),
+    _aten.empty_like.default: lambda like, dtype=None, **_: torch.zeros_like(like, dtype=dtype),
+    _aten.new_empty.default: lambda like, size, dtype=None, **_: like.new_zeros(size, dtype=dtype),
     _aten.tan.default: lambda values: values.sin() / values.cos(),
     # torch's own decomposition of it has operators that export does not take.
     _aten.meshgrid.indexing: _as_composed(_aten.meshgrid.indexing),
