@@ -79,7 +79,7 @@ class _Terms:
 
     def take_all(self, weight: Tensor) -> bool:
         """Takes all values; False if one cannot be taken."""
-        shape = self._graphs.shape(self._source)
+        shape = self._graphs.sizes.shape(self._source)
         nodes, dim = self._source.args[0], (*self._source.args, 0)[1]
         if shape is None or len(shape) < 2 or dim not in (-1, len(shape)):
             return False
@@ -87,7 +87,7 @@ class _Terms:
             return False
         start = 0
         for node in nodes:
-            of_one = self._graphs.shape(node) if isinstance(node, Node) else None
+            of_one = self._graphs.sizes.shape(node) if isinstance(node, Node) else None
             if of_one is None or not isinstance(node, Node):
                 return False
             self._take(node, weight[:, start : start + of_one[-1]].float())
@@ -125,7 +125,7 @@ class _Terms:
         first, second = node.args
         if not isinstance(first, Node) or not isinstance(second, Node):
             return None
-        sizes = [self._graphs.shape(one) for one in (node, first, second)]
+        sizes = [self._graphs.sizes.shape(one) for one in (node, first, second)]
         if any(size is None or size[-1:] != sizes[0][-1:] for size in sizes):  # type: ignore[index]
             return None
         cheap = any(self._is_shared(one) or self._is_repeated(one) for one in (first, second))
@@ -143,7 +143,7 @@ class _Terms:
         source = node.args[0] if node.target is _aten.expand.default else None
         if not isinstance(source, Node):
             return False
-        shape, before = self._graphs.shape(node), self._graphs.shape(source)
+        shape, before = self._graphs.sizes.shape(node), self._graphs.sizes.shape(source)
         return (
             shape is not None
             and before is not None

@@ -49,7 +49,7 @@ def weight_size(graphs: SplitGraphs, node: Node) -> int:
 def _source(graphs: SplitGraphs, node: Node) -> Parts | None:
     source = node.args[0]
     known = graphs.known.get(source) if isinstance(source, Node) else None
-    shape = graphs.shape(source) if isinstance(source, Node) else None
+    shape = graphs.sizes.shape(source) if isinstance(source, Node) else None
     if not isinstance(known, Parts) or shape is None or known.dim != len(shape):
         return None
     return known

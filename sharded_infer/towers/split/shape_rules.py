@@ -32,7 +32,7 @@ def _axis(node: object, samples: tuple[int, ...] | None) -> int | None:
 
 
 def _cat(graphs: SplitGraphs, node: Node) -> Known | None:
-    dim = _axis((*node.args, 0)[1], graphs.shape(node))
+    dim = _axis((*node.args, 0)[1], graphs.sizes.shape(node))
     sources = node.args[0]
     if dim is None or not isinstance(sources, list | tuple) or graphs.sizes.grows_along(node, dim):
         return None
@@ -41,7 +41,7 @@ def _cat(graphs: SplitGraphs, node: Node) -> Known | None:
     for source in sources:
         if not isinstance(source, Node):
             return None
-        known, shape = graphs.known[source], graphs.shape(source)
+        known, shape = graphs.known[source], graphs.sizes.shape(source)
         if isinstance(known, Parts) and known.dim == dim:
             runs += known.runs
             found = {True: known.request, False: known.pair}
@@ -50,9 +50,9 @@ def _cat(graphs: SplitGraphs, node: Node) -> Known | None:
             found = {known.by_request: known.node}
         else:
             return None
-        dtype = graphs.dtype(node)
+        dtype = graphs.sizes.dtype(node)
         for flag, one in found.items():
-            alike = graphs.dtype(source) is dtype
+            alike = graphs.sizes.dtype(source) is dtype
             nodes[flag].append(one if alike else graphs.call(flag, _aten.to.dtype, one, dtype))
     if not nodes[True] or not nodes[False]:
         return None
@@ -136,8 +136,8 @@ def _getitem(graphs: SplitGraphs, node: Node) -> Known | None:
 def _reshape(graphs: SplitGraphs, node: Node) -> Known | None:
     """The samples' axis stays; the next one, which the parts lie along, is reshaped."""
     parts = _parts(graphs, node.args[0])
-    before = graphs.shape(node.args[0]) if isinstance(node.args[0], Node) else None
-    after = graphs.shape(node)
+    before = graphs.sizes.shape(node.args[0]) if isinstance(node.args[0], Node) else None
+    after = graphs.sizes.shape(node)
     if parts is None or not before or not after or parts.dim != 1 or graphs.sizes.grows(node):
         return None
     inner, made = math.prod(before[1:]), math.prod(after[1:])
@@ -155,7 +155,7 @@ def _reshape(graphs: SplitGraphs, node: Node) -> Known | None:
 def _reduce(graphs: SplitGraphs, node: Node) -> Known | None:
     """Sums and means over the axis of the parts, or over a later one."""
     parts = _parts(graphs, node.args[0])
-    shape = graphs.shape(node.args[0]) if isinstance(node.args[0], Node) else None
+    shape = graphs.sizes.shape(node.args[0]) if isinstance(node.args[0], Node) else None
     dims, keeps = (*node.args[1:], None, False)[:2]
     if parts is None or node.kwargs or len(node.args) > 3 or not isinstance(dims, list | tuple):
         return None

@@ -88,14 +88,6 @@ class SplitGraphs:
             self._last_input = node
         return node
 
-    def shape(self, node: Node) -> tuple[int, ...] | None:
-        """Shape of one sample's part; None if the first axis is not the samples'."""
-        return self.sizes.shape(node)
-
-    def dtype(self, node: Node) -> torch.dtype | None:
-        """The dtype of a tensor."""
-        return self.sizes.dtype(node)
-
     def call(self, by_request: bool, target: Any, *args: Any) -> Node:
         """Calls an operator on nodes of the graph."""
         return self._graphs[by_request].call_function(target, args)
@@ -136,7 +128,7 @@ class SplitGraphs:
             self._held[target] = _attribute(self.program, target)
         if node.target is _aten.sym_size.int and isinstance(node.args[0], Node):
             source, axis = node.args[0], node.args[1]
-            if counts_samples(node) and self.shape(source) is not None:
+            if counts_samples(node) and self.sizes.shape(source) is not None:
                 return self.call(by_request, _aten.sym_size.int, self._counted[by_request], 0)
             known, layout = self.known[source], self.sizes.layout(source)
             is_length = layout is None or layout.axis != axis
@@ -156,7 +148,7 @@ class SplitGraphs:
         known = self.known[node]
         if isinstance(known, Value) and known.by_request == by_request:
             return known.node
-        if isinstance(known, Value) and self.shape(node) is not None:
+        if isinstance(known, Value) and self.sizes.shape(node) is not None:
             return self.rows(known.node, repeated=repeated)
         if isinstance(known, Value) and self.alone:
             layout = self.sizes.layout(node)

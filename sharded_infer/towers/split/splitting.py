@@ -157,7 +157,7 @@ def _known(graphs: SplitGraphs, node: Node) -> Known:
     sources = node.all_input_nodes
     if all(isinstance(graphs.known[source], Invariant) for source in sources):
         return Invariant()
-    if counts_samples(node) and graphs.shape(sources[0]) is not None:
+    if counts_samples(node) and graphs.sizes.shape(sources[0]) is not None:
         return Invariant()
     found = _by_rule(graphs, node)
     if found is not None:
