@@ -71,8 +71,9 @@ def divide_products(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) ->
             row = graph.call_function(first.target, (source, *first.args[1:]))
             _put(program, divided, selected, row)
     if made:
-        remove_unused(program)
+        # First, so that no new weight takes the name of one that is removed.
         pack_products(program, product_dtypes())
+        remove_unused(program)
     return made
 
 
