@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import ERRORS, OUT
+from serving.commands.console import ERRORS, say
 from serving.commands.lazy_group import CommandEntry, lazy_group
 from serving.host.installation import check_compiled, installation_text
 from sharded_infer.errors import ShardedInferError
@@ -102,7 +102,7 @@ app = typer.Typer(
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        OUT.print(installation_text(), highlight=False, markup=False, soft_wrap=True)
+        say(installation_text())
         raise typer.Exit
 
 
@@ -142,7 +142,7 @@ def run(commands: typer.Typer) -> None:
 
 
 def _refuse(message: str) -> None:
-    ERRORS.print(f"error: {message}", highlight=False, soft_wrap=True)
+    ERRORS.print(f"error: {message}", soft_wrap=True)
     sys.exit(1)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from serving.commands.console import OUT, check_target, print_json, write_target
+from serving.commands.console import check_target, print_json, say, write_target
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.json_option import JsonOption
 from serving.commands.progress_bars import progress_bars
@@ -80,4 +80,4 @@ def calibrate_command(
             f"the disk reads {reads.reads_per_second:,.0f} rows a second, one alone in "
             f"{reads.read_seconds * 1e6:.0f} us"
         )
-    OUT.print("\n".join([*lines, f"written to {out}"]), highlight=False, soft_wrap=True)
+    say("\n".join([*lines, f"written to {out}"]))

@@ -2,12 +2,13 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console, ConsoleDimensions
+from rich.console import Console, ConsoleDimensions, JustifyMethod, OverflowMethod
+from rich.table import Table
 from rich.text import Text
 
 from sharded_infer.errors import InputError
@@ -23,7 +24,7 @@ class _Plain(Console):
     """A console that prints names literally: their markup and control characters have no effect."""
 
     def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, markup=False, emoji=False)
+        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
 
     def render_str(self, text: str, **settings: Any) -> Text:
         return super().render_str(visible(text), **settings)
@@ -47,6 +48,33 @@ OUT = _Output()
 ERRORS = _Plain(stderr=True)
 
 
+def say(text: str) -> None:
+    """Print text in lines that only the terminal wraps."""
+    OUT.print(text, soft_wrap=True)
+
+
+def print_result(fields: object, text: str, *, as_json: bool) -> None:
+    """Print a command's result: fields for scripts, or text for people."""
+    if as_json:
+        print_json(fields)
+    elif text:
+        say(text)
+
+
+def figure_table(
+    title: str,
+    headings: Sequence[str],
+    left: Container[str] = (),
+    overflow: OverflowMethod = "ellipsis",
+) -> Table:
+    """A table of figures, whose columns are aligned to the right, but for those in `left`."""
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        justify: JustifyMethod = "left" if heading in left else "right"
+        table.add_column(heading, justify=justify, overflow=overflow)
+    return table
+
+
 def print_json(fields: object) -> None:
     """Print one line of JSON and flush it, since a script may be waiting."""
     print(json.dumps(fields), flush=True)  # noqa: T201 - output for scripts
@@ -55,7 +83,7 @@ def print_json(fields: object) -> None:
 def print_errors(messages: Sequence[str]) -> None:
     """Print the errors that a command collected; with any, raise Exit with code 1."""
     for message in messages:
-        ERRORS.print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
+        ERRORS.print(f"error: {message}", soft_wrap=True)
     if messages:
         raise typer.Exit(1)
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from serving.commands.console import OUT, check_target, write_json
+from serving.commands.console import OUT, check_target, say, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.progress_bars import progress_bars
 from serving.demo.raw_ids import RawIdsResult
@@ -106,7 +106,7 @@ def demo_command(
 
     def on_serving(metrics_url: str) -> None:
         page = _live_page(metrics_url)
-        OUT.print(f"live page: {page}", highlight=False, soft_wrap=True)
+        say(f"live page: {page}")
         if shows_page:
             _open_page(page)
 
@@ -196,12 +196,12 @@ def _print_demo(result: DemoResult) -> None:
         table.add_row(*row)
     OUT.print(table)
     if result.server_pid is None:
-        OUT.print("the server has been stopped; --keep leaves it running", highlight=False)
+        say("the server has been stopped; --keep leaves it running")
     elif result.hosts is None:
-        OUT.print(f"the server is running: kill {result.server_pid} stops it", highlight=False)
+        say(f"the server is running: kill {result.server_pid} stops it")
     else:
         pids = " ".join(map(str, (result.server_pid, *result.hosts.process_ids)))
-        OUT.print(f"the processes are running: kill {pids} stops them", highlight=False)
+        say(f"the processes are running: kill {pids} stops them")
 
 
 def _raw_ids_rows(raw: RawIdsResult) -> list[tuple[str, str]]:

@@ -110,10 +110,10 @@ def _print_ready(ready: Ready, protection: str) -> None:
         addresses.add_row("admin", ready.admin_url, "RPCs that change the server")
     addresses.add_row("metrics", ready.metrics_url, "")
     addresses.add_row("access", protection, "")
-    OUT.print(models, highlight=False, markup=False)
+    OUT.print(models)
     for name, reason in ready.missing.items():
-        OUT.print(f"NOT SERVED: {name}: {reason}", highlight=False, markup=False)
-    OUT.print(addresses, highlight=False, markup=False)
+        OUT.print(f"NOT SERVED: {name}: {reason}")
+    OUT.print(addresses)
 
 
 declare_options(serve_command, SETTINGS)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from serving.commands.console import OUT, print_json
+from serving.commands.console import OUT, print_json, say
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.serve_options import (
     ConfigOption,
@@ -88,9 +88,9 @@ def _print_ready(ready: ShardHostReady, protection: str) -> None:
             str(ready.host_number),
             size_text(held.table_bytes),
         )
-    OUT.print(table, highlight=False, markup=False)
+    OUT.print(table)
     said = f"lookups at {ready.grpc_url}, metrics at {ready.metrics_url}; access: {protection}"
-    OUT.print(said, highlight=False, markup=False, soft_wrap=True)
+    say(said)
 
 
 declare_options(serve_shards_command, SETTINGS)

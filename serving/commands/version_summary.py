@@ -1,10 +1,8 @@
 """Prints a summary of a version."""
 
-from rich.table import Table
-
 from kernels.wording import counted
 from quant.report import import_text
-from serving.commands.console import OUT
+from serving.commands.console import OUT, figure_table, say
 from serving.commands.versions import key_ids
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.manifest import GoldenRecord, Manifest, OutputDifference
@@ -23,9 +21,9 @@ def print_version(
 ) -> None:
     """Print a version's contents, with the precision of its tower's products on this machine."""
     manifest = artifact.manifest
-    table = Table(title=f"{manifest.model} version {manifest.version}", title_justify="left")
-    for heading in ("table", "rows", "dim", "format", "size", "ranks"):
-        table.add_column(heading, justify="left" if heading in {"table", "format"} else "right")
+    headings = ("table", "rows", "dim", "format", "size", "ranks")
+    title = f"{manifest.model} version {manifest.version}"
+    table = figure_table(title, headings, left=("table", "format"))
     plan = artifact.plan()
     for stored in manifest.stored_tables().values():
         ranks = sorted({shard.rank for shard in plan.shards if shard.table == stored.name})
@@ -42,8 +40,8 @@ def print_version(
     outputs = ", ".join(output.name for output in manifest.tower.outputs)
     held = plan.bytes_by_rank(manifest.stored_tables())
     if manifest.provenance is not None:
-        OUT.print(manifest.provenance.text, highlight=False, markup=False, soft_wrap=True)
-    OUT.print(
+        say(manifest.provenance.text)
+    say(
         f"created {manifest.created_at} by "
         f"{', '.join(f'{name} {number}' for name, number in manifest.producer.items())}\n"
         f"tower {manifest.tower.precision}{here}, outputs {outputs}\n"
@@ -57,9 +55,7 @@ def print_version(
         f"{_base(manifest)}"
         f"manifest {'SHA-256 ' + manifest.sha256 if manifest.sha256 else NO_CHECKSUM}\n"
         f"{_signatures(repository, manifest)}\n"
-        f"{repository.where(manifest.model, manifest.version)}",
-        highlight=False,
-        soft_wrap=True,
+        f"{repository.where(manifest.model, manifest.version)}"
     )
 
 

@@ -152,7 +152,7 @@ def _print_parts(runs: "list[PartRun]") -> None:
             size_text(run.made.fp32_bytes),
             size_text(run.made.table_bytes),
         )
-    OUT.print(table, highlight=False, markup=False)
+    OUT.print(table)
 
 
 declare_fields(cluster_publish_command, PublishOptions)

@@ -12,7 +12,7 @@ from rich.table import Table
 from serving.cluster.cluster_file import read_cluster
 from serving.commands.cluster.arguments import FileArgument
 from serving.commands.cluster.ray_module import ray_module
-from serving.commands.console import OUT, print_json
+from serving.commands.console import OUT, print_json, print_result, say
 from serving.commands.options.json_option import JsonOption
 from serving.commands.progress_bars import progress_bars
 
@@ -71,10 +71,7 @@ def cluster_down_command(file: FileArgument, as_json: JsonOption = False) -> Non
     """
     with _cluster(file) as cluster:
         ended = cluster.down()
-    if as_json:
-        print_json({"ended": ended})
-    else:
-        OUT.print(f"ended {ended} processes", highlight=False)
+    print_result({"ended": ended}, f"ended {ended} processes", as_json=as_json)
 
 
 @contextmanager
@@ -107,7 +104,7 @@ def _print(reports: "Sequence[ProcessReport]", *, as_json: bool) -> None:
             ", ".join(one.versions) or "-",
             str(one.restarts),
         )
-    OUT.print(table, highlight=False, markup=False)
+    OUT.print(table)
     for one in reports:
         if one.state != "ready" and one.problem:
-            OUT.print(f"{one.name}: {one.problem}", highlight=False, markup=False, soft_wrap=True)
+            say(f"{one.name}: {one.problem}")

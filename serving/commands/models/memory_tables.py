@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from rich.table import Table
-
 from kernels.wording import counted
-from serving.commands.console import OUT
+from serving.commands.console import OUT, figure_table, say
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.planning.memory_budget import KeptRows, divide_memory
 from sharded_infer.planning.table_use import TableUse
@@ -27,9 +25,8 @@ def print_kept_rows(
     `disk` has the other rows; None: it is not known.
     """
     title = f"rows in {size_text(sum(one.bytes for one in kept))} of memory"
-    table = Table(title=title, title_justify="left")
-    for heading in ("table", "rows", "of all", "memory", "hit rate", "reads/s", "hits by pages"):
-        table.add_column(heading, justify="left" if heading == "table" else "right")
+    headings = ("table", "rows", "of all", "memory", "hit rate", "reads/s", "hits by pages")
+    table = figure_table(title, headings, left=("table",))
     ordered = sorted(kept, key=lambda one: -one.reads)
     for one in ordered[:_SHOWN]:
         table.add_row(
@@ -44,22 +41,18 @@ def print_kept_rows(
     OUT.print(table)
     hit_rate, by_pages, reads = _over_all(kept)
     known = sum(any(f.zipf is not None or f.histogram for f in u.features) for u in uses.values())
-    OUT.print(
+    say(
         f"all {counted(len(kept), 'table')}: hit rate {hit_rate:.1%}, by pages {by_pages:.1%}, "
         f"{reads * samples_per_second:,.0f} rows a second from elsewhere at "
         f"{samples_per_second:,.0f} samples a second; skew is known of {known}, others count as "
-        "evenly used",
-        highlight=False,
-        soft_wrap=True,
+        "evenly used"
     )
     if disk is not None:
         asked = reads * samples_per_second
-        OUT.print(
+        say(
             f"the disk reads {disk.reads_per_second:,.0f} rows a second: these are "
             f"{asked / disk.reads_per_second:.0%} of them; a batch waits for its rows for "
-            f"{disk.read_seconds * 1e6:,.0f} us at least",
-            highlight=False,
-            soft_wrap=True,
+            f"{disk.read_seconds * 1e6:,.0f} us at least"
         )
 
 
@@ -67,9 +60,8 @@ def print_budgets(
     uses: Mapping[str, TableUse], memory_bytes: int, samples_per_second: float
 ) -> None:
     """Print what a part of a memory, and multiples of it, would hold over all tables."""
-    table = Table(title="what memory buys", title_justify="left")
-    for heading in ("memory", "of all rows", "hit rate", "by pages", "reads/s", "fewer reads/GB"):
-        table.add_column(heading, justify="right")
+    headings = ("memory", "of all rows", "hit rate", "by pages", "reads/s", "fewer reads/GB")
+    table = figure_table("what memory buys", headings)
     stored = sum(use.table.rows * use.table.row_bytes for use in uses.values())
     before: tuple[int, float] | None = None
     for share in _SHARES_OF_BUDGET:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from kernels.wording import counted
-from serving.commands.console import OUT, check_target, write_json, write_target
+from serving.commands.console import OUT, check_target, figure_table, say, write_json, write_target
 from serving.commands.models.memory_tables import print_budgets, print_kept_rows
 from serving.commands.models.quantization import counted_statistics
 from sharded_infer.byte_sizes import parse_size, size_text
@@ -150,11 +150,10 @@ def _budget(memory_budget: str | None, *, explain: bool) -> int | None:
 
 
 def _print(result: PlanResult, load: CostModel) -> None:
-    table = Table(title=f"plan for {load.topology.name}", title_justify="left")
     has_maps = any(result.figures.map_bytes)
     maps = ("of id maps",) if has_maps else ()
-    for heading in ("rank", "device", "tables", "memory", *maps, "share", "time", "bound by"):
-        table.add_column(heading, justify="left" if heading in {"device", "bound by"} else "right")
+    headings = ("rank", "device", "tables", "memory", *maps, "share", "time", "bound by")
+    table = figure_table(f"plan for {load.topology.name}", headings, left=("device", "bound by"))
     for report in rank_reports(result):
         table.add_row(
             str(report.rank),
@@ -170,23 +169,20 @@ def _print(result: PlanResult, load: CostModel) -> None:
     figures = result.figures
     if shows_hosts(load):
         OUT.print(_hosts_table(result, load))
-        OUT.print(network_words(result, load), highlight=False, soft_wrap=True)
+        say(network_words(result, load))
     what = "slowest rank" if load.topology.front is None else "a request"
     seconds, bound = figures.request_seconds, result.bound_seconds
-    OUT.print(
+    say(
         f"{counted(len(load.uses), 'table')}, batches of {load.batch}: {what} "
         f"{seconds * 1e6:.1f} us, no plan beats {bound * 1e6:.1f} us "
-        f"(gap {result.gap:.2%}); memory max/mean {figures.memory_imbalance:.3f}",
-        highlight=False,
-        soft_wrap=True,
+        f"(gap {result.gap:.2%}); memory max/mean {figures.memory_imbalance:.3f}"
     )
     _print_some(result.decisions)
 
 
 def _hosts_table(result: PlanResult, load: CostModel) -> Table:
-    table = Table(title="hosts", title_justify="left")
-    for heading in ("host", "role", "tables", "memory", "sent", "received", "time", "of request"):
-        table.add_column(heading, justify="left" if heading == "role" else "right")
+    headings = ("host", "role", "tables", "memory", "sent", "received", "time", "of request")
+    table = figure_table("hosts", headings, left=("role",))
     for report in host_reports(result, load):
         is_front = report.role == "front"
         table.add_row(
@@ -204,23 +200,22 @@ def _hosts_table(result: PlanResult, load: CostModel) -> Table:
 
 def _print_moves(moves: tuple[Move, ...]) -> None:
     total = sum(move.bytes for move in moves)
-    OUT.print(f"moves {size_text(total)} in all", highlight=False)
+    say(f"moves {size_text(total)} in all")
     _print_some([f"{m.table}: {size_text(m.bytes)} to rank {m.rank}" for m in moves])
 
 
 def _print_some(lines: tuple[str, ...] | list[str]) -> None:
     for line in lines[:_SHOWN]:
-        OUT.print(f"- {line}", highlight=False, soft_wrap=True, markup=False)
+        say(f"- {line}")
     if len(lines) > _SHOWN:
-        OUT.print(f"- and {len(lines) - _SHOWN} more (--json has all)", highlight=False)
+        say(f"- and {len(lines) - _SHOWN} more (--json has all)")
 
 
 def _compare(first: Path, second: Path) -> None:
     old, old_tables = read_report(first)
     new, tables = read_report(second)
-    table = Table(title=f"{first.name} -> {second.name}", title_justify="left")
-    for heading in ("rank", "held before", "held after", "to receive"):
-        table.add_column(heading, justify="right")
+    headings = ("rank", "held before", "held after", "to receive")
+    table = figure_table(f"{first.name} -> {second.name}", headings)
     moves = moves_between(old, new, tables)
     before, after = old.bytes_by_rank(old_tables), new.bytes_by_rank(tables)
     for rank in range(max(len(before), len(after))):

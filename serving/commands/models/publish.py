@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernels.wording import counted
-from serving.commands.console import OUT, print_json
+from serving.commands.console import print_json, print_result, say
 from serving.commands.lazy_group import load_by_name
 from serving.commands.models.publish_changes import ChangeOptions, publish_changes
 from serving.commands.models.publish_options import PublishOptions
@@ -132,16 +132,13 @@ def publish_command(
 
 
 def _print_part(model: str, made: "PublishedPart", *, as_json: bool) -> None:
-    if as_json:
-        fields = asdict(made)
-        print_json({"model": model, "path": fields.pop("location"), **fields})
-        return
-    OUT.print(
+    fields = asdict(made)
+    print_result(
+        {"model": model, "path": fields.pop("location"), **fields},
         f"stored part {made.part}/{made.parts} of {model}: {counted(made.rows, 'row', ',')} of "
         f"{counted(len(made.files), 'table file')}, {size_text(made.fp32_bytes)} -> "
         f"{size_text(made.table_bytes)}\n{made.location}",
-        highlight=False,
-        soft_wrap=True,
+        as_json=as_json,
     )
 
 
@@ -194,7 +191,7 @@ def version_fields(model: str, published: "PublishedVersion") -> dict[str, objec
 
 def print_version(model: str, published: "PublishedVersion") -> None:
     """Print a published version."""
-    OUT.print(
+    say(
         f"published {model} version {published.version}: {summary(published.report)}\n"
         f"golden requests within {published.max_score_diff:.2g} of fp32\n"
         f"{published.compared}\nplanned in {published.planning_seconds:.2g} s\n"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernels.wording import counted
-from serving.commands.console import OUT, print_json
+from serving.commands.console import print_result
 from serving.commands.lazy_group import load_by_name
 from serving.commands.progress_bars import progress_bars
 from serving.commands.versions import only_model
@@ -238,19 +238,16 @@ def _followed(repository: Repository, model: str) -> str | None:
 
 
 def _print(model: str, published: "PublishedDelta", *, as_json: bool) -> None:
-    if as_json:
-        fields = asdict(published)
-        fields["path"] = fields.pop("location")
-        print_json({"model": model, **fields})
-        return
+    fields = asdict(published)
+    fields["path"] = fields.pop("location")
     rows = ", ".join(f"{name} {count:,}" for name, count in published.changed_rows.items())
-    OUT.print(
+    print_result(
+        {"model": model, **fields},
         f"published {model} version {published.version}: "
         f"{counted(sum(published.changed_rows.values()), 'row', ',')} of version "
         f"{published.base} changed ({rows or 'another tower alone'}), "
         f"{size_text(published.written_bytes)} written\n"
         f"golden requests within {published.max_score_diff:.2g} of the rows as trained\n"
         f"{published.location}",
-        highlight=False,
-        soft_wrap=True,
+        as_json=as_json,
     )

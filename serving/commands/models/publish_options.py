@@ -170,7 +170,5 @@ def _say_input_order(spec: ModelSpec, tower: object) -> None:
     ERRORS.print(
         f"{spec.tower.program} does not say its inputs' names: they are taken in the "
         f"order {', '.join((*spec.dense.inputs, 'embeddings'))}",
-        markup=False,
-        highlight=False,
         soft_wrap=True,
     )

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from kernels.wording import counted
 from quant.report import QuantizationReport, total_bytes
-from serving.commands.console import OUT
+from serving.commands.console import OUT, figure_table, say
 from serving.commands.lazy_group import load_by_name
 from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import InputError
@@ -136,10 +135,10 @@ def id_map_sources(spec: ModelSpec, spec_folder: Path) -> Mapping[str, "IdMapSou
 
 def print_format_plan(plan: "FormatPlan") -> None:
     """Print the formats of all tables and their reasons."""
-    table = Table(title=f"formats of {plan.spec.name}", title_justify="left")
-    for heading in ("table", "rows", "dim", "format", "fp32", "stored", "why"):
-        left = heading in {"table", "format", "why"}
-        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    headings = ("table", "rows", "dim", "format", "fp32", "stored", "why")
+    table = figure_table(
+        f"formats of {plan.spec.name}", headings, left=("table", "format", "why"), overflow="fold"
+    )
     for stored in plan.tables:
         table.add_row(
             stored.name,
@@ -156,7 +155,7 @@ def print_format_plan(plan: "FormatPlan") -> None:
     text = f"tables {size_text(before)} -> {size_text(after)} ({after / before:.1%})"
     if plan.budget is not None:
         text += f", expected loss {plan.budget.loss:.3g} of the embeddings' power"
-    OUT.print(text, highlight=False, soft_wrap=True)
+    say(text)
 
 
 def format_plan_fields(plan: "FormatPlan") -> dict[str, object]:

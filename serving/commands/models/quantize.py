@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import OUT, print_json, write_target
+from serving.commands.console import print_json, say, write_target
 from serving.commands.lazy_group import load_by_name
 from serving.commands.models.quantization import (
     CalibrationOption,
@@ -86,4 +86,4 @@ def quantize_command(
     elif report is None:
         print_format_plan(plan)
     else:
-        OUT.print(f"{summary(report)}\n{out}", highlight=False, soft_wrap=True)
+        say(f"{summary(report)}\n{out}")

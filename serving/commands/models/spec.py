@@ -43,7 +43,5 @@ def spec_command(
     ERRORS.print(
         f"tables: {tables}; lines to CHECK: {checks}"
         + ("" if out is None else f"; written to {out}"),
-        markup=False,
-        highlight=False,
         soft_wrap=True,
     )

@@ -1,7 +1,7 @@
 """Verifies a version."""
 
 from kernels.wording import counted
-from serving.commands.console import OUT, print_json
+from serving.commands.console import print_result
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.key_options import TrustedKeyOption
@@ -44,16 +44,13 @@ def verify_command(
         "max_score_diff": max(differences.values()),
         "plans": list(differences),
     }
-    if as_json:
-        print_json(fields)
-        return
-    OUT.print(
+    print_result(
+        fields,
         f"{published.where(manifest.model, manifest.version)}: "
         f"{counted(len(manifest.files), 'file')}, "
         f"{size_text(read)}, all as the manifest says; golden requests within "
         f"{max(differences.values()):.2g} of fp32"
         f"{'' if manifest.sha256 else f'; the manifest is {NO_CHECKSUM}'}"
         f"{'; signed by a trusted key' if trusted_key else ''}",
-        highlight=False,
-        soft_wrap=True,
+        as_json=as_json,
     )

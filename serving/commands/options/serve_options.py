@@ -152,4 +152,4 @@ def print_settings(
         setting = declared[name]
         style = "dim" if one.source == DEFAULT else ""
         table.add_row(name, setting.shown(one.value), setting.said.unit, one.source, style=style)
-    OUT.print(table, highlight=False, markup=False)
+    OUT.print(table)

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from kernels.wording import counted
-from serving.commands.console import OUT, print_json
+from serving.commands.console import print_result
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.key_options import SignKeyOption
@@ -32,15 +32,12 @@ def repo_compact_command(
     compact = load_by_name("sharded_infer.publishing.deltas.compaction:compact")
     with progress_bars() as progress:
         made = compact(opened, model, version, sign_keys=sign_key or (), progress=progress)
-    if as_json:
-        fields = asdict(made)
-        fields["path"] = fields.pop("location")
-        print_json({"model": model, **fields})
-        return
-    OUT.print(
+    fields = asdict(made)
+    fields["path"] = fields.pop("location")
+    print_result(
+        {"model": model, **fields},
         f"published {model} version {made.version}: version {made.compacted} with its "
         f"{counted(made.overlays, 'file')} of changed rows as one, "
         f"{size_text(made.table_bytes)} of tables\n{made.location}",
-        highlight=False,
-        soft_wrap=True,
+        as_json=as_json,
     )

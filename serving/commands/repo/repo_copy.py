@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import OUT, print_json
+from serving.commands.console import print_json, say
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.key_options import SignKeyOption
 from serving.commands.progress_bars import progress_bars
@@ -70,18 +70,14 @@ def repo_copy_command(
         )
         return
     verb = "would copy" if dry_run else "copied"
-    OUT.print(
+    say(
         f"{verb} {origin.where(model, version)} to {destination.where(model, number)}, "
-        f"{size_text(size)}",
-        highlight=False,
-        soft_wrap=True,
+        f"{size_text(size)}"
     )
     if was_signed and not dry_run and not key_ids(destination, model, number):
-        OUT.print(
+        say(
             f"the copy is not signed, since its number is another: repo sign "
-            f"{destination.location} {model}@{number} signs it",
-            highlight=False,
-            soft_wrap=True,
+            f"{destination.location} {model}@{number} signs it"
         )
 
 

@@ -5,9 +5,8 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from serving.commands.console import OUT, print_json
+from serving.commands.console import OUT, figure_table, print_json, say
 from serving.commands.options.json_option import JsonOption
 from serving.commands.progress_bars import progress_bars
 from serving.commands.repo.arguments import LocationArgument, ModelArgument, named_version
@@ -46,13 +45,13 @@ def repo_diff_command(
     if as_json:
         print_json(asdict(found))
         return
-    table = Table(title=f"{model}: {versions[0]} -> {versions[1]}", title_justify="left")
-    for heading in ("table", "rows", "changed", "format", "error", "size"):
-        table.add_column(heading, justify="left" if heading in {"table", "format"} else "right")
+    headings = ("table", "rows", "changed", "format", "error", "size")
+    title = f"{model}: {versions[0]} -> {versions[1]}"
+    table = figure_table(title, headings, left=("table", "format"))
     for entry in found.tables:
         table.add_row(entry.name, *_cells(entry))
     OUT.print(table)
-    OUT.print("\n".join(_rest(found)), highlight=False, soft_wrap=True, markup=False)
+    say("\n".join(_rest(found)))
 
 
 def _cells(entry: TableDiff) -> tuple[str, str, str, str, str]:

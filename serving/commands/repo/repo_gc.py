@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kernels.wording import counted
-from serving.commands.console import OUT, print_json
+from serving.commands.console import print_result
 from serving.commands.options.json_option import JsonOption
 from serving.commands.progress_bars import progress_bars
 from serving.commands.repo.arguments import DryRunOption, LocationArgument
@@ -50,11 +50,9 @@ def repo_gc_command(
             )
             for name in ([model] if model is not None else repository.models())
         ]
-    if as_json:
-        print_json({"dry_run": dry_run, "models": [_fields(collected) for collected in done]})
-        return
-    for collected in done:
-        _print(collected, dry_run=dry_run)
+    fields = {"dry_run": dry_run, "models": [_fields(collected) for collected in done]}
+    lines = [line for collected in done for line in _lines(collected, dry_run=dry_run)]
+    print_result(fields, "\n".join(lines), as_json=as_json)
 
 
 def _fields(collected: Collected) -> dict[str, object]:
@@ -68,7 +66,7 @@ def _fields(collected: Collected) -> dict[str, object]:
     }
 
 
-def _print(collected: Collected, *, dry_run: bool) -> None:
+def _lines(collected: Collected, *, dry_run: bool) -> list[str]:
     verb = "would remove" if dry_run else "removed"
     numbers = ", ".join(map(str, collected.removed)) or "none"
     left = collected.leftovers
@@ -80,4 +78,4 @@ def _print(collected: Collected, *, dry_run: bool) -> None:
     ]
     if left.names:
         lines.append(f"- {verb} {counted(len(left.names), 'leftover')}, {size_text(left.bytes)}")
-    OUT.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+    return lines

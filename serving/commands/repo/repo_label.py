@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kernels.wording import did_you_mean
-from serving.commands.console import OUT, print_json
+from serving.commands.console import print_result, say
 from serving.commands.options.json_option import JsonOption
 from serving.commands.repo.arguments import (
     DryRunOption,
@@ -120,11 +120,9 @@ def repo_rollback_command(
     _print(model, label, before, after, dry_run=dry_run, as_json=as_json)
     if not as_json:
         move = "would move" if dry_run else "move"
-        OUT.print(
+        say(
             f"servers that follow it (serve --follow labels:{label}) {move} at their next look; "
-            "others stay as they are",
-            highlight=False,
-            soft_wrap=True,
+            "others stay as they are"
         )
 
 
@@ -147,38 +145,30 @@ def _without_label(repository: Repository, model: str, label: str, labels: Label
 def _print_weights(
     model: str, before: Labels, after: Labels, *, dry_run: bool, as_json: bool
 ) -> None:
-    if as_json:
-        print_json(
-            {
-                "model": model,
-                "before": dict(before.weights),
-                "after": dict(after.weights),
-                "dry_run": dry_run,
-            }
-        )
-        return
+    fields = {
+        "model": model,
+        "before": dict(before.weights),
+        "after": dict(after.weights),
+        "dry_run": dry_run,
+    }
     would = "would be " if dry_run else ""
     now, was = weights_text(after.weights), weights_text(before.weights)
-    OUT.print(f"{model}: weights {would}{now}, {was} before", highlight=False, soft_wrap=True)
+    print_result(fields, f"{model}: weights {would}{now}, {was} before", as_json=as_json)
 
 
 def _print(
     model: str, label: str, before: Labels, after: Labels, *, dry_run: bool, as_json: bool
 ) -> None:
     old, new = before.versions.get(label), after.versions.get(label)
-    if as_json:
-        print_json(
-            {
-                "model": model,
-                "label": label,
-                "before": old,
-                "after": new,
-                "dry_run": dry_run,
-                "labels": dict(after.versions),
-            }
-        )
-        return
+    fields = {
+        "model": model,
+        "label": label,
+        "before": old,
+        "after": new,
+        "dry_run": dry_run,
+        "labels": dict(after.versions),
+    }
     would = "would be " if dry_run else ""
     where = "removed" if new is None else f"version {new}"
     was = "new" if old is None else f"version {old} before"
-    OUT.print(f"{model}: {label} {would}{where}, {was}", highlight=False, soft_wrap=True)
+    print_result(fields, f"{model}: {label} {would}{where}, {was}", as_json=as_json)

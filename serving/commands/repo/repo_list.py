@@ -7,9 +7,8 @@ from time import time
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from serving.commands.console import OUT, print_errors, print_json
+from serving.commands.console import OUT, figure_table, print_errors, print_json, say
 from serving.commands.options.json_option import JsonOption
 from serving.commands.progress_bars import progress_bars
 from serving.commands.repo.arguments import (
@@ -92,9 +91,8 @@ def _print_models(
             }
         )
         return
-    table = Table(title=location, title_justify="left")
-    for heading in ("model", "versions", "latest", "labels", "stored", "age"):
-        table.add_column(heading, justify="left" if heading in {"model", "labels"} else "right")
+    headings = ("model", "versions", "latest", "labels", "stored", "age")
+    table = figure_table(location, headings, left=("model", "labels"))
     for model, (labels, lines) in models.items():
         table.add_row(
             model,
@@ -109,7 +107,7 @@ def _print_models(
         _say_provenance(model, lines[-1:])
         for line in lines:
             if line.error is not None:
-                OUT.print(f"{model} version {line.version}: {line.error}", soft_wrap=True)
+                say(f"{model} version {line.version}: {line.error}")
 
 
 def repo_show_command(
@@ -152,9 +150,8 @@ def repo_show_command(
             }
         )
         return
-    table = Table(title=f"{model} in {repository.location}", title_justify="left")
-    for heading in ("version", "labels", "age", "size", "new", "tables", "golden diff", ""):
-        table.add_column(heading, justify="left" if heading in {"labels", ""} else "right")
+    headings = ("version", "labels", "age", "size", "new", "tables", "golden diff", "")
+    table = figure_table(f"{model} in {repository.location}", headings, left=("labels", ""))
     for line in lines:
         difference = line.max_score_diff
         table.add_row(
@@ -171,20 +168,20 @@ def repo_show_command(
     _say_provenance(model, lines)
     for label, past in labels.history.items():
         if past:
-            OUT.print(f"{label} pointed at {', '.join(map(str, past))} before", highlight=False)
+            say(f"{label} pointed at {', '.join(map(str, past))} before")
     if labels.weights:
         before = "; ".join(map(weights_text, labels.past_weights)) or "none"
         words = f"weights {weights_text(labels.weights)}, before: {before}"
-        OUT.print(words, highlight=False, soft_wrap=True)
+        say(words)
     for words in promotion_lines(labels, time()):
-        OUT.print(words, highlight=False, soft_wrap=True)
+        say(words)
 
 
 def _say_provenance(model: str, lines: Sequence[VersionLine]) -> None:
     for line in lines:
         if line.provenance is not None:
             words = f"{model} version {line.version}: {line.provenance.text}"
-            OUT.print(words, highlight=False, markup=False, soft_wrap=True)
+            say(words)
 
 
 def version_lines(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.commands.console import OUT, print_json
+from serving.commands.console import print_result
 from serving.commands.options.caller_options import CallerOptions, caller_of
 from serving.commands.options.duration import seconds_of
 from serving.commands.options.json_option import JsonOption
@@ -94,11 +94,8 @@ def repo_promote_command(
     def told(promotion: Promotion, comparison: Comparison | None) -> None:
         if comparison is not None:
             return
-        if as_json:
-            print_json({"model": model, "promotion": asdict(promotion)})
-        else:
-            words = f"{model}: {promotion_text(promotion, time())}"
-            OUT.print(words, highlight=False, soft_wrap=True)
+        fields = {"model": model, "promotion": asdict(promotion)}
+        print_result(fields, f"{model}: {promotion_text(promotion, time())}", as_json=as_json)
 
     version = promote(
         Repository(location),
@@ -109,10 +106,8 @@ def repo_promote_command(
         caller=caller,
         told=told,
     )
-    if as_json:
-        print_json({"model": model, "promoted": version})
-    else:
-        OUT.print(f"{model}: version {version} is promoted", highlight=False, soft_wrap=True)
+    fields = {"model": model, "promoted": version}
+    print_result(fields, f"{model}: version {version} is promoted", as_json=as_json)
 
 
 def _read_steps(text: str) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import OUT, print_json
+from serving.commands.console import print_result
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.key_options import TrustedKeyOption
 from serving.commands.repo.arguments import (
@@ -47,17 +47,13 @@ def repo_sign_command(
     if not dry_run:
         repository.signatures.add(model, text, signatures)
     where = repository.where(model, version)
-    if as_json:
-        print_json(
-            {
-                "model": model,
-                "version": version,
-                "path": where,
-                "added": list(signatures),
-                "signed_by": key_ids(repository, model, version),
-                "dry_run": dry_run,
-            }
-        )
-        return
+    fields = {
+        "model": model,
+        "version": version,
+        "path": where,
+        "added": list(signatures),
+        "signed_by": key_ids(repository, model, version),
+        "dry_run": dry_run,
+    }
     verb = "would sign" if dry_run else "signed"
-    OUT.print(f"{verb} {where} by key {', '.join(signatures)}", highlight=False, soft_wrap=True)
+    print_result(fields, f"{verb} {where} by key {', '.join(signatures)}", as_json=as_json)

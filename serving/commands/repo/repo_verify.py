@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import OUT, print_errors, print_json
+from serving.commands.console import print_errors, print_result
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.key_options import TrustedKeyOption
 from serving.commands.progress_bars import progress_bars
@@ -70,11 +70,7 @@ def repo_verify_command(
     errors = [str(fields["error"]) for fields in results if "error" in fields]
     for name in sorted({name for name, _ in wanted}):
         errors += _label_errors(repository, name)
-    if as_json:
-        print_json({"versions": results, "errors": errors})
-    else:
-        for line in found:
-            OUT.print(line, highlight=False)
+    print_result({"versions": results, "errors": errors}, "\n".join(found), as_json=as_json)
     print_errors(errors)
 
 
