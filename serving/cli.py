@@ -7,86 +7,36 @@ from typing import Annotated
 import typer
 
 from serving.commands.console import ERRORS, say
-from serving.commands.lazy_group import CommandEntry, lazy_group
+from serving.commands.lazy_group import command_entries, lazy_group
 from serving.host.installation import check_compiled, installation_text
 from sharded_infer.errors import ShardedInferError
 
-COMMANDS = (
-    CommandEntry(
-        "spec",
-        "serving.commands.models.spec:spec_command",
-        "Draft a model.toml from a checkpoint's names and shapes.",
-    ),
-    CommandEntry(
-        "quantize",
-        "serving.commands.models.quantize:quantize_command",
-        "Quantize a model's tables into a folder.",
-    ),
-    CommandEntry(
-        "publish",
-        "serving.commands.models.publish:publish_command",
-        "Quantize, plan and publish a model as its next version.",
-    ),
-    CommandEntry(
-        "inspect",
-        "serving.commands.models.inspect:inspect_command",
-        "Show a version's tables, sizes, plans, tower and signatures.",
-    ),
-    CommandEntry(
-        "verify",
-        "serving.commands.models.verify:verify_command",
-        "Check every file and plan, then score the golden requests.",
-    ),
-    CommandEntry(
-        "predict",
-        "serving.commands.predict:predict_command",
-        "Score samples from a file.",
-    ),
-    CommandEntry(
-        "serve",
-        "serving.commands.serve:serve_command",
-        "Serve published models over gRPC and REST.",
-    ),
-    CommandEntry(
-        "serve-shards",
-        "serving.commands.serve_shards:serve_shards_command",
-        "Answer lookups of one host of a plan.",
-    ),
-    CommandEntry(
-        "doctor",
-        "serving.commands.doctor:doctor_command",
-        "Check the installation, the machine and the ports.",
-    ),
-    CommandEntry(
-        "plan",
-        "serving.commands.models.plan:plan_command",
-        "Plan where every table goes, and explain it.",
-    ),
-    CommandEntry(
-        "calibrate",
-        "serving.commands.calibrate:calibrate_command",
-        "Measure this machine's constants for the planner.",
-    ),
-    CommandEntry(
-        "demo",
-        "serving.commands.demo:demo_command",
-        "Train a model on logs, publish, serve and score it.",
-    ),
-    CommandEntry(
-        "repo",
-        "serving.commands.repo.group:repo_app",
-        "Show versions and labels, move labels, clean up a repository.",
-    ),
-    CommandEntry(
-        "cluster",
-        "serving.commands.cluster.group:cluster_app",
-        "Run shard hosts and fronts on several machines.",
-    ),
-    CommandEntry(
-        "bench",
-        "serving.commands.bench_group:bench_app",
-        "Measure lookups, engines and servers on this machine.",
-    ),
+COMMANDS = command_entries(
+    "serving.commands",
+    "",
+    {
+        "spec": ("models.spec", "Draft a model.toml from a checkpoint's names and shapes."),
+        "quantize": ("models.quantize", "Quantize a model's tables into a folder."),
+        "publish": ("models.publish", "Quantize, plan and publish a model as its next version."),
+        "inspect": (
+            "models.inspect",
+            "Show a version's tables, sizes, plans, tower and signatures.",
+        ),
+        "verify": ("models.verify", "Check every file and plan, then score the golden requests."),
+        "predict": ("predict", "Score samples from a file."),
+        "serve": ("serve", "Serve published models over gRPC and REST."),
+        "serve-shards": ("serve_shards", "Answer lookups of one host of a plan."),
+        "doctor": ("doctor", "Check the installation, the machine and the ports."),
+        "plan": ("models.plan", "Plan where every table goes, and explain it."),
+        "calibrate": ("calibrate", "Measure this machine's constants for the planner."),
+        "demo": ("demo", "Train a model on logs, publish, serve and score it."),
+        "repo": (
+            "groups:repo_app",
+            "Show versions and labels, move labels, clean up a repository.",
+        ),
+        "cluster": ("groups:cluster_app", "Run shard hosts and fronts on several machines."),
+        "bench": ("groups:bench_app", "Measure lookups, engines and servers on this machine."),
+    },
 )
 
 app = typer.Typer(

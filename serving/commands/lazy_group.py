@@ -2,7 +2,7 @@
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,21 @@ def load_by_name(target: str) -> Any:
     """Import `module:attribute`."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def command_entries(
+    package: str, prefix: str, commands: Mapping[str, tuple[str, str]]
+) -> tuple[CommandEntry, ...]:
+    """Entries from a table of modules and summaries by name.
+
+    The module lies in `package`, and has a function `PREFIXNAME_command`, or is `module:attribute`.
+    """
+    entries = []
+    for name, (module, summary) in commands.items():
+        function = f"{prefix}{name.replace('-', '_')}_command"
+        target = module if ":" in module else f"{module}:{function}"
+        entries.append(CommandEntry(name, f"{package}.{target}", summary))
+    return tuple(entries)
 
 
 def lazy_group(*entries: CommandEntry) -> type[TyperGroup]:

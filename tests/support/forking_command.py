@@ -19,9 +19,7 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 import serving.cli
-from serving.commands import bench_group as bench
-from serving.commands.cluster import group as cluster
-from serving.commands.repo import group as repo
+from serving.commands.groups import BENCH_COMMANDS, CLUSTER_COMMANDS, REPO_COMMANDS
 
 _MOST_BYTES = 1 << 18
 _DESCRIPTORS = 4
@@ -103,12 +101,7 @@ if __name__ == "__main__":
     # Ctrl-C is for the test runner.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Children would import them one by one.
-    for entry in (
-        *serving.cli.COMMANDS,
-        *repo.REPO_COMMANDS,
-        *cluster.CLUSTER_COMMANDS,
-        *bench.BENCH_COMMANDS,
-    ):
+    for entry in (*serving.cli.COMMANDS, *REPO_COMMANDS, *CLUSTER_COMMANDS, *BENCH_COMMANDS):
         entry.load()
     for name in ("serving.process.server", "serving.commands.predict_here"):
         importlib.import_module(name)

@@ -7,10 +7,8 @@ import pytest
 import typer
 
 from serving.cli import COMMANDS
-from serving.commands.bench_group import BENCH_COMMANDS
-from serving.commands.cluster.group import CLUSTER_COMMANDS
+from serving.commands.groups import BENCH_COMMANDS, CLUSTER_COMMANDS, REPO_COMMANDS
 from serving.commands.lazy_group import CommandEntry, lazy_group
-from serving.commands.repo.group import REPO_COMMANDS
 from tests.support.servers import Command, Ranker, environment
 
 ENTRIES = (*COMMANDS, *REPO_COMMANDS, *CLUSTER_COMMANDS, *BENCH_COMMANDS)
