@@ -11,13 +11,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from serving.commands.cluster.cluster_publish import store_part_here
-from serving.commands.models.publish import PartJob
-from serving.commands.models.publish_options import PublishOptions
+from serving.commands.models.publish_options import PublishJob, PublishOptions
 from sharded_infer.errors import InputError, StorageError
 from sharded_infer.progress import no_progress
 from sharded_infer.repositories.repository import Repository
-from sharded_infer.specs.order_rows import OrderRows
-from sharded_infer.specs.spec_file import load_spec
 from tests.support.part_checkpoint import ROWS, manifest_of, write_checkpoint
 from tests.support.ray_nodes import RayNodes, ray_nodes
 from tests.support.servers import run, start_command
@@ -129,12 +126,10 @@ def test_what_does_not_fit_or_cannot_be_stored_is_named(nodes: RayNodes, tmp_pat
 
 def test_a_machine_without_the_checkpoint_or_the_repository_says_so(tmp_path: Path) -> None:
     _, spec, _, weights = write_checkpoint(tmp_path)
-    described = load_spec(Path(str(spec)))
 
     def store(weights: Path, staged: Path) -> None:
-        options = PublishOptions(Path(str(spec)), weights, "/models")
-        job = PartJob(options, described, None, OrderRows.AS_TRAINED, 1)
-        store_part_here(job, staged, 1, no_progress)
+        job = PublishJob.read(PublishOptions(Path(str(spec)), weights, "/models"))
+        store_part_here(job, staged, 1, 1, no_progress)
 
     with pytest.raises(InputError, match="absent: expected weights that every machine can read"):
         store(tmp_path / "absent", tmp_path)

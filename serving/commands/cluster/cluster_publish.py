@@ -10,16 +10,10 @@ import typer
 from rich.table import Table
 
 from serving.commands.cluster.ray_module import ray_module
-from serving.commands.console import OUT, print_json
+from serving.commands.console import OUT
 from serving.commands.lazy_group import load_by_name
-from serving.commands.models.publish import (
-    OrderRowsOption,
-    PartJob,
-    print_version,
-    store_part,
-    version_fields,
-)
-from serving.commands.models.publish_options import PublishOptions
+from serving.commands.models.publish import print_version
+from serving.commands.models.publish_options import PublishJob, PublishOptions
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.option_fields import declare_fields
 from serving.commands.progress_bars import progress_bars
@@ -27,10 +21,10 @@ from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import InputError, StorageError
 from sharded_infer.progress import Progress
 from sharded_infer.repositories.repository import Repository
-from sharded_infer.specs.order_rows import OrderRows
+from sharded_infer.repositories.signatures.keys import read_signing_keys
 
 if TYPE_CHECKING:
-    from serving.cluster.parts.ray_parts import PartRun, RayParts
+    from serving.cluster.ray_parts import PartRun, RayParts
     from sharded_infer.publishing.part_publication import PublishedPart
 
 PartsOption = Annotated[
@@ -63,7 +57,6 @@ def cluster_publish_command(
     part_cpus: CpusOption = 1.0,
     part_memory: MemoryOption = "2GB",
     retries: RetriesOption = 3,
-    order_rows: OrderRowsOption = OrderRows.AS_TRAINED,
     as_json: JsonOption = False,
     **values: Any,
 ) -> None:
@@ -73,25 +66,24 @@ def cluster_publish_command(
     has the files of a whole publish. Weights and repository lie where every machine finds them
     under the same path, or in an object store.
     """
-    options = PublishOptions(**values)
     memory = parse_size(part_memory, "--part-memory")
-    described = options.described()
-    statistics = options.statistics(described)
+    job = PublishJob.read(PublishOptions(**values))
+    options = job.options
     load_by_name("sharded_infer.publishing.part_publication:check_parts")(parts)
     for layout in options.topologies:
         load_by_name("sharded_infer.planning.topology_file:parse_topology")(layout)
-    keys = options.signing_keys()
-    trained = options.read(described)
+    keys = read_signing_keys(options.sign_key or ())
+    trained = job.read_trained()
     published = Repository(options.repository)
-    fp32_bytes = sum(4 * table.rows * table.dim for table in described.tables)
+    fp32_bytes = sum(4 * table.rows * table.dim for table in job.spec.tables)
     with progress_bars() as progress:
         with ExitStack() as stack:
-            loaded = stack.enter_context(ray_module("serving.cluster.parts.ray_parts:RayParts"))
-            needs = load_by_name("serving.cluster.parts.ray_parts:PartNeeds")
+            loaded = stack.enter_context(ray_module("serving.cluster.ray_parts:RayParts"))
+            needs = load_by_name("serving.cluster.ray_parts:PartNeeds")
             ray: RayParts = loaded(ray_address, needs(part_cpus, memory, retries))
             stack.enter_context(closing(ray))
             # Every machine sees this folder if they share the repository.
-            staged = stack.enter_context(published.staging(described.name))
+            staged = stack.enter_context(published.staging(job.spec.name))
             location = published.location
             everywhere = replace(
                 options.resolved(),
@@ -99,29 +91,20 @@ def cluster_publish_command(
             )
             make = functools.partial(
                 store_part_here,
-                PartJob(everywhere, described, statistics, order_rows, parts),
+                replace(job, options=everywhere),
                 None if published.is_remote else staged.resolve(),
+                parts,
             )
             runs = ray.run(make, parts, fp32_bytes, progress)
-        version = options.publish(
-            described,
-            statistics,
-            trained,
-            keys=keys,
-            parts=parts,
-            order_rows=order_rows,
-            progress=progress,
-        )
-    if as_json:
-        fields = version_fields(described.name, version)
-        print_json({**fields, "parts": [_part_fields(run) for run in runs]})
-        return
-    _print_parts(runs)
-    print_version(described.name, version)
+        version = job.publish(trained, keys=keys, parts=parts, progress=progress)
+    if not as_json:
+        _print_parts(runs)
+    fields = {"parts": [_part_fields(run) for run in runs]}
+    print_version(job.spec.name, version, fields, as_json=as_json)
 
 
 def store_part_here(
-    job: PartJob, staged: Path | None, part: int, progress: Progress
+    job: PublishJob, staged: Path | None, parts: int, part: int, progress: Progress
 ) -> "PublishedPart":
     """Store a part; InputError without the checkpoint here, StorageError without the repository."""
     weights, repository = job.options.weights, job.options.repository
@@ -132,7 +115,7 @@ def store_part_here(
             f"{repository}: expected the repository in a folder that all machines share, "
             "or an object store, got another folder"
         )
-    return store_part(job, part, progress)
+    return job.store_part(part, parts, progress)
 
 
 def _part_fields(run: "PartRun") -> dict[str, object]:

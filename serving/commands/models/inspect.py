@@ -10,8 +10,12 @@ from serving.commands.console import OUT, print_json, write_target
 from serving.commands.lazy_group import load_by_name
 from serving.commands.models.quantization_tables import render_report
 from serving.commands.options.json_option import JsonOption
-from serving.commands.options.key_options import TrustedKeyOption
-from serving.commands.options.version_options import ModelOption, RepositoryOption, VersionOption
+from serving.commands.options.version_options import (
+    ModelOption,
+    RepositoryOption,
+    TrustedKeyOption,
+    VersionOption,
+)
 from serving.commands.version_summary import print_version
 from serving.commands.versions import key_ids, only_model
 from sharded_infer.artifacts.artifact import Artifact

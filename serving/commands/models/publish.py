@@ -2,26 +2,22 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernels.wording import counted
-from serving.commands.console import print_json, print_result, say
-from serving.commands.lazy_group import load_by_name
+from serving.commands.console import print_result
 from serving.commands.models.publish_changes import ChangeOptions, publish_changes
-from serving.commands.models.publish_options import PublishOptions
-from serving.commands.models.quantization import read_trained, summary
+from serving.commands.models.publish_options import PublishJob, PublishOptions
+from serving.commands.models.quantization import summary
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.option_fields import declare_fields
 from serving.commands.progress_bars import progress_bars
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import InputError
-from sharded_infer.progress import Progress
-from sharded_infer.specs.feature_statistics import FeatureStatistics
-from sharded_infer.specs.model_spec import ModelSpec
-from sharded_infer.specs.order_rows import OrderRows
+from sharded_infer.repositories.signatures.keys import read_signing_keys
 
 if TYPE_CHECKING:
     from sharded_infer.publishing.part_publication import PublishedPart
@@ -43,13 +39,6 @@ JoinOption = Annotated[
         min=1,
     ),
 ]
-OrderRowsOption = Annotated[
-    OrderRows,
-    typer.Option(
-        help="frequency: the rows that are used most come first, of each table of which an id map "
-        "or --samples says how often. Without an id map it takes 6 bits a row more."
-    ),
-]
 _PART = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
@@ -64,7 +53,6 @@ def parse_part(text: str) -> tuple[int, int]:
 def publish_command(
     part: PartOption = None,
     join: JoinOption = None,
-    order_rows: OrderRowsOption = OrderRows.AS_TRAINED,
     as_json: JsonOption = False,
     **values: Any,
 ) -> None:
@@ -93,42 +81,32 @@ def publish_command(
         raise InputError(
             f"--{missing[0]}: expected it, or --changed to publish changed rows of a version alone"
         )
-    options = PublishOptions(**values)
-    described = options.described()
-    statistics = options.statistics(described)
+    job = PublishJob.read(PublishOptions(**values))
     if part is not None:
         number, parts = parse_part(part)
-        refused = {
-            "--calibration": options.calibration,
-            "--note": options.note,
-            "--run-id": options.run_id,
-            "--source-revision": options.source_revision,
-            "--sign-key": options.sign_key,
-            "--join": join,
-        }
-        if given := [option for option, value in refused.items() if value]:
-            raise InputError(f"{given[0]} is for the step that joins the parts, not for --part")
-        job = PartJob(options, described, statistics, order_rows, parts)
+        _check_part_options(job.options, join)
         with progress_bars() as progress:
-            made = store_part(job, number, progress)
-        _print_part(described.name, made, as_json=as_json)
+            stored = job.store_part(number, parts, progress)
+        _print_part(job.spec.name, stored, as_json=as_json)
         return
-    keys = options.signing_keys()
-    trained = options.read(described)
+    keys = read_signing_keys(job.options.sign_key or ())
+    trained = job.read_trained()
     with progress_bars() as progress:
-        published = options.publish(
-            described,
-            statistics,
-            trained,
-            keys=keys,
-            parts=join,
-            order_rows=order_rows,
-            progress=progress,
-        )
-    if as_json:
-        print_json(version_fields(described.name, published))
-    else:
-        print_version(described.name, published)
+        published = job.publish(trained, keys=keys, parts=join, progress=progress)
+    print_version(job.spec.name, published, {}, as_json=as_json)
+
+
+def _check_part_options(options: PublishOptions, join: int | None) -> None:
+    refused = {
+        "--calibration": options.calibration,
+        "--note": options.note,
+        "--run-id": options.run_id,
+        "--source-revision": options.source_revision,
+        "--sign-key": options.sign_key,
+        "--join": join,
+    }
+    if given := [option for option, value in refused.items() if value]:
+        raise InputError(f"{given[0]} is for the step that joins the parts, not for --part")
 
 
 def _print_part(model: str, made: "PublishedPart", *, as_json: bool) -> None:
@@ -142,42 +120,11 @@ def _print_part(model: str, made: "PublishedPart", *, as_json: bool) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PartJob:
-    """Inputs that all parts of a publish share."""
-
-    options: PublishOptions
-    spec: ModelSpec
-    statistics: Mapping[str, FeatureStatistics] | None
-    order_rows: OrderRows
-    parts: int
-
-
-def store_part(job: PartJob, part: int, progress: Progress) -> "PublishedPart":
-    """Encode and store one part of a checkpoint; see `publish_part`."""
-    options, weights = job.options, job.options.weights
-    source, *_ = read_trained(job.spec, weights, weights.parent, None, with_tower=False)
-    publish_part = load_by_name("sharded_infer.publishing.part_publication:publish_part")
-    made: PublishedPart = publish_part(
-        job.spec,
-        source,
-        options.repository,
-        part=part,
-        parts=job.parts,
-        statistics=job.statistics,
-        # The rows of unmapped tables keep their order in any plan.
-        topologies=options.topologies if job.spec.mapped_tables else ("cpu:1",),
-        id_maps=options.id_maps(job.spec, job.order_rows),
-        order_rows=job.order_rows,
-        frequencies=options.frequencies(job.spec, job.order_rows),
-        progress=progress,
-    )
-    return made
-
-
-def version_fields(model: str, published: "PublishedVersion") -> dict[str, object]:
-    """Fields of a published version, for scripts."""
-    return {
+def print_version(
+    model: str, published: "PublishedVersion", parts: Mapping[str, object], *, as_json: bool
+) -> None:
+    """Print a published version, with the fields of its parts."""
+    fields = {
         "model": model,
         "version": published.version,
         "path": published.location,
@@ -187,11 +134,8 @@ def version_fields(model: str, published: "PublishedVersion") -> dict[str, objec
         "imported": published.compared,
         "planning_seconds": published.planning_seconds,
     }
-
-
-def print_version(model: str, published: "PublishedVersion") -> None:
-    """Print a published version."""
-    say(
+    print_result(
+        {**fields, **parts},
         f"published {model} version {published.version}: {summary(published.report)}\n"
         f"golden requests within {published.max_score_diff:.2g} of fp32\n"
         f"{published.compared}\nplanned in {published.planning_seconds:.2g} s\n"

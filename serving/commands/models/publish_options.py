@@ -21,10 +21,9 @@ from serving.commands.models.quantization import (
     read_trained,
     with_budget,
 )
-from serving.commands.options.key_options import SignKeyOption
-from serving.commands.options.version_options import RepositoryOption
+from serving.commands.options.version_options import RepositoryOption, SignKeyOption
 from sharded_infer.progress import Progress
-from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys
+from sharded_infer.repositories.signatures.keys import SigningKey
 from sharded_infer.samples.file import read_samples
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
@@ -32,7 +31,7 @@ from sharded_infer.specs.order_rows import OrderRows
 from sharded_infer.specs.spec_file import load_spec
 
 if TYPE_CHECKING:
-    from sharded_infer.importing.id_maps.id_map_source import IdMapSource
+    from sharded_infer.publishing.part_publication import PublishedPart
     from sharded_infer.publishing.publication import PublishedVersion
 
 TopologyOption = Annotated[
@@ -46,6 +45,13 @@ RunIdOption = Annotated[
 SourceRevisionOption = Annotated[
     str | None,
     typer.Option(help="Revision of the code that trained the model, kept with the version."),
+]
+OrderRowsOption = Annotated[
+    OrderRows,
+    typer.Option(
+        help="frequency: the rows that are used most come first, of each table of which an id map "
+        "or --samples says how often. Without an id map it takes 6 bits a row more."
+    ),
 ]
 
 
@@ -65,6 +71,7 @@ class PublishOptions:
     run_id: RunIdOption = None
     source_revision: SourceRevisionOption = None
     sign_key: SignKeyOption = None
+    order_rows: OrderRowsOption = OrderRows.AS_TRAINED
 
     @property
     def topologies(self) -> tuple[str, ...]:
@@ -84,83 +91,89 @@ class PublishOptions:
             samples=None if self.samples is None else self.samples.resolve(),
         )
 
-    def described(self) -> ModelSpec:
-        """The spec with the budget of the command line; raises as `load_spec` and `with_budget`."""
-        return with_budget(load_spec(self.spec), self.memory_budget, self.error_budget)
 
-    def statistics(self, described: ModelSpec) -> Mapping[str, FeatureStatistics] | None:
-        """How the samples use the features; None without samples."""
-        return counted_statistics(described, self.samples, self.spec.parent)
+@dataclass(frozen=True, slots=True)
+class PublishJob:
+    """A model to publish: its spec with the command line's budget, and the use of its features."""
 
-    def read(self, described: ModelSpec) -> tuple[Any, Any, Any]:
+    options: PublishOptions
+    spec: ModelSpec
+    statistics: Mapping[str, FeatureStatistics] | None
+
+    @classmethod
+    def read(cls, options: PublishOptions) -> "PublishJob":
+        """Read spec and samples; raises as `load_spec`, `with_budget` and `counted_statistics`."""
+        spec = with_budget(load_spec(options.spec), options.memory_budget, options.error_budget)
+        return cls(options, spec, counted_statistics(spec, options.samples, options.spec.parent))
+
+    def read_trained(self) -> tuple[Any, Any, Any]:
         """Read as `read_trained`, and print the input order of a tower with unnamed inputs."""
-        trained = read_trained(described, self.weights, self.spec.parent, self.calibration)
-        _say_input_order(described, trained[1])
+        options = self.options
+        trained = read_trained(self.spec, options.weights, options.spec.parent, options.calibration)
+        _say_input_order(self.spec, trained[1])
         return trained
 
-    def signing_keys(self) -> Sequence[SigningKey]:
-        """Keys that sign the version; raises InputError as `read_signing_keys`."""
-        return read_signing_keys(self.sign_key or ())
-
-    def id_maps(self, described: ModelSpec, order_rows: OrderRows) -> Mapping[str, "IdMapSource"]:
-        """Id maps that the spec names, by table, with frequencies if these order rows."""
-        id_maps = id_map_sources(described, self.spec.parent)
-        if order_rows is not OrderRows.FREQUENCY or self.samples is None:
-            return id_maps
-        samples = read_samples(self.samples, strings=described.string_inputs)
-        counted: Mapping[str, IdMapSource] = load_by_name(
-            "sharded_infer.publishing.sampled_ids:with_frequencies"
-        )(described, samples, id_maps)
-        return counted
-
-    def frequencies(self, described: ModelSpec, order_rows: OrderRows) -> Mapping[str, Any] | None:
-        """Counts of the rows that the samples use in tables without id maps; None if not needed."""
-        if order_rows is not OrderRows.FREQUENCY or self.samples is None:
-            return None
-        samples = read_samples(self.samples, strings=described.string_inputs)
-        counted: Mapping[str, Any] = load_by_name(
-            "sharded_infer.publishing.sampled_ids:sampled_frequencies"
-        )(described, samples, id_map_sources(described, self.spec.parent))
-        return counted
+    def store_part(self, part: int, parts: int, progress: Progress) -> "PublishedPart":
+        """Encode and store one part of a checkpoint; see `publish_part`."""
+        options, weights = self.options, self.options.weights
+        source, *_ = read_trained(self.spec, weights, weights.parent, None, with_tower=False)
+        publish_part = load_by_name("sharded_infer.publishing.part_publication:publish_part")
+        stored: PublishedPart = publish_part(
+            self.spec,
+            source,
+            options.repository,
+            part=part,
+            parts=parts,
+            statistics=self.statistics,
+            # The rows of unmapped tables keep their order in any plan.
+            topologies=options.topologies if self.spec.mapped_tables else ("cpu:1",),
+            progress=progress,
+            **self._row_order(),
+        )
+        return stored
 
     def publish(
         self,
-        described: ModelSpec,
-        statistics: Mapping[str, FeatureStatistics] | None,
         trained: tuple[Any, Any, Any],
         *,
         keys: Sequence[SigningKey],
         parts: int | None,
-        order_rows: OrderRows = OrderRows.AS_TRAINED,
         progress: Progress,
     ) -> "PublishedVersion":
-        """Publish the trained model.
+        """Publish the trained model, signed by `keys`.
 
-        Args:
-            keys: sign the version.
-            parts: number of parts to join; None: the tables are encoded here.
-            order_rows: by frequency, with that of the samples where no id map has one.
+        `parts` is the number of parts to join; None: the tables are encoded here.
         """
+        options = self.options
         source, tower, measured = trained
         published: PublishedVersion = load_by_name("sharded_infer.publishing.publication:publish")(
-            described,
+            self.spec,
             source,
             tower,
-            self.repository,
-            topologies=self.topologies,
-            statistics=statistics,
-            id_maps=self.id_maps(described, order_rows),
-            order_rows=order_rows,
-            frequencies=self.frequencies(described, order_rows),
+            options.repository,
+            topologies=options.topologies,
+            statistics=self.statistics,
             calibration=measured,
             parts=parts,
-            note=self.note,
-            run_id=self.run_id,
-            source_revision=self.source_revision,
+            note=options.note,
+            run_id=options.run_id,
+            source_revision=options.source_revision,
             sign_keys=keys,
             progress=progress,
+            **self._row_order(),
         )
         return published
+
+    def _row_order(self) -> dict[str, Any]:
+        """Id maps that the spec names, the order of rows, and the samples' frequencies of rows."""
+        options, spec = self.options, self.spec
+        id_maps, frequencies = id_map_sources(spec, options.spec.parent), None
+        if options.order_rows is OrderRows.FREQUENCY and options.samples is not None:
+            samples = read_samples(options.samples, strings=spec.string_inputs)
+            module = "sharded_infer.publishing.sampled_ids"
+            frequencies = load_by_name(f"{module}:sampled_frequencies")(spec, samples, id_maps)
+            id_maps = load_by_name(f"{module}:with_frequencies")(spec, samples, id_maps)
+        return {"id_maps": id_maps, "order_rows": options.order_rows, "frequencies": frequencies}
 
 
 def _say_input_order(spec: ModelSpec, tower: object) -> None:

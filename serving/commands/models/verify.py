@@ -4,8 +4,12 @@ from kernels.wording import counted
 from serving.commands.console import print_result
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.json_option import JsonOption
-from serving.commands.options.key_options import TrustedKeyOption
-from serving.commands.options.version_options import ModelOption, RepositoryOption, VersionOption
+from serving.commands.options.version_options import (
+    ModelOption,
+    RepositoryOption,
+    TrustedKeyOption,
+    VersionOption,
+)
 from serving.commands.progress_bars import progress_bars
 from serving.commands.version_summary import NO_CHECKSUM
 from serving.commands.versions import fetched_artifact, key_ids, only_model

@@ -1,5 +1,6 @@
-"""The options that name a published version."""
+"""The options that name a published version, and keys of its signatures."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,3 +18,20 @@ ModelOption = Annotated[
     str | None, typer.Option("--model", "-m", help="Model; may be left out if there is only one.")
 ]
 VersionOption = Annotated[int | None, typer.Option("--version", help="Version; default: latest.")]
+SignKeyOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--sign-key",
+        metavar="FILE",
+        help="Private key (ed25519, PEM) that signs the version; may be repeated.",
+    ),
+]
+TrustedKeyOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--trusted-key",
+        metavar="FILE",
+        help="Public keys (ed25519, PEM), one of which must have signed the version; may be "
+        "repeated.",
+    ),
+]

@@ -6,7 +6,7 @@ from kernels.wording import counted
 from serving.commands.console import print_result
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.json_option import JsonOption
-from serving.commands.options.key_options import SignKeyOption
+from serving.commands.options.version_options import SignKeyOption
 from serving.commands.progress_bars import progress_bars
 from serving.commands.repo.arguments import (
     LocationArgument,

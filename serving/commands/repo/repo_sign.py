@@ -7,7 +7,7 @@ import typer
 
 from serving.commands.console import print_result
 from serving.commands.options.json_option import JsonOption
-from serving.commands.options.key_options import TrustedKeyOption
+from serving.commands.options.version_options import TrustedKeyOption
 from serving.commands.repo.arguments import (
     DryRunOption,
     LocationArgument,

@@ -6,7 +6,7 @@ import typer
 
 from serving.commands.console import print_errors, print_result
 from serving.commands.options.json_option import JsonOption
-from serving.commands.options.key_options import TrustedKeyOption
+from serving.commands.options.version_options import TrustedKeyOption
 from serving.commands.progress_bars import progress_bars
 from serving.commands.repo.arguments import LocationArgument, named_version
 from serving.commands.version_summary import NO_CHECKSUM

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from ray.util import get_node_ip_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from serving.cluster.capacity import Wanted, misfit
-from serving.cluster.parts.part_status import PartStatus, PartStatusActor
 from serving.cluster.ray_connection import connect, free_in_all, whole_rooms
 from sharded_infer.errors import CapacityError, ShardedInferError
 from sharded_infer.progress import ENCODING, Progress
@@ -50,6 +49,33 @@ class PartRun:
     made: "PublishedPart"
     node: str
     starts: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartStatus:
+    """A started part: its last machine, and fp32 bytes of rows encoded since the last start."""
+
+    node: str
+    done: int
+
+
+class PartStatusActor:
+    """Progress of parts, shared by all machines: parts write, the command reads."""
+
+    def __init__(self) -> None:
+        self._statuses: dict[int, PartStatus] = {}
+
+    def begin(self, part: int, node: str) -> None:
+        """Record a first or repeated start of a part."""
+        self._statuses[part] = PartStatus(node, 0)
+
+    def say(self, part: int, done: int) -> None:
+        """Record the progress of a part."""
+        self._statuses[part] = replace(self._statuses[part], done=done)
+
+    def read(self) -> Mapping[int, PartStatus]:
+        """Status of each started part."""
+        return dict(self._statuses)
 
 
 class RayParts:

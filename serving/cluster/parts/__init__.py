@@ -1,1 +1,0 @@
-"""Parts of a publish, as tasks of Ray."""
