@@ -1,11 +1,20 @@
-"""Opens a published version for a command."""
+"""A version that a command opens in its own process, which takes torch to import."""
+
+from collections.abc import Callable, Container
 
 import torch
 
-from sharded_infer.artifacts.artifact import Artifact
+from serving.commands.progress_bars import progress_bars
+from serving.commands.repo.arguments import named_version
+from serving.commands.versions import fetched_artifact, only_model
+from serving.remote.prediction import Prediction
+from sharded_infer.artifacts.artifact import Artifact, verify_files
 from sharded_infer.artifacts.mapped_id_maps import open_id_maps
 from sharded_infer.engines.golden_check import check_golden
 from sharded_infer.engines.model import Model
+from sharded_infer.inputs.columns import Columns
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.samples.request import batch_samples
 
 
 def open_published(artifact: Artifact, topology: str | None = None) -> Model:
@@ -28,3 +37,40 @@ def golden_differences(artifact: Artifact) -> dict[str, float]:
         topology: check_golden(open_published(artifact, topology))
         for topology in artifact.manifest.plans
     }
+
+
+def predict_here(
+    location: str,
+    model: str | None,
+    version: str | None,
+    read: Callable[[Container[str]], Columns],
+    *,
+    verify: bool,
+) -> Prediction:
+    """Score samples as one batch, with a version opened in this process.
+
+    Args:
+        location: folder or URL of the repository.
+        model: None: the only one.
+        version: number, label or `latest`; None: the latest.
+        read: reads the samples, given the inputs whose ids may be strings.
+        verify: first compare the version's files with its manifest's hashes.
+
+    Raises:
+        NotFoundError: the version does not exist, or no model is named and there are several.
+        ArtifactError, StorageError: the version is damaged, or cannot be fetched.
+        RequestError: a sample does not fit the model.
+    """
+    repository = Repository(location)
+    name = only_model(repository, model)
+    number = None if version is None else named_version(repository, name, version)
+    with (
+        progress_bars() as progress,
+        fetched_artifact(repository, name, number, progress) as artifact,
+    ):
+        if verify:
+            verify_files(artifact, progress)
+        opened = open_published(artifact)
+        samples = read(opened.spec.string_inputs)
+        scores = opened.predict(batch_samples(opened.spec, samples))
+        return Prediction(opened.name, opened.version, scores)

@@ -12,7 +12,6 @@ from serving.commands.options.caller_options import CallerOptions, caller_of
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.option_fields import declare_fields
 from serving.commands.options.version_options import ModelOption
-from serving.remote.caller import CallerFiles
 from serving.remote.prediction import predict_remote
 from sharded_infer.errors import InputError
 from sharded_infer.inputs.columns import Columns
@@ -70,16 +69,15 @@ def predict_command(
     def read(strings: Container[str]) -> Columns:
         return read_samples(samples, tsv=tsv, strings=strings)
 
-    files = CallerOptions(**credentials).files()
     if address is not None:
-        caller = caller_of(files)
+        caller = caller_of(credentials)
         prediction = predict_remote(address, model, version, read, caller=caller)
-    elif files != CallerFiles():
+    elif any(credentials.values()):
         raise InputError(
             "--tls, --tls-ca, --tls-certificate, --tls-key, --token-file need --address"
         )
     else:
-        predict_here = load_by_name("serving.commands.predict_here:predict_here")
+        predict_here = load_by_name("serving.commands.opened_version:predict_here")
         prediction = predict_here(repository or ".", model, version, read, verify=verify)
     if prediction.default_tables:
         ERRORS.print(f"warning: default rows of tables {visible(prediction.default_tables)}")

@@ -1,8 +1,6 @@
 """Serves published models."""
 
-import os
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.table import Table
@@ -12,29 +10,19 @@ from serving.commands.console import OUT, print_json
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.serve_options import (
     ConfigOption,
+    JsonOption,
     PrintOption,
     declare_options,
-    print_settings,
-    read_config,
-    start_logs,
+    start_settings,
 )
 from serving.commands.progress_bars import progress_bars
 from serving.config.server_config import ServerConfig
 from serving.config.setting import declared_settings
-from serving.observability.trace_settings import trace_settings
 from serving.process.ready import Ready
 from serving.security.exposure import protection_of
 from sharded_infer.byte_sizes import size_text
 
 SETTINGS = declared_settings(ServerConfig)
-
-JsonOption = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="When ready, print one line of JSON; with --print-config, print the settings as JSON.",
-    ),
-]
 
 
 def serve_command(
@@ -55,14 +43,8 @@ def serve_command(
     Each setting is an option, a variable SHARDED_INFER_NAME, and a key of the file --config. The
     first of these that is set wins (docs/configuration.md).
     """
-    settings, found = read_config(context, SETTINGS, config, values)
-    if print_config:
-        print_settings(SETTINGS, found, as_json=as_json)
-        return
-    start_logs(settings, SETTINGS, found)
-    settings = replace(
-        settings,
-        tracing=trace_settings(settings.trace_endpoint, settings.trace_ratio, os.environ),
+    settings = start_settings(
+        context, SETTINGS, config, values, print_config=print_config, as_json=as_json
     )
 
     def on_ready(ready: Ready) -> None:

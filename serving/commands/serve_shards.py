@@ -1,7 +1,5 @@
 """Serves lookups of one host of a plan."""
 
-import os
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -11,17 +9,13 @@ from serving.commands.console import OUT, print_json, say
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.serve_options import (
     ConfigOption,
+    JsonOption,
     PrintOption,
     declare_options,
-    print_settings,
-    read_config,
-    start_logs,
+    start_settings,
 )
 from serving.commands.progress_bars import progress_bars
-from serving.config.server_config import ServerConfig
-from serving.config.setting import declared_settings
 from serving.config.shard_host_settings import SHARD_HOST_SETTINGS as SETTINGS
-from serving.observability.trace_settings import trace_settings
 from serving.security.exposure import protection_of
 from serving.shard_host.ready import ShardHostReady
 from sharded_infer.byte_sizes import size_text
@@ -32,13 +26,6 @@ NumberOption = Annotated[
         "--host-number",
         min=0,
         help="The host of the versions' plans whose ranks this process holds.",
-    ),
-]
-JsonOption = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="When ready, print one line of JSON; with --print-config, print the settings as JSON.",
     ),
 ]
 
@@ -60,13 +47,9 @@ def serve_shards_command(
 
     The settings are those of `serve` (docs/configuration.md).
     """
-    settings, found = read_config(context, SETTINGS, config, values)
-    if print_config:
-        print_settings(SETTINGS, found, as_json=as_json)
-        return
-    start_logs(settings, declared_settings(ServerConfig), found)
-    tracing = trace_settings(settings.trace_endpoint, None, os.environ)
-    settings = replace(settings, tracing=tracing)
+    settings = start_settings(
+        context, SETTINGS, config, values, print_config=print_config, as_json=as_json
+    )
 
     def on_ready(ready: ShardHostReady) -> None:
         if as_json:

@@ -103,7 +103,7 @@ if __name__ == "__main__":
     # Children would import them one by one.
     for entry in (*serving.cli.COMMANDS, *REPO_COMMANDS, *CLUSTER_COMMANDS, *BENCH_COMMANDS):
         entry.load()
-    for name in ("serving.process.server", "serving.commands.predict_here"):
+    for name in ("serving.process.server", "serving.commands.opened_version"):
         importlib.import_module(name)
     # Children would copy the pages that the collector visits.
     gc.collect()

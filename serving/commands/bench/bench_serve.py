@@ -23,7 +23,6 @@ from serving.commands.console import OUT, check_target, write_json, write_target
 from serving.commands.options.caller_options import TokenFileOption, caller_of
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.options.tower_precision import TowerPrecision
-from serving.remote.caller import CallerFiles
 from sharded_infer.byte_sizes import three_digits
 from sharded_infer.errors import InputError
 from sharded_infer.specs.precision import Precision
@@ -138,7 +137,7 @@ def bench_serve_command(
             options = {"": serve_option or ()}
             server = stack.enter_context(servers_of(chosen.publish, options, server_cpus))[""]
         else:
-            caller = caller_of(CallerFiles(token=token_file))
+            caller = caller_of({"token": token_file})
             target = replace(target_of(address), token=caller.call.token)
             server = ServerUnderTest(target, metrics_url, caller=caller)
         if sweep:

@@ -10,7 +10,6 @@ import typer
 from rich.table import Table
 
 from serving.cluster.cluster_file import read_cluster
-from serving.commands.cluster.arguments import FileArgument
 from serving.commands.cluster.ray_module import ray_module
 from serving.commands.console import OUT, print_json, print_result, say
 from serving.commands.options.json_option import JsonOption
@@ -19,6 +18,10 @@ from serving.commands.progress_bars import progress_bars
 if TYPE_CHECKING:
     from serving.cluster.ray_cluster import ProcessReport, RayCluster
 
+FileArgument = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="TOML file of the cluster, such as cluster.toml."),
+]
 TimeoutOption = Annotated[
     float,
     typer.Option("--timeout", min=1, help="Seconds for a process to be ready, with its rows."),

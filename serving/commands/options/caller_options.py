@@ -1,9 +1,10 @@
 """Options of commands that call a running server: TLS, a certificate, a token."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +22,7 @@ TokenFileOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class CallerOptions:
-    """Options of credentials, one a field."""
+    """Options of credentials: the fields of `CallerFiles`."""
 
     tls: Annotated[
         bool,
@@ -29,7 +30,7 @@ class CallerOptions:
             "--tls", help="Use TLS; the server's certificate must come from a public authority."
         ),
     ] = False
-    tls_ca: Annotated[
+    ca: Annotated[
         Path | None,
         typer.Option(
             "--tls-ca",
@@ -37,7 +38,7 @@ class CallerOptions:
             help="Use TLS; PEM file of the authorities that sign the server's certificate.",
         ),
     ] = None
-    tls_certificate: Annotated[
+    certificate: Annotated[
         Path | None,
         typer.Option(
             "--tls-certificate",
@@ -45,21 +46,15 @@ class CallerOptions:
             help="PEM file of the certificates to show to the server (mTLS).",
         ),
     ] = None
-    tls_key: Annotated[
+    key: Annotated[
         Path | None,
         typer.Option(
             "--tls-key", metavar="FILE", help="PEM file of the certificate's private key."
         ),
     ] = None
-    token_file: TokenFileOption = None
-
-    def files(self) -> CallerFiles:
-        """Named files."""
-        return CallerFiles(
-            self.tls, self.tls_ca, self.tls_certificate, self.tls_key, self.token_file
-        )
+    token: TokenFileOption = None
 
 
-def caller_of(files: CallerFiles) -> Caller:
-    """Read a command's credentials from options and environment; InputError for unusable files."""
-    return read_caller(files, os.environ)
+def caller_of(credentials: Mapping[str, Any]) -> Caller:
+    """Read credentials of `CallerOptions` and the environment; InputError for unusable files."""
+    return read_caller(CallerFiles(**credentials), os.environ)

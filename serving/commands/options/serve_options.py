@@ -13,7 +13,7 @@ from rich.table import Table
 
 from serving.commands.console import OUT, print_json
 from serving.config.server_config import ServerConfig
-from serving.config.setting import DeclaredSetting, flag_of
+from serving.config.setting import DeclaredSetting, declared_settings, flag_of
 from serving.config.setting_sources import (
     CONFIG_VARIABLE,
     DEFAULT,
@@ -25,6 +25,7 @@ from serving.config.setting_sources import (
 )
 from serving.config.version_policy import VersionPolicy
 from serving.observability.log_lines import configure_logs
+from serving.observability.trace_settings import trace_settings
 
 ConfigOption = Annotated[
     Path | None,
@@ -39,6 +40,13 @@ PrintOption = Annotated[
     bool,
     typer.Option(
         "--print-config", help="Print each setting's value and where it came from, and exit."
+    ),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="When ready, print one line of JSON; with --print-config, print the settings as JSON.",
     ),
 ]
 _log = logging.getLogger("sharded_infer")
@@ -57,40 +65,46 @@ def declare_options(command: Callable[..., None], declared: Mapping[str, Declare
     command.__signature__ = signature  # type: ignore[attr-defined]
 
 
-def read_config(
+def start_settings(
     context: typer.Context,
     declared: Mapping[str, DeclaredSetting],
     file: Path | None,
     values: Mapping[str, Any],
-) -> tuple[ServerConfig, dict[str, Sourced]]:
-    """Read settings from flags, environment and file, with the source of each.
+    *,
+    print_config: bool,
+    as_json: bool,
+) -> ServerConfig:
+    """Read settings from flags, environment and file, and start logs and tracing by them.
 
     Args:
         declared: settings of the command; the others keep their defaults.
         file: of --config; None: the environment's.
         values: of all options.
+        print_config: print the settings, with the source of each, and raise Exit instead.
 
     Raises:
         InputError: a setting is missing, unknown or wrong; names it and its source.
     """
     named = os.environ.get(CONFIG_VARIABLE)
-    found = read_settings(
+    sourced = read_settings(
         declared,
         flags=_given_flags(context, declared, values),
         environment=os.environ,
         file=file or (Path(named) if named else None),
     )
-    config = ServerConfig(**{name: one.value for name, one in found.items()})
-    return replace(config, tokens=os.environ.get(TOKENS_VARIABLE) or None), found
-
-
-def start_logs(
-    config: ServerConfig, declared: Mapping[str, DeclaredSetting], found: Mapping[str, Sourced]
-) -> None:
-    """Configure the log, and warn of settings' old names and of unknown variables."""
+    config = ServerConfig(**{name: one.value for name, one in sourced.items()})
+    if print_config:
+        _print_settings(declared, sourced, as_json=as_json)
+        raise typer.Exit
     configure_logs(config.log_format, config.log_level)
-    for words in (*old_names(found), *unknown_variables(declared, os.environ)):
+    known = declared_settings(ServerConfig)
+    for words in (*old_names(sourced), *unknown_variables(known, os.environ)):
         _log.warning(words)
+    return replace(
+        config,
+        tokens=os.environ.get(TOKENS_VARIABLE) or None,
+        tracing=trace_settings(config.trace_endpoint, config.trace_ratio, os.environ),
+    )
 
 
 def _option(setting: DeclaredSetting, name: str) -> inspect.Parameter:
@@ -135,10 +149,9 @@ def _given_flags(
     return found
 
 
-def print_settings(
+def _print_settings(
     declared: Mapping[str, DeclaredSetting], found: Mapping[str, Sourced], *, as_json: bool
 ) -> None:
-    """Print each setting's value and source, as a table or as one line of JSON."""
     if as_json:
         print_json(
             {

@@ -1,5 +1,6 @@
 """Promotes a version step by step, and rolls back if its figures break a bound."""
 
+import re
 from dataclasses import asdict
 from time import time
 from typing import Annotated, Any
@@ -8,7 +9,6 @@ import typer
 
 from serving.commands.console import print_result
 from serving.commands.options.caller_options import CallerOptions, caller_of
-from serving.commands.options.duration import seconds_of
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.option_fields import declare_fields
 from serving.commands.repo.arguments import LocationArgument, ModelArgument
@@ -19,7 +19,16 @@ from sharded_infer.errors import InputError
 from sharded_infer.repositories.promotion.record import Promotion
 from sharded_infer.repositories.repository import Repository
 
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
 _DEFAULT_STEPS = ",".join(map(str, STEPS))
+
+
+def _seconds_of(text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"expected a duration such as 90s, 10m or 2h, got {text!r}")
+    return float(found[1]) * _UNITS[found[2]]
 
 
 def repo_promote_command(
@@ -43,7 +52,7 @@ def repo_promote_command(
     watch: Annotated[
         float,
         typer.Option(
-            parser=seconds_of,
+            parser=_seconds_of,
             metavar="DURATION",
             help="Time of all steps together, such as 90s, 10m or 2h.",
         ),
@@ -62,7 +71,7 @@ def repo_promote_command(
     lease: Annotated[
         float,
         typer.Option(
-            parser=seconds_of,
+            parser=_seconds_of,
             metavar="DURATION",
             help="Without a sign of life for so long, servers give TO all requests. Longer than "
             "twice the servers' --poll-seconds.",
@@ -88,7 +97,7 @@ def repo_promote_command(
     reason is kept with the label (repo show), and the exit code is 1. After the last step TO is
     moved to the version, and all weights are taken away. With --json, prints one line a step.
     """
-    caller = caller_of(CallerOptions(**credentials).files())
+    caller = caller_of(credentials)
     plan = PromotionPlan(source, target, _read_steps(steps), watch, on_silence, lease)
 
     def told(promotion: Promotion, comparison: Comparison | None) -> None:

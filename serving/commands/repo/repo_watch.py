@@ -76,7 +76,7 @@ def repo_watch_command(
     The exit code tells a script how a release went. TLS and the token apply to the metrics page
     too.
     """
-    caller = caller_of(CallerOptions(**credentials).files())
+    caller = caller_of(credentials)
     deadline = None if timeout is None else monotonic() + timeout
     repository = None if location is None else Repository(location)
     with watching(address, metrics, caller) as watch:
