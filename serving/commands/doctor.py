@@ -7,7 +7,7 @@ import platform
 import socket
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -50,45 +50,32 @@ class Finding:
     detail: str
 
 
+_Result = tuple[Verdict, str]
+
+
 def examine(ports: Iterable[int], folder: Path = Path()) -> list[Finding]:
     """Run every check, for a server's TCP ports and the folder of its table files."""
-    checks = (
-        _python,
-        _torch,
-        _fbgemm,
-        _cpu,
-        _compiled,
-        _http2,
-        _tls,
-        _kernels,
-        _products,
-        _gpus,
-        _huge_pages,
-        _row_reads,
-    )
     # This reads the list of files of every distribution: once for all names.
     owners = importlib.metadata.packages_distributions()
     return [
-        *(check() for check in checks),
-        _mapped_pages(folder),
-        *(_import_name(name, owners.get(name, [])) for name in IMPORT_NAMES),
-        *(_port(port) for port in ports),
+        *(Finding(name, *check()) for name, check in _CHECKS.items()),
+        Finding("table pages", *_mapped_pages(folder)),
+        *(Finding(f"import {n}", *_import_name(n, owners.get(n, []))) for n in IMPORT_NAMES),
+        *(Finding(f"port {port}", *_port(port)) for port in ports),
     ]
 
 
-def _python() -> Finding:
+def _python() -> _Result:
     verdict = Verdict.OK if sys.version_info >= (3, 11) else Verdict.PROBLEM
-    return Finding("python", verdict, f"{platform.python_version()}, 3.11 or later is needed")
+    return (verdict, f"{platform.python_version()}, 3.11 or later is needed")
 
 
-def _torch() -> Finding:
+def _torch() -> _Result:
     torch = importlib.import_module("torch")
-    return Finding(
-        "torch", Verdict.OK, f"{torch.__version__}, {torch.get_num_threads()} intra-op threads"
-    )
+    return (Verdict.OK, f"{torch.__version__}, {torch.get_num_threads()} intra-op threads")
 
 
-def _fbgemm() -> Finding:
+def _fbgemm() -> _Result:
     torch_version = importlib.metadata.version("torch")
     wanted = FBGEMM_OF_TORCH.get(".".join(torch_version.split(".")[:2]))
     for name in ("fbgemm-gpu-cpu", "fbgemm-gpu"):
@@ -99,32 +86,32 @@ def _fbgemm() -> Finding:
         detail = f"{name} {version} beside torch {torch_version}"
         if wanted is None or not version.startswith(wanted):
             expected = f"{wanted}.x" if wanted else "a torch that is known here"
-            return Finding("fbgemm", Verdict.PROBLEM, f"{detail}: expected {expected}")
+            return Verdict.PROBLEM, f"{detail}: expected {expected}"
         try:
             importlib.import_module("fbgemm_gpu")
         except (ImportError, OSError) as error:
-            return Finding("fbgemm", Verdict.PROBLEM, f"{detail}: does not load: {error}")
-        return Finding("fbgemm", Verdict.OK, detail)
-    return Finding("fbgemm", Verdict.PROBLEM, "not installed: int8 tables have no kernel")
+            return Verdict.PROBLEM, f"{detail}: does not load: {error}"
+        return Verdict.OK, detail
+    return Verdict.PROBLEM, "not installed: int8 tables have no kernel"
 
 
-def _cpu() -> Finding:
+def _cpu() -> _Result:
     try:
         here = machine()
     except ShardedInferError as error:
-        return Finding("cpu", Verdict.PROBLEM, str(error))
+        return Verdict.PROBLEM, str(error)
     # On ARM the bit of VNNI means the dot product.
     renamed = {Feature.AVX512_VNNI: "dot product"} if here.is_arm else {}
     names = [renamed.get(bit, str(bit.name).lower()) for bit in here.processor]
     features = ", ".join(names) or "none"
     detail = f"{here.class_text}; features of the processor: {features}"
     if here.is_arm or Feature.AVX2 in here.processor:
-        return Finding("cpu", Verdict.OK, detail)
+        return Verdict.OK, detail
     slow = "It has no AVX2: everything works, slowly, with the baseline's kernels."
-    return Finding("cpu", Verdict.NOTE, f"{detail}. {slow}")
+    return Verdict.NOTE, f"{detail}. {slow}"
 
 
-def _products() -> Finding:
+def _products() -> _Result:
     host = importlib.import_module("sharded_infer.towers.host_products")
     ours = importlib.import_module("kernels.product")
     torch = importlib.import_module("torch")
@@ -148,75 +135,75 @@ def _products() -> Finding:
             timed = " where that is timed faster than fp32" if chosen is None else ""
             said.append(f"{precision} by {by}{timed}")
     except ShardedInferError as error:
-        return Finding("products", Verdict.PROBLEM, str(error))
+        return Verdict.PROBLEM, str(error)
     if raised:
         said.append(f"{' and '.join(raised)} towers run in fp32")
-    return Finding("products", Verdict.OK, ", ".join(said))
+    return Verdict.OK, ", ".join(said)
 
 
-def _compiled() -> Finding:
+def _compiled() -> _Result:
     # Without these packages no command runs.
-    return Finding("compiled", Verdict.OK, ", ".join(COMPILED_PACKAGES))
+    return Verdict.OK, ", ".join(COMPILED_PACKAGES)
 
 
-def _http2() -> Finding:
+def _http2() -> _Result:
     if refusal := transport_refusal():
-        return Finding("http2", Verdict.PROBLEM, f"no server can run: {refusal}")
-    return Finding("http2", Verdict.OK, transport_library().http2_text())
+        return Verdict.PROBLEM, f"no server can run: {refusal}"
+    return Verdict.OK, transport_library().http2_text()
 
 
-def _tls() -> Finding:
+def _tls() -> _Result:
     if transport_refusal():
-        return Finding("tls", Verdict.PROBLEM, "no server can run")
+        return Verdict.PROBLEM, "no server can run"
     if text := transport_library().tls_text():
-        return Finding("tls", Verdict.OK, text)
+        return Verdict.OK, text
     detail = "OpenSSL 3 is not installed: no TLS and no tokens"
-    return Finding("tls", Verdict.NOTE, detail)
+    return Verdict.NOTE, detail
 
 
-def _kernels() -> Finding:
+def _kernels() -> _Result:
     machine = importlib.import_module("kernels.machine")
     try:
         found = [one.name.lower() for one in machine.instruction_sets()]
     except ShardedInferError as error:
-        return Finding("kernels", Verdict.PROBLEM, str(error))
-    return Finding("kernels", Verdict.OK, f"{found[-1]} of {', '.join(found)}")
+        return Verdict.PROBLEM, str(error)
+    return Verdict.OK, f"{found[-1]} of {', '.join(found)}"
 
 
-def _gpus() -> Finding:
+def _gpus() -> _Result:
     cuda = importlib.import_module("torch").cuda
     if not cuda.is_available():
-        return Finding("gpus", Verdict.NOTE, "no CUDA device: lookups run on processors")
+        return Verdict.NOTE, "no CUDA device: lookups run on processors"
     names = ", ".join(cuda.get_device_name(number) for number in range(cuda.device_count()))
     if missing := missing_for_gpus():
-        return Finding("gpus", Verdict.PROBLEM, f"{names}: lookups need {'; '.join(missing)}")
-    return Finding("gpus", Verdict.OK, names)
+        return Verdict.PROBLEM, f"{names}: lookups need {'; '.join(missing)}"
+    return Verdict.OK, names
 
 
-def _huge_pages() -> Finding:
+def _huge_pages() -> _Result:
     path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     try:
         text = path.read_text()
     except OSError:
-        return Finding("huge pages", Verdict.NOTE, "not known on this system")
+        return Verdict.NOTE, "not known on this system"
     mode = text[text.find("[") + 1 : text.find("]")]
     verdict = Verdict.NOTE if mode == "never" else Verdict.OK
-    return Finding("huge pages", verdict, f"transparent huge pages: {mode}")
+    return (verdict, f"transparent huge pages: {mode}")
 
 
-def _row_reads() -> Finding:
+def _row_reads() -> _Result:
     try:
         reader: str = importlib.import_module("kernels.tiers.native_tiers").reader_name()
     except ShardedInferError as error:
-        return Finding("row reads", Verdict.NOTE, str(error))
+        return Verdict.NOTE, str(error)
     if reader == "io_uring":
-        return Finding("row reads", Verdict.OK, reader)
+        return Verdict.OK, reader
     detail = f"{reader}: io_uring is not allowed here; rows that lie in files are read more slowly"
-    return Finding("row reads", Verdict.NOTE, detail)
+    return Verdict.NOTE, detail
 
 
-def _mapped_pages(folder: Path) -> Finding:
-    check, where = "table pages", folder.absolute()
+def _mapped_pages(folder: Path) -> _Result:
+    where = folder.absolute()
     try:
         with NamedTemporaryFile(dir=folder, prefix=".sharded-infer-doctor-") as file:
             file.write(bytes(2 * HUGE_PAGE_BYTES))
@@ -224,38 +211,50 @@ def _mapped_pages(folder: Path) -> Finding:
             pages = importlib.import_module("sharded_infer.artifacts.file_pages")
             found = pages.read_large(Path(file.name), lambda _: None)
     except OSError as error:
-        return Finding(check, Verdict.NOTE, f"cannot be tried in {where}: {error.strerror}")
+        return Verdict.NOTE, f"cannot be tried in {where}: {error.strerror}"
     if found:
-        return Finding(check, Verdict.OK, f"files in {where} are mapped in 2 MiB pages")
+        return Verdict.OK, f"files in {where} are mapped in 2 MiB pages"
     detail = (
         f"files in {where} are mapped in 4 KiB pages: --memory auto copies tables to 2 MiB pages "
         "if half of the memory is enough"
     )
-    return Finding(check, Verdict.NOTE, detail)
+    return Verdict.NOTE, detail
 
 
-def _import_name(name: str, owners: Iterable[str]) -> Finding:
+def _import_name(name: str, owners: Iterable[str]) -> _Result:
     others = sorted({owner for owner in owners if owner != OUR_DISTRIBUTION})
-    check = f"import {name}"
     if others:
-        return Finding(
-            check,
-            Verdict.PROBLEM,
-            f"{', '.join(others)} also installs it: use an environment of its own",
-        )
+        detail = f"{', '.join(others)} also installs it: use an environment of its own"
+        return Verdict.PROBLEM, detail
     spec = importlib.util.find_spec(name)
     origin = spec.origin if spec is not None else None
-    return Finding(check, Verdict.OK if origin else Verdict.PROBLEM, origin or "not importable")
+    return Verdict.OK if origin else Verdict.PROBLEM, origin or "not importable"
 
 
-def _port(port: int) -> Finding:
+def _port(port: int) -> _Result:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            return Finding(f"port {port}", Verdict.PROBLEM, f"cannot be had: {error.strerror}")
-    return Finding(f"port {port}", Verdict.OK, "free")
+            return Verdict.PROBLEM, f"cannot be had: {error.strerror}"
+    return Verdict.OK, "free"
+
+
+_CHECKS = {
+    "python": _python,
+    "torch": _torch,
+    "fbgemm": _fbgemm,
+    "cpu": _cpu,
+    "compiled": _compiled,
+    "http2": _http2,
+    "tls": _tls,
+    "kernels": _kernels,
+    "products": _products,
+    "gpus": _gpus,
+    "huge pages": _huge_pages,
+    "row reads": _row_reads,
+}
 
 
 def doctor_command(
@@ -280,8 +279,7 @@ def doctor_command(
     findings = examine(port or (8001, 8002), folder)
     problems = [finding for finding in findings if finding.verdict is Verdict.PROBLEM]
     if as_json:
-        fields = [{"check": f.check, "verdict": f.verdict, "detail": f.detail} for f in findings]
-        print_json(fields)
+        print_json([asdict(finding) for finding in findings])
     else:
         table = Table("check", "verdict", "detail", box=None)
         for finding in findings:

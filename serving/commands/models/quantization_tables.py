@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
+from serving.commands.console import figure_table
 from sharded_infer.artifacts.report_file import (
     BudgetReport,
     CalibrationReport,
+    MixReport,
+    OutputReport,
     QuantizationReport,
     TableContribution,
-    TableReport,
     import_text,
     report_from_fields,
 )
@@ -22,7 +23,6 @@ from sharded_infer.reports.html.text import (
     percent_text,
     shortened,
     signed_text,
-    visible,
 )
 from sharded_infer.reports.quantization.table_errors import (
     UNKNOWN,
@@ -37,11 +37,13 @@ _SMALLEST = 6  # decimals of score differences at most
 _NAME_CHARACTERS = 60
 _LEFT = {"table", "format", "mix", "output", "reason", "what"}
 
+_Measured = MixReport | OutputReport
+
 
 def render_report(fields: Mapping[str, object]) -> list[RenderableType]:
     """Tables of model, import, samples and budget; ArtifactError if it is not a report."""
     report = report_from_fields(fields)
-    parts: list[RenderableType] = [_tables(report), Text(visible(import_text(report.imported)))]
+    parts: list[RenderableType] = [_tables(report), import_text(report.imported)]
     if report.calibration is not None:
         parts.append(_mixes(report.calibration))
         if len(report.calibration.by_output) > 1:
@@ -60,31 +62,21 @@ def _tables(report: QuantizationReport) -> Table:
     headings += ["min-max's"] * searched + ["max error"] + ["zeroed"] * zeroed + ["reason"]
     table = _table(f"{report.model}, rows encoded by {report.encoder}", headings)
     for one in report.tables:
-        cells: list[RenderableType] = [
-            _name(one.name),
-            Text(one.row_format),
-            size_text(one.fp32_bytes),
-            size_text(one.stored_bytes),
-            error_text(relative_error(one)),
-        ]
+        cells = [_name(one.name), one.row_format, size_text(one.fp32_bytes)]
+        cells += [size_text(one.stored_bytes), error_text(relative_error(one))]
         if searched:
-            cells.append(_minmax(one))
+            known = one.minmax_mean_squared_error is not None
+            cells.append(error_text(minmax_error(one)) if known else "")
         cells.append(number_text(one.max_abs_error))
         if zeroed:
             cells.append(f"{one.zeroed:,}")
-        table.add_row(*cells, Text(visible(one.reason)))
+        table.add_row(*cells, one.reason)
     if len(report.tables) > 1:
         before = sum(one.fp32_bytes for one in report.tables)
         after = sum(one.stored_bytes for one in report.tables)
         table.add_section()
         table.add_row("all", "", size_text(before), size_text(after))
     return table
-
-
-def _minmax(table: TableReport) -> str:
-    if table.minmax_mean_squared_error is None:
-        return ""
-    return error_text(minmax_error(table))
 
 
 def _mixes(calibration: CalibrationReport) -> Table:
@@ -95,46 +87,50 @@ def _mixes(calibration: CalibrationReport) -> Table:
         for name in ("mean_score_diff", "p99_score_diff", "max_score_diff")
     ]
     texts = [column_text(values, most=_SMALLEST) for values in measures]
-    with_auc = any(mix.auc is not None for mix in mixes)
-    with_loss = any(mix.log_loss is not None for mix in mixes)
-    headings = ["mix", "size", "mean diff", "p99 diff", "max diff"]
-    headings += ["AUC", "change"] * with_auc + ["log loss", "change"] * with_loss
+    quality, changes = _quality([(mix, base) for mix in mixes])
     table = _table(
-        f"score differences from fp32, {calibration.samples:,} calibration samples", headings
+        f"score differences from fp32, {calibration.samples:,} calibration samples",
+        ["mix", "size", "mean diff", "p99 diff", "max diff", *quality],
     )
     for index, mix in enumerate(mixes):
-        cells: list[RenderableType] = [_name(mix.name), size_text(mix.table_bytes)]
+        cells = [_name(mix.name), size_text(mix.table_bytes)]
         cells += [text(values[index]) for text, values in zip(texts, measures, strict=True)]
-        if with_auc:
-            cells += _against(mix.auc, base.auc if base else None)
-        if with_loss:
-            cells += _against(mix.log_loss, base.log_loss if base else None)
-        table.add_row(*cells, style="bold" if mix.name == "published" else None)
+        table.add_row(*cells, *changes[index], style="bold" if mix.name == "published" else None)
     return table
 
 
 def _outputs(calibration: CalibrationReport) -> Table:
-    found = calibration.by_output
-    with_auc = any(output.auc is not None for output, _ in found)
-    with_loss = any(output.log_loss is not None for output, _ in found)
-    headings = ["output", "mean diff", "p99 diff", "max diff", "of magnitude"]
-    headings += ["AUC", "change"] * with_auc + ["log loss", "change"] * with_loss
-    table = _table("as published, by output; magnitude: root mean square of fp32 scores", headings)
-    for output, trained in found:
+    quality, changes = _quality(calibration.by_output)
+    table = _table(
+        "as published, by output; magnitude: root mean square of fp32 scores",
+        ["output", "mean diff", "p99 diff", "max diff", "of magnitude", *quality],
+    )
+    for (output, _), change in zip(calibration.by_output, changes, strict=True):
         relative = output.relative_diff
-        cells: list[RenderableType] = [
+        table.add_row(
             _name(output.name),
             number_text(output.mean_score_diff),
             number_text(output.p99_score_diff),
             number_text(output.max_score_diff),
             UNKNOWN if relative is None else percent_text(relative),
-        ]
-        if with_auc:
-            cells += _against(output.auc, trained.auc)
-        if with_loss:
-            cells += _against(output.log_loss, trained.log_loss)
-        table.add_row(*cells)
+            *change,
+        )
     return table
+
+
+def _quality(
+    measured: Sequence[tuple[_Measured, _Measured | None]],
+) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells of known AUCs and log losses, with their changes from fp32's."""
+    headings: list[str] = []
+    rows: list[list[str]] = [[] for _ in measured]
+    for heading, name in (("AUC", "auc"), ("log loss", "log_loss")):
+        values = [(getattr(one, name), getattr(base, name, None)) for one, base in measured]
+        if any(value is not None for value, _ in values):
+            headings += [heading, "change"]
+            for row, (value, base) in zip(rows, values, strict=True):
+                row += _against(value, base)
+    return headings, rows
 
 
 def _against(value: float | None, base: float | None) -> tuple[str, str]:
@@ -174,18 +170,11 @@ def _budget(budget: BudgetReport) -> Table:
 
 
 def _table(title: str, headings: Sequence[str]) -> Table:
-    # Texts, not strings: brackets in names are not markup.
-    table = Table(title=Text(visible(title)), title_justify="left")
-    for heading in headings:
-        left = heading in _LEFT
-        table.add_column(
-            heading,
-            justify="left" if left else "right",
-            no_wrap=heading not in {"table", "reason"},
-            overflow="fold",
-        )
+    table = figure_table(title, headings, left=_LEFT, overflow="fold")
+    for column in table.columns:
+        column.no_wrap = column.header not in {"table", "reason"}
     return table
 
 
-def _name(name: str) -> Text:
-    return Text(visible(shortened(name, _NAME_CHARACTERS)))
+def _name(name: str) -> str:
+    return shortened(name, _NAME_CHARACTERS)

@@ -2,7 +2,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from kernels.row_format import RowFormat
 from quant.report import (
@@ -14,6 +13,7 @@ from quant.report import (
     TableContribution,
     TableReport,
 )
+from serving.commands.console import OUT
 from serving.commands.models.quantization_tables import render_report
 from sharded_infer.errors import ArtifactError
 
@@ -55,10 +55,9 @@ CALIBRATION = CalibrationReport(
 
 
 def printed(report: QuantizationReport) -> str:
-    console = Console(width=150)
-    with console.capture() as capture:
+    with OUT.capture() as capture:
         for part in render_report(json.loads(json.dumps(report.fields()))):
-            console.print(part)
+            OUT.print(part)
     return capture.get()
 
 
