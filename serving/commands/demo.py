@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ from serving.commands.console import OUT, check_target, say, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.progress_bars import progress_bars
 from serving.demo.raw_ids import RawIdsResult
-from serving.demo.result import DemoResult, HostsResult, RankingResult
+from serving.demo.result import DemoOptions, DemoResult, HostsResult, RankingResult
 from serving.demo.run import run_demo
 from serving.demo.scoring import LatencyMs
 from serving.demo.sequences.run import run_sequence_demo
@@ -111,31 +112,13 @@ def demo_command(
             _open_page(page)
 
     with progress_bars() as progress:
+        options = DemoOptions(rows, repository, port, keep, on_serving, progress)
         if model is DemoModel.DLRM:
-            result = run_demo(
-                data=data,
-                rows=rows,
-                repository=repository,
-                port=port,
-                hosts=hosts,
-                raw_ids=raw_ids,
-                keep=keep,
-                on_serving=on_serving,
-                progress=progress,
-            )
+            result = run_demo(options, data=data, hosts=hosts, raw_ids=raw_ids)
         else:
-            result = run_sequence_demo(
-                model.value,
-                ratings=ratings,
-                rows=rows,
-                repository=repository,
-                port=port,
-                keep=keep,
-                on_serving=on_serving,
-                progress=progress,
-            )
+            result = run_sequence_demo(options, model.value, ratings=ratings)
     _print_demo(result)
-    write_json(json_file, result.fields())
+    write_json(json_file, asdict(result))
 
 
 def _refuse(model: DemoModel, given: Mapping[str, bool]) -> None:
@@ -173,10 +156,11 @@ def _print_demo(result: DemoResult) -> None:
     table = Table(title="sharded-infer demo", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
+    popularity = result.auc_popularity
     ratio = result.artifact_table_bytes / result.fp32_bytes
     rows: list[tuple[str, str]] = [
         ("rows trained on / scored", f"{result.training_rows:,} / {result.scored_rows:,}"),
-        *_popularity_rows(result),
+        *([] if popularity is None else [("AUC, popularity", f"{popularity:.4f}")]),
         ("AUC, fp32 model", f"{result.auc_fp32:.4f}"),
         ("AUC, served scores", f"{result.auc_served:.4f}"),
         ("largest score difference", f"{result.max_abs_score_diff:.2g}"),
@@ -221,11 +205,6 @@ def _hosts_rows(hosts: HostsResult) -> list[tuple[str, str]]:
         ("scores of all three", "equal, to the bit"),
         ("tables of the shard hosts", ", ".join(map(size_text, hosts.table_bytes))),
     ]
-
-
-def _popularity_rows(result: DemoResult) -> list[tuple[str, str]]:
-    found = result.auc_popularity
-    return [] if found is None else [("AUC, popularity", f"{found:.4f}")]
 
 
 def _ranking_rows(ranking: RankingResult) -> list[tuple[str, str]]:

@@ -112,10 +112,8 @@ class Vocabulary:
     kept: tuple[NDArray[np.bytes_], ...]
 
     @classmethod
-    def fit(cls, log: ClickLog, *, min_count: int = 2) -> Self:
+    def fit(cls, log: ClickLog, *, min_count: int) -> Self:
         """Keep the values that `log` (the training part only) has at least `min_count` times."""
-        if min_count < 1:
-            raise InputError(f"min_count must be at least 1, got {min_count}")
         kept = []
         for column in log.categories.T:
             values, counts = np.unique(column[column != b""], return_counts=True)
@@ -156,14 +154,12 @@ class Vocabulary:
 _MOST_LINE_BYTES = 4096
 
 
-def read_clicks(path: Path, limit: int | None) -> ClickLog:
-    """Read the first `limit` lines of a click log, or all of them for None.
+def read_clicks(path: Path, limit: int) -> ClickLog:
+    """Read the first `limit` lines of a click log.
 
     Raises InputError, with file, line, column and the expected content, if the file cannot be read
-    or is empty, `limit` is below 1, or a line has another format.
+    or is empty, or a line has another format.
     """
-    if limit is not None and limit < 1:
-        raise InputError(f"limit must be at least 1 line, got {limit}")
     labels = bytearray()
     # Typed arrays: a list would hold an object for each of the fields.
     numbers, present, categories = array("q"), bytearray(), bytearray()

@@ -1,13 +1,9 @@
-"""A generator of click logs in Criteo's format, for trials without a real log."""
-
-from collections.abc import Iterator
-from pathlib import Path
+"""A generator of click logs, for trials without a real log."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from serving.demo.criteo import CATEGORY_COUNT, DENSE_COUNT, ClickLog
-from sharded_infer.errors import InputError
 
 # Distinct values of each category: a few small counts, as in the real log, and long tails.
 _CARDINALITIES = (
@@ -22,25 +18,14 @@ _DENSE_WEIGHT = 0.2
 _CLICK_SHARE = 0.25
 
 
-def generate_clicks(path: Path, rows: int, seed: int) -> None:
-    """Write a click log of `rows` synthetic lines; the same `seed` writes the same file.
+def generated_clicks(rows: int, seed: int) -> ClickLog:
+    """Draw a click log of `rows` synthetic lines; the same `seed` draws the same log.
 
     Categories follow Zipf's law, integers are rounded log-normals with a few -1, and some of both
     are empty. About a quarter of the lines are clicks, drawn from a logistic model over a hidden
-    weight for each category and for the logarithm of each integer. Raises InputError if `rows` is
-    below 1, or the file cannot be written.
+    weight for each category and for the logarithm of each integer.
     """
-    if rows < 1:
-        raise InputError(f"rows must be at least 1, got {rows}")
-    log = _draw_clicks(rows, np.random.default_rng(seed))
-    try:
-        with path.open("w", encoding="ascii", newline="\n") as output:
-            output.writelines(_format_lines(log))
-    except OSError as error:
-        raise InputError(f"cannot write click log {path}: {error.strerror}") from error
-
-
-def _draw_clicks(rows: int, generator: np.random.Generator) -> ClickLog:
+    generator = np.random.default_rng(seed)
     log_odds = np.zeros(rows)
     categories = np.empty((rows, CATEGORY_COUNT), "S8")
     for column, cardinality in enumerate(_CARDINALITIES):
@@ -80,15 +65,3 @@ def _intercept(log_odds: NDArray[np.float64]) -> float:
         share = float(np.mean(1.0 / (1.0 + np.exp(-log_odds - middle))))
         low, high = (middle, high) if share < _CLICK_SHARE else (low, middle)
     return low
-
-
-def _format_lines(log: ClickLog) -> Iterator[str]:
-    columns = zip(log.labels, log.dense, log.dense_present, log.categories, strict=True)
-    for label, integers, present, categories in columns:
-        fields = [str(int(label))]
-        fields += [
-            str(value) if filled else ""
-            for value, filled in zip(integers.tolist(), present.tolist(), strict=True)
-        ]
-        fields += [text.decode() for text in categories.tolist()]
-        yield "\t".join(fields) + "\n"

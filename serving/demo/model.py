@@ -1,6 +1,5 @@
 """The demo's DLRM, trained on a click log, and the held-out lines."""
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.wording import counted
-from serving.demo.criteo import DENSE_COUNT, FEATURES, ClickLog, Examples, Vocabulary, read_clicks
-from serving.demo.generated_clicks import generate_clicks
+from serving.demo.criteo import DENSE_COUNT, FEATURES, Examples, Vocabulary, read_clicks
+from serving.demo.generated_clicks import generated_clicks
 from serving.demo.raw_ids import hashed_texts, id_maps_of
 from serving.demo.scoring import RequestArrays
 from serving.demo.training import BATCH_SIZE, TrainedModel, train
@@ -47,14 +46,23 @@ def train_demo(
     Has `rows` lines if generated, at most if read. Raw ids need id maps and texts of categories.
     Raises InputError for a bad log, or fewer than 10 lines.
     """
-    log = _read(data, rows, progress)
+    progress("reading clicks", 0, 1)
+    log = generated_clicks(rows, _SEED) if data is None else read_clicks(data, rows)
+    progress("reading clicks", 1, 1)
     training_rows = int(len(log.labels) * _TRAINING_SHARE)
     if len(log.labels) - training_rows < 2:
         raise InputError(f"{data}: {counted(len(log.labels), 'row')}, expected at least 10")
     vocabulary = Vocabulary.fit(log.slice(0, training_rows), min_count=_MIN_COUNT)
     examples = vocabulary.encode(log, keep_texts=raw_ids)
     training = examples.slice(0, training_rows)
-    trained = _train(training, progress)
+    steps = _EPOCHS * -(-training_rows // BATCH_SIZE)
+    trained = train(
+        training,
+        dim=DIM,
+        epochs=_EPOCHS,
+        seed=_SEED,
+        on_step=lambda step: progress("training", step, steps),
+    )
     spec = ModelSpec(
         name=MODEL,
         tables=tuple(
@@ -92,27 +100,3 @@ def request_arrays(examples: Examples) -> RequestArrays:
         arrays[name] = ids[ends[index] - lengths.sum() : ends[index]]
         arrays[f"{name}.lengths"] = lengths
     return arrays
-
-
-def _read(data: Path | None, rows: int, progress: Progress) -> ClickLog:
-    progress("reading clicks", 0, 1)
-    if data is None:
-        with tempfile.TemporaryDirectory(prefix="sharded-infer-demo-") as folder:
-            path = Path(folder) / "clicks.tsv"
-            generate_clicks(path, rows, _SEED)
-            log = read_clicks(path, None)
-    else:
-        log = read_clicks(data, rows)
-    progress("reading clicks", 1, 1)
-    return log
-
-
-def _train(examples: Examples, progress: Progress) -> TrainedModel:
-    steps = _EPOCHS * -(-len(examples) // BATCH_SIZE)
-    return train(
-        examples,
-        dim=DIM,
-        epochs=_EPOCHS,
-        seed=_SEED,
-        on_step=lambda _epoch, step, _loss: progress("training", step, steps),
-    )

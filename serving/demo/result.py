@@ -1,9 +1,12 @@
-"""The demo's figures."""
+"""The demo's options and figures."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from serving.demo.raw_ids import RawIdsResult
 from serving.demo.scoring import LatencyMs
+from sharded_infer.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,26 @@ class RankingResult:
 
 
 @dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """Options of every demo.
+
+    Attributes:
+        rows: lines to generate, or the most lines to read.
+        repository: None takes a temporary folder (kept with `keep`).
+        port: the gRPC port of the server that stays; 0 picks a free one.
+        keep: leave the processes running.
+        on_serving: called with `metrics_url` when that server answers, before it gets requests.
+    """
+
+    rows: int
+    repository: Path | None
+    port: int
+    keep: bool
+    on_serving: Callable[[str], None]
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
     """The demo's figures; the fields are the keys of `--json`.
 
@@ -53,7 +76,7 @@ class DemoResult:
 
     model: str
     auc_fp32: float
-    auc_popularity: float | None
+    auc_popularity: float | None = None
     auc_served: float
     max_abs_score_diff: float
     fp32_bytes: int
@@ -68,10 +91,6 @@ class DemoResult:
     training_rows: int
     scored_rows: int
     server_pid: int | None
-    hosts: HostsResult | None
-    raw_ids: RawIdsResult | None
-    ranking: RankingResult | None
-
-    def fields(self) -> dict[str, object]:
-        """The figures for JSON."""
-        return asdict(self)
+    hosts: HostsResult | None = None
+    raw_ids: RawIdsResult | None = None
+    ranking: RankingResult | None = None

@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,73 +10,57 @@ import torch
 
 from serving.demo.model import MODEL, DemoModel, model_input, request_arrays, train_demo
 from serving.demo.raw_ids import RawIdsResult, check_unknown, unknown_ids
-from serving.demo.result import DemoResult, HostsResult
-from serving.demo.scoring import Scoring, compare_aucs, ranges, score
+from serving.demo.result import DemoOptions, DemoResult, HostsResult
+from serving.demo.scoring import Scoring, compare_aucs, score_in_passes
 from serving.demo.server_process import ServerProcess, server_process
 from serving.demo.shard_hosts import DemoHosts, shard_host_processes, write_topology
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
 from sharded_infer.publishing.publication import PublishedVersion, publish
 
-TOPOLOGY = "cpu:2"
-REQUEST_SIZES = (1, 16, 64, 270)
+_TOPOLOGY = "cpu:2"
 _REFERENCE_BATCH = 1024
 _PASSES = 8  # over the held-out rows, so that a p99 is of many requests
 _GOLDEN_SAMPLES = 64
 
 
 def run_demo(
-    *,
-    data: Path | None,
-    rows: int,
-    repository: Path | None,
-    port: int,
-    hosts: int | None,
-    raw_ids: bool,
-    keep: bool,
-    on_serving: Callable[[str], None],
-    progress: Progress,
+    options: DemoOptions, *, data: Path | None, hosts: int | None, raw_ids: bool
 ) -> DemoResult:
     """Run the whole demo.
 
     Args:
         data: a click log; None generates one.
-        rows: lines to generate, or the most lines to read.
-        repository: None takes a temporary folder (kept with `keep`).
-        port: the server's gRPC port; 0 picks a free one.
         hosts: shard hosts that have the tables, 2 to 5; None: the server has them.
         raw_ids: send the log's strings, which the server maps to rows.
-        keep: leave the processes running.
-        on_serving: called with `metrics_url` when the server answers, before requests are sent.
 
     Raises:
         ShardedInferError: a bad log, a refused version, a refused request, served scores that
             rank worse than the fp32 model's or differ from one process's, or a wrong count of
             unknown ids.
     """
+    keep, progress = options.keep, options.progress
     # On a busy machine two intra-op threads are far slower than one.
     torch.set_num_threads(1)
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="sharded-infer-demo-"))
-        if not keep or (repository is not None and hosts is None):
+        if not keep or (options.repository is not None and hosts is None):
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        repository = folder / "repository" if repository is None else repository
-        demo = train_demo(data, rows, progress, raw_ids=raw_ids)
+        repository = options.repository or folder / "repository"
+        demo = train_demo(data, options.rows, progress, raw_ids=raw_ids)
         held_out = demo.held_out
-        topology = TOPOLOGY if hosts is None else write_topology(folder, demo.spec, hosts)
+        topology = _TOPOLOGY if hosts is None else write_topology(folder, demo.spec, hosts)
         published = _publish(demo, repository, topology, progress)
         expected = demo.trained.scores(held_out, _REFERENCE_BATCH)
 
         def scored(server: ServerProcess) -> Scoring:
-            total = _PASSES * len(held_out)
-            return score(
+            return score_in_passes(
                 server.grpc_url,
                 MODEL,
-                (
-                    request_arrays(held_out.slice(start, end))
-                    for start, end in ranges(len(held_out), REQUEST_SIZES, _PASSES)
-                ),
-                lambda samples: progress("scoring through gRPC", samples, total),
+                lambda start, end: request_arrays(held_out.slice(start, end)),
+                len(held_out),
+                passes=_PASSES,
+                progress=progress,
             )
 
         def counted(server: ServerProcess) -> tuple[Scoring, RawIdsResult | None]:
@@ -88,10 +71,16 @@ def run_demo(
             found = unknown_ids(server.metrics_url, MODEL) - before
             return scoring, check_unknown(found, held_out, _PASSES)
 
+        def started(*words: str) -> ServerProcess:
+            server = stack.enter_context(
+                server_process(repository, port=options.port, keep=keep, options=words)
+            )
+            options.on_serving(server.metrics_url)
+            return server
+
         measured = None
         if hosts is None:
-            server = stack.enter_context(server_process(repository, port=port, keep=keep))
-            on_serving(server.metrics_url)
+            server = started()
             scoring, unknown = counted(server)
         else:
             with server_process(repository) as alone:
@@ -99,11 +88,7 @@ def run_demo(
             running = stack.enter_context(
                 shard_host_processes(repository, folder, hosts, keep=keep)
             )
-            options = ("--shard-hosts", str(running.hosts_file))
-            server = stack.enter_context(
-                server_process(repository, port=port, keep=keep, options=options)
-            )
-            on_serving(server.metrics_url)
+            server = started("--shard-hosts", str(running.hosts_file))
             scoring = scored(server)
             running.extra_replica.kill()
             measured = _hosts_result(running, reference, scoring, scored(server), keep=keep)
@@ -112,7 +97,6 @@ def run_demo(
         return DemoResult(
             model="dlrm",
             auc_fp32=auc_fp32,
-            auc_popularity=None,
             auc_served=auc_served,
             max_abs_score_diff=float(np.abs(served - expected).max()),
             fp32_bytes=published.fp32_bytes,
@@ -129,7 +113,6 @@ def run_demo(
             server_pid=server.process.pid if keep else None,
             hosts=measured,
             raw_ids=unknown,
-            ranking=None,
         )
 
 

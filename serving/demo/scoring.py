@@ -1,7 +1,7 @@
 """Scoring of samples by a running server."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from serving.remote.triton_inputs import triton_inputs
 from sharded_infer.errors import ShardedInferError
+from sharded_infer.progress import Progress
 from sharded_infer.quality.auc import auc
 
 MAX_AUC_DIFFERENCE = 0.001
+REQUEST_SIZES = (1, 16, 64, 270)
 
 RequestArrays = Mapping[str, NDArray[np.generic]]
 
@@ -42,9 +44,27 @@ class Scoring:
         return LatencyMs(float(p50), float(p95), float(p99))
 
 
-def ranges(samples: int, sizes: Sequence[int], passes: int) -> Iterator[tuple[int, int]]:
-    """Start and end of requests' samples, of sizes in turn; the last of a pass may be smaller."""
-    turn = itertools.cycle(sizes)
+def score_in_passes(
+    url: str,
+    model: str,
+    arrays: Callable[[int, int], RequestArrays],
+    samples: int,
+    *,
+    passes: int,
+    progress: Progress,
+) -> Scoring:
+    """Send all samples `passes` times, in requests of `REQUEST_SIZES` in turn; see `score`.
+
+    `arrays` makes a request's inputs from the numbers of its first sample and of the one after it.
+    """
+    requests = (arrays(start, end) for start, end in _ranges(samples, passes))
+    total = passes * samples
+    return score(url, model, requests, lambda done: progress("scoring through gRPC", done, total))
+
+
+def _ranges(samples: int, passes: int) -> Iterator[tuple[int, int]]:
+    """Start and end of requests' samples; the last of a pass may be smaller."""
+    turn = itertools.cycle(REQUEST_SIZES)
     for _ in range(passes):
         start = 0
         while start < samples:

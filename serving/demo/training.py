@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from serving.demo.criteo import DENSE_COUNT, FEATURES, Examples
-from sharded_infer.errors import InputError
 from sharded_infer.zoo.dlrm import DLRM
 
 BATCH_SIZE = 64
@@ -33,12 +32,7 @@ class TrainedModel:
     tower: DLRM
 
     def scores(self, examples: Examples, batch_size: int) -> NDArray[np.float32]:
-        """Probabilities of a click, `[N]`; InputError for a batch size below 1 or other tables."""
-        if batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, got {batch_size}")
-        rows = tuple(table.num_embeddings for table in self.embeddings.values())
-        if examples.rows != rows:
-            raise InputError(f"the model's tables have {rows} rows, the examples' {examples.rows}")
+        """Probabilities of a click, `[N]`."""
         parts = [np.empty(0, np.float32)]
         with torch.no_grad():
             for start in range(0, len(examples), batch_size):
@@ -51,12 +45,12 @@ class TrainedModel:
 def train(
     examples: Examples,
     *,
-    dim: int = 64,
+    dim: int,
     epochs: int,
     seed: int,
-    on_step: Callable[[int, int, float], None],
+    on_step: Callable[[int], None],
 ) -> TrainedModel:
-    """Train tables and tower on `examples`; one or two epochs suffice, more overfit small logs.
+    """Train tables and tower; one or two epochs suffice, more overfit small logs.
 
     Minimises the log loss, the tables by Adagrad (Duchi et al. 2011, JMLR 12) and the tower by
     AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101). While training, every sample loses a
@@ -66,19 +60,8 @@ def train(
         dim: of every table.
         epochs: passes over the samples, in batches of `BATCH_SIZE`.
         seed: of initial weights, order and dropout; torch's global generator is left as it was.
-        on_step: called after each batch with the epoch and the step of the whole training, both
-            from 1, and the batch's mean log loss.
-
-    Raises:
-        InputError: no examples, or `dim` or `epochs` below 1.
+        on_step: called after each batch with the step of the whole training, from 1.
     """
-    for name, number in (
-        ("dim", dim),
-        ("epochs", epochs),
-        ("the number of examples", len(examples)),
-    ):
-        if number < 1:
-            raise InputError(f"{name} must be at least 1, got {number}")
     # Layers draw their initial weights from the global generator only.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -98,7 +81,7 @@ def train(
     # Adagrad builds sparse gradients from ours; torch warns unless told to trust them.
     trusted = torch.sparse.check_sparse_tensor_invariants(enable=False)  # type: ignore[no-untyped-call]
     with trusted:
-        for step, (epoch, batch) in enumerate(_batches(examples, epochs, seed), start=1):
+        for step, batch in enumerate(_batches(examples, epochs, seed), start=1):
             pooled = _drop_features(_pool(embeddings, batch), generator)
             logits = tower.logits(torch.from_numpy(batch.dense), pooled.flatten(1))
             loss = nn.functional.binary_cross_entropy_with_logits(
@@ -109,7 +92,7 @@ def train(
             torch.autograd.backward(loss)
             for optimizer in optimizers:
                 optimizer.step()
-            on_step(epoch, step, loss.item())
+            on_step(step)
     for module in (*embeddings.values(), tower):
         module.eval()
     return TrainedModel(embeddings=embeddings, tower=tower)
@@ -126,12 +109,12 @@ def _initial_tables(rows: tuple[int, ...], dim: int) -> dict[str, nn.EmbeddingBa
     return tables
 
 
-def _batches(examples: Examples, epochs: int, seed: int) -> Iterator[tuple[int, Examples]]:
+def _batches(examples: Examples, epochs: int, seed: int) -> Iterator[Examples]:
     generator = np.random.default_rng(seed)
-    for epoch in range(1, epochs + 1):
+    for _ in range(epochs):
         order = generator.permutation(len(examples))
         for start in range(0, len(examples), BATCH_SIZE):
-            yield epoch, examples.select(order[start : start + BATCH_SIZE])
+            yield examples.select(order[start : start + BATCH_SIZE])
 
 
 def _pool(embeddings: Mapping[str, nn.EmbeddingBag], batch: Examples) -> Tensor:

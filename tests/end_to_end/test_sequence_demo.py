@@ -10,8 +10,7 @@ import pytest
 import tritonclient.grpc
 
 import serving.cli
-from serving.demo.sequences.generated_ratings import generate_ratings
-from serving.demo.sequences.ratings import read_ratings
+from serving.demo.sequences.generated_ratings import generated_ratings
 from serving.remote.triton_inputs import triton_inputs
 from tests.end_to_end.test_demo import DemoRun, processes_of, run_demo
 from tests.support.waiting import until
@@ -43,8 +42,7 @@ def test_generated_ratings_are_trained_published_served_and_ranked(tmp_path: Pat
 
 
 def test_a_log_of_movielens_is_served_until_the_server_is_killed(tmp_path: Path) -> None:
-    generate_ratings(tmp_path / "made.csv", 2000, seed=3)
-    log = read_ratings(tmp_path / "made.csv", None)
+    log = generated_ratings(2000, seed=3)
     columns = zip(log.users, log.items, log.actions, log.times, strict=True)
     ratings = tmp_path / "ratings.dat"
     ratings.write_text("".join(f"{u}::{i}::{max(1, a // 2)}::{t}\n" for u, i, a, t in columns))

@@ -1,12 +1,9 @@
-"""A generator of rating logs in MovieLens's format, for trials without a real log."""
-
-from pathlib import Path
+"""A generator of rating logs, for trials without a real log."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.demo.sequences.ratings import CSV_NAMES
-from sharded_infer.errors import InputError
+from serving.demo.sequences.ratings import RatingLog
 
 _ITEMS = 600
 _GENRES = 12
@@ -21,39 +18,33 @@ _CHANGE_WITHIN, _CHANGE_BETWEEN = 0.02, 0.5
 _FIRST_TIME, _START_SECONDS = 1_600_000_000, 250 * 86400.0
 
 
-def generate_ratings(path: Path, rows: int, seed: int) -> None:
-    """Write a log of `rows` synthetic ratings, one user after another; a `seed` has one file.
+def generated_ratings(rows: int, seed: int) -> RatingLog:
+    """Draw a log of `rows` synthetic ratings; the same `seed` draws the same log.
 
     Items belong to genres, and their popularity follows Zipf's law. A user rates in sessions, days
     apart. Most items are of the genre of the user's interest, which drifts, mostly between
-    sessions, and they get better ratings. A user rates an item at most once. Raises InputError if
-    `rows` is below 1, or the file cannot be written.
+    sessions, and they get better ratings. A user rates an item at most once.
     """
-    if rows < 1:
-        raise InputError(f"rows must be at least 1, got {rows}")
     generator = np.random.default_rng(seed)
     genres = generator.integers(0, _GENRES, _ITEMS)
     popularity = -_ZIPF_EXPONENT * np.log(generator.permutation(_ITEMS) + 1.0)
-    try:
-        with path.open("w", encoding="ascii", newline="\n") as output:
-            output.write(CSV_NAMES.decode() + "\n")
-            user = 0
-            while rows:
-                user += 1
-                lines = _user_lines(user, genres, popularity, generator)[:rows]
-                output.writelines(lines)
-                rows -= len(lines)
-    except OSError as error:
-        raise InputError(f"cannot write ratings {path}: {error.strerror}") from error
+    users: list[NDArray[np.int64]] = []
+    drawn = 0
+    while drawn < rows:
+        ratings = _user_ratings(genres, popularity, generator)
+        user = np.full((1, ratings.shape[1]), len(users) + 1)
+        users.append(np.concatenate([user, ratings]))
+        drawn += ratings.shape[1]
+    return RatingLog.ordered(np.concatenate(users, axis=1)[:, :rows])
 
 
-def _user_lines(
-    user: int,
-    genres: NDArray[np.int64],
-    popularity: NDArray[np.float64],
-    generator: np.random.Generator,
-) -> list[str]:
-    """Lines of one user, in order of time, given the items' genres and logarithms of weights."""
+def _user_ratings(
+    genres: NDArray[np.int64], popularity: NDArray[np.float64], generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """Items, actions and times of one user, `[3, E]`, in order of time.
+
+    `genres` are the items', `popularity` the logarithms of their weights.
+    """
     events = 1 + int(generator.lognormal(np.log(_EVENTS), _EVENTS_DEVIATION))
     within = generator.random(events) < _SESSION_SHARE
     changes = generator.random(events) < np.where(within, _CHANGE_WITHIN, _CHANGE_BETWEEN)
@@ -74,9 +65,6 @@ def _user_lines(
     times = _FIRST_TIME + generator.uniform(0, _START_SECONDS) + np.cumsum(seconds)
     stars = np.where(wanted == interests, 4.0, 3.0) + generator.normal(0, 0.7, events)
     halves = np.clip(np.rint(2 * stars), 1, 10).astype(np.int64)
-    return [
-        f"{user},{item + 1},{half / 2},{int(time)}\n"
-        for item, half, time in zip(items.tolist(), halves.tolist(), times.tolist(), strict=True)
-        # A user who has rated all items of a genre has no more.
-        if item >= 0
-    ]
+    ratings = np.stack([items + 1, halves - 1, times.astype(np.int64)])
+    # A user who has rated all items of a genre has no more.
+    return ratings[:, items >= 0]

@@ -1,6 +1,5 @@
 """The demo's sequence models, from the zoo, trained on ratings, and their requests."""
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.demo.scoring import MAX_AUC_DIFFERENCE, RequestArrays
-from serving.demo.sequences.generated_ratings import generate_ratings
-from serving.demo.sequences.ratings import RATINGS, RatingLog, read_ratings
+from serving.demo.sequences.generated_ratings import generated_ratings
+from serving.demo.sequences.ratings import RATINGS, read_ratings
 from serving.demo.sequences.samples import (
     MAX_LENGTH,
     SequenceSamples,
@@ -81,14 +80,17 @@ def train_sequence_demo(
     The architecture is a key of `OPTIONS`. A log of `rows` ratings is generated if there is none;
     otherwise at most `rows` are read. Raises InputError for a bad log, or too few ratings.
     """
-    split = split_samples(_read(ratings, rows, progress), _SEED)
+    progress("reading ratings", 0, 1)
+    log = generated_ratings(rows, _SEED) if ratings is None else read_ratings(ratings, rows)
+    progress("reading ratings", 1, 1)
+    split = split_samples(log, _SEED)
     steps = _EPOCHS * -(-len(split.training) // BATCH_SIZE)
     trained = train_sequences(
         architecture,
         split.training,
         epochs=_EPOCHS,
         seed=_SEED,
-        on_step=lambda step, _loss: progress("training", step, steps),
+        on_step=lambda step: progress("training", step, steps),
     )
     companions = ARCHITECTURES[architecture].companions or ()
     history = SequenceSpec(
@@ -111,16 +113,3 @@ def train_sequence_demo(
         sequences={HISTORY: history},
     )
     return SequenceDemo(spec, trained, split)
-
-
-def _read(ratings: Path | None, rows: int, progress: Progress) -> RatingLog:
-    progress("reading ratings", 0, 1)
-    if ratings is None:
-        with tempfile.TemporaryDirectory(prefix="sharded-infer-demo-") as folder:
-            path = Path(folder) / "ratings.csv"
-            generate_ratings(path, rows, _SEED)
-            log = read_ratings(path, None)
-    else:
-        log = read_ratings(ratings, rows)
-    progress("reading ratings", 1, 1)
-    return log

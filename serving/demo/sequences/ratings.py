@@ -11,6 +11,7 @@ from array import array
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from sharded_infer.errors import InputError
 from sharded_infer.files.regular_file import open_regular
 
-CSV_NAMES = b"userId,movieId,rating,timestamp"
+_CSV_NAMES = b"userId,movieId,rating,timestamp"
 RATINGS = 10  # 0.5 to 5, in halves
 
 # 18 digits always fit an int64.
@@ -44,15 +45,19 @@ class RatingLog:
     actions: NDArray[np.int64]
     times: NDArray[np.int64]
 
+    @classmethod
+    def ordered(cls, ratings: NDArray[np.int64]) -> Self:
+        """A log of users, items, actions and times in any order, `[4, E]`."""
+        users, _, _, times = ratings
+        return cls(*ratings[:, np.lexsort((times, users))])
 
-def read_ratings(path: Path, limit: int | None) -> RatingLog:
-    """Read the first `limit` ratings of a file, or all of them for None.
 
-    Raises InputError, with file and line, if the file cannot be read or has no ratings, `limit` is
-    below 1, or a line has another format.
+def read_ratings(path: Path, limit: int) -> RatingLog:
+    """Read the first `limit` ratings of a file.
+
+    Raises InputError, with file and line, if the file cannot be read or has no ratings, or a line
+    has another format.
     """
-    if limit is not None and limit < 1:
-        raise InputError(f"limit must be at least 1 line, got {limit}")
     numbers = array("q")
     try:
         with open_regular(path, follow=True) as file:
@@ -62,22 +67,20 @@ def read_ratings(path: Path, limit: int | None) -> RatingLog:
                 text = line.rstrip(b"\r\n")
                 if pattern is None:
                     pattern = _LINES[b"::" if b"::" in text else b","]
-                    if text == CSV_NAMES:
+                    if text == _CSV_NAMES:
                         continue
                 found = pattern.fullmatch(text)
                 if found is None:
                     raise _line_error(path, number, text)
                 user, item, rating, time = found.groups()
                 numbers.extend((int(user), int(item), round(2 * float(rating)) - 1, int(time)))
-                if len(numbers) == 4 * (limit or 0):
+                if len(numbers) == 4 * limit:
                     break
     except OSError as error:
         raise InputError(f"cannot read ratings {path}: {error.strerror}") from error
     if not numbers:
         raise InputError(f"{path} has no ratings, expected at least one")
-    users, items, actions, times = np.array(numbers, np.int64).reshape(-1, 4).T
-    order = np.lexsort((times, users))
-    return RatingLog(users[order], items[order], actions[order], times[order])
+    return RatingLog.ordered(np.array(numbers, np.int64).reshape(-1, 4).T)
 
 
 def _line_error(path: Path, number: int, text: bytes) -> InputError:

@@ -2,38 +2,28 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
-from serving.demo.result import DemoResult
-from serving.demo.scoring import Scoring, compare_aucs, ranges, score
+from serving.demo.result import DemoOptions, DemoResult
+from serving.demo.scoring import compare_aucs, score_in_passes
 from serving.demo.sequences.model import SequenceDemo, train_sequence_demo
 from serving.demo.sequences.ranking import Ranking
 from serving.demo.sequences.samples import popularity
-from serving.demo.server_process import ServerProcess, server_process
+from serving.demo.server_process import server_process
 from sharded_infer.progress import Progress
 from sharded_infer.publishing.publication import PublishedVersion, publish
 from sharded_infer.quality.auc import auc
 
-REQUEST_SIZES = (1, 16, 64, 270)
 _USER_CACHE = ("--user-cache-mib", "64")
 _CALIBRATION_SAMPLES = 1024
 _PASSES = 3  # over the held-out samples, so that a p99 is of many requests
 
 
 def run_sequence_demo(
-    architecture: str,
-    *,
-    ratings: Path | None,
-    rows: int,
-    repository: Path | None,
-    port: int,
-    keep: bool,
-    on_serving: Callable[[str], None],
-    progress: Progress,
+    options: DemoOptions, architecture: str, *, ratings: Path | None
 ) -> DemoResult:
     """Train, publish and serve a model; score held-out samples, and rank candidates.
 
@@ -42,17 +32,13 @@ def run_sequence_demo(
     Args:
         architecture: of the zoo; one with a history.
         ratings: a log in MovieLens's format; None generates one.
-        rows: ratings to generate, or the most ratings to read.
-        repository: None takes a temporary folder (kept with `keep`).
-        port: the second server's gRPC port; 0 picks a free one.
-        keep: leave the second server running.
-        on_serving: called with `metrics_url` when the second server answers.
 
     Raises:
         ShardedInferError: a bad log, a refused version, a refused request, served scores further
             from the fp32 model's than the gate allows, or a user cache that misses or changes a
             bit.
     """
+    repository, keep, progress = options.repository, options.keep, options.progress
     # On a busy machine two intra-op threads are far slower than one.
     torch.set_num_threads(1)
     with ExitStack() as stack:
@@ -60,7 +46,7 @@ def run_sequence_demo(
             repository = Path(tempfile.mkdtemp(prefix="sharded-infer-demo-"))
             if not keep:
                 stack.callback(shutil.rmtree, repository, ignore_errors=True)
-        demo = train_sequence_demo(architecture, ratings, rows, progress)
+        demo = train_sequence_demo(architecture, ratings, options.rows, progress)
         held_out = demo.split.held_out
         ranking = Ranking(demo)
         published = _publish(demo, repository, progress)
@@ -70,15 +56,22 @@ def run_sequence_demo(
             progress("ranking through gRPC", candidates, ranking.pairs)
 
         with server_process(repository) as server:
-            scoring = _score(demo, server, progress)
+            scoring = score_in_passes(
+                server.grpc_url,
+                demo.spec.name,
+                lambda start, end: demo.arrays(held_out.select(slice(start, end))),
+                len(held_out),
+                passes=_PASSES,
+                progress=progress,
+            )
             alone = ranking.scores(server, on_ranked)
         served = scoring.scores[: len(held_out)]
         aucs = compare_aucs(held_out.labels, trained, served)
         difference = demo.difference(trained, served)
         server = stack.enter_context(
-            server_process(repository, port=port, keep=keep, options=_USER_CACHE)
+            server_process(repository, port=options.port, keep=keep, options=_USER_CACHE)
         )
-        on_serving(server.metrics_url)
+        options.on_serving(server.metrics_url)
         ranked = ranking.with_cache(alone, server, on_ranked)
         return DemoResult(
             model=architecture,
@@ -98,8 +91,6 @@ def run_sequence_demo(
             training_rows=len(demo.split.training),
             scored_rows=len(held_out),
             server_pid=server.process.pid if keep else None,
-            hosts=None,
-            raw_ids=None,
             ranking=ranked,
         )
 
@@ -113,17 +104,4 @@ def _publish(demo: SequenceDemo, repository: Path, progress: Progress) -> Publis
         repository,
         calibration={**demo.arrays(newest), "label": newest.labels},
         progress=progress,
-    )
-
-
-def _score(demo: SequenceDemo, server: ServerProcess, progress: Progress) -> Scoring:
-    held_out = demo.split.held_out
-    return score(
-        server.grpc_url,
-        demo.spec.name,
-        (
-            demo.arrays(held_out.select(slice(start, end)))
-            for start, end in ranges(len(held_out), REQUEST_SIZES, _PASSES)
-        ),
-        lambda samples: progress("scoring through gRPC", samples, _PASSES * len(held_out)),
     )

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.demo.criteo import FEATURES, Vocabulary, read_clicks
-from serving.demo.generated_clicks import generate_clicks
+from serving.demo.criteo import FEATURES, Vocabulary
+from serving.demo.generated_clicks import generated_clicks
 from serving.demo.model import DemoModel, model_input, train_demo
 from serving.demo.raw_ids import check_unknown, hashed_texts, id_maps_of
 from sharded_infer.engines.model import Model, open_model
@@ -16,15 +16,8 @@ from sharded_infer.publishing.publication import publish
 
 
 @pytest.fixture(scope="module")
-def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("clicks") / "clicks.tsv"
-    generate_clicks(path, 400, seed=1)
-    return path
-
-
-@pytest.fixture(scope="module")
-def demo(clicks: Path) -> DemoModel:
-    return train_demo(clicks, 400, no_progress, raw_ids=True)
+def demo() -> DemoModel:
+    return train_demo(None, 400, no_progress, raw_ids=True)
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +32,8 @@ def published(demo: DemoModel, repository: Path) -> Model:
     return open_model(made.path)
 
 
-def test_a_kept_category_has_its_row_and_all_others_read_row_0(clicks: Path) -> None:
-    vocabulary = Vocabulary.fit(read_clicks(clicks, None), min_count=8)
+def test_a_kept_category_has_its_row_and_all_others_read_row_0() -> None:
+    vocabulary = Vocabulary.fit(generated_clicks(400, seed=1), min_count=8)
     maps = id_maps_of(vocabulary)
     assert list(maps) == list(FEATURES)
     for source, kept, rows in zip(maps.values(), vocabulary.kept, vocabulary.rows, strict=True):
@@ -51,9 +44,9 @@ def test_a_kept_category_has_its_row_and_all_others_read_row_0(clicks: Path) -> 
 
 
 def test_strings_score_as_their_rows_do_to_the_bit(
-    demo: DemoModel, raw: Model, clicks: Path, tmp_path: Path
+    demo: DemoModel, raw: Model, tmp_path: Path
 ) -> None:
-    rows = train_demo(clicks, 400, no_progress)
+    rows = train_demo(None, 400, no_progress)
     assert rows.held_out.texts is None and demo.held_out.texts is not None
     wanted = published(rows, tmp_path).run(model_input(rows.held_out))["score"]
     assert np.array_equal(raw.run(model_input(demo.held_out))["score"], wanted)

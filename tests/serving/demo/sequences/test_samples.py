@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from serving.demo.sequences.generated_ratings import generate_ratings
-from serving.demo.sequences.ratings import RatingLog, read_ratings
+from serving.demo.sequences.generated_ratings import generated_ratings
+from serving.demo.sequences.ratings import RatingLog
 from serving.demo.sequences.samples import (
     MAX_LENGTH,
     SequenceSamples,
@@ -14,10 +14,8 @@ from sharded_infer.errors import InputError
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> RatingLog:
-    path = tmp_path_factory.mktemp("ratings") / "ratings.csv"
-    generate_ratings(path, 2000, seed=0)
-    return read_ratings(path, None)
+def log() -> RatingLog:
+    return generated_ratings(2000, seed=0)
 
 
 @pytest.fixture(scope="module")
