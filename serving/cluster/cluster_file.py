@@ -22,7 +22,7 @@ token_file = "token"
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,14 +98,7 @@ class Security:
     @property
     def files(self) -> dict[str, str]:
         """Named files, by setting."""
-        found = {
-            "tls_certificate": self.tls_certificate,
-            "tls_key": self.tls_key,
-            "tls_client_ca": self.tls_client_ca,
-            "tokens_file": self.tokens_file,
-            "trusted_key": self.trusted_key,
-        }
-        return {name: file for name, file in found.items() if file is not None}
+        return {name: file for name, file in asdict(self).items() if isinstance(file, str)}
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
@@ -196,27 +189,18 @@ def read_cluster(path: Path) -> ClusterFile:
         said = "" if first["type"] == "missing" else f", got {first['input']!r}"
         words = first["msg"].removeprefix("Value error, ")
         raise InputError(f"{path}: {where}: {words}{said}") from error
-    for section, declared, settings in (
-        ("fronts", FRONT_SETTINGS, cluster.fronts.settings),
-        ("shard_hosts", SHARD_HOST_SETTINGS, cluster.shard_hosts.settings),
+    for name, section, declared in (
+        ("fronts", cluster.fronts, FRONT_SETTINGS),
+        ("shard_hosts", cluster.shard_hosts, SHARD_HOST_SETTINGS),
     ):
-        _check_settings(f"{path}: {section}.settings", declared, settings)
-    for section, security in (
-        ("fronts", cluster.fronts.security),
-        ("shard_hosts", cluster.shard_hosts.security),
-    ):
-        _check_security(f"{path}: {section}.security", security)
-    tls = cluster.lookups.tls
-    if tls is not None and (tls.certificate is None) is not (tls.key is None):
-        raise InputError(
-            f"{path}: lookups.tls.certificate and key: expected both or neither, got one"
-        )
+        _check_settings(f"{path}: {name}.settings", declared, section.settings)
+        _check_security(f"{path}: {name}.security", section.security)
     security, lookups = cluster.shard_hosts.security, cluster.lookups
-    if (security.tls_certificate is None) is not (tls is None):
-        raise InputError(
-            f"{path}: lookups.tls and shard_hosts.security.tls_certificate: expected both or "
-            "neither, got one"
-        )
+    tls = lookups.tls
+    if tls is not None:
+        _check_both_or_neither(f"{path}: lookups.tls.certificate and key", tls.certificate, tls.key)
+    where = f"{path}: lookups.tls and shard_hosts.security.tls_certificate"
+    _check_both_or_neither(where, tls, security.tls_certificate)
     if security.tokens_file is not None and lookups.token_file is None:
         raise InputError(
             f"{path}: lookups.token_file: expected the token that shard_hosts.security.tokens_file "
@@ -239,10 +223,16 @@ def _check_settings(
 
 
 def _check_security(where: str, security: Security) -> None:
-    if (security.tls_certificate is None) is not (security.tls_key is None):
-        raise InputError(f"{where}.tls_certificate and tls_key: expected both or neither, got one")
+    _check_both_or_neither(
+        f"{where}.tls_certificate and tls_key", security.tls_certificate, security.tls_key
+    )
     if not (security.files.keys() - {"trusted_key"} or security.insecure):
         raise InputError(
             f"{where}: others reach these addresses: expected tls_certificate and tls_key, "
             "tokens_file, or insecure = true, got none"
         )
+
+
+def _check_both_or_neither(where: str, first: object, second: object) -> None:
+    if (first is None) is not (second is None):
+        raise InputError(f"{where}: expected both or neither, got one")

@@ -19,9 +19,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from serving.cluster.capacity import Wanted, misfit
 from serving.cluster.cluster_file import ClusterFile
-from serving.cluster.ray_actor import SupervisorActor, TaskState, actor_of, states_of, tasks_of
 from serving.cluster.ray_connection import connect, free_in_all, unreserved_rooms
-from serving.cluster.supervisor import Task
+from serving.cluster.supervisor import Supervisor, Task, TaskState, actor_of, states_of, tasks_of
 from sharded_infer.errors import CapacityError, InputError, ShardedInferError
 from sharded_infer.progress import Progress, no_progress
 
@@ -175,20 +174,17 @@ class RayCluster:
     def _start(self, task: Task, groups: Mapping[str, PlacementGroup]) -> None:
         if actor_of(task.name) is not None:
             return
-        if task.host is None:
-            name, section = "front", self._cluster.fronts
-            cpus, memory = section.cpus, section.memory
-        else:
-            name, host = f"host {task.host}", self._cluster.hosts[task.host]
-            cpus, memory = host.cpus, host.memory
+        name = "front" if task.host is None else f"host {task.host}"
+        cluster = self._cluster
+        section = cluster.fronts if task.host is None else cluster.hosts[task.host]
         placed = PlacementGroupSchedulingStrategy(groups[name], task.replica)
-        ray.remote(SupervisorActor).options(
+        ray.remote(Supervisor).options(
             name=task.name,
             lifetime="detached",
             max_restarts=-1,
             max_concurrency=4,
-            num_cpus=cpus,
-            memory=memory,
+            num_cpus=section.cpus,
+            memory=section.memory,
             scheduling_strategy=placed,
         ).remote(task)
 
