@@ -1,7 +1,7 @@
 """Publishes only changed rows: `publish` with `--changed`, `--base` or `--follow`."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,13 +13,13 @@ from kernels.wording import counted
 from serving.commands.console import print_result
 from serving.commands.lazy_group import load_by_name
 from serving.commands.progress_bars import progress_bars
-from serving.commands.versions import only_model
+from serving.commands.versions import fetched_artifact, only_model
 from serving.host.background import LOWEST, lower_priority, run_when_idle
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.progress import Progress
 from sharded_infer.repositories.repository import Repository
-from sharded_infer.repositories.signatures.keys import read_signing_keys
+from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys
 
 if TYPE_CHECKING:
     from sharded_infer.publishing.deltas.delta_publication import PublishedDelta
@@ -93,19 +93,18 @@ def publish_changes(changes: ChangeOptions, options: Options, *, as_json: bool) 
     """Publish changed rows, once or as they arrive; InputError if options contradict each other."""
     _check(changes, options)
     # Refuse unusable keys before anything is read.
-    options = {**options, "sign_key": read_signing_keys(options["sign_key"] or ())}
+    keys = read_signing_keys(options["sign_key"] or ())
     repository = Repository(options["repository"])
     model = only_model(repository, changes.model)
     # Check that the model exists before files are read.
     versions = repository.versions(model)
     _make_way(changes, repository, model, changes.base or versions[-1])
+    job = _ChangesJob(changes, options, keys, repository, model, as_json)
     if changes.follow is not None:
-        _follow(changes, options, repository, model, as_json=as_json)
+        job.follow(changes.follow)
         return
     with progress_bars() as progress:
-        found = _found(changes, options, repository, model, progress)
-        published = _publish(changes, options, repository, model, found, None, progress)
-    _print(model, published, as_json=as_json)
+        job.publish(job.read(progress), None, progress)
 
 
 def _make_way(changes: ChangeOptions, repository: Repository, model: str, base: int) -> None:
@@ -127,127 +126,99 @@ def _check(changes: ChangeOptions, options: Options) -> None:
     has_rows = changes.changed or changes.follow or options["weights"] is not None
     if not has_rows and changes.tower is None:
         raise InputError("--base: expected --changed, --weights or --tower")
-    refused = {
-        "--spec": options["spec"],
-        "--topology": options["topology"],
-        "--memory-budget": options["memory_budget"],
-        "--error-budget": options["error_budget"],
-        "--samples": options["samples"],
-        "--calibration": options["calibration"],
-    }
-    if given := [name for name, value in refused.items() if value is not None]:
-        raise InputError(f"{given[0]}: changed rows have their base's; publish the model whole")
+    for name in ("spec", "topology", "memory_budget", "error_budget", "samples", "calibration"):
+        if options[name] is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(f"{flag}: changed rows have their base's; publish the model whole")
 
 
-def _found(
-    changes: ChangeOptions,
-    options: Options,
-    repository: Repository,
-    model: str,
-    progress: Progress,
-) -> Mapping[str, Any]:
-    """Changed rows of the files, or rows of the weights that differ from the base."""
-    if options["weights"] is None:
-        merged = load_by_name("sharded_infer.importing.changes.changed_rows:merged")
-        found: Mapping[str, Any] = {}
-        for path in changes.changed or ():
-            found = merged(found, load_by_name(_OPEN_CHANGES)(path))
-        return found
-    source = load_by_name("quant.sources.checkpoint:open_weights")(options["weights"])
-    artifact = load_by_name("sharded_infer.artifacts.artifact:open_artifact")
-    path = repository.fetch(model, changes.base, progress)
-    try:
+@dataclass(frozen=True, slots=True)
+class _ChangesJob:
+    changes: ChangeOptions
+    options: Options
+    keys: Sequence[SigningKey]
+    repository: Repository
+    model: str
+    as_json: bool
+
+    def read(self, progress: Progress) -> Mapping[str, Any]:
+        """Changed rows of the files, or rows of the weights that differ from the base."""
+        changes, weights = self.changes, self.options["weights"]
+        if weights is None:
+            merged = load_by_name("sharded_infer.importing.changes.changed_rows:merged")
+            rows: Mapping[str, Any] = {}
+            for path in changes.changed or ():
+                rows = merged(rows, load_by_name(_OPEN_CHANGES)(path))
+            return rows
+        source = load_by_name("quant.sources.checkpoint:open_weights")(weights)
         compare = load_by_name("sharded_infer.publishing.deltas.changed_weights:changed_weights")
-        differing: Mapping[str, Any] = compare(artifact(path), source, progress)
-    finally:
-        repository.release(path)
-    if not differing and changes.tower is None:
-        raise InputError(f"{options['weights']}: no row differs from the base's")
-    return differing
+        with fetched_artifact(self.repository, self.model, changes.base, progress) as artifact:
+            differing: Mapping[str, Any] = compare(artifact, source, progress)
+        if not differing and changes.tower is None:
+            raise InputError(f"{weights}: no row differs from the base's")
+        return differing
 
+    def follow(self, path: Path) -> None:
+        """Publish arriving files until interrupted. The last version names the last file."""
+        folder = load_by_name("sharded_infer.importing.changes.followed_folder:FollowedFolder")(
+            path
+        )
+        due = time.monotonic()
+        with suppress(KeyboardInterrupt):
+            while True:
+                pending = folder.pending(self._last_followed())
+                if not pending or time.monotonic() < due:
+                    time.sleep(_LOOK_SECONDS)
+                    continue
+                due = time.monotonic() + self.changes.every
+                with progress_bars() as progress:
+                    self.publish(folder.read(pending), pending[-1].name, progress)
 
-def _publish(
-    changes: ChangeOptions,
-    options: Options,
-    repository: Repository,
-    model: str,
-    found: Mapping[str, Any],
-    followed: str | None,
-    progress: Progress,
-) -> "PublishedDelta":
-    load_by_name("torch:set_num_threads")(1)
-    published: PublishedDelta = load_by_name(_DELTA)(
-        model,
-        found,
-        repository,
-        base=changes.base,
-        tower=None if changes.tower is None else _tower(changes.tower, repository, model, changes),
-        note=options["note"],
-        run_id=options["run_id"],
-        source_revision=options["source_revision"],
-        followed=followed,
-        sign_keys=options["sign_key"],
-        progress=progress,
-    )
-    return published
+    def publish(self, rows: Mapping[str, Any], followed: str | None, progress: Progress) -> None:
+        """Publish changed rows, up to the last followed file, and print the version."""
+        options = self.options
+        load_by_name("torch:set_num_threads")(1)
+        published: PublishedDelta = load_by_name(_DELTA)(
+            self.model,
+            rows,
+            self.repository,
+            base=self.changes.base,
+            tower=self._tower(),
+            note=options["note"],
+            run_id=options["run_id"],
+            source_revision=options["source_revision"],
+            followed=followed,
+            sign_keys=self.keys,
+            progress=progress,
+        )
+        fields = asdict(published)
+        fields["path"] = fields.pop("location")
+        counts = ", ".join(f"{name} {count:,}" for name, count in published.changed_rows.items())
+        print_result(
+            {"model": self.model, **fields},
+            f"published {self.model} version {published.version}: "
+            f"{counted(sum(published.changed_rows.values()), 'row', ',')} of version "
+            f"{published.base} changed ({counts or 'another tower alone'}), "
+            f"{size_text(published.written_bytes)} written\n"
+            f"golden requests within {published.max_score_diff:.2g} of the rows as trained\n"
+            f"{published.location}",
+            as_json=self.as_json,
+        )
 
+    def _tower(self) -> Any:
+        if self.changes.tower is None:
+            return None
+        number = self.changes.base or self.repository.versions(self.model)[-1]
+        spec = self.repository.manifest(self.model, number).model_spec()
+        another_tower = load_by_name("sharded_infer.importing.tower_source:another_tower")
+        return another_tower(spec, self.changes.tower)
 
-def _tower(path: Path, repository: Repository, model: str, changes: ChangeOptions) -> Any:
-    number = changes.base or repository.versions(model)[-1]
-    spec = repository.manifest(model, number).model_spec()
-    return load_by_name("sharded_infer.importing.tower_source:another_tower")(spec, path)
-
-
-def _follow(
-    changes: ChangeOptions,
-    options: Options,
-    repository: Repository,
-    model: str,
-    *,
-    as_json: bool,
-) -> None:
-    """Publish arriving files until interrupted. The last version names the last published file."""
-    folder = load_by_name("sharded_infer.importing.changes.followed_folder:FollowedFolder")(
-        changes.follow
-    )
-    due = time.monotonic()
-    with suppress(KeyboardInterrupt):
-        while True:
-            last = _followed(repository, model)
-            pending = folder.pending(last)
-            if not pending or time.monotonic() < due:
-                time.sleep(_LOOK_SECONDS)
-                continue
-            due = time.monotonic() + changes.every
-            with progress_bars() as progress:
-                found = folder.read(pending)
-                name = pending[-1].name
-                published = _publish(changes, options, repository, model, found, name, progress)
-            _print(model, published, as_json=as_json)
-
-
-def _followed(repository: Repository, model: str) -> str | None:
-    """Last published file of changes, from the latest version that names one."""
-    for number in reversed(repository.versions(model)):
-        # The version was removed meanwhile.
-        with suppress(NotFoundError):
-            base = repository.manifest(model, number).base
-            if base is not None and base.changes is not None:
-                return base.changes
-    return None
-
-
-def _print(model: str, published: "PublishedDelta", *, as_json: bool) -> None:
-    fields = asdict(published)
-    fields["path"] = fields.pop("location")
-    rows = ", ".join(f"{name} {count:,}" for name, count in published.changed_rows.items())
-    print_result(
-        {"model": model, **fields},
-        f"published {model} version {published.version}: "
-        f"{counted(sum(published.changed_rows.values()), 'row', ',')} of version "
-        f"{published.base} changed ({rows or 'another tower alone'}), "
-        f"{size_text(published.written_bytes)} written\n"
-        f"golden requests within {published.max_score_diff:.2g} of the rows as trained\n"
-        f"{published.location}",
-        as_json=as_json,
-    )
+    def _last_followed(self) -> str | None:
+        """Last published file of changes, from the latest version that names one."""
+        for number in reversed(self.repository.versions(self.model)):
+            # The version was removed meanwhile.
+            with suppress(NotFoundError):
+                base = self.repository.manifest(self.model, number).base
+                if base is not None and base.changes is not None:
+                    return base.changes
+        return None
