@@ -19,10 +19,10 @@ COMMANDS = command_entries(
         "quantize": ("models.quantize", "Quantize a model's tables into a folder."),
         "publish": ("models.publish", "Quantize, plan and publish a model as its next version."),
         "inspect": (
-            "models.inspect",
+            "models.version",
             "Show a version's tables, sizes, plans, tower and signatures.",
         ),
-        "verify": ("models.verify", "Check every file and plan, then score the golden requests."),
+        "verify": ("models.version", "Check every file and plan, then score the golden requests."),
         "predict": ("predict", "Score samples from a file."),
         "serve": ("serve", "Serve published models over gRPC and REST."),
         "serve-shards": ("serve_shards", "Answer lookups of one host of a plan."),

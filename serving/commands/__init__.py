@@ -1,1 +1,1 @@
-"""One module a command: its options and output. `serving/cli.py` assembles them."""
+"""The commands: their options and output. `serving/cli.py` assembles them."""

@@ -19,9 +19,9 @@ REPO_COMMANDS = command_entries(
         ),
         "gc": ("repo_gc", "Remove old versions that have no label and are not in use."),
         "verify": ("repo_verify", "Read and compare every file where it is stored."),
-        "copy": ("repo_copy", "Copy a version to another repository."),
-        "sign": ("repo_sign", "Sign a published version."),
-        "compact": ("repo_compact", "Publish a version with changed rows as a whole one."),
+        "copy": ("repo_version", "Copy a version to another repository."),
+        "sign": ("repo_version", "Sign a published version."),
+        "compact": ("repo_version", "Publish a version with changed rows as a whole one."),
         "watch": ("repo_watch", "Show live which versions a server loads and serves."),
     },
 )

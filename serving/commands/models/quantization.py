@@ -10,7 +10,7 @@ import typer
 
 from kernels.wording import counted
 from quant.report import QuantizationReport, total_bytes
-from serving.commands.console import OUT, figure_table, say
+from serving.commands.console import OUT, figure_table, say, write_target
 from serving.commands.lazy_group import load_by_name
 from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import InputError
@@ -60,6 +60,17 @@ ErrorBudgetOption = Annotated[
         min=0.0,
     ),
 ]
+
+
+HtmlOption = Annotated[
+    Path | None, typer.Option("--html", help="Also write the report as a page to this file.")
+]
+
+
+def write_page(path: Path, report: QuantizationReport) -> None:
+    """Write a report as a page; InputError if the file cannot be written."""
+    render = load_by_name("sharded_infer.reports.quantization.page:render_quantization_page")
+    write_target(path, render(report))
 
 
 def with_budget(

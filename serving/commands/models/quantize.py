@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import print_json, say, write_target
+from serving.commands.console import print_json, say
 from serving.commands.lazy_group import load_by_name
 from serving.commands.models.quantization import (
     CalibrationOption,
     ErrorBudgetOption,
+    HtmlOption,
     MemoryBudgetOption,
     SamplesOption,
     SpecOption,
@@ -22,6 +23,7 @@ from serving.commands.models.quantization import (
     read_trained,
     summary,
     with_budget,
+    write_page,
 )
 from serving.commands.options.json_option import JsonOption
 from serving.commands.progress_bars import progress_bars
@@ -42,9 +44,7 @@ def quantize_command(
     error_budget: ErrorBudgetOption = None,
     samples: SamplesOption = None,
     calibration: CalibrationOption = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Also write the report as a page to this file.")
-    ] = None,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Quantize a model's tables into a folder, with a report of the errors.
@@ -78,8 +78,7 @@ def quantize_command(
             )
     seconds = time.perf_counter() - started
     if html is not None and report is not None:
-        render = load_by_name("sharded_infer.reports.quantization.page:render_quantization_page")
-        write_target(html, render(report).encode())
+        write_page(html, report)
     if as_json:
         fields = format_plan_fields(plan) if report is None else report.fields()
         print_json({"seconds": seconds, **fields})

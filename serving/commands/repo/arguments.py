@@ -13,6 +13,9 @@ LocationArgument = Annotated[
     str, typer.Argument(metavar="REPO", help="Folder, or URL such as s3://bucket/prefix.")
 ]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Model.")]
+AnyModelArgument = Annotated[
+    str | None, typer.Argument(metavar="MODEL", help="Model; default: all.")
+]
 ModelVersionArgument = Annotated[
     str,
     typer.Argument(

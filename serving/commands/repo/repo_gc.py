@@ -9,7 +9,7 @@ from kernels.wording import counted
 from serving.commands.console import print_result
 from serving.commands.options.json_option import JsonOption
 from serving.commands.progress_bars import progress_bars
-from serving.commands.repo.arguments import DryRunOption, LocationArgument
+from serving.commands.repo.arguments import AnyModelArgument, DryRunOption, LocationArgument
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.repositories.garbage_collection import SAFE_SECONDS, Collected, collect
 from sharded_infer.repositories.repository import Repository
@@ -18,9 +18,7 @@ from sharded_infer.repositories.repository import Repository
 def repo_gc_command(
     location: LocationArgument,
     keep: Annotated[int, typer.Option(help="Number of latest versions to keep.", min=1)],
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Model; default: all.")
-    ] = None,
+    model: AnyModelArgument = None,
     safe_hours: Annotated[
         float,
         typer.Option(

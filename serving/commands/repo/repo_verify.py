@@ -8,7 +8,7 @@ from serving.commands.console import print_errors, print_result
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.version_options import TrustedKeyOption
 from serving.commands.progress_bars import progress_bars
-from serving.commands.repo.arguments import LocationArgument, named_version
+from serving.commands.repo.arguments import AnyModelArgument, LocationArgument, named_version
 from serving.commands.version_summary import NO_CHECKSUM
 from sharded_infer.artifacts.manifest import MANIFEST_NAME
 from sharded_infer.errors import (
@@ -24,9 +24,7 @@ from sharded_infer.repositories.repository import Repository
 
 def repo_verify_command(
     location: LocationArgument,
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Model; default: all.")
-    ] = None,
+    model: AnyModelArgument = None,
     version: Annotated[
         str | None,
         typer.Argument(metavar="VERSION", help="Version, label or latest; default: all."),

@@ -1,12 +1,16 @@
-"""Copies a version between repositories."""
+"""Copies, signs and compacts a version."""
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from serving.commands.console import print_json, say
+from kernels.wording import counted
+from serving.commands.console import print_json, print_result, say
+from serving.commands.lazy_group import load_by_name
 from serving.commands.options.json_option import JsonOption
-from serving.commands.options.version_options import SignKeyOption
+from serving.commands.options.version_options import SignKeyOption, TrustedKeyOption
 from serving.commands.progress_bars import progress_bars
 from serving.commands.repo.arguments import (
     DryRunOption,
@@ -18,7 +22,7 @@ from serving.commands.versions import key_ids
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.repositories.repository import Repository
-from sharded_infer.repositories.signatures.keys import read_signing_keys
+from sharded_infer.repositories.signatures.keys import read_signing_keys, sign_with
 from sharded_infer.repositories.version_copy import copy_version
 
 
@@ -89,3 +93,69 @@ def _expected(target: Repository, model: str, version: int, *, same_version: boo
     if same_version and version in there:
         raise InputError(f"{target.where(model, version)}: is there already")
     return version if same_version else max(there, default=0) + 1
+
+
+def repo_sign_command(
+    location: LocationArgument,
+    what: ModelVersionArgument,
+    sign_key: Annotated[
+        list[Path],
+        typer.Option(
+            "--sign-key",
+            metavar="FILE",
+            help="Private key (ed25519, PEM) that signs; may be repeated.",
+        ),
+    ],
+    trusted_key: TrustedKeyOption = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Sign a published version, beside the signatures that it has.
+
+    With --trusted-key the version must have a signature by such a key already, as when a new key
+    takes the place of an old one. Without it, whatever lies in the repository is signed. The files
+    are not read: `repo verify` compares them with the manifest.
+    """
+    repository = Repository(location, trusted_keys=trusted_key or ())
+    model, version = named_model_version(repository, what)
+    text = repository.manifest_text(model, version)
+    signatures = sign_with(read_signing_keys(sign_key), text)
+    if not dry_run:
+        repository.signatures.add(model, text, signatures)
+    where = repository.where(model, version)
+    fields = {
+        "model": model,
+        "version": version,
+        "path": where,
+        "added": list(signatures),
+        "signed_by": key_ids(repository, model, version),
+        "dry_run": dry_run,
+    }
+    verb = "would sign" if dry_run else "signed"
+    print_result(fields, f"{verb} {where} by key {', '.join(signatures)}", as_json=as_json)
+
+
+def repo_compact_command(
+    repository: LocationArgument,
+    what: ModelVersionArgument,
+    sign_key: SignKeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish a version with changed rows as a whole one, under the next number.
+
+    Its tables have the bytes of a publication of all rows. It has no report on quantization.
+    """
+    opened = Repository(repository)
+    model, version = named_model_version(opened, what)
+    compact = load_by_name("sharded_infer.publishing.deltas.compaction:compact")
+    with progress_bars() as progress:
+        made = compact(opened, model, version, sign_keys=sign_key or (), progress=progress)
+    fields = asdict(made)
+    fields["path"] = fields.pop("location")
+    print_result(
+        {"model": model, **fields},
+        f"published {model} version {made.version}: version {made.compacted} with its "
+        f"{counted(made.overlays, 'file')} of changed rows as one, "
+        f"{size_text(made.table_bytes)} of tables\n{made.location}",
+        as_json=as_json,
+    )

@@ -1,13 +1,14 @@
-"""Contents of a version."""
+"""Shows and verifies a version."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from serving.commands.console import OUT, print_json, write_target
+from kernels.wording import counted
+from serving.commands.console import OUT, print_json, print_result
 from serving.commands.lazy_group import load_by_name
+from serving.commands.models.quantization import HtmlOption, write_page
 from serving.commands.models.quantization_tables import render_report
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.version_options import (
@@ -16,14 +17,12 @@ from serving.commands.options.version_options import (
     TrustedKeyOption,
     VersionOption,
 )
-from serving.commands.version_summary import print_version
-from serving.commands.versions import key_ids, only_model
+from serving.commands.progress_bars import progress_bars
+from serving.commands.version_summary import NO_CHECKSUM, print_version
+from serving.commands.versions import fetched_artifact, key_ids, only_model
 from sharded_infer.artifacts.artifact import Artifact
-from sharded_infer.artifacts.manifest import (
-    REPORT_NAME,
-    Manifest,
-    manifest_fields,
-)
+from sharded_infer.artifacts.manifest import REPORT_NAME, Manifest, manifest_fields
+from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import ArtifactError
 from sharded_infer.repositories.repository import Repository
 
@@ -35,9 +34,7 @@ def inspect_command(
     report: Annotated[
         bool, typer.Option("--report", help="Show what quantization did instead.")
     ] = False,
-    html: Annotated[
-        Path | None, typer.Option(help="Also write the report as a page to this file.")
-    ] = None,
+    html: HtmlOption = None,
     trusted_key: TrustedKeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,12 +49,11 @@ def inspect_command(
     published = Repository(repository, trusted_keys=trusted_key or ())
     artifact = published.open(only_model(published, model), version)
     manifest = artifact.manifest
+    fields = _report_fields(artifact) if report or html is not None else {}
     if html is not None:
         read = load_by_name("sharded_infer.artifacts.report_file:report_from_fields")
-        render = load_by_name("sharded_infer.reports.quantization.page:render_quantization_page")
-        write_target(html, render(read(_report_fields(artifact))).encode())
+        write_page(html, read(fields))
     if report:
-        fields = _report_fields(artifact)
         if as_json:
             print_json(fields)
             return
@@ -91,3 +87,46 @@ def _report_fields(artifact: Artifact) -> dict[str, object]:
     if not isinstance(fields, dict):
         raise ArtifactError(f"{where}: expected a JSON object, got {fields!r:.80}")
     return fields
+
+
+def verify_command(
+    repository: RepositoryOption,
+    model: ModelOption = None,
+    version: VersionOption = None,
+    trusted_key: TrustedKeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check every file and plan, then score the golden requests.
+
+    Sizes and hashes are compared with the manifest, scores with the fp32 model's. With
+    --trusted-key, the manifest's signature is checked first.
+    """
+    published = Repository(repository, trusted_keys=trusted_key or ())
+    name = only_model(published, model)
+    with progress_bars() as progress:
+        read = published.verify(name, version, progress)
+        with fetched_artifact(published, name, version, progress) as artifact:
+            manifest = artifact.manifest
+            differences = load_by_name("serving.commands.opened_version:golden_differences")(
+                artifact
+            )
+    fields = {
+        "model": manifest.model,
+        "version": manifest.version,
+        "files": len(manifest.files),
+        "bytes": read,
+        "manifest_sha256": manifest.sha256,
+        "signed_by": key_ids(published, name, manifest.version),
+        "max_score_diff": max(differences.values()),
+        "plans": list(differences),
+    }
+    print_result(
+        fields,
+        f"{published.where(manifest.model, manifest.version)}: "
+        f"{counted(len(manifest.files), 'file')}, "
+        f"{size_text(read)}, all as the manifest says; golden requests within "
+        f"{max(differences.values()):.2g} of fp32"
+        f"{'' if manifest.sha256 else f'; the manifest is {NO_CHECKSUM}'}"
+        f"{'; signed by a trusted key' if trusted_key else ''}",
+        as_json=as_json,
+    )
