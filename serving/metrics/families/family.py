@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from functools import partial
 
 
 class Kind(StrEnum):
@@ -42,8 +43,8 @@ class Family:
 
     name: str
     help: str
-    kind: Kind
     readers: str
+    kind: Kind
     label: str = ""
     label_values: tuple[str, ...] = ("",)
     hidden_zeros: frozenset[str] = frozenset()
@@ -71,6 +72,12 @@ class Family:
     def full_name(self) -> str:
         """Name in queries; a histogram's has the suffix `_bucket`, `_sum` or `_count`."""
         return self.name + ("_total" if self.kind is Kind.COUNTER else "")
+
+
+counter = partial(Family, kind=Kind.COUNTER)
+gauge = partial(Family, kind=Kind.GAUGE)
+largest = partial(Family, kind=Kind.LARGEST)
+histogram = partial(Family, kind=Kind.HISTOGRAM)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """Families of a version's tables, lookups and scores, and of a model's releases."""
 
-from serving.metrics.families.family import Detail, Family, Kind
+from functools import partial
+
+from serving.metrics.families.family import Detail, Family, Kind, counter, gauge, histogram, largest
 
 # Ranks of a plan with a place of their own; later ranks share the last one.
 RANK_PLACES = tuple(str(place) for place in range(64))
@@ -31,110 +33,91 @@ SCORE_BOUNDARIES = (
 HOSTS_PHASE = "hosts"
 LOAD_PHASES = ("fetch", "verify", HOSTS_PHASE, "memory", "open", "warm_up", "golden", "workers")
 
-LOADED = Family(
+# What a version or a model is, at every level of detail.
+_state = partial(largest, detail=Detail.OFF)
+
+LOADED = _state(
     "sharded_infer_model_loaded",
     "1 for each version that is loaded and ready.",
-    Kind.LARGEST,
     "Releases: which versions a server can answer with.",
-    detail=Detail.OFF,
 )
-SHARE = Family(
+SHARE = _state(
     "sharded_infer_version_share",
     "Share of the requests that name no version which the version should get, 0 to 1.",
-    Kind.LARGEST,
     "Releases: what the weights of labels say, beside the requests that versions get.",
-    detail=Detail.OFF,
 )
-TABLE_BYTES = Family(
+TABLE_BYTES = _state(
     "sharded_infer_table_bytes",
     "Bytes of the version's table files, mapped or copied; workers share them.",
-    Kind.LARGEST,
     "Capacity planning: what a version takes.",
-    detail=Detail.OFF,
 )
-TABLE_HUGE_PAGE_BYTES = Family(
+TABLE_HUGE_PAGE_BYTES = _state(
     "sharded_infer_table_huge_page_bytes",
     "Bytes of the version's tables in huge pages, mapped or copied, when they were loaded.",
-    Kind.LARGEST,
     "Operators: less than table_bytes means slower lookups.",
-    detail=Detail.OFF,
 )
-TABLE_PAGE_BYTES = Family(
+TABLE_PAGE_BYTES = _state(
     "sharded_infer_table_page_bytes",
     "Bytes of the version's tables by the size of their pages, when they were loaded.",
-    Kind.LARGEST,
     "Operators: tables in 4 KiB pages are looked up more slowly.",
     label="page_size",
     label_values=PAGE_SIZES,
-    detail=Detail.OFF,
 )
-CREATED = Family(
+CREATED = _state(
     "sharded_infer_version_created_timestamp_seconds",
     "When a loaded version was published, in seconds since 1970.",
-    Kind.LARGEST,
     "Releases: the age of each version.",
-    detail=Detail.OFF,
 )
-PRODUCTS = Family(
+PRODUCTS = _state(
     "sharded_infer_tower_precision_info",
     "1 for the precision in which the version's tower was published, and the one that runs on the "
     "host.",
-    Kind.LARGEST,
     "Capacity planning: replicas whose processors have no products of the published precision.",
     label="published, running",
     label_values=_PRODUCTS,
     hidden_zeros=frozenset({"fp32", "bf16", "fp16", "int8"}),
-    detail=Detail.OFF,
     is_fact=True,
 )
-RANK_ROWS = Family(
+_of_rank = partial(counter, label="rank", label_values=RANK_PLACES, detail=Detail.FULL)
+# A table's places are those of the version's tables with id maps, or with rows in tiers.
+_of_table = partial(
+    Family, label="table", label_values=NAMED_PLACES, hidden_zeros=frozenset({OTHERS})
+)
+counter_of_table = partial(_of_table, kind=Kind.COUNTER, detail=Detail.FULL)
+gauge_of_table = partial(_of_table, kind=Kind.GAUGE, detail=Detail.FULL)
+
+RANK_ROWS = _of_rank(
     "sharded_infer_rank_rows",
     "Rows looked up, by rank of the plan.",
-    Kind.COUNTER,
     "Planning: shards with more lookups than others.",
-    label="rank",
-    label_values=RANK_PLACES,
-    detail=Detail.FULL,
 )
-RANK_ROW_BYTES = Family(
+RANK_ROW_BYTES = _of_rank(
     "sharded_infer_rank_row_bytes",
     "Bytes of the rows looked up, as they are stored, by rank of the plan.",
-    Kind.COUNTER,
     "Planning: the imbalance between ranks, largest over mean, which a new plan reduces.",
-    label="rank",
-    label_values=RANK_PLACES,
-    detail=Detail.FULL,
 )
-RANK_BUSY_SECONDS = Family(
+RANK_BUSY_SECONDS = _of_rank(
     "sharded_infer_rank_busy_seconds",
     "Time that lookups on the rank took.",
-    Kind.COUNTER,
     "Planning: whether a rank's bytes cost what the plan predicted.",
-    label="rank",
-    label_values=RANK_PLACES,
-    detail=Detail.FULL,
 )
-RANK_MEMORY_BYTES = Family(
+RANK_MEMORY_BYTES = _state(
     "sharded_infer_rank_memory_bytes",
     "Bytes of tables placed on the rank.",
-    Kind.LARGEST,
     "Planning: how full ranks are.",
     label="rank",
     label_values=RANK_PLACES,
-    detail=Detail.OFF,
 )
-BROADCAST_ROWS_SAVED = Family(
+BROADCAST_ROWS_SAVED = counter(
     "sharded_infer_broadcast_rows_saved",
     "Rows not looked up because samples of a request share the bag.",
-    Kind.COUNTER,
     "Client authors: (rows + saved) / rows is the gain from sharing a user's features.",
     detail=Detail.FULL,
 )
-EMPTY_BAGS = Family(
+EMPTY_BAGS = counter(
     "sharded_infer_empty_bags",
     "Samples scored with an empty bag of the feature: left out, sent empty, or with only "
     "padding and ignored ids.",
-    Kind.COUNTER,
     "Model owners: a missing feature causes no error; divided by samples, this is the share "
     "that lacks it.",
     label="feature",
@@ -142,36 +125,26 @@ EMPTY_BAGS = Family(
     hidden_zeros=frozenset({OTHERS}),
     detail=Detail.FULL,
 )
-IDS_MAPPED = Family(
+IDS_MAPPED = counter_of_table(
     "sharded_infer_ids_mapped",
     "Raw ids that were looked up in the table's id map, known or not, of requests that were run.",
-    Kind.COUNTER,
     "Alerts and dashboards: ids_unknown over it is the share of unknown ids.",
-    label="table",
-    label_values=NAMED_PLACES,
-    hidden_zeros=frozenset({OTHERS}),
-    detail=Detail.FULL,
 )
-IDS_UNKNOWN = Family(
+IDS_UNKNOWN = counter_of_table(
     "sharded_infer_ids_unknown",
     "Raw ids that the table's id map does not know, of requests that were not refused for them.",
-    Kind.COUNTER,
     "Model owners: a jump means that a feature pipeline and the version do not fit together.",
-    label="table",
-    label_values=NAMED_PLACES,
-    hidden_zeros=frozenset({OTHERS}),
+    detail=Detail.BASIC,
 )
-HOT_ROW_SHARE = Family(
+HOT_ROW_SHARE = largest(
     "sharded_infer_hot_row_share",
     "Share of the row accesses in a recent sample that went to its hottest 1% of rows.",
-    Kind.LARGEST,
     "Planning: the gain from a cache of hot rows, or from replicating them.",
     detail=Detail.FULL,
 )
-SCORES = Family(
+SCORES = histogram(
     "sharded_infer_scores",
     "Scores of sampled responses, by output; without a sum, as scores may be negative.",
-    Kind.HISTOGRAM,
     "Model owners: a distribution that changes without a release means that features changed.",
     label="output",
     label_values=OUTPUT_PLACES,
@@ -179,99 +152,65 @@ SCORES = Family(
     detail=Detail.FULL,
 )
 
-LOADS = Family(
+LOADS = counter(
     "sharded_infer_version_loads",
     "Versions that every worker has loaded and that clients could ask for.",
-    Kind.COUNTER,
     "Releases: versions that arrived.",
     detail=Detail.OFF,
 )
-LOAD_FAILURES = Family(
+LOAD_FAILURES = counter(
     "sharded_infer_version_load_failures",
     "Versions that were not served, by the phase in which they failed.",
-    Kind.COUNTER,
     "Releases: the alert on a swap that failed, and its phase.",
     label="phase",
     label_values=(*LOAD_PHASES, SERVE_PHASE),
     detail=Detail.OFF,
 )
-LOAD_SECONDS = Family(
+LOAD_SECONDS = _state(
     "sharded_infer_version_load_seconds",
     "Time that a phase of the last load took in the slowest worker.",
-    Kind.LARGEST,
     "Releases: what a release waits for.",
     label="phase",
     label_values=LOAD_PHASES,
-    detail=Detail.OFF,
 )
-LOOKED = Family(
+LOOKED = _state(
     "sharded_infer_repository_read_timestamp_seconds",
     "When the model's versions and labels were last read, in seconds since 1970.",
-    Kind.LARGEST,
     "On call: a server that cannot read its repository serves an old model.",
-    detail=Detail.OFF,
 )
 # The page shows each worker's own value.
-SERVED_VERSION = Family(
+SERVED_VERSION = gauge(
     "sharded_infer_served_version",
     "The version for requests that name none, by worker; 0: none.",
-    Kind.GAUGE,
     "Releases: annotations where a version changes; workers that differ.",
     label="worker",
     detail=Detail.OFF,
 )
-MISSING = Family(
+MISSING = _state(
     "sharded_infer_model_missing",
     "1 for each model that should be served and has no version that can be.",
-    Kind.LARGEST,
     "On call: the alert on a model that a server runs without.",
-    detail=Detail.OFF,
 )
 # The page computes it from the default version's creation time.
-SERVED_AGE = Family(
+SERVED_AGE = _state(
     "sharded_infer_served_age_seconds",
     "Time since the version for requests that name none was published.",
-    Kind.LARGEST,
     "Model owners: the alert on a stale model.",
-    detail=Detail.OFF,
 )
 # Its label values are the labels that a server follows, and "default".
-LABEL_VERSION = Family(
+LABEL_VERSION = _state(
     "sharded_infer_label_version",
     "The version that a label means in this server; 0: none.",
-    Kind.LARGEST,
     "Releases: whether a moved label has arrived.",
     label="label",
     label_values=("default",),
-    detail=Detail.OFF,
 )
 
 TABLE_FAMILIES = (
-    LOADED,
-    SHARE,
-    TABLE_BYTES,
-    TABLE_HUGE_PAGE_BYTES,
-    TABLE_PAGE_BYTES,
-    CREATED,
-    PRODUCTS,
-    RANK_ROWS,
-    RANK_ROW_BYTES,
-    RANK_BUSY_SECONDS,
-    RANK_MEMORY_BYTES,
-    BROADCAST_ROWS_SAVED,
-    EMPTY_BAGS,
-    IDS_MAPPED,
-    IDS_UNKNOWN,
-    HOT_ROW_SHARE,
-    SCORES,
-)
+    LOADED, SHARE, TABLE_BYTES, TABLE_HUGE_PAGE_BYTES, TABLE_PAGE_BYTES, CREATED, PRODUCTS,
+    RANK_ROWS, RANK_ROW_BYTES, RANK_BUSY_SECONDS, RANK_MEMORY_BYTES, BROADCAST_ROWS_SAVED,
+    EMPTY_BAGS, IDS_MAPPED, IDS_UNKNOWN, HOT_ROW_SHARE, SCORES,
+)  # fmt: skip
 MODEL_FAMILIES = (
-    LOADS,
-    LOAD_FAILURES,
-    LOAD_SECONDS,
-    LOOKED,
-    SERVED_VERSION,
-    MISSING,
-    SERVED_AGE,
-    LABEL_VERSION,
-)
+    LOADS, LOAD_FAILURES, LOAD_SECONDS, LOOKED, SERVED_VERSION, MISSING, SERVED_AGE, LABEL_VERSION,
+)  # fmt: skip

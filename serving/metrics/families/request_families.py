@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from serving.metrics.families.family import Detail, Family, Kind
+from serving.metrics.families.family import Detail, counter, gauge, histogram, largest
 from serving.status import StatusCode
 
 # 100 µs to 10 s, each boundary about 1.5 times the one before, so that a quantile read off a
@@ -25,10 +25,9 @@ BLAMED = (
     "other",
 )  # fmt: skip
 
-REQUESTS = Family(
+REQUESTS = counter(
     "sharded_infer_requests",
     "Predict requests answered, by gRPC status code.",
-    Kind.COUNTER,
     "On call: the request rate, and the share of errors behind the availability alert.",
     label="code",
     label_values=CODES,
@@ -36,147 +35,116 @@ REQUESTS = Family(
     detail=Detail.OFF,
 )
 UNKNOWN_REQUESTS = replace(REQUESTS, hidden_zeros=frozenset(CODES))
-REQUEST_SECONDS = Family(
+REQUEST_SECONDS = histogram(
     "sharded_infer_request_seconds",
     "Time from a decoded RPC message to its encoded response, of successful requests.",
-    Kind.HISTOGRAM,
     "On call: percentiles, and the share within the objective, which is a boundary.",
     boundaries=LATENCY_BOUNDARIES,
     spare_buckets=1,
 )
-LATENCY_OBJECTIVE = Family(
+LATENCY_OBJECTIVE = largest(
     "sharded_infer_latency_objective_seconds",
     "The version's latency objective, which is also a boundary of its request_seconds.",
-    Kind.LARGEST,
     "Alerts and dashboards: they compare request_seconds with it.",
     hidden_zeros=frozenset({""}),
     is_fact=True,
 )
 # The page derives it from request_seconds, so requests do not pay for it.
-WITHIN_OBJECTIVE = Family(
+WITHIN_OBJECTIVE = counter(
     "sharded_infer_requests_within_objective",
     "Successful requests that took no longer than the version's latency objective.",
-    Kind.COUNTER,
     "The latency alert: the difference from request_seconds_count was late.",
 )
-PHASE_SECONDS = Family(
+PHASE_SECONDS = histogram(
     "sharded_infer_phase_seconds",
     "Time of one phase of a successful request: decode, lookup, tower or encode.",
-    Kind.HISTOGRAM,
     "Model authors: where the time goes; lookup and tower are the whole batch's.",
     label="phase",
     label_values=PHASES,
     boundaries=LATENCY_BOUNDARIES,
 )
-QUEUE_SECONDS = Family(
+QUEUE_SECONDS = histogram(
     "sharded_infer_queue_seconds",
     "Time a successful request waited between being decoded and its batch starting.",
-    Kind.HISTOGRAM,
     "On call: long waits need more cores; a slow server without waits has another cause.",
     boundaries=LATENCY_BOUNDARIES,
 )
-SAMPLES = Family(
+SAMPLES = counter(
     "sharded_infer_samples",
     "Samples (user-item pairs) scored.",
-    Kind.COUNTER,
     "Capacity planning: the load, independent of the size of requests.",
     detail=Detail.OFF,
 )
-IDS_OUT_OF_RANGE = Family(
+IDS_OUT_OF_RANGE = counter(
     "sharded_infer_ids_out_of_range",
     "Ids outside their tables that were ignored or wrapped, as the model's spec says; and raw ids "
     "that id maps do not know.",
-    Kind.COUNTER,
     "Model owners: a rise means that features and tables are not of the same day.",
 )
-BATCH_SAMPLES = Family(
+BATCH_SAMPLES = histogram(
     "sharded_infer_batch_samples",
     "Samples of an executed batch.",
-    Kind.HISTOGRAM,
     "Batching: whether requests are batched at all.",
     boundaries=BATCH_SAMPLES_BOUNDARIES,
 )
-BATCH_REQUESTS = Family(
+BATCH_REQUESTS = histogram(
     "sharded_infer_batch_requests",
     "Requests of an executed batch.",
-    Kind.HISTOGRAM,
     "Batching: how many share one batch's cost.",
     boundaries=BATCH_REQUESTS_BOUNDARIES,
 )
-BUSY_SECONDS = Family(
+BUSY_SECONDS = counter(
     "sharded_infer_busy_seconds",
     "Time that run slots spent executing batches.",
-    Kind.COUNTER,
     "Capacity planning: its rate over sharded_infer_slots is the busy share.",
 )
-COST_PREDICTED_SECONDS = Family(
+COST_PREDICTED_SECONDS = counter(
     "sharded_infer_cost_predicted_seconds",
     "Time that executed batches were expected to take, to compare with the busy time.",
-    Kind.COUNTER,
     "Batching: the cost table's average error.",
 )
-COST_RATIO = Family(
+COST_RATIO = histogram(
     "sharded_infer_cost_ratio",
     "Measured over predicted time of an executed batch.",
-    Kind.HISTOGRAM,
     "Batching: how reliable the cost table is, which decides what is refused and what waits.",
     boundaries=COST_RATIO_BOUNDARIES,
     detail=Detail.FULL,
 )
-QUEUE_REQUESTS = Family(
+QUEUE_REQUESTS = gauge(
     "sharded_infer_queue_requests",
     "Requests waiting now.",
-    Kind.GAUGE,
     "On call: saturation before it shows in latencies.",
 )
-QUEUE_SAMPLES = Family(
+QUEUE_SAMPLES = gauge(
     "sharded_infer_queue_samples",
     "Samples of the requests waiting now.",
-    Kind.GAUGE,
     "On call: the work that waits, independent of the size of requests.",
 )
-QUEUE_OLDEST_SECONDS = Family(
+QUEUE_OLDEST_SECONDS = largest(
     "sharded_infer_queue_oldest_seconds",
     "How long the oldest waiting request has waited, 0 without one; updated every second.",
-    Kind.LARGEST,
     "On call: a queue that does not move has an old first request, however short it is.",
     detail=Detail.FULL,
 )
-REQUESTS_REFUSED = Family(
+REQUESTS_REFUSED = counter(
     "sharded_infer_requests_refused",
     "Requests that were not run: the queue was full, the deadline could not be met, the client "
     "cancelled, or the deadline passed while waiting.",
-    Kind.COUNTER,
     "On call: load that is shed, and why.",
     label="reason",
     label_values=REFUSALS,
 )
-SLOW_REQUESTS = Family(
+SLOW_REQUESTS = counter(
     "sharded_infer_slow_requests",
     "Requests slower than the slow-request threshold, by their slowest phase.",
-    Kind.COUNTER,
     "On call: what to look at first when percentiles rise.",
     label="phase",
     label_values=BLAMED,
 )
 
 REQUEST_FAMILIES = (
-    REQUESTS,
-    REQUEST_SECONDS,
-    LATENCY_OBJECTIVE,
-    WITHIN_OBJECTIVE,
-    PHASE_SECONDS,
-    QUEUE_SECONDS,
-    SAMPLES,
-    IDS_OUT_OF_RANGE,
-    BATCH_SAMPLES,
-    BATCH_REQUESTS,
-    BUSY_SECONDS,
-    COST_PREDICTED_SECONDS,
-    COST_RATIO,
-    QUEUE_REQUESTS,
-    QUEUE_SAMPLES,
-    QUEUE_OLDEST_SECONDS,
-    REQUESTS_REFUSED,
+    REQUESTS, REQUEST_SECONDS, LATENCY_OBJECTIVE, WITHIN_OBJECTIVE, PHASE_SECONDS, QUEUE_SECONDS,
+    SAMPLES, IDS_OUT_OF_RANGE, BATCH_SAMPLES, BATCH_REQUESTS, BUSY_SECONDS, COST_PREDICTED_SECONDS,
+    COST_RATIO, QUEUE_REQUESTS, QUEUE_SAMPLES, QUEUE_OLDEST_SECONDS, REQUESTS_REFUSED,
     SLOW_REQUESTS,
-)
+)  # fmt: skip

@@ -1,6 +1,6 @@
 """Families of a shadow, a version that also scores requests of the default version."""
 
-from serving.metrics.families.family import Family, Kind
+from serving.metrics.families.family import counter, histogram, largest
 from serving.metrics.families.model_families import OUTPUT_PLACES, SCORE_BOUNDARIES
 from serving.metrics.families.request_families import CODES, LATENCY_BOUNDARIES
 
@@ -15,74 +15,66 @@ DIFFERENCE_BOUNDARIES = (
     10.0, 100.0,
 )  # fmt: skip
 
-SHADOWING = Family(
+SHADOWING = largest(
     "sharded_infer_shadowing",
     "1 for each version that scores a share of the default version's requests too (--shadow).",
-    Kind.LARGEST,
     "Releases: whether the shadow's label has arrived, and differs from the default.",
 )
-SHADOW_REQUESTS = Family(
+SHADOW_REQUESTS = counter(
     "sharded_infer_shadow_requests",
     "Requests of the default version that this version has scored too, by gRPC status code.",
-    Kind.COUNTER,
     "Releases: codes other than OK are requests that this version would have failed.",
     label="code",
     label_values=CODES,
     hidden_zeros=frozenset(CODES) - {"OK"},
 )
-SHADOW_DROPPED = Family(
+SHADOW_DROPPED = counter(
     "sharded_infer_shadow_dropped_requests",
     "Requests that were chosen for this version and not scored. full: too many waited for an idle "
     "slot; large: more samples than its max_batch; moved: the label or the default has moved; "
     "shared_memory: inputs in shared memory; default_rows: rows of the answer were lost.",
-    Kind.COUNTER,
     "Releases: what a comparison leaves out. No client notices.",
     label="reason",
     label_values=DROPS,
 )
-SHADOW_SECONDS = Family(
+SHADOW_SECONDS = histogram(
     "sharded_infer_shadow_seconds",
     "Time of the lookups and the tower for the same requests, by the version that scored them; "
     "the default version's of the whole batch.",
-    Kind.HISTOGRAM,
     "Releases: whether the new version is slower.",
     label="scorer",
     label_values=SCORERS,
     boundaries=LATENCY_BOUNDARIES,
 )
-SHADOW_DIFFERENCE = Family(
+SHADOW_DIFFERENCE = histogram(
     "sharded_infer_shadow_score_difference",
     "Absolute differences between scores of this version and the default, by output; those that "
     "are no number or infinite are above all boundaries and not in the sum.",
-    Kind.HISTOGRAM,
     "Releases: sum over count is the mean difference.",
     label="output",
     label_values=OUTPUT_PLACES,
     boundaries=DIFFERENCE_BOUNDARIES,
 )
-SHADOW_LARGEST = Family(
+SHADOW_LARGEST = largest(
     "sharded_infer_shadow_largest_score_difference",
     "The largest absolute difference between scores of this version and the default, by output, of "
     "this minute and the one before.",
-    Kind.LARGEST,
     "Releases: a single request that is scored quite differently.",
     label="output",
     label_values=OUTPUT_PLACES,
 )
-SHADOW_SCORES = Family(
+SHADOW_SCORES = histogram(
     "sharded_infer_shadow_scores",
     "Scores of this version as a shadow, by output; without a sum, as scores may be negative.",
-    Kind.HISTOGRAM,
     "Releases: the largest distance from shadow_default_scores is the Kolmogorov-Smirnov "
     "statistic.",
     label="output",
     label_values=OUTPUT_PLACES,
     boundaries=SCORE_BOUNDARIES,
 )
-SHADOW_DEFAULT_SCORES = Family(
+SHADOW_DEFAULT_SCORES = histogram(
     "sharded_infer_shadow_default_scores",
     "Scores of the default version for the same requests, with this version's labels.",
-    Kind.HISTOGRAM,
     "Releases: what shadow_scores is compared with.",
     label="output",
     label_values=OUTPUT_PLACES,
@@ -91,12 +83,6 @@ SHADOW_DEFAULT_SCORES = Family(
 
 # Only servers with --shadow have them; `SHADOWING` is the first.
 SHADOW_FAMILIES = (
-    SHADOWING,
-    SHADOW_REQUESTS,
-    SHADOW_DROPPED,
-    SHADOW_SECONDS,
-    SHADOW_DIFFERENCE,
-    SHADOW_LARGEST,
-    SHADOW_SCORES,
-    SHADOW_DEFAULT_SCORES,
-)
+    SHADOWING, SHADOW_REQUESTS, SHADOW_DROPPED, SHADOW_SECONDS, SHADOW_DIFFERENCE, SHADOW_LARGEST,
+    SHADOW_SCORES, SHADOW_DEFAULT_SCORES,
+)  # fmt: skip
