@@ -4,17 +4,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from serving.metrics.families.all_families import (
-    MODEL_FAMILIES,
-    MODEL_LABELS,
-    PAGE_FAMILIES,
-    SERVER_FAMILIES,
-    VERSION_FAMILIES,
-    VERSION_LABELS,
-    Kind,
-)
-from serving.metrics.families.family import Detail, Family
+from serving.metrics.families.all_families import MODEL_LABELS, VERSION_FAMILIES, VERSION_LABELS
+from serving.metrics.families.family import Detail, Family, Kind
+from serving.metrics.families.model_families import MODEL_FAMILIES
 from serving.metrics.families.request_families import CODES
+from serving.metrics.families.server_families import PAGE_FAMILIES, SERVER_FAMILIES
 from serving.metrics.families.shadow_families import SHADOW_FAMILIES
 from serving.metrics.families.shard_host_families import HOST_FAMILIES, HOST_LABELS
 

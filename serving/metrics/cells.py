@@ -66,6 +66,16 @@ class MetricCells:
         # A thread of the parent may have held the old one when this process was forked.
         self.lock = threading.Lock()
 
+    def add(self, cell: int, by: float = 1.0) -> None:
+        """Adds to a cell of this process, with the lock."""
+        with self.lock:
+            self.own[cell] += by
+
+    def set(self, cell: int, value: float) -> None:
+        """Sets a cell of this process, with the lock."""
+        with self.lock:
+            self.own[cell] = value
+
     def write_bytes(self, cell: int, content: bytes) -> None:
         """Stores bytes from a cell on in this process's row. The caller holds the lock."""
         first = cell * CELL_BYTES

@@ -64,43 +64,35 @@ class ReleaseMetrics:
         cell, counters = self._places[min(free, key=lambda at: taken[at])]
         self._cells.clear(cell, 1)
         counters.clear()
-        self._write(cell, version)
+        self._cells.set(cell, version)
 
     def loaded(self) -> None:
         """Counts a version that every worker has loaded."""
-        self._add(self.block.cell(LOADS))
+        self._cells.add(self.block.cell(LOADS))
 
     def failed(self, phase: str) -> None:
         """Counts a version that failed to load, in a phase."""
-        self._add(self.block.cell(LOAD_FAILURES, phase))
+        self._cells.add(self.block.cell(LOAD_FAILURES, phase))
 
     def looked(self, now: float) -> None:
         """Sets when the repository was read, in seconds since 1970."""
-        self._write(self.block.cell(LOOKED), now)
+        self._cells.set(self.block.cell(LOOKED), now)
 
     def took(self, phases: Mapping[str, float]) -> None:
         """Sets the seconds of each phase of the last load in this process."""
         for phase, seconds in phases.items():
-            self._write(self.block.cell(LOAD_SECONDS, phase), seconds)
+            self._cells.set(self.block.cell(LOAD_SECONDS, phase), seconds)
 
     def serves(self, names: Mapping[str, int], *, missing: bool = False) -> None:
         """Sets the version of each name in this process; the empty name is the default.
 
         `missing` means that the model should be served, and is not.
         """
-        self._write(self.block.cell(MISSING), missing)
-        self._write(self.block.cell(SERVED_VERSION), names.get("", 0))
+        self._cells.set(self.block.cell(MISSING), missing)
+        self._cells.set(self.block.cell(SERVED_VERSION), names.get("", 0))
         for label in self._labels.label_values:
             version = names.get("" if label == _DEFAULT else label, 0)
-            self._write(self.block.cell(self._labels, label), version)
-
-    def _add(self, cell: int) -> None:
-        with self._cells.lock:
-            self._cells.own[cell] += 1.0
-
-    def _write(self, cell: int, value: float) -> None:
-        with self._cells.lock:
-            self._cells.own[cell] = float(value)
+            self._cells.set(self.block.cell(self._labels, label), version)
 
 
 def model_families(labels: tuple[str, ...]) -> tuple[Family, ...]:

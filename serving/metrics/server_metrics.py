@@ -12,17 +12,11 @@ from serving.metrics.families.family import Detail, Family, FamilyBlock
 from serving.metrics.families.request_families import CODES, UNKNOWN_REQUESTS
 from serving.metrics.families.server_families import (
     GRPC_DROPPED,
-    HTTP_DROPPED,
     IN_FLIGHT,
-    MINOR_FAULTS,
     SERVER_FAMILIES,
     SLOTS,
     TRACES_DROPPED,
-    WORKER_CPU_SECONDS,
-    WORKER_HUGE_PAGE_BYTES,
     WORKER_REQUESTS,
-    WORKER_RESIDENT_BYTES,
-    WORKER_RESTARTS,
     WORKERS,
 )
 from serving.metrics.families.shadow_families import SHADOW_FAMILIES
@@ -155,15 +149,14 @@ class ServerMetrics:
 
     def unknown_failed(self, code_name: str, count: int = 1) -> None:
         """Counts requests for an unknown model. Clients' names never become labels."""
-        self._add(self._unknown[code_name], self._worker_requests, by=count)
+        with self._cells.lock:
+            for cell in (self._unknown[code_name], self._worker_requests):
+                self._cells.own[cell] += count
 
     def in_flight(self, change: int) -> None:
         """Counts requests that begin (1) or end (-1) in this process."""
-        if self.detail is Detail.OFF:
-            return
-        cells = self._cells
-        with cells.lock:
-            cells.own[self._in_flight] += change
+        if self.detail is not Detail.OFF:
+            self._cells.add(self._in_flight, change)
 
     def loaded(self, model: str, version: int, flag: bool) -> None:
         """Sets whether a version is ready in this process; it is shown if it is ready in any."""
@@ -171,42 +164,24 @@ class ServerMetrics:
 
     def serving(self, flag: bool, *, slots: int = 0) -> None:
         """Sets whether this process answers requests, and the batches that it runs at once."""
-        self._set(WORKERS, float(flag))
-        self._set(SLOTS, slots if flag else 0.0)
-
-    def minor_faults(self, count: int) -> None:
-        """Counts minor page faults of this process since the last call."""
-        self._increase(MINOR_FAULTS, count)
-
-    def worked(self, cpu_seconds: float) -> None:
-        """Counts processor time of this process since the last call."""
-        self._increase(WORKER_CPU_SECONDS, cpu_seconds)
-
-    def resident(self, count: int) -> None:
-        """Sets the resident bytes of this process."""
-        self._set(WORKER_RESIDENT_BYTES, count)
-
-    def huge_pages(self, count: int) -> None:
-        """Sets the bytes of this process in huge pages."""
-        self._set(WORKER_HUGE_PAGE_BYTES, count)
+        self.set(WORKERS, float(flag))
+        self.set(SLOTS, slots if flag else 0.0)
 
     def traces_dropped(self, count: int) -> None:
         """Counts traced requests whose spans were lost."""
-        cells = self._cells
-        with cells.lock:
-            cells.own[self._traces_dropped] += count
-
-    def http_dropped(self, reason: str) -> None:
-        """Counts an HTTP connection or request that was dropped, by a reason of `HTTP_DROPS`."""
-        cell = self._server.cell(HTTP_DROPPED, reason)
-        with self._cells.lock:
-            self._cells.own[cell] += 1
+        self._cells.add(self._traces_dropped, count)
 
     def grpc_dropped(self, reason: str, count: int) -> None:
         """Counts gRPC connections or calls that were dropped, by a reason of `GRPC_DROPS`."""
-        cell = self._server.cell(GRPC_DROPPED, reason)
-        with self._cells.lock:
-            self._cells.own[cell] += count
+        self.add(GRPC_DROPPED, count, reason)
+
+    def add(self, family: Family, by: float = 1.0, label_value: str | None = None) -> None:
+        """Adds to a series of `SERVER_FAMILIES` in this process."""
+        self._cells.add(self._server.cell(family, label_value), by)
+
+    def set(self, family: Family, value: float) -> None:
+        """Sets a gauge of `SERVER_FAMILIES` in this process."""
+        self._cells.set(self._server.cell(family), value)
 
     def count(self, family: Family, label_value: str, by: Sequence[float]) -> None:
         """Adds to a series: one value, or a histogram's buckets and sum."""
@@ -225,26 +200,6 @@ class ServerMetrics:
         blocks = [self._server, *(version.block for version in versions)]
         blocks += [model.block for model in models]
         self._cells.clear_worker(worker, (c for block in blocks for c in block.gauge_cells()))
-
-    def worker_restarted(self) -> None:
-        """Counts the successor of a dead worker."""
-        self._increase(WORKER_RESTARTS, 1.0)
-
-    def _add(self, *counters: int, by: float = 1.0) -> None:
-        cells = self._cells
-        with cells.lock:
-            for cell in counters:
-                cells.own[cell] += by
-
-    def _increase(self, family: Family, by: float) -> None:
-        cell = self._server.cell(family)
-        with self._cells.lock:
-            self._cells.own[cell] += by
-
-    def _set(self, family: Family, value: float) -> None:
-        cell = self._server.cell(family)
-        with self._cells.lock:
-            self._cells.own[cell] = value
 
     def _block(self, families: tuple[Family, ...], label_values: tuple[str, ...]) -> FamilyBlock:
         first = self._cells.allocate(sum(family.cells for family in families))

@@ -161,9 +161,7 @@ class VersionMetrics:
 
     def slow(self, phase: str) -> None:
         """Counts a request above the slow threshold, by its slowest phase, one of `BLAMED`."""
-        cell = self._slow[phase]
-        with self._cells.lock:
-            self._cells.own[cell] += 1.0
+        self._cells.add(self._slow[phase])
 
     def failed(self, code_name: str, whole: float, count: int = 1) -> None:
         """Counts requests answered with an error, and their seconds up to it, summed (`whole`)."""
@@ -182,8 +180,7 @@ class VersionMetrics:
         detail = self._detail
         if detail is Detail.OFF:
             # Statistics need only the number of batches.
-            with cells.lock:
-                cells.own[self._batch_requests] += 1.0
+            cells.add(self._batch_requests)
             return
         requests_bucket = bisect_left(BATCH_REQUESTS_BOUNDARIES, requests)
         samples_bucket = bisect_left(BATCH_SAMPLES_BOUNDARIES, samples)
@@ -202,10 +199,7 @@ class VersionMetrics:
 
     def refused(self, reason: str, count: int = 1) -> None:
         """Counts requests not run, by a reason of `REFUSALS`; `failed` counts their codes."""
-        cell = self._refusals[reason]
-        cells = self._cells
-        with cells.lock:
-            cells.own[cell] += count
+        self._cells.add(self._refusals[reason], count)
 
     def queue(self, *, requests: int, samples: int) -> None:
         """Sets the requests and samples that wait in this process."""
@@ -235,8 +229,7 @@ class VersionMetrics:
 
     def shares(self, share: float) -> None:
         """Sets its share of the requests that name no version, 0 to 1."""
-        with self._cells.lock:
-            self._cells.own[self.block.cell(SHARE)] = share
+        self._cells.set(self.block.cell(SHARE), share)
 
     def run_at(self, run_size: Callable[[int], int]) -> None:
         """Sets the function from a batch's samples to its executed size in this process."""

@@ -13,6 +13,11 @@ from time import monotonic, process_time
 
 from serving.host.background import lower_priority
 from serving.metrics.families.family import Detail
+from serving.metrics.families.server_families import (
+    WORKER_CPU_SECONDS,
+    WORKER_HUGE_PAGE_BYTES,
+    WORKER_RESIDENT_BYTES,
+)
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.loaded_version import LoadedVersion
 
@@ -59,10 +64,10 @@ class ProcessSampler:
     def look(self, now: float) -> None:
         """Take one sample; `now` is of the monotonic clock, as requests' arrivals are."""
         cpu, before = process_time(), self._cpu_seconds
-        self._metrics.worked(cpu - before)
+        self._metrics.add(WORKER_CPU_SECONDS, cpu - before)
         self._cpu_seconds = cpu
         resident_pages = int((self._root / "statm").read_text().split()[1])
-        self._metrics.resident(resident_pages * _PAGE_BYTES)
+        self._metrics.set(WORKER_RESIDENT_BYTES, resident_pages * _PAGE_BYTES)
         loaded_versions = self._loaded_versions()
         for loaded_version in loaded_versions:
             arrived = loaded_version.queue.oldest_arrival()
@@ -74,7 +79,8 @@ class ProcessSampler:
             for loaded_version in loaded_versions:
                 _say_hot_rows(loaded_version)
         if now >= self._huge_pages_due:
-            self._metrics.huge_pages(_huge_page_bytes(self._root / "smaps_rollup"))
+            huge = _huge_page_bytes(self._root / "smaps_rollup")
+            self._metrics.set(WORKER_HUGE_PAGE_BYTES, huge)
             took = monotonic() - now
             self._huge_pages_due = now + max(_HUGE_PAGES_SECONDS, took / _HUGE_PAGES_SHARE)
 

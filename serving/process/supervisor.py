@@ -32,6 +32,7 @@ from serving.host.listeners import hold_port
 from serving.host.signal_flag import SignalFlag
 from serving.http_api.api import RestApi
 from serving.http_api.http_server import HttpServer, http_admission, http_limits, listen
+from serving.metrics.families.server_families import WORKER_RESTARTS
 from serving.metrics.server_metrics import ServerMetrics
 from serving.observability.log_lines import name_process
 from serving.process.child_processes import (
@@ -255,7 +256,7 @@ class _Parent:
         self._metrics.worker_died(worker)
         if not started:
             raise InputError(f"{child_name(worker)} could not start; its error is above")
-        self._metrics.worker_restarted()
+        self._metrics.add(WORKER_RESTARTS)
 
     def _unload(self) -> None:
         """Drop versions that are no longer held. Workers forked later load the current versions."""

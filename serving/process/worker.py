@@ -25,6 +25,7 @@ from serving.http_api.predictions import Predictions
 from serving.inference.data_plane import DataPlane
 from serving.inference.request_reports import RequestReports
 from serving.inference.shadows.shadows import Shadows
+from serving.metrics.families.server_families import MINOR_FAULTS
 from serving.metrics.server_metrics import ServerMetrics
 from serving.observability.log_levels import LogControl
 from serving.process.process_sampler import ProcessSampler
@@ -178,7 +179,7 @@ class Worker:
             while not stop.is_set():
                 self._came_round = monotonic()
                 before, faults = faults, _minor_faults()
-                self._metrics.minor_faults(faults - before)
+                self._metrics.add(MINOR_FAULTS, faults - before)
                 freed.look(monotonic(), process_time())
                 # Every worker reports the readiness of the whole server.
                 was_healthy, healthy = healthy, self._state.ready

@@ -19,6 +19,7 @@ from serving.host.descriptors import allow_most_descriptors
 from serving.host.malloc import give_back_freed_memory, keep_freed_memory
 from serving.host.signal_flag import SignalFlag
 from serving.http_api.http_server import HttpServer, http_admission, http_limits, listen
+from serving.metrics.families.server_families import MINOR_FAULTS
 from serving.metrics.server_metrics import ServerMetrics
 from serving.observability.trace_settings import TraceSampling
 from serving.process.child_processes import leave
@@ -153,7 +154,7 @@ def _wait(stop: SignalFlag, metrics: ServerMetrics) -> None:
     # If the kernel delivers a signal to another thread, an endless wait would not notice it.
     while not stop.wait(_POLL_SECONDS):
         before, faults = faults, _minor_faults()
-        metrics.minor_faults(faults - before)
+        metrics.add(MINOR_FAULTS, faults - before)
 
 
 def _minor_faults() -> int:

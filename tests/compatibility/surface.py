@@ -25,14 +25,9 @@ import sharded_infer.client
 from serving.cli import app
 from serving.config.server_config import ServerConfig
 from serving.config.setting import declared_settings, flag_of
-from serving.metrics.families.all_families import (
-    MODEL_FAMILIES,
-    MODEL_LABELS,
-    PAGE_FAMILIES,
-    SERVER_FAMILIES,
-    VERSION_FAMILIES,
-    VERSION_LABELS,
-)
+from serving.metrics.families.all_families import MODEL_LABELS, VERSION_FAMILIES, VERSION_LABELS
+from serving.metrics.families.model_families import MODEL_FAMILIES
+from serving.metrics.families.server_families import PAGE_FAMILIES, SERVER_FAMILIES
 from serving.metrics.families.shadow_families import SHADOW_FAMILIES
 from serving.metrics.families.shard_host_families import HOST_FAMILIES, HOST_LABELS
 from sharded_infer.v1 import predictor_pb2, shard_host_pb2

@@ -15,15 +15,16 @@ from prometheus_client.openmetrics import parser
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2
 
-from serving.metrics.families.all_families import (
-    CODES,
-    MODEL_FAMILIES,
-    PAGE_FAMILIES,
-    SERVER_FAMILIES,
-    VERSION_FAMILIES,
-)
+from serving.metrics.families.all_families import VERSION_FAMILIES
 from serving.metrics.families.family import Detail
-from serving.metrics.families.model_families import IDS_MAPPED, IDS_UNKNOWN, RANK_ROW_BYTES
+from serving.metrics.families.model_families import (
+    IDS_MAPPED,
+    IDS_UNKNOWN,
+    MODEL_FAMILIES,
+    RANK_ROW_BYTES,
+)
+from serving.metrics.families.request_families import CODES
+from serving.metrics.families.server_families import PAGE_FAMILIES, SERVER_FAMILIES
 from serving.metrics.families.shard_families import SHARD_FAMILIES
 from serving.metrics.families.tier_families import TIER_FAMILIES
 from sharded_infer.planning.plan import StoredTable

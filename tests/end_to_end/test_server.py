@@ -24,7 +24,7 @@ from serving.bench.load.library import load_generator_refusal
 from serving.bench.load.process import run_in_process
 from serving.bench.servers.server_under_test import target_of
 from serving.bench.workloads.workload import Workload, workload_named
-from serving.metrics.families.all_families import PHASES
+from serving.metrics.families.request_families import PHASES
 from tests.support.server_pages import samples
 from tests.support.server_processes import free_port
 from tests.support.servers import (

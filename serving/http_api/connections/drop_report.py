@@ -6,6 +6,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from serving.http_api.connections.connection_table import Drop
+from serving.metrics.families.server_families import HTTP_DROPPED
 from serving.metrics.server_metrics import ServerMetrics
 
 _SECONDS = 1.0
@@ -23,7 +24,7 @@ class DropReport:
 
     def __call__(self, drop: Drop) -> None:
         """Counts one; all within a second are logged together."""
-        self._metrics.http_dropped(drop.value)
+        self._metrics.add(HTTP_DROPPED, 1, drop.value)
         self._unsaid[drop] += 1
         if self._now() - self._said >= _SECONDS:
             counts = ", ".join(f"{drop.value} {count}" for drop, count in self._unsaid.items())

@@ -55,11 +55,11 @@ class ShadowMetrics:
 
     def failed(self, code_name: str) -> None:
         """Counts a request that the version could not score."""
-        self._add(self._codes[code_name])
+        self._cells.add(self._codes[code_name])
 
     def dropped(self, reason: str, count: int = 1) -> None:
         """Counts chosen requests that are not scored, by a reason of `shadow_families.DROPS`."""
-        self._add(self._dropped[reason], count)
+        self._cells.add(self._dropped[reason], count)
 
     def scored(
         self,
@@ -111,10 +111,6 @@ class ShadowMetrics:
         first = self._seconds[by]
         self._cells.own[first + bisect_left(LATENCY_BOUNDARIES, seconds)] += 1.0
         self._cells.own[first + SHADOW_SECONDS.buckets] += seconds
-
-    def _add(self, cell: int, count: int = 1) -> None:
-        with self._cells.lock:
-            self._cells.own[cell] += count
 
 
 def _compared(

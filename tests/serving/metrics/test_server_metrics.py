@@ -15,20 +15,27 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.metrics.families.all_families import (
+from serving.metrics.families.all_families import VERSION_FAMILIES
+from serving.metrics.families.model_families import MODEL_FAMILIES
+from serving.metrics.families.request_families import (
     BATCH_REQUESTS_BOUNDARIES,
     BATCH_SAMPLES_BOUNDARIES,
     BLAMED,
     CODES,
     LATENCY_BOUNDARIES,
-    MODEL_FAMILIES,
-    PAGE_FAMILIES,
     PHASES,
     REFUSALS,
-    SERVER_FAMILIES,
-    VERSION_FAMILIES,
 )
-from serving.metrics.families.server_families import GRPC_DROPS, HTTP_DROPS
+from serving.metrics.families.server_families import (
+    GRPC_DROPS,
+    HTTP_DROPS,
+    PAGE_FAMILIES,
+    SERVER_FAMILIES,
+    WORKER_CPU_SECONDS,
+    WORKER_HUGE_PAGE_BYTES,
+    WORKER_RESIDENT_BYTES,
+    WORKER_RESTARTS,
+)
 from serving.metrics.server_metrics import ServerMetrics
 from serving.metrics.totals import Duration
 from serving.metrics.version_info import VersionInfo
@@ -72,9 +79,9 @@ def busy_metrics() -> ServerMetrics:
     metrics.loaded("ranker", 7, True)
     version.tables(table_bytes=64, huge_page_bytes=32, rank_bytes=FACTS.rank_bytes)
     metrics.serving(True, slots=2)
-    metrics.worked(1.5)
-    metrics.resident(4096)
-    metrics.huge_pages(2048)
+    metrics.add(WORKER_CPU_SECONDS, 1.5)
+    metrics.set(WORKER_RESIDENT_BYTES, 4096)
+    metrics.set(WORKER_HUGE_PAGE_BYTES, 2048)
     version.answered_many([REQUEST] * 3)
     version.ran_batch(requests=3, samples=30, seconds=1.5, predicted=1.25)
     for code in CODES:
@@ -92,7 +99,7 @@ def busy_metrics() -> ServerMetrics:
     version.queue(requests=2, samples=9)
     version.oldest(0.75)
     metrics.in_flight(1)
-    metrics.worker_restarted()
+    metrics.add(WORKER_RESTARTS)
     return metrics
 
 
@@ -448,7 +455,7 @@ kill(pids[1])
 metrics.worker_died(1)
 pages.append(page())
 pids[1] = fork(1, 500)
-metrics.worker_restarted()
+metrics.add(WORKER_RESTARTS)
 pages.append(page())
 totals = version.totals()
 for pid in pids:

@@ -4,14 +4,10 @@ import sys
 
 import pytest
 
-from serving.metrics.families.all_families import (
-    MODEL_FAMILIES,
-    PAGE_FAMILIES,
-    SERVER_FAMILIES,
-    VERSION_FAMILIES,
-    Kind,
-)
-from serving.metrics.families.family import Family
+from serving.metrics.families.all_families import VERSION_FAMILIES
+from serving.metrics.families.family import Family, Kind
+from serving.metrics.families.model_families import MODEL_FAMILIES
+from serving.metrics.families.server_families import PAGE_FAMILIES, SERVER_FAMILIES
 from serving.metrics.families.shadow_families import SHADOW_FAMILIES
 from tests.support.fresh_process import CHECKOUT
 
