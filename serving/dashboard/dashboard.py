@@ -22,10 +22,9 @@ from prometheus_client import CollectorRegistry
 
 from serving.control.server_state import ServerState
 from serving.dashboard.answer import HTML, Answer, Content, PageRequest, answered, refused
-from serving.dashboard.history import KEPT_SECONDS, History
 from serving.dashboard.live_document import API_VERSION, metrics_fields, models_fields
 from serving.dashboard.plans import Plans
-from serving.dashboard.reading import Reading, read_metrics
+from serving.dashboard.reading import KEPT_SECONDS, History, Reading, read_metrics
 from serving.dashboard.swaps import Swaps
 from serving.host.background import lower_priority
 from serving.versions.shared_state import SharedState

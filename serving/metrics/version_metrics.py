@@ -50,7 +50,7 @@ from serving.metrics.families.shadow_families import SHADOWING
 from serving.metrics.lookups.lookup_metrics import LookupMetrics
 from serving.metrics.lookups.mapped_ids import MappedIds
 from serving.metrics.request_counter import Answered, AnsweredCounter
-from serving.metrics.shadows.shadow_metrics import ShadowMetrics
+from serving.metrics.shadow_metrics import ShadowMetrics
 from serving.metrics.totals import Duration, Totals
 from serving.metrics.version_info import FactCells, VersionInfo, latency_boundaries
 

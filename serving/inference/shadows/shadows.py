@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TypeVar
 
 from serving.inference.shadows.shadow_request import ShadowRequest
-from serving.metrics.shadows.shadow_metrics import ShadowMetrics
+from serving.metrics.shadow_metrics import ShadowMetrics
 from serving.protocol.request_header import RequestHeader
 from serving.protocol.request_tensors import RequestTensors
 from serving.versions.loaded_version import LoadedVersion

@@ -21,11 +21,16 @@ from serving.metrics.families.model_families import (
     SCORE_BOUNDARIES,
     SCORES,
 )
+from serving.metrics.families.sequence_families import (
+    SEQUENCE_POSITIONS,
+    USER_CACHE_BYTES,
+    USER_EVICTIONS,
+    USER_STATES,
+)
 from serving.metrics.lookups.empty_bags import EmptyBags
 from serving.metrics.lookups.hot_rows import HotRows
 from serving.metrics.lookups.mapped_ids import MappedIds
 from serving.metrics.lookups.row_tiers import TierMetrics
-from serving.metrics.lookups.sequences import SequenceMetrics
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.lookups.lookup_work import LookupWork
 
@@ -51,7 +56,10 @@ class LookupMetrics:
         self._loaded = block.cell(LOADED)
         self._scores = block.cell(SCORES)
         self._empty_bags = EmptyBags(cells, block.cell(EMPTY_BAGS))
-        self._sequences = SequenceMetrics(cells, block)
+        self._positions = block.cell(SEQUENCE_POSITIONS)
+        self._users = block.cell(USER_STATES)
+        self._evicted = block.cell(USER_EVICTIONS)
+        self._user_bytes = block.cell(USER_CACHE_BYTES)
         self.tiers = TierMetrics(cells, block)
         self._batches = 0
         self.rows = HotRows()
@@ -80,8 +88,9 @@ class LookupMetrics:
                 own[self._busy_seconds + place] += seconds
             if work.rows_saved:
                 own[self._saved] += work.rows_saved
-            if work.positions or work.users:
-                self._sequences.count(work)
+            for first, counts in ((self._positions, work.positions), (self._users, work.users)):
+                for cell, count in enumerate(counts, first):
+                    own[cell] += count
             self._empty_bags.count(batch)
             self._mapped_ids.count(batch)
             number = self._batches
@@ -98,9 +107,11 @@ class LookupMetrics:
             cells.own[self._hot_row_share] = share if cells.own[self._loaded] else 0.0
 
     def cached_users(self, held_bytes: int, evicted: int) -> None:
-        """Calls `SequenceMetrics.cached`; the caller does not hold the lock."""
-        with self._cells.lock:
-            self._sequences.cached(held_bytes, evicted)
+        """Sets the bytes of this process's user cache; adds states evicted since the last call."""
+        cells = self._cells
+        with cells.lock:
+            cells.own[self._user_bytes] = held_bytes
+            cells.own[self._evicted] += evicted
 
     def placed(self, rank_bytes: Sequence[int]) -> None:
         """Sets the bytes on each rank, later ones summed up. The caller holds the lock."""

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Metric
 
-from serving.dashboard.history import KEPT_SECONDS, History
 from serving.dashboard.plans import Plans
-from serving.dashboard.reading import Reading, read_metrics
+from serving.dashboard.reading import KEPT_SECONDS, History, Reading, read_metrics
 from serving.dashboard.swaps import Swap, Swaps
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.state import DesiredState, Failure, ModelState

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from serving.observability.limited_log import LimitedLog
-from serving.observability.log_lines import LogFormat, LogLines
+from serving.observability.log_lines import LimitedLog, LogFormat, LogLines
 
 SECRET = "Bearer s3cr3t-t0ken"  # noqa: S105
 

@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 from serving.metrics.families.model_families import SCORE_BOUNDARIES
 from serving.metrics.families.shadow_families import DIFFERENCE_BOUNDARIES, DROPS
 from serving.metrics.server_metrics import ServerMetrics
-from serving.metrics.shadows.shadow_metrics import ShadowMetrics
+from serving.metrics.shadow_metrics import WINDOW_SECONDS, ShadowMetrics
 from serving.metrics.version_info import VersionInfo
 
 NAN, INF = float("nan"), float("inf")
@@ -113,6 +113,21 @@ def test_what_was_largest_is_forgotten_when_time_passes_and_when_the_shadow_goes
         assert shown(metrics.registry, "_largest_score_difference", output="score") == {"": 2}
         forget()
         assert shown(metrics.registry, "_largest_score_difference", output="score") == {"": 0}
+
+
+def test_the_largest_difference_is_of_this_window_and_the_one_before() -> None:
+    metrics = ServerMetrics(shadows=True)
+    shadow = shadow_of(metrics)
+    generator = np.random.default_rng(0)
+    times = np.cumsum(generator.exponential(WINDOW_SECONDS / 3, 100))
+    values = generator.random(100, np.float32)
+    windows = times // WINDOW_SECONDS
+    for at, (time, value) in enumerate(zip(times.tolist(), values, strict=True)):
+        pair = (scores(0.0), scores(value))
+        shadow.scored({0: pair}, default_seconds=0.001, seconds=0.002, now=time)
+        near = windows[: at + 1] >= windows[at] - 1
+        largest = shown(metrics.registry, "_largest_score_difference", output="score")
+        assert largest == {"": values[: at + 1][near].max()}
 
 
 def test_only_a_version_that_was_a_shadow_is_shown() -> None:

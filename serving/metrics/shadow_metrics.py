@@ -24,8 +24,8 @@ from serving.metrics.families.shadow_families import (
     SHADOW_SECONDS,
     SHADOWING,
 )
-from serving.metrics.shadows.recent_largest import RecentLargest
 
+WINDOW_SECONDS = 60.0
 Scores = NDArray[np.float32]
 _SCORE_BOUNDARIES = np.array(SCORE_BOUNDARIES)
 _DIFFERENCE_BOUNDARIES = np.array(DIFFERENCE_BOUNDARIES)
@@ -44,13 +44,15 @@ class ShadowMetrics:
         self._largest_cell = block.cell(SHADOW_LARGEST)
         self._scores = block.cell(SHADOW_SCORES)
         self._default_scores = block.cell(SHADOW_DEFAULT_SCORES)
-        self._largest: dict[int, RecentLargest] = {}
+        # The largest differences by output, in the present window and the one before.
+        self._largest = np.zeros((2, len(OUTPUT_PLACES)))
+        self._window = 0
 
     def shadowing(self, flag: bool) -> None:
         """Sets whether the version is a shadow in this process."""
         with self._cells.lock:
             self._cells.own[self._shadowing] = float(flag)
-            self._largest.clear()
+            self._largest[:] = 0.0
             self._show_largest(0.0)
 
     def failed(self, code_name: str) -> None:
@@ -88,11 +90,12 @@ class ShadowMetrics:
             self._time(BY_DEFAULT, default_seconds)
             self._time(BY_SHADOW, seconds)
             own = np.frombuffer(cells.own.cast("B"))
+            self._begin_window(now)
             for place, default, scores, differences, total, largest in counted:
                 _count(own, self._default_scores, SHADOW_DEFAULT_SCORES, place, default)
                 _count(own, self._scores, SHADOW_SCORES, place, scores)
                 _count(own, self._difference, SHADOW_DIFFERENCE, place, differences, total)
-                self._largest.setdefault(place, RecentLargest()).add(largest, now)
+                self._largest[0, place] = max(self._largest[0, place], largest)
             self._show_largest(now)
 
     def look(self, now: float) -> None:
@@ -102,10 +105,17 @@ class ShadowMetrics:
 
     def _show_largest(self, now: float) -> None:
         # The caller holds the lock.
-        for place in range(len(OUTPUT_PLACES)):
-            recent = self._largest.get(place)
-            shown = 0.0 if recent is None else recent.value(now)
-            self._cells.own[self._largest_cell + place] = shown
+        self._begin_window(now)
+        for cell, shown in enumerate(self._largest.max(axis=0).tolist(), self._largest_cell):
+            self._cells.own[cell] = shown
+
+    def _begin_window(self, now: float) -> None:
+        window = int(now // WINDOW_SECONDS)
+        if window != self._window:
+            follows = window == self._window + 1
+            self._largest[1] = self._largest[0] if follows else 0.0
+            self._largest[0] = 0.0
+            self._window = window
 
     def _time(self, by: str, seconds: float) -> None:
         first = self._seconds[by]

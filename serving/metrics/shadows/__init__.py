@@ -1,1 +1,0 @@
-"""Counters of shadow versions."""
