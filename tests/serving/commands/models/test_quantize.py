@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed import checkpoint
@@ -58,7 +57,6 @@ top = [16, 1]
 """
 ROWS = {"user": 400, "item": 200, "ad": 60}
 FP32_BYTES = 4 * 8 * 660
-INT8_BYTES = 12 * 660
 LARGE = """
 name = "large"
 [[tables]]
@@ -207,18 +205,13 @@ def test_quantize_tells_people_sizes_scores_and_the_folder(
     assert folder == str(files.out)
 
 
-def test_quantize_needs_a_folder_or_a_dry_run(files: Files, sharded_infer: Command) -> None:
+def test_a_folder_that_cannot_be_made_is_refused(files: Files, sharded_infer: Command) -> None:
     sharded_infer(*files.quantize()).refused("--out", "--dry-run")
     assert files.nothing_new()
-
-
-def test_what_is_in_the_folders_place_stays_as_it_is(files: Files, sharded_infer: Command) -> None:
     files.out.mkdir()
     (files.out / "mine").write_text("keep")
     sharded_infer(*files.quantize("--out", files.out)).refused(files.out, "is there already")
     assert [path.name for path in files.out.iterdir()] == ["mine"]
-    done = sharded_infer(*files.quantize("--out", files.weights))
-    done.refused(files.weights, "is there already")
     done = sharded_infer(*files.quantize("--out", files.weights / "out"))
     done.refused(files.weights, "cannot be written")
 
@@ -229,24 +222,20 @@ def test_what_is_in_the_folders_place_stays_as_it_is(files: Files, sharded_infer
 def test_a_dry_run_shows_formats_sizes_and_reasons_and_writes_nothing(
     files: Files, sharded_infer: Command
 ) -> None:
-    files.describe('[quantization.overrides]\nitem = "int4"\n')
+    files.describe('[quantization.overrides]\n"it*" = "int4"\n')
     done = sharded_infer(*files.quantize("--dry-run", "--out", files.out))
     assert (done.code, done.err) == (0, "")
     for words in (
         ("user", "400", "int8", "12.8 kB", "4.80 kB", "the spec's default"),
-        ("item", "200", "int4", "6.40 kB", "1.60 kB", "the spec's override"),
+        ("item", "200", "int4", "6.40 kB", "1.60 kB", "the spec's override 'it*'"),
         ("ad", "60", "int8", "1.92 kB", "720 B", "the spec's default"),
     ):
         (line,) = [line for line in done.out.splitlines() if line.startswith(f"│ {words[0]} ")]
         assert [word for word in words if word not in line] == []
     assert done.out.endswith("tables 21.1 kB -> 7.12 kB (33.7%)\n")
-    assert files.nothing_new()
-
-
-def test_a_dry_run_says_the_same_as_json(files: Files, sharded_infer: Command) -> None:
     fields = sharded_infer(*files.quantize("--dry-run", "--json")).json()
     assert (fields["model"], fields["loss"]) == ("clicks", None)
-    assert (fields["fp32_bytes"], fields["stored_bytes"]) == (FP32_BYTES, INT8_BYTES)
+    assert (fields["fp32_bytes"], fields["stored_bytes"]) == (FP32_BYTES, 7120)
     assert fields["tables"][2] == {
         "name": "ad",
         "row_format": "int8",
@@ -305,44 +294,6 @@ def formats(fields: Any) -> dict[str, str]:
     return {t["name"]: t["row_format"] for t in fields["tables"]}
 
 
-def test_overrides_in_the_spec_choose_formats_by_name(files: Files, sharded_infer: Command) -> None:
-    files.describe('[quantization]\nformat = "fp16"\noverrides = { "us*" = "bf16", ad = "int2" }\n')
-    fields = sharded_infer(*files.quantize("--out", files.out, "--json")).json()
-    assert formats(fields) == {"user": "bf16", "item": "fp16", "ad": "int2"}
-    reasons = [table["reason"] for table in fields["tables"]]
-    assert reasons == [
-        "the spec's override 'us*'",
-        "the spec's default",
-        "the spec's override 'ad'",
-    ]
-
-
-def test_a_memory_budget_chooses_formats_that_fit(files: Files, sharded_infer: Command) -> None:
-    losses = []
-    for limit in (4_000, 6_000, 8_000, 12_000, 30_000):
-        words = files.quantize("--dry-run", "--json", "--memory-budget", f"{limit / 1000}KB")
-        fields = sharded_infer(*words).json()
-        assert sum(table["stored_bytes"] for table in fields["tables"]) == fields["stored_bytes"]
-        assert fields["stored_bytes"] <= limit
-        assert all(t["reason"].startswith("chosen by the budget: ") for t in fields["tables"])
-        losses.append(fields["loss"])
-    assert set(formats(fields).values()) == {"fp32"} and losses[-1] == 0
-    assert losses == sorted(losses, reverse=True) and len(set(losses)) == len(losses)
-
-
-def test_an_error_budget_chooses_the_smallest_formats_that_lose_no_more(
-    files: Files, sharded_infer: Command
-) -> None:
-    sizes = []
-    for limit in (0.0, 1e-6, 1e-4, 1e-2, 1.0):
-        words = files.quantize("--dry-run", "--json", "--error-budget", limit)
-        fields = sharded_infer(*words).json()
-        assert fields["loss"] <= limit
-        sizes.append(fields["stored_bytes"])
-    assert set(formats(fields).values()) == {"int2"} and sizes[0] == FP32_BYTES
-    assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == len(sizes)
-
-
 def test_what_a_budget_chose_is_what_is_written(files: Files, sharded_infer: Command) -> None:
     budget = ("--memory-budget", "6KB", "--json")
     chosen = sharded_infer(*files.quantize("--dry-run", *budget)).json()
@@ -360,160 +311,63 @@ def test_a_budget_on_the_command_line_replaces_the_specs(
     files: Files, sharded_infer: Command
 ) -> None:
     files.describe('[quantization]\nmemory_budget = "1KB"\n')
-    sharded_infer(*files.quantize("--dry-run")).refused("memory budget", "3960 bytes", "1000")
-    assert sharded_infer(*files.quantize("--dry-run", "--error-budget", 0.01)).code == 0
-    files.describe('[quantization]\nerror_budget = 0\nformats = ["int2", "int8"]\n')
-    done = sharded_infer(*files.quantize("--dry-run"))
-    done.refused("error budget", "the most exact takes 7.92 kB and loses ")
-    words = files.quantize("--dry-run", "--json", "--memory-budget", "5KB")
-    assert set(formats(sharded_infer(*words).json()).values()) == {"int2", "int8"}
+    words = (
+        "the smallest formats take 3960 bytes",
+        "1000 are allowed",
+        "takes 21.1 kB and loses 0",
+    )
+    sharded_infer(*files.quantize("--dry-run")).refused("memory budget", *words)
+    fields = sharded_infer(*files.quantize("--dry-run", "--json", "--error-budget", 1.0)).json()
+    assert set(formats(fields).values()) == {"int2"} and 0 < fields["loss"] <= 1
+    assert all(t["reason"].startswith("chosen by the budget: ") for t in fields["tables"])
 
 
-BAD_BUDGETS: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
-    "both": (
-        ("--memory-budget", "6KB", "--error-budget", 0.1),
-        ("--memory-budget", "--error-budget", "exclude each other"),
-    ),
-    "too small": (
-        ("--memory-budget", "3KB"),
-        ("the smallest formats take 3960 bytes", "3000 are allowed", "takes 21.1 kB and loses 0"),
-    ),
-    "no unit": (("--memory-budget", 6000), ("--memory-budget", "'6000'", "such as '70GB'")),
-    "no size": (("--memory-budget", "much"), ("--memory-budget", "'much'", "such as '70GB'")),
-    "infinite": (("--error-budget", "inf"), ("--error-budget", "got inf")),
-}
-
-
-@pytest.mark.parametrize("case", BAD_BUDGETS)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--memory-budget", "6KB", "--error-budget", 0.1), ("exclude each other",)),
+        (("--memory-budget", 6000), ("--memory-budget", "'6000'", "such as '70GB'")),
+        (("--error-budget", "inf"), ("--error-budget", "got inf")),
+    ],
+)
 def test_a_budget_that_cannot_be_is_refused(
-    case: str, files: Files, sharded_infer: Command
+    options: tuple[object, ...], words: tuple[str, ...], files: Files, sharded_infer: Command
 ) -> None:
-    options, words = BAD_BUDGETS[case]
     sharded_infer(*files.quantize("--out", files.out, *options)).refused(*words)
     sharded_infer(*files.publish(*options)).refused(*words)
     assert files.nothing_new()
 
 
-def test_rows_that_hold_no_numbers_are_refused_or_stored_as_zero(
-    files: Files, sharded_infer: Command
-) -> None:
-    weights = trained()
-    weights["item"][7, 2], weights["item"][9] = float("nan"), float("inf")
-    save_file(weights, files.weights)
-    words = files.quantize("--out", files.out, "--json")
-    sharded_infer(*words).refused("table 'item', row 7", "NaN")
-    assert files.nothing_new()
-    files.describe('[quantization]\nnonfinite = "zero"\n')
-    fields = sharded_infer(*words).json()
-    assert [table["zeroed"] for table in fields["tables"]] == [0, 9, 0]
-
-
 # ---------------------------------------------------------------- calibration and its gates
 
 
-def as_tsv(samples: list[Sample]) -> str:
-    names = list(samples[0])
-    cells = [[sample[name] for name in names] for sample in samples]
-    lines = [[",".join(map(str, np.atleast_1d(cell))) for cell in line] for line in cells]
-    return "\n".join(["\t".join(names), *map("\t".join, lines)])
-
-
-def as_tensors(samples: list[Sample]) -> dict[str, NDArray[np.generic]]:
-    bags = [[np.atleast_1d(s[name]) for s in samples] for name in ("user", "friend", "item", "ad")]
-    tensors: dict[str, NDArray[np.generic]] = {
-        "sparse.values": np.concatenate([bag for of_feature in bags for bag in of_feature]).astype(
-            np.int64
-        ),
-        "sparse.lengths": np.array([[len(bag) for bag in of_feature] for of_feature in bags]),
-        "dense.dense": np.array([s["dense"] for s in samples], np.float32),
-    }
-    if "label" in samples[0]:
-        tensors["label"] = np.array([s["label"] for s in samples], np.float32)
-    return tensors
-
-
-@pytest.mark.parametrize("labelled", [True, False])
-def test_every_form_of_calibration_samples_gives_the_same_figures(
-    labelled: bool, samples: list[Sample], files: Files, sharded_infer: Command
-) -> None:
-    if not labelled:
-        samples = [{k: v for k, v in sample.items() if k != "label"} for sample in samples]
-    (files.folder / "s.json").write_text(json.dumps(samples))
-    (files.folder / "s.jsonl").write_text("\n".join(map(json.dumps, samples)))
-    (files.folder / "s.tsv").write_text(as_tsv(samples))
-    save_arrays(as_tensors(samples), files.folder / "s.safetensors")
-    found = []
-    for ending in ("json", "jsonl", "tsv", "safetensors"):
-        options = ("--out", files.folder / ending, "--calibration", files.folder / f"s.{ending}")
-        found.append(sharded_infer(*files.quantize(*options, "--json")).json()["calibration"])
-    assert all(calibration == found[0] for calibration in found)
-    assert found[0]["samples"] == SAMPLES
-    assert found[0]["labelled"] == (SAMPLES if labelled else 0)
-    mixes = {mix["name"]: mix for mix in found[0]["mixes"]}
-    # All tables are int8: that mix is what is published.
-    assert list(mixes) == ["fp32", "published", "fp16", "int4", "int2"]
-    order = ["fp32", "fp16", "published", "int4", "int2"]
-    differences = [mixes[name]["mean_score_diff"] for name in order]
-    assert differences == sorted(differences) and differences[0] == 0 < differences[1]
-    assert mixes["fp32"]["auc"] == (1 if labelled else None)
-    assert [mix["log_loss"] is not None for mix in mixes.values()] == [labelled] * 5
-    assert {one["table"] for one in found[0]["contributions"]} == set(ROWS)
-
-
-GATES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "a score": (
-        "max_score_diff = 0.0001",
-        (
-            "score 'score' differs from the fp32 model's by 0.",
-            "allows 0.0001 (gate.max_score_diff)",
-        ),
-    ),
-    "the AUC": (
-        "max_score_diff = 0.9\nmax_auc_drop = 0.00001",
-        ("the AUC of 'score' falls by 0.", "from 1 to 0.9", "allows 1e-05 (gate.max_auc_drop)"),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", GATES)
 def test_a_gate_that_fails_says_by_how_much_and_because_of_which_tables(
-    case: str, files: Files, sharded_infer: Command
+    files: Files, sharded_infer: Command
 ) -> None:
-    gate, words = GATES[case]
-    files.describe(f'[quantization]\nformat = "int2"\n[gate]\n{gate}\n')
+    files.describe('[quantization]\nformat = "int2"\n[gate]\nmax_score_diff = 0.0001\n')
     options = ("--calibration", files.calibration)
-    done = sharded_infer(*files.quantize("--out", files.out, *options))
     tables = (
         "the tables that contribute most, each by itself: ",
         "user (mean 0.",
         "item (",
         "ad (",
     )
-    done.refused("model 'clicks'", *words, *tables)
-    assert files.nothing_new()
-    if case == "the AUC":
-        sharded_infer(*files.publish(*options)).refused("model 'clicks'", *words, *tables)
-    else:
-        # The golden requests are the first calibration samples, and are scored before the rest.
-        sharded_infer(*files.publish(*options)).refused("clicks", "0.0001", *tables)
+    done = sharded_infer(*files.quantize("--out", files.out, *options))
+    differs = "score 'score' differs from the fp32 model's by 0."
+    done.refused("model 'clicks'", differs, "allows 0.0001 (gate.max_score_diff)", *tables)
+    sharded_infer(*files.publish(*options)).refused("clicks", "0.0001", *tables)
     assert files.nothing_new()
 
 
-def test_a_gate_on_the_auc_needs_labels_of_both_classes(
+def test_a_gate_on_the_auc_needs_labels(
     samples: list[Sample], files: Files, sharded_infer: Command
 ) -> None:
     files.describe("[gate]\nmax_score_diff = 0.9\nmax_auc_drop = 0.01\n")
-    unlabelled = [{k: v for k, v in sample.items() if k != "label"} for sample in samples]
-    of_one_class = [{**sample, "label": 1} for sample in samples]
-    options = ("--calibration", files.calibration)
     sharded_infer(*files.publish()).refused("gate.max_auc_drop", "with labels, none were given")
-    files.calibration.write_text(json.dumps(unlabelled))
-    sharded_infer(*files.publish(*options)).refused("gate.max_auc_drop", "none were given")
-    both = ("gate.max_auc_drop", "labels of both classes")
-    sharded_infer(*files.quantize("--out", files.out, *options)).refused(*both)
-    files.calibration.write_text(json.dumps(of_one_class))
-    sharded_infer(*files.quantize("--out", files.out, *options)).refused(*both)
-    sharded_infer(*files.publish(*options)).refused(*both)
+    files.calibration.write_text(json.dumps([{**sample, "label": 1} for sample in samples]))
+    for words in (files.quantize("--out", files.out), files.publish()):
+        done = sharded_infer(*words, "--calibration", files.calibration)
+        done.refused("gate.max_auc_drop", "labels of both classes")
     assert files.nothing_new()
 
 
@@ -539,10 +393,6 @@ def with_weight(key: str, weight: Tensor | None) -> Callable[[Files], None]:
     return edit
 
 
-def truncate(files: Files) -> None:
-    files.weights.write_bytes(files.weights.read_bytes()[:-1000])
-
-
 EXTRA = "model.embedding_bags.forgotten.weight"
 REFUSED: dict[str, tuple[Callable[[Files], object], tuple[str, ...]]] = {
     "a table left out": (with_weight("item", None), ("table 'item'", "holds none of")),
@@ -551,18 +401,7 @@ REFUSED: dict[str, tuple[Callable[[Files], object], tuple[str, ...]]] = {
         ("table 'forgotten'", EXTRA, "quantization.ignore"),
     ),
     "too few rows": (with_weight("item", torch.zeros(199, 8)), ("'item'", "200 rows", "[199, 8]")),
-    "another dim": (with_weight("item", torch.zeros(200, 4)), ("'item'", "dim 8", "[200, 4]")),
-    "one axis": (with_weight("item", torch.zeros(1600)), ("'item'", "[1600]")),
-    "integers": (
-        with_weight("item", torch.zeros(200, 8, dtype=torch.int64)),
-        ("'item'", "torch.int64", "torch.float32"),
-    ),
-    "a truncated checkpoint": (truncate, ("model.safetensors", "not a readable safetensors file")),
     "no checkpoint": (lambda f: f.weights.unlink(), ("model.safetensors", "no such weights")),
-    "an override of no table": (
-        lambda f: f.describe('[quantization.overrides]\nitme = "int4"\n'),
-        ("quantization.overrides", "'itme' matches no table"),
-    ),
 }
 
 
@@ -647,28 +486,21 @@ def test_what_is_served_differs_from_fp32_as_the_report_says(
     assert 0.001 < differences.max() <= 0.05
 
 
-def test_inspect_shows_the_report(published: Published, sharded_infer: Command) -> None:
-    done = sharded_infer("inspect", "-r", published.repository, "--report")
-    assert (done.code, done.err) == (0, "")
-    for words in ("clicks, rows encoded by", "300 calibration samples", "budget of memory", *ROWS):
-        assert words in done.out
-    done = sharded_infer("inspect", "-r", published.repository, "--report", "--json")
-    assert done.json() == published.report
-    # Without --report, it is the manifest as ever.
-    assert "files" in sharded_infer("inspect", "-r", published.repository, "--json").json()
-
-
-def test_inspect_writes_the_reports_page(
+def test_inspect_shows_the_report_and_writes_its_page(
     published: Published, tmp_path: Path, sharded_infer: Command
 ) -> None:
     page = tmp_path / "page.html"
-    assert sharded_infer("inspect", "-r", published.repository, "--html", page).code == 0
-    report = report_from_fields(published.report)
-    assert page.read_text() == render_quantization_page(report)
-    assert page.read_text().startswith("<!DOCTYPE html>")
+    words = ("inspect", "-r", published.repository)
+    done = sharded_infer(*words, "--report", "--html", page)
+    assert (done.code, done.err) == (0, "")
+    for said in ("clicks, rows encoded by", "300 calibration samples", "budget of memory", *ROWS):
+        assert said in done.out
+    assert page.read_text() == render_quantization_page(report_from_fields(published.report))
+    assert sharded_infer(*words, "--report", "--json").json() == published.report
+    # Without --report, it is the manifest.
+    assert "files" in sharded_infer(*words, "--json").json()
     nowhere = tmp_path / "none" / "page.html"
-    done = sharded_infer("inspect", "-r", published.repository, "--html", nowhere)
-    done.refused(nowhere, "cannot be written")
+    sharded_infer(*words, "--html", nowhere).refused(nowhere, "cannot be written")
 
 
 def test_a_damaged_report_is_refused_by_name(
@@ -679,80 +511,27 @@ def test_a_damaged_report_is_refused_by_name(
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0x10
     path.write_bytes(content)
-    for option in (("--report",), ("--html", tmp_path / "p")):
-        done = sharded_infer("inspect", "-r", damaged.repository, *option)
-        done.refused(path, "altered", "SHA-256")
+    done = sharded_infer("inspect", "-r", damaged.repository, "--html", tmp_path / "p")
+    done.refused(path, "altered", "SHA-256")
     assert not (tmp_path / "p").exists()
-    sharded_infer("verify", "-r", damaged.repository).refused("report.", "altered")
+    # Nor does a right hash make it a report.
+    for forged, words in (
+        (b"{", ("report.json", "not JSON")),
+        (b"[]", ("report.json", "expected a JSON object")),
+        (b"{}", ("report.json", "model: Field required")),
+    ):
+        record = {"bytes": len(forged), "sha256": hashlib.sha256(forged).hexdigest()}
+        files = {"report.json": record}
+        edit_manifest(damaged.path, lambda manifest, new=files: manifest["files"].update(new))
+        path.write_bytes(forged)
+        sharded_infer("inspect", "-r", damaged.repository, "--report").refused(*words)
+    edit_manifest(damaged.path, lambda manifest: manifest["files"].pop("report.json"))
+    path.unlink()
+    sharded_infer("inspect", "-r", damaged.repository, "--report").refused("holds no report.json")
+    assert sharded_infer("verify", "-r", damaged.repository).code == 0
 
 
-UNREADABLE = {
-    "not JSON": (b"{", ("report.json", "not JSON")),
-    "no object": (b"[]", ("report.json", "expected a JSON object")),
-    "no report": (b"{}", ("report.json", "model: Field required")),
-}
-
-
-@pytest.mark.parametrize("case", UNREADABLE)
-def test_a_report_that_is_none_is_refused_even_if_the_manifest_has_its_hash(
-    case: str, published: Published, tmp_path: Path, sharded_infer: Command
-) -> None:
-    content, words = UNREADABLE[case]
-    forged = published.copied(tmp_path)
-    record = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    edit_manifest(forged.path, lambda manifest: manifest["files"].update({"report.json": record}))
-    (forged.path / "report.json").write_bytes(content)
-    sharded_infer("inspect", "-r", forged.repository, "--report").refused(*words)
-
-
-def test_a_version_without_a_report_says_so(
-    published: Published, tmp_path: Path, sharded_infer: Command
-) -> None:
-    older = published.copied(tmp_path)
-    edit_manifest(older.path, lambda manifest: manifest["files"].pop("report.json"))
-    (older.path / "report.json").unlink()
-    sharded_infer("inspect", "-r", older.repository, "--report").refused("holds no report.json")
-    assert sharded_infer("verify", "-r", older.repository).code == 0
-
-
-# ---------------------------------------------------------------- other checkpoints
-
-
-def save_sharded(folder: Path) -> Path:
-    """Two safetensors files under an index, a table in each."""
-    weights = trained()
-    names = {key: f"model-0000{1 + (key == 'item')}-of-00002.safetensors" for key in weights}
-    for name in set(names.values()):
-        save_file({k: v for k, v in weights.items() if names[k] == name}, folder / name)
-    index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"metadata": {}, "weight_map": names}))
-    return index
-
-
-def save_numpy(folder: Path) -> Path:
-    folder = folder / "arrays"
-    folder.mkdir()
-    for key, weight in trained().items():
-        np.save(folder / f"{key}.npy", weight.numpy())
-    return folder
-
-
-def save_saved(folder: Path) -> Path:
-    torch.save(trained(), folder / "model.pt")
-    return folder / "model.pt"
-
-
-@pytest.mark.parametrize("save", [save_sharded, save_numpy, save_saved])
-def test_other_checkpoints_of_the_same_weights_give_the_same_tables_and_figures(
-    save: Callable[[Path], Path], files: Files, tmp_path: Path, sharded_infer: Command
-) -> None:
-    options = ("--calibration", files.calibration, "--json")
-    expected = sharded_infer(*files.quantize("--out", files.out, *options)).json()
-    other = tmp_path / "other"
-    words = ("quantize", "--spec", files.spec, "--weights", save(tmp_path), "--out", other)
-    found = sharded_infer(*words, *options).json()
-    assert found | {"seconds": 0} == expected | {"seconds": 0}
-    assert table_files(other) == table_files(files.out)
+# ---------------------------------------------------------------- checkpoints of TorchRec
 
 
 @pytest.fixture
@@ -792,10 +571,9 @@ def check_draft(draft: str, row_format: str) -> str:
     return draft.replace('format = "int8"', f'format = "{row_format}"')
 
 
-@pytest.mark.parametrize("row_format", ["int8", "fp32"])
 @pytest.mark.parametrize(
-    ("architecture", "save"),
-    [("DLRM", save_state), ("DLRM_DCN", save_state), ("DLRM", save_distributed)],
+    ("architecture", "save", "row_format"),
+    [("DLRM", save_state, "int8"), ("DLRM_DCN", save_distributed, "fp32")],
 )
 def test_a_torchrec_checkpoint_is_drafted_published_and_scores_as_torchrec_does(
     architecture: str,
