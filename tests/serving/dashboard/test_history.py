@@ -1,5 +1,3 @@
-import gc
-import tracemalloc
 from array import array
 from dataclasses import replace
 from itertools import pairwise
@@ -11,7 +9,6 @@ from prometheus_client.core import Metric
 from serving.dashboard.plans import Plans
 from serving.dashboard.reading import KEPT_SECONDS, History, Reading, read_metrics
 from serving.dashboard.swaps import Swap, Swaps
-from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.state import DesiredState, Failure, ModelState
 from tests.serving.dashboard.test_dashboard import Clock, assigned_version
 from tests.support.servers import MODEL, Ranker
@@ -74,32 +71,6 @@ def test_readings_in_a_row_share_all_but_their_numbers() -> None:
     third = read_metrics([total(v2=5.0, v3=6.0)], 3.0, second)
     assert third.series[0] is first.series[1] and third.families is first.families
     assert [labels for _, labels in third.values()] == [(("version", v),) for v in ("v2", "v3")]
-
-
-def test_a_history_takes_little_memory(clock: Clock) -> None:
-    metrics = ServerMetrics(1, most_versions=5)
-    releases = metrics.follow(MODEL, slots=5)
-    for version in range(1, 6):
-        releases.assign(version, {*range(1, version)})
-    history = History(
-        lambda at, before: read_metrics(metrics.registry.collect(), at, before), clock
-    )
-    history.newest()
-    gc.collect()
-    tracemalloc.start()
-    try:
-        for _ in range(20):
-            clock.now += 2.0
-            history.newest()
-        # Taking a reading leaves cycles of objects.
-        gc.collect()
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    numbers = len(history.newest().numbers)
-    assert len(history.since(0)) == 21 and numbers > 400
-    # Numbers of 8 bytes; labels and Python's numbers would take 25 times as much.
-    assert taken < 20 * 3 * 8 * numbers
 
 
 def test_what_is_no_number_is_left_out() -> None:

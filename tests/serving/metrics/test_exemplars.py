@@ -2,7 +2,6 @@ import http.client
 import struct
 from contextlib import closing
 
-import pytest
 from prometheus_client.openmetrics import exposition, parser
 
 from serving.control.server_state import ServerState
@@ -12,7 +11,6 @@ from serving.metrics.exemplars import Exemplar, Exemplars
 from serving.metrics.families.family import Detail
 from serving.metrics.server_metrics import ServerMetrics
 from serving.metrics.version_info import VersionInfo
-from sharded_infer.errors import InternalError
 from tests.support.fresh_process import run_alone
 
 FIRST, SECOND = bytes(range(16)), bytes(range(16, 32))
@@ -56,11 +54,6 @@ def test_one_that_is_being_written_is_not_shown_and_a_killed_writers_place_is_ta
     exemplars.put(0, 1.0, SECOND, 102.0)
     assert cells.own[0] % 2 == 0 and cells.own[0] > number + 1
     assert list(exemplars.last()) == [Exemplar(SECOND.hex(), 1.0, 102.0)]
-
-
-def test_what_is_no_trace_id_is_our_bug() -> None:
-    with pytest.raises(InternalError, match="16 bytes, got 5"):
-        Exemplars(MetricCells(1), 1).put(0, 0.25, b"short", 100.0)
 
 
 def test_the_page_names_the_trace_beside_the_bucket_that_the_request_fell_into() -> None:

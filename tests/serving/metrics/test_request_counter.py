@@ -77,31 +77,6 @@ def test_every_cell_is_the_sum_over_the_requests(detail: Detail, objective: floa
     assert cells[block.cell(SAMPLES)] == sum(request[0] for request in requests)
 
 
-def test_boundaries_run_from_100_microseconds_to_ten_seconds_in_even_steps() -> None:
-    edges = np.array(LATENCY_BOUNDARIES)
-    assert (edges[0], edges[-1]) == (0.0001, 10.0)
-    assert (np.diff(edges) > 0).all() and (edges[1:] / edges[:-1]).max() < 1.7
-
-
-def test_an_objective_is_a_boundary_that_splits_exactly() -> None:
-    cells = counted(Detail.FULL, 0.033)
-    first = FamilyBlock(VERSION_FAMILIES, (), 0).cell(REQUEST_SECONDS)
-    buckets = cells[first : first + REQUEST_SECONDS.buckets]
-    boundaries = latency_boundaries(0.033)
-    within = sum(request[6] <= 0.033 for request in requests_by_chance())
-    assert sum(buckets[: boundaries.index(0.033) + 1]) == within
-    assert sum(buckets) == len(requests_by_chance())
-
-
-def test_with_metrics_off_only_what_statistics_report_is_counted() -> None:
-    off, full = counted(Detail.OFF, 0.0), counted(Detail.FULL, 0.0)
-    block = FamilyBlock(VERSION_FAMILIES, (), 0)
-    first = block.cell(REQUEST_SECONDS)
-    total = first + REQUEST_SECONDS.buckets
-    assert off[total] == full[total] > 0
-    assert not any(off[first:total]) and any(full[first:total])
-
-
 def test_an_objective_that_is_everybodys_boundary_adds_none() -> None:
     assert latency_boundaries(0.06) == latency_boundaries(0.0) == LATENCY_BOUNDARIES
     assert len(latency_boundaries(0.033)) == len(LATENCY_BOUNDARIES) + 1

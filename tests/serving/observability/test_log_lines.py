@@ -1,3 +1,4 @@
+import io
 import json
 import logging
 import sys
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from serving.observability.log_lines import (
+    LimitedLog,
     LogFormat,
     LogLevel,
     LogLines,
@@ -16,6 +18,7 @@ from serving.observability.log_lines import (
 )
 from serving.status import status_of
 
+SECRET = "Bearer s3cr3t-t0ken"  # noqa: S105
 HOSTILE = 'a"b\n2026-01-01 ERROR forged\x1b[31m \u2028 \udc80'
 
 
@@ -49,23 +52,14 @@ def test_a_line_of_json_has_the_event_and_its_fields() -> None:
     }
 
 
-def test_a_time_is_in_utc_to_the_millisecond() -> None:
-    made = record("x")
+def test_fields_have_times_in_utc_and_whatever_a_client_sent() -> None:
+    made = record("said", request_id=HOSTILE, path={1, 2}, level="none", pid=0)
     made.created = 1_700_000_000.1239
-    assert json_line(made)["time"] == "2023-11-14T22:13:20.123Z"
-
-
-def test_what_a_client_sent_stays_in_its_field() -> None:
-    assert json_line(record("x", request_id=HOSTILE))["request_id"] == HOSTILE
-
-
-def test_an_extra_field_does_not_replace_a_standard_one() -> None:
-    fields = json_line(record("said", level="none", pid=0))
-    assert (fields["message"], fields["level"]) == ("said", "warning") and fields["pid"]
-
-
-def test_a_value_that_json_lacks_is_written_in_words() -> None:
-    assert json_line(record("x", path={1, 2}))["path"] == "{1, 2}"
+    fields = json_line(made)
+    assert fields["time"] == "2023-11-14T22:13:20.123Z"
+    assert (fields["request_id"], fields["path"]) == (HOSTILE, "{1, 2}")
+    # An extra field does not replace a standard one.
+    assert fields["level"] == "warning" and fields["pid"]
 
 
 def test_an_exception_is_a_field_with_its_traceback() -> None:
@@ -86,11 +80,11 @@ def test_text_has_the_same_fields_behind_the_message_and_stays_one_line() -> Non
 
 
 def test_text_does_not_repeat_the_version_that_a_message_names() -> None:
-    made = record(
-        "loaded %s version %d", "ranker", 3, model="ranker", version=3, names={"default": 3}
-    )
-    line = LogLines(LogFormat.TEXT).format(made)
-    assert line.endswith(" WARNING loaded ranker version 3 (names.default=3)")
+    fields = {"model": "ranker", "version": 3, "names": {"default": 3}, "kernels": ["a", "b"]}
+    line = LogLines(LogFormat.TEXT).format(record("loaded %s version %d", "ranker", 3, **fields))
+    # Nor has it brackets of nested values.
+    said = 'loaded ranker version 3 (names.default=3 kernels="a, b")'
+    assert line.endswith(f" WARNING {said}")
 
 
 def test_a_process_says_its_name() -> None:
@@ -139,11 +133,108 @@ def test_a_program_that_keeps_its_own_log_keeps_it(root_handlers: list[logging.H
     assert logging.getLogger("sharded_infer").isEnabledFor(logging.DEBUG)
 
 
-def test_text_has_no_brackets_of_nested_values() -> None:
-    made = record(
-        "moved", names={"default": 3, "stable": 2}, kernels=["int8 native", "bf16 native"]
-    )
-    line = LogLines(LogFormat.TEXT).format(made)
-    assert line.endswith(
-        ' WARNING moved (names.default=3 names.stable=2 kernels="int8 native, bf16 native")'
-    )
+# ---------------------------------------------------------------- repeated lines
+
+
+class Clock:
+    seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Log:
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.handler = LimitedLog(self.clock)
+        self.handler.setStream(io.StringIO())
+        self.handler.setFormatter(LogLines(LogFormat.TEXT))
+
+    def named(self, name: str) -> logging.Logger:
+        logger = logging.Logger(name)
+        logger.addHandler(self.handler)
+        return logger
+
+    def lines(self) -> list[str]:
+        """Written lines, without times."""
+        written = self.handler.stream.getvalue()  # type: ignore[attr-defined]
+        return [
+            line.split(" ", 2)[2] if line[:1] == "2" else line for line in written.split("\n")[:-1]
+        ]
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    log = Log()
+    yield log
+    log.handler.close()
+
+
+def test_a_line_comes_once_a_second_and_says_how_many_did_not(log: Log) -> None:
+    ours = log.named("sharded_infer")
+    for _ in range(5):
+        ours.warning("full")
+    assert log.lines() == ["WARNING full"]
+    log.clock.seconds += 0.9
+    ours.warning("full")
+    assert log.lines() == ["WARNING full"]
+    log.clock.seconds += 0.1
+    ours.warning("full")
+    # The last of five is written, for four more; what came with it waits.
+    assert log.lines() == ["WARNING full", "WARNING full (left_out=4)"]
+
+
+def test_what_was_left_out_last_is_told_by_the_next_record_or_at_the_end(log: Log) -> None:
+    ours = log.named("sharded_infer")
+    for _ in range(3):
+        ours.warning("full")
+    log.clock.seconds += 5
+    ours.warning("draining")
+    assert log.lines() == ["WARNING full", "WARNING full (left_out=1)", "WARNING draining"]
+    for _ in range(4):
+        ours.warning("draining")
+    log.handler.close()
+    assert log.lines()[3:] == ["WARNING draining (left_out=3)"]
+
+
+def test_a_flood_of_different_lines_is_not_kept(log: Log) -> None:
+    ours = log.named("sharded_infer")
+    for number in range(20_000):
+        ours.info("%d", number)
+    assert len(log.handler._written) < 5000 and len(log.lines()) == 20_000
+
+
+def test_lines_that_may_come_again_are_not_kept(log: Log) -> None:
+    ours = log.named("sharded_infer")
+    for number in range(100):
+        ours.info("version %d", number)
+        log.clock.seconds += 0.5
+    assert len(log.handler._written) <= 2
+    ours.info("version 99")
+    assert log.lines() == [f"INFO version {number}" for number in range(100)]
+
+
+@pytest.mark.parametrize("name", ["grpc._server", "asyncio", "concurrent.futures"])
+def test_no_word_of_a_client_is_written_for_a_library(log: Log, name: str) -> None:
+    library = log.named(name)
+    library.error("Invalid encoding on %s", SECRET.encode())
+    library.error(f"Exception calling application: {SECRET}")
+    library.error(f"Exception in callback data_received({SECRET!r})\nhandle: <{SECRET}>")
+    library.error({"header": SECRET})
+    try:
+        raise ValueError(SECRET) from KeyError(SECRET)
+    except ValueError:
+        library.exception("Failed: %r", SECRET, stack_info=True)
+    said = "\n".join(log.lines())
+    assert "s3cr3t" not in said
+    assert f"ERROR {name}: Invalid encoding on\n" in said
+    assert f"ERROR {name}: Exception calling application\n" in said
+    # Where it was raised and what it was is enough to find a bug by.
+    assert "WithheldError: ValueError" in said and "test_no_word_of_a_client" in said
+
+
+def test_the_same_from_a_library_is_one_line_whatever_a_client_sent(log: Log) -> None:
+    library = log.named("grpc._cython.cygrpc")
+    for number in range(1000):
+        library.error("Invalid encoding on %s", b"\xff" * number)
+    assert log.lines() == ["ERROR grpc._cython.cygrpc: Invalid encoding on"]

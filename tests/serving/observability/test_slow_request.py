@@ -50,16 +50,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("phase", "slow", "words"), CASES)
-def test_the_largest_part_of_the_time_is_the_reason(
+def test_the_largest_part_of_the_time_is_the_reason_and_the_parts_add_up(
     phase: str, slow: RequestTimeline, words: tuple[str, ...]
 ) -> None:
     slow_cause = judge(slow)
     assert slow_cause.phase == phase
     assert [word for word in words if word not in slow_cause.reason] == []
-
-
-@pytest.mark.parametrize("slow", [case[1] for case in CASES])
-def test_the_parts_add_up_to_the_whole(slow: RequestTimeline) -> None:
     parts = time_parts(slow)
     assert tuple(sorted(parts)) == tuple(sorted(PHASES))
     assert min(parts.values()) >= 0.0

@@ -151,24 +151,18 @@ def test_an_error_is_the_servers_or_the_clients(code: str, status: int) -> None:
     assert ("error.type" in spans[METHOD].attributes) is (status == 2)
 
 
-def test_a_dead_collector_costs_nobody_anything_and_is_counted() -> None:
+def test_spans_for_a_dead_collector_are_counted() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         dropped: list[int] = []
         settings = TraceSettings(TraceSampling(1.0), url)
         tracer = start_tracing(settings, {"worker": 0}, dropped.append)
-        began = time.thread_time()
         for _ in range(3000):
             trace = tracer.begin(())
             assert trace is not None
             tracer.record(traced(trace))
-        # Of this thread alone: a busy machine adds nothing to it.
-        assert time.thread_time() - began < 1.0
-        stopped = time.monotonic()
         tracer.stop()
-        # Two seconds, and what is encoded on a busy machine; the SDK would wait for 30.
-        assert time.monotonic() - stopped < 25.0
     assert sum(dropped) >= 900
 
 

@@ -21,7 +21,7 @@ from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower import export_tower
 from tests.support.delta_model import Scorer, delta_spec, publish_whole, trained_rows
-from tests.support.servers import CommandProcess, start_command
+from tests.support.servers import Command, CommandProcess, start_command
 from tests.support.waiting import until
 
 
@@ -145,10 +145,9 @@ def test_cores_are_left_to_a_server_of_the_base(
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
-    repository: Path, tmp_path: Path, words: tuple[str, ...], message: str
+    repository: Path, words: tuple[str, ...], message: str, sharded_infer: Command
 ) -> None:
-    _, error = run(tmp_path, "publish", "-r", repository, *words, fails=True)
-    assert message in error
+    sharded_infer("publish", "-r", repository, *words).refused(message)
     assert Repository(repository).versions("ranker") == [1]
 
 

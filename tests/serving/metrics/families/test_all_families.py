@@ -45,11 +45,8 @@ def test_help_and_readers_are_sentences(family: Family) -> None:
     assert "  " not in family.help + family.readers
 
 
-def test_names_are_told_apart() -> None:
-    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
-
-
 def test_boundaries_ascend_and_label_values_are_bounded() -> None:
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
     for family in FAMILIES:
         assert list(family.boundaries) == sorted(set(family.boundaries))
         assert (family.kind is Kind.HISTOGRAM) is bool(family.boundaries)

@@ -1,6 +1,5 @@
 """Empty bags counted by feature, in one process and in several."""
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,13 +64,3 @@ def test_features_without_a_place_of_their_own_are_counted_together() -> None:
     *named, others = facts.features()
     assert others == OTHERS
     assert 10 < len(named) < 60 and tuple(named) == long[: len(named)]
-
-
-def test_a_version_that_nobody_has_described_counts_nothing() -> None:
-    cells = MetricCells(1)
-    counter = EmptyBags(cells, cells.allocate(len(NAMED_PLACES)))
-    request = make_input(
-        SPEC, {"context": np.ones((2, 3), np.float32), "bid": np.ones((1, 1), np.float32)}
-    )
-    counter.count(request)
-    assert not any(cells.own.tolist())

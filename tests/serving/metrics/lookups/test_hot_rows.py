@@ -12,10 +12,6 @@ def asked(ids: list[list[int]]) -> ModelInput:
     return ModelInput(1, (JaggedBatch(tuple(range(len(ids))), values, lengths),), ())
 
 
-def test_nothing_sampled_is_no_share() -> None:
-    assert HotRows().hot_share([0]) == 0.0
-
-
 def test_rows_of_features_that_share_a_table_are_the_same_and_other_tables_are_others() -> None:
     first_rows = first_rows_of([("user", 100), ("item", 50), ("item", 50), ("page", 10)])
     assert first_rows == [0, 100, 100, 150]
