@@ -94,8 +94,7 @@ class RayCluster:
         """Replace the processes one after another, waiting up to `seconds` for each to be ready.
 
         They take the current `cluster.toml`, and the machines' release. Raises InputError if the
-        file has other replicas or resources, and ShardedInferError if one is late; the following
-        run as before.
+        file has other replicas or resources, and ShardedInferError if one is late.
         """
         groups = self._place(make=False)
         for number, task in enumerate(self._tasks):

@@ -27,9 +27,7 @@ def open_published(artifact: Artifact, topology: str | None = None) -> Model:
 def golden_differences(artifact: Artifact) -> dict[str, float]:
     """The golden requests' largest difference from the fp32 model, by plan.
 
-    Raises:
-        GateError: one is larger than the version allows.
-        InputError: an id map is not as publishing writes it; names the table.
+    Raises GateError if one is larger than allowed, InputError for an id map in another form.
     """
     for id_map in open_id_maps(artifact).values():
         id_map.check()
@@ -49,17 +47,9 @@ def predict_here(
 ) -> Prediction:
     """Score samples as one batch, with a version opened in this process.
 
-    Args:
-        location: folder or URL of the repository.
-        model: None: the only one.
-        version: number, label or `latest`; None: the latest.
-        read: reads the samples, given the inputs whose ids may be strings.
-        verify: first compare the version's files with its manifest's hashes.
-
-    Raises:
-        NotFoundError: the version does not exist, or no model is named and there are several.
-        ArtifactError, StorageError: the version is damaged, or cannot be fetched.
-        RequestError: a sample does not fit the model.
+    `read` reads the samples, given the inputs whose ids may be strings. Raises NotFoundError for a
+    version that does not exist, ArtifactError and StorageError for one that is damaged or cannot be
+    fetched, and RequestError if a sample does not fit the model.
     """
     repository = Repository(location)
     name = only_model(repository, model)

@@ -21,12 +21,7 @@ def only_model(repository: Repository, model: str | None) -> str:
 
 
 def key_ids(repository: Repository, model: str, version: int) -> list[str]:
-    """Key ids of a version's signatures, which are not checked.
-
-    Raises:
-        NotFoundError: the version does not exist.
-        ArtifactError, StorageError: it is damaged, or its signatures are, or cannot be read.
-    """
+    """Key ids of a version's signatures, which are not checked."""
     return sorted(repository.signatures.of(model, repository.manifest_text(model, version)))
 
 
@@ -34,12 +29,7 @@ def key_ids(repository: Repository, model: str, version: int) -> list[str]:
 def fetched_artifact(
     repository: Repository, model: str | None, version: int | None, progress: Progress
 ) -> Iterator[Artifact]:
-    """Fetch and open the version that the options name.
-
-    Raises:
-        NotFoundError: the version does not exist, or no model is named and there are several.
-        ArtifactError, StorageError: the version is damaged, or cannot be fetched.
-    """
+    """Fetch and open the version that the options name; raises as `only_model` and `fetch`."""
     folder = repository.fetch(only_model(repository, model), version, progress)
     try:
         yield open_artifact(folder)

@@ -62,10 +62,8 @@ class Dashboard:
     ) -> None:
         """Reads the page's files; `start` begins the history.
 
-        Args:
-            topology: plan that the server uses; None: each version's first.
-            hosts: this process's shard hosts, with the states of their replicas.
-            clock: seconds since 1970.
+        Without a topology, each version's first plan is drawn. `hosts` returns this process's shard
+        hosts with the states of their replicas, `clock` seconds since 1970.
         """
         self._registry = registry
         self._state = state

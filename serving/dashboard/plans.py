@@ -16,13 +16,7 @@ _log = logging.getLogger("sharded_infer")
 
 @dataclass(frozen=True, slots=True)
 class DrawnPlan:
-    """A drawn plan of a version.
-
-    Attributes:
-        topology: its name; empty if it cannot be read.
-        content: the drawing, as part of a page.
-        provenance: as the publisher gave it, or empty.
-    """
+    """A drawn plan of a version, as part of a page; its topology is empty if it cannot be read."""
 
     topology: str
     ranks: int

@@ -66,9 +66,7 @@ class Series(NamedTuple):
 class Reading:
     """The metrics at one moment; hundreds are kept, and share series and families if equal.
 
-    Attributes:
-        at: seconds since 1970.
-        numbers: of all series, in their order.
+    `at` is in seconds since 1970; `numbers` has those of all series, in their order.
     """
 
     at: float
@@ -100,12 +98,7 @@ class Reading:
 
 
 def read_metrics(metrics: Iterable[Metric], at: float, before: Reading | None = None) -> Reading:
-    """Takes a reading of a registry's metrics, without those of other libraries.
-
-    Args:
-        at: seconds since 1970.
-        before: a reading to share series with.
-    """
+    """Takes a reading at seconds since 1970, which shares series with the one before."""
     series: list[Series] = []
     numbers = array("d")
     families: dict[str, Described] = {}

@@ -19,15 +19,10 @@ PhasesOf = Callable[[str], Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """An event of a version.
+    """An event of a version, observed at seconds since 1970.
 
-    Attributes:
-        at: when it was observed, seconds since 1970.
-        event: loaded by every worker, failed, named, or unloaded.
-        name: its new name; `default` for the default.
-        previous: the version that had the name before; 0: none.
-        phase: of the load, in which it failed.
-        phases: seconds of the load by phase.
+    A loaded version has the seconds of its load by phase, a failed one the phase that failed.
+    `previous` had the name before; 0: none.
     """
 
     at: float

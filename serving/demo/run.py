@@ -31,13 +31,11 @@ def run_demo(
 
     Args:
         data: a click log; None generates one.
-        hosts: shard hosts that have the tables, 2 to 5; None: the server has them.
+        hosts: shard hosts that have the tables; None: the server has them.
         raw_ids: send the log's strings, which the server maps to rows.
 
-    Raises:
-        ShardedInferError: a bad log, a refused version, a refused request, served scores that
-            rank worse than the fp32 model's or differ from one process's, or a wrong count of
-            unknown ids.
+    Raises ShardedInferError for a bad log, a refused version or request, served scores that rank
+    worse than the fp32 model's or differ from one process's, and a wrong count of unknown ids.
     """
     keep, progress = options.keep, options.progress
     # On a busy machine two intra-op threads are far slower than one.

@@ -91,9 +91,8 @@ def server_process(
 ) -> Iterator[ServerProcess]:
     """Run `sharded-infer serve` inside the context, from when it is ready.
 
-    Port 0 picks a free one; `options` are further arguments, the others are those of
-    `command_process`. Raises ShardedInferError if the server does not become ready, or does not
-    stop cleanly.
+    Port 0 picks a free one; `options` are further arguments. Raises ShardedInferError if the server
+    does not become ready, or does not stop cleanly.
     """
     words = ("serve", "--repository", repository, "--port", port, "--http-port", 0)
     with command_process(*words, "--grace-seconds", 0, *options, keep=keep, cpus=cpus) as started:

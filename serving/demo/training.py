@@ -56,11 +56,8 @@ def train(
     AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101). While training, every sample loses a
     random share of its features, so that the tower does not rely on features with little data.
 
-    Args:
-        dim: of every table.
-        epochs: passes over the samples, in batches of `BATCH_SIZE`.
-        seed: of initial weights, order and dropout; torch's global generator is left as it was.
-        on_step: called after each batch with the step of the whole training, from 1.
+    The seed is of initial weights, order and dropout; torch's global generator stays as it was.
+    `on_step` is called after each batch with the step of the whole training, from 1.
     """
     # Layers draw their initial weights from the global generator only.
     with torch.random.fork_rng(devices=[]):

@@ -41,8 +41,7 @@ class MetricCells:
     def allocate(self, count: int) -> int:
         """Allocates adjacent cells in every row and returns the first; only later forks know them.
 
-        Raises:
-            InternalError: the row is full, or this process did not create the cells.
+        Raises InternalError if the row is full, or another process created the cells.
         """
         if os.getpid() != self._maker:
             raise InternalError("metric cells can be allocated only by the process that made them")
@@ -56,11 +55,7 @@ class MetricCells:
             return first
 
     def use(self, worker: int) -> None:
-        """Makes a worker's row this process's own, before threads start.
-
-        Raises:
-            InternalError: the worker does not exist.
-        """
+        """Makes a worker's row this process's own, before threads start."""
         self.own = self._row(worker)
         self.own_address = _address_of(self.own)
         # A thread of the parent may have held the old one when this process was forked.

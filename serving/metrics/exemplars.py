@@ -36,12 +36,7 @@ class Exemplars:
         self._first = cells.allocate(buckets * _CELLS)
 
     def put(self, bucket: int, seconds: float, trace_id: bytes, now: float) -> None:
-        """Replaces the bucket's last request. The caller holds the lock.
-
-        Args:
-            trace_id: 16 bytes; others raise InternalError.
-            now: seconds since 1970.
-        """
+        """Replaces the bucket's last request, at `now` since 1970. The caller holds the lock."""
         if len(trace_id) != TRACE_BYTES:
             raise InternalError(f"exemplar: a trace's id has 16 bytes, got {len(trace_id)}")
         own, first = self._cells.own, self._first + bucket * _CELLS

@@ -76,13 +76,7 @@ class MetricsPage(Collector):
         clock: Callable[[], float] = time,
         families: tuple[Family, ...] = VERSION_FAMILIES,
     ) -> None:
-        """Starts without versions.
-
-        Args:
-            server: families without version labels.
-            clock: seconds since 1970.
-            families: of each version.
-        """
+        """Starts without versions; `server` has the families without version labels."""
         self._families = families
         self._cells = cells
         self._server = server
@@ -112,9 +106,7 @@ class MetricsPage(Collector):
     ) -> None:
         """Adds a place's families, shown while a version occupies it.
 
-        Args:
-            counters: of a block without labels.
-            version_cell: cell of the version's number; 0: none.
+        The block of `counters` has no labels; `version_cell` has the version's number, 0 for none.
         """
         self._slots.append((counters, model, version_cell))
 

@@ -11,10 +11,7 @@ _PLACE_BYTES = 256
 
 
 class NameSlots:
-    """Places for names in anonymous shared memory.
-
-    Create it before any fork; one process writes.
-    """
+    """Places for names in anonymous shared memory, created before any fork; one process writes."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -31,12 +28,7 @@ class NameSlots:
         return next((at for at in range(self._count) if self.name(at) == name), None)
 
     def take(self, name: str) -> None:
-        """Puts a name in the first free place.
-
-        Raises:
-            LimitError: no place is free.
-            InputError: the name is too long.
-        """
+        """Puts a name in the first free place; raises LimitError, or InputError for a long name."""
         text = name.encode()
         if not 0 < len(text) < _PLACE_BYTES:
             raise InputError(f"model {name!r}: expected a name of 1 to {_PLACE_BYTES - 1} bytes")

@@ -46,12 +46,7 @@ class AnsweredCounter:
         last_request: int,
         detail: Detail,
     ) -> None:
-        """Looks up the cells.
-
-        Args:
-            worker_requests: cell of the requests that a worker answered.
-            last_request: cell of the last request's time.
-        """
+        """Looks up the cells of the block; the other two are not part of it."""
         self._cells = cells
         self._ok = block.cell(REQUESTS, "OK")
         self._samples = block.cell(SAMPLES)
@@ -84,21 +79,13 @@ class AnsweredCounter:
         self._where_address = ctypes.addressof(self._where)
 
     def count(self, requests: Sequence[Answered], now: float) -> None:
-        """Counts requests. The caller holds the process's lock.
-
-        Args:
-            now: seconds since 1970.
-        """
+        """Counts requests, at `now` since 1970. The caller holds the process's lock."""
         values = array("d", requests[0])
         for request in requests[1:]:
             values.extend(request)
         self.count_packed(values.buffer_info()[0], len(requests), now)
 
     def count_packed(self, requests: int, count: int, now: float) -> None:
-        """As `count`, of requests that compiled code has written.
-
-        Args:
-            requests: address of an `Answered` of float64 for each.
-        """
+        """As `count`, of the address of an `Answered` of float64 for each request."""
         own, where = self._cells.own_address, self._where_address
         COUNTER.sharded_infer_count_answered(own, where, requests, count, now)

@@ -77,9 +77,7 @@ class ServerMetrics:
     def version(self, model: str, version: int) -> VersionMetrics:
         """A version's metrics; the same object each time.
 
-        Raises:
-            InternalError: the version was not named before this worker was forked, or there is no
-                room.
+        Raises InternalError without room, or for a new version in a forked worker.
         """
         with self._naming:
             known = self._versions.get((model, version))
@@ -95,8 +93,7 @@ class ServerMetrics:
     def follow(self, model: str, *, slots: int, labels: tuple[str, ...] = ()) -> ReleaseMetrics:
         """Reserves room for later versions of a model, before any fork.
 
-        Of `slots` versions counted at once, new ones replace old ones. Versions of `labels` are
-        shown.
+        Of `slots` versions counted at once, new ones replace old ones. `labels` are shown.
         """
         self._models[model] = self._make_room(lambda: model, slots, labels)
         return self._models[model]
@@ -109,11 +106,7 @@ class ServerMetrics:
             self._spares.append(room)
 
     def adopt(self, model: str) -> None:
-        """Assigns reserved room to a model, in all processes, if it has none.
-
-        Raises:
-            LimitError: no room is left.
-        """
+        """Assigns reserved room to a model, in all processes; LimitError if none is left."""
         if not self.is_followed(model):
             self._spare_names.take(model)
 
@@ -122,10 +115,7 @@ class ServerMetrics:
         return model in self._models or self._spare_names.find(model) is not None
 
     def releases(self, model: str) -> ReleaseMetrics:
-        """Counters of a model's versions.
-
-        Raises InternalError without `follow` or `adopt` before.
-        """
+        """Counters of a model's versions; InternalError without `follow` or `adopt` before."""
         if model in self._models:
             return self._models[model]
         place = self._spare_names.find(model)

@@ -73,11 +73,8 @@ class ShadowMetrics:
     ) -> None:
         """Counts a request that both versions have scored.
 
-        Args:
-            pairs: by an output's place, fp32 scores of the default version and of this one, of
-                equal shapes.
-            default_seconds, seconds: lookups and tower of the default version, and of this one.
-            now: in seconds, on a monotonic clock.
+        `pairs` has, by an output's place, fp32 scores of the default version and of this one, of
+        equal shapes. Seconds are those of lookups and tower; `now` is on a monotonic clock.
         """
         counted = [
             (place, *_compared(default, scores))

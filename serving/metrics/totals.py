@@ -30,12 +30,8 @@ class BatchTotals:
 class Totals:
     """Totals of all processes since the server's start.
 
-    Attributes:
-        executions: batches.
-        last_request_ms: time of the last response, milliseconds since 1970; 0 if there is none.
-        failure: requests that were refused or failed.
-        infer: everything between the queue and the response.
-        batches: by size.
+    Executions are batches; `infer` is everything between the queue and the response. The last
+    response was at `last_request_ms` since 1970; 0 if there is none.
     """
 
     samples: int

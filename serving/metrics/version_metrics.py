@@ -139,10 +139,8 @@ class VersionMetrics:
     ) -> None:
         """Counts a whole batch that compiled code has answered.
 
-        Args:
-            requests: address of an `Answered` of float64 for each.
-            decode, encode: seconds summed over the requests.
-            infer: seconds of the batch's lookups and tower.
+        `requests` is the address of an `Answered` of float64 for each. Seconds of decode and encode
+        are summed over the requests; `infer` is the batch's lookups and tower.
         """
         now = time.time()
         with self._cells.lock:

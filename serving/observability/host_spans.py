@@ -23,10 +23,8 @@ class HostSpan:
         replica: address of the replica that answered; of a failed lookup, of all that were called,
             separated by commas.
         sent_bytes: of the messages to all replicas.
-        hedges: calls because the lookup was late.
-        retries: calls because others failed.
-        code: name of the gRPC status code.
-        error: why no replica answered; empty: one did.
+        hedges, retries: calls because the lookup was late, or others failed.
+        code: name of the gRPC status code; `error` says why no replica answered.
     """
 
     trace_id: int

@@ -11,13 +11,11 @@ from serving.protocol.predict_method import PredictMethod
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """The batch of a request.
+    """The batch of a request, with this request.
 
     Attributes:
-        requests: including this one.
         padded_samples: the size at which the tower ran.
-        alone_seconds: the request alone, by the cost table.
-        together_seconds: the batch, by the cost table.
+        alone_seconds, together_seconds: the request alone and the batch, by the cost table.
         usage: of its thread during lookups and tower.
         rank_seconds: known lookup times by rank.
         linked: traces of its other traced requests.
@@ -38,18 +36,15 @@ class RequestTimeline:
     """One request from its message to its answer.
 
     Attributes:
-        model: empty: not known.
-        version: 0: none.
+        model, version: empty and 0: not known.
         request_id: the client's, truncated for logs.
-        executor: of its version.
         samples: 0: it was not read.
         started: arrival of its message, on the monotonic clock.
         whole_seconds: from then to its encoded answer.
         queue_seconds: from decoding to the start of its batch, or the end of its wait.
         lookup_seconds, tower_seconds: of its batch.
         requests_ahead: requests that waited when it arrived.
-        code: name of the gRPC status code.
-        error: message to its client; empty: none.
+        code: name of the gRPC status code; `error` is its message to the client.
         batch: None: it did not run, or failed.
         hosts: its batch's lookups on shard hosts, also of a failed one.
         trace: None: it is not traced.

@@ -55,14 +55,10 @@ class SpanExporter:
     """Makes requests' spans and sends them. Used by one thread; create it after any fork."""
 
     def __init__(self, endpoint: str | None, place: Mapping[str, int]) -> None:
-        """Opens the connection; sends nothing.
+        """Opens the connection; sends nothing. Without an endpoint, the environment names one.
 
-        Args:
-            endpoint: URL of the collector; None: from the environment.
-            place: of the process, as attributes without the prefix `sharded_infer.`.
-
-        Raises:
-            InputError: the environment has a value that the exporter cannot use.
+        `place` of the process becomes attributes, with the prefix `sharded_infer.`. Raises
+        InputError for a value of the environment that the exporter cannot use.
         """
         # It would log each failed attempt; final failures are logged elsewhere.
         logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)

@@ -26,11 +26,7 @@ class TraceContext:
 
 @dataclass(frozen=True, slots=True)
 class RequestTrace:
-    """Ids of a traced request: 128-bit trace id, and its root span's id.
-
-    Attributes:
-        parent: the client's span; None: the trace begins here.
-    """
+    """Ids of a traced request, 128 and 64 bits; without a parent, the trace begins here."""
 
     trace_id: int
     span_id: int
@@ -43,10 +39,7 @@ class RequestTrace:
 
 
 def read_trace_context(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | None:
-    """The context in a request's metadata or headers, with lower-case names.
-
-    Returns None if there is none, or it is malformed.
-    """
+    """The context in metadata with lower-case names; None if there is none, or it is malformed."""
     parents: list[str] = []
     states: list[str] = []
     for name, value in metadata:

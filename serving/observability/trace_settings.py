@@ -23,12 +23,7 @@ _SAMPLERS: dict[str, tuple[float | None, bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class TraceSampling:
-    """Selection of traced requests.
-
-    Attributes:
-        ratio: share of traced requests, from 0 to 1.
-        follows_parent: the client decides for requests with a trace.
-    """
+    """Share of traced requests, from 0 to 1, of those whose client does not decide for them."""
 
     ratio: float
     follows_parent: bool = True
@@ -48,9 +43,7 @@ def trace_settings(
     """Settings from options, and from the environment for missing ones; None without tracing.
 
     Neither a collector nor a ratio (of the requests without a client's trace) means no tracing.
-
-    Raises:
-        InputError: an invalid value, or the extra `tracing` is not installed.
+    Raises InputError for an invalid value, or without the extra `tracing`.
     """
     named = any(environment.get(name) for name in _ENDPOINTS)
     switched_off = (

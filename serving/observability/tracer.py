@@ -53,14 +53,13 @@ class Tracer:
         capacity: int = _CAPACITY,
         period_seconds: float = _PERIOD_SECONDS,
     ) -> None:
-        """Starts the sending thread.
+        """Starts the thread that sends spans, every `period_seconds` unless many requests wait.
 
         Args:
             send: makes and sends spans, on the tracer's thread.
             close: cancels a call of `send`; later ones fail.
             on_dropped: called with the number of requests whose spans were lost.
             capacity: of the queue, in requests.
-            period_seconds: between calls of `send`, unless many requests wait.
         """
         self._follows_parent = sampling.follows_parent
         self._bound = TraceIdRatioBased(sampling.ratio).bound
@@ -121,11 +120,7 @@ class Tracer:
 def start_tracing(
     settings: TraceSettings, place: Mapping[str, int], on_dropped: Callable[[int], None]
 ) -> Tracer:
-    """Starts tracing in this process, after any fork; see `SpanExporter` and `Tracer`.
-
-    Raises:
-        InputError: the environment has a value that the exporter cannot use.
-    """
+    """Starts tracing in this process, after any fork; raises as `SpanExporter`."""
     exporter = SpanExporter(settings.endpoint, place)
     return Tracer(settings.sampling, exporter.send, close=exporter.close, on_dropped=on_dropped)
 

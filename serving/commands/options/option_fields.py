@@ -16,7 +16,7 @@ def declare_fields(
     Args:
         command: takes its own options, and the fields as `**values`.
         options: dataclasses whose fields are `Annotated[type, typer.Option(...)]`.
-        optional: fields that the command can omit, though they have no default.
+        optional: fields that may be left out, though they have no default.
         before: the command's own option that follows the fields; None: its first.
     """
     shared = [

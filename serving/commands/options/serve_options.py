@@ -76,14 +76,9 @@ def start_settings(
 ) -> ServerConfig:
     """Read settings from flags, environment and file, and start logs and tracing by them.
 
-    Args:
-        declared: settings of the command; the others keep their defaults.
-        file: of --config; None: the environment's.
-        values: of all options.
-        print_config: print the settings, with the source of each, and raise Exit instead.
-
-    Raises:
-        InputError: a setting is missing, unknown or wrong; names it and its source.
+    With `print_config`, print the settings and their sources, and raise Exit instead. Settings that
+    are not `declared` keep their defaults. Raises InputError for a setting that is missing, unknown
+    or wrong, with its name and source.
     """
     named = os.environ.get(CONFIG_VARIABLE)
     sourced = read_settings(

@@ -33,14 +33,11 @@ from sharded_infer.repositories.repository import Repository
 
 @dataclass(frozen=True, slots=True)
 class VersionLine:
-    """A listed version.
+    """A listed version, with its error if it cannot be read.
 
-    Attributes:
-        created_at: by its publisher's clock; None if it cannot be read.
-        new_bytes: size of the files that no earlier version has.
-        max_score_diff: the golden requests' largest difference from the fp32 model.
-        in_use: a server of this machine uses it; known only for folders.
-        error: why it cannot be read; None if it can.
+    `created_at` is by its publisher's clock, `new_bytes` of files that no earlier version has,
+    `max_score_diff` of the golden requests from fp32. `in_use`, by a server of this machine, is
+    known only for folders.
     """
 
     version: int

@@ -28,15 +28,9 @@ def run_sequence_demo(
     """Train, publish and serve a model; score held-out samples, and rank candidates.
 
     A first server, without the user cache, scores the held-out samples. The second has the cache.
-
-    Args:
-        architecture: of the zoo; one with a history.
-        ratings: a log in MovieLens's format; None generates one.
-
-    Raises:
-        ShardedInferError: a bad log, a refused version, a refused request, served scores further
-            from the fp32 model's than the gate allows, or a user cache that misses or changes a
-            bit.
+    Without `ratings`, in MovieLens's format, a log is generated. Raises ShardedInferError for a bad
+    log, a refused version or request, scores that the gate does not allow, and a user cache that
+    misses or changes a bit.
     """
     repository, keep, progress = options.repository, options.keep, options.progress
     # On a busy machine two intra-op threads are far slower than one.

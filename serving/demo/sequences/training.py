@@ -83,15 +83,11 @@ def train_sequences(
     seed: int,
     on_step: Callable[[int], None],
 ) -> TrainedSequenceModel:
-    """Train tables and tower on at least one sample.
+    """Train tables and tower on at least one sample; the architecture is a key of `OPTIONS`.
 
-    Minimises the log loss by AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101).
-
-    Args:
-        architecture: a key of `OPTIONS`.
-        epochs: passes over the samples, in batches of `BATCH_SIZE`.
-        seed: of initial weights and order; torch's global generator is left as it was.
-        on_step: called after each batch with the step of the whole training, from 1.
+    Minimises the log loss by AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101). The seed is of
+    initial weights and order; torch's global generator stays as it was. `on_step` is called after
+    each batch with the step of the whole training, from 1.
     """
     # Layers draw their initial weights from the global generator only.
     with torch.random.fork_rng(devices=[]):

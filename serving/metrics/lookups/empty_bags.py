@@ -23,11 +23,7 @@ class EmptyBags:
     """A version's empty bags."""
 
     def __init__(self, cells: MetricCells, first: int) -> None:
-        """Starts without features.
-
-        Args:
-            first: cell of the first feature.
-        """
+        """Starts without features; `first` is the first feature's cell."""
         self._cells = cells
         self._first = first
         self._places: tuple[int, ...] = ()

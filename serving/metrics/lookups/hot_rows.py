@@ -43,9 +43,7 @@ class HotRows:
     def hot_share(self, first_rows: Sequence[int]) -> float:
         """Share of accesses to the hottest 1% of the accessed rows; 0 without samples.
 
-        Args:
-            first_rows: for each feature, the number of its table's row 0 among the rows of all
-                tables.
+        `first_rows` has, by feature, the number of its table's row 0 among the rows of all tables.
         """
         firsts = np.array(first_rows, np.int64)
         rows = [
