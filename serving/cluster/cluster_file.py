@@ -1,24 +1,4 @@
-"""`cluster.toml`: the processes of a model that several machines serve.
-
-name = "ranker"
-repository = "s3://bucket/models"
-topology = "three"
-
-[fronts]
-count = 2
-memory = "20GB"
-security = { tokens_file = "tokens" }
-
-[shard_hosts]
-security = { tokens_file = "tokens" }
-
-[hosts.1]
-replicas = 2
-memory = "200GB"
-
-[lookups]
-token_file = "token"
-"""
+"""`cluster.toml`: the processes of a model that several machines serve; see docs/cluster.md."""
 
 import re
 from collections.abc import Mapping

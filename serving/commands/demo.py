@@ -16,8 +16,7 @@ from rich.table import Table
 from serving.commands.console import OUT, check_target, say, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.progress_bars import progress_bars
-from serving.demo.raw_ids import RawIdsResult
-from serving.demo.result import DemoOptions, DemoResult, HostsResult, RankingResult
+from serving.demo.result import DemoOptions, DemoResult
 from serving.demo.run import run_demo
 from serving.demo.scoring import LatencyMs
 from serving.demo.sequences.run import run_sequence_demo
@@ -153,14 +152,11 @@ def _live_page(metrics_url: str) -> str:
 
 
 def _print_demo(result: DemoResult) -> None:
-    table = Table(title="sharded-infer demo", title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    popularity = result.auc_popularity
     ratio = result.artifact_table_bytes / result.fp32_bytes
-    rows: list[tuple[str, str]] = [
-        ("rows trained on / scored", f"{result.training_rows:,} / {result.scored_rows:,}"),
-        *([] if popularity is None else [("AUC, popularity", f"{popularity:.4f}")]),
+    rows = [("rows trained on / scored", f"{result.training_rows:,} / {result.scored_rows:,}")]
+    if result.auc_popularity is not None:
+        rows.append(("AUC, popularity", f"{result.auc_popularity:.4f}"))
+    rows += [
         ("AUC, fp32 model", f"{result.auc_fp32:.4f}"),
         ("AUC, served scores", f"{result.auc_served:.4f}"),
         ("largest score difference", f"{result.max_abs_score_diff:.2g}"),
@@ -169,13 +165,36 @@ def _print_demo(result: DemoResult) -> None:
         ("requests", f"{result.requests:,}"),
         ("pairs a second, one client", f"{result.pairs_per_second:,.0f}"),
         ("latency p50 / p95 / p99", _latency_text(result.latency_ms)),
-        *(() if result.raw_ids is None else _raw_ids_rows(result.raw_ids)),
-        *(() if result.hosts is None else _hosts_rows(result.hosts)),
-        *(() if result.ranking is None else _ranking_rows(result.ranking)),
+    ]
+    if raw := result.raw_ids:
+        share = raw.unknown / max(raw.ids, 1)
+        rows += [
+            ("raw ids", f"strings, hashed by {raw.hash}"),
+            ("raw ids sent / unknown", f"{raw.ids:,} / {raw.unknown:,} ({share:.1%})"),
+        ]
+    if hosts := result.hosts:
+        rows += [
+            ("the same, in one process", _latency_text(hosts.one_process_latency_ms)),
+            ("the same, a replica killed", _latency_text(hosts.latency_after_loss_ms)),
+            ("scores of all three", "equal, to the bit"),
+            ("tables of the shard hosts", ", ".join(map(size_text, hosts.table_bytes))),
+        ]
+    if ranking := result.ranking:
+        rows += [
+            ("ranking requests", f"{ranking.requests:,}, of {ranking.candidates:,} candidates"),
+            ("latency p50 / p95 / p99", _latency_text(ranking.latency_ms)),
+            ("the same, user cached", _latency_text(ranking.hit_latency_ms)),
+            ("user cache, misses then hits", f"{ranking.misses:,}, {ranking.hits:,}"),
+            ("scores of all three", "equal, to the bit"),
+        ]
+    rows += [
         ("gRPC", result.grpc_url),
         ("live page", _live_page(result.metrics_url)),
         ("metrics", result.metrics_url),
     ]
+    table = Table(title="sharded-infer demo", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
     for row in rows:
         table.add_row(*row)
     OUT.print(table)
@@ -186,35 +205,6 @@ def _print_demo(result: DemoResult) -> None:
     else:
         pids = " ".join(map(str, (result.server_pid, *result.hosts.process_ids)))
         say(f"the processes are running: kill {pids} stops them")
-
-
-def _raw_ids_rows(raw: RawIdsResult) -> list[tuple[str, str]]:
-    return [
-        ("raw ids", f"strings, hashed by {raw.hash}"),
-        (
-            "raw ids sent / unknown",
-            f"{raw.ids:,} / {raw.unknown:,} ({raw.unknown / max(raw.ids, 1):.1%})",
-        ),
-    ]
-
-
-def _hosts_rows(hosts: HostsResult) -> list[tuple[str, str]]:
-    return [
-        ("the same, in one process", _latency_text(hosts.one_process_latency_ms)),
-        ("the same, a replica killed", _latency_text(hosts.latency_after_loss_ms)),
-        ("scores of all three", "equal, to the bit"),
-        ("tables of the shard hosts", ", ".join(map(size_text, hosts.table_bytes))),
-    ]
-
-
-def _ranking_rows(ranking: RankingResult) -> list[tuple[str, str]]:
-    return [
-        ("ranking requests", f"{ranking.requests:,}, of {ranking.candidates:,} candidates"),
-        ("latency p50 / p95 / p99", _latency_text(ranking.latency_ms)),
-        ("the same, user cached", _latency_text(ranking.hit_latency_ms)),
-        ("user cache, misses then hits", f"{ranking.misses:,}, {ranking.hits:,}"),
-        ("scores of all three", "equal, to the bit"),
-    ]
 
 
 def _latency_text(latency: LatencyMs) -> str:

@@ -46,35 +46,22 @@ def _model_fields(model: ModelState, plan_of: PlanOf) -> dict[str, Any]:
     names: dict[int, list[str]] = {}
     for name, version in model.names.items():
         names.setdefault(version, []).append(name or DEFAULT)
-    versions = []
-    for assigned_version in model.assigned:
-        plan = plan_of(assigned_version.path)
-        query = urlencode({"model": model.model, "version": assigned_version.version})
-        versions.append(
-            {
-                "version": assigned_version.version,
-                "state": "ready" if assigned_version.ready else "loading",
-                "names": sorted(names.get(assigned_version.version, ())),
-                "created": assigned_version.created,
-                "reason": "",
-                "provenance": "" if plan is None else plan.provenance,
-                "plan": None
-                if plan is None
-                else {
-                    "topology": plan.topology,
-                    "ranks": plan.ranks,
-                    "tables": plan.tables,
-                    "table_bytes": plan.table_bytes,
-                    "url": f"dashboard/plan?{query}",
-                },
-            }
+    versions = [
+        _version_fields(
+            one.version,
+            "ready" if one.ready else "loading",
+            names=sorted(names.get(one.version, ())),
+            created=one.created,
+            **_plan_fields(model.model, one.version, plan_of(one.path)),
         )
+        for one in model.assigned
+    ]
     for failure in model.failures:
         reason = f"{failure.phase}: {failure.reason}"
-        versions.append(_absent(failure.version, "failed", reason))
+        versions.append(_version_fields(failure.version, "failed", reason=reason))
     known = {version["version"] for version in versions}
     if model.preparing and model.preparing not in known:
-        versions.append(_absent(model.preparing, "fetching", ""))
+        versions.append(_version_fields(model.preparing, "fetching"))
     return {
         "name": model.model,
         "default": model.names.get("", 0),
@@ -83,13 +70,21 @@ def _model_fields(model: ModelState, plan_of: PlanOf) -> dict[str, Any]:
     }
 
 
-def _absent(version: int, state: str, reason: str) -> dict[str, Any]:
+def _version_fields(version: int, state: str, **fields: Any) -> dict[str, Any]:
+    absent = {"names": [], "created": 0.0, "reason": "", "provenance": "", "plan": None}
+    return {"version": version, "state": state} | absent | fields
+
+
+def _plan_fields(model: str, version: int, plan: DrawnPlan | None) -> dict[str, Any]:
+    if plan is None:
+        return {}
     return {
-        "version": version,
-        "state": state,
-        "names": [],
-        "created": 0.0,
-        "reason": reason,
-        "provenance": "",
-        "plan": None,
+        "provenance": plan.provenance,
+        "plan": {
+            "topology": plan.topology,
+            "ranks": plan.ranks,
+            "tables": plan.tables,
+            "table_bytes": plan.table_bytes,
+            "url": f"dashboard/plan?{urlencode({'model': model, 'version': version})}",
+        },
     }

@@ -21,7 +21,7 @@ from prometheus_client.utils import floatToGoString
 
 from serving.host.memory import available_bytes, limit_bytes
 from serving.metrics.cells import MetricCells
-from serving.metrics.families.all_families import MODEL_LABELS, VERSION_FAMILIES, VERSION_LABELS
+from serving.metrics.families.all_families import MODEL_LABELS, VERSION_LABELS
 from serving.metrics.families.family import Detail, Family, FamilyBlock, Kind
 from serving.metrics.families.model_families import (
     CREATED,
@@ -72,26 +72,22 @@ class MetricsPage(Collector):
         self,
         cells: MetricCells,
         server: FamilyBlock,
-        detail: Detail = Detail.FULL,
-        clock: Callable[[], float] = time,
-        families: tuple[Family, ...] = VERSION_FAMILIES,
+        unknown: FamilyBlock,
+        *,
+        detail: Detail,
+        families: tuple[Family, ...],
     ) -> None:
         """Starts without versions; `server` has the families without version labels."""
         self._families = families
         self._cells = cells
         self._server = server
         self._detail = detail
-        self._clock = clock
-        self._unknown: list[FamilyBlock] = []
+        self._unknown = unknown
         self._versions: list[VersionMetrics] = []
         # Each with a function that returns the model's name; empty: no model yet.
         self._models: list[tuple[FamilyBlock, Callable[[], str]]] = []
         # Places that versions occupy in turn, each with the cell of its current version's number.
         self._slots: list[tuple[VersionMetrics, Callable[[], str], int]] = []
-
-    def add_unknown(self, block: FamilyBlock) -> None:
-        """Adds the requests for unknown models."""
-        self._unknown.append(block)
 
     def add_version(self, counters: VersionMetrics) -> None:
         """Adds a version's families."""
@@ -121,7 +117,7 @@ class MetricsPage(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families, with their samples."""
         # Blocks first: cells of blocks added in between are not in the rows.
-        shown = [*(_Shown(block, {}, None) for block in self._unknown), *self._shown_versions()]
+        shown = [_Shown(self._unknown, {}, None), *self._shown_versions()]
         named = [(block, model()) for block, model in list(self._models)]
         models = [replace(block, label_values=(name,)) for block, name in named if name]
         processes = self._cells.rows()
@@ -188,7 +184,7 @@ class MetricsPage(Collector):
                 elif family.name == SERVED_AGE.name:
                     at = created.get((*block.label_values, str(served)))
                     if at is not None and (when := self._cells.largest(at)):
-                        add_series(metric, family, labels, [max(0.0, self._clock() - when)])
+                        add_series(metric, family, labels, [max(0.0, time() - when)])
                 else:
                     add_series(metric, family, labels, values)
         yield from metrics.values()

@@ -62,8 +62,9 @@ class ServerMetrics:
         self._spare_names = NameSlots(0)
         self._spares: list[ReleaseMetrics] = []
         self._naming = threading.Lock()
-        self._page = MetricsPage(self._cells, self._server, detail, families=self._families)
-        self._page.add_unknown(unknown)
+        self._page = MetricsPage(
+            self._cells, self._server, unknown, detail=detail, families=self._families
+        )
         self.registry = CollectorRegistry()
         self.registry.register(self._page)
         if workers == 1:

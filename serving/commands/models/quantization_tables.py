@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from rich.console import RenderableType
 from rich.table import Table
 
+from quant.report import OutputReport
 from serving.commands.console import figure_table
 from sharded_infer.artifacts.report_file import (
     BudgetReport,
     CalibrationReport,
     MixReport,
-    OutputReport,
     QuantizationReport,
     TableContribution,
     import_text,
