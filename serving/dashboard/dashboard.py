@@ -65,14 +65,15 @@ class Dashboard:
         Without a topology, each version's first plan is drawn. `hosts` returns this process's shard
         hosts with the states of their replicas, `clock` seconds since 1970.
         """
-        self._registry = registry
         self._state = state
         self._shared_state = shared_state
         self._hosts = hosts
         self._clock = clock
         self._started = clock()
         self._assets = _read_assets()
-        self._history = History(self._read, clock)
+        self._history = History(
+            lambda at, before: read_metrics(registry.collect(), at, before), clock
+        )
         self._swaps = Swaps()
         self._plans = Plans(topology)
         self._seen = -1
@@ -130,7 +131,7 @@ class Dashboard:
         state = self._state_name()
         with self._lock:
             about = (reading, state, self._releases, self._plans.drawn)
-            if not _same(self._answered, about):
+            if [*map(id, self._answered)] != [*map(id, about)]:
                 self._answers.clear()
                 self._answered = about
             if since not in self._answers:
@@ -167,9 +168,6 @@ class Dashboard:
                 return drawn.content
         return None
 
-    def _read(self, at: float, before: Reading | None) -> Reading:
-        return read_metrics(self._registry.collect(), at, before)
-
     def _phases(self, model: str) -> dict[str, float]:
         reading = self._history.newest(0.0)
         return reading.by_label(_LOAD_SECONDS, "phase", model=model)
@@ -186,10 +184,6 @@ class Dashboard:
             self._stop.wait(_LOOK_SECONDS)
 
 
-def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
-
-
 def _since(query: str) -> float:
     """Start time of a request; the beginning if it is invalid."""
     try:
@@ -200,10 +194,7 @@ def _since(query: str) -> float:
 
 
 def _read_assets() -> dict[str, Content]:
-    """The page's own files by path below `/dashboard/`; no path leads out of them.
-
-    The palette and the drawing of plans are shared with other pages.
-    """
+    """The page's own files, and shared ones, by path below `/dashboard/`; no path leads out."""
     home = files("serving.dashboard") / "static"
     assets = {
         "base.css": Content.kept(_CSS, (BASE_STYLE + DRAWING_STYLE).encode()),

@@ -36,10 +36,9 @@ class ExecutedBatches:
         self._known.clear()
 
     def count(self, requests: Sequence[Answered], samples: int = 0) -> None:
-        """Counts a batch of answered requests by padded size.
+        """Counts a batch of answered requests by padded size. The caller holds the process's lock.
 
-        The caller holds the process's lock. `samples` is the batch's total if it also had other
-        requests, else 0.
+        `samples` is the batch's total if it also had other requests, else 0.
         """
         whole, decode, _, lookup, tower, encode, _, _ = requests[0]
         for request in requests[1:]:

@@ -10,11 +10,7 @@ from itertools import accumulate
 from time import time
 
 import torch
-from prometheus_client.core import (
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
@@ -44,6 +40,7 @@ from serving.metrics.families.server_families import (
     BY_WORKER,
     MEMORY_AVAILABLE_BYTES,
     MEMORY_LIMIT_BYTES,
+    PAGE_FAMILIES,
     SERVER_FAMILIES,
 )
 from serving.metrics.families.shard_families import SHARD_FAMILIES
@@ -111,7 +108,7 @@ class MetricsPage(Collector):
         yield from self._metrics(self._families, VERSION_LABELS).values()
         yield from self._metrics(MODEL_FAMILIES, MODEL_LABELS).values()
         yield from self._metrics(SERVER_FAMILIES, ()).values()
-        for family in (MEMORY_AVAILABLE_BYTES, MEMORY_LIMIT_BYTES, BUILD_INFO):
+        for family in PAGE_FAMILIES:
             yield GaugeMetricFamily(family.name, family.help)
 
     def collect(self) -> Iterator[Metric]:
@@ -159,8 +156,7 @@ class MetricsPage(Collector):
                 if any(values):
                     asked.add(labels[0])
                 # A host that was called has all its series: rates and increases miss a first
-                # failure whose series
-                # begins with it.
+                # failure whose series begins with it.
                 if labels[0] not in asked:
                     continue
             add_series(metric, family, labels, values)

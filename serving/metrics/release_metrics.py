@@ -84,10 +84,7 @@ class ReleaseMetrics:
             self._cells.set(self.block.cell(LOAD_SECONDS, phase), seconds)
 
     def serves(self, names: Mapping[str, int], *, missing: bool = False) -> None:
-        """Sets the version of each name in this process; the empty name is the default.
-
-        `missing` means that the model should be served, and is not.
-        """
+        """Sets the version of each name, empty for the default; `missing`: it should have one."""
         self._cells.set(self.block.cell(MISSING), missing)
         self._cells.set(self.block.cell(SERVED_VERSION), names.get("", 0))
         for label in self._labels.label_values:

@@ -1,4 +1,4 @@
-"""Answered requests of a version, counted by compiled code where it exists.
+"""Answered requests of a version, counted by compiled code.
 
 For each request: code OK, samples, seconds of its phases and of the whole, a bucket of each
 histogram of these, the worker's answered requests, and out-of-range ids.

@@ -149,10 +149,6 @@ class ServerMetrics:
         if self.detail is not Detail.OFF:
             self._cells.add(self._in_flight, change)
 
-    def loaded(self, model: str, version: int, flag: bool) -> None:
-        """Sets whether a version is ready in this process; it is shown if it is ready in any."""
-        self.version(model, version).loaded(flag)
-
     def serving(self, flag: bool, *, slots: int = 0) -> None:
         """Sets whether this process answers requests, and the batches that it runs at once."""
         self.set(WORKERS, float(flag))

@@ -21,10 +21,7 @@ _NAMES_CELLS = 512
 
 
 class MappedTable(NamedTuple):
-    """A table with an id map; `features` are positions in `VersionInfo.features`.
-
-    `leaves_out` means that unknown ids leave their bags.
-    """
+    """A table with an id map, the positions of its features, and if unknown ids leave bags."""
 
     name: str
     features: tuple[int, ...]

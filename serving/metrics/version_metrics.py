@@ -163,11 +163,9 @@ class VersionMetrics:
 
     def failed(self, code_name: str, whole: float, count: int = 1) -> None:
         """Counts requests answered with an error, and their seconds up to it, summed (`whole`)."""
-        cell = self._codes[code_name]
-        cells = self._cells
-        with cells.lock:
-            own = cells.own
-            own[cell] += count
+        with self._cells.lock:
+            own = self._cells.own
+            own[self._codes[code_name]] += count
             own[self._worker_requests] += count
             own[self._failure_seconds] += whole
             self.mapped_ids.count_unknown()
@@ -213,17 +211,15 @@ class VersionMetrics:
 
     def oldest(self, seconds: float) -> None:
         """Sets the age of the oldest waiting request, unless the queue has become empty."""
-        cells = self._cells
-        with cells.lock:
-            waits = cells.own[self._queue_requests] > 0.0
-            cells.own[self._queue_oldest] = seconds if waits else 0.0
+        with self._cells.lock:
+            waits = self._cells.own[self._queue_requests] > 0.0
+            self._cells.own[self._queue_oldest] = seconds if waits else 0.0
 
     def loaded(self, flag: bool, *, created: float = 0.0) -> None:
         """Sets whether the version is ready in this process, and its publication (since 1970)."""
-        cells = self._cells
-        with cells.lock:
-            cells.own[self.block.cell(LOADED)] = float(flag)
-            cells.own[self.block.cell(CREATED)] = created if flag else 0.0
+        with self._cells.lock:
+            self._cells.own[self.block.cell(LOADED)] = float(flag)
+            self._cells.own[self.block.cell(CREATED)] = created if flag else 0.0
 
     def shares(self, share: float) -> None:
         """Sets its share of the requests that name no version, 0 to 1."""

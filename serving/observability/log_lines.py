@@ -172,10 +172,7 @@ def _without_clients_words(record: logging.LogRecord) -> logging.LogRecord:
 
 
 def configure_logs(form: LogFormat, level: LogLevel) -> None:
-    """Sends all loggers' events to stderr, also in forked children.
-
-    `level` applies to our own events; libraries' events are logged from warnings on.
-    """
+    """Sends events to stderr, also in forked children: ours from `level`, others' from warnings."""
     handler = LimitedLog()
     handler.setFormatter(LogLines(form))
     root = logging.getLogger()

@@ -17,16 +17,9 @@ from kernels.wording import counted
 from serving.observability.request_timeline import BatchFacts, RequestTimeline
 
 PHASES = (
-    "queue",
-    "batch_mates",
-    "decode",
-    "lookup",
-    "tower",
-    "encode",
-    "page_faults",
-    "preempted",
+    "queue", "batch_mates", "decode", "lookup", "tower", "encode", "page_faults", "preempted",
     "other",
-)
+)  # fmt: skip
 # Time to map and clear a page of 4 KiB; measured 0.3 to 1 µs on the machines of docs/benchmarks.md.
 _MINOR_FAULT_SECONDS = 1e-6
 
@@ -98,15 +91,13 @@ def _reason(phase: str, seconds: float, request: RequestTimeline) -> str:
     if phase == "batch_mates":
         return (
             f"{took} for {counted(batch.samples - request.samples, 'sample')} of "
-            f"{counted(batch.requests - 1, 'other')} "
-            "in its batch; by the cost table it takes "
+            f"{counted(batch.requests - 1, 'other')} in its batch; by the cost table it takes "
             f"{_ms(batch.alone_seconds)} alone, {_ms(batch.together_seconds)} with them"
         )
     if phase == "page_faults":
         return (
-            f"{took} for {counted(usage.major_faults, 'page')} read from a disk "
-            f"and {usage.minor_faults} "
-            "mapped while its batch ran"
+            f"{took} for {counted(usage.major_faults, 'page')} read from a disk and "
+            f"{usage.minor_faults} mapped while its batch ran"
         )
     if phase == "preempted":
         return (

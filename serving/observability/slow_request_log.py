@@ -22,10 +22,7 @@ class SlowRequestLog:
         self._lock = threading.Lock()
 
     def tell(self, request: RequestTimeline, slow_cause: SlowCause, now: float) -> bool:
-        """Logs a request unless the rate is exceeded; False if not, and the next line counts it.
-
-        `now` is in seconds on the monotonic clock.
-        """
+        """Logs a request, at `now` on the monotonic clock; False, and counted, beyond the rate."""
         with self._lock:
             passed = 0.0 if self._filled is None else max(0.0, now - self._filled)
             self._tokens = min(self._rate, self._tokens + passed * self._rate)
@@ -59,12 +56,9 @@ def _fields(request: RequestTimeline, slow_cause: SlowCause, left_out: int) -> d
         "requests_ahead": request.requests_ahead,
         "total_ms": _ms(request.whole_seconds),
         "phase_ms": _ms(slow_cause.seconds),
-        "decode_ms": _ms(request.decode_seconds),
-        "queue_ms": _ms(request.queue_seconds),
-        "lookup_ms": _ms(request.lookup_seconds),
-        "tower_ms": _ms(request.tower_seconds),
-        "encode_ms": _ms(request.encode_seconds),
     }
+    for phase in ("decode", "queue", "lookup", "tower", "encode"):
+        fields[f"{phase}_ms"] = _ms(getattr(request, f"{phase}_seconds"))
     batch = request.batch
     if batch is not None:
         fields |= {

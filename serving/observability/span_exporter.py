@@ -1,17 +1,14 @@
 """Spans of requests in OpenTelemetry's form, sent to a collector: OTLP over gRPC.
 
-    inference.GRPCInferenceService/ModelInfer   (server; others:
-    `serving/protocol/predict_method.py`)
+    inference.GRPCInferenceService/ModelInfer   (server; others: `PredictMethod`)
         decode · queue · lookup · tower · encode
                          rank 0 · rank 1 … · shard host 2 (client) …
                                              sharded_infer.v1.ShardHost/Lookup (server, there)
 
-Of a failed request, the shard hosts' spans are below its own.
-
-Only a tracing server imports this file. Spans are made from timelines after the fact, with their
-ids. Each request of a batch has all of its own spans, and the batch's server spans are linked, as
-in OpenTelemetry for batches. Names of attributes are those of its semantic conventions 1.37 or
-later (rpc.*, http.*); our own begin with `sharded_infer.`.
+Of a failed request, the shard hosts' spans are below its own. Only a tracing server imports this
+file. Spans are made from timelines after the fact. Each request of a batch has all of its own
+spans, and the batch's server spans are linked. Names of attributes are those of OpenTelemetry's
+semantic conventions 1.37 or later (rpc.*, http.*); our own begin with `sharded_infer.`.
 """
 
 import logging
@@ -93,6 +90,8 @@ class SpanExporter:
             return
         own = _own_context(trace)
         at = _to_nanoseconds(request.started)
+        is_error = request.code in _SERVER_ERRORS
+        linked = () if request.batch is None else request.batch.linked
         yield self._span(
             request.method.span_name,
             own,
@@ -100,8 +99,8 @@ class SpanExporter:
             (at(0.0), at(request.whole_seconds)),
             attributes=_attributes(request),
             kind=SpanKind.SERVER,
-            status=_status(request),
-            links=_links(request),
+            status=Status(StatusCode.ERROR, request.error) if is_error else None,
+            links=[Link(_own_context(other)) for other in linked],
         )
         # The lookup time of a failed batch is unknown.
         asking = own
@@ -240,31 +239,14 @@ def _attributes(request: RequestTimeline) -> dict[str, AttributeValue]:
     attributes = _call_attributes(request)
     if request.code in _SERVER_ERRORS:
         attributes["error.type"] = request.code
-    if request.request_id:
-        attributes["sharded_infer.request_id"] = request.request_id
-    if request.model:
-        attributes["sharded_infer.model"] = request.model
-        attributes["sharded_infer.version"] = request.version
-        attributes["sharded_infer.executor"] = request.executor
-    if request.samples:
-        attributes["sharded_infer.samples"] = request.samples
-        attributes["sharded_infer.requests_ahead"] = request.requests_ahead
-    if request.batch is not None:
-        attributes["sharded_infer.batch.requests"] = request.batch.requests
-        attributes["sharded_infer.batch.samples"] = request.batch.samples
-        attributes["sharded_infer.batch.padded_samples"] = request.batch.padded_samples
+    names = ["request_id"] if request.request_id else []
+    names += ["model", "version", "executor"] if request.model else []
+    names += ["samples", "requests_ahead"] if request.samples else []
+    attributes |= {f"sharded_infer.{name}": getattr(request, name) for name in names}
+    if batch := request.batch:
+        for name in ("requests", "samples", "padded_samples"):
+            attributes[f"sharded_infer.batch.{name}"] = getattr(batch, name)
     return attributes
-
-
-def _status(request: RequestTimeline) -> Status | None:
-    if request.code in _SERVER_ERRORS:
-        return Status(StatusCode.ERROR, request.error)
-    return None
-
-
-def _links(request: RequestTimeline) -> list[Link]:
-    linked = () if request.batch is None else request.batch.linked
-    return [Link(_own_context(other)) for other in linked]
 
 
 def _own_context(trace: RequestTrace) -> SpanContext:

@@ -1,9 +1,8 @@
 """Samples requests of one process, and sends their spans on a low-priority thread.
 
-Only a tracing server imports this file: OpenTelemetry costs 15 MiB and a fifth of a second. Its
-sampling rules decide, and its batch processor keeps requests in a bounded queue. A request's thread
-only queues its timeline, so a slow or lost collector delays no request. Excess requests are dropped
-and counted.
+Only a tracing server imports this file: OpenTelemetry costs 15 MiB and a fifth of a second. A
+request's thread only queues its timeline, for the SDK's batch processor, so a slow or lost
+collector delays no request. Excess requests are dropped and counted.
 """
 
 import logging

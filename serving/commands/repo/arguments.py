@@ -70,7 +70,7 @@ def age_seconds(created_at: str, now: datetime) -> float | None:
     return (now - (created if created.tzinfo else created.replace(tzinfo=UTC))).total_seconds()
 
 
-def age_text(seconds: float | None) -> str:
+def age_text(seconds: float | None, decimals: int = 0) -> str:
     """An age in its largest unit. A negative age is reported as a clock error."""
     if seconds is None:
         return "unknown"
@@ -78,5 +78,5 @@ def age_text(seconds: float | None) -> str:
         return "in the future"
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
+            return f"{seconds / length:.{decimals}f} {unit}"
     return f"{seconds:.0f} s"

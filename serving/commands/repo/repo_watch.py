@@ -16,6 +16,7 @@ from serving.commands.options.caller_options import CallerOptions, caller_of
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.option_fields import declare_fields
 from serving.commands.options.version_options import ModelOption
+from serving.commands.repo.arguments import age_text
 from serving.commands.repo.promotion_text import promotion_text
 from serving.remote.release_watch import Watched, WatchedVersion, watching
 from serving.remote.shadow_figures import ShadowFigures
@@ -26,7 +27,6 @@ from sharded_infer.repositories.repository import Repository
 _COLOURS = {"READY": "green", "LOADING": "yellow", "UNAVAILABLE": "red"}
 _ALWAYS = ("model", "version", "state", "names")
 _HEADINGS = (*_ALWAYS, "share", "requests", "published", "as the shadow", "")
-_DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
 _FAILED, _TOO_LATE = 1, 2
 
 
@@ -173,7 +173,7 @@ def _row(one: WatchedVersion, age_seconds: Mapping[str, float]) -> tuple[str | T
         ", ".join(one.names),
         "" if one.share is None else f"{one.share:.1%}",
         "" if one.requests is None else f"{one.requests:,}",
-        f"{_age(age_seconds[one.model])} ago" if is_default else "",
+        f"{age_text(age_seconds[one.model], decimals=1)} ago" if is_default else "",
         _as_shadow(one.shadow),
         one.reason,
     )
@@ -190,13 +190,6 @@ def _as_shadow(figures: ShadowFigures | None) -> str:
         f"{counts}; {visible(worst.output)} differs by {worst.mean_difference:.3g} on the mean, "
         f"{worst.largest_difference:.3g} at most, KS {worst.distance:.3g}"
     )
-
-
-def _age(seconds: float) -> str:
-    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
-        if seconds >= unit:
-            return f"{seconds / unit:.1f} {name}"
-    return f"{seconds:.0f} s"
 
 
 declare_fields(repo_watch_command, CallerOptions, before="as_json")

@@ -2,9 +2,8 @@
 
 from serving.metrics.families.model_families import TABLE_FAMILIES
 from serving.metrics.families.request_families import REQUEST_FAMILIES
-from serving.metrics.families.sequence_families import SEQUENCE_FAMILIES
 from serving.metrics.families.tier_families import TIER_FAMILIES
 
 MODEL_LABELS = ("model",)
 VERSION_LABELS = ("model", "version")
-VERSION_FAMILIES = (*REQUEST_FAMILIES, *TABLE_FAMILIES, *SEQUENCE_FAMILIES, *TIER_FAMILIES)
+VERSION_FAMILIES = (*REQUEST_FAMILIES, *TABLE_FAMILIES, *TIER_FAMILIES)

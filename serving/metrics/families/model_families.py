@@ -1,4 +1,4 @@
-"""Families of a version's tables, lookups and scores, and of a model's releases."""
+"""Families of a version's tables, lookups, sequences and scores, and of a model's releases."""
 
 from functools import partial
 
@@ -151,6 +151,34 @@ SCORES = histogram(
     boundaries=SCORE_BOUNDARIES,
     detail=Detail.FULL,
 )
+SEQUENCE_POSITIONS = counter(
+    "sharded_infer_sequence_positions",
+    "Positions of sequences that the tower was run on: with an id, or padding.",
+    "Model owners: the share of the tower's work that is padding.",
+    label="content",
+    label_values=("id", "padding"),
+    detail=Detail.FULL,
+)
+USER_STATES = counter(
+    "sharded_infer_user_states",
+    "Requests whose user's stage was found in the user cache (hit), or computed (miss).",
+    "Model owners: the hit rate says whether --user-cache-mib pays.",
+    label="result",
+    label_values=("hit", "miss"),
+    detail=Detail.FULL,
+)
+USER_EVICTIONS = counter(
+    "sharded_infer_user_states_evicted",
+    "States that left the user cache because it was full.",
+    "Model owners: many evictions beside few hits ask for a larger user cache.",
+    detail=Detail.FULL,
+)
+USER_CACHE_BYTES = gauge(
+    "sharded_infer_user_cache_bytes",
+    "Bytes of the states in the user caches, over all workers.",
+    "Planning: the memory that the user cache takes beside the tables.",
+    detail=Detail.FULL,
+)
 
 LOADS = counter(
     "sharded_infer_version_loads",
@@ -210,6 +238,7 @@ TABLE_FAMILIES = (
     LOADED, SHARE, TABLE_BYTES, TABLE_HUGE_PAGE_BYTES, TABLE_PAGE_BYTES, CREATED, PRODUCTS,
     RANK_ROWS, RANK_ROW_BYTES, RANK_BUSY_SECONDS, RANK_MEMORY_BYTES, BROADCAST_ROWS_SAVED,
     EMPTY_BAGS, IDS_MAPPED, IDS_UNKNOWN, HOT_ROW_SHARE, SCORES,
+    SEQUENCE_POSITIONS, USER_STATES, USER_EVICTIONS, USER_CACHE_BYTES,
 )  # fmt: skip
 MODEL_FAMILIES = (
     LOADS, LOAD_FAILURES, LOAD_SECONDS, LOOKED, SERVED_VERSION, MISSING, SERVED_AGE, LABEL_VERSION,

@@ -20,8 +20,6 @@ from serving.metrics.families.model_families import (
     RANK_ROWS,
     SCORE_BOUNDARIES,
     SCORES,
-)
-from serving.metrics.families.sequence_families import (
     SEQUENCE_POSITIONS,
     USER_CACHE_BYTES,
     USER_EVICTIONS,

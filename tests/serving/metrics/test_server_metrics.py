@@ -71,7 +71,7 @@ def busy_metrics() -> ServerMetrics:
     metrics = ServerMetrics()
     version = metrics.version("ranker", 7)
     version.describe(FACTS)
-    metrics.loaded("ranker", 7, True)
+    metrics.version("ranker", 7).loaded(True)
     version.tables(table_bytes=64, huge_page_bytes=32, rank_bytes=FACTS.rank_bytes)
     metrics.serving(True, slots=2)
     metrics.add(WORKER_CPU_SECONDS, 1.5)
@@ -271,7 +271,7 @@ def test_a_versions_metrics_are_the_same_each_time_and_versions_do_not_mix() -> 
     }
     assert [v.totals().requests for v in (first, second, other)] == [1, 2, 0]
     for loaded in (True, False):
-        metrics.loaded("ranker", 7, loaded)
+        metrics.version("ranker", 7).loaded(loaded)
         assert value(samples(metrics.registry), "model_loaded") == loaded
 
 
@@ -364,7 +364,7 @@ def fork(worker, requests):
         return pid
     metrics.use(worker)
     metrics.serving(True)
-    metrics.loaded("ranker", 7, True)
+    metrics.version("ranker", 7).loaded(True)
     metrics.in_flight(1)
     version.queue(requests=2, samples=9)
     if requests is None:
@@ -459,7 +459,7 @@ print(json.dumps(pages))
 def test_a_version_named_in_the_parent_is_every_workers_and_a_workers_own_is_refused() -> None:
     script = f"""{WORKERS}
 from sharded_infer.errors import InternalError
-metrics.loaded("ranker", 7, True)
+metrics.version("ranker", 7).loaded(True)
 pid = os.fork()
 if pid == 0:
     metrics.use(0)
