@@ -28,13 +28,6 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def test_the_smallest_file_says_the_rest_by_defaults(tmp_path: Path) -> None:
-    cluster = read_cluster(written(tmp_path, SMALL))
-    assert (cluster.fronts.count, cluster.fronts.memory) == (1, 20 * 10**9)
-    assert (cluster.hosts[1].replicas, cluster.hosts[1].memory) == (1, 200 * 10**9)
-    assert (cluster.models, cluster.topology, cluster.lookups.token_file) == ((), None, None)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -104,11 +97,6 @@ def test_a_cluster_without_shard_hosts_is_refused(tmp_path: Path) -> None:
     text = SMALL.partition("[hosts.1]")[0] + "[hosts]\n"
     with pytest.raises(InputError, match="hosts: .*at least 1"):
         read_cluster(written(tmp_path, text))
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=re.escape(f"{tmp_path / 'none.toml'}: cannot be read")):
-        read_cluster(tmp_path / "none.toml")
 
 
 def test_trusted_keys_are_files_of_the_cluster_and_protect_no_address(tmp_path: Path) -> None:

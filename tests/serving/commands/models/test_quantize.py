@@ -3,7 +3,7 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.distributed import checkpoint
+from torch import Tensor
 
 from sharded_infer import open_model
 from sharded_infer.artifacts.report_file import report_from_fields
@@ -24,7 +23,6 @@ from sharded_infer.specs.spec_file import load_spec
 from sharded_infer.zoo.dlrm import DLRM
 from tests.support.manifest_file import edit_manifest
 from tests.support.servers import Command, command, environment
-from tests.support.torchrec_models import TABLES, Batch, TorchRec, make_batch, torchrec
 
 SPEC = """
 name = "clicks"
@@ -529,72 +527,3 @@ def test_a_damaged_report_is_refused_by_name(
     path.unlink()
     sharded_infer("inspect", "-r", damaged.repository, "--report").refused("holds no report.json")
     assert sharded_infer("verify", "-r", damaged.repository).code == 0
-
-
-# ---------------------------------------------------------------- checkpoints of TorchRec
-
-
-@pytest.fixture
-def rec() -> Iterator[TorchRec]:
-    with torchrec() as parts:
-        yield parts
-
-
-def save_state(model: nn.Module, path: Path) -> Path:
-    torch.save(model.state_dict(), path / "checkpoint.pt")
-    return path / "checkpoint.pt"
-
-
-def save_distributed(model: nn.Module, path: Path) -> Path:
-    checkpoint.save({"model": model.state_dict()}, checkpoint_id=path / "checkpoint")
-    return path / "checkpoint"
-
-
-def as_samples(batch: Batch) -> list[Sample]:
-    samples: list[Sample] = [{"dense": row.tolist()} for row in batch.dense]
-    ids = iter(batch.values.tolist())
-    for feature, lengths in zip(batch.features, batch.lengths.tolist(), strict=True):
-        for sample, length in zip(samples, lengths, strict=True):
-            sample[feature] = [next(ids) for _ in range(length)]
-    return samples
-
-
-def check_draft(draft: str, row_format: str) -> str:
-    """Corrects a draft where names and shapes of a checkpoint do not determine it."""
-    for table in TABLES:
-        start = draft.index(f'name = "{table.name}"')
-        end = draft.find("[", draft.index("features = [", start) + len("features = ["))
-        lines = draft[start:end]
-        edited = lines.replace(f'["{table.name}"]', json.dumps(table.features))
-        edited = edited.replace('pooling = "sum"', f'pooling = "{table.pooling.lower()}"')
-        draft = draft.replace(lines, edited)
-    return draft.replace('format = "int8"', f'format = "{row_format}"')
-
-
-@pytest.mark.parametrize(
-    ("architecture", "save", "row_format"),
-    [("DLRM", save_state, "int8"), ("DLRM_DCN", save_distributed, "fp32")],
-)
-def test_a_torchrec_checkpoint_is_drafted_published_and_scores_as_torchrec_does(
-    architecture: str,
-    save: Callable[[nn.Module, Path], Path],
-    row_format: str,
-    rec: TorchRec,
-    tmp_path: Path,
-    sharded_infer: Command,
-) -> None:
-    model, batch = rec.model(architecture), make_batch()
-    weights, spec, repository = save(model, tmp_path), tmp_path / "model.toml", tmp_path / "r"
-    drafted = sharded_infer("spec", "--from", weights, "--name", "ranker", "--out", spec)
-    assert drafted.code == 0, drafted.err
-    spec.write_text(check_draft(spec.read_text(), row_format))
-    done = sharded_infer("publish", "--spec", spec, "--weights", weights, "-r", repository)
-    assert done.code == 0, done.err
-    words = ("predict", "-", "-r", repository, "--json")
-    done = sharded_infer(*words, stdin=json.dumps(as_samples(batch)))
-    served = np.array(done.json()["scores"]["score"])
-    expected = torch.sigmoid(rec.logits(model, batch)).numpy()
-    allowed = load_spec(spec).gate.max_score_diff if row_format == "int8" else 1e-5
-    assert np.abs(served - expected).max() <= allowed
-    # Samples differ by more: the agreement says something.
-    assert np.ptp(expected) > allowed

@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from serving.commands.models.spec import spec_command
-from sharded_infer.errors import InputError, ShardedInferError, SpecError
+from sharded_infer.errors import SpecError
 from sharded_infer.specs.spec_file import load_spec, parse_spec
 
 
@@ -33,29 +33,13 @@ def test_the_draft_is_printed_and_its_checks_are_counted_beside_it(checkpoint: P
     assert done.stderr == f"tables: 1; lines to CHECK: {done.stdout.count('# CHECK: ')}\n"
 
 
-def test_the_draft_is_written_to_a_file(checkpoint: Path, tmp_path: Path) -> None:
-    out = tmp_path / "model.toml"
-    done = run("--from", checkpoint, "--out", out)
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert load_spec(out).name == "model"
-    assert f"; written to {out}" in done.stderr
-
-
 def test_a_file_is_overwritten_only_when_told(checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.toml"
     out.write_text("mine")
     with pytest.raises(SpecError, match=r"model\.toml: exists; --force overwrites it"):
         raise run("--from", checkpoint, "--out", out).exception or AssertionError
     assert out.read_text() == "mine"
-    assert run("--from", checkpoint, "--out", out, "--force").exit_code == 0
+    done = run("--from", checkpoint, "--out", out, "--force")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert f"; written to {out}" in done.stderr
     assert load_spec(out).tables[0].name == "ads"
-
-
-def test_a_file_that_cannot_be_written_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cannot be written: No such file"):
-        raise run("--from", checkpoint, "--out", tmp_path / "no" / "x").exception or AssertionError
-
-
-def test_a_checkpoint_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ShardedInferError, match="no such"):
-        raise run("--from", tmp_path / "none.pt").exception or AssertionError

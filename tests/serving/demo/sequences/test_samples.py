@@ -89,12 +89,6 @@ def test_popularity_counts_the_training_parts_ratings(split: SplitSamples) -> No
         assert found[position] == (same & (training.labels == 1)).sum()
 
 
-def test_the_same_seed_draws_the_same_negatives(log: RatingLog, split: SplitSamples) -> None:
-    again, other = split_samples(log, seed=0), split_samples(log, seed=1)
-    np.testing.assert_array_equal(split.training.candidates, again.training.candidates)
-    assert (split.training.candidates != other.training.candidates).any()
-
-
 @pytest.mark.parametrize(
     ("users", "items", "message"),
     [
