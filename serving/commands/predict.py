@@ -18,14 +18,6 @@ from sharded_infer.inputs.columns import Columns
 from sharded_infer.reports.html.text import visible
 from sharded_infer.samples.file import read_samples
 
-NamedVersionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--version",
-        help="Version: a number, a label or latest; default: latest, on a server its default.",
-    ),
-]
-
 
 def predict_command(
     samples: Annotated[
@@ -44,7 +36,12 @@ def predict_command(
         str | None, typer.Option("--address", "-a", help="Score on a server, HOST:PORT.")
     ] = None,
     model: ModelOption = None,
-    version: NamedVersionOption = None,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            help="Version: a number, a label or latest; default: latest, on a server its default."
+        ),
+    ] = None,
     tsv: Annotated[bool, typer.Option("--tsv", help="Stdin is TSV; default: JSON.")] = False,
     verify: Annotated[
         bool,

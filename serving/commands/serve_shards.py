@@ -20,19 +20,13 @@ from serving.security.exposure import protection_of
 from serving.shard_host.ready import ShardHostReady
 from sharded_infer.byte_sizes import size_text
 
-NumberOption = Annotated[
-    int,
-    typer.Option(
-        "--host-number",
-        min=0,
-        help="The host of the versions' plans whose ranks this process holds.",
-    ),
-]
-
 
 def serve_shards_command(
     context: typer.Context,
-    host_number: NumberOption,
+    host_number: Annotated[
+        int,
+        typer.Option(min=0, help="The host of the versions' plans whose ranks this process holds."),
+    ],
     config: ConfigOption = None,
     print_config: PrintOption = False,
     as_json: JsonOption = False,

@@ -27,36 +27,29 @@ if TYPE_CHECKING:
     from serving.cluster.ray_parts import PartRun, RayParts
     from sharded_infer.publishing.part_publication import PublishedPart
 
-PartsOption = Annotated[
-    int, typer.Option("--parts", metavar="N", min=1, help="Number of parts, a task of Ray each.")
-]
-AddressOption = Annotated[
-    str,
-    typer.Option(
-        "--ray-address", metavar="HOST:PORT", help="Ray's head; auto: the Ray of this machine."
-    ),
-]
-CpusOption = Annotated[
-    float, typer.Option("--part-cpus", min=0.01, max=1024, help="CPUs that Ray counts for a part.")
-]
-MemoryOption = Annotated[
-    str,
-    typer.Option("--part-memory", metavar="SIZE", help="Memory that Ray counts for a part."),
-]
-RetriesOption = Annotated[
-    int,
-    typer.Option(
-        min=0, max=1000, help="How often a part is made again whose process or machine was lost."
-    ),
-]
-
 
 def cluster_publish_command(
-    parts: PartsOption,
-    ray_address: AddressOption = "auto",
-    part_cpus: CpusOption = 1.0,
-    part_memory: MemoryOption = "2GB",
-    retries: RetriesOption = 3,
+    parts: Annotated[
+        int,
+        typer.Option("--parts", metavar="N", min=1, help="Number of parts, a task of Ray each."),
+    ],
+    ray_address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Ray's head; auto: the Ray of this machine.")
+    ] = "auto",
+    part_cpus: Annotated[
+        float, typer.Option(min=0.01, max=1024, help="CPUs that Ray counts for a part.")
+    ] = 1.0,
+    part_memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Memory that Ray counts for a part.")
+    ] = "2GB",
+    retries: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=1000,
+            help="How often a part is made again whose process or machine was lost.",
+        ),
+    ] = 3,
     as_json: JsonOption = False,
     **values: Any,
 ) -> None:

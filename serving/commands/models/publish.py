@@ -23,22 +23,6 @@ if TYPE_CHECKING:
     from sharded_infer.publishing.part_publication import PublishedPart
     from sharded_infer.publishing.publication import PublishedVersion
 
-PartOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N",
-        help="Only encode and store part I of N of the tables' rows, such as 2/4. Parts may be "
-        "made in any order, at once, and again.",
-    ),
-]
-JoinOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Publish from N parts that were made with --part, instead of encoding the tables.",
-        min=1,
-    ),
-]
 _PART = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
@@ -51,8 +35,22 @@ def parse_part(text: str) -> tuple[int, int]:
 
 
 def publish_command(
-    part: PartOption = None,
-    join: JoinOption = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Only encode and store part I of N of the tables' rows, such as 2/4. Parts may be "
+            "made in any order, at once, and again.",
+        ),
+    ] = None,
+    join: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Publish from N parts that were made with --part, instead of encoding the tables.",
+            min=1,
+        ),
+    ] = None,
     as_json: JsonOption = False,
     **values: Any,
 ) -> None:

@@ -34,26 +34,6 @@ if TYPE_CHECKING:
     from sharded_infer.publishing.part_publication import PublishedPart
     from sharded_infer.publishing.publication import PublishedVersion
 
-TopologyOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Layout to plan for, such as cpu:2 or cpu:2x16GB; may be repeated."),
-]
-NoteOption = Annotated[str | None, typer.Option(help="A note, kept with the version.")]
-RunIdOption = Annotated[
-    str | None, typer.Option(help="The training run's id in a tracker, kept with the version.")
-]
-SourceRevisionOption = Annotated[
-    str | None,
-    typer.Option(help="Revision of the code that trained the model, kept with the version."),
-]
-OrderRowsOption = Annotated[
-    OrderRows,
-    typer.Option(
-        help="frequency: the rows that are used most come first, of each table of which an id map "
-        "or --samples says how often. Without an id map it takes 6 bits a row more."
-    ),
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
@@ -62,16 +42,30 @@ class PublishOptions:
     spec: SpecOption
     weights: WeightsOption
     repository: RepositoryOption
-    topology: TopologyOption = None
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(help="Layout to plan for, such as cpu:2 or cpu:2x16GB; may be repeated."),
+    ] = None
     memory_budget: MemoryBudgetOption = None
     error_budget: ErrorBudgetOption = None
     samples: SamplesOption = None
     calibration: CalibrationOption = None
-    note: NoteOption = None
-    run_id: RunIdOption = None
-    source_revision: SourceRevisionOption = None
+    note: Annotated[str | None, typer.Option(help="A note, kept with the version.")] = None
+    run_id: Annotated[
+        str | None, typer.Option(help="The training run's id in a tracker, kept with the version.")
+    ] = None
+    source_revision: Annotated[
+        str | None,
+        typer.Option(help="Revision of the code that trained the model, kept with the version."),
+    ] = None
     sign_key: SignKeyOption = None
-    order_rows: OrderRowsOption = OrderRows.AS_TRAINED
+    order_rows: Annotated[
+        OrderRows,
+        typer.Option(
+            help="frequency: the rows that are used most come first, of each table of which an id "
+            "map or --samples says how often. Without an id map it takes 6 bits a row more."
+        ),
+    ] = OrderRows.AS_TRAINED
 
     @property
     def topologies(self) -> tuple[str, ...]:
