@@ -44,9 +44,7 @@ def misfit(wanted: Sequence[Wanted], rooms: Sequence[Room]) -> str | None:
                 return _words(one, left, placed)
             best = min(fitting, key=lambda number: left[number].memory)
             left[best] = replace(
-                left[best],
-                memory=left[best].memory - one.memory,
-                cpus=left[best].cpus - one.cpus,
+                left[best], memory=left[best].memory - one.memory, cpus=left[best].cpus - one.cpus
             )
             if one.apart:
                 taken.add(best)

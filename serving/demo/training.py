@@ -43,12 +43,7 @@ class TrainedModel:
 
 
 def train(
-    examples: Examples,
-    *,
-    dim: int,
-    epochs: int,
-    seed: int,
-    on_step: Callable[[int], None],
+    examples: Examples, *, dim: int, epochs: int, seed: int, on_step: Callable[[int], None]
 ) -> TrainedModel:
     """Train tables and tower; one or two epochs suffice, more overfit small logs.
 

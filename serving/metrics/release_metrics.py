@@ -28,10 +28,7 @@ class ReleaseMetrics:
     """
 
     def __init__(
-        self,
-        cells: MetricCells,
-        block: FamilyBlock,
-        places: tuple[tuple[int, VersionMetrics], ...],
+        self, cells: MetricCells, block: FamilyBlock, places: tuple[tuple[int, VersionMetrics], ...]
     ) -> None:
         self._cells = cells
         self.block = block

@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from serving.metrics.cells import CELL_BYTES, MetricCells
-from serving.metrics.families.model_families import (
-    NAMED_PLACES,
-    OTHERS,
-    OUTPUT_PLACES,
-    RANK_PLACES,
-)
+from serving.metrics.families.model_families import NAMED_PLACES, OTHERS, OUTPUT_PLACES, RANK_PLACES
 from serving.metrics.families.request_families import LATENCY_BOUNDARIES
 
 # A longer output name is truncated, as labels are for people.

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from serving.cluster.ray_cluster import ProcessReport, RayCluster
 
 FileArgument = Annotated[
-    Path,
-    typer.Argument(metavar="FILE", help="TOML file of the cluster, such as cluster.toml."),
+    Path, typer.Argument(metavar="FILE", help="TOML file of the cluster, such as cluster.toml.")
 ]
 TimeoutOption = Annotated[
     float,

@@ -39,12 +39,11 @@ class ChangeOptions:
         typer.Option(
             help="Publish changed rows alone, in front of the base's: a file (.safetensors, .npz, "
             ".parquet) or a folder of them; may be repeated, later rows win. With --weights and "
-            "--base instead, the rows that differ from the base are found.",
+            "--base instead, the rows that differ from the base are found."
         ),
     ] = None
     base: Annotated[
-        int | None,
-        typer.Option(help="The version that is changed; default: the latest.", min=1),
+        int | None, typer.Option(help="The version that is changed; default: the latest.", min=1)
     ] = None
     model: Annotated[
         str | None, typer.Option(help="The model whose rows changed; needed if there are several.")

@@ -36,10 +36,7 @@ def repo_diff_command(
     Rows are compared as they are stored, where both versions store a table in the same format.
     """
     repository = Repository(location)
-    versions = (
-        named_version(repository, model, first),
-        named_version(repository, model, second),
-    )
+    versions = (named_version(repository, model, first), named_version(repository, model, second))
     with progress_bars() as progress:
         found = diff_versions(repository, model, versions, progress)
     if as_json:

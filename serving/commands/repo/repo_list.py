@@ -72,10 +72,7 @@ def repo_list_command(location: LocationArgument, as_json: JsonOption = False) -
 
 
 def _print_models(
-    location: str,
-    models: Mapping[str, tuple[dict[str, int], list[VersionLine]]],
-    *,
-    as_json: bool,
+    location: str, models: Mapping[str, tuple[dict[str, int], list[VersionLine]]], *, as_json: bool
 ) -> None:
     if as_json:
         print_json(

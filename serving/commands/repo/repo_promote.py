@@ -58,8 +58,7 @@ def repo_promote_command(
         ),
     ] = "10m",  # type: ignore[assignment]
     steps: Annotated[
-        str,
-        typer.Option(help="Shares of the requests in percent, ascending, with commas between."),
+        str, typer.Option(help="Shares of the requests in percent, ascending, with commas between.")
     ] = _DEFAULT_STEPS,
     on_silence: Annotated[
         OnSilence,
@@ -107,13 +106,7 @@ def repo_promote_command(
         print_result(fields, f"{model}: {promotion_text(promotion, time())}", as_json=as_json)
 
     version = promote(
-        Repository(location),
-        model,
-        servers or [],
-        plan,
-        resume=resume,
-        caller=caller,
-        told=told,
+        Repository(location), model, servers or [], plan, resume=resume, caller=caller, told=told
     )
     fields = {"model": model, "promoted": version}
     print_result(fields, f"{model}: version {version} is promoted", as_json=as_json)

@@ -9,12 +9,7 @@ from numpy.typing import NDArray
 from serving.demo.scoring import MAX_AUC_DIFFERENCE, RequestArrays
 from serving.demo.sequences.generated_ratings import generated_ratings
 from serving.demo.sequences.ratings import RATINGS, read_ratings
-from serving.demo.sequences.samples import (
-    MAX_LENGTH,
-    SequenceSamples,
-    SplitSamples,
-    split_samples,
-)
+from serving.demo.sequences.samples import MAX_LENGTH, SequenceSamples, SplitSamples, split_samples
 from serving.demo.sequences.training import (
     ACTION_DIM,
     BATCH_SIZE,
@@ -94,9 +89,7 @@ def train_sequence_demo(
     )
     companions = ARCHITECTURES[architecture].companions or ()
     history = SequenceSpec(
-        max_length=MAX_LENGTH,
-        features=(HISTORY, "action"),
-        dense=dict.fromkeys(companions, 1),
+        max_length=MAX_LENGTH, features=(HISTORY, "action"), dense=dict.fromkeys(companions, 1)
     )
     spec = ModelSpec(
         name=f"ratings_{architecture}",
@@ -105,9 +98,7 @@ def train_sequence_demo(
             TableSpec("action", RATINGS, ACTION_DIM),
         ),
         tower=TowerSpec(
-            architecture=architecture,
-            options=dict(OPTIONS[architecture]),
-            user_inputs=(HISTORY,),
+            architecture=architecture, options=dict(OPTIONS[architecture]), user_inputs=(HISTORY,)
         ),
         gate=GateSpec(max_auc_drop=MAX_AUC_DIFFERENCE),
         sequences={HISTORY: history},

@@ -135,10 +135,7 @@ def _rows_of(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _negatives(
-    users: NDArray[np.int64],
-    items: NDArray[np.int64],
-    known: int,
-    generator: np.random.Generator,
+    users: NDArray[np.int64], items: NDArray[np.int64], known: int, generator: np.random.Generator
 ) -> NDArray[np.int64]:
     """For each rating a row of 1 to `known` that its user has not rated, int64 `[E]`; 0: none."""
     _, numbers = np.unique(users, return_inverse=True)

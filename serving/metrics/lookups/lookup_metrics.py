@@ -70,10 +70,7 @@ class LookupMetrics:
         self.rows.clear()
 
     def looked_up(
-        self,
-        work: LookupWork,
-        batch: ModelInput,
-        scores: Sequence[NDArray[np.float32]],
+        self, work: LookupWork, batch: ModelInput, scores: Sequence[NDArray[np.float32]]
     ) -> None:
         """Counts a batch's lookups; some batches are sampled. `scores` are one request's."""
         cells = self._cells
