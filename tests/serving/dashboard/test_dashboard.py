@@ -1,5 +1,4 @@
 import json
-import threading
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +16,9 @@ from serving.http_api.http_server import HttpServer, listen
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.shared_state import SharedState
 from serving.versions.state import AssignedVersion, DesiredState, Failure, ModelState
-from tests.support.server_pages import samples
 from tests.support.servers import (
     PROVENANCE_TEXT,
     Ranker,
-    RunningServer,
-    good_inputs,
-    infer_request,
 )
 
 HTML = "text/html,application/xhtml+xml,*/*;q=0.8"
@@ -263,20 +258,3 @@ def test_models_have_their_versions_names_failures_and_plans(
     assert drawing is not None and drawing.body.count(b'class="bar"') == 4
     missing = dashboard.answer(PageRequest("GET", f"/{url}", query="model=ranker&version=9"))
     assert missing is not None and missing.status == 404
-
-
-def test_a_server_under_load_tells_its_counts(server: RunningServer) -> None:
-    with server.stub() as stub:
-        for _ in range(5):
-            stub.ModelInfer(infer_request(good_inputs(3)), timeout=10)
-    # A reading may be a second old.
-    threading.Event().wait(1.1)
-    url = f"{server.metrics_url.removesuffix('metrics')}api/live"
-    with urllib.request.urlopen(url) as page:  # noqa: S310
-        document = json.load(page)
-    counted = samples(server.metrics_url)
-    labels = (("model", MODEL), ("version", "1"))
-    expected = counted["sharded_infer_samples_total", labels]
-    assert values(document, "sharded_infer_samples") == [expected] and expected >= 15
-    assert document["models"][0]["versions"][0]["state"] == "ready"
-    assert document["swaps"][-1]["event"] == "loaded"

@@ -186,15 +186,9 @@ def test_a_memory_budget_is_divided_over_the_tables(tmp_path: Path) -> None:
     assert country["table"] == "country"
     explained = run("plan", *words, "--explain").output
     assert "what memory buys" in explained
-    rates = re.findall(
-        r"│ +([\d.]+) [kM]B │ +([\d.]+)% │ +([\d.]+)% │ +[\d.]+% │ +([\d,]+) │", explained
-    )
-    # Half a megabyte up to all rows: more memory finds more rows and reads fewer.
-    assert len(rates) >= 4 and rates[0][0] == "500" and rates[-1][1:] == ("100.0", "100.0", "0")
-    hits = [float(hit) for _, _, hit, _ in rates]
-    assert hits == sorted(hits)
+    hits = [float(hit) for hit in re.findall(r"B │ +[\d.]+% │ +([\d.]+)% │", explained)]
+    # More memory finds more rows, up to all.
+    assert len(hits) >= 4 and hits == sorted(hits) and hits[-1] == 100
     refused = run("plan", *words[:4], "--explain")
     assert "--explain: expected --memory-budget" in str(refused.exception)
-    whole = planned(tmp_path / "whole.json", *words[:4])
-    assert "memory_budget" not in whole
-    assert run("plan", *words[:5], "2 apples").exit_code != 0
+    assert "memory_budget" not in planned(tmp_path / "whole.json", *words[:4])
