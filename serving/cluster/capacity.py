@@ -32,40 +32,46 @@ def misfit(wanted: Sequence[Wanted], rooms: Sequence[Room]) -> str | None:
     This is a guess, not a search: use it for processes that could not be placed.
     """
     left = list(rooms)
-    for one in sorted(wanted, key=lambda one: one.memory, reverse=True):
+    for process in sorted(wanted, key=lambda process: process.memory, reverse=True):
         taken: set[int] = set()
-        for placed in range(one.count):
+        for placed in range(process.count):
             fitting = [
                 number
                 for number, room in enumerate(left)
-                if room.memory >= one.memory and room.cpus >= one.cpus and number not in taken
+                if room.memory >= process.memory
+                and room.cpus >= process.cpus
+                and number not in taken
             ]
             if not fitting:
-                return _words(one, left, placed)
+                return _words(process, left, placed)
             best = min(fitting, key=lambda number: left[number].memory)
             left[best] = replace(
-                left[best], memory=left[best].memory - one.memory, cpus=left[best].cpus - one.cpus
+                left[best],
+                memory=left[best].memory - process.memory,
+                cpus=left[best].cpus - process.cpus,
             )
-            if one.apart:
+            if process.apart:
                 taken.add(best)
     return None
 
 
-def _words(one: Wanted, rooms: Sequence[Room], placed: int) -> str:
+def _words(process: Wanted, rooms: Sequence[Room], placed: int) -> str:
     most = max((room.memory for room in rooms), default=0)
-    if most < one.memory and not placed:
+    if most < process.memory and not placed:
         free = size_text(most)
-        return f"{one.name} wants {size_text(one.memory)}, no node has more than {free} free"
-    cpus = max((room.cpus for room in rooms), default=0)
-    if cpus < one.cpus and not placed:
-        return f"{one.name} wants {one.cpus:g} CPUs, no node has more than {cpus:g} free"
-    each = f"{size_text(one.memory)} and {_counted_cpus(one.cpus)}"
-    if one.apart:
         return (
-            f"{one.name} wants {counted(one.count, 'node')} with {each} free each, "
+            f"{process.name} wants {size_text(process.memory)}, no node has more than {free} free"
+        )
+    cpus = max((room.cpus for room in rooms), default=0)
+    if cpus < process.cpus and not placed:
+        return f"{process.name} wants {process.cpus:g} CPUs, no node has more than {cpus:g} free"
+    each = f"{size_text(process.memory)} and {_counted_cpus(process.cpus)}"
+    if process.apart:
+        return (
+            f"{process.name} wants {counted(process.count, 'node')} with {each} free each, "
             f"only {placed} of {len(rooms)} {'has' if placed == 1 else 'have'} that"
         )
-    return f"{one.name} wants {one.count} times {each}, which the nodes do not have free"
+    return f"{process.name} wants {process.count} times {each}, which the nodes do not have free"
 
 
 def _counted_cpus(cpus: float) -> str:

@@ -160,9 +160,9 @@ def read_cluster(path: Path) -> ClusterFile:
     Raises InputError if it cannot be read, or a field is missing, unknown or wrong, with the field,
     what was expected and what came.
     """
-    found = read_toml(path, str(path), InputError)
+    fields = read_toml(path, str(path), InputError)
     try:
-        cluster = _ADAPTER.validate_python(found)
+        cluster = _ADAPTER.validate_python(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(step) for step in first["loc"] if step != "[key]")

@@ -142,7 +142,7 @@ class RayParts:
     def _outcome(self, task: Any, where: str, starts: int) -> "PublishedPart | None":
         """The part; None if its process was lost and may be restarted."""
         try:
-            found = ray.get(task)
+            outcome = ray.get(task)
         except RayTaskError:
             # A bug of ours, with its traceback.
             raise
@@ -154,10 +154,10 @@ class RayParts:
                 f"{where}: its process was lost, and {self._needs.retries} retries did "
                 f"not help: {why}"
             ) from error
-        if isinstance(found, ShardedInferError):
-            raise ShardedInferError(f"{where}: {found}")
-        made: PublishedPart = found
-        return made
+        if isinstance(outcome, ShardedInferError):
+            raise ShardedInferError(f"{where}: {outcome}")
+        stored: PublishedPart = outcome
+        return stored
 
 
 def _where(name: str, status: PartStatus | None) -> str:

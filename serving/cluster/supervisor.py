@@ -78,14 +78,14 @@ def states_of(names: Sequence[str]) -> Mapping[str, TaskState]:
     asked = {name: actor.state.remote() for name in names if (actor := actor_of(name)) is not None}
     if asked:
         ray.wait(list(asked.values()), num_returns=len(asked), timeout=_ANSWER_SECONDS)
-    found: dict[str, TaskState] = {}
+    states: dict[str, TaskState] = {}
     for name, answer in asked.items():
         try:
-            found[name] = ray.get(answer, timeout=0)
+            states[name] = ray.get(answer, timeout=0)
         except (RayError, GetTimeoutError):
             # Its machine or process is lost, and it is being restarted elsewhere.
             continue
-    return found
+    return states
 
 
 class Supervisor:

@@ -60,9 +60,9 @@ def calibrate_command(
     write_target(out, topology_text(out.stem, device, ranks, front, hosts, reads))
     if as_json:
         fields = {"path": str(out), "ranks": ranks, "device": asdict(device)}
-        found = {"front": front, "disk": reads}
-        said = {name: None if one is None else asdict(one) for name, one in found.items()}
-        print_json(fields | said | {"hosts": hosts})
+        measured = {"front": front, "disk": reads}
+        optional = {name: None if one is None else asdict(one) for name, one in measured.items()}
+        print_json(fields | optional | {"hosts": hosts})
         return
     lines = [
         f"random rows {device.memory_bandwidth / 1e9:.2f} GB/s, from cache "

@@ -164,10 +164,10 @@ def _tls() -> _Result:
 def _kernels() -> _Result:
     machine = importlib.import_module("kernels.machine")
     try:
-        found = [one.name.lower() for one in machine.instruction_sets()]
+        sets = [one.name.lower() for one in machine.instruction_sets()]
     except ShardedInferError as error:
         return Verdict.PROBLEM, str(error)
-    return Verdict.OK, f"{found[-1]} of {', '.join(found)}"
+    return Verdict.OK, f"{sets[-1]} of {', '.join(sets)}"
 
 
 def _gpus() -> _Result:
@@ -209,10 +209,10 @@ def _mapped_pages(folder: Path) -> _Result:
             file.write(bytes(2 * HUGE_PAGE_BYTES))
             file.flush()
             pages = importlib.import_module("sharded_infer.artifacts.file_pages")
-            found = pages.read_large(Path(file.name), lambda _: None)
+            are_large = pages.read_large(Path(file.name), lambda _: None)
     except OSError as error:
         return Verdict.NOTE, f"cannot be tried in {where}: {error.strerror}"
-    if found:
+    if are_large:
         return Verdict.OK, f"files in {where} are mapped in 2 MiB pages"
     detail = (
         f"files in {where} are mapped in 4 KiB pages: --memory auto copies tables to 2 MiB pages "

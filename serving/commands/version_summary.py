@@ -127,13 +127,12 @@ def _golden(golden: GoldenRecord) -> str:
     return "golden requests, from fp32: " + "; ".join(map(output_text, golden.outputs))
 
 
-def output_text(found: OutputDifference) -> str:
+def output_text(difference: OutputDifference) -> str:
     """Difference of one output from fp32, and the bound, as a short text."""
-    told = f"{found.name} within {found.max_score_diff:.2g}"
-    if found.allowed_score_diff is not None:
-        told += f" ({found.allowed_score_diff:g} allowed)"
-    if found.allowed_relative_diff is not None and found.max_relative_diff is not None:
-        told += (
-            f", {found.max_relative_diff:.2g} relative ({found.allowed_relative_diff:g} allowed)"
-        )
-    return told
+    text = f"{difference.name} within {difference.max_score_diff:.2g}"
+    if difference.allowed_score_diff is not None:
+        text += f" ({difference.allowed_score_diff:g} allowed)"
+    if difference.allowed_relative_diff is not None and difference.max_relative_diff is not None:
+        text += f", {difference.max_relative_diff:.2g} relative "
+        text += f"({difference.allowed_relative_diff:g} allowed)"
+    return text

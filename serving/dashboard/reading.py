@@ -76,22 +76,22 @@ class Reading:
 
     def values(self) -> dict[Key, Value]:
         """Number of each series, or those of a histogram."""
-        found: dict[Key, Value] = {}
+        values: dict[Key, Value] = {}
         first = 0
         for one in self.series:
-            found[one.key] = self._value(first, one.width)
+            values[one.key] = self._value(first, one.width)
             first += one.width
-        return found
+        return values
 
     def by_label(self, family: str, label: str, **wanted: str) -> dict[str, float]:
         """A family's numbers by one label, where other labels have the `wanted` values."""
-        found = {}
+        numbers = {}
         for (name, labels), value in self.values().items():
             named = dict(labels)
             same = all(named.get(other) == text for other, text in wanted.items())
             if name == family and same and label in named and isinstance(value, float):
-                found[named[label]] = value
-        return found
+                numbers[named[label]] = value
+        return numbers
 
     def _value(self, first: int, width: int) -> Value:
         return self.numbers[first] if width == 1 else tuple(self.numbers[first : first + width])

@@ -138,8 +138,8 @@ class Vocabulary:
             wanted = column[filled]
             places = np.searchsorted(kept, wanted)
             # The appended b"" stands behind the last value and equals no category.
-            found = np.append(kept, b"")[places] == wanted
-            values.append(np.where(found, places + 1, 0))
+            is_kept = np.append(kept, b"")[places] == wanted
+            values.append(np.where(is_kept, places + 1, 0))
         return Examples(
             labels=log.labels,
             dense=dense.astype(np.float32),

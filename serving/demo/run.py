@@ -66,8 +66,8 @@ def run_demo(
                 return scored(server), None
             before = unknown_ids(server.metrics_url, MODEL)
             scoring = scored(server)
-            found = unknown_ids(server.metrics_url, MODEL) - before
-            return scoring, check_unknown(found, held_out, _PASSES)
+            unknown_counts = unknown_ids(server.metrics_url, MODEL) - before
+            return scoring, check_unknown(unknown_counts, held_out, _PASSES)
 
         def started(*words: str) -> ServerProcess:
             server = stack.enter_context(

@@ -59,11 +59,13 @@ def shard_host_processes(
         processes = [
             stack.enter_context(command_process(*words, number, keep=keep)) for number in numbers
         ]
-        found = [process.ready() for process in processes]
+        ready_lines = [process.ready() for process in processes]
         addresses: dict[str, list[str]] = {}
-        for number, ready in zip(numbers, found, strict=True):
+        for number, ready in zip(numbers, ready_lines, strict=True):
             addresses.setdefault(str(number), []).append(str(ready["grpc_url"]))
         file = folder / "hosts.toml"
         file.write_text(toml_text({"timeout_ms": _TIMEOUT_MS, "hosts": addresses}))
-        held = (sum(one["table_bytes"] for one in ready["versions"]) for ready in found[:hosts])
+        held = (
+            sum(one["table_bytes"] for one in ready["versions"]) for ready in ready_lines[:hosts]
+        )
         yield DemoHosts(file, tuple(processes), tuple(held))

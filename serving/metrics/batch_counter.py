@@ -50,10 +50,10 @@ class ExecutedBatches:
     def count_sums(self, samples: int, decode: float, infer: float, encode: float) -> None:
         """Counts a batch from its requests' sums; `infer` is in seconds of the batch itself."""
         own = self._cells.own
-        found = self._known.get(samples)
-        if found is None or own[found[0]] != found[1]:
-            found = self._find(samples)
-        row = found[0]
+        known = self._known.get(samples)
+        if known is None or own[known[0]] != known[1]:
+            known = self._find(samples)
+        row = known[0]
         own[row + 1] += 1.0
         own[row + 2] += decode
         own[row + 3] += infer

@@ -47,7 +47,7 @@ class Exemplars:
         # Only sequence numbers are used of the first and last copy, as a copy's read order is
         # unspecified.
         read = (self._cells.contents(self._first, count) for _ in range(3))
-        found: list[Exemplar | None] = [None] * self._buckets
+        latest: list[Exemplar | None] = [None] * self._buckets
         for before, row, after in zip(*read, strict=True):
             for bucket in range(self._buckets):
                 at = bucket * _FIELDS.size
@@ -55,7 +55,7 @@ class Exemplars:
                 numbers = {copy[at : at + CELL_BYTES] for copy in (before, row, after)}
                 if not number or number % 2 or len(numbers) > 1:
                     continue
-                kept = found[bucket]
+                kept = latest[bucket]
                 if kept is None or kept.timestamp < timestamp:
-                    found[bucket] = Exemplar(trace_id.hex(), seconds, timestamp)
-        return found
+                    latest[bucket] = Exemplar(trace_id.hex(), seconds, timestamp)
+        return latest

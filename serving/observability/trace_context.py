@@ -53,10 +53,10 @@ def read_trace_context(metadata: Iterable[tuple[str, str | bytes]]) -> TraceCont
 
 
 def _parsed(parent: str, state: str) -> TraceContext | None:
-    found = _PARENT.fullmatch(parent)
-    if found is None:
+    match = _PARENT.fullmatch(parent)
+    if match is None:
         return None
-    version, trace, span, flags, rest = found.groups()
+    version, trace, span, flags, rest = match.groups()
     # Later versions may append fields; 255 is invalid.
     if version == "ff" or (version == "00" and rest is not None):
         return None

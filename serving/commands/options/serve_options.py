@@ -136,27 +136,27 @@ def _option(setting: DeclaredSetting, name: str) -> inspect.Parameter:
 def _given_flags(
     context: typer.Context, declared: Mapping[str, DeclaredSetting], values: Mapping[str, Any]
 ) -> dict[str, object]:
-    found = {}
+    flags = {}
     for name in (name for setting in declared.values() for name in setting.names):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            found[name] = values[name]
-    return found
+            flags[name] = values[name]
+    return flags
 
 
 def _print_settings(
-    declared: Mapping[str, DeclaredSetting], found: Mapping[str, Sourced], *, as_json: bool
+    declared: Mapping[str, DeclaredSetting], sourced: Mapping[str, Sourced], *, as_json: bool
 ) -> None:
     if as_json:
         print_json(
             {
                 name: {"value": declared[name].plain(one.value), "source": one.source}
-                for name, one in found.items()
+                for name, one in sourced.items()
             }
         )
         return
     table = Table("setting", "value", "unit", "from", box=None)
-    for name, one in found.items():
+    for name, one in sourced.items():
         setting = declared[name]
         style = "dim" if one.source == DEFAULT else ""
         table.add_row(name, setting.shown(one.value), setting.said.unit, one.source, style=style)

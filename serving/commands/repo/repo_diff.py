@@ -38,17 +38,17 @@ def repo_diff_command(
     repository = Repository(location)
     versions = (named_version(repository, model, first), named_version(repository, model, second))
     with progress_bars() as progress:
-        found = diff_versions(repository, model, versions, progress)
+        diff = diff_versions(repository, model, versions, progress)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(diff))
         return
     headings = ("table", "rows", "changed", "format", "error", "size")
     title = f"{model}: {versions[0]} -> {versions[1]}"
     table = figure_table(title, headings, left=("table", "format"))
-    for entry in found.tables:
+    for entry in diff.tables:
         table.add_row(entry.name, *_cells(entry))
     OUT.print(table)
-    say("\n".join(_rest(found)))
+    say("\n".join(_rest(diff)))
 
 
 def _cells(entry: TableDiff) -> tuple[str, str, str, str, str]:
@@ -74,16 +74,16 @@ def _cells(entry: TableDiff) -> tuple[str, str, str, str, str]:
     )
 
 
-def _rest(found: VersionDiff) -> list[str]:
-    first, second = found.gates
-    came = zip(found.versions, found.provenances, strict=True)
+def _rest(diff: VersionDiff) -> list[str]:
+    first, second = diff.gates
+    sources = zip(diff.versions, diff.provenances, strict=True)
     return [
-        *(f"version {n}: {provenance_text(p)}" for n, p in came if any(found.provenances)),
-        f"tower {'changed' if found.tower_changed else 'unchanged'}",
+        *(f"version {n}: {provenance_text(p)}" for n, p in sources if any(diff.provenances)),
+        f"tower {'changed' if diff.tower_changed else 'unchanged'}",
         f"golden requests within {_golden(first)}, then {_golden(second)}",
         f"calibration samples: {_auc(first)}, then {_auc(second)}",
-        f"{size_text(found.file_bytes[0])}, then {size_text(found.file_bytes[1])}, of which "
-        f"{size_text(found.new_bytes)} are new",
+        f"{size_text(diff.file_bytes[0])}, then {size_text(diff.file_bytes[1])}, of which "
+        f"{size_text(diff.new_bytes)} are new",
     ]
 
 

@@ -25,10 +25,10 @@ _DEFAULT_STEPS = ",".join(map(str, STEPS))
 
 
 def _seconds_of(text: str) -> float:
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         raise typer.BadParameter(f"expected a duration such as 90s, 10m or 2h, got {text!r}")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def repo_promote_command(

@@ -54,21 +54,21 @@ def repo_verify_command(
         if version is None and model in (None, name)
     ]
     results: list[dict[str, object]] = []
-    found: list[str] = []
+    lines: list[str] = []
     with progress_bars() as progress:
         for name, number in wanted:
             fields, verdict = _verified(repository, name, number, progress)
             results.append(fields)
-            found.append(f"{name} version {number}: {verdict}")
+            lines.append(f"{name} version {number}: {verdict}")
     for name, number in without:
         where = repository.where(name, number)
         message = f"{where}: expected a folder with a {MANIFEST_NAME}: it is no version without one"
         results.append({"model": name, "version": number, "error": message})
-        found.append(f"{name} version {number}: damaged")
+        lines.append(f"{name} version {number}: damaged")
     errors = [str(fields["error"]) for fields in results if "error" in fields]
     for name in sorted({name for name, _ in wanted}):
         errors += _label_errors(repository, name)
-    print_result({"versions": results, "errors": errors}, "\n".join(found), as_json=as_json)
+    print_result({"versions": results, "errors": errors}, "\n".join(lines), as_json=as_json)
     print_errors(errors)
 
 

@@ -116,8 +116,8 @@ def _of_model(watched: Watched, model: str | None) -> Watched:
 
 def _promotions(repository: Repository, watched: Watched) -> dict[str, Promotion]:
     models = sorted({one.model for one in watched.versions})
-    found = ((model, repository.label_history(model).promotion) for model in models)
-    return {model: promotion for model, promotion in found if promotion is not None}
+    promotions = ((model, repository.label_history(model).promotion) for model in models)
+    return {model: promotion for model, promotion in promotions if promotion is not None}
 
 
 def _steps(promotions: Mapping[str, Promotion]) -> dict[str, tuple[object, ...]]:

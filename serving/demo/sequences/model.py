@@ -58,13 +58,13 @@ class SequenceDemo:
 
     def difference(self, trained: NDArray[np.float32], served: NDArray[np.float32]) -> float:
         """Largest difference of served scores; ShardedInferError if the gate does not allow it."""
-        found, allowed = float(np.abs(served - trained).max()), self.spec.gate.max_score_diff
-        if found > allowed:
+        largest, allowed = float(np.abs(served - trained).max()), self.spec.gate.max_score_diff
+        if largest > allowed:
             raise ShardedInferError(
-                f"served scores differ from the fp32 model's by up to {found:.2g}, the gate allows "
-                f"{allowed:g}"
+                f"served scores differ from the fp32 model's by up to {largest:.2g}, the gate "
+                f"allows {allowed:g}"
             )
-        return found
+        return largest
 
 
 def train_sequence_demo(

@@ -58,9 +58,9 @@ class Ranking:
         those without the cache to the bit, and they are within the gate.
         """
         counts = [self._user_states(server)]
-        found = []
+        scorings = []
         for _ in range(2):
-            found.append(self.scores(server, on_scored))
+            scorings.append(self.scores(server, on_scored))
             counts.append(self._user_states(server))
         requests = len(self._users)
         (first_hits, misses), (hits, last_misses) = np.diff(counts, axis=0).tolist()
@@ -70,7 +70,7 @@ class Ranking:
                 f"user cache; the server counted {misses} misses and {first_hits} hits, then "
                 f"{last_misses} misses and {hits} hits"
             )
-        for scoring in found:
+        for scoring in scorings:
             if not np.array_equal(scoring.scores, alone.scores):
                 most = np.abs(scoring.scores - alone.scores).max()
                 raise ShardedInferError(
@@ -84,7 +84,7 @@ class Ranking:
             bits_equal=True,
             max_abs_score_diff=self._demo.difference(self._trained_scores(), alone.scores),
             latency_ms=alone.latency,
-            hit_latency_ms=found[1].latency,
+            hit_latency_ms=scorings[1].latency,
         )
 
     def _trained_scores(self) -> NDArray[np.float32]:

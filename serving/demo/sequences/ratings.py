@@ -69,10 +69,10 @@ def read_ratings(path: Path, limit: int) -> RatingLog:
                     pattern = _LINES[b"::" if b"::" in text else b","]
                     if text == _CSV_NAMES:
                         continue
-                found = pattern.fullmatch(text)
-                if found is None:
+                match = pattern.fullmatch(text)
+                if match is None:
                     raise _line_error(path, number, text)
-                user, item, rating, time = found.groups()
+                user, item, rating, time = match.groups()
                 numbers.extend((int(user), int(item), round(2 * float(rating)) - 1, int(time)))
                 if len(numbers) == 4 * limit:
                     break

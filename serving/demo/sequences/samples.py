@@ -140,10 +140,10 @@ def _negatives(
     """For each rating a row of 1 to `known` that its user has not rated, int64 `[E]`; 0: none."""
     _, numbers = np.unique(users, return_inverse=True)
     rated = np.unique(numbers * (known + 1) + items)
-    found = np.zeros_like(items)
+    negatives = np.zeros_like(items)
     for _ in range(_DRAWS if known else 0):
-        missing = np.flatnonzero(found == 0)
+        missing = np.flatnonzero(negatives == 0)
         drawn = generator.integers(1, known + 1, missing.size)
         fits = ~np.isin(numbers[missing] * (known + 1) + drawn, rated)
-        found[missing[fits]] = drawn[fits]
-    return found
+        negatives[missing[fits]] = drawn[fits]
+    return negatives

@@ -57,13 +57,13 @@ class TrainedSequenceModel:
         padded = samples.padded()
         items, actions = self.tables["item"], self.tables["action"]
         steps = [items(torch.from_numpy(padded.items)), actions(torch.from_numpy(padded.actions))]
-        found = {
+        inputs = {
             HISTORY: torch.cat(steps, dim=2),
             f"{HISTORY}_lengths": torch.from_numpy(samples.lengths),
         }
         if ARCHITECTURES[self.architecture].companions:
-            found[AGE] = torch.from_numpy(padded.ages).unsqueeze(2)
-        return found | {"embeddings": items(torch.from_numpy(samples.candidates))}
+            inputs[AGE] = torch.from_numpy(padded.ages).unsqueeze(2)
+        return inputs | {"embeddings": items(torch.from_numpy(samples.candidates))}
 
     def scores(self, samples: SequenceSamples, batch_size: int) -> NDArray[np.float32]:
         """Probability that the user rates the candidate, of each sample: fp32 `[N]`."""

@@ -37,16 +37,16 @@ class MappedIds:
         for position, table in enumerate(tables):
             self._table_of[list(table.features)] = position
         self.unknown = np.zeros(len(tables))
-        self._told = np.zeros(len(tables))
+        self._counted = np.zeros(len(tables))
 
     def count_unknown(self) -> None:
         """Counts the unknown ids since the last call. The caller holds the process's lock."""
         if not len(self.unknown):
             return
-        found = self.unknown.copy()
-        new = found - self._told
+        counted = self.unknown.copy()
+        new = counted - self._counted
         if new.any():
-            self._told = found
+            self._counted = counted
             self._add(self._first_unknown, new)
             self._add(self._first_mapped, np.where(self._leaves_out, new, 0.0))
 
