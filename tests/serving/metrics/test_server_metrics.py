@@ -349,6 +349,7 @@ WORKERS = """
 import json, os, signal, time
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from serving.metrics.families.server_families import WORKER_RESTARTS
 from serving.metrics.server_metrics import ServerMetrics
 
 REQUEST = (10, 0.25, 0.125, 0.5, 1.0, 0.0625, 2.0, 3)
