@@ -108,13 +108,6 @@ def test_swaps_are_what_differs_on_the_shared_state() -> None:
     )  # fmt: skip
 
 
-def test_swaps_are_bounded() -> None:
-    swaps = Swaps()
-    for version in range(1, 300):
-        seen(swaps, ModelState(MODEL, names={"": version}))
-    assert len(swaps.recent()) == 100 and swaps.recent()[-1].version == 299
-
-
 def test_plans_are_drawn_once_and_forgotten_with_their_versions(ranker: Ranker) -> None:
     plans, path = Plans(None), str(ranker.model.artifact.path)
     plans.draw([path])

@@ -1,11 +1,7 @@
-import http.client
 import struct
-from contextlib import closing
 
 from prometheus_client.openmetrics import exposition, parser
 
-from serving.control.server_state import ServerState
-from serving.http_api.http_server import HttpServer, listen
 from serving.metrics.cells import MetricCells
 from serving.metrics.exemplars import Exemplar, Exemplars
 from serving.metrics.families.family import Detail
@@ -74,22 +70,6 @@ def test_nothing_is_kept_where_histograms_are_not() -> None:
     version = metrics.version("ranker", 7)
     version.exemplar(0.5, FIRST)
     assert not any(version.exemplars.last())
-
-
-def test_a_page_has_them_only_for_who_asks_for_openmetrics() -> None:
-    metrics = ServerMetrics()
-    metrics.version("ranker", 7).exemplar(0.5, FIRST)
-    with closing(HttpServer(listen("127.0.0.1", 0), metrics, ServerState(1))) as pages:
-        for accept, kind, shown in (
-            ("text/plain", "text/plain", False),
-            ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text", True),
-        ):
-            connection = http.client.HTTPConnection("127.0.0.1", pages.server_port, timeout=10)
-            with closing(connection):
-                connection.request("GET", "/metrics", headers={"Accept": accept})
-                response = connection.getresponse()
-                assert response.headers["Content-Type"].startswith(kind)
-                assert (FIRST.hex() in response.read().decode()) is shown
 
 
 def test_a_reader_beside_a_writer_never_sees_one_in_part() -> None:

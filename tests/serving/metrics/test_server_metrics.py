@@ -1,7 +1,5 @@
 """The metrics page and statistics: as prometheus_client counts, over processes, and their cost."""
 
-import shutil
-import subprocess
 import threading
 
 import grpc
@@ -17,7 +15,6 @@ from serving.metrics.families.request_families import (
     BATCH_SAMPLES_BOUNDARIES,
     BLAMED,
     CODES,
-    LATENCY_BOUNDARIES,
     PHASES,
     REFUSALS,
 )
@@ -199,12 +196,9 @@ def test_every_count_is_where_it_belongs() -> None:
     assert page["sharded_infer_worker_requests_total", (("worker", "0"),)] == answered
 
 
-def test_histograms_and_counters_equal_prometheus_clients_own() -> None:
+def test_batches_are_counted_as_prometheus_client_does() -> None:
     registry = CollectorRegistry()
     labels = tuple(LABELS)
-    whole = prometheus_client.Histogram(
-        "sharded_infer_request_seconds", "w", labels, registry=registry, buckets=LATENCY_BOUNDARIES
-    ).labels(**LABELS)
     batch = prometheus_client.Histogram(
         "sharded_infer_batch_samples",
         "b",
@@ -216,13 +210,6 @@ def test_histograms_and_counters_equal_prometheus_clients_own() -> None:
     metrics = ServerMetrics()
     version = metrics.version("ranker", 7)
     generator = np.random.default_rng(3)
-    random = 10.0 ** generator.uniform(-5, 1, 500)
-    # On, just below and just above each boundary, and zero.
-    edges = np.array(LATENCY_BOUNDARIES)
-    seconds = [0.0, *random, *edges, *np.nextafter(edges, 0), *np.nextafter(edges, 2)]
-    for second in map(float, seconds):
-        version.answered_many([(1, 0.0, 0.0, 0.0, 0.0, 0.0, second, 0)])
-        whole.observe(second)
     for count in (1, 2, 3, 4, 5, 65535, 65536, 65537, *generator.integers(1, 99_999, 100)):
         version.ran_batch(requests=1, samples=int(count), seconds=0.5, predicted=0.5)
         batch.observe(count)
@@ -231,17 +218,6 @@ def test_histograms_and_counters_equal_prometheus_clients_own() -> None:
     page = samples(metrics.registry)
     assert {key: page[key] for key in expected} == expected
     assert not any(name.endswith("_created") for name, _ in page)
-
-
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on PATH")
-def test_promtool_finds_nothing_to_say() -> None:
-    done = subprocess.run(
-        ["promtool", "check", "metrics"],  # noqa: S607 - wherever it is installed
-        input=generate_latest(busy_metrics().registry),
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 # ---------------------------------------------------------------- versions
@@ -299,9 +275,7 @@ def test_statistics_agree_with_the_page() -> None:
     assert totals.queue.nanoseconds == value(page, "queue_seconds_sum") * 1e9
     assert totals.success.nanoseconds == value(page, "request_seconds_sum") * 1e9
     assert totals.failure == Duration(16, 8_500_000_000)
-
-
-def test_the_parts_of_a_request_add_up_to_the_whole() -> None:
+    # The parts of a request add up to the whole.
     version = ServerMetrics().version("ranker", 7)
     assert version.totals().last_request_ms == 0
     version.answered_many([REQUEST] * 3)
