@@ -48,14 +48,6 @@ def named_model_version(repository: Repository, text: str) -> tuple[str, int]:
     return model, named_version(repository, model, name or "latest")
 
 
-def labels_by_version(labels: dict[str, int]) -> dict[int, list[str]]:
-    """Labels of each version that has any."""
-    return {
-        version: sorted(label for label, named in labels.items() if named == version)
-        for version in set(labels.values())
-    }
-
-
 def weights_text(weights: Mapping[str, int]) -> str:
     """Weights as an option sets them: `canary=5 stable=95`."""
     return " ".join(f"{label}={weight}" for label, weight in weights.items()) or "none"

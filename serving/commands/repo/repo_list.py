@@ -16,7 +16,6 @@ from serving.commands.repo.arguments import (
     ModelArgument,
     age_seconds,
     age_text,
-    labels_by_version,
     named_version,
     weights_text,
 )
@@ -182,12 +181,12 @@ def version_lines(
     repository: Repository, model: str, now: datetime, progress: Progress
 ) -> list[VersionLine]:
     """Versions of a model, ascending; damaged ones with their error."""
-    labels = labels_by_version(repository.labels(model))
+    labels = repository.labels(model)
     lines: list[VersionLine] = []
     seen: set[str] = set()
     versions = repository.versions(model)
     for count, version in enumerate(versions, start=1):
-        named = labels.get(version, [])
+        named = sorted(label for label, of in labels.items() if of == version)
         try:
             manifest = repository.manifest(model, version)
         except ArtifactError as error:
