@@ -7,9 +7,7 @@ numbers. Rounds of all variants alternate, forwards and backwards; times are med
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -18,12 +16,9 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from serving.bench.load.http_generator import binary_body
-from serving.bench.turns import Parts, medians_in_turns, seconds_of
+from serving.bench.turns import median_seconds
 from serving.bench.workloads.request_message import request_message
-from serving.commands.bench.report import TEXT, print_notes, print_table
-from serving.commands.console import check_target, write_json
-from serving.commands.options.json_option import JsonFileOption
-from serving.commands.progress_bars import progress_bars
+from serving.commands.bench.report import TEXT, Form, Report, bench_command, times
 from serving.http_api.json_codec import JsonCodec, read_request
 from serving.protocol.infer_writer import InferWriter
 from serving.protocol.message_format import MessageFormat
@@ -47,81 +42,22 @@ _ROWS, _MOST_IDS = 100_000, 5
 _ROUNDS, _ROUND_SECONDS = 31, 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeMeasurement:
-    """Microseconds of one request, to the checked batch; None without compiled code.
-
-    Attributes:
-        portable: through protobuf.
-        protobuf: only protobuf's parsing.
-        plain_loop: parsing, and a loop that makes each tensor an array, without checks or a batch.
-    """
-
-    request: str
-    batch: int
-    message_bytes: int
-    native: float | None
-    portable: float
-    protobuf: float
-    plain_loop: float
-    predict_bytes: int
-    predict: float | None
-    http: float
-
-
+@bench_command
 def decode_command(
+    progress: Progress,
     inputs: Annotated[
         int, typer.Option(min=1, max=10_000, help="Ragged inputs of the first request.")
     ] = 100,
     batch: Annotated[
         int, typer.Option(min=1, max=65_536, help="Samples of the first request.")
     ] = 16,
-    json_file: JsonFileOption = None,
-) -> None:
+) -> Report:
     """Measure decoding beside protobuf's parsing and a plain loop.
 
     Decodes to the checked batch on one thread; measures our own message format and HTTP bodies too.
     Takes five seconds. The file's top keys are those of the ragged request.
     """
-    check_target(json_file)
     torch.set_num_threads(1)
-    with progress_bars() as progress:
-        measured = measure_decoding(inputs, batch, progress)
-    figure = ".1f"
-    print_table(
-        [
-            ("request", TEXT), ("samples", "d"), ("KiB", figure), ("native", figure),
-            ("portable", figure), ("protobuf", figure), ("plain loop", figure),
-            ("Predict KiB", figure), ("Predict", figure), ("HTTP", figure),
-        ],
-        (
-            (
-                one.request, one.batch, one.message_bytes / 1024, one.native, one.portable,
-                one.protobuf, one.plain_loop, one.predict_bytes / 1024, one.predict, one.http,
-            )
-            for one in measured
-        ),
-    )  # fmt: skip
-    print_notes(
-        "microseconds a request; protobuf: parsing alone; plain loop: parsing and an array a "
-        "tensor, unchecked; Predict: the same inputs in our own form, compiled; HTTP: with binary "
-        "tensors"
-    )
-    first = measured[0]
-    fields = {
-        "inputs": inputs,
-        "batch": batch,
-        "native_us": first.native,
-        "portable_us": first.portable,
-        "protobuf_us": first.protobuf,
-        "plain_loop_us": first.plain_loop,
-        "measurements": [asdict(one) for one in measured],
-    }
-    write_json(json_file, fields)
-
-
-def measure_decoding(inputs: int, batch: int, progress: Progress) -> list[DecodeMeasurement]:
-    """Measure the ragged request, then the ranking requests."""
     generator = np.random.default_rng(0)
     spec = ModelSpec("ragged", _tables(inputs))
     cases = [(f"{inputs} ragged inputs", batch, spec, *_ragged(generator, spec, batch))]
@@ -129,13 +65,41 @@ def measure_decoding(inputs: int, batch: int, progress: Progress) -> list[Decode
     for size in RANKING_BATCHES:
         name = f"{RANKING_FEATURES} features of {RANKING_IDS} ids"
         cases.append((name, size, spec, *_ranking(generator, spec, size)))
-    measured = []
+    measured: list[dict[str, Any]] = []
     for name, size, model, message, predict in cases:
-        times = {"native": None, "predict": None, **_times(model, size, message, predict)}
         sizes = {"message_bytes": len(message), "predict_bytes": len(predict)}
-        measured.append(DecodeMeasurement(request=name, batch=size, **sizes, **times))  # type: ignore[arg-type]
+        microseconds = _microseconds(model, size, message, predict)
+        measured.append({"request": name, "batch": size, **sizes, **microseconds})
         progress("decoding", len(measured), len(cases))
-    return measured
+    figure = ".1f"
+    columns: dict[str, tuple[str, Form]] = {
+        "request": ("request", TEXT),
+        "batch": ("samples", "d"),
+        "message_bytes": ("KiB", times(1 / 1024, figure)),
+        "native": ("native", figure),
+        "portable": ("portable", figure),
+        "protobuf": ("protobuf", figure),
+        "plain_loop": ("plain loop", figure),
+        "predict_bytes": ("Predict KiB", times(1 / 1024, figure)),
+        "predict": ("Predict", figure),
+        "http": ("HTTP", figure),
+    }
+    top = ("native", "portable", "protobuf", "plain_loop")
+    return Report(
+        list(columns.values()),
+        [[one[key] for key in columns] for one in measured],
+        [
+            "microseconds a request; protobuf: parsing alone; plain loop: parsing and an array a "
+            "tensor, unchecked; Predict: the same inputs in our own form, compiled; HTTP: with "
+            "binary tensors"
+        ],
+        {
+            "inputs": inputs,
+            "batch": batch,
+            **{f"{name}_us": measured[0][name] for name in top},
+            "measurements": measured,
+        },
+    )
 
 
 def _tables(count: int) -> tuple[TableSpec, ...]:
@@ -169,23 +133,19 @@ def _loop(message: bytes) -> Arrays:
     }
 
 
-def _times(spec: ModelSpec, batch: int, message: bytes, predict: bytes) -> dict[str, float]:
-    portable, parse = PortableReader(spec, max_batch=batch), service_pb2.ModelInferRequest
+def _microseconds(spec: ModelSpec, batch: int, message: bytes, predict: bytes) -> dict[str, float]:
+    """Medians of decoding a request, by variant."""
+    portable, native = PortableReader(spec, max_batch=batch), NativeReader(spec, max_batch=batch)
     variants: dict[str, Callable[[], object]] = {
+        "native": lambda: native.read_message(message),
         "portable": lambda: portable.read_message(message),
-        "protobuf": lambda: parse.FromString(message),
+        "protobuf": lambda: service_pb2.ModelInferRequest.FromString(message),
         "plain_loop": lambda: _loop(message),
+        "predict": lambda: native.read_message(predict, MessageFormat.PREDICT),
         "http": _http(spec, batch, message),
     }
-    native = NativeReader(spec, max_batch=batch)
-    variants["native"] = lambda: native.read_message(message)
-    variants["predict"] = lambda: native.read_message(predict, MessageFormat.PREDICT)
-    found = medians_in_turns(
-        {name: partial(_parts, decode) for name, decode in variants.items()},
-        rounds=_ROUNDS,
-        seconds=_ROUND_SECONDS,
-    )
-    return {name: parts["us"] for name, parts in found.items()}
+    found = median_seconds(variants, rounds=_ROUNDS, seconds=_ROUND_SECONDS)
+    return {name: seconds * 1e6 for name, seconds in found.items()}
 
 
 def _http(spec: ModelSpec, batch: int, message: bytes) -> Callable[[], object]:
@@ -204,7 +164,3 @@ def _http(spec: ModelSpec, batch: int, message: bytes) -> Callable[[], object]:
         return codec.decode(request, io, shared)
 
     return decode
-
-
-def _parts(decode: Callable[[], object]) -> Parts:
-    return {"us": seconds_of(decode) * 1e6}

@@ -8,7 +8,6 @@ take turns in random order; rates are medians, on one thread.
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,10 +25,7 @@ from kernels.ids.id_index import IdIndex
 from kernels.ids.index_layout import BUCKET_BYTES, IDS_OF_A_HOME, hashes_of, homes_of
 from kernels.ids.index_writer import write_id_index
 from serving.bench.turns import median_rates
-from serving.commands.bench.report import TEXT, print_notes, print_table, times
-from serving.commands.console import check_target, write_json
-from serving.commands.options.json_option import JsonFileOption
-from serving.commands.progress_bars import progress_bars
+from serving.commands.bench.report import TEXT, Report, bench_command, times
 from sharded_infer.artifacts.table_memory import copy_to_huge_pages
 from sharded_infer.errors import InternalError
 from sharded_infer.progress import Progress
@@ -42,74 +38,20 @@ _MOST_PROBES = 128  # the default of TorchRec's module
 Ids = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class IdMeasurement:
-    """Ids a second of each variant, on one thread.
-
-    Attributes:
-        known: ids in our index.
-        gather: cache lines a second, one for each id, copied from the same memory.
-        searchsorted: known ids, by NumPy in sorted ids, with the comparison and the row.
-        torchrec: known ids, by the operator of TorchRec's MPZCH module, in torch's memory.
-        build_bytes: the most memory that writing took, beyond that of the process before.
-    """
-
-    known: float
-    unknown: float
-    gather: float
-    searchsorted: float
-    torchrec: float
-    torchrec_unknown: float
-    build_seconds: float
-    build_bytes: int
-    index_bytes: int
-
-
+@bench_command
 def ids_command(
+    progress: Progress,
     entries: Annotated[
         int, typer.Option(min=16, max=2_000_000_000, help="Ids that the index knows.")
     ] = 100_000_000,
     seconds: Annotated[float, typer.Option(min=0.01, help="Seconds of calls.")] = 10.0,
-    json_file: JsonFileOption = None,
-) -> None:
+) -> Report:
     """Measure the index of raw ids beside a gather, NumPy's searchsorted and TorchRec's MPZCH.
 
     Writes the index as publishing does, copies it to 2 MiB pages, and asks for known and unknown
     random ids on one thread. The gather copies one cache line of the index for each id. All know as
     many ids. Takes two minutes, 9 GB of memory and 3 GB of disk.
     """
-    check_target(json_file)
-    with progress_bars() as progress:
-        measured = measure_ids(entries, progress, seconds=seconds)
-    millions = times(1e-6, ".2f")
-    print_table(
-        [("million ids a second", TEXT), ("known", millions), ("unknown", millions)],
-        (
-            ("ours", measured.known, measured.unknown),
-            ("gather of cache lines", measured.gather, None),
-            ("NumPy's searchsorted", measured.searchsorted, None),
-            ("TorchRec's MPZCH", measured.torchrec, measured.torchrec_unknown),
-        ),
-    )
-    print_notes(
-        f"{entries:,} ids, {measured.index_bytes / entries:.1f} bytes each; an unknown id takes "
-        f"{measured.known / measured.unknown:.2f} times what a known one takes; "
-        f"{measured.known / measured.gather:.2f} of the gather",
-        f"written in {measured.build_seconds:.1f} s and {measured.build_bytes / 1e6:.0f} MB of "
-        "memory",
-    )
-    fields = {
-        "entries": entries,
-        "ids_per_second": measured.known,
-        "unknown_over_known": measured.known / measured.unknown,
-        "gather_limit_fraction": measured.known / measured.gather,
-        "measurement": asdict(measured),
-    }
-    write_json(json_file, fields)
-
-
-def measure_ids(entries: int, progress: Progress, *, seconds: float = 10.0) -> IdMeasurement:
-    """Write an index of random ids and measure all its variants for `seconds`."""
     torch.set_num_threads(1)
     with TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         path = Path(folder) / "ids.index"
@@ -117,8 +59,44 @@ def measure_ids(entries: int, progress: Progress, *, seconds: float = 10.0) -> I
         started = time.perf_counter()
         with path.open("wb") as file:
             write_id_index(_chunks(entries, progress), entries, entries, file, folder=Path(folder))
-        build_seconds, build_bytes = time.perf_counter() - started, _peak_bytes() - before
+        build_seconds, build_bytes = time.perf_counter() - started, _status("VmHWM") - before
         memory = copy_to_huge_pages(path, lambda _: None)
+    rates = _rates(memory, entries, seconds, progress)
+    known, unknown = rates["known"], rates["unknown"]
+    millions = times(1e-6, ".2f")
+    return Report(
+        [("million ids a second", TEXT), ("known", millions), ("unknown", millions)],
+        [
+            ("ours", known, unknown),
+            ("gather of cache lines", rates["gather"], None),
+            ("NumPy's searchsorted", rates["searchsorted"], None),
+            ("TorchRec's MPZCH", rates["torchrec"], rates["torchrec_unknown"]),
+        ],
+        [
+            f"{entries:,} ids, {len(memory) / entries:.1f} bytes each; an unknown id takes "
+            f"{known / unknown:.2f} times what a known one takes; "
+            f"{known / rates['gather']:.2f} of the gather",
+            f"written in {build_seconds:.1f} s and {build_bytes / 1e6:.0f} MB of memory",
+        ],
+        {
+            "entries": entries,
+            "ids_per_second": known,
+            "unknown_over_known": known / unknown,
+            "gather_limit_fraction": known / rates["gather"],
+            "measurement": {
+                **rates,
+                "build_seconds": build_seconds,
+                "build_bytes": build_bytes,
+                "index_bytes": len(memory),
+            },
+        },
+    )
+
+
+def _rates(
+    memory: torch.Tensor, entries: int, seconds: float, progress: Progress
+) -> dict[str, float]:
+    """Ids a second of an index and its peers; cache lines a second of the gather."""
     index = IdIndex.open(memory.numpy())
     ordered = ids_of(np.arange(entries))
     operator = _torchrec(ordered)
@@ -143,18 +121,12 @@ def measure_ids(entries: int, progress: Progress, *, seconds: float = 10.0) -> I
             return partial(gather_rows, lines, _places(ids, len(lines))), len(ids)
         return partial(variants[name], ids), len(ids)
 
-    rates = median_rates(
+    return median_rates(
         {name: partial(prepared, name) for name in (*variants, "gather")},
         generator,
         seconds=seconds,
         least_rounds=_LEAST_ROUNDS,
         progress=progress,
-    )
-    return IdMeasurement(
-        **rates,
-        build_seconds=build_seconds,
-        build_bytes=build_bytes,
-        index_bytes=len(memory),
     )
 
 
@@ -214,10 +186,6 @@ def _reset_peak() -> int:
     """Reset the kernel's record of the process's peak, and return its current bytes."""
     Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
-
-
-def _peak_bytes() -> int:
-    return _status("VmHWM")
 
 
 def _status(field: str) -> int:

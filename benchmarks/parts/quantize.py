@@ -16,8 +16,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -26,10 +27,7 @@ import torch
 import typer
 
 from serving.bench.turns import seconds_of
-from serving.commands.bench.report import TEXT, print_notes, print_table
-from serving.commands.console import check_target, write_json
-from serving.commands.options.json_option import JsonFileOption
-from serving.commands.progress_bars import progress_bars
+from serving.commands.bench.report import TEXT, Report, bench_command
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
@@ -43,111 +41,69 @@ _SAMPLE_SECONDS = 0.01
 _COMMAND_SECONDS = 1800
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizeMeasurement:
-    """Medians of rates by format, fp32 GB a second, beside copies of the same numbers in memory.
-
-    Ours is from opening the checkpoint to the finished folder. The peak is of RssAnon.
-    """
-
-    fp32_bytes: int
-    ours: dict[str, float]
-    fbgemm: dict[str, float]
-    copy: float
-    peak_anonymous_bytes: int
-    encoder: str
-
-    def fields(self) -> dict[str, object]:
-        """The figures for JSON."""
-        fields: dict[str, object] = {"fp32_bytes": self.fp32_bytes}
-        for name in FORMATS:
-            fields[f"{name}_gb_per_second"] = self.ours[name]
-            fields[f"fbgemm_{name}_gb_per_second"] = self.fbgemm[name]
-            fields[f"{name}_ratio"] = self.ours[name] / self.fbgemm[name]
-        fields["copy_gb_per_second"] = self.copy
-        fields["peak_anonymous_bytes"] = self.peak_anonymous_bytes
-        fields["encoder"] = self.encoder
-        return fields
-
-
+@bench_command
 def quantize_command(
+    progress: Progress,
     gigabytes: Annotated[
         float, typer.Option(min=0.01, help="Size of the checkpoint, fp32 GB.")
     ] = 2.0,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each.")] = 5,
-    json_file: JsonFileOption = None,
     folder: Annotated[
         Path | None,
         typer.Option(
             help="Folder for the checkpoint and the tables; default: the system's temporary folder."
         ),
     ] = None,
-) -> None:
+) -> Report:
     """Measure quantization from a checkpoint to tables, beside FBGEMM's operator.
 
     The checkpoint is random rows of dim 128 in the page cache. The real command reads it in a
     separate process. Its rate includes reading, encoding, errors, hashes and writing, on all cores.
     FBGEMM's operator encodes rows in memory, on the one core that it uses.
     """
-    check_target(json_file)
-    with progress_bars() as progress:
-        measured = measure_quantize(gigabytes, folder, progress, rounds=rounds)
-    print_table(
-        [("format", TEXT), ("GB/s in", ".2f"), ("FBGEMM's operator", ".2f"), ("ratio", ".2f")],
-        (
-            (name, measured.ours[name], peer, measured.ours[name] / peer)
-            for name, peer in measured.fbgemm.items()
-        ),
-    )
-    print_notes(
-        f"checkpoint of {size_text(measured.fp32_bytes)}, encoder {measured.encoder}, copying in "
-        f"memory {measured.copy:.2f} GB/s",
-        f"peak anonymous memory {size_text(measured.peak_anonymous_bytes)}",
-    )
-    write_json(json_file, measured.fields())
-
-
-def measure_quantize(
-    gigabytes: float, folder: Path | None, progress: Progress, *, rounds: int = 5
-) -> QuantizeMeasurement:
-    """Write a checkpoint of random rows, and quantize it in each round."""
     torch.set_num_threads(1)
-    rates: dict[tuple[str, str], list[float]] = {}
-    peak, copies, encoder = 0, [], ""
+    rows = max(1, round(gigabytes * 1e9 / (4 * DIM * _TABLES)))
+    fp32_bytes = 4 * DIM * _TABLES * rows
+    rates: dict[str, list[float]] = defaultdict(list)
+    peak, encoder = 0, ""
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-", dir=folder) as name:
         home = Path(name)
-        rows = max(1, round(gigabytes * 1e9 / (4 * DIM * _TABLES)))
-        write_checkpoint(home / "weights.safetensors", rows)
+        _write_checkpoint(home / "weights.safetensors", rows)
         numbers = torch.randn(_OPERATOR_ROWS, DIM, generator=torch.Generator().manual_seed(0))
         target = torch.empty_like(numbers)
-        _touch_memory(4 * DIM * _TABLES * rows)
+        _touch_memory(fp32_bytes)
         # Once unmeasured, which caches the command's own files.
         _run_command(home, rows, FORMATS[0])
-        done = 0
-        for _ in range(rounds):
-            copies.append(_rate(lambda: target.copy_(numbers), numbers))
-            for row_format in FORMATS:
-                operator = _operator(row_format)
-                theirs = _rate(lambda o=operator: o(numbers), numbers)  # type: ignore[misc]
-                rates.setdefault(("fbgemm", row_format), []).append(theirs)
+        for done in range(rounds):
+            rates["copy"].append(_rate(partial(target.copy_, numbers), numbers))
+            for number, row_format in enumerate(FORMATS):
+                operator = partial(_operator(row_format), numbers)
+                rates[f"fbgemm_{row_format}"].append(_rate(operator, numbers))
                 answer, anonymous = _run_command(home, rows, row_format)
-                peak = max(peak, anonymous)
-                encoder = str(answer["encoder"])
-                ours = 4 * DIM * _TABLES * rows / answer["seconds"] / 1e9
-                rates.setdefault(("ours", row_format), []).append(ours)
-                done += 1
-                progress("quantizing", done, rounds * len(FORMATS))
-    return QuantizeMeasurement(
-        fp32_bytes=4 * DIM * _TABLES * rows,
-        ours={f: statistics.median(rates["ours", f]) for f in FORMATS},
-        fbgemm={f: statistics.median(rates["fbgemm", f]) for f in FORMATS},
-        copy=statistics.median(copies),
-        peak_anonymous_bytes=peak,
-        encoder=encoder,
+                peak, encoder = max(peak, anonymous), str(answer["encoder"])
+                rates[row_format].append(fp32_bytes / answer["seconds"] / 1e9)
+                progress("quantizing", done * len(FORMATS) + number + 1, rounds * len(FORMATS))
+    found = {name: statistics.median(of_one) for name, of_one in rates.items()}
+    ratios = {name: found[name] / found[f"fbgemm_{name}"] for name in FORMATS}
+    return Report(
+        [("format", TEXT), ("GB/s in", ".2f"), ("FBGEMM's operator", ".2f"), ("ratio", ".2f")],
+        [(name, found[name], found[f"fbgemm_{name}"], ratios[name]) for name in FORMATS],
+        [
+            f"checkpoint of {size_text(fp32_bytes)}, encoder {encoder}, copying in memory "
+            f"{found['copy']:.2f} GB/s",
+            f"peak anonymous memory {size_text(peak)}",
+        ],
+        {
+            "fp32_bytes": fp32_bytes,
+            **{f"{name}_gb_per_second": rate for name, rate in found.items()},
+            **{f"{name}_ratio": ratio for name, ratio in ratios.items()},
+            "peak_anonymous_bytes": peak,
+            "encoder": encoder,
+        },
     )
 
 
-def write_checkpoint(path: Path, rows: int) -> None:
+def _write_checkpoint(path: Path, rows: int) -> None:
     """Write a safetensors file of normal fp32 tables `[rows, 128]`, a chunk at a time."""
     table_bytes = 4 * DIM * rows
     header = json.dumps(

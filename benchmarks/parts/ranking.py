@@ -4,11 +4,10 @@ Both forms take turns on one core, with a new request for each turn. Figures are
 thread's processor time from the message to the scores, so other programs disturb them little.
 """
 
-import statistics
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
+from statistics import median
 from time import thread_time
 from typing import Annotated
 
@@ -17,11 +16,8 @@ import typer
 
 from benchmarks.parts.ranking_models import RankingKind, RankingModel
 from serving.bench.load.cores import one_core
-from serving.commands.bench.report import TEXT, print_notes, print_table, times
-from serving.commands.console import check_target, write_json
-from serving.commands.options.json_option import JsonFileOption
+from serving.commands.bench.report import TEXT, Form, Report, bench_command, times
 from serving.commands.options.tower_precision import on_processors
-from serving.commands.progress_bars import progress_bars
 from serving.host.malloc import keep_freed_memory
 from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.artifacts.table_memory import TableMemory
@@ -35,40 +31,26 @@ from sharded_infer.specs.precision import Precision
 _WARM_UP = 8
 
 
-@dataclass(frozen=True, slots=True)
-class RankingMeasurement:
-    """Processor seconds of both forms, their largest score difference, and scores' deviation."""
-
-    model: RankingKind
-    precision: Precision
-    pairs: int
-    every_pair_seconds: float
-    once_seconds: float
-    largest_difference: float
-    score_spread: float
-
-    @property
-    def gain(self) -> float:
-        """Speed of the features sent once over that of features for every pair."""
-        return self.every_pair_seconds / self.once_seconds
-
-
+@bench_command
 def ranking_command(
+    progress: Progress,
     model: Annotated[
         list[RankingKind] | None,
         typer.Option(help="Model to rank with; may be repeated.  [default: all]"),
     ] = None,
     precision: Annotated[
         list[Precision] | None,
-        typer.Option(help="Precision of the tower; may be repeated.  [default: fp32, bf16, int8]"),
+        typer.Option(
+            help="Precision of the tower; may be repeated.  [default: fp32, bf16, int8]",
+            callback=on_processors,
+        ),
     ] = None,
     pairs: Annotated[int, typer.Option(min=2, help="Candidates of a request.")] = 270,
     rows: Annotated[
         int, typer.Option(min=1, help="Rows of each table; of a DLRM-v2 the most.")
     ] = 100_000,
     requests: Annotated[int, typer.Option(min=1, help="Requests of each form.")] = 100,
-    json_file: JsonFileOption = None,
-) -> None:
+) -> Report:
     """Measure a user's features sent once beside sent for every pair.
 
     20 of 26 features are the user's. The models are MLPerf Inference's DLRM-v2, a DeepFM of three
@@ -76,48 +58,38 @@ def ranking_command(
     on one core. Shown is the thread's processor time from the message to the scores. Takes two
     minutes and 2 GB.
     """
-    check_target(json_file)
-    on_processors(precision)
-    chosen = [
-        RankingModel(kind, one, rows)
-        for kind in dict.fromkeys(model or RankingKind)
-        for one in dict.fromkeys(precision or (Precision.FP32, Precision.BF16, Precision.INT8))
-    ]
-    with progress_bars() as progress:
-        measured = measure_ranking(chosen, pairs=pairs, requests=requests, progress=progress)
-    milliseconds = times(1e3, ".3g")
-    print_table(
-        [
-            ("model", TEXT), ("tower", TEXT), ("ms, every pair", milliseconds),
-            ("ms, once", milliseconds), ("ratio", ".2f"), ("largest difference", ".1g"),
-        ],
-        (
-            (
-                one.model, one.precision, one.every_pair_seconds, one.once_seconds, one.gain,
-                one.largest_difference,
-            )
-            for one in measured
-        ),
-    )  # fmt: skip
-    print_notes(f"processor time of a request of {pairs} pairs, 20 of 26 features the user's")
-    write_json(json_file, {"measurements": [asdict(one) | {"gain": one.gain} for one in measured]})
-
-
-def measure_ranking(
-    models: Sequence[RankingModel], *, pairs: int, requests: int, progress: Progress
-) -> list[RankingMeasurement]:
-    """Publish each model in a temporary folder and measure it."""
     keep_freed_memory()
+    precisions = dict.fromkeys(precision or (Precision.FP32, Precision.BF16, Precision.INT8))
+    models = [
+        RankingModel(kind, one, rows)
+        for kind, one in product(dict.fromkeys(model or RankingKind), precisions)
+    ]
     measured = []
-    for number, model in enumerate(models):
+    for one in models:
         with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder, one_core():
-            model.publish(Path(folder))
-            measured.append(_measure(model, Path(folder), pairs, requests))
-        progress("measuring", number + 1, len(models))
-    return measured
+            one.publish(Path(folder))
+            figures = _measure(one, Path(folder), pairs, requests)
+        measured.append({"model": one.kind, "precision": one.precision, "pairs": pairs, **figures})
+        progress("measuring", len(measured), len(models))
+    milliseconds = times(1e3, ".3g")
+    columns: dict[str, tuple[str, Form]] = {
+        "model": ("model", TEXT),
+        "precision": ("tower", TEXT),
+        "every_pair_seconds": ("ms, every pair", milliseconds),
+        "once_seconds": ("ms, once", milliseconds),
+        "gain": ("ratio", ".2f"),
+        "largest_difference": ("largest difference", ".1g"),
+    }
+    return Report(
+        list(columns.values()),
+        [[fields[key] for key in columns] for fields in measured],
+        [f"processor time of a request of {pairs} pairs, 20 of 26 features the user's"],
+        {"measurements": measured},
+    )
 
 
-def _measure(model: RankingModel, folder: Path, pairs: int, requests: int) -> RankingMeasurement:
+def _measure(model: RankingModel, folder: Path, pairs: int, requests: int) -> dict[str, float]:
+    """Processor seconds of both forms, their largest score difference, and scores' deviation."""
     path = Repository(folder).open(model.name).path
     opened = open_model(path, memory=TableMemory.HUGE, verify=False)
     reader = InputReader(opened.spec, max_batch=pairs)
@@ -137,12 +109,11 @@ def _measure(model: RankingModel, folder: Path, pairs: int, requests: int) -> Ra
                 seconds[once].append(taken)
         differences.append(float(np.abs(scores[True] - scores[False]).max()))
         spreads.append(float(scores[False].std()))
-    return RankingMeasurement(
-        model.kind,
-        model.precision,
-        pairs,
-        statistics.median(seconds[False]),
-        statistics.median(seconds[True]),
-        max(differences),
-        statistics.median(spreads),
-    )
+    every_pair, once_each = median(seconds[False]), median(seconds[True])
+    return {
+        "every_pair_seconds": every_pair,
+        "once_seconds": once_each,
+        "largest_difference": max(differences),
+        "score_spread": median(spreads),
+        "gain": every_pair / once_each,
+    }

@@ -1,6 +1,7 @@
 """Medians of variants in turns, so that a slow phase of the machine affects all alike."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import TypeVar
@@ -13,6 +14,7 @@ _V = TypeVar("_V")
 _K = TypeVar("_K", bound=str)
 
 Parts = dict[str, float]
+_WHOLE = "whole"
 
 
 def seconds_of(call: Callable[[], object]) -> float:
@@ -51,6 +53,19 @@ def medians_in_turns(
     return {name: _medians(of_rounds) for name, of_rounds in found.items()}
 
 
+def median_seconds(
+    variants: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    seconds: float,
+    progress: Progress = no_progress,
+) -> dict[str, float]:
+    """Medians over the rounds of each round's median seconds of a call."""
+    calls = {name: partial(_whole, call) for name, call in variants.items()}
+    found = medians_in_turns(calls, rounds=rounds, seconds=seconds, progress=progress)
+    return {name: parts[_WHOLE] for name, parts in found.items()}
+
+
 def median_rates(
     variants: Mapping[str, Callable[[], tuple[Callable[[], object], int]]],
     generator: np.random.Generator,
@@ -74,6 +89,10 @@ def median_rates(
         rounds += 1
         progress("measuring", min(int(spent), int(seconds)), int(seconds))
     return {name: median(of_one) for name, of_one in rates.items()}
+
+
+def _whole(call: Callable[[], object]) -> Parts:
+    return {_WHOLE: seconds_of(call)}
 
 
 def _medians(calls: Sequence[Parts]) -> Parts:

@@ -1,23 +1,58 @@
-"""Tables and notes that benchmarks print."""
+"""The harness of benchmarks: a measurement as a command that prints its report, or writes it."""
 
+import functools
+import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from kernels.machine import machine
-from serving.commands.console import OUT
+from serving.commands.console import OUT, check_target, write_json
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.progress_bars import progress_bars
 
 Form = str | Callable[[Any], str]
 TEXT = "s"
+Columns = Sequence[tuple[str, Form]]
+_JSON_FILE = inspect.Parameter(
+    "json_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=JsonFileOption
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A table, notes below it, and the figures that `--json` writes."""
+
+    columns: Columns
+    rows: Iterable[Sequence[object]]
+    notes: Sequence[str]
+    fields: object
+    title: str | None = None
+
+
+def bench_command(measure: Callable[..., Report]) -> Callable[..., None]:
+    """Make a command of a function of a `Progress` and options; it gets the option `--json` too."""
+
+    @functools.wraps(measure)
+    def command(*, json_file: Path | None, **options: Any) -> None:
+        check_target(json_file)
+        with progress_bars() as progress:
+            report = measure(progress, **options)
+        print_table(report.columns, report.rows, report.title)
+        print_notes(*report.notes)
+        write_json(json_file, report.fields)
+
+    _, *options = inspect.signature(measure).parameters.values()
+    command.__signature__ = inspect.Signature([*options, _JSON_FILE])  # type: ignore[attr-defined]
+    return command
 
 
 def print_table(
-    columns: Sequence[tuple[str, Form]],
-    rows: Iterable[Sequence[object]],
-    *,
-    title: str | None = None,
+    columns: Columns, rows: Iterable[Sequence[object]], title: str | None = None
 ) -> None:
     """Print figures in columns, with a heading and a format or formatter; None is shown as `-`."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
