@@ -7,6 +7,7 @@ numbers. Rounds of all variants alternate, forwards and backwards; times are med
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from serving.bench.load.http_generator import binary_body
-from serving.bench.turns import median_seconds
+from serving.bench.turns import Turns, timed
 from serving.bench.workloads.request_message import request_message
 from serving.commands.bench.report import TEXT, Form, Report, bench_command, times
 from serving.http_api.json_codec import JsonCodec, read_request
@@ -144,8 +145,9 @@ def _microseconds(spec: ModelSpec, batch: int, message: bytes, predict: bytes) -
         "predict": lambda: native.read_message(predict, MessageFormat.PREDICT),
         "http": _http(spec, batch, message),
     }
-    found = median_seconds(variants, rounds=_ROUNDS, seconds=_ROUND_SECONDS)
-    return {name: seconds * 1e6 for name, seconds in found.items()}
+    calls = {name: partial(timed, decode) for name, decode in variants.items()}
+    found = Turns(_ROUNDS, _ROUND_SECONDS).medians(calls)
+    return {name: parts["seconds"] * 1e6 for name, parts in found.items()}
 
 
 def _http(spec: ModelSpec, batch: int, message: bytes) -> Callable[[], object]:

@@ -28,6 +28,7 @@ import typer
 
 from serving.bench.turns import seconds_of
 from serving.commands.bench.report import TEXT, Report, bench_command
+from serving.host.malloc import anonymous_bytes
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
@@ -189,12 +190,11 @@ class _PeakAnonymous(threading.Thread):
     def run(self) -> None:
         while True:
             try:
-                lines = self._status.read_text().splitlines()
+                anonymous = anonymous_bytes(self._status)
             except OSError:
                 return
-            anonymous = [line for line in lines if line.startswith("RssAnon:")]
             # A process that has ended but was not waited for has no memory.
             if not anonymous:
                 return
-            self.bytes = max(self.bytes, int(anonymous[0].split()[1]) * 1024)
+            self.bytes = max(self.bytes, anonymous)
             time.sleep(_SAMPLE_SECONDS)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -16,16 +17,14 @@ import typer
 from benchmarks.peers.triton_server import DEFAULT_FOLDER, PACKAGE, model_name, triton_serving
 from benchmarks.servers.closed_loads import LoadCell, closed_loads
 from kernels.machine import machine
-from serving.bench.load.cores import split_cpus
 from serving.bench.parts.installed_torchrec import INSTALL, torchrec_is_installed
 from serving.bench.servers.serve import Loading
 from serving.bench.servers.server_under_test import served
+from serving.bench.turns import Turns
 from serving.bench.workloads.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
-from serving.commands.bench.report import TEXT, print_notes, print_table
-from serving.commands.console import check_target, write_json
-from serving.commands.options.json_option import JsonFileOption
+from serving.commands.bench.options import ServeOption
+from serving.commands.bench.report import TEXT, Report, bench_command
 from serving.commands.options.tower_precision import on_processors
-from serving.commands.progress_bars import progress_bars
 from sharded_infer.errors import InputError
 from sharded_infer.progress import Progress
 from sharded_infer.specs.precision import Precision
@@ -39,7 +38,9 @@ _DENSES = ("fp32", "bf16")
 _SERVE_OPTIONS = ("--slow-request-ms=0",)
 
 
+@bench_command
 def peers_command(
+    progress: Progress,
     triton: Annotated[
         Path, typer.Option(help=f"Folder into which {PACKAGE} was installed: `make triton`.")
     ] = DEFAULT_FOLDER,
@@ -55,12 +56,8 @@ def peers_command(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each.")] = 5,
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of each load.")] = 3.0,
-    serve_option: Annotated[
-        list[str] | None,
-        typer.Option(help="Option for our servers, such as --serve-option=--memory=huge."),
-    ] = None,
-    json_file: JsonFileOption = None,
-) -> None:
+    serve_option: ServeOption = None,
+) -> Report:
     """Measure our server beside Triton with TorchRec's model behind it.
 
     Each server has one core and the load another. All take the same requests over gRPC: 270 pairs
@@ -69,56 +66,62 @@ def peers_command(
     Triton puts waiting requests in a batch. Takes 10 GB, and five minutes with the servers' starts.
     `make bench-peers` installs what is missing.
     """
-    check_target(json_file)
     if not torchrec_is_installed():
         raise InputError(f"TorchRec is not installed: {INSTALL}")
-    with progress_bars() as progress:
-        cells = measure_peers(
-            DlrmV2(max_rows=max_rows),
-            triton,
-            precisions=list(dict.fromkeys(precision or (Precision.BF16, Precision.INT8))),
-            denses=_DENSES,
-            serve_options=(*_SERVE_OPTIONS, *(serve_option or ())),
-            rounds=rounds,
-            seconds=seconds,
-            progress=progress,
+    workload = DlrmV2(max_rows=max_rows)
+    with ExitStack() as stack:
+        names = {(TRITON, dense): model_name(dense) for dense in _DENSES}
+        progress("starting Triton", 0, 1)
+        peer = stack.enter_context(triton_serving(triton, _DENSES, max_rows))
+        progress("starting Triton", 1, 1)
+        servers = dict.fromkeys(names, peer)
+        for one in dict.fromkeys(precision or (Precision.BF16, Precision.INT8)):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sharded-infer-bench-"))
+            replace(workload, precision=one).publish(Path(folder), progress)
+            names[OURS, one] = workload.name
+            options = [*_SERVE_OPTIONS, *(serve_option or ())]
+            servers[OURS, one] = stack.enter_context(served(Path(folder), options))
+        cells = closed_loads(
+            servers,
+            LOADS,
+            lambda key, pairs: Loading.of(replace(workload, name=names[key]), pairs),
+            Turns(rounds, seconds, progress),
         )
     ratios = _ratios(cells)
     over = {(ours, peer.variant): found for ours, peer, found in ratios}
-    print_table(
+    return Report(
         [
             ("pairs", "d"), ("in flight", "d"), ("server", TEXT), ("req/s", ",.1f"), ("p50", ".3g"),
             ("p99", ".3g"), ("CPU", ".3g"),
             *((f"over Triton, {dense}", _range_text) for dense in _DENSES),
         ],
-        (
+        [
             (
                 one.pairs, one.concurrency, f"{one.server}, {one.variant}",
                 one.requests_per_second, one.p50_ms, one.p99_ms, one.cpu_ms,
                 *(over.get((one, dense)) for dense in _DENSES),
             )
             for one in cells
-        ),
-    )  # fmt: skip
-    print_notes(
-        "p50, p99 and processor time a request in milliseconds",
-        f"DLRM-v2, tables cut to {max_rows:,} rows; medians of {rounds} rounds of {seconds:g} s in "
-        "turns, and the lowest and highest ratio of a round",
-        f"a server has one core, the load another; {PACKAGE}",
-    )
-    fields = {
-        "max_rows": max_rows,
-        "rounds": rounds,
-        "seconds": seconds,
-        "triton": PACKAGE,
-        "instruction_set": machine().class_text,
-        "measurements": [asdict(cell) for cell in cells],
-        "ratios": [
-            {"pairs": ours.pairs, "ours": ours.variant, "triton": peer.variant, "rounds": found}
-            for ours, peer, found in ratios
         ],
-    }
-    write_json(json_file, fields)
+        [
+            "p50, p99 and processor time a request in milliseconds",
+            f"DLRM-v2, tables cut to {max_rows:,} rows; medians of {rounds} rounds of {seconds:g} "
+            "s in turns, and the lowest and highest ratio of a round",
+            f"a server has one core, the load another; {PACKAGE}",
+        ],
+        {
+            "max_rows": max_rows,
+            "rounds": rounds,
+            "seconds": seconds,
+            "triton": PACKAGE,
+            "instruction_set": machine().class_text,
+            "measurements": [asdict(cell) for cell in cells],
+            "ratios": [
+                {"pairs": ours.pairs, "ours": ours.variant, "triton": peer.variant, "rounds": found}
+                for ours, peer, found in ratios
+            ],
+        },
+    )  # fmt: skip
 
 
 def _range_text(ratios: Sequence[float]) -> str:
@@ -128,41 +131,6 @@ def _range_text(ratios: Sequence[float]) -> str:
 def _ratios(cells: Sequence[LoadCell]) -> list[tuple[LoadCell, LoadCell, list[float]]]:
     return [
         (ours, peer, [a / b for a, b in zip(ours.rounds, peer.rounds, strict=True)])
-        for ours in cells
-        for peer in cells
+        for ours, peer in product(cells, cells)
         if (ours.server, peer.server) == (OURS, TRITON) and ours.pairs == peer.pairs
     ]
-
-
-def measure_peers(
-    workload: DlrmV2,
-    triton: Path,
-    *,
-    precisions: Sequence[Precision],
-    denses: Sequence[str],
-    serve_options: Sequence[str],
-    rounds: int,
-    seconds: float,
-    progress: Progress,
-) -> list[LoadCell]:
-    """Measure closed loads on every server; one without an answer takes twice as long."""
-    server_cpus, load_cpus = split_cpus()
-    with ExitStack() as stack:
-        names = {(TRITON, dense): model_name(dense) for dense in denses}
-        progress("starting Triton", 0, 1)
-        peer = stack.enter_context(triton_serving(triton, denses, workload.max_rows, server_cpus))
-        progress("starting Triton", 1, 1)
-        servers = dict.fromkeys(names, peer)
-        for precision in precisions:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sharded-infer-bench-"))
-            workload.in_precision(precision).publish(Path(folder), progress)
-            key = (OURS, precision.value)
-            names[key] = workload.name
-            servers[key] = stack.enter_context(served(Path(folder), serve_options, server_cpus))
-
-        def loading(key: tuple[str, str], pairs: int) -> Loading:
-            return Loading.of(replace(workload, name=names[key]), pairs, load_cpus)
-
-        return closed_loads(
-            servers, LOADS, loading, rounds=rounds, seconds=seconds, progress=progress
-        )

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from serving.bench.load.cores import split_cpus
 from serving.bench.load.target import Target
 from serving.bench.servers.server_under_test import ServerUnderTest
 from serving.bench.workloads.dlrm_v2 import DlrmV2
@@ -46,9 +47,7 @@ def model_name(dense: str) -> str:
 
 
 @contextmanager
-def triton_serving(
-    folder: Path, denses: Sequence[str], max_rows: int, cpus: Set[int] | None
-) -> Iterator[ServerUnderTest]:
+def triton_serving(folder: Path, denses: Sequence[str], max_rows: int) -> Iterator[ServerUnderTest]:
     """Run Triton, unpacked in a folder, with a model for each dense dtype, "fp32" or "bf16"."""
     server, stub = _programs(folder)
     with tempfile.TemporaryDirectory(prefix="sharded-infer-triton-") as name:
@@ -70,8 +69,7 @@ def triton_serving(
             ) as process,
         ):
             try:
-                if cpus is not None:
-                    os.sched_setaffinity(process.pid, cpus)
+                os.sched_setaffinity(process.pid, split_cpus()[0])
                 _wait_until_ready(process, port, work / "log")
                 _check_scores(port, denses, DlrmV2(max_rows=max_rows))
                 yield ServerUnderTest(Target("127.0.0.1", port), None, process.pid)

@@ -65,7 +65,7 @@ def small_tables() -> PlanCase:
     """500 tables, dims 4 to 16, rows 2 to 1,000, 8 devices: many small tables."""
     random = _random(SMALL_TABLES, 500)
     rows, dims = random.integers(2, 1_001, 500), random.integers(4, 17, 500)
-    return _case(SMALL_TABLES, rows, dims, "h100:8x80GB")
+    return _case(SMALL_TABLES, rows, dims)
 
 
 def wide_range(tables: int) -> PlanCase:
@@ -74,21 +74,22 @@ def wide_range(tables: int) -> PlanCase:
     The upper end is 1e8: 500 such tables are 608 GB on average, 95% of the memory. 2,000 would be
     2.4 TB, so their upper end is 1.6e7, about three quarters of the memory.
     """
-    random = _random(WIDE_RANGE, tables)
-    rows = _log_uniform(random, 1e3, 1.6e7 if tables > 500 else 1e8, tables)
-    return _case(WIDE_RANGE, rows, _wide_dims(random, tables), "h100:8x80GB")
+    return _log_uniform_case(WIDE_RANGE, tables, 1.6e7 if tables > 500 else 1e8)
+
+
+def many_tables(tables: int, devices: int) -> PlanCase:
+    """Rows log-uniform from 1e3 to 1e7, dims 16 to 256; 390 tables fill 3/4 of an 80 GB device."""
+    return _log_uniform_case(MANY_TABLES, tables, 1e7, devices)
+
+
+def curve_case(tables: int) -> PlanCase:
+    """Rows log-uniform from 1e3 to 1e5, dims 16 to 256, on 8 devices: up to 50,000 tables fit."""
+    return _log_uniform_case(CURVE, tables, 1e5)
 
 
 def mlperf_dlrm_v2(devices: int) -> PlanCase:
     """MLPerf Inference's DLRM-v2: 26 tables of dim 128, with its numbers of ids a bag."""
-    dims = np.full(len(ROWS), DIM)
-    return _case(
-        MLPERF,
-        np.array(ROWS),
-        dims,
-        f"h100:{devices}x80GB",
-        IDS_OF_A_BAG,
-    )
+    return _case(MLPERF, np.array(ROWS), np.full(len(ROWS), DIM), devices, IDS_OF_A_BAG)
 
 
 def three_hot_tables() -> PlanCase:
@@ -97,53 +98,38 @@ def three_hot_tables() -> PlanCase:
     The others have 1 to 20 ids a bag; the three have equal numbers, from their load.
     """
     random = _random(THREE_HOT, 300)
-    rows = _log_uniform(random, 1e3, 1e7, 300)
+    rows = _log_uniform(random, 1e7, 300)
     ids = random.integers(1, 21, 300).astype(np.float64)
-    ids[:3] = 1.0
-    dims = np.full(300, 64)
-    seconds = _whole_seconds(_case(THREE_HOT, rows, dims, "h100:8x80GB", ids.tolist()))
-    ids[:3] = 2.0
-    twice = _whole_seconds(_case(THREE_HOT, rows, dims, "h100:8x80GB", ids.tolist()))
+
+    def case(hot_ids: float | NDArray[np.float64]) -> PlanCase:
+        ids[:3] = hot_ids
+        return _case(THREE_HOT, rows, np.full(300, 64), ids=ids.tolist())
+
+    seconds, twice = _whole_seconds(case(1.0)), _whole_seconds(case(2.0))
     # A table's seconds are linear in its ids.
     wanted = float(seconds[3:].sum()) * HOT_SHARE / (1 - HOT_SHARE) / 3
-    ids[:3] = 1 + (wanted - seconds[:3]) / (twice[:3] - seconds[:3])
-    return _case(THREE_HOT, rows, dims, "h100:8x80GB", ids.tolist())
-
-
-def many_tables(tables: int, devices: int) -> PlanCase:
-    """Rows log-uniform from 1e3 to 1e7, dims 16 to 256; 390 tables fill 3/4 of an 80 GB device."""
-    random = _random(MANY_TABLES, tables)
-    rows = _log_uniform(random, 1e3, 1e7, tables)
-    return _case(MANY_TABLES, rows, _wide_dims(random, tables), f"h100:{devices}x80GB")
-
-
-def curve_case(tables: int) -> PlanCase:
-    """Rows log-uniform from 1e3 to 1e5, dims 16 to 256, on 8 devices: up to 50,000 tables fit."""
-    random = _random(CURVE, tables)
-    rows = _log_uniform(random, 1e3, 1e5, tables)
-    return _case(CURVE, rows, _wide_dims(random, tables), "h100:8x80GB")
+    return case(1 + (wanted - seconds[:3]) / (twice[:3] - seconds[:3]))
 
 
 def _random(family: str, tables: int) -> np.random.Generator:
     return np.random.default_rng([_SEED, tables, *family.encode()])
 
 
-def _log_uniform(
-    random: np.random.Generator, lowest: float, highest: float, count: int
-) -> Integers:
-    exponents = random.uniform(np.log(lowest), np.log(highest), count)
-    return np.exp(exponents).astype(np.int64)
+def _log_uniform(random: np.random.Generator, highest: float, count: int) -> Integers:
+    return np.exp(random.uniform(np.log(1e3), np.log(highest), count)).astype(np.int64)
 
 
-def _wide_dims(random: np.random.Generator, count: int) -> Integers:
-    return 16 * random.integers(1, 17, count)
+def _log_uniform_case(family: str, tables: int, highest: float, devices: int = 8) -> PlanCase:
+    random = _random(family, tables)
+    rows = _log_uniform(random, highest, tables)
+    return _case(family, rows, 16 * random.integers(1, 17, tables), devices)
 
 
 def _case(
     family: str,
     rows: Integers,
     dims: Integers,
-    topology: str,
+    devices: int = 8,
     ids: Sequence[float] | None = None,
 ) -> PlanCase:
     uses = {}
@@ -151,7 +137,7 @@ def _case(
         table = StoredTable(f"t{index:05}", count, dim, RowFormat.INT8)
         statistics = FeatureStatistics(pooling_factor=1.0 if ids is None else ids[index])
         uses[table.name] = TableUse(table, (statistics,))
-    return PlanCase(family, uses, parse_topology(topology))
+    return PlanCase(family, uses, parse_topology(f"h100:{devices}x80GB"))
 
 
 def _whole_seconds(case: PlanCase) -> NDArray[np.float64]:

@@ -1,10 +1,11 @@
-"""Our planner and TorchRec's on the same case, both scored by our cost model."""
+"""Our planner and TorchRec's on the same cases, both scored by our cost model."""
 
+import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,119 +16,99 @@ from benchmarks.plan.families import (
     quality_cases,
     speed_cases,
 )
-from benchmarks.plan.scaling_chart import scaling_chart
 from benchmarks.plan.torchrec_planner import Outcome, Search, TorchRecRun, run_torchrec
-from serving.bench.charts.line_chart import Series
+from serving.bench.line_chart import Axis, Series, line_chart
 from serving.bench.parts.installed_torchrec import INSTALL, torchrec_is_installed
-from serving.commands.bench.report import Form, print_notes, print_table
-from serving.commands.console import OUT, check_target, write_json, write_target
-from serving.commands.options.json_option import JsonFileOption
-from serving.commands.progress_bars import progress_bars
+from serving.commands.bench.report import Form, Report, bench_command, print_table
+from serving.commands.console import check_target, write_target
 from sharded_infer.errors import InputError
 from sharded_infer.planning.plan import check_plan
-from sharded_infer.planning.plan_result import PlanFigures, PlanResult, figures_of
+from sharded_infer.planning.plan_result import PlanResult, figures_of
 from sharded_infer.planning.planner import make_plan
+from sharded_infer.progress import Progress
+from sharded_infer.reports.html.scale import log_scale
 
 _REPEATS = 3
 _REPEAT_BELOW_SECONDS = 2.0
+_NOT_RUN = TorchRecRun(Outcome.NOT_RUN)
 
 
-@dataclass(frozen=True, slots=True)
-class TorchRecFigures:
-    """TorchRec's seconds and memory imbalance (fullest rank over mean); None without a plan.
+@bench_command
+def plan_command(
+    progress: Progress,
+    family: Annotated[
+        list[str] | None, typer.Option(help="Family to measure; may be repeated. Default: all.")
+    ] = None,
+    chart: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also measure 100 to 50,000 tables, and draw the result to this file as SVG."
+        ),
+    ] = None,
+    torchrec_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="Time limit of each of TorchRec's searches; 0: without TorchRec."),
+    ] = 60.0,
+) -> Report:
+    """Measure the planner's time and the quality of its plans, beside TorchRec's if installed.
 
-    `time_ratio` is its slowest rank's over ours, by our cost model: above 1 ours is better.
+    Our cost model scores both planners' plans, on the same tables, devices and batch.
     """
-
-    outcome: Outcome
-    seconds: float | None = None
-    time_ratio: float | None = None
-    memory_imbalance: float | None = None
-    reason: str = ""
-
-    @property
-    def has_run(self) -> bool:
-        """True if TorchRec ran."""
-        return self.outcome not in {Outcome.NOT_RUN, Outcome.NOT_INSTALLED}
-
-    def text(self, limit: float) -> str | None:
-        """Its seconds, or why there is no plan."""
-        if self.outcome is Outcome.PLANNED:
-            return f"{self.seconds:.3g}"
-        return {Outcome.TIMED_OUT: f"> {limit:g}", Outcome.REFUSED: "no plan"}.get(self.outcome)
-
-
-@dataclass(frozen=True, slots=True)
-class PlanMeasurement:
-    """Our seconds, gap above the lower bound, and memory of the fullest rank over the mean."""
-
-    family: str
-    tables: int
-    devices: int
-    seconds: float
-    gap: float
-    memory_imbalance: float
-    torchrec: dict[Search, TorchRecFigures]
-
-    def fields(self) -> dict[str, object]:
-        """The figures for JSON; `torchrec_...` without a search's name is its better plan."""
-        found = {s: f for s, f in self.torchrec.items() if f.time_ratio is not None}
-        best = min(found, key=lambda s: found[s].time_ratio or 0.0, default=None)
-        values: dict[str, object] = {
-            "family": self.family,
-            "tables": self.tables,
-            "devices": self.devices,
-            "seconds": self.seconds,
-            "gap": self.gap,
-            "memory_imbalance": self.memory_imbalance,
-            "torchrec_seconds": found[best].seconds if best else None,
-            "torchrec_time_ratio": found[best].time_ratio if best else None,
-            "torchrec_memory_imbalance": found[best].memory_imbalance if best else None,
-            "torchrec_search": best,
-        }
-        for search, figures in self.torchrec.items():
-            values |= {
-                f"torchrec_{search}_outcome": figures.outcome,
-                f"torchrec_{search}_seconds": figures.seconds,
-                f"torchrec_{search}_time_ratio": figures.time_ratio,
-                f"torchrec_{search}_memory_imbalance": figures.memory_imbalance,
+    check_target(chart)
+    cases = _cases(family)
+    if chart is not None:
+        cases += [curve_case(tables) for tables in CURVE_SIZES]
+    measured: list[dict[str, Any]] = []
+    for name, of_family in groupby(cases, key=lambda case: case.family):
+        rows = []
+        gave_up: set[Search] = set()  # on fewer tables of the family
+        for case in of_family:
+            runs = {
+                search: _NOT_RUN
+                if torchrec_seconds == 0 or search in gave_up
+                else run_torchrec(case, search, torchrec_seconds)
+                for search in Search
             }
-        return values
+            gave_up |= {search for search in Search if runs[search].outcome is Outcome.TIMED_OUT}
+            rows.append(measure_case(case, runs))
+            measured.append(rows[-1])
+            progress("planning", len(measured), len(cases))
+        print_table(*_table(rows, torchrec_seconds), title=name)
+    if chart is not None:
+        write_target(chart, _chart(measured[-len(CURVE_SIZES) :]))
+    return Report([], [], _notes(torchrec_seconds), measured)
 
 
-@dataclass(slots=True)
-class PlanBench:
-    """Measures cases, without searches that timed out on fewer tables of the family.
+def measure_case(case: PlanCase, runs: Mapping[Search, TorchRecRun]) -> dict[str, Any]:
+    """Our figures of a case beside those of TorchRec's runs.
 
-    `limit_seconds` is of each TorchRec run; 0 leaves TorchRec out.
+    `gap` is the slowest rank's time above the lower bound, `memory_imbalance` the fullest rank's
+    memory over the mean, `time_ratio` TorchRec's slowest rank over ours: above 1 ours is better.
+    `torchrec_...` without a search's name is its better plan.
     """
-
-    limit_seconds: float
-    _gave_up: set[tuple[str, Search]] = field(default_factory=set)
-
-    def measure(self, cases: Sequence[PlanCase]) -> Iterator[PlanMeasurement]:
-        """Measure cases one after another; those of a family with ascending numbers of tables."""
-        for case in cases:
-            seconds, result = _plan(case)
-            yield PlanMeasurement(
-                family=case.family,
-                tables=len(case.uses),
-                devices=len(case.topology.devices),
-                seconds=seconds,
-                gap=result.gap,
-                memory_imbalance=result.figures.memory_imbalance,
-                torchrec={s: self._torchrec(case, s, result.figures) for s in Search},
-            )
-
-    def _torchrec(self, case: PlanCase, search: Search, ours: PlanFigures) -> TorchRecFigures:
-        if self.limit_seconds == 0:
-            return TorchRecFigures(Outcome.NOT_RUN, reason="left out")
-        if (case.family, search) in self._gave_up:
-            return TorchRecFigures(Outcome.NOT_RUN, reason="timed out on fewer tables")
-        run = run_torchrec(case, search, self.limit_seconds)
-        if run.outcome is Outcome.TIMED_OUT:
-            self._gave_up.add((case.family, search))
-        return _figures(case, run, ours)
+    seconds, result = _plan(case)
+    fields: dict[str, Any] = {
+        "family": case.family,
+        "tables": len(case.uses),
+        "devices": len(case.topology.devices),
+        "seconds": seconds,
+        "gap": result.gap,
+        "memory_imbalance": result.figures.memory_imbalance,
+    }
+    plans = {}
+    for search, run in runs.items():
+        figures = {"seconds": run.seconds, "time_ratio": None, "memory_imbalance": None}
+        if run.plan is not None:
+            theirs = figures_of(run.plan, case.load())
+            figures["time_ratio"] = theirs.max_seconds / result.figures.max_seconds
+            figures["memory_imbalance"] = theirs.memory_imbalance
+            plans[search] = figures
+        fields[f"torchrec_{search}_outcome"] = run.outcome
+        fields |= {f"torchrec_{search}_{name}": value for name, value in figures.items()}
+    best = min(plans, key=lambda search: plans[search]["time_ratio"] or 0.0, default=None)
+    better = plans[best] if best else dict.fromkeys(("seconds", "time_ratio", "memory_imbalance"))
+    fields |= {f"torchrec_{name}": value for name, value in better.items()}
+    return {**fields, "torchrec_search": best}
 
 
 def _plan(case: PlanCase) -> tuple[float, PlanResult]:
@@ -140,62 +121,6 @@ def _plan(case: PlanCase) -> tuple[float, PlanResult]:
     return sorted(seconds)[len(seconds) // 2], result
 
 
-def _figures(case: PlanCase, run: TorchRecRun, ours: PlanFigures) -> TorchRecFigures:
-    if run.plan is None:
-        return TorchRecFigures(run.outcome, run.seconds, reason=run.reason)
-    theirs = figures_of(run.plan, case.load())
-    return TorchRecFigures(
-        run.outcome,
-        run.seconds,
-        time_ratio=theirs.max_seconds / ours.max_seconds,
-        memory_imbalance=theirs.memory_imbalance,
-    )
-
-
-def plan_command(
-    family: Annotated[
-        list[str] | None, typer.Option(help="Family to measure; may be repeated. Default: all.")
-    ] = None,
-    json_file: JsonFileOption = None,
-    chart: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also measure 100 to 50,000 tables, and draw the result to this file as SVG."
-        ),
-    ] = None,
-    torchrec_seconds: Annotated[
-        float,
-        typer.Option(min=0, help="Time limit of each of TorchRec's searches; 0: without TorchRec."),
-    ] = 60.0,
-) -> None:
-    """Measure the planner's time and the quality of its plans, beside TorchRec's if installed.
-
-    Our cost model scores both planners' plans, on the same tables, devices and batch.
-    """
-    check_target(json_file)
-    check_target(chart)
-    cases = _cases(family)
-    if chart is not None:
-        cases += [curve_case(tables) for tables in CURVE_SIZES]
-    bench = PlanBench(torchrec_seconds)
-    measured: list[PlanMeasurement] = []
-    for name in dict.fromkeys(case.family for case in cases):
-        of_family = [case for case in cases if case.family == name]
-        rows: list[PlanMeasurement] = []
-        with progress_bars() as progress:
-            progress(name, 0, len(of_family))
-            for measurement in bench.measure(of_family):
-                rows.append(measurement)
-                progress(name, len(rows), len(of_family))
-        _print_table(name, rows, torchrec_seconds)
-        measured += rows
-    _print_notes(torchrec_seconds)
-    if chart is not None:
-        curve = measured[-len(CURVE_SIZES) :]
-        write_target(chart, _chart(curve))
-    write_json(json_file, [one.fields() for one in measured])
-
-
 def _cases(families: Sequence[str] | None) -> list[PlanCase]:
     cases = [*quality_cases(), *speed_cases()]
     known = list(dict.fromkeys(case.family for case in cases))
@@ -205,46 +130,74 @@ def _cases(families: Sequence[str] | None) -> list[PlanCase]:
     return [case for case in cases if not families or case.family in families]
 
 
-def _print_table(family: str, measured: Sequence[PlanMeasurement], limit: float) -> None:
-    ran = {search for one in measured for search in Search if one.torchrec[search].has_run}
-    searches = [search for search in Search if search in ran]
+def _table(
+    measured: Sequence[dict[str, Any]], limit: float
+) -> tuple[list[tuple[str, Form]], list[list[object]]]:
+    without = {Outcome.NOT_RUN, Outcome.NOT_INSTALLED}
+    ran = [
+        search
+        for search in Search
+        if any(one[f"torchrec_{search}_outcome"] not in without for one in measured)
+    ]
     columns: list[tuple[str, Form]] = [
         ("tables", ",d"), ("devices", "d"), ("seconds", ".3g"), ("gap", ".2%"), ("memory", ".3f"),
     ]  # fmt: skip
-    for search in searches:
-        columns += [
-            (f"TorchRec\n{search}\nseconds", str),
-            ("time\nratio", ".3f"),
-            ("memory", ".3f"),
-        ]
+    keys = ["tables", "devices", "seconds", "gap", "memory_imbalance"]
+    for search in ran:
+        columns += [(f"TorchRec\n{search}\nseconds", str), ("time\nratio", ".3f")]
+        columns.append(("memory", ".3f"))
+        keys += [f"torchrec_{search}_{name}" for name in ("text", "time_ratio", "memory_imbalance")]
     rows: list[list[object]] = []
     for one in measured:
-        rows.append([one.tables, one.devices, one.seconds, one.gap, one.memory_imbalance])
-        for figures in map(one.torchrec.__getitem__, searches):
-            rows[-1] += [figures.text(limit), figures.time_ratio, figures.memory_imbalance]
-    print_table(columns, rows, title=family)
+        texts = {f"torchrec_{search}_text": _seconds_text(one, search, limit) for search in ran}
+        rows.append([(one | texts)[key] for key in keys])
+    return columns, rows
 
 
-def _print_notes(torchrec_seconds: float) -> None:
-    print_notes(
+def _seconds_text(measured: dict[str, Any], search: Search, limit: float) -> str | None:
+    """TorchRec's seconds, or why there is no plan."""
+    outcome = measured[f"torchrec_{search}_outcome"]
+    if outcome is Outcome.PLANNED:
+        return f"{measured[f'torchrec_{search}_seconds']:.3g}"
+    return {Outcome.TIMED_OUT: f"> {limit:g}", Outcome.REFUSED: "no plan"}.get(outcome)
+
+
+def _notes(torchrec_seconds: float) -> list[str]:
+    notes = [
         "\nseconds: to plan. gap: the slowest rank above the lower bound of all plans. "
         "memory: the fullest rank over the mean. time ratio: TorchRec's slowest rank over ours, "
         "above 1 ours is better."
-    )
+    ]
     if not torchrec_is_installed():
-        OUT.print(f"TorchRec is not installed; to measure it too: {INSTALL}", highlight=False)
+        notes.append(f"TorchRec is not installed; to measure it too: {INSTALL}")
     elif torchrec_seconds:
-        OUT.print(
+        notes.append(
             f"TorchRec's searches were ended after {torchrec_seconds:g} s; -: not run, as it took "
-            "longer than that on fewer tables of the family.",
-            highlight=False,
+            "longer than that on fewer tables of the family."
         )
+    return notes
 
 
-def _chart(curve: Sequence[PlanMeasurement]) -> str:
-    series = [Series("sharded-infer", tuple((one.tables, one.seconds) for one in curve))]
-    for search in Search:
-        points = [(one.tables, one.torchrec[search].seconds) for one in curve]
-        found = tuple((tables, seconds) for tables, seconds in points if seconds is not None)
-        series.append(Series(f"TorchRec, {search}", found))
+def _chart(curve: Sequence[dict[str, Any]]) -> str:
+    names = {"": "sharded-infer"} | {f"torchrec_{s}_": f"TorchRec, {s}" for s in Search}
+    series = []
+    for key, name in names.items():
+        points = [(one["tables"], one[f"{key}seconds"]) for one in curve]
+        series.append(Series(name, tuple(point for point in points if point[1] is not None)))
     return scaling_chart("Time to plan tables on 8 devices", series)
+
+
+def scaling_chart(title: str, series: Sequence[Series]) -> str:
+    """Draw up to three series of tables and seconds, and N log N through the first's last point."""
+    ours = series[0].points
+    last_tables, last_seconds = ours[-1]
+    unit = last_seconds / (last_tables * math.log(last_tables))
+    guide = Series("N log N", tuple((n, unit * n * math.log(n)) for n, _ in ours))
+    points = [point for one in (*series, guide) for point in one.points]
+    return line_chart(
+        title,
+        Axis("tables", log_scale(tables for tables, _ in points)),
+        Axis("seconds to plan", log_scale(seconds for _, seconds in points)),
+        series,
+        guide=guide,
+    )

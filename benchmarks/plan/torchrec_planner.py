@@ -1,6 +1,6 @@
 """TorchRec's planner, which is optional, on the same tables, with its plan converted to ours."""
 
-import json
+import pickle
 import signal
 import subprocess
 import sys
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from benchmarks.plan.families import PlanCase
-from serving.bench.parts.installed_torchrec import INSTALL, torchrec_is_installed
+from serving.bench.parts.installed_torchrec import torchrec_is_installed
 from sharded_infer.errors import PlanError
-from sharded_infer.planning.cost_model import DEFAULT_BATCH
-from sharded_infer.planning.plan import Plan, Shard, check_plan
+from sharded_infer.planning.plan import Plan, check_plan
 from sharded_infer.planning.topology import Device
 
 _PROCESS = "benchmarks.plan.torchrec_process"
@@ -42,65 +41,40 @@ class TorchRecRun:
     outcome: Outcome
     seconds: float | None = None
     plan: Plan | None = None
-    reason: str = ""
 
 
 def run_torchrec(case: PlanCase, search: Search, limit_seconds: float) -> TorchRecRun:
     """Plan int8 tables on equal GPUs with TorchRec, in a process that is killed at a time limit."""
     if not torchrec_is_installed():
-        return TorchRecRun(Outcome.NOT_INSTALLED, reason=INSTALL)
+        return TorchRecRun(Outcome.NOT_INSTALLED)
+    request = case, _only_device(case), search.value, limit_seconds
     try:
         done = subprocess.run(  # noqa: S603 - our own module
             [sys.executable, "-m", _PROCESS],
-            input=json.dumps(_request(case, search, limit_seconds)),
+            input=pickle.dumps(request),
             capture_output=True,
-            text=True,
             timeout=_START_SECONDS + limit_seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return TorchRecRun(Outcome.TIMED_OUT, reason=f"did not start in {_START_SECONDS} s")
+        return TorchRecRun(Outcome.TIMED_OUT)
     if done.returncode == -signal.SIGALRM:
-        return TorchRecRun(Outcome.TIMED_OUT, reason=f"more than {limit_seconds:g} s")
+        return TorchRecRun(Outcome.TIMED_OUT)
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        words = done.stderr.decode(errors="replace").strip().splitlines()
+        last = (words or [f"exit code {done.returncode}"])[-1]
         raise PlanError(f"TorchRec's planner failed on {case.family!r}: {last}")
-    answer = json.loads(done.stdout)
-    if "refused" in answer:
-        return TorchRecRun(Outcome.REFUSED, reason=answer["refused"])
+    seconds, shards = pickle.loads(done.stdout)  # noqa: S301 - of our own process
+    if seconds is None:
+        return TorchRecRun(Outcome.REFUSED)
     # Row-wise shards of a table with fewer rows than ranks are empty on the last ranks.
-    shards = [Shard(*fields) for fields in answer["shards"]]
     plan = Plan(case.topology, tuple(s for s in shards if s.rows and s.columns))
     try:
         check_plan(plan, {name: use.table for name, use in case.uses.items()})
-    except PlanError as error:
+    except PlanError:
         # TorchRec does not count the scale and bias of a row.
-        return TorchRecRun(Outcome.REFUSED, answer["seconds"], reason=str(error))
-    return TorchRecRun(Outcome.PLANNED, answer["seconds"], plan)
-
-
-def _request(case: PlanCase, search: Search, limit_seconds: float) -> dict[str, object]:
-    device = _only_device(case)
-    tables = [
-        {
-            "name": name,
-            "rows": use.table.rows,
-            "dim": use.table.dim,
-            "pooling_factors": [feature.pooling_factor for feature in use.features],
-        }
-        for name, use in case.uses.items()
-    ]
-    return {
-        "search": search.value,
-        "limit_seconds": limit_seconds,
-        "batch": DEFAULT_BATCH,
-        "ranks": len(case.topology.devices),
-        "memory_bytes": device.memory_bytes,
-        "memory_bandwidth": device.memory_bandwidth,
-        "host_bandwidth": device.host_bandwidth,
-        "peer_bandwidth": device.peer_bandwidth,
-        "tables": tables,
-    }
+        return TorchRecRun(Outcome.REFUSED, seconds)
+    return TorchRecRun(Outcome.PLANNED, seconds, plan)
 
 
 def _only_device(case: PlanCase) -> Device:

@@ -1,6 +1,6 @@
 """One run of TorchRec's planner in a separate process, so that it can be killed at a limit.
 
-    python -m benchmarks.plan.torchrec_process < request.json > answer.json
+    python -m benchmarks.plan.torchrec_process < request > answer
 
 Set up like TorchRec's own `shard_quant_model`: quantized tables on the meta device, no memory
 reserved. But the batch is the caller's, the devices' bandwidths are ours, and its statistics are
@@ -8,12 +8,11 @@ off: they take time and change no plan. A signal ends the process at the limit; 
 and building its modules do not count. `torchrec_planner` starts this module, which needs TorchRec.
 """
 
-import json
 import logging
+import pickle
 import signal
 import sys
 import time
-from typing import Any
 
 import torch
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
@@ -30,6 +29,11 @@ from torchrec.inference.modules import DEFAULT_SHARDERS
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.quant.embedding_modules import EmbeddingBagCollection
 
+from benchmarks.plan.families import PlanCase
+from sharded_infer.planning.cost_model import DEFAULT_BATCH
+from sharded_infer.planning.plan import Shard
+from sharded_infer.planning.topology import Device
+
 # All shardings of quantized tables in TorchRec; in device memory, as our plans are.
 SHARDING_TYPES = {"quick": ["table_wise"], "full": ["table_wise", "row_wise", "column_wise"]}
 KERNELS = ["quant"]
@@ -38,37 +42,37 @@ _REPEAT_BELOW_SECONDS = 2.0
 
 
 def main() -> None:
-    """Read a request, plan, and write the seconds (a median if short) and the shards."""
+    """Read a case, plan, and write the seconds (a median if short) and the shards, or None."""
     logging.disable(logging.CRITICAL)
-    request = json.load(sys.stdin)
-    module = _module(request["tables"])
+    case, device, search, limit_seconds = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own
+    module = _module(case)
     seconds: list[float] = []
     while len(seconds) < _REPEATS and sum(seconds) < _REPEAT_BELOW_SECONDS:
-        planner = _planner(request)
+        planner = _planner(case, device, search)
         # SIGALRM's default action ends the process, whatever it is doing.
-        signal.setitimer(signal.ITIMER_REAL, request["limit_seconds"])
+        signal.setitimer(signal.ITIMER_REAL, limit_seconds)
         start = time.perf_counter()
         try:
             plan = planner.plan(module, DEFAULT_SHARDERS)
-        except PlannerError as error:
-            json.dump({"refused": str(error).strip().splitlines()[0]}, sys.stdout)
+        except PlannerError:
+            pickle.dump((None, []), sys.stdout.buffer)
             return
         seconds.append(time.perf_counter() - start)
         signal.setitimer(signal.ITIMER_REAL, 0)
     median = sorted(seconds)[len(seconds) // 2]
-    json.dump({"seconds": median, "shards": _shards(plan)}, sys.stdout)
+    pickle.dump((median, _shards(plan)), sys.stdout.buffer)
 
 
-def _module(tables: list[dict[str, Any]]) -> torch.nn.Module:
+def _module(case: PlanCase) -> torch.nn.Module:
     configs = [
         EmbeddingBagConfig(
-            name=table["name"],
-            num_embeddings=table["rows"],
-            embedding_dim=table["dim"],
-            feature_names=[f"{table['name']}:{i}" for i in range(len(table["pooling_factors"]))],
+            name=name,
+            num_embeddings=use.table.rows,
+            embedding_dim=use.table.dim,
+            feature_names=[f"{name}:{number}" for number in range(len(use.features))],
             data_type=DataType.INT8,
         )
-        for table in tables
+        for name, use in case.uses.items()
     ]
     # Scale and bias apart, so that columns are the table's, not those of its stored bytes.
     bags = EmbeddingBagCollection(
@@ -80,50 +84,46 @@ def _module(tables: list[dict[str, Any]]) -> torch.nn.Module:
     return torch.nn.ModuleDict({"bags": bags})
 
 
-def _planner(request: dict[str, Any]) -> EmbeddingShardingPlanner:
-    batch = request["batch"]
+def _planner(case: PlanCase, device: Device, search: str) -> EmbeddingShardingPlanner:
     # TorchRec counts bytes a millisecond.
     topology = Topology(
-        world_size=request["ranks"],
+        world_size=len(case.topology.devices),
         compute_device="cuda",
-        hbm_cap=request["memory_bytes"],
-        hbm_mem_bw=request["memory_bandwidth"] / 1000,
-        hbm_to_ddr_mem_bw=request["host_bandwidth"] / 1000,
-        intra_host_bw=request["peer_bandwidth"] / 1000,
+        hbm_cap=device.memory_bytes,
+        hbm_mem_bw=device.memory_bandwidth / 1000,
+        hbm_to_ddr_mem_bw=device.host_bandwidth / 1000,
+        intra_host_bw=(device.peer_bandwidth or 0.0) / 1000,
     )
     constraints = {
-        table["name"]: ParameterConstraints(
-            sharding_types=SHARDING_TYPES[request["search"]],
+        name: ParameterConstraints(
+            sharding_types=SHARDING_TYPES[search],
             compute_kernels=KERNELS,
-            pooling_factors=table["pooling_factors"],
+            pooling_factors=[feature.pooling_factor for feature in use.features],
         )
-        for table in request["tables"]
+        for name, use in case.uses.items()
     }
+    shared = {"topology": topology, "constraints": constraints}
     estimators = [
-        EmbeddingPerfEstimator(topology=topology, constraints=constraints, is_inference=True),
-        EmbeddingStorageEstimator(topology=topology, constraints=constraints, is_inference=True),
+        EmbeddingPerfEstimator(**shared, is_inference=True),
+        EmbeddingStorageEstimator(**shared, is_inference=True),
     ]
     return EmbeddingShardingPlanner(
-        topology=topology,
-        batch_size=batch,
-        constraints=constraints,
-        enumerator=EmbeddingEnumerator(
-            topology=topology, batch_size=batch, constraints=constraints, estimator=estimators
-        ),
+        **shared,
+        batch_size=DEFAULT_BATCH,
+        enumerator=EmbeddingEnumerator(**shared, batch_size=DEFAULT_BATCH, estimator=estimators),
         storage_reservation=FixedPercentageStorageReservation(percentage=0.0),
         stats=NoopEmbeddingStats(),
         debug=False,
     )
 
 
-def _shards(plan: ShardingPlan) -> list[tuple[str, int, int, int, int, int]]:
-    """Table, rank, first and last row, first and last column of every shard."""
+def _shards(plan: ShardingPlan) -> list[Shard]:
     shards = []
     for name, parameter in plan.plan["bags"].items():
         parts = parameter.sharding_spec.shards
         for rank, part in zip(parameter.ranks, parts, strict=True):
             (row, column), (rows, columns) = part.shard_offsets, part.shard_sizes
-            shards.append((name, rank, row, row + rows, column, column + columns))
+            shards.append(Shard(name, rank, row, row + rows, column, column + columns))
     return shards
 
 

@@ -14,20 +14,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from tritonclient.grpc import InferenceServerClient
 
-from benchmarks.releases.release_round import wait_until_served
-from benchmarks.releases.releases import Released, ReleaseLoad, releasing
+from benchmarks.releases.release_round import ELSEWHERE, QUIET, RELEASE, wait_until_served
+from benchmarks.releases.releases import ROUND_COLUMNS, ReleaseLoad, ratio_text, releasing
 from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
 from kernels.pooled_lookup import PooledLookup
@@ -36,8 +35,11 @@ from kernels.row_overlay import OverlayLayer, RowOverlay
 from serving.bench.load.cores import split_cpus
 from serving.bench.parts.lookup import private_memory
 from serving.bench.servers.server_under_test import ServerUnderTest
+from serving.bench.turns import median_rates
 from serving.bench.workloads.workload import Workload
+from serving.commands.bench.report import Report
 from serving.host.background import LOWEST
+from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.importing.changes.changed_rows import ChangedRows
 from sharded_infer.importing.changes.written_files import write_changes
@@ -51,35 +53,10 @@ _LOOKUP_ROUNDS, _LOOKUP_CALLS = 20, 200
 _LINKED_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaMeasurement:
-    """Figures of deltas.
-
-    Attributes:
-        written_bytes: of each delta's files that its base does not have.
-        full_seconds: from the start of publishing the whole table until it was served.
-        lookup_ratio: median time of lookups with changed rows over that without.
-    """
-
-    released: Released
-    rows: int
-    changed_rows: int
-    table_bytes: int
-    written_bytes: tuple[int, ...]
-    full_seconds: float
-    full_bytes: int
-    lookup_ratio: float
-
-    @property
-    def bytes_over_changed(self) -> float:
-        """Bytes written over the stored bytes of the changed rows."""
-        return median(self.written_bytes) / (self.changed_rows * _ROW_BYTES)
-
-
 def measure_deltas(
-    *, gigabytes: float, changed: float, load: ReleaseLoad, progress: Progress
-) -> DeltaMeasurement:
-    """Publish a table whole, then change some of its rows in each round under load."""
+    gigabytes: float, changed: float, load: ReleaseLoad, progress: Progress
+) -> Report:
+    """Publish a table whole, then change a share of its rows in each round under load."""
     rows = int(gigabytes * 1e9 / _ROW_BYTES)
     workload = Workload("deltas", 1, rows, _DIM, _IDS, ragged=False, layers=(256,))
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
@@ -94,15 +71,42 @@ def measure_deltas(
         coming = _ComingRows(repository, elsewhere, Path(folder), rows, max(1, int(rows * changed)))
         with releasing(workload, repository, coming, load, progress) as (server, released):
             full_seconds, full_bytes = _full_release(server, workload, repository)
-    return DeltaMeasurement(
-        released=released,
-        rows=rows,
-        changed_rows=coming.changed,
-        table_bytes=rows * _ROW_BYTES,
-        written_bytes=tuple(coming.written_bytes),
-        full_seconds=full_seconds,
-        full_bytes=full_bytes,
-        lookup_ratio=_lookup_ratio(rows, coming.changed, load.pairs, progress),
+    lookup_ratio = _lookup_ratio(rows, coming.changed, load.pairs, progress)
+    written = median(coming.written_bytes)
+    over_changed = written / (coming.changed * _ROW_BYTES)
+    beside = released.requests.p99_ratio(ELSEWHERE, QUIET)
+    loading = released.loading.p99_ratio(RELEASE, QUIET)
+    return Report(
+        ROUND_COLUMNS,
+        released.rows(),
+        [
+            f"\n{coming.changed:,} of {rows:,} rows changed, {size_text(rows * _ROW_BYTES)} of "
+            f"table, {released.rate:.0f} of {released.capacity:.0f} requests/s, one core",
+            f"from publish to served: {released.load_seconds:.2f} s; whole: {full_seconds:.1f} s",
+            f"written: {size_text(round(written))}, {over_changed:.2f} times the changed rows; "
+            f"whole: {size_text(full_bytes)}",
+            released.note(),
+            f"beside the command for a repository that nobody serves: {ratio_text(beside)}; after "
+            f"it was published: {ratio_text(loading)}",
+            f"lookups with changed rows: {lookup_ratio:.3f} times the time of those without",
+        ],
+        {
+            "publish_to_served_seconds": released.load_seconds,
+            "bytes_over_changed": over_changed,
+            "p99_ratio_elsewhere": beside,
+            "loading_p99_ratio": loading,
+            "pooled_loading": asdict(released.loading),
+            "rate": released.rate,
+            "capacity": released.capacity,
+            "rows": rows,
+            "changed_rows": coming.changed,
+            "table_bytes": rows * _ROW_BYTES,
+            "written_bytes": coming.written_bytes,
+            "full_seconds": full_seconds,
+            "full_bytes": full_bytes,
+            "lookup_ratio": lookup_ratio,
+            **released.fields(),
+        },
     )
 
 
@@ -178,36 +182,30 @@ def _full_release(server: ServerUnderTest, workload: Workload, location: Path) -
 
 
 def _lookup_ratio(rows: int, changed: int, pairs: int, progress: Progress) -> float:
-    """Time of lookups with changed rows over that without, in turns, on one thread."""
+    """Time of lookups with changed rows over that without, on one thread."""
     torch.set_num_threads(1)
     generator = np.random.default_rng(0)
     memory = private_memory(rows * _ROW_BYTES, huge=True)
     ids = np.sort(generator.choice(rows, changed, replace=False)).astype(np.int64)
     stored = private_memory(changed * _ROW_BYTES, huge=True).view(changed, _ROW_BYTES)
     overlay = RowOverlay.of(rows, rows, [OverlayLayer(ids, stored)])
-    lookups = {
-        name: PooledLookup(_tables(memory, rows, overlays))
-        for name, overlays in (("plain", ()), ("overlaid", (overlay,)))
-    }
-    ratios = []
-    for number in range(_LOOKUP_ROUNDS):
-        took = {}
-        # Either first in turn, each with rows that are in no cache.
-        for name in sorted(lookups, reverse=number % 2 == 0):
-            batches = [_bags(generator, rows, pairs) for _ in range(_LOOKUP_CALLS)]
-            began = perf_counter()
-            for bags in batches:
-                lookups[name](bags, ids_checked=True)
-            took[name] = perf_counter() - began
-        ratios.append(took["overlaid"] / took["plain"])
-        progress("looking up", number + 1, _LOOKUP_ROUNDS)
-    return median(ratios)
 
+    def prepared(overlays: tuple[RowOverlay, ...]) -> tuple[Callable[[], object], int]:
+        tables = FusedTables(
+            memory, RowFormat.INT8, (0,), (rows,), (_DIM,), (False,), overlays=overlays
+        )
+        lookup = PooledLookup(tables)
+        lengths = torch.full((1, pairs), _IDS)
+        # Rows that are in no cache.
+        values = torch.from_numpy(generator.integers(0, rows, (_LOOKUP_CALLS, pairs * _IDS)))
+        batches = [Bags(one, lengths) for one in values]
+        return lambda: [lookup(bags, ids_checked=True) for bags in batches], _LOOKUP_CALLS
 
-def _tables(memory: Tensor, rows: int, overlays: tuple[RowOverlay, ...]) -> FusedTables:
-    return FusedTables(memory, RowFormat.INT8, (0,), (rows,), (_DIM,), (False,), overlays=overlays)
-
-
-def _bags(generator: np.random.Generator, rows: int, pairs: int) -> Bags:
-    values = torch.from_numpy(generator.integers(0, rows, pairs * _IDS))
-    return Bags(values, torch.full((1, pairs), _IDS))
+    rates = median_rates(
+        {"plain": partial(prepared, ()), "overlaid": partial(prepared, (overlay,))},
+        generator,
+        seconds=0.0,
+        least_rounds=_LOOKUP_ROUNDS,
+        progress=progress,
+    )
+    return rates["plain"] / rates["overlaid"]

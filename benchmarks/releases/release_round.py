@@ -5,7 +5,7 @@ nobody serves: its cost is the machine's, and not the release's.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, sleep
@@ -13,8 +13,7 @@ from typing import Protocol
 
 from tritonclient.grpc import InferenceServerClient
 
-from benchmarks.releases.same_requests import Run, SameRequests
-from benchmarks.releases.stolen_time import StolenTime
+from benchmarks.releases.same_requests import Run, SameRequests, StolenTime
 from serving.bench.load.cores import split_cpus
 from serving.bench.servers.serve import Loading, measure_open, percentiles_ms
 from serving.bench.servers.server_under_test import ServerUnderTest
@@ -85,34 +84,32 @@ def measure_round(
             )
         return Run(result, stolen)
 
-    def beside(work: Callable[[], object]) -> Run:
+    def beside(work: Callable[["Future[Run]"], object]) -> Run:
         with ThreadPoolExecutor(1) as threads:
             running = threads.submit(load)
             sleep(_LEAD_SECONDS)
-            work()
+            work(running)
             return running.result()
 
-    def release() -> Run:
-        publish = coming.prepare()
-        channel = f"{server.target.host}:{server.target.port}"
-        with ThreadPoolExecutor(1) as threads, InferenceServerClient(channel) as client:
-            nonlocal called, published, ready
-            running = threads.submit(load)
-            sleep(_LEAD_SECONDS)
-            called = monotonic()
-            version = publish()
-            published = monotonic()
-            # The index is cheap to query; the metrics page would take the core for milliseconds.
-            wait_until_served(client, version, goes_on=lambda: not running.done())
-            ready = monotonic()
-            return running.result()
+    def release(running: "Future[Run]") -> None:
+        nonlocal called, published, ready
+        called = monotonic()
+        version = publish()
+        published = monotonic()
+        # The index is cheap to query; the metrics page would take the core for milliseconds.
+        wait_until_served(client, version, goes_on=lambda: not running.done())
+        ready = monotonic()
 
-    turns: list[tuple[str, Callable[[], Run]]] = [(QUIET, load), (RELEASE, release)]
-    elsewhere = coming.prepare_elsewhere()
+    publish, elsewhere = coming.prepare(), coming.prepare_elsewhere()
+    turns: list[tuple[str, Callable[[], Run]]] = [
+        (QUIET, load),
+        (RELEASE, partial(beside, release)),
+    ]
     if elsewhere is not None:
-        turns.insert(1, (ELSEWHERE, partial(beside, elsewhere)))
+        turns.insert(1, (ELSEWHERE, partial(beside, lambda _: elsewhere())))
     first = number % len(turns)
-    runs = {name: run() for name, run in (*turns[first:], *turns[:first])}
+    with InferenceServerClient(f"{server.target.host}:{server.target.port}") as client:
+        runs = {name: run() for name, run in (*turns[first:], *turns[:first])}
     began = runs[RELEASE].result.began
     whole = SameRequests(runs, max(0.0, called - began), min(ready - began, seconds))
     found = ReleaseRound(

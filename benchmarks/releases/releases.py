@@ -1,7 +1,7 @@
 """Effect of a release on the latency of a server in service.
 
-The same requests are sent at the same times, without and with a copy of the served version that
-appears in the repository and is loaded meanwhile. Only the time of the load is compared.
+The same requests are sent at the same times, without and with a version that appears in the
+repository and is loaded meanwhile. Only the time of the load is compared.
 """
 
 import json
@@ -10,10 +10,11 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchmarks.releases.release_round import (
     QUIET,
@@ -23,13 +24,21 @@ from benchmarks.releases.release_round import (
     measure_round,
 )
 from benchmarks.releases.same_requests import Pooled, pooled
-from serving.bench.load.cores import split_cpus
 from serving.bench.servers.serve import Loading, measure_closed, measure_open
 from serving.bench.servers.server_under_test import ServerUnderTest, served
 from serving.bench.workloads.workload import BenchModel
+from serving.commands.bench.report import Columns, Report
 from sharded_infer.artifacts.manifest import MANIFEST_NAME, with_checksum
+from sharded_infer.byte_sizes import size_text
 from sharded_infer.progress import Progress
 
+ROUND_COLUMNS: Columns = [
+    *(
+        (name, ".2f")
+        for name in ("load s", "p50", "p99", "p50 releasing", "p99 releasing", "ratio")
+    ),
+    ("failed", "d"),
+]
 _BUSY = 16
 _CAPACITY_SECONDS = 3.0
 
@@ -59,38 +68,66 @@ class Released:
     loading: Pooled
 
     @property
-    def p99_ratio(self) -> float | None:
-        """Ratio with releases to without."""
-        return self.requests.p99_ratio(RELEASE, QUIET)
-
-    @property
     def load_seconds(self) -> float:
         """Median of the rounds."""
         return median(one.load_seconds for one in self.rounds)
 
-    @property
-    def failed(self) -> int:
-        """Requests that were not OK."""
-        return sum(one.failed for one in self.rounds)
+    def rows(self) -> list[tuple[float, ...]]:
+        """Figures of each round, for `ROUND_COLUMNS`."""
+        return [
+            (
+                one.load_seconds, one.quiet_ms["p50"], one.quiet_ms["p99"], one.release_ms["p50"],
+                one.release_ms["p99"], one.p99_ratio, one.failed,
+            )
+            for one in self.rounds
+        ]  # fmt: skip
+
+    def note(self) -> str:
+        """The ratio of the pooled p99s, and its requests."""
+        found = self.requests
+        return (
+            f"p99 meanwhile: {ratio_text(found.p99_ratio(RELEASE, QUIET))} times that without, of "
+            f"{found.requests} requests in {found.windows - found.left_out} of {found.windows} "
+            "windows"
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """Figures that `--json` writes of both kinds of releases."""
+        return {
+            "p99_ratio": self.requests.p99_ratio(RELEASE, QUIET),
+            "pooled": asdict(self.requests),
+            "failed_requests": sum(one.failed for one in self.rounds),
+            "rounds": [asdict(one) | {"p99_ratio": one.p99_ratio} for one in self.rounds],
+        }
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseMeasurement:
-    """Figures of versions as large as the served one."""
-
-    released: Released
-    table_bytes: int
+def ratio_text(ratio: float | None) -> str:
+    """A ratio of p99s, None without a window that counts."""
+    return "unknown" if ratio is None else f"{ratio:.2f}"
 
 
-def measure_releases(
-    workload: BenchModel, load: ReleaseLoad, progress: Progress
-) -> ReleaseMeasurement:
+def measure_releases(workload: BenchModel, load: ReleaseLoad, progress: Progress) -> Report:
     """Publish the model, serve it on one core, and release it in each round under load."""
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         workload.publish(Path(folder))
         coming = _Coming(Path(folder) / workload.name)
         with releasing(workload, Path(folder), coming, load, progress) as (_, released):
-            return ReleaseMeasurement(released, coming.table_bytes)
+            return Report(
+                ROUND_COLUMNS,
+                released.rows(),
+                [
+                    f"\n{released.note()}\n",
+                    f"{load.pairs} pairs, {released.rate:.0f} of {released.capacity:.0f} "
+                    f"requests/s, {size_text(coming.table_bytes)} of tables, one core",
+                ],
+                {
+                    "pairs": load.pairs,
+                    "capacity_requests_per_second": released.capacity,
+                    "requests_per_second": released.rate,
+                    "table_bytes": coming.table_bytes,
+                    **released.fields(),
+                },
+            )
 
 
 @contextmanager
@@ -102,9 +139,8 @@ def releasing(
     progress: Progress,
 ) -> Iterator[tuple[ServerUnderTest, Released]]:
     """Serve a published model, and release a version in each round; yields server and figures."""
-    server_cpus, load_cpus = split_cpus()
-    loading = Loading.of(workload, load.pairs, load_cpus)
-    with served(repository, ["--poll-seconds=0.1", *load.options], server_cpus) as server:
+    loading = Loading.of(workload, load.pairs)
+    with served(repository, ["--poll-seconds=0.1", *load.options]) as server:
         closed, _ = measure_closed(server, loading, concurrency=_BUSY, seconds=_CAPACITY_SECONDS)
         rate = load.share * closed.requests_per_second
         # Not measured: the kernel still arranges the memory of a server that has just started.
@@ -126,8 +162,7 @@ class _Coming:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._number = 1
-        manifest = json.loads((home / "1" / MANIFEST_NAME).read_bytes())
-        files = manifest["files"]
+        files = json.loads((home / "1" / MANIFEST_NAME).read_bytes())["files"]
         self.table_bytes = sum(files[name]["bytes"] for name in files if name.startswith("tables"))
 
     def prepare(self) -> Callable[[], int]:

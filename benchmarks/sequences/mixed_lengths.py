@@ -5,15 +5,14 @@ busy for about the same share of the time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.sequences.sequence_traffic import SequenceTraffic, lognormal_lengths
-from serving.bench.load.cores import split_cpus
 from serving.bench.servers.serve import (
     Loading,
     ServeFigures,
@@ -22,9 +21,9 @@ from serving.bench.servers.serve import (
     percentiles_ms,
 )
 from serving.bench.servers.server_under_test import ServerUnderTest, servers_of
-from serving.bench.turns import in_turns
+from serving.bench.turns import Turns
+from serving.commands.bench.report import TEXT, Report
 from sharded_infer.errors import InputError, ShardedInferError
-from sharded_infer.progress import Progress
 
 SHORT, MIXED = "short", "mixed"
 _MESSAGES = 2048
@@ -34,95 +33,80 @@ _BUSY = 16
 _TRIALS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class MixedLengths:
-    """Lognormal lengths of histories between two bounds, and the limit of short ones."""
-
-    shortest: int
-    longest: int
-    short: int
-
-
-@dataclass(frozen=True, slots=True)
-class LengthsRound:
-    """Requests a second in a closed loop and sent, busy share of a core, and latencies."""
-
-    capacity: float
-    rate: float
-    busy_share: float
-    short_ms: dict[str, float]
-    all_ms: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class LengthsMeasurement:
-    """Rounds of both servers, in the same order; `short_share` is of the mixed requests."""
-
-    short: Sequence[LengthsRound]
-    mixed: Sequence[LengthsRound]
-    short_share: float
-
-    def over_short_only(self, percentile: str) -> float:
-        """A percentile of short histories beside long ones, over that without: median of rounds."""
-        return median(
-            mixed.short_ms[percentile] / short.short_ms[percentile]
-            for short, mixed in zip(self.short, self.mixed, strict=True)
-        )
-
-
 def measure_mixed_lengths(
     traffic: SequenceTraffic,
-    lengths: MixedLengths,
     *,
+    shortest: int,
+    longest: int,
+    short: int,
     share: float,
-    rounds: int,
-    seconds: float,
     options: Sequence[str],
-    progress: Progress,
-) -> LengthsMeasurement:
+    turns: Turns,
+) -> Report:
     """Publish the model and measure both servers at an approximate busy share of their cores.
 
-    A server is never sent more than this share of its capacity.
+    Lengths of histories are lognormal; those of at most `short` ids are short. A server is never
+    sent more than the share of its capacity.
     """
-    server_cpus, load_cpus = split_cpus()
-    drawn = lognormal_lengths(_MESSAGES, shortest=lengths.shortest, longest=lengths.longest)
-    short = drawn[drawn <= lengths.short]
-    if not len(short):
+    drawn = lognormal_lengths(_MESSAGES, shortest=shortest, longest=longest)
+    own = {SHORT: drawn[drawn <= short], MIXED: drawn}
+    if not len(own[SHORT]):
         raise InputError(
-            f"short histories: none of {lengths.shortest} to {lengths.longest} ids has at most "
-            f"{lengths.short}"
+            f"short histories: none of {shortest} to {longest} ids has at most {short}"
         )
-    own = {SHORT: short, MIXED: drawn}
     loads = {
-        name: Loading(traffic.of_lengths(ones.tolist()), traffic.candidates, cpus=load_cpus)
-        for name, ones in own.items()
+        name: Loading(traffic.of_lengths(lengths.tolist()), traffic.candidates)
+        for name, lengths in own.items()
     }
-    found: dict[str, list[LengthsRound]] = {SHORT: [], MIXED: []}
-    publish = partial(traffic.model.publish, traffic.spec, progress=progress)
-    with servers_of(publish, dict.fromkeys(loads, options), server_cpus) as servers:
-        for done, name in enumerate(in_turns(list(loads), rounds)):
-            one = _round(
-                servers[name],
-                loads[name],
-                own[name] <= lengths.short,
-                share=share,
-                seconds=seconds,
-                seed=done // 2,
+    found: dict[str, list[dict[str, Any]]] = {SHORT: [], MIXED: []}
+    publish = partial(traffic.model.publish, traffic.spec, progress=turns.progress)
+    with servers_of(publish, dict.fromkeys(loads, options)) as servers:
+        for number, name in turns.of(loads, "lengths"):
+            is_short = own[name] <= short
+            found[name].append(
+                _round(servers[name], loads[name], is_short, share, turns.seconds, seed=number)
             )
-            found[name].append(one)
-            progress("lengths", done + 1, 2 * rounds)
-    return LengthsMeasurement(found[SHORT], found[MIXED], len(short) / len(drawn))
+    rows = []
+    ratios: dict[str, list[float]] = {"p50": [], "p99": []}
+    for alone, mixed in zip(found[SHORT], found[MIXED], strict=True):
+        for percentile, of_rounds in ratios.items():
+            of_rounds.append(mixed["short_ms"][percentile] / alone["short_ms"][percentile])
+        for name, one, ratio in (("short only", alone, None), ("mixed", mixed, ratios["p99"][-1])):
+            of_short, p99_of_all = one["short_ms"], one["all_ms"]["p99"]
+            rates = one["capacity"], one["rate"], one["busy_share"]
+            rows.append((name, *rates, of_short["p50"], of_short["p99"], p99_of_all, ratio))
+    short_share = len(own[SHORT]) / len(drawn)
+    return Report(
+        [
+            ("", TEXT), ("capacity", ".0f"), ("requests/s", ".0f"), ("core", ".0%"), ("p50", ".2f"),
+            ("p99", ".2f"), ("p99 of all", ".2f"), ("ratio", ".2f"),
+        ],
+        rows,
+        [
+            f"\nms of requests with at most {short} ids, {short_share:.0%} of the mixed ones",
+            f"median of the p99's ratio: {median(ratios['p99']):.2f}",
+        ],
+        {
+            "short_p99_over_short_only": median(ratios["p99"]),
+            "short_p50_over_short_only": median(ratios["p50"]),
+            "shortest": shortest,
+            "longest": longest,
+            "short": found[SHORT],
+            "mixed": found[MIXED],
+            "short_share": short_share,
+        },
+    )  # fmt: skip
 
 
 def _round(
     server: ServerUnderTest,
     loading: Loading,
     is_short: NDArray[np.bool_],
-    *,
     share: float,
     seconds: float,
     seed: int,
-) -> LengthsRound:
+) -> dict[str, Any]:
+    """Requests a second in a closed loop and sent, busy share of a core, and latencies."""
     # Measured just before: the machine is not the same all day.
     closed, _ = measure_closed(server, loading, concurrency=_BUSY, seconds=seconds / 3)
     rate = closed.requests_per_second * share
@@ -136,13 +120,13 @@ def _round(
     )
     if figures.errors:
         raise ShardedInferError(f"requests failed under load: {figures.errors}")
-    return LengthsRound(
-        capacity=closed.requests_per_second,
-        rate=rate,
-        busy_share=_busy_share(figures),
-        short_ms=percentiles_ms(result.latency[is_short[result.message_index]]),
-        all_ms=figures.latency_ms,
-    )
+    return {
+        "capacity": closed.requests_per_second,
+        "rate": rate,
+        "busy_share": _busy_share(figures),
+        "short_ms": percentiles_ms(result.latency[is_short[result.message_index]]),
+        "all_ms": figures.latency_ms,
+    }
 
 
 def _busy_share(figures: ServeFigures) -> float:

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
 from serving.bench.servers.serve import Loading, ServeFigures, measure_closed
 from serving.bench.servers.server_under_test import ServerUnderTest
-from serving.bench.turns import in_turns
+from serving.bench.turns import Turns
 from sharded_infer.errors import ShardedInferError
-from sharded_infer.progress import Progress
 
 # Of a load without any answer.
 _MOST_SECONDS = 60.0
@@ -33,42 +31,42 @@ class LoadCell:
     cpu_ms: float
     mean_batch: float | None
     rounds: tuple[float, ...]
+    cpu_rounds: tuple[float, ...]
 
 
 def closed_loads(
     servers: Mapping[tuple[str, str], ServerUnderTest],
     loads: Iterable[tuple[int, int]],
     loading: Callable[[tuple[str, str], int], Loading],
-    *,
-    rounds: int,
-    seconds: float,
-    progress: Progress,
+    turns: Turns,
 ) -> list[LoadCell]:
     """Measure servers, by name and variant, under loads of (pairs, requests in flight).
 
-    Each takes `seconds`, or twice as long without an answer.
+    A turn takes twice as long while nothing is answered: a processor without bf16 products takes
+    seconds for a large batch.
     """
     cells = []
     for pairs, flying in loads:
         loadings = {key: loading(key, pairs) for key in servers}
         found: dict[tuple[str, str], list[ServeFigures]] = {key: [] for key in servers}
-        for done, key in enumerate(in_turns(list(servers), rounds)):
-            figures = measure_answered(
-                " ".join(key), servers[key], loadings[key], concurrency=flying, seconds=seconds
+        for _, key in turns.of(servers, f"{pairs} pairs, {flying} in flight"):
+            found[key].append(
+                _answered(" ".join(key), servers[key], loadings[key], flying, turns.seconds)
             )
-            found[key].append(figures)
-            progress(f"{pairs} pairs, {flying} in flight", done + 1, rounds * len(servers))
         cells += [_cell(*key, pairs, flying, of_one) for key, of_one in found.items()]
     return cells
 
 
-def measure_answered(
-    name: str, server: ServerUnderTest, loading: Loading, *, concurrency: int, seconds: float
-) -> ServeFigures:
-    """Measure as `measure_closed`, but again for twice as long while nothing is answered.
+def median_of(
+    figures: Sequence[ServeFigures], value: Callable[[ServeFigures], float | None]
+) -> float:
+    """Median over the figures that have the value."""
+    return median(found for one in figures if (found := value(one)) is not None)
 
-    A processor without bf16 products takes seconds for a large batch.
-    """
+
+def _answered(
+    name: str, server: ServerUnderTest, loading: Loading, concurrency: int, seconds: float
+) -> ServeFigures:
     while True:
         figures, _ = measure_closed(server, loading, concurrency=concurrency, seconds=seconds)
         if figures.errors:
@@ -80,27 +78,20 @@ def measure_answered(
         seconds *= 2
 
 
-def median_of(
-    figures: Sequence[ServeFigures], value: Callable[[ServeFigures], float | None]
-) -> float:
-    """Median over the figures that have the value."""
-    return median(found for one in figures if (found := value(one)) is not None)
-
-
 def _cell(
     server: str, variant: str, pairs: int, concurrency: int, figures: list[ServeFigures]
 ) -> LoadCell:
-    middle = partial(median_of, figures)
     batched = all(one.mean_batch_requests is not None for one in figures)
     return LoadCell(
         server,
         variant,
         pairs,
         concurrency,
-        requests_per_second=middle(lambda one: one.requests_per_second),
-        p50_ms=middle(lambda one: one.latency_ms.get("p50")),
-        p99_ms=middle(lambda one: one.latency_ms.get("p99")),
-        cpu_ms=middle(lambda one: one.cpu_ms_per_request),
-        mean_batch=middle(lambda one: one.mean_batch_requests) if batched else None,
+        requests_per_second=median_of(figures, lambda one: one.requests_per_second),
+        p50_ms=median_of(figures, lambda one: one.latency_ms.get("p50")),
+        p99_ms=median_of(figures, lambda one: one.latency_ms.get("p99")),
+        cpu_ms=median_of(figures, lambda one: one.cpu_ms_per_request),
+        mean_batch=median_of(figures, lambda one: one.mean_batch_requests) if batched else None,
         rounds=tuple(one.requests_per_second for one in figures),
+        cpu_rounds=tuple(one.cpu_ms_per_request or 0.0 for one in figures),
     )

@@ -8,10 +8,11 @@ It prints its port, and ends with its standard input.
 import os
 import sys
 import threading
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from contextlib import contextmanager
 from subprocess import PIPE, Popen
 
+from serving.bench.load.cores import split_cpus
 from serving.bench.load.target import Target
 from serving.bench.servers.server_under_test import ServerUnderTest
 from serving.config.server_config import ServerConfig
@@ -28,12 +29,11 @@ _OPEN_CALLS = 2**20
 
 
 @contextmanager
-def echoing(response_bytes: int, cpus: Set[int] | None) -> Iterator[ServerUnderTest]:
-    """Run a bare echo server in the context."""
+def echoing(response_bytes: int) -> Iterator[ServerUnderTest]:
+    """Run a bare echo server on the servers' core in the context."""
     command = [sys.executable, "-m", "benchmarks.servers.echo_server", str(response_bytes)]
     with Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True) as process:  # noqa: S603 - our own command
-        if cpus is not None:
-            os.sched_setaffinity(process.pid, cpus)
+        os.sched_setaffinity(process.pid, split_cpus()[0])
         line = process.stdout.readline() if process.stdout is not None else ""
         if not line:
             raise ShardedInferError("the echo server did not start")

@@ -1,11 +1,12 @@
 """Overload of a server with several times its capacity, from a separate core."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import numpy as np
 
-from serving.bench.load.cores import split_cpus
 from serving.bench.servers.serve import (
     Loading,
     ServeFigures,
@@ -14,13 +15,22 @@ from serving.bench.servers.serve import (
 )
 from serving.bench.servers.server_under_test import servers_of
 from serving.bench.workloads.workload import BenchModel
+from serving.commands.bench.report import Form, Report
+from sharded_infer.byte_sizes import size_text
 
 
-@dataclass(frozen=True, slots=True)
-class OverloadFigures:
-    """Figures of a server under several times its capacity, with deadlines.
+def measure_overloads(
+    workload: BenchModel,
+    *,
+    sizes: Sequence[int],
+    times: float,
+    deadline_seconds: float,
+    seconds: float,
+    calm_seconds: float = 4.0,
+) -> Report:
+    """Offer a multiple of the capacity, which is measured before and after for `calm_seconds`.
 
-    Attributes:
+    Figures of a size:
         capacity: requests a second, in a closed loop without deadlines: the median of measurements
             before the overload and after it, because a shared machine changes in a minute.
         goodput: requests a second answered in time.
@@ -36,54 +46,55 @@ class OverloadFigures:
         normal_p50_ms: latency of single requests before the overload.
         recovered_p50_ms: the same from one second after the overload.
     """
+    loads = [
+        _overload(workload, pairs, times, deadline_seconds, seconds, calm_seconds)
+        for pairs in sizes
+    ]
+    columns: dict[str, tuple[str, Form]] = {
+        "pairs": ("pairs", "d"),
+        "deadline_ms": ("deadline ms", "g"),
+        "capacity": ("capacity/s", ",.0f"),
+        "offered": ("offered/s", ",.0f"),
+        "goodput": ("in time/s", ",.0f"),
+        "of_capacity": ("of capacity", ".2f"),
+        "answer_cpu_ms": ("CPU ms an answer", ".3g"),
+        "refusal_cpu_ms": ("a refusal", ".3g"),
+        "overload_refusal_cpu_ms": ("under load", ".3g"),
+        "resident_before": ("memory before", size_text),
+        "resident_after": ("after", size_text),
+        "normal_p50_ms": ("p50 ms before", ".3g"),
+        "recovered_p50_ms": ("1 s after", ".3g"),
+        "generator_p99_lag_ms": ("lag p99 ms", ".3g"),
+        "errors": ("errors", lambda n: ", ".join(f"{n[code]:,} {code}" for code in n)),
+    }
+    return Report(
+        list(columns.values()), [[one[key] for key in columns] for one in loads], [], loads
+    )
 
-    pairs: int
-    deadline_ms: float
-    capacity: float
-    offered: float
-    goodput: float
-    errors: dict[str, int]
-    refusal_cpu_ms: float
-    answer_cpu_ms: float
-    overload_refusal_cpu_ms: float
-    resident_before: int
-    resident_after: int
-    normal_p50_ms: float
-    recovered_p50_ms: float
-    generator_p99_lag_ms: float
 
-
-def measure_overload(
+def _overload(
     workload: BenchModel,
-    *,
     pairs: int,
     times: float,
     deadline_seconds: float,
     seconds: float,
-    calm_seconds: float = 4.0,
-) -> OverloadFigures:
-    """Offer a multiple of the capacity, which is measured before and after for `calm_seconds`."""
-    server_cpus, load_cpus = split_cpus()
-    calm = Loading.of(workload, pairs, load_cpus)
+    calm_seconds: float,
+) -> dict[str, Any]:
+    calm = Loading.of(workload, pairs)
     hurried = replace(calm, deadline_seconds=deadline_seconds)
-    with servers_of(workload.publish, {"": ()}, server_cpus) as servers:
+    # A deadline that the cost table knows to be too short, KServe's, so that the client waits for
+    # the refusal.
+    unreachable = replace(calm, messages=workload.messages(pairs, len(calm.messages), timeout_us=1))
+    with servers_of(workload.publish, {"": ()}) as servers:
         server = servers[""]
 
-        def at_capacity() -> list[ServeFigures]:
-            return [
-                measure_closed(server, calm, concurrency=16, seconds=calm_seconds)[0]
-                for _ in range(3)
-            ]
+        def closed(loading: Loading, concurrency: int, seconds: float) -> ServeFigures:
+            return measure_closed(server, loading, concurrency=concurrency, seconds=seconds)[0]
 
-        capacities = at_capacity()
+        capacities = [closed(calm, 16, calm_seconds) for _ in range(3)]
         expected = median(one.requests_per_second for one in capacities)
-        normal, _ = measure_closed(server, calm, concurrency=1, seconds=calm_seconds / 2)
-        # A deadline that the cost table knows to be too short, KServe's, so that the client waits
-        # for the refusal.
-        unreachable = replace(
-            calm, messages=workload.messages(pairs, len(calm.messages), timeout_us=1)
-        )
-        refused, _ = measure_closed(server, unreachable, concurrency=16, seconds=calm_seconds)
+        normal = closed(calm, 1, calm_seconds / 2)
+        refused = closed(unreachable, 16, calm_seconds)
         before = server.counts().resident_bytes or 0
         figures, result = measure_open(
             server, hurried, rate=expected * times, seconds=seconds, poisson=True
@@ -92,25 +103,28 @@ def measure_overload(
         recovered, _ = measure_closed(
             server, calm, concurrency=1, seconds=calm_seconds / 2, warm_up_seconds=1.0
         )
-        capacities += at_capacity()
+        capacities += [closed(calm, 16, calm_seconds) for _ in range(3)]
     answer_cpu_ms = median([one.cpu_ms_per_request or 0.0 for one in capacities])
     answered = int(np.count_nonzero(result.codes == 0))
     refusals_cpu_ms = (figures.cpu_ms_per_request or 0.0) * len(result.codes)
     refusals_cpu_ms -= answered * answer_cpu_ms
     in_time = (result.codes == 0) & (result.latency <= deadline_seconds)
-    return OverloadFigures(
-        pairs=pairs,
-        deadline_ms=deadline_seconds * 1e3,
-        capacity=median(one.requests_per_second for one in capacities),
-        offered=figures.offered_per_second,
-        goodput=float(np.count_nonzero(in_time)) / result.window_seconds,
-        errors=figures.errors,
-        refusal_cpu_ms=refused.cpu_ms_per_request or 0.0,
-        answer_cpu_ms=answer_cpu_ms,
-        overload_refusal_cpu_ms=refusals_cpu_ms / max(1, len(result.codes) - answered),
-        resident_before=before,
-        resident_after=after,
-        normal_p50_ms=normal.latency_ms["p50"],
-        recovered_p50_ms=recovered.latency_ms["p50"],
-        generator_p99_lag_ms=figures.generator_p99_lag_ms,
-    )
+    capacity = median(one.requests_per_second for one in capacities)
+    goodput = float(np.count_nonzero(in_time)) / result.window_seconds
+    return {
+        "pairs": pairs,
+        "deadline_ms": deadline_seconds * 1e3,
+        "capacity": capacity,
+        "offered": figures.offered_per_second,
+        "goodput": goodput,
+        "of_capacity": goodput / capacity,
+        "errors": figures.errors,
+        "refusal_cpu_ms": refused.cpu_ms_per_request or 0.0,
+        "answer_cpu_ms": answer_cpu_ms,
+        "overload_refusal_cpu_ms": refusals_cpu_ms / max(1, len(result.codes) - answered),
+        "resident_before": before,
+        "resident_after": after,
+        "normal_p50_ms": normal.latency_ms["p50"],
+        "recovered_p50_ms": recovered.latency_ms["p50"],
+        "generator_p99_lag_ms": figures.generator_p99_lag_ms,
+    }

@@ -1,111 +1,84 @@
 """Executors beside queueing theory: servers on one core, the load on another."""
 
 import heapq
-from dataclasses import dataclass
+from collections import defaultdict
+from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.bench.load.cores import split_cpus
 from serving.bench.servers.serve import (
     Loading,
     measure_closed,
     measure_open,
     percentiles_ms,
 )
-from serving.bench.servers.server_under_test import ServerUnderTest, servers_of
-from serving.bench.turns import in_turns
+from serving.bench.servers.server_under_test import servers_of
+from serving.bench.turns import Turns
 from serving.bench.workloads.workload import BenchModel
-from sharded_infer.progress import Progress
+from serving.commands.bench.report import TEXT, Report
 
 
-@dataclass(frozen=True, slots=True)
-class QueueFigures:
-    """Figures of an open load at a share of the capacity, beside a perfect queue.
-
-    Predicted is a first-come-first-served queue with as many servers as cores, the same arrivals,
-    and service times as measured one request at a time.
-    """
-
-    mode: str
-    distribution: str
-    rate: float
-    latency_ms: dict[str, float]
-    predicted_ms: dict[str, float]
-
-
-def measure_queueing(
-    workload: BenchModel,
-    *,
-    pairs: int,
-    share: float,
-    rounds: int,
-    seconds: float,
-    progress: Progress,
-) -> list[QueueFigures]:
-    """Measure inline and auto under Poisson and constant arrivals.
+def measure_queueing(workload: BenchModel, pairs: int, share: float, turns: Turns) -> Report:
+    """Measure inline and auto under Poisson and constant arrivals, beside a perfect queue.
 
     The share is of the inline executor's lowest capacity of the rounds. Figures are of the round
-    with the median p99.
+    with the median ratio of the p99s. The queue is first come, first served, with one
+    server, the same arrivals, and service times as measured one request at a time.
     """
-    server_cpus, load_cpus = split_cpus()
-    loading = Loading.of(workload, pairs, load_cpus)
+    loading = Loading.of(workload, pairs)
     options = {mode: [f"--executor={mode}"] for mode in ("inline", "auto")}
-    with servers_of(workload.publish, options, server_cpus) as servers:
-        capacity = min(
-            measure_closed(servers["inline"], loading, concurrency=16, seconds=seconds / 2)[
-                0
-            ].requests_per_second
-            for _ in range(2)
-        )
-        rate = capacity * share
-        found: dict[tuple[str, str], list[QueueFigures]] = {}
+    found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    with servers_of(workload.publish, options) as servers:
+        closed = partial(measure_closed, servers["inline"], loading, concurrency=16)
+        capacity = min(closed(seconds=turns.seconds / 2)[0].requests_per_second for _ in range(2))
         variants = list(product(servers, ("poisson", "constant")))
-        for done, (mode, distribution) in enumerate(in_turns(variants, rounds)):
-            figures = _queueing(
+        for number, (mode, distribution) in turns.of(variants, "arrivals"):
+            # Service times of just before, on the same server: the machine is not the same all day.
+            _, alone = measure_closed(
+                servers[mode], loading, concurrency=1, seconds=turns.seconds / 3
+            )
+            figures, result = measure_open(
                 servers[mode],
                 loading,
-                mode=mode,
-                distribution=distribution,
-                rate=rate,
-                seconds=seconds,
-                cores=len(server_cpus),
-                seed=done // len(variants),
+                rate=capacity * share,
+                seconds=turns.seconds,
+                poisson=distribution == "poisson",
+                seed=number + 1,
             )
-            found.setdefault((mode, distribution), []).append(figures)
-            progress("arrivals", done + 1, rounds * len(variants))
-    middle = rounds // 2
-    return [
-        sorted(ones, key=lambda one: one.latency_ms["p99"] / one.predicted_ms["p99"])[middle]
-        for ones in found.values()
-    ]
+            services = alone.latency[alone.codes == 0]
+            simulated = simulate_queue(result.scheduled, services, servers=1)
+            found[mode, distribution].append(
+                {
+                    "mode": mode,
+                    "distribution": distribution,
+                    "rate": capacity * share,
+                    "latency_ms": figures.latency_ms,
+                    "predicted_ms": percentiles_ms(simulated),
+                }
+            )
+    middle = [sorted(ones, key=_p99_ratio)[turns.rounds // 2] for ones in found.values()]
+    return Report(
+        [
+            ("executor", TEXT), ("arrivals", TEXT), ("requests/s", ",.0f"),
+            ("p50 ms", ".3g"), ("p99", ".3g"), ("p99 of a queue", ".3g"), ("ratio", ".2f"),
+        ],
+        [
+            (
+                one["mode"], one["distribution"], one["rate"], one["latency_ms"]["p50"],
+                one["latency_ms"]["p99"], one["predicted_ms"]["p99"], _p99_ratio(one),
+            )
+            for one in middle
+        ],
+        [],
+        middle,
+    )  # fmt: skip
 
 
-def _queueing(
-    server: ServerUnderTest,
-    loading: Loading,
-    *,
-    mode: str,
-    distribution: str,
-    rate: float,
-    seconds: float,
-    cores: int,
-    seed: int,
-) -> QueueFigures:
-    # Service times of just before, on the same server: the machine is not the same all day.
-    _, alone = measure_closed(server, loading, concurrency=1, seconds=seconds / 3)
-    figures, result = measure_open(
-        server,
-        loading,
-        rate=rate,
-        seconds=seconds,
-        poisson=distribution == "poisson",
-        seed=seed + 1,
-    )
-    services = alone.latency[alone.codes == 0]
-    simulated = simulate_queue(result.scheduled, services, cores)
-    return QueueFigures(mode, distribution, rate, figures.latency_ms, percentiles_ms(simulated))
+def _p99_ratio(figures: dict[str, Any]) -> float:
+    return float(figures["latency_ms"]["p99"] / figures["predicted_ms"]["p99"])
 
 
 def simulate_queue(

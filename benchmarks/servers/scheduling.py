@@ -1,4 +1,4 @@
-"""Times how much queueing and choosing a request costs.
+"""Processor time of queueing and choosing a request.
 
 Requests of one sample are queued, and then taken and finished until none waits. Batches run in no
 time, but count as 2 ms and 2 µs a sample. Times are processor time of one thread.
@@ -7,10 +7,10 @@ time, but count as 2 ms and 2 µs a sample. Times are processor time of one thre
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import monotonic, thread_time
 from typing import Any
 
+from serving.commands.bench.report import Report
 from serving.scheduler.batcher import Batcher, QueueLimits
 from serving.scheduler.dispatcher import Dispatcher
 from serving.scheduler.queued_request import BatchingPolicy, QueuedRequest
@@ -25,46 +25,37 @@ _DEADLINE, _SHORTEST, _LONGEST = 0.6, 0.3, 0.9
 _FAR_DEADLINE = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulingCost:
-    """Processor time of a request, microseconds, in the "compiled" or "reference" scheduler.
-
-    Attributes:
-        waiting: requests that are queued before the first is taken.
-        alike: to offer, take and finish it; all requests have deadlines of the same length.
-        different: the same; deadlines differ, so that most requests are queued between others.
-        dispatcher: in the dispatcher's loop, from its arrival to its result.
-    """
-
-    waiting: int
-    alike: float
-    different: float
-    dispatcher: float
-
-
-def measure_scheduling(
-    *, waiting: Sequence[int], rounds: int, progress: Progress
-) -> list[SchedulingCost]:
-    """Measures the scheduler with each number of requests that wait; medians of the rounds."""
+def measure_scheduling(waiting: Sequence[int], rounds: int, progress: Progress) -> Report:
+    """Measure the scheduler with each number of requests that wait; medians of the rounds."""
     costs = []
     for count in waiting:
-        times: list[tuple[float, float, float]] = []
+        times = []
         for number in range(rounds):
             times.append(_round(count, random.Random(number)))  # noqa: S311 - deadlines, no secret
             progress(f"{count} waiting", number + 1, rounds)
-        medians = (statistics.median(part) for part in zip(*times, strict=True))
-        costs.append(SchedulingCost(count, *medians))
-    return costs
+        costs.append((count, *(statistics.median(part) for part in zip(*times, strict=True))))
+    headings = ("deadlines alike", "different", "dispatcher's loop")
+    keys = ("waiting", "alike", "different", "dispatcher")
+    return Report(
+        [("waiting", "d"), *((heading, ".2f") for heading in headings)],
+        costs,
+        ["microseconds of processor time a request"],
+        [dict(zip(keys, one, strict=True)) for one in costs],
+    )
 
 
 def _round(waiting: int, generator: random.Random) -> tuple[float, float, float]:
-    def different() -> float:
-        return generator.uniform(_SHORTEST, _LONGEST)
+    """Microseconds of a request to be offered, taken and finished, and in the dispatcher's loop.
 
+    With deadlines of the same length; with different ones most requests are queued between others;
+    and in the loop from its arrival to its result.
+    """
     limits = QueueLimits(requests=waiting)
     return (
         _decisions_us(Batcher(limits=limits), waiting, lambda: _DEADLINE),
-        _decisions_us(Batcher(limits=limits), waiting, different),
+        _decisions_us(
+            Batcher(limits=limits), waiting, lambda: generator.uniform(_SHORTEST, _LONGEST)
+        ),
         _dispatcher_us(Batcher(limits=limits), waiting),
     )
 

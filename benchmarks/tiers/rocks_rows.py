@@ -4,7 +4,6 @@ One level of sorted files with blocks of 4 KiB, uncompressed; reads past the pag
 cache as the only cache.
 """
 
-import importlib.util
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -15,16 +14,11 @@ import torch
 if TYPE_CHECKING:
     from rocksdict import Options
 
-from benchmarks.tiers.row_stores import ROW_BYTES, Found, Ids, pooled, row_lookup
+from benchmarks.tiers.row_stores import ROW_BYTES, Counts, Ids, RowStore, pooled, row_lookup
 from sharded_infer.progress import Progress
 
 _FILE_ROWS = 2**21
 _WARM_SECONDS = 30.0
-
-
-def has_rocksdb() -> bool:
-    """True if `rocksdict` is installed."""
-    return importlib.util.find_spec("rocksdict") is not None
 
 
 def write_rocks(folder: Path, table: Path, progress: Progress) -> None:
@@ -53,7 +47,7 @@ def write_rocks(folder: Path, table: Path, progress: Progress) -> None:
     progress("writing RocksDB", count, count)
 
 
-class RocksRows:
+class RocksRows(RowStore):
     """Rows of a database that `write_rocks` wrote."""
 
     def __init__(self, folder: Path, room: int) -> None:
@@ -69,21 +63,15 @@ class RocksRows:
         """True after half a minute of lookups."""
         return monotonic() - self._since > _WARM_SECONDS
 
-    def begin(self, ids: Ids) -> None:
-        """Nothing."""
-
     def look_up(self, ids: Ids) -> torch.Tensor:
-        """Look up as `RowStore`."""
-        found: Any = self._database.get(_keys(ids))
-        rows = torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8)
+        """Pool; the binding reads one row after the other."""
+        values: Any = self._database.get(_keys(ids))
+        rows = torch.frombuffer(bytearray(b"".join(values)), dtype=torch.uint8)
         return pooled(row_lookup(rows), np.arange(len(ids)))
 
-    def end(self, ids: Ids) -> None:
-        """Nothing."""
-
-    def found(self) -> Found:
+    def counts(self) -> Counts:
         """Only zero ids: the binding does not report its cache."""
-        return Found(0, None, None)
+        return Counts(0, None, None)
 
     def close(self) -> None:
         """Close the database."""

@@ -2,7 +2,7 @@
 
 import resource
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ IDS_OF_A_BAG: Final = 16
 Ids = NDArray[np.int64]
 
 
-class Found(NamedTuple):
+class Counts(NamedTuple):
     """Ids, hits (ids that needed no read) and disk reads of a store; None if not reported."""
 
     ids: int
@@ -36,27 +36,33 @@ class Found(NamedTuple):
     reads: int | None
 
 
-class RowStore(Protocol):
+class RowStore:
     """Pools rows by their ids."""
 
     @property
     def is_warm(self) -> bool:
         """True if its memory roughly has its long-term contents."""
+        return True
 
     def begin(self, ids: Ids) -> None:
         """Prepare a batch, unmeasured."""
 
     def look_up(self, ids: Ids) -> torch.Tensor:
         """Pool bags of `IDS_OF_A_BAG` rows; many threads call it at once."""
+        raise NotImplementedError
 
     def end(self, ids: Ids) -> None:
         """End a batch, unmeasured."""
 
-    def found(self) -> Found:
+    def counts(self) -> Counts:
         """Counts so far."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close its files."""
 
 
-class MappedRows:
+class MappedRows(RowStore):
     """Rows in a mapped file, by their ids or by use; the page cache is the only cache."""
 
     def __init__(self, path: Path, room: int, past: Ids, places: RowPlaces | None = None) -> None:
@@ -72,11 +78,6 @@ class MappedRows:
         self._pages.fill(self._rows(past))
         self._ids = self._hits = self._reads = self._before = 0
 
-    @property
-    def is_warm(self) -> bool:
-        """True from the beginning."""
-        return True
-
     def begin(self, ids: Ids) -> None:
         """Count the ids whose pages are not in memory."""
         self._ids += len(ids)
@@ -84,7 +85,7 @@ class MappedRows:
         self._before = _page_reads()
 
     def look_up(self, ids: Ids) -> torch.Tensor:
-        """Pool as `RowStore`; waits for each page of a bag after the other."""
+        """Pool; waits for each page of a bag after the other."""
         return pooled(self._lookup, self._rows(ids))
 
     def end(self, ids: Ids) -> None:
@@ -92,15 +93,15 @@ class MappedRows:
         self._reads += _page_reads() - self._before
         self._pages.drop(self._rows(ids))
 
-    def found(self) -> Found:
-        """Counts so far."""
-        return Found(self._ids, self._hits, self._reads)
+    def counts(self) -> Counts:
+        """Ids, hits and page faults that read."""
+        return Counts(self._ids, self._hits, self._reads)
 
     def _rows(self, ids: Ids) -> Ids:
         return ids if self._places is None else self._places.rows(ids)
 
 
-class TieredRows:
+class TieredRows(RowStore):
     """Ordered rows in tiers, as with `serve --row-memory-mib`."""
 
     def __init__(self, path: Path, kept: KeptRows, places: RowPlaces, progress: Progress) -> None:
@@ -125,21 +126,15 @@ class TieredRows:
         """True if each slot of its cache was filled twice, on average."""
         return self._tier.counts().reads >= 2 * self._tier.cached_rows
 
-    def begin(self, ids: Ids) -> None:
-        """Nothing."""
-
     def look_up(self, ids: Ids) -> torch.Tensor:
-        """Pool as `RowStore`; reads all missing rows at once."""
+        """Pool; reads all missing rows at once."""
         return pooled(self._lookup, self._places.rows(ids))
 
-    def end(self, ids: Ids) -> None:
-        """Nothing."""
-
-    def found(self) -> Found:
-        """Counts so far."""
+    def counts(self) -> Counts:
+        """Counts of the tier."""
         counts = self._tier.counts()
         hits = counts.hot + counts.cached
-        return Found(hits + counts.missed, hits, counts.reads)
+        return Counts(hits + counts.missed, hits, counts.reads)
 
 
 def row_lookup(memory: torch.Tensor, tier: RowTier | None = None) -> PooledLookup:

@@ -1,7 +1,7 @@
 """Medians of variants in turns, so that a slow phase of the machine affects all alike."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 from typing import TypeVar
@@ -14,7 +14,6 @@ _V = TypeVar("_V")
 _K = TypeVar("_K", bound=str)
 
 Parts = dict[str, float]
-_WHOLE = "whole"
 
 
 def seconds_of(call: Callable[[], object]) -> float:
@@ -24,46 +23,44 @@ def seconds_of(call: Callable[[], object]) -> float:
     return perf_counter() - began
 
 
-def in_turns(variants: Sequence[_V], rounds: int) -> Iterator[_V]:
-    """Yield each variant once a round, forwards and backwards."""
-    for number in range(rounds):
-        yield from variants if number % 2 == 0 else reversed(variants)
+def timed(call: Callable[[], object]) -> Parts:
+    """Measure a call that has one part, `seconds`."""
+    return {"seconds": seconds_of(call)}
 
 
-def medians_in_turns(
-    variants: Mapping[_K, Callable[[], Parts]],
-    *,
-    rounds: int,
-    seconds: float,
-    least_calls: int = 1,
-    progress: Progress = no_progress,
-) -> dict[_K, Parts]:
-    """Medians over the rounds of each round's medians of the parts that a call returns.
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Rounds of turns, the seconds of a turn, and where progress is reported."""
 
-    A variant's turn takes `seconds`, with the preparation of its calls, and at least `least_calls`.
-    """
-    found: dict[_K, list[Parts]] = {name: [] for name in variants}
-    for done, name in enumerate(in_turns(list(variants), rounds)):
-        calls: list[Parts] = []
-        until = perf_counter() + seconds
-        while perf_counter() < until or len(calls) < least_calls:
-            calls.append(variants[name]())
-        found[name].append(_medians(calls))
-        progress("measuring", done + 1, rounds * len(variants))
-    return {name: _medians(of_rounds) for name, of_rounds in found.items()}
+    rounds: int
+    seconds: float
+    progress: Progress = no_progress
 
+    def of(self, variants: Iterable[_V], what: str = "measuring") -> Iterator[tuple[int, _V]]:
+        """Yield the round's number and each variant once a round, forwards and backwards."""
+        forwards = list(variants)
+        for number in range(self.rounds):
+            order = forwards if number % 2 == 0 else forwards[::-1]
+            for place, variant in enumerate(order, number * len(order) + 1):
+                yield number, variant
+                self.progress(what, place, self.rounds * len(order))
 
-def median_seconds(
-    variants: Mapping[str, Callable[[], object]],
-    *,
-    rounds: int,
-    seconds: float,
-    progress: Progress = no_progress,
-) -> dict[str, float]:
-    """Medians over the rounds of each round's median seconds of a call."""
-    calls = {name: partial(_whole, call) for name, call in variants.items()}
-    found = medians_in_turns(calls, rounds=rounds, seconds=seconds, progress=progress)
-    return {name: parts[_WHOLE] for name, parts in found.items()}
+    def medians(
+        self, variants: Mapping[_K, Callable[[], Parts]], *, least_calls: int = 1
+    ) -> dict[_K, Parts]:
+        """Medians over the rounds of each round's medians of the parts that a call returns.
+
+        A variant's turn takes its seconds, with the preparation of its calls, and at least
+        `least_calls`.
+        """
+        of_rounds: dict[_K, list[Parts]] = {name: [] for name in variants}
+        for _, name in self.of(variants):
+            calls: list[Parts] = []
+            until = perf_counter() + self.seconds
+            while perf_counter() < until or len(calls) < least_calls:
+                calls.append(variants[name]())
+            of_rounds[name].append(_medians(calls))
+        return {name: _medians(rounds) for name, rounds in of_rounds.items()}
 
 
 def median_rates(
@@ -89,10 +86,6 @@ def median_rates(
         rounds += 1
         progress("measuring", min(int(spent), int(seconds)), int(seconds))
     return {name: median(of_one) for name, of_one in rates.items()}
-
-
-def _whole(call: Callable[[], object]) -> Parts:
-    return {_WHOLE: seconds_of(call)}
 
 
 def _medians(calls: Sequence[Parts]) -> Parts:

@@ -9,14 +9,12 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernels.errors import InputError
-from serving.bench.load.bounds import check_count, check_not_negative, check_positive
 from serving.bench.load.library import (
     CALL,
     LIBRARY,
@@ -26,7 +24,6 @@ from serving.bench.load.library import (
     load_generator_refusal,
 )
 from serving.bench.load.result import CODE_NAMES, LoadResult
-from serving.bench.load.schedule import checked_schedule
 from serving.bench.load.target import Target
 
 _CONNECT_SECONDS = 5.0
@@ -42,7 +39,7 @@ def run_closed(
     connections: int,
     concurrency: int,
     seconds: float,
-    deadline_seconds: float | None = None,
+    deadline_seconds: float = math.inf,
     warm_up_seconds: float = 0.0,
     max_calls: int | None = None,
     drain_seconds: float = 5.0,
@@ -50,43 +47,31 @@ def run_closed(
 ) -> LoadResult:
     """Keep a number of calls open: the next call begins when one ends.
 
+    Calls begin for `seconds` after the warm-up, which is not part of the result; at most
+    `max_calls`, warm-up included. Each goes to the connection with the fewest open calls. Calls
+    still open after the drain are CANCELLED. Calls on a lost connection, or without one for a
+    second, are UNAVAILABLE; those that the server says it did not process are sent again.
+
+    Raises InputError if the server does not answer, libnghttp2 is not installed, or the load
+    generator was not built.
+
     Args:
-        messages: serialized requests, sent in turn.
-        connections: TCP connections; each call goes to the one with the fewest open calls.
+        messages: serialized requests, at least one, sent in turn.
         concurrency: open calls, over all connections.
-        seconds: time in which calls begin, after the warm-up.
         deadline_seconds: sent to the server; an expired call is DEADLINE_EXCEEDED.
-        warm_up_seconds: calls begun in this time are not part of the result.
-        max_calls: the most calls to begin, warm-up included.
-        drain_seconds: wait for answers at the end; calls that are still open are CANCELLED.
         keep_responses: keep the first response to each message.
-
-    Returns:
-        Outcomes of all calls. Calls on a lost connection are UNAVAILABLE, but calls that the server
-        says it did not process are sent again. Calls without a connection for a second are
-        UNAVAILABLE too.
-
-    Raises:
-        InputError: an argument is outside its range, the server does not answer, libnghttp2 is not
-            installed, or the load generator was not built.
     """
-    check_count("concurrency", concurrency)
-    check_positive("seconds", seconds)
-    check_not_negative("warm_up_seconds", warm_up_seconds)
-    if max_calls is not None:
-        check_count("max_calls", max_calls)
     settings = LoadSettings(
         schedule=None,
         call_count=-1 if max_calls is None else max_calls,
         concurrency=concurrency,
         seconds=warm_up_seconds + seconds,
+        connections=connections,
+        deadline_seconds=deadline_seconds,
+        drain_seconds=drain_seconds,
+        keep_responses=keep_responses,
     )
-    _set_limits(settings, connections, deadline_seconds, drain_seconds, keep_responses)
-    outcome = _run(target, messages, settings)
-    if len(outcome.calls) == max_calls:
-        last_end = float((outcome.calls["scheduled"] + outcome.calls["latency"]).max())
-        seconds = max(last_end - warm_up_seconds, 0.0)
-    return _result(outcome, start=warm_up_seconds, window_seconds=seconds)
+    return _run(target, messages, settings, start=warm_up_seconds, window_seconds=seconds)
 
 
 def run_open(
@@ -95,11 +80,11 @@ def run_open(
     *,
     connections: int,
     schedule: NDArray[np.float64],
-    deadline_seconds: float | None = None,
+    deadline_seconds: float = math.inf,
     drain_seconds: float = 5.0,
     keep_responses: bool = True,
 ) -> LoadResult:
-    """Begin every call at its scheduled time, independent of earlier calls.
+    """Begin every call at its scheduled time, independent of earlier calls; else as `run_closed`.
 
     Latencies count from the scheduled time, so a stalled server is charged for all calls that were
     due meanwhile. They include waits for a connection, a stream or flow control.
@@ -108,39 +93,31 @@ def run_open(
         schedule: float64 `[N]`, seconds from the start, ascending.
         deadline_seconds: from a call's scheduled time. The server gets the remaining time; an
             expired call is reset and DEADLINE_EXCEEDED.
-        drain_seconds: wait for answers after the last call; calls that are still open are
-            CANCELLED.
-
-    The other arguments, the result and the errors are those of `run_closed`, with an InputError
-    also for times that are not ascending float64.
     """
-    times = checked_schedule(schedule)
-    settings = LoadSettings(schedule=times.ctypes.data, call_count=len(times))
-    _set_limits(settings, connections, deadline_seconds, drain_seconds, keep_responses)
-    outcome = _run(target, messages, settings)
-    last = float(times[-1]) if len(times) else 0.0
-    return _result(outcome, start=0.0, window_seconds=last if last > 0 else outcome.seconds)
+    settings = LoadSettings(
+        schedule=schedule.ctypes.data,
+        call_count=len(schedule),
+        connections=connections,
+        deadline_seconds=deadline_seconds,
+        drain_seconds=drain_seconds,
+        keep_responses=keep_responses,
+    )
+    last = float(schedule[-1]) if len(schedule) else 0.0
+    return _run(target, messages, settings, start=0.0, window_seconds=last)
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """Arrays that the compiled code fills: `[N]` of `CALL`, and `[connections]` of `LINK`."""
-
-    calls: NDArray[np.void]
-    links: NDArray[np.void]
-    began: float
-    seconds: float
-    responses: dict[int, bytes]
-    errors: dict[int, str]
-    cpu_share: float
-
-
-def _run(target: Target, messages: Sequence[bytes], settings: LoadSettings) -> _Outcome:
+def _run(
+    target: Target,
+    messages: Sequence[bytes],
+    settings: LoadSettings,
+    *,
+    start: float,
+    window_seconds: float,
+) -> LoadResult:
+    """Generate a load; calls begun before `start` are not part of the result."""
     reason = load_generator_refusal()
     if reason is not None or LIBRARY is None:
         raise InputError(reason or "the load generator is not there")
-    if not messages:
-        raise InputError("messages: expected at least one, got none")
     # The compiled code refers to these bytes until the end of this function.
     framed = [struct.pack(">BI", 0, len(message)) + message for message in messages]
     offsets = np.concatenate(([0], np.cumsum([len(m) for m in framed]))).astype(np.int64)
@@ -169,42 +146,25 @@ def _run(target: Target, messages: Sequence[bytes], settings: LoadSettings) -> _
         cpu_share = (time.thread_time() - cpu_begin) / (time.perf_counter() - begin)
         report = LoadReport()
         LIBRARY.sharded_infer_load_report(handle, report)
-        return _Outcome(
-            calls=_copy(report.calls, report.call_count, CALL),
-            links=_copy(report.links, settings.connections, LINK),
+        calls = _copy(report.calls, report.call_count, CALL)
+        links = _copy(report.links, settings.connections, LINK)
+        if settings.concurrency and len(calls) == settings.call_count:
+            # No more calls were to begin: the last end ends the window.
+            window_seconds = float((calls["scheduled"] + calls["latency"]).max()) - start
+        return LoadResult.of(
+            calls,
+            start=start,
             began=ended - report.seconds,
             seconds=report.seconds,
+            window_seconds=window_seconds or report.seconds,
             responses=_responses(LIBRARY, handle, len(framed)),
             errors=_errors(LIBRARY, handle),
+            connection_calls=links["calls"].copy(),
+            reconnects=links["reconnects"].copy(),
             cpu_share=cpu_share,
         )
     finally:
         LIBRARY.sharded_infer_load_destroy(handle)
-
-
-def _result(outcome: _Outcome, *, start: float, window_seconds: float) -> LoadResult:
-    calls = outcome.calls
-    ends = calls["scheduled"] + calls["latency"] - start
-    in_window = (calls["code"] == 0) & (ends >= 0) & (ends <= window_seconds)
-    calls = calls[calls["scheduled"] >= start]
-    return LoadResult(
-        scheduled=calls["scheduled"] - start,
-        sent=calls["sent"] - start,
-        latency=calls["latency"].copy(),
-        lag=calls["taken"] - calls["scheduled"],
-        codes=calls["code"].copy(),
-        message_index=calls["message"].copy(),
-        response_bytes=calls["response_bytes"].copy(),
-        began=outcome.began + start,
-        seconds=outcome.seconds - start,
-        window_seconds=window_seconds,
-        ok_in_window=int(np.count_nonzero(in_window)),
-        responses=outcome.responses,
-        errors=outcome.errors,
-        connection_calls=outcome.links["calls"].copy(),
-        reconnects=outcome.links["reconnects"].copy(),
-        cpu_share=outcome.cpu_share,
-    )
 
 
 def _copy(address: int | None, count: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
@@ -238,20 +198,3 @@ def _numeric_address(target: Target) -> tuple[str, str]:
             return socket.getnameinfo(connection.getpeername(), numeric)
     except (OSError, OverflowError, UnicodeError) as error:
         raise InputError(f"{target.authority}: no connection: {error}") from error
-
-
-def _set_limits(
-    settings: LoadSettings,
-    connections: int,
-    deadline_seconds: float | None,
-    drain_seconds: float,
-    keep_responses: bool,
-) -> None:
-    check_count("connections", connections)
-    if deadline_seconds is not None:
-        check_positive("deadline_seconds", deadline_seconds)
-    check_not_negative("drain_seconds", drain_seconds)
-    settings.connections = connections
-    settings.deadline_seconds = math.inf if deadline_seconds is None else deadline_seconds
-    settings.drain_seconds = drain_seconds
-    settings.keep_responses = keep_responses

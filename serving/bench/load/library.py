@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 
-from kernels.native_library import load_library
+from kernels.native_library import library_path, load_library
 
 
 class LoadSettings(ctypes.Structure):
@@ -62,29 +62,24 @@ CALL = np.dtype(
 LINK = np.dtype([("calls", np.int64), ("reconnects", np.int64)])
 
 
+# Results and arguments of the functions of native/http2_load.cpp, after `sharded_infer_load_`.
+_FUNCTIONS = {
+    "create": (ctypes.c_void_p, ctypes.POINTER(LoadSettings), ctypes.c_char_p),
+    "step": (ctypes.c_int32, ctypes.c_void_p, ctypes.c_double, ctypes.c_char_p),
+    "report": (None, ctypes.c_void_p, ctypes.POINTER(LoadReport)),
+    "response": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)),
+    "error": (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int32),
+    "destroy": (None, ctypes.c_void_p),
+}
+
+
 def _load() -> ctypes.CDLL | None:
+    if library_path("serving.bench") is None:
+        return None
     library = load_library("serving.bench")
-    if library is not None:
-        library.sharded_infer_load_create.restype = ctypes.c_void_p
-        library.sharded_infer_load_create.argtypes = (ctypes.POINTER(LoadSettings), ctypes.c_char_p)
-        library.sharded_infer_load_step.restype = ctypes.c_int32
-        library.sharded_infer_load_step.argtypes = (
-            ctypes.c_void_p,
-            ctypes.c_double,
-            ctypes.c_char_p,
-        )
-        library.sharded_infer_load_report.restype = None
-        library.sharded_infer_load_report.argtypes = (ctypes.c_void_p, ctypes.POINTER(LoadReport))
-        library.sharded_infer_load_response.restype = ctypes.c_void_p
-        library.sharded_infer_load_response.argtypes = (
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.POINTER(ctypes.c_int64),
-        )
-        library.sharded_infer_load_error.restype = ctypes.c_char_p
-        library.sharded_infer_load_error.argtypes = (ctypes.c_void_p, ctypes.c_int32)
-        library.sharded_infer_load_destroy.restype = None
-        library.sharded_infer_load_destroy.argtypes = (ctypes.c_void_p,)
+    for name, (result, *arguments) in _FUNCTIONS.items():
+        function = getattr(library, f"sharded_infer_load_{name}")
+        function.restype, function.argtypes = result, arguments
     return library
 
 

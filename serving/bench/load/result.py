@@ -1,6 +1,7 @@
 """Outcomes of the calls of a load."""
 
 from dataclasses import dataclass
+from typing import Any, Self
 
 import grpc
 import numpy as np
@@ -46,6 +47,36 @@ class LoadResult:
     connection_calls: NDArray[np.int64]
     reconnects: NDArray[np.int64]
     cpu_share: float
+
+    @classmethod
+    def of(
+        cls,
+        calls: NDArray[np.void],
+        *,
+        start: float,
+        began: float,
+        seconds: float,
+        window_seconds: float,
+        **others: Any,
+    ) -> Self:
+        """Outcomes of all calls, as `CALL` of `library.py`, without those begun before `start`."""
+        ends = calls["scheduled"] + calls["latency"] - start
+        in_window = (calls["code"] == 0) & (ends >= 0) & (ends <= window_seconds)
+        calls = calls[calls["scheduled"] >= start]
+        return cls(
+            scheduled=calls["scheduled"] - start,
+            sent=calls["sent"] - start,
+            latency=calls["latency"].copy(),
+            lag=calls["taken"] - calls["scheduled"],
+            codes=calls["code"].copy(),
+            message_index=calls["message"].copy(),
+            response_bytes=calls["response_bytes"].copy(),
+            began=began + start,
+            seconds=seconds - start,
+            window_seconds=window_seconds,
+            ok_in_window=int(np.count_nonzero(in_window)),
+            **others,
+        )  # fmt: skip
 
     @property
     def counts(self) -> dict[str, int]:

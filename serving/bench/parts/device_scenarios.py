@@ -8,6 +8,7 @@ Latency counts from a request's due time.
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter, sleep
 
@@ -122,18 +123,6 @@ class _DueRequests:
 
 def _on_threads(work: Callable[[], None], count: int) -> None:
     """Run work on `count` threads until all have ended, and raise their first exception."""
-    raised: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=guarded) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if raised:
-        raise raised[0]
+    with ThreadPoolExecutor(count) as threads:
+        for ended in [threads.submit(work) for _ in range(count)]:
+            ended.result()

@@ -1,9 +1,9 @@
 """DLRM-v2 on devices: offline and server scenarios, from decoded requests to scores."""
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from sharded_infer.inputs.merge import merge_inputs
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.progress import Progress
 from sharded_infer.repositories.repository import Repository
-from sharded_infer.specs.precision import Precision
 
 _REQUESTS = 64
 _MERGED = (1, 2, 4, 8)  # requests of a batch, offline
@@ -29,67 +28,46 @@ _SEED = 7
 _THREADS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRun:
-    """Samples a second by batch size, scenarios at shares of it, and bytes estimated and held.
-
-    `golden_diff` is the largest difference of a golden request's score from fp32.
-    """
-
-    offline: dict[int, float]
-    server: tuple[ServerFigures, ...]
-    memory: tuple[str, ...]
-    golden_diff: float
-
-    def within(self, p99_ms: float, pairs: int) -> float:
-        """Highest offered rate of samples a second that met a p99; 0 if none did."""
-        met = [one for one in self.server if one.latency_ms["p99"] <= p99_ms]
-        return max((one.offered_per_second * pairs for one in met), default=0.0)
-
-
 def measure_devices(
     workload: DlrmV2,
-    *,
-    precisions: Sequence[Precision],
-    topology: str,
     choice: DeviceChoice,
+    *,
+    topology: str,
     pairs: int,
     seconds: float,
     progress: Progress,
-) -> dict[Precision, DeviceRun]:
+) -> dict[str, Any]:
     """Publish the model in a temporary folder and measure it on devices.
 
+    Returns samples a second by batch size, figures of the server at shares of the best of these,
+    bytes estimated and held, and a golden request's largest difference from fp32.
+
     Args:
-        topology: at least one rank is a GPU.
         choice: its largest batch is replaced.
+        topology: at least one rank is a GPU.
 
     Raises:
         PlanError: no rank of the topology is a GPU, or there are too few GPUs.
         CapacityError: a device has too little memory; the message has its name and figures.
         InputError: there is no CUDA device.
     """
-    largest = pairs * max(_MERGED)
-    choice = DeviceChoice(choice.gpus, choice.simulated, largest)
-    found = {}
-    for precision in precisions:
-        with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
-            of_one = workload.in_precision(precision)
-            of_one.publish(Path(folder), progress, topologies=(topology,))
-            path = Repository(folder).open(workload.name).path
-            model = open_model(path, devices=choice, verify=False, progress=progress)
-            found[precision] = _measure(of_one, model, pairs, seconds, progress)
-    return found
+    choice = DeviceChoice(choice.gpus, choice.simulated, pairs * max(_MERGED))
+    with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
+        workload.publish(Path(folder), progress, topologies=(topology,))
+        path = Repository(folder).open(workload.name).path
+        model = open_model(path, devices=choice, verify=False, progress=progress)
+        return _measure(workload, model, pairs, seconds, progress)
 
 
 def _measure(
     workload: DlrmV2, model: Model, pairs: int, seconds: float, progress: Progress
-) -> DeviceRun:
+) -> dict[str, Any]:
     if not isinstance(model.engine, DeviceEngine):
         raise PlanError(f"topology {model.plan.topology.name!r}: expected a rank that is a GPU")
     engines = model.engine.set
     threads = _THREADS * len(engines.engines)
     requests = _requests(workload, model, pairs)
-    steps, done = len(_MERGED) + len(_SHARES), 0
+    steps = len(_MERGED) + len(_SHARES)
     offline: dict[int, float] = {}
     for count in _MERGED:
         batches = [
@@ -97,26 +75,25 @@ def _measure(
             for first in range(0, len(requests), count)
         ]
         offline[count * pairs] = run_offline(engines.run, batches, threads=threads, seconds=seconds)
-        done += 1
-        progress("measuring", done, steps)
-    best = max(offline.values())
-    server = []
+        progress("measuring", len(offline), steps)
+    server: list[ServerFigures] = []
     for share in _SHARES:
-        server.append(
-            run_server(
-                engines.run,
-                requests,
-                rate=share * best / pairs,
-                seconds=seconds,
-                threads=threads,
-                max_batch=pairs * max(_MERGED),
-            )
+        figures = run_server(
+            engines.run,
+            requests,
+            rate=share * max(offline.values()) / pairs,
+            seconds=seconds,
+            threads=threads,
+            max_batch=pairs * max(_MERGED),
         )
-        done += 1
-        progress("measuring", done, steps)
-    return DeviceRun(
-        offline, tuple(server), tuple(model.engine.memory_report()), check_golden(model)
-    )
+        server.append(figures)
+        progress("measuring", len(offline) + len(server), steps)
+    return {
+        "offline_pairs_per_second": offline,
+        "server": [asdict(figures) for figures in server],
+        "memory": model.engine.memory_report(),
+        "golden_diff": check_golden(model),
+    }
 
 
 def _requests(workload: DlrmV2, model: Model, pairs: int) -> list[ModelInput]:

@@ -9,30 +9,23 @@ import resource
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter, thread_time
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import nn
 
+from kernels.machine import machine
 from kernels.row_format import RowFormat
 from serving.bench.load.cores import one_core
-from serving.bench.parts.engine_figures import (
-    STAGES,
-    EngineMeasurement,
-    EngineRun,
-    MachineLimit,
-    RankingRun,
-)
 from serving.bench.parts.installed_torchrec import INSTALL, torchrec_is_installed
-from serving.bench.parts.machine_limit import MatrixProducts, RowGather
-from serving.bench.turns import Parts, medians_in_turns
+from serving.bench.parts.machine_limit import MatrixProducts, RowGather, random_products
+from serving.bench.turns import Parts, Turns
 from serving.bench.workloads.dlrm_v2 import USER_FEATURES, DlrmRequest, DlrmV2, one_user
-from serving.bench.workloads.dlrm_v2_shape import (
-    DIM,
-    IDS_OF_A_BAG,
-)
+from serving.bench.workloads.dlrm_v2_shape import DIM, IDS_OF_A_BAG
 from serving.host.malloc import keep_freed_memory
 from serving.protocol.infer_writer import InferWriter
 from serving.protocol.readers.input_reader import InputReader
@@ -48,15 +41,16 @@ from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.host_products import HostProducts
 
+if TYPE_CHECKING:
+    from serving.bench.parts.torchrec_dlrm import TorchRecDlrm
+
+STAGES = ("decode", "lookup", "tower", "encode")
 _LEAST_CALLS = 3  # of a variant in a round
 _PAGE_BYTES = 4096
 _WHOLE, _FAULTS = "whole", "minor faults"
 _EXPANDED, _SHARED = "one user, expanded", "one user, shared"
 _GATHER, _GATHER_4K = "gather, 2 MiB", "gather, 4 KiB"
 _TORCHREC, _TORCHREC_BF16 = "TorchRec", "TorchRec, bf16"
-
-# Runs one request and returns the seconds of its parts.
-_Variant = Callable[[DlrmRequest], Parts]
 
 
 def measure_engine(
@@ -65,91 +59,145 @@ def measure_engine(
     precisions: Sequence[Precision],
     memory: TableMemory,
     pairs: int,
-    rounds: int,
-    seconds: float,
-    progress: Progress,
-) -> EngineMeasurement:
+    turns: Turns,
+) -> dict[str, Any]:
     """Publish the model in a temporary folder and measure it beside its peers and the limit.
 
-    A turn of a variant takes `seconds`, including drawing requests, in each round. Raises
-    InputError if our kernels were not compiled.
+    Turns include drawing requests. Returns the
+    figures that `bench engine --json` writes: those of the fastest precision, and all in `towers`.
     """
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         keep_freed_memory()
         ours: dict[Precision, _Ours] = {}
         with one_core(), torch.inference_mode():
             for precision in precisions:
-                workload.in_precision(precision).publish(Path(folder), progress)
+                replace(workload, precision=precision).publish(Path(folder), turns.progress)
                 path = Repository(folder).open(workload.name).path
-                model = open_model(path, memory=memory, verify=False, progress=progress)
-                model.map_pages(progress)
+                model = open_model(path, memory=memory, verify=False, progress=turns.progress)
+                model.map_pages(turns.progress)
                 ours[precision] = _Ours(workload, model, pairs)
-            return _measure(workload, ours, pairs, rounds, seconds, progress)
+            return _measure(workload, ours, pairs, turns)
 
 
 def _measure(
-    workload: DlrmV2,
-    ours: dict[Precision, "_Ours"],
-    pairs: int,
-    rounds: int,
-    seconds: float,
-    progress: Progress,
-) -> EngineMeasurement:
+    workload: DlrmV2, ours: dict[Precision, "_Ours"], pairs: int, turns: Turns
+) -> dict[str, Any]:
     # Int8 is the fastest where it is measured.
     ranked = ours.get(Precision.INT8, next(iter(ours.values())))
-    variants: dict[str, _Variant] = {
-        **{f"ours, {precision}": one for precision, one in ours.items()},
-        _EXPANDED: lambda request: ranked(one_user(request, expanded=True)),
-        _SHARED: lambda request: ranked(one_user(request, expanded=False)),
+    generator = torch.Generator().manual_seed(0)
+    layers = [one for one in workload.tower().modules() if isinstance(one, nn.Linear)]
+    shapes = [(layer.in_features, layer.out_features) for layer in layers]
+    drawing = np.random.default_rng(0)
+
+    def on_request(run: Callable[[DlrmRequest], Parts]) -> Callable[[], Parts]:
+        return lambda: run(workload.draw(drawing, pairs))
+
+    calls: dict[str, Callable[[], Parts]] = {
+        _EXPANDED: on_request(lambda request: ranked(one_user(request, expanded=True))),
+        _SHARED: on_request(lambda request: ranked(one_user(request, expanded=False))),
     }
-    products = {
-        precision: MatrixProducts(workload.tower(), pairs, one.products.running)
-        for precision, one in ours.items()
-    }
-    for precision, product in products.items():
-        variants[f"products, {precision}"] = partial(_measured, product)
+    products = {}
+    for precision, one in ours.items():
+        calls[f"ours, {precision}"] = on_request(one)
+        products[precision] = MatrixProducts(
+            [random_products(pairs, *shape, one.products.running, generator) for shape in shapes]
+        )
+        calls[f"products, {precision}"] = products[precision]
     row_bytes = RowFormat.INT8.row_bytes(DIM)
-    for name in (_GATHER, _GATHER_4K):
-        gather = RowGather(workload.rows, row_bytes, huge_pages=name == _GATHER)
-        variants[name] = _timed(name, gather.seconds)
+    huge, small = (RowGather(workload.rows, row_bytes, huge_pages=one) for one in (True, False))
+    calls[_GATHER] = on_request(lambda request: huge.timed(request.ids))
+    calls[_GATHER_4K] = on_request(lambda request: small.timed(request.ids))
     refusal = None if torchrec_is_installed() else f"TorchRec is not installed: {INSTALL}"
     if refusal is None:
-        variants |= _torchrec_variants(workload, progress)
-    found, core_share = _take_turns(workload, variants, pairs, rounds, seconds, progress)
-    gathers = found[_GATHER][_GATHER], found[_GATHER_4K][_GATHER_4K]
-    return EngineMeasurement(
-        pairs=pairs,
-        runs={
-            one: _run(
-                found[f"ours, {one}"],
-                ours[one].products,
-                MachineLimit(
-                    products[one].shapes,
-                    tuple(products[one].layer_seconds(found[f"products, {one}"])),
-                    *gathers,
-                ),
-            )
-            for one in ours
+        default, lowered = _torchrec_models(workload, turns.progress)
+        calls |= {_TORCHREC: on_request(default.timed), _TORCHREC_BF16: on_request(lowered.timed)}
+    for call in calls.values():
+        # The first call compiles kernels for its sizes.
+        call()
+    started, used = perf_counter(), thread_time()
+    found = turns.medians(calls, least_calls=_LEAST_CALLS)
+    core_share = (thread_time() - used) / (perf_counter() - started)
+
+    def rate(name: str) -> float | None:
+        return pairs / found[name]["seconds"] if name in found else None
+
+    gathers = found[_GATHER]["seconds"], found[_GATHER_4K]["seconds"]
+    towers = {}
+    for precision, one in ours.items():
+        layer_seconds = products[precision].seconds(found[f"products, {precision}"])
+        limit = _limit(shapes, layer_seconds, *gathers)
+        towers[precision] = _tower(found[f"ours, {precision}"], one.products, limit, pairs)
+    fastest = min(towers, key=lambda precision: float(towers[precision]["whole_seconds"]))
+    expanded, shared = found[_EXPANDED][_WHOLE], found[_SHARED][_WHOLE]
+    table_bytes = ranked.model.artifact.manifest.table_bytes
+    return {
+        "pairs": pairs,
+        "rounds": turns.rounds,
+        "precision": fastest,
+        **towers[fastest],
+        "torchrec_default_pairs_per_second": rate(_TORCHREC),
+        "torchrec_bf16_pairs_per_second": rate(_TORCHREC_BF16),
+        "torchrec_refusal": refusal,
+        "towers": towers,
+        "one_user": {
+            "user_features": len(USER_FEATURES),
+            "user_lookups_a_pair": sum(IDS_OF_A_BAG[number] for number in USER_FEATURES),
+            "expanded_seconds": expanded,
+            "shared_seconds": shared,
+            "gain": expanded / shared,
         },
-        ranking=RankingRun(
-            len(USER_FEATURES),
-            sum(IDS_OF_A_BAG[number] for number in USER_FEATURES),
-            found[_EXPANDED][_WHOLE],
-            found[_SHARED][_WHOLE],
-        ),
-        torchrec_seconds=found.get(_TORCHREC, {}).get(_TORCHREC),
-        torchrec_bf16_seconds=found.get(_TORCHREC_BF16, {}).get(_TORCHREC_BF16),
-        torchrec_refusal=refusal,
-        lookup_backends=dict(ranked.model.engine.backends),
-        decode_backend=ranked.reader.backend,
-        core_share=core_share,
-        huge_page_share=ranked.model.huge_page_bytes() / ranked.model.artifact.manifest.table_bytes,
-    )
+        # Processor time over wall-clock time. Below 1, others used the core in between.
+        "core_share": core_share,
+        "huge_page_share": ranked.model.huge_page_bytes() / table_bytes,
+        "kernels": {
+            "lookup": dict(ranked.model.engine.backends),
+            "instruction_set": machine().class_text,
+            "decode": ranked.reader.backend,
+        },
+    }
 
 
-def _run(found: Parts, products: HostProducts, limit: MachineLimit) -> EngineRun:
-    stages = {stage: found[stage] for stage in STAGES}
-    return EngineRun(products, stages, found[_WHOLE], found[_FAULTS], limit)
+def _limit(
+    shapes: Sequence[tuple[int, int]],
+    layer_seconds: Sequence[float],
+    gather_seconds: float,
+    gather_4k_seconds: float,
+) -> dict[str, Any]:
+    """Lower bound of lookups and a tower on this core: matrix products and a gather.
+
+    The gather copies a request's rows from memory of 2 MiB pages; that of 4 KiB pages is shown
+    beside it.
+    """
+    matrix_seconds = sum(layer_seconds)
+    return {
+        "seconds": matrix_seconds + gather_seconds,
+        "matrix_seconds": matrix_seconds,
+        "gather_seconds": gather_seconds,
+        "gather_4k_seconds": gather_4k_seconds,
+        "layers": [
+            {"inputs": inputs, "outputs": outputs, "seconds": seconds}
+            for (inputs, outputs), seconds in zip(shapes, layer_seconds, strict=True)
+        ],
+    }
+
+
+def _tower(
+    found: Parts, products: HostProducts, limit: dict[str, Any], pairs: int
+) -> dict[str, Any]:
+    """Our engine with a tower of one precision, seconds a request from message to response.
+
+    Minor faults are 0 if all memory is reused; fractions of the limit are 1 at the machine's best.
+    """
+    return {
+        "products": asdict(products),
+        "pairs_per_second_per_core": pairs / found[_WHOLE],
+        "limit_fraction": limit["seconds"] / (found["lookup"] + found["tower"]),
+        "whole_limit_fraction": limit["seconds"] / found[_WHOLE],
+        "whole_seconds": found[_WHOLE],
+        "stages": {stage: found[stage] for stage in STAGES},
+        "minor_faults_a_request": found[_FAULTS],
+        "limit": limit,
+    }
 
 
 class _Ours:
@@ -199,50 +247,12 @@ def _read_every_page(model: Model) -> None:
     model.engine.embeddings(ModelInput(1, (bags,), ()))
 
 
-def _torchrec_variants(workload: DlrmV2, progress: Progress) -> dict[str, _Variant]:
+def _torchrec_models(workload: DlrmV2, progress: Progress) -> "tuple[TorchRecDlrm, TorchRecDlrm]":
     progress("building TorchRec's model", 0, 1)
     with warnings.catch_warnings():
         # From TorchRec's imports.
         warnings.simplefilter("ignore")
         from serving.bench.parts.torchrec_dlrm import build_torchrec_models
-    default, lowered = build_torchrec_models(workload)
+    models = build_torchrec_models(workload)
     progress("building TorchRec's model", 1, 1)
-    return {
-        _TORCHREC: _timed(_TORCHREC, default.seconds),
-        _TORCHREC_BF16: _timed(_TORCHREC_BF16, lowered.seconds),
-    }
-
-
-def _measured(measure: Callable[[], Parts], _: DlrmRequest) -> Parts:
-    return measure()
-
-
-def _timed(name: str, seconds: Callable[[DlrmRequest], float]) -> _Variant:
-    return lambda request: {name: seconds(request)}
-
-
-def _take_turns(
-    workload: DlrmV2,
-    variants: dict[str, _Variant],
-    pairs: int,
-    rounds: int,
-    seconds: float,
-    progress: Progress,
-) -> tuple[dict[str, Parts], float]:
-    """Medians of each variant's parts, and the share of the core that this thread had."""
-    generator = np.random.default_rng(0)
-    calls = {
-        name: partial(_call, workload, one, generator, pairs) for name, one in variants.items()
-    }
-    for call in calls.values():
-        # The first call compiles kernels for its sizes.
-        call()
-    started, used = perf_counter(), thread_time()
-    found = medians_in_turns(
-        calls, rounds=rounds, seconds=seconds, least_calls=_LEAST_CALLS, progress=progress
-    )
-    return found, (thread_time() - used) / (perf_counter() - started)
-
-
-def _call(workload: DlrmV2, variant: _Variant, generator: np.random.Generator, pairs: int) -> Parts:
-    return variant(workload.draw(generator, pairs))
+    return models

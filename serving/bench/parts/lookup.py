@@ -9,10 +9,11 @@ thread, with the outputs' memory mapped before (`serving/host/malloc.py`).
 
 import mmap
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,39 +40,21 @@ _BYTE = 0x3C
 _LEAST_ROUNDS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class LookupMeasurement:
-    """Rates of one batch size, distribution and kind of page, rows a second.
+def measure_lookups(
+    row_format: RowFormat, rows: int, seconds: float, progress: Progress
+) -> list[dict[str, Any]]:
+    """Measure every batch size, distribution and kind of page, each for `seconds`.
 
-    Attributes:
+    Returns rows a second of each:
         pages: `4 KiB`, `2 MiB` or `defaults`: a server's for ours, torch's memory for FBGEMM.
-        ids: `uniform` or `zipf`.
         fbgemm: None for formats that it does not read.
         torch: `torch.nn.functional.embedding_bag` on as many bf16 tables, one after another.
         gather_limit: only copies the same rows.
     """
-
-    pages: str
-    ids: str
-    batch: int
-    ours: float
-    fbgemm: float | None
-    torch: float | None
-    gather_limit: float
-
-
-def measure_lookups(
-    row_format: RowFormat, rows: int, progress: Progress, *, seconds: float = 1.5
-) -> list[LookupMeasurement]:
-    """Measure every batch size, distribution and kind of page, each for `seconds`.
-
-    Raises InputError if our kernel was not compiled.
-    """
     torch.set_num_threads(1)
     keep_freed_memory()
-    measured: list[LookupMeasurement] = []
+    measured: list[dict[str, Any]] = []
     generator = np.random.default_rng(0)
-    total = len(PAGES) * 2 * len(BATCHES)
     row_bytes = row_format.row_bytes(DIM)
     count = TABLES * rows * row_bytes
     weights = torch.ones(TABLES, rows, DIM, dtype=torch.bfloat16)
@@ -84,30 +67,20 @@ def measure_lookups(
         lookups: dict[str, Callable[[Bags], object]] = {"ours": NativeBackend(tables).pool}
         if FbgemmBackend.refusal(tables) is None:
             lookups["fbgemm"] = FbgemmBackend(_tables(others, row_format, rows)).pool
-        lookups["gather"] = partial(_gather, memory.view(-1, row_bytes), rows)
+        lookups["gather_limit"] = partial(_gather, memory.view(-1, row_bytes), rows)
         if pages == "4 KiB":
             lookups["torch"] = partial(_embedding_bags, weights)
-        for ids in ("uniform", "zipf"):
-            for batch in BATCHES:
-                bags = partial(_bags, generator, ids, batch, rows)
-                rates = median_rates(
-                    {name: partial(_call, lookup, bags) for name, lookup in lookups.items()},
-                    generator,
-                    seconds=seconds,
-                    least_rounds=_LEAST_ROUNDS,
-                )
-                measured.append(
-                    LookupMeasurement(
-                        pages,
-                        ids,
-                        batch,
-                        ours=rates["ours"],
-                        fbgemm=rates.get("fbgemm"),
-                        torch=rates.get("torch"),
-                        gather_limit=rates["gather"],
-                    )
-                )
-                progress("looking up", len(measured), total)
+        for ids, batch in product(IdDistribution, BATCHES):
+            bags = partial(_bags, generator, ids, batch, rows)
+            rates = median_rates(
+                {name: partial(_call, lookup, bags) for name, lookup in lookups.items()},
+                generator,
+                seconds=seconds,
+                least_rounds=_LEAST_ROUNDS,
+            )
+            case = {"pages": pages, "ids": ids, "batch": batch}
+            measured.append({**case, "fbgemm": None, "torch": None, **rates})
+            progress("looking up", len(measured), len(PAGES) * len(IdDistribution) * len(BATCHES))
     return measured
 
 
@@ -156,9 +129,8 @@ def _tables(memory: Tensor, row_format: RowFormat, rows: int) -> FusedTables:
     )
 
 
-def _bags(generator: np.random.Generator, ids: str, batch: int, rows: int) -> Bags:
-    count = TABLES * batch * IDS_OF_A_BAG
-    values = draw_ids(generator, IdDistribution(ids), rows, count)
+def _bags(generator: np.random.Generator, ids: IdDistribution, batch: int, rows: int) -> Bags:
+    values = draw_ids(generator, ids, rows, TABLES * batch * IDS_OF_A_BAG)
     lengths = torch.full((TABLES, batch), IDS_OF_A_BAG)
     return Bags(torch.from_numpy(values), lengths)
 

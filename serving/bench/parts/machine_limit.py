@@ -1,20 +1,19 @@
 """Limits of a core: matrix products of a tower's sizes, and copies of random rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from kernels.backends.native import gather_rows
 from kernels.dense_step import ByteLevels
 from kernels.machine import machine
 from kernels.product import PackedWeight, Product, product_dtypes
 from serving.bench.parts.lookup import private_memory
-from serving.bench.turns import seconds_of
-from serving.bench.workloads.dlrm_v2 import DlrmRequest
+from serving.bench.turns import Parts, seconds_of, timed
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.host_products import has_products
 from sharded_infer.towers.lowering.int8_packing import has_exact_int8
@@ -32,42 +31,38 @@ _PRODUCTS_IN_A_ROW = 3
 
 
 class MatrixProducts:
-    """Only the tower's matrix products in one precision, without biases and activations.
+    """Matrix products, each in several implementations, of which the fastest counts."""
 
-    Each is computed on plain weights, on packed weights if oneDNN can, and by `kernels.product` if
-    it is compiled: the fastest depends on machine and sizes. An int8 product may run in bf16, or in
-    fp32 where the machine has no bf16, if that is faster.
-    """
+    def __init__(self, products: Sequence[Sequence[Callable[[], object]]]) -> None:
+        self._products = products
 
-    def __init__(self, tower: nn.Module, samples: int, precision: Precision) -> None:
-        """Make random weights of the tower's linear layers, and left factors of `samples` rows."""
-        linears = [module for module in tower.modules() if isinstance(module, nn.Linear)]
-        self.shapes = tuple((one.in_features, one.out_features) for one in linears)
-        self._products: list[list[Callable[[], object]]] = []
-        generator = torch.Generator().manual_seed(0)
-        for inputs, outputs in self.shapes:
-            left = torch.randn(samples, inputs, generator=generator)
-            weight = torch.randn(outputs, inputs, generator=generator)
-            self._products.append(products_of(left, weight, precision))
-
-    def __call__(self) -> dict[str, float]:
-        """Seconds of every layer's product in each variant, as `<layer> <variant>`."""
+    def __call__(self) -> Parts:
+        """Seconds of every product in each implementation, as `<product> <implementation>`."""
         return {
-            f"{layer} {way}": min(seconds_of(product) for _ in range(_PRODUCTS_IN_A_ROW))
-            for layer, ways in enumerate(self._products)
+            f"{number} {way}": min(seconds_of(product) for _ in range(_PRODUCTS_IN_A_ROW))
+            for number, ways in enumerate(self._products)
             for way, product in enumerate(ways)
         }
 
-    def layer_seconds(self, parts: Mapping[str, float]) -> list[float]:
-        """Seconds of each layer in its fastest variant, from the result of a call."""
+    def seconds(self, parts: Parts) -> list[float]:
+        """Seconds of each product in its fastest implementation, from the result of a call."""
         return [
-            min(parts[f"{layer} {way}"] for way in range(len(ways)))
-            for layer, ways in enumerate(self._products)
+            min(parts[f"{number} {way}"] for way in range(len(ways)))
+            for number, ways in enumerate(self._products)
         ]
 
 
-def products_of(left: Tensor, weight: Tensor, precision: Precision) -> list[Callable[[], object]]:
-    """Implementations of `left @ weight.T`, fp32 `[samples, inputs]` and `[outputs, inputs]`."""
+def random_products(
+    samples: int, inputs: int, outputs: int, precision: Precision, generator: torch.Generator
+) -> list[Callable[[], object]]:
+    """Implementations of a product of random factors `[samples, inputs]` and a weight.
+
+    On plain weights, on packed weights if oneDNN can, and by `kernels.product` if it is compiled:
+    the fastest depends on machine and sizes. An int8 product may run in bf16, or in fp32 where the
+    machine has no bf16, if that is faster.
+    """
+    left = torch.randn(samples, inputs, generator=generator)
+    weight = torch.randn(outputs, inputs, generator=generator)
     dtype = _DTYPES[precision]
     if precision is Precision.INT8 and not has_products(Precision.BF16, machine()):
         dtype = torch.float32
@@ -94,18 +89,15 @@ def _products(left: Tensor, weight: Tensor, dtype: torch.dtype) -> list[Callable
 
 
 def _compiled(left: Tensor, weight: Tensor) -> Callable[[], object]:
-    bytes_of, floats = weight.dtype is torch.int8, weight.dtype is torch.float32
-    product = Product(
-        PackedWeight(weight),
-        scale=torch.full((len(weight),), 1e-4) if bytes_of else None,
-        zero_point=128 if bytes_of else 0,
-        keep=floats,
-        low=ByteLevels(torch.ones(len(weight)), 128)
-        if bytes_of
-        else None
-        if floats
-        else weight.dtype,
-    )
+    packed, outputs = PackedWeight(weight), len(weight)
+    if weight.dtype is torch.int8:
+        levels = ByteLevels(torch.ones(outputs), 128)
+        scale = torch.full((outputs,), 1e-4)
+        product = Product(packed, scale=scale, zero_point=128, keep=False, low=levels)
+    elif weight.dtype is torch.float32:
+        product = Product(packed)
+    else:
+        product = Product(packed, keep=False, low=weight.dtype)
     return lambda: product(left)
 
 
@@ -135,12 +127,8 @@ class RowGather:
         self._matrix = memory.view(-1, row_bytes)
         self._first_rows = np.concatenate([[0], np.cumsum(rows)[:-1]])
 
-    def seconds(self, request: DlrmRequest) -> float:
-        """Seconds to copy a request's rows; raises as `seconds_of_ids`."""
-        return self.seconds_of_ids(request.ids)
-
-    def seconds_of_ids(self, ids: Sequence[NDArray[np.int64]]) -> float:
-        """Seconds to copy rows of each table; InputError if the kernels were not compiled."""
+    def timed(self, ids: Sequence[NDArray[np.int64]]) -> Parts:
+        """Seconds to copy rows of each table."""
         parts = [first + one.ravel() for first, one in zip(self._first_rows, ids, strict=True)]
         together = torch.from_numpy(np.concatenate(parts))
-        return seconds_of(lambda: gather_rows(self._matrix, together))
+        return timed(lambda: gather_rows(self._matrix, together))

@@ -1,7 +1,6 @@
 """TorchRec's DLRM-v2, eager, on the CPU, quantized by `quantize_inference_model`."""
 
 import copy
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantizedCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from serving.bench.turns import Parts, timed
 from serving.bench.workloads.dlrm_v2 import DlrmRequest, DlrmV2
 from serving.bench.workloads.dlrm_v2_shape import (
     BOTTOM,
@@ -36,12 +36,10 @@ class TorchRecDlrm:
         self._model = model
         self._dtype = dtype
 
-    def seconds(self, request: DlrmRequest) -> float:
+    def timed(self, request: DlrmRequest) -> Parts:
         """Time from a ready KeyedJaggedTensor to the scores."""
         dense, ids = torch.from_numpy(request.dense), jagged(request)
-        started = perf_counter()
-        self.scores(dense, ids)
-        return perf_counter() - started
+        return timed(lambda: self.scores(dense, ids))
 
     def pooled(self, ids: Any) -> Tensor:
         """Pooled embeddings of a KeyedJaggedTensor of all features, fp32 `[B, 26, 128]`."""

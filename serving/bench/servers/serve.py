@@ -1,6 +1,7 @@
 """One load on one server: rates, latencies, errors, processor time, batches."""
 
-from collections.abc import Callable, Sequence, Set
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -8,13 +9,14 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.bench.load.cores import split_cpus
 from serving.bench.load.generator import run_closed, run_open
 from serving.bench.load.http_generator import run_http_closed
 from serving.bench.load.process import run_in_process
 from serving.bench.load.result import LoadResult
 from serving.bench.load.schedule import constant_schedule, poisson_schedule
 from serving.bench.load.target import Target
-from serving.bench.servers.server_under_test import Counts, ServerUnderTest
+from serving.bench.servers.server_under_test import ServerUnderTest
 from serving.bench.workloads.workload import BenchModel
 from sharded_infer.errors import InputError
 
@@ -53,18 +55,17 @@ class ServeFigures:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """Serialized requests, sent in turn, and the generator's processors (None: this process's)."""
+    """Serialized requests, sent in turn."""
 
     messages: Sequence[bytes]
     pairs: int
     connections: int = 16
-    cpus: Set[int] | None = None
-    deadline_seconds: float | None = None
+    deadline_seconds: float = math.inf
 
     @classmethod
-    def of(cls, workload: BenchModel, pairs: int, cpus: Set[int] | None) -> Self:
+    def of(cls, workload: BenchModel, pairs: int) -> Self:
         """A load of random requests for a workload."""
-        return cls(workload.messages(pairs, _MESSAGES), pairs, cpus=cpus)
+        return cls(workload.messages(pairs, _MESSAGES), pairs)
 
 
 def measure_closed(
@@ -125,9 +126,32 @@ def _measure(
     server: ServerUnderTest, load: Callable[[], LoadResult], loading: Loading
 ) -> tuple[ServeFigures, LoadResult]:
     before = server.counts()
-    result = run_in_process(load, loading.cpus)
+    result = run_in_process(load, split_cpus()[1])
     _check_let_in(result, server.target)
-    return figures_of(result, loading.pairs, before, server.counts()), result
+    after = server.counts()
+    batches = after.batches - before.batches
+    cpu = None
+    if before.cpu_seconds is not None and after.cpu_seconds is not None and len(result.codes):
+        # Requests of the warm-up use the processor, too.
+        everything = max(len(result.codes), int(result.connection_calls.sum()))
+        cpu = (after.cpu_seconds - before.cpu_seconds) * 1e3 / everything
+
+    def mean(total: float) -> float | None:
+        return total / batches if batches else None
+
+    figures = ServeFigures(
+        requests_per_second=result.ok_per_second,
+        pairs_per_second=result.ok_per_second * loading.pairs,
+        offered_per_second=len(result.codes) / max(result.window_seconds, 1e-9),
+        latency_ms=percentiles_ms(result.latency[result.codes == 0]),
+        errors={code: count for code, count in result.counts.items() if code != "OK"},
+        cpu_ms_per_request=cpu,
+        mean_batch=mean(after.batch_samples - before.batch_samples),
+        mean_batch_requests=mean(after.batch_requests - before.batch_requests),
+        generator_p99_lag_ms=result.p99_lag_seconds * 1e3,
+        generator_cpu_share=result.cpu_share,
+    )
+    return figures, result
 
 
 def _check_let_in(result: LoadResult, target: Target) -> None:
@@ -139,39 +163,12 @@ def _check_let_in(result: LoadResult, target: Target) -> None:
         raise InputError(f"{target.authority}: {', '.join(refusals)}: {words}")
 
 
-def figures_of(result: LoadResult, pairs: int, before: Counts, after: Counts) -> ServeFigures:
-    """Compute a load's figures from its result and the counters around it."""
-    batches = after.batches - before.batches
-    cpu = None
-    if before.cpu_seconds is not None and after.cpu_seconds is not None and len(result.codes):
-        # Requests of the warm-up use the processor, too.
-        everything = max(len(result.codes), int(result.connection_calls.sum()))
-        cpu = (after.cpu_seconds - before.cpu_seconds) * 1e3 / everything
-    counted = after.batches > 0
-    return ServeFigures(
-        requests_per_second=result.ok_per_second,
-        pairs_per_second=result.ok_per_second * pairs,
-        offered_per_second=len(result.codes) / max(result.window_seconds, 1e-9),
-        latency_ms=percentiles_ms(result.latency[result.codes == 0]),
-        errors={code: count for code, count in result.counts.items() if code != "OK"},
-        cpu_ms_per_request=cpu,
-        mean_batch=(after.batch_samples - before.batch_samples) / batches if batches else None,
-        mean_batch_requests=(
-            (after.batch_requests - before.batch_requests) / batches
-            if counted and batches
-            else None
-        ),
-        generator_p99_lag_ms=result.p99_lag_seconds * 1e3,
-        generator_cpu_share=result.cpu_share,
-    )
-
-
 def percentiles_ms(latencies: NDArray[np.float64]) -> dict[str, float]:
     """Percentiles, mean and maximum of latencies given in seconds; empty without latencies."""
     if not len(latencies):
         return {}
     # Only latencies that occurred, without interpolation.
     values = np.percentile(latencies, list(_PERCENTILES.values()), method="inverted_cdf")
-    found = {name: float(value) for name, value in zip(_PERCENTILES, values, strict=True)}
-    found |= {"mean": float(latencies.mean()), "max": float(latencies.max())}
-    return {name: seconds * 1e3 for name, seconds in found.items()}
+    seconds = dict(zip(_PERCENTILES, values.tolist(), strict=True))
+    seconds |= {"mean": float(latencies.mean()), "max": float(latencies.max())}
+    return {name: of_one * 1e3 for name, of_one in seconds.items()}

@@ -2,12 +2,14 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from serving.bench.load.cores import split_cpus
 from serving.bench.load.target import Target
 from serving.demo.server_process import server_process
 from serving.remote.caller import ANONYMOUS, Caller
@@ -46,41 +48,39 @@ class ServerUnderTest:
         """Read the current counters; InputError if the metrics page cannot be read."""
         cpu, resident = None, None
         if self.process_id is not None:
-            family = _family(self.process_id)
-            cpu = sum(_cpu_seconds(pid) for pid in family)
-            resident = sum(_resident_bytes(pid) for pid in family)
-        if self.metrics_url is None:
-            return Counts(cpu, resident)
-        page = _page(self.metrics_url, self.caller)
+            stats = [stat for pid in _family(self.process_id) if (stat := _stat(pid))]
+            cpu = sum(int(stat[11]) + int(stat[12]) for stat in stats) / _CLOCK_TICKS
+            resident = sum(int(stat[21]) for stat in stats) * _PAGE_BYTES
+        totals: dict[str, float] = defaultdict(float)
+        if self.metrics_url is not None:
+            for sample in scraped_samples(self.metrics_url, self.caller):
+                totals[sample.name] += sample.value
         return Counts(
             cpu,
             resident,
-            page.get("sharded_infer_batch_samples_count", 0.0),
-            page.get("sharded_infer_batch_samples_sum", 0.0),
-            page.get("sharded_infer_batch_requests_sum", 0.0),
+            totals["sharded_infer_batch_samples_count"],
+            totals["sharded_infer_batch_samples_sum"],
+            totals["sharded_infer_batch_requests_sum"],
         )
 
 
 @contextmanager
-def served(
-    repository: Path, options: Sequence[str], cpus: Set[int] | None
-) -> Iterator[ServerUnderTest]:
-    """Run our server with options; ShardedInferError without a ready line or a clean stop."""
-    with server_process(repository, options=options, cpus=cpus) as server:
+def served(repository: Path, options: Sequence[str]) -> Iterator[ServerUnderTest]:
+    """Run our server on a core; ShardedInferError without a ready line or a clean stop."""
+    with server_process(repository, options=options, cpus=split_cpus()[0]) as server:
         yield ServerUnderTest(target_of(server.grpc_url), server.metrics_url, server.process.pid)
 
 
 @contextmanager
 def servers_of(
-    publish: Callable[[Path], object], options: Mapping[_K, Sequence[str]], cpus: Set[int] | None
+    publish: Callable[[Path], object], options: Mapping[_K, Sequence[str]]
 ) -> Iterator[dict[_K, ServerUnderTest]]:
     """Publish a model in a temporary folder, and start a server for each set of options."""
     with ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="sharded-infer-bench-"))
         publish(Path(name))
         yield {
-            key: stack.enter_context(served(Path(name), words, cpus))
-            for key, words in options.items()
+            key: stack.enter_context(served(Path(name), words)) for key, words in options.items()
         }
 
 
@@ -92,20 +92,10 @@ def target_of(address: str) -> Target:
     return Target(host.strip("[]"), int(port))
 
 
-def _page(url: str, caller: Caller) -> dict[str, float]:
-    totals: dict[str, float] = {}
-    for sample in scraped_samples(url, caller):
-        totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
-    return totals
-
-
 def _family(pid: int) -> list[int]:
-    parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            fields = _stat(int(entry))
-            if fields:
-                parents[int(entry)] = int(fields[1])
+    """A process and its descendants."""
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    parents = {pid: int(stat[1]) for pid in pids if (stat := _stat(pid))}
     family = [pid]
     for member in family:
         family += [child for child, parent in parents.items() if parent == member]
@@ -118,13 +108,3 @@ def _stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = _stat(pid)
-    return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS if fields else 0.0
-
-
-def _resident_bytes(pid: int) -> int:
-    fields = _stat(pid)
-    return int(fields[21]) * _PAGE_BYTES if fields else 0

@@ -1,9 +1,8 @@
 """MLPerf Inference's DLRM-v2: tables, tower, random weights and requests."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import torch
@@ -30,7 +29,6 @@ from sharded_infer.specs.model_spec import (
     DenseSpec,
     ModelSpec,
     QuantizationSpec,
-    ServingSpec,
     TableSpec,
     TowerSpec,
 )
@@ -57,6 +55,10 @@ class DlrmRequest:
     dense: NDArray[np.float32]
     ids: tuple[NDArray[np.int64], ...]
 
+    def inputs(self) -> dict[str, NDArray[np.generic]]:
+        """Arrays by the name of their input."""
+        return {_DENSE: self.dense, **{f"C{n}": matrix for n, matrix in enumerate(self.ids)}}
+
 
 def one_user(request: DlrmRequest, *, expanded: bool) -> DlrmRequest:
     """The request with its first sample's user for all samples, repeated B times if `expanded`."""
@@ -82,11 +84,7 @@ class DlrmV2:
         """Rows of each table."""
         return tuple(min(rows, self.max_rows) for rows in ROWS)
 
-    def in_precision(self, precision: Precision) -> Self:
-        """The same model with a tower of another precision."""
-        return replace(self, precision=precision)
-
-    def spec(self, serving: ServingSpec | None = None) -> ModelSpec:
+    def spec(self) -> ModelSpec:
         """Int8 tables `C0` to `C25`, one dense input, a DCNv2."""
         return ModelSpec(
             name=self.name,
@@ -103,7 +101,6 @@ class DlrmV2:
                 },
             ),
             quantization=QuantizationSpec(format=RowFormat.INT8),
-            serving=serving or ServingSpec(),
         )
 
     def tower(self) -> nn.Module:
@@ -129,8 +126,7 @@ class DlrmV2:
         weights = _RepeatedRows({table.name: table.rows for table in spec.tables})
         # Drawn as requests are: an int8 tower is calibrated on them.
         drawn = self.draw(np.random.default_rng(_SEED), _GOLDEN_SAMPLES)
-        ids = {f"C{number}": matrix for number, matrix in enumerate(drawn.ids)}
-        samples = make_input(spec, {_DENSE: drawn.dense, **ids})
+        samples = make_input(spec, drawn.inputs())
         publish(
             spec,
             weights,
@@ -151,8 +147,7 @@ class DlrmV2:
 
     def message(self, request: DlrmRequest, *, timeout_us: int = 0) -> bytes:
         """Serialize a request as a ModelInferRequest; `timeout_us` 0 sends no timeout."""
-        ids = {f"C{number}": matrix for number, matrix in enumerate(request.ids)}
-        return request_message(self.name, {_DENSE: request.dense, **ids}, timeout_us=timeout_us)
+        return request_message(self.name, request.inputs(), timeout_us=timeout_us)
 
     def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
         """Serialized ModelInferRequests of random ids; `timeout_us` 0 sends no timeout."""

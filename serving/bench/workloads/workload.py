@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -16,42 +15,11 @@ from serving.bench.workloads.request_message import request_message
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.errors import InputError
 from sharded_infer.publishing.publication import publish
-from sharded_infer.specs.model_spec import (
-    ModelSpec,
-    QuantizationSpec,
-    ServingSpec,
-    TableSpec,
-    TowerSpec,
-)
+from sharded_infer.specs.model_spec import ModelSpec, QuantizationSpec, TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
 
 _SEED = 20261121
 _SAMPLES = 256  # golden requests
-
-
-class BenchModel(Protocol):
-    """A model and its requests."""
-
-    @property
-    def name(self) -> str:
-        """Name on the command line."""
-        ...
-
-    def in_precision(self, precision: Precision) -> Self:
-        """The same model with a tower of another precision."""
-        ...
-
-    def spec(self, serving: ServingSpec | None = None) -> ModelSpec:
-        """Spec of the model."""
-        ...
-
-    def publish(self, repository: Path, *, topologies: Sequence[str] = ("cpu:1",)) -> None:
-        """Publish random weights."""
-        ...
-
-    def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
-        """`count` different serialized ModelInferRequests of `pairs` samples; timeout 0 is none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +40,13 @@ class Workload:
     layers: tuple[int, ...]
     precision: Precision = Precision.BF16
 
-    def in_precision(self, precision: Precision) -> Self:
-        """The same model with a tower of another precision."""
-        return replace(self, precision=precision)
-
-    def spec(self, serving: ServingSpec | None = None) -> ModelSpec:
-        """Spec of the model."""
+    def spec(self) -> ModelSpec:
+        """Int8 tables `C0` on, and the tower's precision."""
         return ModelSpec(
             name=self.name,
             tables=tuple(TableSpec(f"C{n}", self.rows, self.dim) for n in range(self.tables)),
             tower=TowerSpec(precision=self.precision),
             quantization=QuantizationSpec(format=RowFormat.INT8),
-            serving=serving or ServingSpec(),
         )
 
     def publish(self, repository: Path, *, topologies: Sequence[str] = ("cpu:1",)) -> None:
@@ -105,9 +68,10 @@ class Workload:
     def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
         """Serialized ModelInferRequests of random, uniform ids; timeout 0 is none."""
         generator = np.random.default_rng(_SEED + pairs)
-        return [self._message(pairs, generator, timeout_us) for _ in range(count)]
+        drawn = (self._draw(pairs, generator) for _ in range(count))
+        return [request_message(self.name, one, timeout_us=timeout_us) for one in drawn]
 
-    def _message(self, pairs: int, generator: np.random.Generator, timeout_us: int) -> bytes:
+    def _draw(self, pairs: int, generator: np.random.Generator) -> dict[str, NDArray[np.generic]]:
         inputs: dict[str, NDArray[np.generic]] = {}
         for number in range(self.tables):
             if not self.ragged:
@@ -116,7 +80,7 @@ class Workload:
             lengths = generator.integers(1, 2 * self.ids, pairs, dtype=np.int32)
             inputs[f"C{number}"] = generator.integers(0, self.rows, lengths.sum())
             inputs[f"C{number}.lengths"] = lengths
-        return request_message(self.name, inputs, timeout_us=timeout_us)
+        return inputs
 
 
 class _Tower(nn.Module):
@@ -133,6 +97,7 @@ class _Tower(nn.Module):
         return scores
 
 
+BenchModel = Workload | DlrmV2
 _MODELS: tuple[BenchModel, ...] = (
     Workload("ranking", 26, 100_000, 64, 3, ragged=False, layers=(512, 256)),
     Workload("ragged", 100, 20_000, 16, 3, ragged=True, layers=(256, 128)),
@@ -141,8 +106,8 @@ _MODELS: tuple[BenchModel, ...] = (
 WORKLOADS = {model.name: model for model in _MODELS}
 
 
-def workload_named(name: str) -> BenchModel:
-    """Look up a workload by name; raise InputError for an unknown name."""
+def workload_named(name: str, precision: Precision = Precision.BF16) -> BenchModel:
+    """Look up a workload, with a tower of a precision; InputError for an unknown name."""
     if name not in WORKLOADS:
         raise InputError(f"no workload is called {name!r}, expected one of {', '.join(WORKLOADS)}")
-    return WORKLOADS[name]
+    return replace(WORKLOADS[name], precision=precision)

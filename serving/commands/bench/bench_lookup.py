@@ -1,6 +1,5 @@
 """Rates of the lookup kernel."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -8,13 +7,15 @@ import typer
 from kernels.machine import machine
 from kernels.row_format import RowFormat
 from serving.bench.parts.lookup import DIM, IDS_OF_A_BAG, TABLES, measure_lookups
-from serving.commands.bench.report import TEXT, print_notes, print_table, times
-from serving.commands.console import check_target, write_json
-from serving.commands.options.json_option import JsonFileOption
-from serving.commands.progress_bars import progress_bars
+from serving.commands.bench.report import TEXT, Report, bench_command, times
+from sharded_infer.progress import Progress
+
+_SHOWN_FIRST = ("2 MiB", "uniform", 270)
 
 
+@bench_command
 def bench_lookup_command(
+    progress: Progress,
     row_format: Annotated[
         RowFormat, typer.Option("--format", help="Row format of the tables.")
     ] = RowFormat.INT8,
@@ -23,8 +24,7 @@ def bench_lookup_command(
         float,
         typer.Option(min=0.01, help="Seconds of calls for each size, distribution and page size."),
     ] = 1.5,
-    json_file: JsonFileOption = None,
-) -> None:
+) -> Report:
     """Measure pooled lookups beside FBGEMM's kernel, torch's embedding_bag and a bare gather.
 
     Runs on one thread with bags of 8 and new ids for every call: uniform and Zipf (1.05) ids, 4 KiB
@@ -32,36 +32,33 @@ def bench_lookup_command(
     Takes a minute and 6 GB. The file's top keys are those of uniform ids, 2 MiB
     pages and 270 samples.
     """
-    check_target(json_file)
-    with progress_bars() as progress:
-        measured = measure_lookups(row_format, rows, progress, seconds=seconds)
+    measured = measure_lookups(row_format, rows, seconds, progress)
     millions = times(1e-6, ".1f")
-    print_table(
+    [chosen] = [m for m in measured if (m["pages"], m["ids"], m["batch"]) == _SHOWN_FIRST]
+    return Report(
         [
             ("pages", TEXT), ("ids", TEXT), ("samples", "d"), ("ours", millions),
             ("FBGEMM", millions), ("ratio", ".2f"), ("torch", millions), ("gather", millions),
             ("of it", ".2f"),
         ],
-        (
+        [
             (
-                one.pages, one.ids, one.batch, one.ours, one.fbgemm,
-                one.fbgemm and one.ours / one.fbgemm, one.torch, one.gather_limit,
-                one.ours / one.gather_limit,
+                one["pages"], one["ids"], one["batch"], one["ours"], one["fbgemm"],
+                one["fbgemm"] and one["ours"] / one["fbgemm"], one["torch"], one["gather_limit"],
+                one["ours"] / one["gather_limit"],
             )
             for one in measured
-        ),
+        ],
+        [
+            f"million rows a second, {row_format}, {TABLES} tables of {rows:,} rows of dim {DIM}, "
+            f"bags of {IDS_OF_A_BAG}; torch: bf16 rows"
+        ],
+        {
+            "format": row_format,
+            "instruction_set": machine().class_text,
+            "rows_per_second": chosen["ours"],
+            "fbgemm_rows_per_second": chosen["fbgemm"],
+            "gather_limit_rows_per_second": chosen["gather_limit"],
+            "measurements": measured,
+        },
     )  # fmt: skip
-    print_notes(
-        f"million rows a second, {row_format}, {TABLES} tables of {rows:,} rows of dim {DIM}, bags "
-        f"of {IDS_OF_A_BAG}; torch: bf16 rows"
-    )
-    chosen = next(m for m in measured if (m.pages, m.ids, m.batch) == ("2 MiB", "uniform", 270))
-    fields = {
-        "format": row_format,
-        "instruction_set": machine().class_text,
-        "rows_per_second": chosen.ours,
-        "fbgemm_rows_per_second": chosen.fbgemm,
-        "gather_limit_rows_per_second": chosen.gather_limit,
-        "measurements": [asdict(one) for one in measured],
-    }
-    write_json(json_file, fields)

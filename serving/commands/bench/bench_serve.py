@@ -1,35 +1,45 @@
 """Figures of a server under load."""
 
-import os
-from collections.abc import Sequence
+import math
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
 
-from kernels.machine import machine
-from serving.bench.charts.latency_chart import LoadPoint, latency_chart
-from serving.bench.load.cores import split_cpus
+from serving.bench.line_chart import latency_chart
 from serving.bench.servers.serve import Loading, ServeFigures, measure_closed, measure_open
 from serving.bench.servers.server_under_test import ServerUnderTest, servers_of, target_of
 from serving.bench.workloads.workload import workload_named
-from serving.commands.bench.report import TEXT, print_table
-from serving.commands.console import OUT, check_target, write_json, write_target
+from serving.commands.bench.options import PairsOption, ServeOption, WorkloadOption
+from serving.commands.bench.report import TEXT, Columns, Report, bench_command
+from serving.commands.console import check_target, write_target
 from serving.commands.options.caller_options import TokenFileOption, caller_of
-from serving.commands.options.json_option import JsonFileOption
 from serving.commands.options.tower_precision import TowerPrecision
 from sharded_infer.byte_sizes import three_digits
 from sharded_infer.errors import InputError
+from sharded_infer.progress import Progress
 from sharded_infer.specs.precision import Precision
 
 _SWEEP = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.05)
 _CAPACITY_CONCURRENCY = 16
 _ROUNDS = 3
+_PERCENTILES = ("p50", "p95", "p99", "p99.9")
+_COLUMNS: Columns = [
+    ("load", TEXT),
+    ("req/s", ",.1f"),
+    ("pairs/s", ",.0f"),
+    *((name, three_digits) for name in _PERCENTILES),
+    ("errors", TEXT),
+    ("CPU", ".3g"),
+    ("batch", ".3g"),
+    ("lag", ".3g"),
+]
+_Rows = list[tuple[str, ServeFigures]]
 
 
 class Distribution(StrEnum):
@@ -46,7 +56,9 @@ class LoadTransport(StrEnum):
     HTTP = "http"
 
 
+@bench_command
 def bench_serve_command(
+    progress: Progress,
     address: Annotated[
         str | None,
         typer.Option(help="A running server's host:port, without TLS; default: starts one."),
@@ -55,15 +67,9 @@ def bench_serve_command(
         str | None, typer.Option(help="URL of its metrics page, for the mean batch.")
     ] = None,
     token_file: TokenFileOption = None,
-    workload: Annotated[
-        str,
-        typer.Option(
-            help="Model and requests: ranking (26 tables), ragged (100 inputs) or dlrm-v2 "
-            "(MLPerf's, with tables cut to 2 million rows)."
-        ),
-    ] = "ranking",
+    workload: WorkloadOption = "ranking",
     precision: TowerPrecision = Precision.BF16,
-    pairs: Annotated[int, typer.Option(help="Samples of a request.", min=1)] = 16,
+    pairs: PairsOption = 16,
     requests_per_second: Annotated[
         float | None, typer.Option(help="Open loop: requests a second.", min=0.001)
     ] = None,
@@ -90,25 +96,18 @@ def bench_serve_command(
     chart: Annotated[
         Path | None, typer.Option(help="With --sweep: latency against load, as SVG.")
     ] = None,
-    serve_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Option for the server that is started, such as --serve-option=--workers=2."
-        ),
-    ] = None,
-    json_file: JsonFileOption = None,
+    serve_option: ServeOption = None,
     tls: Annotated[bool, typer.Option("--tls", hidden=True)] = False,
     tls_files: Annotated[
         list[str] | None,
         typer.Option("--tls-ca", "--tls-certificate", "--tls-key", hidden=True),
     ] = None,
-) -> None:
+) -> Report:
     """Measure a server under load: throughput, latency percentiles, errors, processor time.
 
     The load comes from a separate process, on a separate core if there are two. In an open loop,
     latency counts from the time at which a request was due, so a stalled server is not favoured.
     """
-    check_target(json_file)
     check_target(chart)
     if tls or tls_files:
         raise InputError(
@@ -126,46 +125,57 @@ def bench_serve_command(
         )
     if transport is LoadTransport.HTTP and address is not None and metrics_url is None:
         raise InputError("--transport http with --address needs --metrics-url: its host and port")
-    chosen = workload_named(workload).in_precision(precision)
-    server_cpus, load_cpus = split_cpus()
+    chosen = workload_named(workload, precision)
     loading = replace(
-        Loading.of(chosen, pairs, load_cpus),
-        deadline_seconds=None if deadline_ms is None else deadline_ms / 1e3,
+        Loading.of(chosen, pairs),
+        deadline_seconds=math.inf if deadline_ms is None else deadline_ms / 1e3,
     )
+    poisson, flying = distribution is Distribution.POISSON, concurrency or _CAPACITY_CONCURRENCY
     with ExitStack() as stack:
         if address is None:
             options = {"": serve_option or ()}
-            server = stack.enter_context(servers_of(chosen.publish, options, server_cpus))[""]
+            server = stack.enter_context(servers_of(chosen.publish, options))[""]
         else:
             caller = caller_of({"token": token_file})
             target = replace(target_of(address), token=caller.call.token)
             server = ServerUnderTest(target, metrics_url, caller=caller)
+        notes: list[str] = []
         if sweep:
-            fields = _sweep(server, loading, duration, distribution, chart)
+            rows, fields = _sweep(server, loading, duration, distribution, chart)
         elif requests_per_second is not None:
-            poisson = distribution is Distribution.POISSON
             figures, _ = measure_open(
                 server, loading, rate=requests_per_second, seconds=duration, poisson=poisson
             )
-            _print([(f"{requests_per_second:g}/s", figures)])
-            fields = asdict(figures)
+            rows, fields = [(f"{requests_per_second:g}/s", figures)], asdict(figures)
         elif transport is LoadTransport.HTTP:
-            fields = _beside_grpc(server, loading, concurrency or _CAPACITY_CONCURRENCY, duration)
+            rows, fields, notes = _beside_grpc(server, loading, flying, duration)
         else:
-            flying = concurrency or _CAPACITY_CONCURRENCY
             figures, _ = measure_closed(server, loading, concurrency=flying, seconds=duration)
-            _print([(f"{flying} in flight", figures)])
-            fields = asdict(figures)
-    cpus = (
-        f"server on {len(server_cpus)}, load on {len(load_cpus)} of {os.cpu_count()} cores, "
-        f"{machine().class_text}"
+            rows, fields = [(f"{flying} in flight", figures)], asdict(figures)
+    return Report(
+        _COLUMNS,
+        [_row(name, one) for name, one in rows],
+        [
+            *notes,
+            f"{workload}, {precision} tower, {pairs} pairs a request; server on one core, load on "
+            "another.",
+            "Percentiles, processor time a request and the generator's p99 lag in milliseconds.",
+        ],
+        fields,
     )
-    OUT.print(
-        f"{workload}, {precision} tower, {pairs} pairs a request; {cpus}.\n"
-        "Percentiles, processor time a request and the generator's p99 lag in milliseconds.",
-        highlight=False,
+
+
+def _row(name: str, figures: ServeFigures) -> tuple[object, ...]:
+    return (
+        name,
+        figures.requests_per_second,
+        figures.pairs_per_second,
+        *map(figures.latency_ms.get, _PERCENTILES),
+        ", ".join(f"{count} {code}" for code, count in figures.errors.items()) or "0",
+        figures.cpu_ms_per_request,
+        figures.mean_batch,
+        figures.generator_p99_lag_ms,
     )
-    write_json(json_file, fields)
 
 
 def _sweep(
@@ -174,88 +184,53 @@ def _sweep(
     seconds: float,
     distribution: Distribution,
     chart: Path | None,
-) -> dict[str, object]:
-    unhurried = replace(loading, deadline_seconds=None)
+) -> tuple[_Rows, dict[str, Any]]:
+    """The capacity, and open loops at shares of it."""
+    unhurried = replace(loading, deadline_seconds=math.inf)
     capacity, _ = measure_closed(
         server, unhurried, concurrency=_CAPACITY_CONCURRENCY, seconds=seconds
     )
-    rows = [(f"{_CAPACITY_CONCURRENCY} in flight", capacity)]
-    points = []
+    rows, points = [(f"{_CAPACITY_CONCURRENCY} in flight", capacity)], []
+    poisson = distribution is Distribution.POISSON
     for share in _SWEEP:
         rate = capacity.requests_per_second * share
-        figures, _ = measure_open(
-            server,
-            loading,
-            rate=rate,
-            seconds=seconds,
-            poisson=distribution is Distribution.POISSON,
-        )
+        figures, _ = measure_open(server, loading, rate=rate, seconds=seconds, poisson=poisson)
         rows.append((f"{share:.0%} of it", figures))
-        points.append(LoadPoint(rate, figures.latency_ms))
-    _print(rows)
+        points.append((rate, figures.latency_ms))
     if chart is not None:
         title = f"{loading.pairs} pairs a request, {distribution} arrivals"
         write_target(chart, latency_chart(title, points, capacity.requests_per_second))
-    return {
-        "capacity": asdict(capacity),
-        "loads": [{"load": name, **asdict(figures)} for name, figures in rows[1:]],
-    }
+    loads = [{"load": name, **asdict(figures)} for name, figures in rows[1:]]
+    return rows, {"capacity": asdict(capacity), "loads": loads}
 
 
 def _beside_grpc(
     server: ServerUnderTest, loading: Loading, concurrency: int, seconds: float
-) -> dict[str, object]:
+) -> tuple[_Rows, dict[str, Any], list[str]]:
     """Loads over gRPC and HTTP in turns, so that a slow phase of the machine affects both."""
     parts = urlsplit(server.metrics_url or "")
-    over_http = replace(
-        server,
-        target=replace(
-            server.target, host=parts.hostname or "", port=parts.port or 80, is_http=True
-        ),
-    )
-    rows: list[tuple[str, ServeFigures]] = []
+    host, port = parts.hostname or "", parts.port or 80
+    http_target = replace(server.target, host=host, port=port, is_http=True)
+    over_http = replace(server, target=http_target)
+    rows, ratios = [], []
     for number in range(1, _ROUNDS + 1):
-        for name, one in (("gRPC", server), ("HTTP", over_http)):
-            figures, _ = measure_closed(
-                one, loading, concurrency=concurrency, seconds=seconds / _ROUNDS
-            )
-            rows.append((f"{name} {number}", figures))
-    _print(rows)
-    grpc, http = [f for _, f in rows[::2]], [f for _, f in rows[1::2]]
-    ratios = [
-        h.latency_ms["p50"] / g.latency_ms["p50"]
-        for g, h in zip(grpc, http, strict=True)
-        if g.latency_ms and h.latency_ms
-    ]
-    ratio = median(ratios) if ratios else None
-    if ratio is not None:
-        OUT.print(
-            f"HTTP's p50 is {ratio:.3g} times gRPC's, {concurrency} in flight: median of "
-            f"{_ROUNDS} rounds, {min(ratios):.3g} to {max(ratios):.3g}.",
-            highlight=False,
+        grpc, http = (
+            measure_closed(one, loading, concurrency=concurrency, seconds=seconds / _ROUNDS)[0]
+            for one in (server, over_http)
         )
-    return {
-        "grpc": [asdict(figures) for figures in grpc],
-        "http": [asdict(figures) for figures in http],
+        rows += [(f"gRPC {number}", grpc), (f"HTTP {number}", http)]
+        if grpc.latency_ms and http.latency_ms:
+            ratios.append(http.latency_ms["p50"] / grpc.latency_ms["p50"])
+    ratio = median(ratios) if ratios else None
+    notes = []
+    if ratio is not None:
+        notes.append(
+            f"HTTP's p50 is {ratio:.3g} times gRPC's, {concurrency} in flight: median of "
+            f"{_ROUNDS} rounds, {min(ratios):.3g} to {max(ratios):.3g}."
+        )
+    fields = {
+        "grpc": [asdict(figures) for _, figures in rows[::2]],
+        "http": [asdict(figures) for _, figures in rows[1::2]],
         "p50_ratio": ratio,
     }
-
-
-def _print(rows: Sequence[tuple[str, ServeFigures]]) -> None:
-    percentiles = ("p50", "p95", "p99", "p99.9")
-    print_table(
-        [
-            ("load", TEXT), ("req/s", ",.1f"), ("pairs/s", ",.0f"),
-            *((name, three_digits) for name in percentiles),
-            ("errors", TEXT), ("CPU", ".3g"), ("batch", ".3g"), ("lag", ".3g"),
-        ],
-        (
-            (
-                name, one.requests_per_second, one.pairs_per_second,
-                *map(one.latency_ms.get, percentiles),
-                ", ".join(f"{n} {code}" for code, n in one.errors.items()) or "0",
-                one.cpu_ms_per_request, one.mean_batch, one.generator_p99_lag_ms,
-            )
-            for name, one in rows
-        ),
-    )  # fmt: skip
+    return rows, fields, notes

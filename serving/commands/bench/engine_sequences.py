@@ -1,13 +1,11 @@
 """Figures of towers over a user's history."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from serving.bench.parts.sequence_engine import SequenceMeasurement, measure_sequences
-from serving.bench.workloads.sequence_models import SEQUENCE_MODELS
-from serving.commands.bench.report import TEXT, print_notes, print_table, times
-from serving.commands.console import write_json
-from serving.commands.progress_bars import progress_bars
+from serving.bench.parts.sequence_engine import measure_sequences
+from serving.bench.turns import Turns
+from serving.bench.workloads.sequence_models import SequenceModel
+from serving.commands.bench.report import TEXT, Report, times
 from sharded_infer.specs.precision import Precision
 
 # So many rows fit no cache.
@@ -15,67 +13,49 @@ _MOST_ROWS = 500_000
 
 
 def bench_sequences(
-    workload: str,
+    workload: SequenceModel,
     *,
     max_rows: int,
     precisions: Sequence[Precision],
     history: int,
     candidates: int,
-    rounds: int,
-    seconds: float,
-    json_file: Path | None,
-) -> None:
-    """Measure one of `SEQUENCE_MODELS` in some precisions of its tower."""
-    found: dict[Precision, SequenceMeasurement] = {}
-    with progress_bars() as progress:
-        for precision in dict.fromkeys(precisions):
-            found[precision] = measure_sequences(
-                SEQUENCE_MODELS[workload],
-                precision=precision,
-                rows=min(max_rows, _MOST_ROWS),
-                history=history,
-                candidates=candidates,
-                rounds=rounds,
-                seconds=seconds,
-                progress=progress,
-            )
-    print_table(
+    turns: Turns,
+) -> Report:
+    """Measure a model in some precisions of its tower."""
+    towers: dict[Precision, dict[str, float]] = {}
+    running: dict[Precision, Precision] = {}
+    for precision in dict.fromkeys(precisions):
+        towers[precision], running[precision] = measure_sequences(
+            workload,
+            precision=precision,
+            rows=min(max_rows, _MOST_ROWS),
+            history=history,
+            candidates=candidates,
+            turns=turns,
+        )
+    fastest = min(towers, key=lambda precision: towers[precision]["once_seconds"])
+    return Report(
         [("", TEXT), ("ms a request", times(1e3, ".3g")), ("of once", ".2f")],
-        (
-            (name, taken, taken / one.once)
-            for precision, one in found.items()
-            for name, taken in (
-                (f"history once, {precision}", one.once),
-                (f"history with every candidate, {precision}", one.each),
-                ("eager torch, fp32, with every candidate", one.eager),
-                (f"matrix products, {one.running}", one.products),
-                ("copies of rows", one.copies),
+        [
+            (name, one[f"{key}_seconds"], one[f"{key}_seconds"] / one["once_seconds"])
+            for precision, one in towers.items()
+            for name, key in (
+                (f"history once, {precision}", "once"),
+                (f"history with every candidate, {precision}", "each"),
+                ("eager torch, fp32, with every candidate", "eager"),
+                (f"matrix products, {running[precision]}", "product"),
+                ("copies of rows", "copy"),
             )
-        ),
+        ],
+        [f"\n{workload.name}: {history} ids of history, {candidates} candidates, one core"],
+        {
+            "workload": workload.name,
+            "history": history,
+            "candidates": candidates,
+            "rounds": turns.rounds,
+            "precision": fastest,
+            **towers[fastest],
+            "running": running,
+            "towers": towers,
+        },
     )
-    print_notes(f"\n{workload}: {history} ids of history, {candidates} candidates, one core")
-    fastest = min(found, key=lambda precision: found[precision].once)
-    fields = {
-        "workload": workload,
-        "history": history,
-        "candidates": candidates,
-        "rounds": rounds,
-        "precision": fastest,
-        **_fields(found[fastest]),
-        "running": {precision: one.running for precision, one in found.items()},
-        "towers": {precision: _fields(one) for precision, one in found.items()},
-    }
-    write_json(json_file, fields)
-
-
-def _fields(measured: SequenceMeasurement) -> dict[str, object]:
-    return {
-        "over_per_candidate": measured.over_per_candidate,
-        "limit_fraction": measured.limit_fraction,
-        "over_eager": measured.eager / measured.once,
-        "once_seconds": measured.once,
-        "each_seconds": measured.each,
-        "eager_seconds": measured.eager,
-        "product_seconds": measured.products,
-        "copy_seconds": measured.copies,
-    }

@@ -30,7 +30,7 @@ class Report:
     columns: Columns
     rows: Iterable[Sequence[object]]
     notes: Sequence[str]
-    fields: object
+    fields: Any
     title: str | None = None
 
 
@@ -42,7 +42,8 @@ def bench_command(measure: Callable[..., Report]) -> Callable[..., None]:
         check_target(json_file)
         with progress_bars() as progress:
             report = measure(progress, **options)
-        print_table(report.columns, report.rows, report.title)
+        if report.columns:
+            print_table(report.columns, report.rows, report.title)
         print_notes(*report.notes)
         write_json(json_file, report.fields)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.parts.ranking_models import RankingKind, RankingModel
+from benchmarks.parts.ranking import RankingKind, RankingModel
 from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.engines.model import open_model
 from sharded_infer.repositories.repository import Repository

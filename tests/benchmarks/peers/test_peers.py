@@ -44,7 +44,7 @@ def test_triton_answers_with_the_scores_of_torchrecs_model() -> None:
         from serving.bench.parts.torchrec_dlrm import build_torchrec_models, jagged
     requests = [SMALL.draw(np.random.default_rng(seed), pairs) for seed, pairs in ((1, 7), (2, 1))]
     _, lowered = build_torchrec_models(SMALL)
-    with triton_serving(TRITON, ("bf16",), SMALL.max_rows, None) as server:
+    with triton_serving(TRITON, ("bf16",), SMALL.max_rows) as server:
         with grpc.insecure_channel(server.target.authority) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             calls = []

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.releases.same_requests import Run, SameRequests, pooled
-from benchmarks.releases.stolen_time import StolenTime
+from benchmarks.releases.same_requests import Run, SameRequests, StolenTime, pooled
 from serving.bench.load.result import LoadResult
 
 # One request each 10 ms, for a second.

@@ -1,21 +1,27 @@
 """`benchmarks executors`: its figures, on a small model."""
 
-from dataclasses import replace
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.servers.executors import measure_matrix
-from benchmarks.servers.overload import measure_overload
-from benchmarks.servers.queueing import measure_queueing, simulate_queue
+from benchmarks.servers.overload import measure_overloads
+from benchmarks.servers.queueing import simulate_queue
 from serving.bench.load.library import load_generator_refusal
-from serving.bench.workloads.workload import Workload
-from sharded_infer.progress import no_progress
+from serving.bench.workloads.workload import WORKLOADS, Workload
+from tests.support.servers import Command
 
 needs_generator = pytest.mark.skipif(
     load_generator_refusal() is not None, reason=str(load_generator_refusal())
 )
 SMALL = Workload("ranking", 3, 50, 4, 2, ragged=False, layers=(8,))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Workload:
+    monkeypatch.setitem(WORKLOADS, "ranking", SMALL)
+    return SMALL
 
 
 def test_an_idle_queue_answers_in_the_service_time() -> None:
@@ -38,51 +44,50 @@ def test_a_simulated_queue_waits_as_pollaczek_and_khinchine_say() -> None:
 
 
 @needs_generator
-def test_the_matrix_has_every_executor_and_an_echo() -> None:
-    cells = measure_matrix(
-        SMALL,
-        pairs=(1,),
-        concurrencies=(2,),
-        rounds=1,
-        seconds=0.3,
-        progress=no_progress,
-    )
-    assert [cell.variant for cell in cells] == ["inline", "batched", "auto", "echo"]
-    assert all(cell.requests_per_second > 0 for cell in cells)
-    assert cells[0].mean_batch == 1
+def test_the_matrix_has_every_executor_and_an_echo(
+    benchmark: Command, small: Workload, tmp_path: Path
+) -> None:
+    file = tmp_path / "matrix.json"
+    words = ("--pairs", 1, "--concurrency", 2, "--rounds", 1, "--seconds", 0.3)
+    done = benchmark("executors", "matrix", *words, "--json", file)
+    assert done.code == 0, done.err
+    assert "server on one core, load on another" in done.out
+    cells = json.loads(file.read_text())
+    assert [cell["variant"] for cell in cells] == ["inline", "batched", "auto", "echo"]
+    assert all(cell["requests_per_second"] > 0 for cell in cells)
+    assert cells[0]["mean_batch"] == 1
 
 
 @needs_generator
-def test_arrivals_are_measured_beside_a_queue_with_the_same_arrivals() -> None:
-    figures = measure_queueing(
-        replace(SMALL, layers=(16,)),
-        pairs=2,
-        share=0.3,
-        rounds=1,
-        seconds=0.6,
-        progress=no_progress,
-    )
-    kinds = {(one.mode, one.distribution) for one in figures}
+def test_arrivals_are_measured_beside_a_queue_with_the_same_arrivals(
+    benchmark: Command, small: Workload, tmp_path: Path
+) -> None:
+    file = tmp_path / "arrivals.json"
+    words = ("--pairs", 2, "--share", 0.3, "--rounds", 1, "--seconds", 0.6)
+    done = benchmark("executors", "arrivals", *words, "--json", file)
+    assert done.code == 0, done.err
+    figures = json.loads(file.read_text())
+    kinds = {(one["mode"], one["distribution"]) for one in figures}
     assert kinds == {(m, d) for m in ("inline", "auto") for d in ("poisson", "constant")}
-    assert all(one.latency_ms["p99"] > 0 and one.predicted_ms["p99"] > 0 for one in figures)
+    assert all(min(one["latency_ms"]["p99"], one["predicted_ms"]["p99"]) > 0 for one in figures)
 
 
 @needs_generator
 def test_an_overload_is_answered_in_part_and_the_rest_refused_with_a_code() -> None:
     # What is measured one after another is compared: others may have the cores in between.
     for _ in range(3):
-        figures = measure_overload(
+        [figures] = measure_overloads(
             SMALL,
-            pairs=200,
+            sizes=(200,),
             times=2.0,
             deadline_seconds=0.1,
             seconds=1.0,
             calm_seconds=0.5,
-        )
-        if figures.goodput > 0 and figures.overload_refusal_cpu_ms < figures.answer_cpu_ms:
+        ).fields
+        under_load, answer = figures["overload_refusal_cpu_ms"], figures["answer_cpu_ms"]
+        if figures["goodput"] > 0 and under_load < answer:
             break
-    assert 0 < figures.goodput <= figures.offered
-    assert figures.refusal_cpu_ms > 0 and figures.answer_cpu_ms > 0
-    assert figures.overload_refusal_cpu_ms < figures.answer_cpu_ms
+    assert 0 < figures["goodput"] <= figures["offered"]
+    assert figures["refusal_cpu_ms"] > 0 and under_load < answer
     # CANCELLED: grpcio by itself, when calls come faster than Python can take them.
-    assert set(figures.errors) <= {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "CANCELLED"}
+    assert set(figures["errors"]) <= {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "CANCELLED"}

@@ -13,7 +13,7 @@ import serving.bench.parts.engine as engine_measurement
 from serving.bench.load.cores import one_core
 from serving.bench.parts.installed_torchrec import torchrec_is_installed
 from serving.bench.parts.lookup import private_memory
-from serving.bench.parts.machine_limit import MatrixProducts
+from serving.bench.parts.machine_limit import MatrixProducts, random_products
 from serving.bench.workloads.dlrm_v2 import DlrmV2, one_user
 from serving.bench.workloads.dlrm_v2_shape import IDS_OF_A_BAG, ROWS
 from serving.bench.workloads.drawn_ids import IdDistribution, draw_ids
@@ -98,10 +98,6 @@ def test_its_messages_are_what_was_drawn() -> None:
     assert np.array_equal(model_input.dense[0], request.dense)
 
 
-def test_its_precision_can_be_another() -> None:
-    assert SMALL.in_precision(Precision.FP32).spec().tower.precision is Precision.FP32
-
-
 @pytest.mark.parametrize("distribution", list(IdDistribution))
 @pytest.mark.parametrize("rows", [1, 3, 100_000])
 def test_drawn_ids_are_rows_of_the_table(distribution: IdDistribution, rows: int) -> None:
@@ -147,17 +143,16 @@ def test_requests_of_one_user_mean_the_same_said_once_or_for_every_pair() -> Non
 
 
 @pytest.mark.parametrize("precision", list(Precision))
-def test_a_layers_limit_is_its_faster_product(precision: Precision) -> None:
-    layers = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
-    products = MatrixProducts(layers, 5, precision)
-    assert products.shapes == ((4, 3), (3, 2))
+def test_a_products_limit_is_its_faster_implementation(precision: Precision) -> None:
+    generator = torch.Generator()
+    ways = [random_products(5, *shape, precision, generator) for shape in ((4, 3), (3, 2))]
+    products = MatrixProducts(ways)
     parts = products()
     assert min(parts.values()) > 0
     # The last way that there is takes less than the others.
-    ways = len(parts) // 2
     slower = {name: 9.0 - int(name.split()[1]) for name in parts}
-    expected = 9.0 - (ways - 1)
-    assert products.layer_seconds(slower) == [expected, expected]
+    expected = 9.0 - (len(ways[0]) - 1)
+    assert products.seconds(slower) == [expected, expected]
 
 
 @pytest.mark.parametrize("bench", ["engine", "serve"])

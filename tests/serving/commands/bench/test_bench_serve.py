@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from serving.bench.charts.latency_chart import LoadPoint, latency_chart
+from serving.bench.line_chart import latency_chart
 from serving.bench.load.library import load_generator_refusal
 from serving.bench.servers.serve import percentiles_ms
 from serving.bench.servers.server_under_test import target_of
@@ -61,9 +61,9 @@ def test_an_address_without_host_and_port_is_refused(address: str) -> None:
 
 
 def test_the_chart_is_svg_with_a_point_a_load_and_percentile() -> None:
-    points = [LoadPoint(r, {"p50": 1.0, "p95": 2.0, "p99": r / 10}) for r in (10.0, 50.0, 90.0)]
+    points = [(r, {"p50": 1.0, "p95": 2.0, "p99": r / 10}) for r in (10.0, 50.0, 90.0)]
     root = ElementTree.fromstring(  # noqa: S314 - our own picture
-        latency_chart("a <title>", [*points, LoadPoint(99.0, {})], 95.0)
+        latency_chart("a <title>", [*points, (99.0, {})], 95.0)
     )
     kinds = [element.tag.rpartition("}")[2] for element in root.iter()]
     assert kinds.count("circle") == 9 and kinds.count("polyline") == 3

@@ -1,42 +1,25 @@
-"""SVG line charts, each axis linear or logarithmic."""
+"""SVG line charts, such as of latency against load."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple
 from xml.sax.saxutils import escape
+
+from sharded_infer.reports.html.scale import Scale, linear_scale, log_scale
 
 COLOURS = ("#1b6ca8", "#7a5195", "#c8553d")
 _WIDTH, _HEIGHT = 720, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 150, 40, 60
 _GREY = "#888888"
+_PERCENTILES = ("p50", "p95", "p99")
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """An axis with a line and a number at each tick."""
+class Axis(NamedTuple):
+    """The title of an axis, and its scale."""
 
     title: str
-    lowest: float
-    highest: float
-    ticks: Sequence[float]
-    is_log: bool = True
-
-    @classmethod
-    def decades(cls, title: str, values: Iterable[float]) -> Self:
-        """A logarithmic axis of the powers of ten around the values."""
-        powers = [math.log10(value) for value in values]
-        low, high = math.floor(min(powers)), math.ceil(max(powers))
-        high = max(high, low + 1)
-        ticks = [10.0**power for power in range(low, high + 1)]
-        return cls(title, ticks[0], ticks[-1], ticks)
-
-    def share(self, value: float) -> float:
-        """Relative position of a value on the axis, 0 to 1."""
-        low, high, at = self.lowest, self.highest, value
-        if self.is_log:
-            low, high, at = (math.log10(one) for one in (low, high, at))
-        return (at - low) / (high - low)
+    scale: Scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +47,7 @@ def line_chart(
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
 
     def place(point: tuple[float, float]) -> tuple[float, float]:
-        across, up = x.share(point[0]), y.share(point[1])
+        across, up = x.scale.place(point[0]), y.scale.place(point[1])
         return _LEFT + across * (right - _LEFT), bottom - up * (bottom - _TOP)
 
     parts = [
@@ -74,15 +57,15 @@ def line_chart(
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
         _text(_LEFT, 22, title, anchor="start", size=14),
     ]
-    for tick in x.ticks:
-        left, _ = place((tick, y.lowest))
+    for tick in x.scale.ticks:
+        left, _ = place((tick, y.scale.low))
         parts += [_line(f"M{left:.1f} {_TOP}V{bottom}"), _text(left, bottom + 18, f"{tick:,.0f}")]
-    for tick in y.ticks:
-        _, top = place((x.highest, tick))
+    for tick in y.scale.ticks:
+        _, top = place((x.scale.high, tick))
         parts.append(_line(f"M{_LEFT} {top:.1f}H{right}"))
         parts.append(_text(_LEFT - 8, top + 4, f"{tick:g}", anchor="end"))
     if mark is not None:
-        left, _ = place((mark[0], y.lowest))
+        left, _ = place((mark[0], y.scale.low))
         parts.append(_line(f"M{left:.1f} {_TOP}V{bottom}", _GREY, dashes="5 4"))
         parts.append(_text(left, _TOP - 4, mark[1]))
     parts.append(_text((_LEFT + right) / 2, _HEIGHT - 16, x.title))
@@ -111,6 +94,24 @@ def line_chart(
         lowest = max(top + 4, lowest + 16)
         parts.append(_text(left + 8, lowest, name, anchor="start", colour=colour))
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def latency_chart(
+    title: str, points: Sequence[tuple[float, dict[str, float]]], capacity: float
+) -> str:
+    """Draw p50, p95 and p99 in milliseconds, against the rate, with a line at the capacity.
+
+    Points are requests a second and latencies, ascending; those without latencies are left out.
+    """
+    shown = [(rate, latency_ms) for rate, latency_ms in points if latency_ms]
+    values = [latency_ms[name] for _, latency_ms in shown for name in _PERCENTILES]
+    return line_chart(
+        title,
+        Axis("requests a second", linear_scale([capacity, *(rate for rate, _ in shown)])),
+        Axis("milliseconds from when a request was due", log_scale(values)),
+        [Series(n, tuple((rate, latency[n]) for rate, latency in shown)) for n in _PERCENTILES],
+        mark=(capacity, "closed-loop capacity"),
+    )
 
 
 def _line(path: str, colour: str = "#dddddd", dashes: str = "") -> str:
