@@ -1,8 +1,4 @@
-"""Cost of a plan over several hosts, beside the same plan in one process and plain gRPC calls.
-
-The front is this process, on one core; the shard hosts share another, if there is one. All take
-turns with the same batches.
-"""
+"""Cost of a plan over several hosts, beside the same plan in one process and plain gRPC calls."""
 
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

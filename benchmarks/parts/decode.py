@@ -1,9 +1,7 @@
 """Times of decoding requests: compiled, through protobuf, and by a plain loop.
 
-The same inputs are also sent as a PredictRequest, our own form, and over HTTP as JSON and binary
-tensors; HTTP's times include the request's header. Ragged requests have an INT64 input and its
-INT32 lengths for each feature; ranking requests have 26 features of 3 ids a sample and 13 dense
-numbers. Rounds of all variants alternate, forwards and backwards; times are medians, on one thread.
+Ragged requests have an INT64 input and its INT32 lengths for each feature; ranking requests have 26
+features of 3 ids a sample and 13 dense numbers. HTTP's times include the request's header.
 """
 
 from collections.abc import Callable

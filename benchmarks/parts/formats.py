@@ -1,8 +1,6 @@
 """AUC of a trained model on held-out clicks in each mix of row formats.
 
-The demo's model is trained on the first four fifths of a click log, and scored on the rest. Rows
-are stored and read back in each mix of formats. The tower computes in fp32, so only the formats
-make a difference.
+The tower computes in fp32, so only the formats make a difference.
 """
 
 from collections import Counter

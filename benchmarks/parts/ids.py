@@ -1,8 +1,6 @@
 """Rates of an index of raw ids, beside a bare gather and other ways to find ids' rows.
 
-The index is written as publishing does and copied to 2 MiB pages as `memory = "huge"` does. Every
-call has new random ids, so that no variant reads what the one before left in the cache. Variants
-take turns in random order; rates are medians, on one thread.
+Every call has new random ids, so that no variant reads what the one before left in the cache.
 """
 
 import re

@@ -1,9 +1,4 @@
-"""Rates of quantizing a checkpoint to tables, beside FBGEMM's operator on rows in memory.
-
-Ours is the real command in a separate process: it reads the checkpoint from the page cache,
-encodes, measures errors, hashes and writes. FBGEMM's operator only encodes, on the one core that it
-uses. Rounds alternate, so a busy machine slows both.
-"""
+"""Rates of quantizing a checkpoint to tables, beside FBGEMM's operator on rows in memory."""
 
 import importlib
 import json

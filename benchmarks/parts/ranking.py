@@ -1,9 +1,6 @@
 """Times of requests of one user, with the user's features sent once or for every pair.
 
-Models that rank a user's candidates: DLRM-v2, a DeepFM and a two-tower model. Of 26 features 20 are
-the user's, and their bags are longer. A DLRM-v2 has its own sizes. Both forms take turns on one
-core, with a new request for each turn. Figures are medians of the thread's processor time from the
-message to the scores, so other programs disturb them little.
+Figures are medians of the thread's processor time, so other programs disturb them little.
 """
 
 import tempfile

@@ -1,7 +1,7 @@
 """Triton with TorchRec's quantized DLRM-v2 behind its Python backend, started and stopped.
 
-The `nvidia-pytriton` package contains Triton's server. It is unpacked into a separate folder with
-an older NumPy, because its requirements do not fit ours. Only its programs and libraries are used.
+The `nvidia-pytriton` package, in a folder with an older NumPy, contains Triton's server. Only its
+programs and libraries are used.
 """
 
 import os

@@ -1,10 +1,7 @@
 """Effect and speed of a delta version, beside a whole release of the same table.
 
-One table of int8 rows is published and served on one core. In each round the command publishes
-changed rows, on the load's core, while requests come. Measured are the time from its start until
-all answers may be of the new version, and the latency meanwhile. The same command for a copy of the
-repository, which nobody serves, shows the command's own cost. In this process, lookups with as many
-changed rows in front of a table are measured beside lookups without.
+In each round the command publishes changed rows, on the load's core, while requests come. The same
+command for a copy of the repository, which nobody serves, shows the command's own cost.
 """
 
 import json

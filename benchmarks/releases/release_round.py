@@ -6,10 +6,9 @@ nobody serves: its cost is the machine's, and not the release's.
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic, sleep
-from typing import Protocol
+from typing import Any, Protocol
 
 from tritonclient.grpc import InferenceServerClient
 
@@ -37,30 +36,6 @@ class Coming(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseRound:
-    """The same schedule without and with a release.
-
-    Attributes:
-        publish_seconds: of the call that publishes.
-        load_seconds: from that call until the version was served.
-        quiet_ms: percentiles of requests due within those seconds, without a release.
-        stolen_seconds: of both cores, by the hypervisor, in those seconds of each run.
-    """
-
-    publish_seconds: float
-    load_seconds: float
-    quiet_ms: dict[str, float]
-    release_ms: dict[str, float]
-    stolen_seconds: dict[str, float]
-    failed: int
-
-    @property
-    def p99_ratio(self) -> float:
-        """The p99 with the release over that without."""
-        return self.release_ms["p99"] / self.quiet_ms["p99"]
-
-
 def measure_round(
     server: ServerUnderTest,
     loading: Loading,
@@ -68,7 +43,7 @@ def measure_round(
     rate: float,
     seconds: float,
     number: int,
-) -> tuple[ReleaseRound, SameRequests, SameRequests]:
+) -> tuple[dict[str, Any], SameRequests, SameRequests]:
     """Run the same schedule without and with a release, the order depending on the round's number.
 
     Returns the figures, the requests due until the version was served, and of these the requests
@@ -112,14 +87,20 @@ def measure_round(
         runs = {name: run() for name, run in (*turns[first:], *turns[:first])}
     began = runs[RELEASE].result.began
     whole = SameRequests(runs, max(0.0, called - began), min(ready - began, seconds))
-    found = ReleaseRound(
-        publish_seconds=published - called,
-        load_seconds=ready - called,
-        quiet_ms=percentiles_ms(runs[QUIET].latencies(whole.first, whole.last)),
-        release_ms=percentiles_ms(runs[RELEASE].latencies(whole.first, whole.last)),
-        stolen_seconds={n: run.stolen_within(whole.first, whole.last) for n, run in runs.items()},
-        failed=sum(int((run.result.codes != 0).sum()) for run in runs.values()),
+    quiet_ms, release_ms = (
+        percentiles_ms(runs[name].latencies(whole.first, whole.last)) for name in (QUIET, RELEASE)
     )
+    found = {
+        "publish_seconds": published - called,
+        # From the call that publishes until the version was served.
+        "load_seconds": ready - called,
+        "quiet_ms": quiet_ms,
+        "release_ms": release_ms,
+        # Of both cores, by the hypervisor, in those seconds of each run.
+        "stolen_seconds": {n: r.stolen_within(whole.first, whole.last) for n, r in runs.items()},
+        "failed": sum(int((run.result.codes != 0).sum()) for run in runs.values()),
+        "p99_ratio": release_ms["p99"] / quiet_ms["p99"],
+    }
     return found, whole, SameRequests(runs, max(0.0, published - began), whole.last)
 
 

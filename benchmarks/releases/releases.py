@@ -1,8 +1,4 @@
-"""Effect of a release on the latency of a server in service.
-
-The same requests are sent at the same times, without and with a version that appears in the
-repository and is loaded meanwhile. Only the time of the load is compared.
-"""
+"""Effect of a release on the latency of a server in service."""
 
 import json
 import os
@@ -16,13 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.releases.release_round import (
-    QUIET,
-    RELEASE,
-    Coming,
-    ReleaseRound,
-    measure_round,
-)
+from benchmarks.releases.release_round import QUIET, RELEASE, Coming, measure_round
 from benchmarks.releases.same_requests import Pooled, pooled
 from serving.bench.servers.serve import Loading, measure_closed, measure_open
 from serving.bench.servers.server_under_test import ServerUnderTest, served
@@ -63,21 +53,21 @@ class Released:
 
     capacity: float
     rate: float
-    rounds: tuple[ReleaseRound, ...]
+    rounds: tuple[dict[str, Any], ...]
     requests: Pooled
     loading: Pooled
 
     @property
     def load_seconds(self) -> float:
         """Median of the rounds."""
-        return median(one.load_seconds for one in self.rounds)
+        return float(median(one["load_seconds"] for one in self.rounds))
 
     def rows(self) -> list[tuple[float, ...]]:
         """Figures of each round, for `ROUND_COLUMNS`."""
         return [
             (
-                one.load_seconds, one.quiet_ms["p50"], one.quiet_ms["p99"], one.release_ms["p50"],
-                one.release_ms["p99"], one.p99_ratio, one.failed,
+                one["load_seconds"], one["quiet_ms"]["p50"], one["quiet_ms"]["p99"],
+                one["release_ms"]["p50"], one["release_ms"]["p99"], one["p99_ratio"], one["failed"],
             )
             for one in self.rounds
         ]  # fmt: skip
@@ -96,8 +86,8 @@ class Released:
         return {
             "p99_ratio": self.requests.p99_ratio(RELEASE, QUIET),
             "pooled": asdict(self.requests),
-            "failed_requests": sum(one.failed for one in self.rounds),
-            "rounds": [asdict(one) | {"p99_ratio": one.p99_ratio} for one in self.rounds],
+            "failed_requests": sum(one["failed"] for one in self.rounds),
+            "rounds": self.rounds,
         }
 
 

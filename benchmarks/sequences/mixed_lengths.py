@@ -1,8 +1,4 @@
-"""Latency of requests with short histories, with long ones beside them and without.
-
-Two servers of one model on the same core take turns, each under random arrivals that keep the core
-busy for about the same share of the time.
-"""
+"""Latency of requests with short histories, with long ones beside them and without."""
 
 from collections.abc import Sequence
 from functools import partial

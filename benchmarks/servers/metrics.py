@@ -1,8 +1,4 @@
-"""Cost of metrics: throughput with all metrics and with none, and the counting calls alone.
-
-Two servers of one model share a core, one of them idle at any time. Each round loads them in turn,
-in changing order, so that other work of the machine affects both alike.
-"""
+"""Cost of metrics: throughput with all metrics and with none, and the counting calls alone."""
 
 import time
 import timeit

@@ -30,21 +30,13 @@ def measure_overloads(
 ) -> Report:
     """Offer a multiple of the capacity, which is measured before and after for `calm_seconds`.
 
-    Figures of a size:
+    Figures of a size, where names do not say them:
         capacity: requests a second, in a closed loop without deadlines: the median of measurements
             before the overload and after it, because a shared machine changes in a minute.
-        goodput: requests a second answered in time.
-        errors: requests by status code.
-        refusal_cpu_ms: processor time of the server for a refusal: for requests whose deadline
-            cannot be met, measured alone.
-        answer_cpu_ms: the same for an answer, at capacity.
+        refusal_cpu_ms: of the server, for requests whose deadline cannot be met, measured alone.
         overload_refusal_cpu_ms: processor time under overload beyond `answer_cpu_ms` for each
-            answer, divided by refusals. It includes the cost of refusals to answers (caches,
-            switches).
-        resident_before: bytes, after the capacity's load.
-        resident_after: bytes, after the overload.
-        normal_p50_ms: latency of single requests before the overload.
-        recovered_p50_ms: the same from one second after the overload.
+            answer, divided by refusals. It includes the cost of refusals to answers.
+        recovered_p50_ms: of single requests from one second after the overload.
     """
     loads = [
         _overload(workload, pairs, times, deadline_seconds, seconds, calm_seconds)

@@ -1,7 +1,7 @@
 """Lookups in a table larger than memory, by exponents of Zipf's law.
 
-The table lies in a file. Places of ordered rows take a part of its memory. Batches are looked up
-one after another, each by all threads, which share it. Making ids and dropping pages do not count.
+Batches are looked up one after another, each by all threads, which share it. Making ids and
+dropping pages do not count.
 """
 
 import importlib.util

@@ -22,13 +22,11 @@ class LoadResult:
         latency: `[N]`, from `scheduled` until the answer ended or the call was given up.
         lag: `[N]`, from `scheduled` until the generator handled the call, without connecting.
         began: the start, seconds of the monotonic clock.
-        seconds: from the start to the end of the last call.
         window_seconds: time in which calls began, to which rates refer.
-        responses: by message index, the first response that was OK.
         errors: by gRPC status code, the first text that came with it, warm-up included.
         connection_calls: `[connections]`, calls on each and its replacements, warm-up included.
-        cpu_share: of a core, by this thread, warm-up included. Near 1 the generator limits a
-            closed loop. It also rises when calls follow too closely for sleep.
+        cpu_share: of a core. Near 1 the generator limits a closed loop. It also rises when calls
+            follow too closely for sleep.
     """
 
     scheduled: NDArray[np.float64]

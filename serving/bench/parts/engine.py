@@ -1,8 +1,6 @@
 """Times of a request on one core in this process: our engine, TorchRec's, and the machine's limit.
 
 Every call draws new requests, so that no variant reads rows that the one before left in the cache.
-Variants take turns in rounds, forwards and backwards; figures are medians of the rounds' medians.
-Servers and connections are not part of it, but of `bench serve`.
 """
 
 import resource

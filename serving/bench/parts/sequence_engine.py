@@ -1,8 +1,4 @@
-"""Times of a ranking request with a history on one core: sent once, or with every candidate.
-
-Variants take turns in rounds, forwards and backwards; figures are medians of the rounds' medians.
-Every call has a new request, so that no call reads rows that the one before left in the cache.
-"""
+"""Times of a ranking request with a history on one core: sent once, or with every candidate."""
 
 import tempfile
 from collections import Counter

@@ -27,17 +27,13 @@ _NOT_LET_IN = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
 
 @dataclass(frozen=True, slots=True)
 class ServeFigures:
-    """Figures of a load.
+    """Figures of a load; in an open loop latencies count from a request's due time.
 
     Attributes:
         requests_per_second: answered OK in the time in which requests began.
-        offered_per_second: requests begun a second.
-        latency_ms: p50, p95, p99, p99.9, mean and max of requests answered OK. In an open loop
-            they count from a request's due time.
         errors: requests by status code, without OK.
         cpu_ms_per_request: of the server, for any outcome; None if its processes are not ours.
         mean_batch: samples; None without a metrics page, as `mean_batch_requests`.
-        generator_p99_lag_ms: delay within which the generator handled 99% of the requests.
         generator_cpu_share: share of a core; near 1 the generator is the limit.
     """
 
