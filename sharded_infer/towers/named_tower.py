@@ -24,6 +24,8 @@ _DETECTING: Final = {
     nn.TransformerEncoder: ("is_causal", 3),
     nn.TransformerDecoder: ("tgt_is_causal", 6),
 }
+# Names of the module in frames of its own methods, of copy.deepcopy, and of loops over modules.
+_LOCALS: Final = ("self", "x", "part")
 
 
 class NamedTower(nn.Module):
@@ -81,8 +83,14 @@ def copy_for_export(module: nn.Module) -> nn.Module:
     parametrizations) are computed once, so that their products can be packed and lowered.
 
     Raises:
-        TowerError: it cannot be copied.
+        TowerError: it is scripted, or cannot be copied; names the submodule.
     """
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise TowerError(
+                f"the module cannot be exported: {f'submodule {name!r}' if name else 'it'} is a "
+                f"scripted module ({part.original_name}); use the nn.Module that it was made of"
+            )
     # Computed weights are not leaves of a graph of gradients, which torch refuses to copy.
     computed: dict[int, Any] = {
         id(value): value.detach().clone()
@@ -98,9 +106,25 @@ def copy_for_export(module: nn.Module) -> nn.Module:
                 if isinstance(part, kind):
                     hook = partial(_with_default, name=name, position=position)
                     part.register_forward_pre_hook(hook, with_kwargs=True)
+        return copied.requires_grad_(False)
     except Exception as error:
-        raise TowerError(f"the module cannot be copied: {torch_message(error)}") from error
-    return copied.requires_grad_(False)
+        raise TowerError(
+            f"the module cannot be copied{in_submodule(module, error)}: {torch_message(error)}"
+        ) from error
+
+
+def in_submodule(root: nn.Module, error: BaseException) -> str:
+    """Words on the innermost submodule of `root` in an error's traceback, or nothing."""
+    root = root.tower if isinstance(root, NamedTower) else root
+    names = {id(part): (name, part) for name, part in root.named_modules() if name}
+    found, traceback = "", error.__traceback__
+    while traceback is not None:
+        for local in _LOCALS:
+            if (known := names.get(id(traceback.tb_frame.f_locals.get(local)))) is not None:
+                name, part = known
+                found = f" (submodule {name!r}, a {type(part).__name__})"
+        traceback = traceback.tb_next
+    return found
 
 
 def _with_default(

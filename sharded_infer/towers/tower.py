@@ -16,7 +16,11 @@ from sharded_infer.errors import InternalError, TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.torch_message import torch_message
-from sharded_infer.towers.failing_submodule import in_submodule
+from sharded_infer.towers.lowering.canonical_forms import (
+    drop_whole_slices,
+    fold_weights,
+    multiply_pointwise,
+)
 from sharded_infer.towers.lowering.compiled_products import join_crosses
 from sharded_infer.towers.lowering.decomposition import decompose
 from sharded_infer.towers.lowering.fp32 import compute_in_fp32
@@ -27,7 +31,12 @@ from sharded_infer.towers.lowering.packing import pack_products
 from sharded_infer.towers.lowering.precision import copy_program, lower_precision
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention
 from sharded_infer.towers.lowering.tf32 import emulate_tf32
-from sharded_infer.towers.named_tower import NamedTower, check_names, copy_for_export
+from sharded_infer.towers.named_tower import (
+    NamedTower,
+    check_names,
+    copy_for_export,
+    in_submodule,
+)
 from sharded_infer.towers.program.archive import pack_program, read_packed
 from sharded_infer.towers.program.names import record_names
 from sharded_infer.towers.program.program import open_program, run_program

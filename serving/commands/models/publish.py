@@ -138,8 +138,7 @@ def print_version(
         f"golden requests within {published.max_score_diff:.2g} of fp32\n"
         f"{published.compared}\nplanned in {published.planning_seconds:.2g} s\n"
         f"{published.location}",
-        highlight=False,
-        soft_wrap=True,
+        as_json=as_json,
     )
 
 

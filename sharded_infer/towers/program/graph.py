@@ -6,7 +6,7 @@ code.
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -205,6 +205,7 @@ def _parse_call(node: Element, graph: Graph, defined: dict[str, Node], called: s
             positional.append(value)
         else:
             raise argument.refuse(f"an argument of {node.field('target').text()} in its place")
+    found = _safe(found, positional, keyword)
     results = _parse_results(node.field("outputs"))
     made = graph.create_node("call_function", found, tuple(positional), keyword, called)
     if isinstance(results, str):
@@ -212,11 +213,18 @@ def _parse_call(node: Element, graph: Graph, defined: dict[str, Node], called: s
         return
     for at, result in enumerate(results):
         if result is not None:
-            _define(result, defined, node.where)
-    if found in MODE_DIVISIONS and keyword.get("rounding_mode") == "trunc":
-        found = TRUNC_DIVIDE if isinstance(positional[-1], Value) else TRUNC_DIVIDE_NUMBER
-        del keyword["rounding_mode"]
-    return Call(found, tuple(positional), tuple(keyword.items()), results)
+            item = graph.call_function(operator.getitem, (made, at))
+            _define(result, item, defined, node.where)
+
+
+def _safe(
+    found: Operator, positional: Sequence[Argument], keyword: dict[str, Argument]
+) -> Operator:
+    """An operator that ends no process; takes arguments away that it does not have."""
+    if found not in MODE_DIVISIONS or keyword.get("rounding_mode") != "trunc":
+        return found
+    del keyword["rounding_mode"]
+    return TRUNC_DIVIDE if isinstance(positional[-1], Node) else TRUNC_DIVIDE_NUMBER
 
 
 def _argument_names(found: Operator) -> list[str] | None:

@@ -150,6 +150,7 @@ def _sequences_record(sequences: Mapping[str, SequenceInput]) -> dict[str, Any]:
             "fixed": one.fixed,
             "dense": dict(one.dense),
         }
+        | ({"min_length": one.min_length} if one.min_length else {})
         for name, one in sequences.items()
     }
 
@@ -171,6 +172,7 @@ def _parse_sequence(found: Element) -> SequenceInput:
         max_length=_size(found.field("max_length")),
         fixed=found.field("fixed").boolean(),
         dense={name: _size(width) for name, width in found.field("dense").members()},
+        min_length=sum(value.count() for name, value in found.members() if name == "min_length"),
     )
 
 
@@ -208,6 +210,11 @@ def check_sequences(
                     f"{where}: sequence {name!r}: expected {what} = {other}, the program was "
                     f"exported for {one}"
                 )
+        if wanted.min_length < found.min_length:
+            raise TowerError(
+                f"{where}: sequence {name!r}: the program was exported for a min_length of "
+                f"{found.min_length}, {wanted.min_length} is shorter"
+            )
         if wanted.max_length > found.max_length:
             raise TowerError(
                 f"{where}: sequence {name!r}: the program was exported for a max_length of "
