@@ -25,13 +25,6 @@ def test_any_range_of_rows_is_read_across_parts(split: list[int]) -> None:
             assert rows.dtype is torch.int64 and torch.equal(rows, WHOLE[start:stop])
 
 
-def test_rows_that_are_not_there_are_refused() -> None:
-    with pytest.raises(SourceError, match=r"all parts: 'ads' is \[10, 4\]: it has no rows 9 to 11"):
-        _joined([3, 7]).read("ads", 9, 11)
-    with pytest.raises(SourceError, match="all parts: holds no weight 'users'"):
-        _joined([3, 7]).read("users", 0, 1)
-
-
 def test_parts_that_do_not_fit_together_are_refused() -> None:
     first = TensorSource({"w": torch.zeros(3, 4)}, "the first")
     narrow = TensorSource({"w": torch.zeros(3, 2)}, "the second")

@@ -31,14 +31,6 @@ def test_arrays_are_read_by_name_and_range(tmp_path: Path) -> None:
             assert np.array_equal(source.read(name, start, stop).numpy(), array[start:stop])
 
 
-def test_rows_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    source = NpzSource(_saved(tmp_path / "a.npz"))
-    with pytest.raises(SourceError, match=r"'users\.keys' is \[7\]: it has no rows 3 to 8"):
-        source.read("users.keys", 3, 8)
-    with pytest.raises(SourceError, match=r"a\.npz: holds no weight 'ads'"):
-        source.read("ads", 0, 1)
-
-
 def test_a_compressed_file_is_refused(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", ids=np.arange(3))
     with pytest.raises(SourceError, match=r"a\.npz: 'ids\.npy': is compressed; save it with"):

@@ -1,5 +1,3 @@
-import pickle
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -68,29 +66,6 @@ def test_other_shapes_are_read(shape: tuple[int, ...], tmp_path: Path) -> None:
     assert np.array_equal(source.read("ads", 0, shape[0]).numpy(), array)
 
 
-def test_rows_that_are_read_are_not_the_files_own(tmp_path: Path) -> None:
-    source = NumpySource(saved(tmp_path / "ads.npy", WEIGHT))
-    source.read("ads", 0, 4).zero_()
-    assert np.array_equal(source.read("ads", 0, 4).numpy(), WEIGHT)
-
-
-def test_a_file_is_mapped_only_while_it_is_read(tmp_path: Path) -> None:
-    source = NumpySource(saved(tmp_path / "ads.npy", WEIGHT))
-    source.read("ads", 0, 4)
-    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
-
-
-def test_weights_and_rows_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    source = NumpySource(saved(tmp_path / "ads.npy", WEIGHT))
-    with pytest.raises(SourceError, match=f"{tmp_path}/ads.npy: holds no weight 'users'"):
-        source.read("users", 0, 1)
-    with pytest.raises(SourceError, match=r"'ads' is \[4, 3\]: it has no rows 3 to 5"):
-        source.read("ads", 3, 5)
-    number = NumpySource(saved(tmp_path / "step.npy", 3))
-    with pytest.raises(SourceError, match=r"'step' is \[\]: it has no rows 0 to 1"):
-        number.read("step", 0, 1)
-
-
 @pytest.mark.parametrize(
     ("array", "dtype"),
     [
@@ -114,33 +89,9 @@ def test_an_array_of_objects_is_refused_without_unpickling(tmp_path: Path) -> No
     refused(path, "not a readable .npy file: .*Python objects")
 
 
-def test_a_pickle_and_an_archive_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "ads.npy"
-    path.write_bytes(pickle.dumps(WEIGHT))
-    refused(path, "not a readable .npy file")
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("ads.npy", b"")
-    refused(path, "not a readable .npy file")
-
-
-def test_one_bad_file_of_a_directory_is_named(tmp_path: Path) -> None:
-    saved(tmp_path / "ads.npy", WEIGHT)
-    saved(tmp_path / "users.npy", ["a"])
-    with pytest.raises(SourceError, match=f"{tmp_path}/users.npy: expected numbers"):
-        NumpySource(tmp_path)
-
-
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, "holds no .npy files")
     refused(tmp_path / "ads.npy", "not a readable .npy file: .*No such file")
-
-
-@pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.99])
-def test_a_truncated_file_is_refused(kept: float, tmp_path: Path) -> None:
-    path = saved(tmp_path / "ads.npy", np.zeros((100, 3)))
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(kept * len(whole))])
-    refused(path, "not a readable .npy file")
 
 
 def test_a_file_changed_after_it_was_opened_is_refused(tmp_path: Path) -> None:

@@ -65,13 +65,6 @@ def test_a_weight_absent_from_its_file_is_named_when_it_is_opened(index: Path) -
     refused(index, "says that part-1.safetensors holds 'users', which it does not")
 
 
-def test_a_truncated_file_is_named(index: Path) -> None:
-    file = index.with_name("part-2.safetensors")
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(SourceError, match=f"{file}: not a readable safetensors file"):
-        ShardedSafetensorsSource(index)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -115,7 +108,3 @@ def test_another_kind_of_file_is_refused(name: object, index: Path) -> None:
 def test_a_file_that_is_no_index_is_refused(content: str, words: str, index: Path) -> None:
     index.write_bytes(content.encode("latin-1"))
     refused(index, words)
-
-
-def test_a_missing_index_is_refused(tmp_path: Path) -> None:
-    refused(tmp_path / "model.safetensors.index.json", "not a readable index")

@@ -31,6 +31,10 @@ def ads(weight: Tensor, row_format: RowFormat | None = None, *, dim: int = 3) ->
         "embedding.ads.weight",
         "model.sparse.embedding_bags.ads.weight",
         "module.ebc.embeddings.ads.weight",
+        "module.ads.weight",
+        "_orig_mod.ads.weight",
+        "module._orig_mod.ads.weight",
+        "_dmp_wrapped_module.module.ads.weight",
     ],
 )
 def test_a_table_is_found_under_its_usual_names(key: str) -> None:
@@ -39,14 +43,17 @@ def test_a_table_is_found_under_its_usual_names(key: str) -> None:
     assert found(source, None) == key
 
 
-def test_the_plain_name_comes_before_longer_ones() -> None:
-    source = TensorSource(dict.fromkeys(["a.embedding_bags.ads.weight", "ads.weight"], WEIGHT))
+@pytest.mark.parametrize("longer", ["a.embedding_bags.ads.weight", "module.ads.weight"])
+def test_the_plain_name_comes_before_longer_ones(longer: str) -> None:
+    source = TensorSource(dict.fromkeys([longer, "ads.weight"], WEIGHT))
     assert found(source, None) == "ads.weight"
 
 
 def test_a_given_key_is_taken_and_no_other() -> None:
     source = TensorSource({"ads": WEIGHT, "tables.0": WEIGHT})
     assert found(source, "tables.0") == "tables.0"
+    wrapped = TensorSource({"module.ads.weight": WEIGHT, "other.weight": WEIGHT})
+    assert found(wrapped, "ads.weight") == "module.ads.weight"
     with pytest.raises(SourceError, match="table 'ads': the state dict holds no weight 'tables.1'"):
         found(source, "tables.1")
 
@@ -56,6 +63,9 @@ def test_an_ambiguous_name_is_refused_with_the_candidates() -> None:
     words = f"table 'ads': several weights .*: {keys[1]}, {keys[0]}; say which with .*'weights'"
     with pytest.raises(SourceError, match=words):
         found(TensorSource(dict.fromkeys(keys, WEIGHT)), None)
+    wrapped = dict.fromkeys(["module.ads.weight", "_orig_mod.ads.weight"], WEIGHT)
+    with pytest.raises(SourceError, match="several weights.*_orig_mod.ads.weight, module.ads"):
+        found(TensorSource(wrapped), None)
 
 
 def test_a_missing_table_is_refused_with_what_there_is() -> None:

@@ -1,23 +1,93 @@
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
+from torch.distributed import checkpoint
 
+from quant.sources.checkpoint import open_weights
+from quant.sources.joined_rows import JoinedRows
+from quant.sources.ordered_rows import OrderedRows
 from quant.sources.weight_source import SafetensorsSource, SourceError, TensorSource, WeightSource
+
+# Saving without a process group is what is meant.
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
 WEIGHT = torch.arange(12.0).view(4, 3)
 
 
-@pytest.fixture(params=["tensors", "arrays", "safetensors"])
+def safetensors(folder: Path) -> Path:
+    save_file({"ads": WEIGHT}, folder / "weights.safetensors")
+    return folder / "weights.safetensors"
+
+
+def index(folder: Path) -> Path:
+    safetensors(folder)
+    path = folder / "model.safetensors.index.json"
+    path.write_text('{"weight_map": {"ads": "weights.safetensors"}}')
+    return path
+
+
+def saved(folder: Path, content: object, suffix: str = ".pt") -> Path:
+    path = folder / f"weights{suffix}"
+    torch.save(content, path)
+    return path
+
+
+def distributed(folder: Path) -> Path:
+    checkpoint.save(
+        {"ads": WEIGHT}, storage_writer=checkpoint.FileSystemWriter(folder), no_dist=True
+    )
+    return folder
+
+
+def npy(folder: Path) -> Path:
+    np.save(folder / "ads.npy", WEIGHT.numpy())
+    return folder / "ads.npy"
+
+
+def npz(folder: Path) -> Path:
+    np.savez(folder / "weights.npz", ads=WEIGHT.numpy())
+    return folder / "weights.npz"
+
+
+FILES: dict[str, Callable[[Path], Path]] = {
+    "safetensors": safetensors,
+    "an index": index,
+    "a folder with an index": lambda folder: index(folder).parent,
+    ".pt": lambda folder: saved(folder, {"ads": nn.Parameter(WEIGHT), "step": 7, 3: WEIGHT}),
+    ".pth": lambda folder: saved(folder, {"state_dict": {"ads": WEIGHT}, "epoch": 3}, ".pth"),
+    ".bin": lambda folder: saved(folder, {"model": {"ads": WEIGHT}, "epoch": 3}, ".bin"),
+    "npy": npy,
+    "a folder of npy": lambda folder: npy(folder).parent,
+    "npz": npz,
+    "a distributed checkpoint": distributed,
+}
+MEMORY: dict[str, Callable[[], WeightSource]] = {
+    "tensors": lambda: TensorSource({"ads": WEIGHT.clone().requires_grad_()}),
+    "arrays": lambda: TensorSource({"ads": WEIGHT.numpy()}),
+    "joined": lambda: JoinedRows(
+        {"ads": [(TensorSource({"part": rows}), "part") for rows in WEIGHT.split([1, 0, 3])]},
+        "all parts",
+    ),
+    "ordered": lambda: OrderedRows(
+        TensorSource({"ads": WEIGHT.flip(0)}), {"ads": np.array([3, 2, 1, 0], np.uint32)}
+    ),
+}
+
+
+@pytest.fixture(params=[*FILES, *MEMORY])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> WeightSource:
-    if request.param == "tensors":
-        return TensorSource({"ads": WEIGHT.clone().requires_grad_()})
-    if request.param == "arrays":
-        return TensorSource({"ads": WEIGHT.numpy()})
-    save_file({"ads": WEIGHT}, tmp_path / "weights.safetensors")
-    return SafetensorsSource(tmp_path / "weights.safetensors")
+    if request.param in MEMORY:
+        return MEMORY[request.param]()
+    path = FILES[request.param](tmp_path)
+    source = open_weights(path)
+    assert source.description.startswith(str(path))
+    return source
 
 
 def test_every_range_of_rows_is_read(source: WeightSource) -> None:
@@ -30,22 +100,25 @@ def test_every_range_of_rows_is_read(source: WeightSource) -> None:
             assert torch.equal(rows, WEIGHT[start:stop]) and not rows.requires_grad
 
 
-@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (0, 5), (3, 2)])
-def test_rows_that_are_not_there_are_refused(source: WeightSource, start: int, stop: int) -> None:
-    words = rf"{source.description}: 'ads' is \[4, 3\]: it has no rows {start} to {stop}"
-    with pytest.raises(SourceError, match=words):
-        source.read("ads", start, stop)
-
-
-def test_a_key_that_is_not_there_is_refused(source: WeightSource) -> None:
+def test_rows_and_weights_that_are_not_there_are_refused(source: WeightSource) -> None:
+    for start, stop in ((-1, 2), (0, 5), (3, 2), (5, 5)):
+        words = rf"'ads' is \[4, 3\]: it has no rows {start} to {stop}"
+        with pytest.raises(SourceError, match=words):
+            source.read("ads", start, stop)
+    words = f"{re.escape(source.description)}: holds no weight 'users'"
     for ask in (lambda: source.shape("users"), lambda: source.read("users", 0, 1)):
-        with pytest.raises(SourceError, match=f"{source.description}: holds no weight 'users'"):
+        with pytest.raises(SourceError, match=words):
             ask()
 
 
-def test_a_number_has_no_rows() -> None:
-    with pytest.raises(SourceError, match=r"'step' is \[\]: it has no rows 0 to 1"):
-        TensorSource({"step": torch.tensor(3)}).read("step", 0, 1)
+@pytest.mark.parametrize("kind", ["npy", "npz", "a distributed checkpoint"])
+def test_rows_of_a_file_that_is_mapped_only_while_it_is_read_are_copies(
+    kind: str, tmp_path: Path
+) -> None:
+    source = open_weights(FILES[kind](tmp_path))
+    source.read("ads", 0, 4).zero_()
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    assert torch.equal(source.read("ads", 0, 4), WEIGHT)
 
 
 def test_an_array_that_cannot_be_written_is_read_into_a_tensor_that_can() -> None:
@@ -67,10 +140,27 @@ def test_rows_of_a_safetensors_file_are_views_of_its_mapping(tmp_path: Path) -> 
     assert start < rows.data_ptr() < stop
 
 
-def test_something_else_than_a_safetensors_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "weights.safetensors"
-    with pytest.raises(SourceError, match=f"{path}: not a readable safetensors file"):
-        SafetensorsSource(path)
+def test_a_number_has_no_rows() -> None:
+    with pytest.raises(SourceError, match=r"'step' is \[\]: it has no rows 0 to 1"):
+        TensorSource({"step": torch.tensor(3)}).read("step", 0, 1)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", ".pt", "npy"])
+@pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.99])
+def test_a_truncated_file_is_refused(kind: str, kept: float, tmp_path: Path) -> None:
+    path = FILES[kind](tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(kept * len(whole))])
+    with pytest.raises(SourceError, match=f"{path}: not a"):
+        open_weights(path)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", ".pt", "npy"])
+def test_a_file_of_something_else_and_none_are_refused(kind: str, tmp_path: Path) -> None:
+    path = FILES[kind](tmp_path)
     path.write_text("weights, honestly")
-    with pytest.raises(SourceError, match=f"{path}: not a readable safetensors file"):
-        SafetensorsSource(path)
+    with pytest.raises(SourceError, match=f"{path}: not a"):
+        open_weights(path)
+    path.unlink()
+    with pytest.raises(SourceError, match=f"{path}: no such weights file or directory"):
+        open_weights(path)
