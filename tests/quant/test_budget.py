@@ -85,28 +85,3 @@ def test_an_error_budget_holds_and_no_single_change_is_smaller(
         for other in one.candidates:
             changed = [*chosen[:index], other, *chosen[index + 1 :]]
             assert total_loss(changed) > limit or total_bytes(changed) >= total_bytes(chosen)
-
-
-@given(problems)
-def test_room_for_everything_is_the_most_exact_choice(tables: list[TableCandidates]) -> None:
-    chosen = within_bytes(tables, 10**9)
-    assert total_loss(chosen) == total_loss(most_exact(tables))
-
-
-def test_bytes_go_where_they_save_the_most_loss() -> None:
-    tables = [
-        table("cold", (10, 5.0), (20, 1.0)),
-        table("hot", (10, 500.0), (20, 100.0)),
-    ]
-    assert [c.bytes for c in within_bytes(tables, 30)] == [10, 20]
-    assert [c.bytes for c in within_loss(tables, 110.0)] == [10, 20]
-
-
-def test_equal_tables_are_chosen_for_in_their_order() -> None:
-    tables = [table(f"t{i}", (10, 5.0), (20, 1.0)) for i in range(4)]
-    assert [c.bytes for c in within_bytes(tables, 60)] == [20, 20, 10, 10]
-
-
-def test_a_large_step_that_does_not_fit_leaves_room_to_smaller_ones() -> None:
-    tables = [table("large", (10, 1000.0), (100, 0.0)), table("small", (10, 5.0), (20, 1.0))]
-    assert [c.bytes for c in within_bytes(tables, 40)] == [10, 20]

@@ -37,25 +37,9 @@ def test_a_small_tables_losses_are_exact() -> None:
         assert losses.by_format[row_format] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_large_tables_losses_are_near_those_of_all_its_rows() -> None:
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(60_000, 8, generator=generator) * torch.rand(60_000, 1, generator=generator)
-    losses = measure_losses(weight_of(rows), [RowFormat.INT4], evenly)
-    error = decode(RowFormat.INT4, encode(RowFormat.INT4, rows), 8) - rows
-    assert losses.by_format[RowFormat.INT4] == pytest.approx(
-        float(error.square().sum()) / 60_000, rel=0.05
-    )
-
-
 def test_rows_count_by_how_often_they_are_used() -> None:
     rows = torch.randn(100, 16, generator=torch.Generator().manual_seed(0))
     rows[50:] *= 100
     small = measure_losses(weight_of(rows), [RowFormat.INT4], lambda n: (n < 50).float())
     large = measure_losses(weight_of(rows), [RowFormat.INT4], lambda n: (n >= 50).float())
     assert large.by_format[RowFormat.INT4] > 1000 * small.by_format[RowFormat.INT4]
-
-
-def test_rows_that_nobody_uses_count_evenly() -> None:
-    rows = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
-    unused = measure_losses(weight_of(rows), [RowFormat.INT8], lambda n: torch.zeros(len(n)))
-    assert unused == measure_losses(weight_of(rows), [RowFormat.INT8], evenly)

@@ -1,11 +1,9 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from kernels.errors import InputError
@@ -13,7 +11,6 @@ from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
 from quant import stream
 from quant.encoding.rowwise import encode
-from quant.sources.checkpoint import open_weights
 from quant.sources.table_weight import find_weight
 from quant.sources.weight_source import TensorSource, WeightSource
 from quant.stream import EncodedChunk, RowRange, encode_ranges
@@ -80,15 +77,6 @@ def test_ranges_come_in_their_order_and_are_only_those_ranges(
     assert [chunk.table for chunk in chunks] == ["b"] * 4 + ["a"] * 2
     assert torch.equal(stored(chunks[:4]), encode(RowFormat.INT8, -weight[4:11]))
     assert torch.equal(stored(chunks[4:]), encode(RowFormat.INT4, weight[:3]))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_floats_are_widened_first(weight: Tensor, dtype: torch.dtype, tmp_path: Path) -> None:
-    saved = weight.to(dtype)
-    save_file({"w": saved}, tmp_path / "w.safetensors")
-    source = open_weights(tmp_path / "w.safetensors")
-    chunks = encoded([rows_of(source, RowFormat.INT8)])
-    assert torch.equal(stored(chunks), encode(RowFormat.INT8, saved.float()))
 
 
 @pytest.mark.parametrize("row_format", RowFormat)

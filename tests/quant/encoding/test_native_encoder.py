@@ -1,4 +1,3 @@
-import shutil
 from collections.abc import Callable
 
 import pytest
@@ -7,13 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.errors import InputError
 from kernels.machine import InstructionSet, instruction_sets
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
-from quant.encoding.clipping import scale_and_bias
 from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError
-from quant.encoding.encoder import encoder_name
 from quant.encoding.native_encoder import encode_native
 from quant.encoding.rowwise import encode
 
@@ -122,18 +118,6 @@ def test_any_row_is_encoded_or_refused_as_the_reference_does(
     assert ours == reason_or_bytes(lambda: encode(row_format, rows, clip=False))
 
 
-@given(st.floats(width=32, allow_nan=False, allow_infinity=False), st.sampled_from([4, 2]))
-def test_halves_are_rounded_as_torch_rounds_them(number: float, bits: int) -> None:
-    rows = torch.tensor([[number]])
-    _, bias = scale_and_bias(rows, rows, bits)
-    if not bool(torch.isfinite(bias)):
-        return
-    row_format = RowFormat.INT4 if bits == 4 else RowFormat.INT2
-    for instruction_set in instruction_sets():
-        encoded = encode_native(row_format, rows, clip=False, instruction_set=instruction_set)
-        assert torch.equal(encoded.stored[0, 2:4].clone().view(torch.float16), bias[0])
-
-
 @pytest.mark.parametrize("instruction_set", instruction_sets())
 @pytest.mark.parametrize("row_format", INTEGERS)
 @pytest.mark.parametrize("dim", [1, 16, 21])
@@ -146,28 +130,6 @@ def test_the_first_row_that_is_no_number_is_named(
     with pytest.raises(UnrepresentableRowError, match="holds NaN") as refused:
         encode_native(row_format, rows, instruction_set=instruction_set)
     assert refused.value.row == 5
-
-
-@pytest.mark.parametrize("row_format", INTEGERS)
-def test_no_rows_are_no_rows(row_format: RowFormat) -> None:
-    encoded = encode_native(row_format, torch.empty(0, 7))
-    assert encoded.stored.shape == (0, row_format.row_bytes(7))
-
-
-def test_what_it_cannot_encode_is_refused() -> None:
-    rows = torch.zeros(2, 4)
-    with pytest.raises(InputError, match="expected int8, int4 or int2, got fp16"):
-        encode_native(RowFormat.FP16, rows)
-    with pytest.raises(InputError, match=r"expected float32 \[n, dim\], got torch.float64"):
-        encode_native(RowFormat.INT8, rows.double())
-    with pytest.raises(InputError, match=r"got torch.float32 \[2, 9000\]"):
-        encode_native(RowFormat.INT8, torch.zeros(2, 9000))
-
-
-def test_a_machine_with_a_compiler_has_the_compiled_encoder() -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("no g++ on this machine")
-    assert encoder_name().startswith("native ")
 
 
 def parts(encoded: EncodedRows) -> list[Tensor]:

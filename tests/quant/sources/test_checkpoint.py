@@ -1,5 +1,5 @@
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from kernels.row_format import RowFormat
 from quant.sources.checkpoint import open_weights, weights_of
 from quant.sources.table_weight import find_weight
-from quant.sources.weight_source import SourceError, WeightSource
+from quant.sources.weight_source import SourceError, TensorSource, WeightSource
 
 WEIGHT = torch.arange(12.0).view(4, 3)
 OPTIMIZER = {"state": {0: {"exp_avg": WEIGHT}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
@@ -38,21 +38,6 @@ class Bomb:
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
         return Path.touch, (self.trace,)
-
-
-class Counted:
-    """A user's source, with only the protocol's methods."""
-
-    description = "a table of counts"
-
-    def keys(self) -> Iterable[str]:
-        return ["counts"]
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        return (10, 1)
-
-    def read(self, key: str, start: int, stop: int) -> Tensor:
-        return torch.arange(float(start), float(stop))[:, None]
 
 
 def saved(path: Path, content: object) -> Path:
@@ -84,7 +69,7 @@ def test_weights_in_memory_are_read(weights: object, key: str) -> None:
 
 
 def test_a_users_own_source_is_returned_as_it_is() -> None:
-    source = Counted()
+    source = TensorSource({"ads": WEIGHT})
     assert weights_of(source) is source
 
 
@@ -93,12 +78,6 @@ def test_a_state_dict_is_mapped_not_loaded(tmp_path: Path) -> None:
     source = open_weights(path)
     assert str(path) in Path("/proc/self/maps").read_text()
     assert_holds_the_weight(source, "ads")
-
-
-def test_arrays_mapped_from_their_files_are_read_by_rows(tmp_path: Path) -> None:
-    np.save(tmp_path / "ads.npy", WEIGHT.numpy().astype(">f4"))
-    array = np.load(tmp_path / "ads.npy", mmap_mode="r")
-    assert_holds_the_weight(weights_of({"ads": array}), "ads")
 
 
 def test_modules_and_mappings_in_a_mapping_are_read_under_dotted_names() -> None:
@@ -117,14 +96,6 @@ def test_modules_and_mappings_in_a_mapping_are_read_under_dotted_names() -> None
     ]
     for key in ("sparse.user.embedding_bags.ads.weight", "sparse.items", "ads"):
         assert torch.equal(source.read(key, 1, 3), WEIGHT[1:3])
-
-
-def test_a_modules_extra_state_is_left_out() -> None:
-    class Counter(nn.Embedding):
-        def get_extra_state(self) -> object:
-            return {"seen": 3}
-
-    assert list(weights_of(Counter(4, 3)).keys()) == ["weight"]
 
 
 # torch deprecates ShardedTensor piece by piece, while TorchRec still returns it.

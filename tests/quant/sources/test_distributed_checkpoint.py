@@ -6,7 +6,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -79,52 +78,6 @@ tensors = {
     "in_grid": in_grid,
 }
 checkpoint.save({"model": tensors, "step": 3}, checkpoint_id=folder)
-"""
-TORCHREC = """
-from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.sharding_plan import (
-    column_wise,
-    construct_module_sharding_plan,
-    row_wise,
-    table_wise,
-)
-from torchrec.distributed.types import ShardingPlan
-
-kinds = ("table_wise", "row_wise", "column_wise")
-bags = EmbeddingBagCollection(
-    device=torch.device("meta"),
-    tables=[
-        EmbeddingBagConfig(name=kind, embedding_dim=256, num_embeddings=11, feature_names=[kind])
-        for kind in kinds
-    ],
-)
-sharder = EmbeddingBagCollectionSharder()
-placements = (table_wise(rank=1), row_wise(), column_wise(ranks=[0, 1]))
-plan = ShardingPlan(
-    {
-        "": construct_module_sharding_plan(
-            bags,
-            dict(zip(kinds, placements)),
-            sharder,
-            local_size=2,
-            world_size=2,
-            device_type="cpu",
-        )
-    }
-)
-model = DistributedModelParallel(bags, device=torch.device("cpu"), plan=plan, sharders=[sharder])
-state = model.state_dict()
-for sharded in state.values():
-    for shard in sharded.local_shards():
-        top, left = shard.metadata.shard_offsets
-        height, width = shard.tensor.shape
-        row = torch.arange(top, top + height)[:, None]
-        shard.tensor.copy_(row * 1000.0 + torch.arange(left, left + width))
-if rank == 0:
-    print({name.split(".")[1]: len(t.metadata().shards_metadata) for name, t in state.items()})
-checkpoint.save(state, checkpoint_id=folder)
 """
 
 
@@ -232,23 +185,15 @@ def test_a_nested_state_is_read_under_dotted_names(tmp_path: Path) -> None:
     assert torch.equal(rows, WEIGHT[2:5]) and not rows.requires_grad
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.float8_e4m3fn,
-        torch.uint8,
-        torch.int64,
-        torch.uint16,
-        torch.bool,
-        torch.complex64,
-        torch.complex128,
-    ],
-)
-def test_every_dtype_is_read_as_it_is(dtype: torch.dtype, tmp_path: Path) -> None:
+DTYPES = [
+    *("bool", "uint8", "uint16", "int64", "float8_e4m3fn", "bfloat16"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_every_dtype_is_read_as_it_is(name: str, tmp_path: Path) -> None:
+    dtype = getattr(torch, name)
     weight = WEIGHT.to(dtype)
     rows = DistributedCheckpointSource(saved(tmp_path / "c", {"ads": weight})).read("ads", 1, 9)
     assert rows.dtype is dtype
@@ -313,18 +258,6 @@ def test_chunks_by_rows_and_columns_are_assembled(
         for stop in range(start, len(weight) + 1):
             rows = sharded.read(key, start, stop)
             assert rows.dtype == weight.dtype and torch.equal(rows, weight[start:stop])
-
-
-def test_a_checkpoint_of_torchrec_is_read(tmp_path: Path) -> None:
-    if find_spec("torchrec") is None:
-        pytest.skip("torchrec is not installed")
-    chunks = saved_by_two(tmp_path / "c", TORCHREC)
-    assert "{'column_wise': 2, 'row_wise': 2, 'table_wise': 1}" in chunks
-    source = open_weights(tmp_path / "c")
-    expected = torch.arange(11)[:, None] * 1000.0 + torch.arange(256)
-    for kind in ("table_wise", "row_wise", "column_wise"):
-        assert torch.equal(source.read(f"embedding_bags.{kind}.weight", 0, 11), expected)
-        assert torch.equal(source.read(f"embedding_bags.{kind}.weight", 4, 8), expected[4:8])
 
 
 def test_a_pickle_that_would_run_code_is_refused_by_the_name_it_uses(

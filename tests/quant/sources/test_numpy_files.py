@@ -6,6 +6,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from quant.sources.checkpoint import open_weights
+from quant.sources.npz_file import NpzSource
 from quant.sources.numpy_files import NumpySource
 from quant.sources.weight_source import SourceError
 
@@ -26,25 +28,6 @@ def refused(path: Path, words: str) -> None:
         NumpySource(path)
 
 
-def test_a_file_is_read_under_its_name(tmp_path: Path) -> None:
-    path = saved(tmp_path / "ads.v2.npy", WEIGHT)
-    source = NumpySource(path)
-    assert source.description == str(path)
-    assert list(source.keys()) == ["ads.v2"]
-    assert source.shape("ads.v2") == (4, 3)
-    assert torch.equal(source.read("ads.v2", 1, 3), torch.from_numpy(WEIGHT)[1:3])
-
-
-def test_a_directory_is_read_under_the_names_of_its_files(tmp_path: Path) -> None:
-    saved(tmp_path / "users.npy", WEIGHT)
-    saved(tmp_path / "ads.npy", WEIGHT[:2])
-    (tmp_path / "readme.txt").touch()
-    source = NumpySource(tmp_path)
-    assert source.description == str(tmp_path)
-    assert list(source.keys()) == ["ads", "users"]
-    assert source.shape("ads") == (2, 3) and source.shape("users") == (4, 3)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("layout", ["C", "F"])
@@ -56,14 +39,6 @@ def test_every_number_is_read_in_either_order_and_layout(
     rows = source.read("ads", 1, 4)
     assert rows.dtype is getattr(torch, dtype) and rows.is_contiguous()
     assert np.array_equal(rows.numpy(), array[1:4])
-
-
-@pytest.mark.parametrize("shape", [(5,), (2, 3, 4), (0, 3), (3, 0)])
-def test_other_shapes_are_read(shape: tuple[int, ...], tmp_path: Path) -> None:
-    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    source = NumpySource(saved(tmp_path / "ads.npy", array))
-    assert source.shape("ads") == shape
-    assert np.array_equal(source.read("ads", 0, shape[0]).numpy(), array)
 
 
 @pytest.mark.parametrize(
@@ -126,3 +101,33 @@ def test_whatever_byte_is_changed_is_refused_or_read(data: st.DataObject, tmp_pa
         assert source.read("ads", 0, shape[0]).shape == shape
     except SourceError:
         pass
+
+
+ARRAYS = {
+    "users.keys": np.arange(7),
+    "users.values": np.arange(28, dtype=np.float32).reshape(7, 4),
+    "swapped": np.arange(6, dtype=">u4").reshape(2, 3),
+    "columns first": np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+    "nothing": np.zeros((0, 4), np.float16),
+}
+
+
+def _saved(path: Path) -> Path:
+    np.savez(path, **ARRAYS)
+    return path
+
+
+def test_arrays_are_read_by_name_and_range(tmp_path: Path) -> None:
+    source = open_weights(_saved(tmp_path / "a.npz"))
+    assert isinstance(source, NpzSource)
+    assert list(source.keys()) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert source.shape(name) == array.shape
+        for start, stop in [(0, len(array)), (min(1, len(array)), len(array)), (0, 0)]:
+            assert np.array_equal(source.read(name, start, stop).numpy(), array[start:stop])
+
+
+def test_a_compressed_file_is_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", ids=np.arange(3))
+    with pytest.raises(SourceError, match=r"a\.npz: 'ids\.npy': is compressed; save it with"):
+        NpzSource(tmp_path / "a.npz")

@@ -104,11 +104,6 @@ def test_every_float_is_read_as_fp32(dtype: torch.dtype) -> None:
     assert rows.dtype is torch.float32 and torch.equal(rows, WEIGHT[1:3])
 
 
-def test_numbers_are_not_read_as_stored_rows() -> None:
-    with pytest.raises(SourceError, match="'ads' in the state dict holds numbers"):
-        ads(WEIGHT).read_stored(0, 1)
-
-
 @pytest.mark.parametrize("row_format", RowFormat)
 @pytest.mark.parametrize("alignment", [1, 16])
 @pytest.mark.parametrize("dim", [3, 8, 21])
@@ -150,14 +145,3 @@ def test_another_width_or_number_of_quantized_rows_is_refused() -> None:
     words = r"3 quantized rows of 104 bytes each, expected 4 of 104 or 112 bytes \(int8\)"
     with pytest.raises(SourceError, match=words):
         ads(torch.zeros(3, 104, dtype=torch.uint8), RowFormat.INT8, dim=100)
-
-
-def test_a_quantized_vector_is_refused() -> None:
-    with pytest.raises(SourceError, match=r"4 rows of dim 3, but 'ads' .* is \[4\]"):
-        ads(torch.zeros(4, dtype=torch.uint8))
-
-
-def test_an_empty_table_is_found() -> None:
-    source = TensorSource({"ads": torch.zeros(0, 3)})
-    weight = find_weight(source, "ads", None, rows=0, dim=3)
-    assert weight.read(0, 0).shape == (0, 3)
