@@ -235,7 +235,6 @@ SLOW_TESTS: Mapping[str, tuple[str, ...]] = {
     "tests/sharded_infer/importing/id_maps/test_torchrec_maps.py": (
         "test_rows_are_those_of_mch_modules",
         "test_rows_are_those_of_mpzch_modules",
-        "test_ids_that_are_divided_by_the_buckets_are_found",
     ),
     "tests/sharded_infer/publishing/test_imported_id_maps.py": (
         "test_pooled_embeddings_are_those_of_torchrec_to_the_bit",

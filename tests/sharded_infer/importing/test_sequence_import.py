@@ -1,5 +1,4 @@
 import tomllib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from sharded_infer.publishing.publication import PublishedVersion, publish
 from sharded_infer.specs.model_spec import ModelSpec, QuantizationSpec, TableSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from sharded_infer.specs.spec_file import parse_spec
-from tests.support.torchrec_models import TorchRec, torchrec
+from tests.support.torchrec_models import TorchRec
 
+pytestmark = pytest.mark.usefixtures("seeded")
 SPEC = ModelSpec(
     "history",
     (
@@ -46,19 +46,6 @@ class Tower(nn.Module):
     ) -> Tensor:
         rows = (seen * (1 + age)).sum(1)
         return torch.tanh(torch.cat([rows, embeddings], 1) @ self.weight / 8)
-
-
-@pytest.fixture
-def rec() -> Iterator[TorchRec]:
-    with torchrec() as parts:
-        yield parts
-
-
-@pytest.fixture(autouse=True)
-def _seeded() -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        yield
 
 
 def collection(rec: TorchRec) -> Any:
@@ -102,14 +89,6 @@ def served(made: PublishedVersion) -> np.ndarray:
     return scores
 
 
-def test_embeddings_are_compared_row_by_row(tmp_path: Path) -> None:
-    tables, tower = modules(), Tower()
-    made = publish(SPEC, tables, tower, tmp_path)
-    assert made.report.imported is not None
-    assert made.report.imported.max_embedding_diff == 0.0
-    np.testing.assert_allclose(served(made), eager(tables, tower), rtol=1e-6, atol=1e-6)
-
-
 def test_a_sequence_of_other_rows_is_refused_by_feature(tmp_path: Path) -> None:
     class Turned(nn.Embedding):
         def forward(self, ids: Tensor) -> Tensor:
@@ -128,23 +107,6 @@ def test_a_collection_is_published_and_compared(rec: TorchRec, tmp_path: Path) -
     assert made.report.imported is not None
     assert made.report.imported.max_embedding_diff == 0.0
     np.testing.assert_allclose(served(made), eager(rows.embeddings, tower), rtol=1e-6, atol=1e-6)
-
-
-def test_features_of_another_table_are_refused(rec: TorchRec, tmp_path: Path) -> None:
-    action = replace(SPEC.tables[1], features=("clicks",))
-    item = replace(SPEC.tables[0], features=("candidate", "action"))
-    with pytest.raises(SpecError, match="table 'item': the spec says features"):
-        publish(replace(SPEC, tables=(item, action)), collection(rec), Tower(), tmp_path)
-
-
-def test_rows_of_a_quantized_collection_stay_as_they_are(rec: TorchRec, tmp_path: Path) -> None:
-    quantized: Any = rec.quantized(nn.Sequential(collection(rec)))[0]
-    made = publish(replace(SPEC, quantization=QuantizationSpec()), quantized, Tower(), tmp_path)
-    assert made.report.imported is not None
-    assert made.report.imported.max_embedding_diff == 0.0
-    version = open_model(made.path)
-    assert {table.row_format for table in version.artifact.manifest.tables} == {"int8"}
-    assert version.artifact.manifest.table_bytes == 57 * (16 + 4)
 
 
 def test_a_checkpoint_of_a_collection_drafts_sequences(rec: TorchRec, tmp_path: Path) -> None:
@@ -173,3 +135,13 @@ def test_a_drafted_sequence_takes_no_name_of_another_input(name: str, tmp_path: 
     spec = parse_spec(tomllib.loads(draft_spec(open_weights(path), "history")))
     assert list(spec.sequences) == ["a", f"{name}_sequence"]
     assert {one.max_length for one in spec.sequences.values()} == {200}
+
+
+def test_rows_of_a_quantized_collection_stay_as_they_are(rec: TorchRec, tmp_path: Path) -> None:
+    quantized: Any = rec.quantized(nn.Sequential(collection(rec)))[0]
+    made = publish(replace(SPEC, quantization=QuantizationSpec()), quantized, Tower(), tmp_path)
+    assert made.report.imported is not None
+    assert made.report.imported.max_embedding_diff == 0.0
+    version = open_model(made.path)
+    assert {table.row_format for table in version.artifact.manifest.tables} == {"int8"}
+    assert version.artifact.manifest.table_bytes == 57 * (16 + 4)

@@ -1,6 +1,6 @@
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,15 @@ from torch import Tensor
 from kernels.row_format import RowFormat
 from quant.sources.table_weight import find_weight
 from quant.sources.weight_source import TensorSource
-from sharded_infer.errors import SpecError, WeightsError
+from sharded_infer.errors import WeightsError
 from sharded_infer.importing.spec_draft import count_checks, draft_spec
 from sharded_infer.importing.tower_source import load_tower
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.spec_file import load_spec, parse_spec
 from sharded_infer.zoo.registry import build_tower
-from tests.support.torchrec_models import DENSE_WIDTH, TABLES, Table, TorchRec, torchrec
+from tests.support.torchrec_models import DENSE_WIDTH, TABLES, Table, TorchRec
 
 ONE_FEATURE_EACH = [Table(t.name, t.rows, t.dim, t.features[:1]) for t in TABLES]
-
-
-@pytest.fixture
-def rec() -> Iterator[TorchRec]:
-    with torchrec() as parts:
-        yield parts
 
 
 def drafted(weights: Mapping[str, Tensor], name: str = "clicks") -> ModelSpec:
@@ -93,29 +87,6 @@ def test_features_that_are_missing_are_counted(architecture: str, rec: TorchRec)
     assert "6 features of dim 8, 48 numbers in all" in line and "give 24" in line
 
 
-def test_another_interaction_is_named_and_the_tables_are_drafted(rec: TorchRec) -> None:
-    state = rec.model("DLRM_Projection").state_dict()
-    spec = drafted(state)
-    assert (len(spec.tables), spec.tower.architecture) == (3, None)
-    assert [line for line in checks_of(state) if "inter_arch.interaction_branch1" in line]
-
-
-def test_quantized_tables_take_their_dim_from_the_tower(rec: TorchRec) -> None:
-    tables = [Table(t.name, t.rows, 64, t.features[:1]) for t in TABLES]
-    state = rec.quantized(rec.model("DLRM", tables)).state_dict()
-    spec = drafted(state)
-    assert {(t.dim, t.format) for t in spec.tables} == {(64, RowFormat.INT8)}
-    assert not [line for line in checks_of(state) if line.startswith(("dim", "format"))]
-
-
-def test_quantized_rows_that_can_be_of_several_formats_are_marked(rec: TorchRec) -> None:
-    state = rec.quantized(rec.model("DLRM", ONE_FEATURE_EACH)).state_dict()
-    assert {(t.dim, t.format) for t in drafted(state).tables} == {(8, RowFormat.INT8)}
-    lines = [line for line in checks_of(state) if line.startswith("format")]
-    assert len(lines) == 3
-    assert all("rows of 16 bytes can be int8 or int4 or int2 or fp16" in line for line in lines)
-
-
 @pytest.mark.parametrize("dim", [8, 16, 32, 48, 64, 128, 256])
 def test_quantized_rows_without_a_tower_are_guessed_and_marked(dim: int) -> None:
     width = -(-(dim + 4) // 16) * 16
@@ -127,24 +98,6 @@ def test_quantized_rows_without_a_tower_are_guessed_and_marked(dim: int) -> None
         TensorSource(weights), "ads", None, rows=5, dim=dim, row_format=table.format
     )
     assert found.stored is RowFormat.INT8
-
-
-def test_rows_that_are_not_rounded_up_have_one_dim() -> None:
-    weights = {"embedding_bags.ads.weight": torch.zeros(5, 14, dtype=torch.uint8)}
-    assert drafted(weights).tables[0].dim == 10
-
-
-def test_scales_that_are_kept_apart_are_marked() -> None:
-    weights = {
-        "embedding_bags.ads.weight": torch.zeros(5, 64, dtype=torch.uint8),
-        "embedding_bags.ads.weight_qscale": torch.zeros(5, 1),
-    }
-    assert [x for x in checks_of(weights) if "scales are kept apart" in x and "format" in x]
-
-
-def test_a_checkpoint_of_quantized_tables_only_needs_no_default_format() -> None:
-    weights = {"embedding_bags.ads.weight": torch.zeros(5, 16, dtype=torch.uint8)}
-    assert "[quantization]" not in draft_spec(TensorSource(weights), "clicks")
 
 
 def test_keys_with_emb_are_tables_and_other_matrices_are_not() -> None:
@@ -216,18 +169,6 @@ def test_our_own_towers_are_found_under_any_prefix(
     load_tower(spec, TensorSource(weights), Path())
 
 
-def test_a_second_tower_is_marked() -> None:
-    options = {"bottom": [4], "top": [1]}
-    weights = zoo_weights("a.", "dlrm", **options) | zoo_weights("tower.", "dlrm", **options)
-    weights["C1"] = torch.zeros(9, 4)
-    assert drafted(weights).tower.weights == "tower."
-    draft = checks_of({**weights, **zoo_weights("b.", "dlrm", **options)})
-    assert not [line for line in draft if line.startswith("weights")]
-    del weights["tower.bottom.layers.0.weight"]
-    weights |= zoo_weights("b.", "dlrm", **options)
-    assert "weights = \"a.\"  # CHECK: there are towers under 'b.' too" in checks_of(weights)
-
-
 @pytest.mark.parametrize(
     ("name", "shape", "words"),
     [
@@ -249,18 +190,11 @@ def test_widths_that_do_not_add_up_are_marked(
     assert bool(found) == (words is not None)
 
 
-def test_crosses_of_another_width_are_marked() -> None:
-    weights = zoo_weights("", "dcnv2", bottom=[4], top=[1], cross_layers=2, cross_rank=3)
-    weights |= {"C1": torch.zeros(9, 8), "crosses.1.down.weight": torch.zeros(2, 12)}
-    assert [line for line in checks_of(weights) if "[[3, 12], [2, 12]]" in line]
-
-
 @pytest.mark.parametrize(
     ("key", "name"),
     [
         ("embedding_bags.user id.weight", "user_id"),
         ("embedding_bags.-1.weight", "table_-1"),
-        ("embedding_bags.f@t.weight", "f_t"),
         ("embedding_bags.__metadata__.weight", "table___metadata__"),
         (f"embedding_bags.{'x' * 300}.weight", "x" * 150),
         ('emb"\n\\\x7f\t', "emb_____"),
@@ -273,27 +207,9 @@ def test_a_table_whose_name_is_none_gets_one_and_keeps_its_key(key: str, name: s
     assert [line for line in checks_of(weights) if line.startswith("name") and "cannot be" in line]
 
 
-def test_tables_of_one_name_are_told_apart() -> None:
-    weights = {f"{part}.embedding_bags.ads.weight": torch.zeros(4, 3) for part in "ab"}
-    assert [(t.name, t.weights) for t in drafted(weights).tables] == [
-        ("ads", "a.embedding_bags.ads.weight"),
-        ("ads_2", "b.embedding_bags.ads.weight"),
-    ]
-
-
-def test_no_table_takes_the_name_of_the_dense_input() -> None:
-    weights = zoo_weights("tower.", "dlrm", bottom=[4], top=[1]) | {"dense": torch.zeros(9, 4)}
-    assert [(t.name, t.weights) for t in drafted(weights).tables] == [("dense_2", "dense")]
-
-
 def test_a_checkpoint_without_matrices_is_refused_with_what_it_holds() -> None:
     with pytest.raises(WeightsError, match="no weight of two axes.*only 'bias'"):
         draft_spec(TensorSource({"bias": torch.zeros(3)}), "clicks")
-
-
-def test_a_model_needs_a_name() -> None:
-    with pytest.raises(SpecError, match="'my model' is not a name"):
-        draft_spec(TensorSource({"C1": torch.zeros(2, 2)}), "my model")
 
 
 @given(
@@ -361,30 +277,56 @@ def test_layers_are_left_out_with_the_reason_and_embeddings_taken() -> None:
     assert [x for x in checks_of(state) if x.startswith('name = "user"') and "embedding table" in x]
 
 
-def test_a_checkpoint_of_layers_only_says_why_there_is_no_table() -> None:
-    state = torch.nn.Sequential(torch.nn.Linear(4, 3)).state_dict()
-    with pytest.raises(WeightsError, match="'0.weight' is left out: a linear layer's"):
-        drafted(state)
-
-
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_dmp_wrapped_module.module."])
-def test_what_wrapped_a_model_is_no_part_of_its_tables_names(prefix: str) -> None:
-    state = {prefix + key: value for key, value in Plain().state_dict().items()}
-    assert [(t.name, t.weights) for t in drafted(state).tables] == [
-        ("user", None),
-        ("genre_emb", None),
-    ]
-
-
 @pytest.mark.parametrize(
     ("dtype", "stored"),
-    [(torch.quint4x2, RowFormat.INT4), (torch.quint2x4, RowFormat.INT2)],
+    [
+        (torch.int8, RowFormat.INT8),
+        (torch.quint4x2, RowFormat.INT4),
+        (torch.quint2x4, RowFormat.INT2),
+    ],
     ids=str,
 )
-def test_packed_rows_say_their_format(dtype: torch.dtype, stored: RowFormat, rec: TorchRec) -> None:
+def test_quantized_tables_take_their_dim_from_the_tower_and_their_format_from_themselves(
+    dtype: torch.dtype, stored: RowFormat, rec: TorchRec
+) -> None:
     tables = [Table(t.name, t.rows, 64, t.features[:1]) for t in TABLES]
     state = rec.quantized(rec.model("DLRM", tables), dtype).state_dict()
     assert {(t.dim, t.format) for t in drafted(state).tables} == {(64, stored)}
     assert not [line for line in checks_of(state) if line.startswith(("dim", "format"))]
     alone = {key: value for key, value in state.items() if "embedding_bags" in key}
     assert {t.format for t in drafted(alone).tables} == {stored}
+
+
+def test_another_interaction_is_named_and_the_tables_are_drafted(rec: TorchRec) -> None:
+    state = rec.model("DLRM_Projection").state_dict()
+    spec = drafted(state)
+    assert (len(spec.tables), spec.tower.architecture) == (3, None)
+    assert [line for line in checks_of(state) if "inter_arch.interaction_branch1" in line]
+
+
+def test_quantized_rows_that_can_be_of_several_formats_are_marked(rec: TorchRec) -> None:
+    state = rec.quantized(rec.model("DLRM", ONE_FEATURE_EACH)).state_dict()
+    assert {(t.dim, t.format) for t in drafted(state).tables} == {(8, RowFormat.INT8)}
+    lines = [line for line in checks_of(state) if line.startswith("format")]
+    assert len(lines) == 3
+    assert all("rows of 16 bytes can be int8 or int4 or int2 or fp16" in line for line in lines)
+
+
+def test_scales_that_are_kept_apart_are_marked() -> None:
+    weights = {
+        "embedding_bags.ads.weight": torch.zeros(5, 64, dtype=torch.uint8),
+        "embedding_bags.ads.weight_qscale": torch.zeros(5, 1),
+    }
+    assert [x for x in checks_of(weights) if "scales are kept apart" in x and "format" in x]
+
+
+def test_a_second_tower_is_marked() -> None:
+    options = {"bottom": [4], "top": [1]}
+    weights = zoo_weights("a.", "dlrm", **options) | zoo_weights("tower.", "dlrm", **options)
+    weights["C1"] = torch.zeros(9, 4)
+    assert drafted(weights).tower.weights == "tower."
+    draft = checks_of({**weights, **zoo_weights("b.", "dlrm", **options)})
+    assert not [line for line in draft if line.startswith("weights")]
+    del weights["tower.bottom.layers.0.weight"]
+    weights |= zoo_weights("b.", "dlrm", **options)
+    assert "weights = \"a.\"  # CHECK: there are towers under 'b.' too" in checks_of(weights)

@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,15 +19,7 @@ from sharded_infer.importing.tower_source import load_tower
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import QuantizationSpec
-from tests.support.torchrec_models import (
-    DENSE_WIDTH,
-    TABLES,
-    Batch,
-    Table,
-    TorchRec,
-    make_batch,
-    torchrec,
-)
+from tests.support.torchrec_models import DENSE_WIDTH, TABLES, Batch, Table, TorchRec, make_batch
 
 FORMATS = {
     torch.int8: RowFormat.INT8,
@@ -36,12 +28,6 @@ FORMATS = {
     torch.float16: RowFormat.FP16,
     torch.float32: RowFormat.FP32,
 }
-
-
-@pytest.fixture
-def rec() -> Iterator[TorchRec]:
-    with torchrec() as parts:
-        yield parts
 
 
 class Wrapper(nn.Module):
@@ -82,24 +68,6 @@ def test_the_spec_says_what_the_model_is(architecture: str, rec: TorchRec) -> No
     assert isinstance(tower, nn.Module)
 
 
-@pytest.mark.parametrize("architecture", ["DLRM", "DLRM_DCN"])
-def test_the_tower_scores_as_the_model_does(architecture: str, rec: TorchRec) -> None:
-    model = rec.model(architecture)
-    _, _, tower = from_torchrec(model)
-    assert_same_scores(tower, model, rec)
-
-
-def test_trained_tables_are_read_where_they_lie(rec: TorchRec) -> None:
-    model = rec.model("DLRM")
-    spec, source, _ = from_torchrec(model)
-    state = model.state_dict()
-    for table in spec.tables:
-        weight = find_weight(source, table.name, table.weights, rows=table.rows, dim=table.dim)
-        trained = state[weight.key]
-        assert torch.equal(weight.read(0, table.rows), trained)
-        assert weight.read(0, table.rows).data_ptr() == trained.data_ptr()
-
-
 @pytest.mark.parametrize("wrappers", [("model",), ("module",), ("_dmp_wrapped_module", "module")])
 def test_what_wraps_a_model_is_looked_through(wrappers: tuple[str, ...], rec: TorchRec) -> None:
     model = rec.model("DLRM_DCN")
@@ -107,10 +75,6 @@ def test_what_wraps_a_model_is_looked_through(wrappers: tuple[str, ...], rec: To
     for name in reversed(wrappers):
         wrapped = Wrapper(name, wrapped)
     assert_same_scores(from_torchrec(wrapped)[2], model, rec)
-
-
-def test_torchrecs_training_wrapper_is_looked_through(rec: TorchRec) -> None:
-    model = rec.model("DLRM")
     assert_same_scores(from_torchrec(rec.dlrm.DLRMTrain(model))[2], model, rec)
 
 
@@ -165,22 +129,28 @@ def test_a_feature_of_two_tables_is_sent_once_and_pooled_as_torchrec_does(
     torch.testing.assert_close(ours, pooled.values().detach())
 
 
-def test_a_feature_whose_name_cannot_be_an_inputs_is_refused(rec: TorchRec) -> None:
-    with pytest.raises(SpecError, match=r"table 'a': features\[0\].*'user id' is not a name"):
-        from_torchrec(rec.model("DLRM", [Table("a", 5, 8, ("user id",))]))
+def prune(collection: Any) -> None:
+    collection.embedding_bag_configs()[1].num_embeddings_post_pruning = 20
 
 
-def test_another_interaction_is_refused(rec: TorchRec) -> None:
-    with pytest.raises(WeightsError, match=r"interaction_branch1.*DLRM and DLRM_DCN"):
-        from_torchrec(rec.model("DLRM_Projection"))
+def process(collection: Any) -> None:
+    collection._feature_processors = nn.ModuleDict()
 
 
-def test_pruned_tables_are_refused(rec: TorchRec) -> None:
-    model: Any = rec.model("DLRM")
-    model.sparse_arch.embedding_bag_collection.embedding_bag_configs()[
-        1
-    ].num_embeddings_post_pruning = 20
-    with pytest.raises(SpecError, match="table 't_item': pruned to 20 of 25 rows"):
+@pytest.mark.parametrize(
+    ("architecture", "change", "words"),
+    [
+        ("DLRM_Projection", lambda _: None, r"interaction_branch1.*DLRM and DLRM_DCN"),
+        ("DLRM", prune, "table 't_item': pruned to 20 of 25 rows"),
+        ("DLRM", process, "changes features before their lookup"),
+    ],
+)
+def test_a_model_that_cannot_be_taken_over_is_refused_with_the_reason(
+    architecture: str, change: Callable[[Any], None], words: str, rec: TorchRec
+) -> None:
+    model: Any = rec.model(architecture)
+    change(model.sparse_arch.embedding_bag_collection)
+    with pytest.raises((SpecError, WeightsError), match=words):
         from_torchrec(model)
 
 
@@ -192,29 +162,10 @@ def test_scales_that_are_kept_apart_are_refused(rec: TorchRec) -> None:
         from_torchrec(rec.quantized(model))
 
 
-def test_features_that_are_processed_first_are_refused(rec: TorchRec) -> None:
-    model: Any = rec.model("DLRM")
-    model.sparse_arch.embedding_bag_collection._feature_processors = nn.ModuleDict()
-    with pytest.raises(SpecError, match="changes features before their lookup"):
-        from_torchrec(model)
-
-
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), Wrapper("model", nn.Linear(2, 2))])
 def test_anything_else_is_refused_with_its_type(model: nn.Module) -> None:
     with pytest.raises(SpecError, match=f"DLRM or DLRM_DCN.*got a {type(model).__name__}"):
         from_torchrec(model)
-
-
-@pytest.fixture
-def process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    for name, value in names.items():
-        monkeypatch.setenv(name, value)
-    torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-    )
-    yield
-    torch.distributed.destroy_process_group()
 
 
 def distributed(model: Any, *, as_dtensors: bool) -> nn.Module:
@@ -247,7 +198,7 @@ def distributed(model: Any, *, as_dtensors: bool) -> nn.Module:
 
 @pytest.mark.parametrize("as_dtensors", [False, True])
 def test_a_distributed_model_of_one_process_is_taken_over(
-    as_dtensors: bool, rec: TorchRec, process_group: None
+    as_dtensors: bool, rec: TorchRec, process_group: None, tmp_path: Path
 ) -> None:
     parallel: Any = distributed(rec.model("DLRM"), as_dtensors=as_dtensors)
     spec, source, tower = from_torchrec(parallel)
@@ -271,14 +222,7 @@ def test_a_distributed_model_of_one_process_is_taken_over(
     theirs = pooled_by(parallel.module, rec, batch)
     torch.testing.assert_close(torch.cat(pooled, dim=1), theirs, atol=1e-6, rtol=0)
     assert_same_scores(tower, parallel.module, rec)
-
-
-def test_a_distributed_model_is_published_without_calling_it(
-    rec: TorchRec, process_group: None, tmp_path: Path
-) -> None:
-    # Of several processes only this one would call it, and wait for the others.
-    parallel: Any = distributed(rec.model("DLRM"), as_dtensors=False)
-    spec, source, tower = from_torchrec(parallel)
+    # Of several processes only this one would call the model, and wait for the others.
     made = publish(spec, source, tower, tmp_path / "models")
     assert made.report.imported is None and "import not compared" in made.compared
 

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +11,8 @@ from sharded_infer.errors import TowerError
 from sharded_infer.importing.tower_source import ProgramTower, load_tower
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
-from sharded_infer.towers.program.archive import read_program, write_program
-from sharded_infer.towers.program.graph import NAMES
+from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower import Tower, export_tower
-from sharded_infer.zoo.registry import build_tower
 
 
 class OneScore(nn.Module):
@@ -52,49 +51,31 @@ def load(
     return load_tower(spec, TensorSource({"x": torch.zeros(1)}), folder)
 
 
-def test_a_program_that_is_the_specs_gives_its_outputs_by_name(folder: Path) -> None:
-    tower = load(folder, dense={"dense": 13})
-    scores = tower(dense=torch.zeros(2, 13), embeddings=torch.zeros(2, 8))
-    assert {name: tuple(score.shape) for name, score in scores.items()} == {"score": (2,)}
-
-
 @pytest.mark.parametrize(
-    ("dense", "dim", "outputs", "words"),
+    ("changed", "words"),
     [
-        ({"dense": 13}, 8, ("s",), "its outputs are score, tower.outputs names s"),
-        ({"dense": 13}, 8, ("a", "b"), r"it has 1 output, tower.outputs names 2 \(a, b\)"),
+        ({"outputs": ("s",)}, "its outputs are score, tower.outputs names s"),
+        ({"outputs": ("a", "b")}, r"it has 1 output, tower.outputs names 2 \(a, b\)"),
         (
-            {"dense": 12},
-            8,
-            ("score",),
+            {"dense": {"dense": 12}},
             "for 'dense' has a width of 13, dense.inputs says dense = 12",
         ),
+        ({"dim": 4}, "for 'embeddings' has a width of 8, the dims .* add up to 4: [a-z]+ 4$"),
         (
-            {"dense": 13},
-            4,
-            ("score",),
-            "for 'embeddings' has a width of 8, the dims .* add up to 4: [a-z]+ 4$",
-        ),
-        (
-            {},
-            8,
-            ("score",),
+            {"dense": {}},
             r"it has 2 inputs, dense.inputs and the embeddings are 1 \(embeddings\)",
         ),
-        ({"dense": 9, "more": 4}, 8, ("score",), "it has 2 inputs, dense.inputs .* are 3"),
         (
-            {"other": 13},
-            8,
-            ("score",),
+            {"dense": {"other": 13}},
             "inputs are dense, embeddings, dense.inputs .* are other, em",
         ),
     ],
 )
 def test_a_program_of_other_inputs_or_outputs_is_refused_with_both_sides(
-    folder: Path, dense: dict[str, int], dim: int, outputs: tuple[str, ...], words: str
+    folder: Path, changed: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(TowerError, match=rf"tower.pt2: .*{words}"):
-        load(folder, dense=dense, dim=dim, outputs=outputs)
+        load(folder, **{"dense": {"dense": 13}, **changed})
 
 
 class TwoCounts(nn.Module):
@@ -209,29 +190,3 @@ def test_a_stored_tower_of_other_names_is_not_served(tmp_path: Path) -> None:
     Tower.load(
         path, dense={"item_num": 2, "user_num": 2}, embedding_width=8, outputs=("click", "like")
     )
-
-
-def test_names_outlive_torchs_own_tools(tmp_path: Path) -> None:
-    path = tmp_path / "tower.pt2"
-    recorded(path)
-    torch.export.save(torch.export.load(path), tmp_path / "again.pt2")
-    for file in (path, tmp_path / "again.pt2"):
-        names = read_program(file).meta[NAMES]
-        assert names.inputs == ("user_num", "item_num", "embeddings")
-        assert names.outputs == ("click", "like")
-
-
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_dmp_wrapped_module.module."])
-def test_a_towers_parameters_are_found_behind_what_wrapped_the_model(prefix: str) -> None:
-    spec = ModelSpec(
-        name="m",
-        tables=(TableSpec("item", 9, 4),),
-        dense=DenseSpec({"dense": 3}),
-        tower=TowerSpec(architecture="dlrm", options={"bottom": [4], "top": [1]}),
-    )
-    tower = build_tower(
-        "dlrm", dense_inputs={"dense": 3}, feature_dims=[4], options=spec.tower.options
-    )
-    state = {f"{prefix}tower.{name}": value for name, value in tower.state_dict().items()}
-    loaded = load_tower(spec, TensorSource(state), Path()).state_dict()
-    assert all(torch.equal(loaded[name], value) for name, value in tower.state_dict().items())

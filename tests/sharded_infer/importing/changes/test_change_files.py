@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,13 @@ from kernels.row_format import RowFormat
 from sharded_infer.errors import StorageError, WeightsError
 from sharded_infer.importing.changes import parquet_rows
 from sharded_infer.importing.changes.change_files import open_changes
-from sharded_infer.importing.changes.changed_rows import ChangedRows, Changes
+from sharded_infer.importing.changes.changed_rows import (
+    ChangedRows,
+    Changes,
+    check_changes,
+    joined,
+    merged,
+)
 from sharded_infer.importing.changes.written_files import write_changes
 
 Given = dict[str, tuple[list[int], Tensor, list[int]]]
@@ -101,13 +108,6 @@ def test_rows_of_several_tables_are_read(
     assert all(changed.ids.dtype == np.int64 for changed in changes.values())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_floating_numbers_become_fp32(dtype: torch.dtype, tmp_path: Path) -> None:
-    rows = GIVEN["item"][1].to(dtype)
-    changes = open_changes(_safetensors(tmp_path / "changed", {"item": ([1, 2, 3], rows, [])}))
-    assert rows_in(changes["item"]) == rows.float().tolist()
-
-
 @pytest.mark.parametrize(
     "kind",
     [
@@ -126,14 +126,6 @@ def test_lists_of_every_kind_are_read_from_parquet(kind: pa.DataType, tmp_path: 
     parquet.write_table(pa.table({"id": np.arange(3, dtype=np.uint32), "values": lists}), path)
     changes = open_changes(path, table="item")
     assert plain(changes) == {"item": (dict(enumerate(rows.tolist())), [])}
-
-
-def test_names_of_tables_may_be_a_dictionary_of_parquet(tmp_path: Path) -> None:
-    names = pa.array(["a", "b", "a"]).dictionary_encode()
-    columns = {"table": names, "id": [1, 1, 2], "values": [[1.0], [2.0, 3.0], [4.0]]}
-    parquet.write_table(pa.table(columns), tmp_path / "changed.pq")
-    expected = {"a": ({1: [1.0], 2: [4.0]}, []), "b": ({1: [2.0, 3.0]}, [])}
-    assert plain(open_changes(tmp_path / "changed.pq")) == expected
 
 
 def test_rows_that_are_stored_already_are_read_as_they_are(tmp_path: Path) -> None:
@@ -169,11 +161,6 @@ def test_the_files_of_a_folder_are_parts_of_one_change(tmp_path: Path) -> None:
         open_changes(tmp_path)
 
 
-def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=f"{tmp_path}: holds no files of changed rows"):
-        open_changes(tmp_path)
-
-
 def test_written_changes_are_read_again(tmp_path: Path) -> None:
     whole = torch.randn(5, 4)
     stored = torch.randint(0, 256, (1, 8), dtype=torch.uint8)
@@ -201,3 +188,72 @@ def test_changes_that_cannot_be_written_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"there.safetensors: cannot be written"):
         write_changes(changes, tmp_path / "there.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["there.safetensors"]
+
+
+Plain = tuple[dict[int, tuple[float, ...]], set[int]]
+
+
+def ids_of(*ids: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.array(ids, np.int64)
+
+
+def rows_of(ids: list[int], number: float, removed: tuple[int, ...] = ()) -> ChangedRows:
+    return ChangedRows(
+        ids_of(*ids), torch.full((len(ids), 2), float(number)), removed=ids_of(*removed)
+    )
+
+
+def plain_rows(changed: ChangedRows) -> Plain:
+    rows = [] if changed.rows is None else changed.rows.tolist()
+    assert len(set(changed.ids.tolist())) == len(changed.ids) == len(rows)
+    return dict(zip(changed.ids.tolist(), map(tuple, rows), strict=True)), set(
+        changed.removed.tolist()
+    )
+
+
+def test_merged_changes_do_what_they_do_one_after_the_other() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        expected: Plain = ({}, set())
+        changes: Changes = {}
+        for step in range(4):
+            ids = rng.permutation(12)
+            count, gone = rng.integers(0, 7, 2)
+            later = rows_of(ids[:count].tolist(), step, tuple(ids[count : count + gone].tolist()))
+            changes = merged(changes, check_changes({"item": later}, "here"))
+            rows, removed = plain_rows(later)
+            kept = {key: row for key, row in expected[0].items() if key not in removed}
+            expected = (kept | rows, (expected[1] - rows.keys()) | removed)
+        assert plain_rows(check_changes(changes, "merged")["item"]) == expected
+
+
+def test_stored_rows_are_merged_as_bytes() -> None:
+    def stored(*ids: int) -> ChangedRows:
+        rows = torch.full((len(ids), 12), ids[0], dtype=torch.uint8)
+        return ChangedRows(ids_of(*ids), stored=rows, row_format=RowFormat.INT8)
+
+    both = merged({"item": stored(1, 2)}, {"item": stored(5, 2)})["item"]
+    assert both.row_format is RowFormat.INT8 and both.values is None
+    assert both.ids.tolist() == [1, 5, 2]
+    assert both.stored is not None and both.stored[:, 0].tolist() == [1, 5, 5]
+    with pytest.raises(WeightsError, match="table 'item': expected int8 rows of 12 bytes as in"):
+        merged({"item": stored(1)}, {"item": rows_of([2], 1.0)})
+
+
+def test_parts_of_one_change_may_repeat_rows_but_not_contradict_each_other() -> None:
+    one, same = {"item": rows_of([1, 2], 1.0)}, {"item": rows_of([2, 3], 1.0)}
+    assert plain_rows(joined({"a": one, "b": same})["item"])[0].keys() == {1, 2, 3}
+    with pytest.raises(WeightsError, match="b: table 'item': id 2 has another row in another part"):
+        joined({"a": one, "b": {"item": rows_of([2], -1.0)}})
+    with pytest.raises(WeightsError, match="b: table 'item': id 1 is removed by one part and"):
+        joined({"a": one, "b": {"item": rows_of([], 1.0, (1,))}})
+    with pytest.raises(WeightsError, match="b: table 'item': id 9 is removed by one part and"):
+        joined({"a": {"item": rows_of([], 1.0, (9,))}, "b": {"item": rows_of([9], 1.0)}})
+
+
+def test_rows_of_parts_are_compared_bit_for_bit() -> None:
+    zero = {"item": rows_of([1], 0.0)}
+    with pytest.raises(WeightsError, match="id 1 has another row"):
+        joined({"a": zero, "b": {"item": rows_of([1], -0.0)}})
+    nan = {"item": rows_of([1], float("nan"))}
+    assert joined({"a": nan, "b": nan})["item"].ids.tolist() == [1]

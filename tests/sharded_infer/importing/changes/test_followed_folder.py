@@ -6,7 +6,7 @@ import torch
 
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.changes.changed_rows import ChangedRows
-from sharded_infer.importing.changes.followed_folder import FollowedFolder, pending_names
+from sharded_infer.importing.changes.followed_folder import FollowedFolder
 from sharded_infer.importing.changes.written_files import write_changes
 
 
@@ -59,29 +59,6 @@ def test_a_name_that_jumps_the_order_is_refused_until_it_is_gone(tmp_path: Path)
     assert names(folder.pending("b.safetensors")) == ["c.safetensors"]
 
 
-def test_a_file_that_repeats_is_not_seen_again(tmp_path: Path) -> None:
-    folder = FollowedFolder(tmp_path)
-    put(tmp_path / "1.safetensors", 1, 1)
-    assert names(folder.pending()) == ["1.safetensors"]
-    put(tmp_path / "1.safetensors", 2, 1)
-    assert folder.pending("1.safetensors") == []
-
-
-def test_what_was_there_before_the_first_look_is_taken_as_published(tmp_path: Path) -> None:
-    for name in ("1", "2", "3"):
-        put(tmp_path / f"{name}.safetensors", 1, 1)
-    assert names(FollowedFolder(tmp_path).pending("2.safetensors")) == ["3.safetensors"]
-
-
-def test_files_that_are_being_written_do_not_count(tmp_path: Path) -> None:
-    for name in (".1.safetensors", "1.safetensors.tmp", "1.safetensors.partial"):
-        (tmp_path / name).write_bytes(b"half")
-    folder = FollowedFolder(tmp_path)
-    assert folder.pending() == []
-    put(tmp_path / "1.safetensors", 1, 1)
-    assert names(folder.pending()) == ["1.safetensors"]
-
-
 def test_several_files_are_one_change_in_which_later_rows_win(tmp_path: Path) -> None:
     put(tmp_path / "1.safetensors", 1, 1, 2, 3)
     # A folder of two ranks' files is one change too.
@@ -108,22 +85,6 @@ def test_a_damaged_file_is_named_and_nothing_is_returned(tmp_path: Path) -> None
         folder.read(folder.pending())
 
 
-def test_rows_that_do_not_fit_earlier_ones_are_refused_by_file(tmp_path: Path) -> None:
-    put(tmp_path / "1.safetensors", 1, 1)
-    wider = {"item": ChangedRows(np.array([2]), torch.ones(1, 3))}
-    write_changes(wider, tmp_path / "2.safetensors")
-    folder = FollowedFolder(tmp_path)
-    with pytest.raises(
-        WeightsError, match=r"2.safetensors: table 'item': expected rows of 2 numbers .*, got .* 3"
-    ):
-        folder.read(folder.pending())
-
-
 def test_a_folder_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=f"{tmp_path}/none: cannot be read: No such file"):
         FollowedFolder(tmp_path / "none").pending()
-
-
-def test_equal_numbers_are_told_apart_by_their_zeros() -> None:
-    assert pending_names(["a1", "a01", "a2", "b"], "a01", None) == ["a1", "a2", "b"]
-    assert pending_names(["10", "9", "x", "9a"], None, None) == ["9", "9a", "10", "x"]

@@ -62,11 +62,6 @@ def test_the_last_row_of_each_key_wins(kind: Keys, tmp_path: Path) -> None:
     }
 
 
-def test_negative_keys_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "item.hps").write_bytes(by_kcat(message([-(2**63), -1], of(1, 2))))
-    assert open_hps_messages(tmp_path / "item.hps", "item")["item"].ids.tolist() == [-(2**63), -1]
-
-
 @pytest.mark.parametrize("content", [b"", by_kcat(b"HCTR\x08\0\0\0", None)])
 def test_a_file_without_keys_changes_nothing(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "item.hps").write_bytes(content)
@@ -100,15 +95,3 @@ def test_what_is_no_file_of_messages_is_refused(content: bytes, words: str, tmp_
     path.write_bytes(content)
     with pytest.raises(WeightsError, match=f"{path}: .*{words}"):
         open_hps_messages(path, "item")
-
-
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"item.hps: cannot be read: No such file"):
-        open_hps_messages(tmp_path / "item.hps", "item")
-    with pytest.raises(WeightsError, match="cannot be read: expected a regular file, got a folder"):
-        open_hps_messages(tmp_path, "item")
-
-
-def test_keys_of_another_type_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="keys: expected 'int64' or 'uint32', got 'int32'"):
-        open_hps_messages(tmp_path / "item.hps", "item", keys="int32")  # type: ignore[arg-type]

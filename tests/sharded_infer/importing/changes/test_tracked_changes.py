@@ -3,8 +3,7 @@
 import os
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +19,9 @@ from sharded_infer.importing.changes.written_files import write_changes
 
 pytest.importorskip("torchrec.distributed.model_tracker.model_delta_tracker")
 
+pytestmark = pytest.mark.usefixtures("process_group", "seeded")
 ROWS, DIM, RATE = 20, 4, 0.5
 TABLES = {"t_user": ["user", "friend"], "t_item": ["item"]}
-
-
-@pytest.fixture(autouse=True)
-def process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A group of this process alone, and the same weights in every test."""
-    names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    for name, value in names.items():
-        monkeypatch.setenv(name, value)
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")
-        torch.manual_seed(7)
-        torch.distributed.init_process_group(
-            "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-        )
-        yield
-        torch.distributed.destroy_process_group()
 
 
 def distributed(
@@ -68,44 +52,29 @@ def module_plan(module: nn.Module, sharder: Any, **tables: Callable[..., Any]) -
     )
 
 
-def bags(**options: Any) -> Any:
-    """An EmbeddingBagCollection, one table by rows and one whole."""
-    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+def model_of(*, pooled: bool = True, t_user: Any = None, **options: Any) -> Any:
+    """A collection of pooled features or of sequences, `t_user` by rows and `t_item` whole."""
+    import torchrec
+    from torchrec.distributed.embedding import EmbeddingCollectionSharder
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.sharding_plan import row_wise, table_wise
 
-    collection = EmbeddingBagCollection(
-        tables=[
-            EmbeddingBagConfig(
-                name=name, num_embeddings=ROWS, embedding_dim=DIM, feature_names=features
-            )
-            for name, features in TABLES.items()
-        ]
+    kind = "EmbeddingBag" if pooled else "Embedding"
+    configs = [
+        getattr(torchrec, f"{kind}Config")(
+            name=name, num_embeddings=ROWS, embedding_dim=DIM, feature_names=features
+        )
+        for name, features in TABLES.items()
+    ]
+    collection = getattr(torchrec, f"{kind}Collection")(tables=configs)
+    sharder = EmbeddingBagCollectionSharder() if pooled else EmbeddingCollectionSharder()
+    plan = module_plan(
+        collection,
+        sharder,
+        t_user=t_user or row_wise(compute_kernel="fused"),
+        t_item=table_wise(rank=0, compute_kernel="fused"),
     )
-    sharder = EmbeddingBagCollectionSharder()
-    t_user = options.pop("t_user", row_wise(compute_kernel="fused"))
-    t_item = table_wise(rank=0, compute_kernel="fused")
-    plan = module_plan(collection, sharder, t_user=t_user, t_item=t_item)
     return distributed(collection, collection, sharder, plan, **options)
-
-
-def sequences() -> Any:
-    from torchrec import EmbeddingCollection, EmbeddingConfig
-    from torchrec.distributed.embedding import EmbeddingCollectionSharder
-    from torchrec.distributed.sharding_plan import row_wise, table_wise
-
-    collection = EmbeddingCollection(
-        tables=[
-            EmbeddingConfig(
-                name=name, num_embeddings=ROWS, embedding_dim=DIM, feature_names=features
-            )
-            for name, features in TABLES.items()
-        ]
-    )
-    sharder = EmbeddingCollectionSharder()
-    t_user, t_item = row_wise(compute_kernel="fused"), table_wise(rank=0, compute_kernel="fused")
-    plan = module_plan(collection, sharder, t_user=t_user, t_item=t_item)
-    return distributed(collection, collection, sharder, plan)
 
 
 def tracker_of(model: Any, mode: str = "id_only", **options: Any) -> Any:
@@ -127,7 +96,6 @@ def train(model: Any, ids: dict[str, list[int]], of: Sequence[str] = ("user", "i
         lengths=torch.tensor([len(those) for those in bag]),
     )
     found = model.module["part"](jagged).wait()
-    numbers = [found[name] for name in of]
     numbers = [n if isinstance(n, Tensor) else n.values() for n in (found[name] for name in of)]
     torch.cat([number.flatten() for number in numbers]).sum().backward()
 
@@ -154,7 +122,7 @@ def assert_rows(
 
 @pytest.mark.parametrize("as_dtensors", [False, True])
 def test_rows_that_were_looked_up_come_as_they_are_now(as_dtensors: bool, tmp_path: Path) -> None:
-    model = bags(as_dtensors=as_dtensors)
+    model = model_of(as_dtensors=as_dtensors)
     tracker, before = tracker_of(model), weights_of_model(model)
     train(model, {"user": [3, 3, 19], "item": [0]})
     train(model, {"user": [3], "friend": [7], "item": [5]}, of=["user", "friend", "item"])
@@ -169,7 +137,7 @@ def test_rows_that_were_looked_up_come_as_they_are_now(as_dtensors: bool, tmp_pa
 def test_a_table_that_all_ranks_hold_has_its_rows() -> None:
     from torchrec.distributed.sharding_plan import data_parallel
 
-    model = bags(t_user=data_parallel())
+    model = model_of(t_user=data_parallel())
     tracker = tracker_of(model)
     train(model, {"user": [3, 19], "item": [5]})
     expected = {"t_user": [3, 19], "t_item": [5]}
@@ -177,8 +145,9 @@ def test_a_table_that_all_ranks_hold_has_its_rows() -> None:
 
 
 def test_each_row_comes_once_to_each_consumer() -> None:
-    model = bags()
+    model = model_of()
     tracker = tracker_of(model, consumers=["serving", "cache"])
+    assert changes_of_tracker(tracker, "serving") == {}
     train(model, {"user": [1], "item": [1]})
     assert_rows(
         changes_of_tracker(tracker, "serving"),
@@ -194,7 +163,7 @@ def test_each_row_comes_once_to_each_consumer() -> None:
 @pytest.mark.parametrize("auto_compact", [False, True])
 @pytest.mark.parametrize("steps", [True, False])
 def test_no_lookup_is_lost_between_two_readings(steps: bool, auto_compact: bool) -> None:
-    model = bags()
+    model = model_of()
     tracker = tracker_of(model, auto_compact=auto_compact)
     for first in range(0, 12, 3):
         for row in range(first, first + 3):
@@ -206,19 +175,8 @@ def test_no_lookup_is_lost_between_two_readings(steps: bool, auto_compact: bool)
         assert_rows(changes_of_tracker(tracker), expected, weights_of_model(model))
 
 
-def test_without_lookups_nothing_has_changed() -> None:
-    model = bags()
-    tracker = tracker_of(model)
-    assert changes_of_tracker(tracker) == {}
-    train(model, {"user": [1], "item": [1]})
-    assert changes_of_tracker(tracker).keys() == {"t_user", "t_item"}
-    assert changes_of_tracker(tracker) == {}
-    train(model, {"user": [4]}, of=["user"])
-    assert_rows(changes_of_tracker(tracker), {"t_user": [4]}, weights_of_model(model))
-
-
 def test_rows_that_are_still_the_same_are_left_out_where_the_tracker_knows_them() -> None:
-    model = sequences()
+    model = model_of(pooled=False)
     tracker = tracker_of(model, "embedding")
     train(model, {"user": [2, 3], "friend": [3, 9], "item": [4]}, of=["user"])
     train(model, {"user": [3], "friend": [8], "item": [4]}, of=["user"])
@@ -353,7 +311,7 @@ def test_managed_collisions_are_refused() -> None:
 def test_what_is_no_tracker_or_consumer_is_refused() -> None:
     with pytest.raises(WeightsError, match="expected TorchRec's ModelDeltaTracker, got a Linear"):
         changes_of_tracker(nn.Linear(1, 1))
-    tracker = tracker_of(bags(), consumers=["serving"])
+    tracker = tracker_of(model_of(), consumers=["serving"])
     with pytest.raises(WeightsError, match=r"no consumer 'cache', only \['serving'\]"):
         changes_of_tracker(tracker, "cache")
     with pytest.raises(WeightsError, match="no consumer 'default'"):

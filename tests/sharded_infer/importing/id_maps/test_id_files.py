@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 from safetensors.numpy import save_file
 
+from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
 from sharded_infer.errors import WeightsError
-from sharded_infer.importing.id_maps import stored_ids
+from sharded_infer.importing.id_maps import stored_ids, vocabulary
 from sharded_infer.importing.id_maps.id_files import open_id_file
-from sharded_infer.importing.id_maps.id_map_source import IdMapSource
+from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource
+from sharded_infer.importing.id_maps.vocabulary import open_vocabulary
 
 Columns = dict[str, NDArray[np.generic]]
 
@@ -73,16 +75,6 @@ def test_ids_of_every_width_are_read_in_chunks(
 
 
 @pytest.mark.parametrize("save", KINDS)
-def test_without_rows_the_position_is_the_row(
-    save: Saver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stored_ids, "CHUNK", 300)
-    ids = _columns()["id"]
-    source = open_id_file(save(tmp_path / "ids", {"user": ids}), ids="user")
-    assert entries(source, len(ids)) == {int(i): row for row, i in enumerate(ids)}
-
-
-@pytest.mark.parametrize("save", KINDS)
 @pytest.mark.parametrize("has_rows", [True, False])
 def test_a_column_says_how_often_each_id_is_used(
     save: Saver, has_rows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -114,21 +106,6 @@ def test_a_npy_file_has_ids_or_ids_and_rows(tmp_path: Path) -> None:
     assert entries(open_id_file(tmp_path / "pairs.npy"), 500) == pairs
 
 
-def test_a_row_out_of_the_table_is_refused_with_the_file_and_the_id(tmp_path: Path) -> None:
-    file = _npz(tmp_path / "ids", {"id": np.arange(5) + 90, "row": np.array([0, 1, 2, 7, 3])})
-    with pytest.raises(
-        WeightsError, match=rf"{file}: id 93 \(entry 3\) has row 7, expected one of 5"
-    ):
-        list(open_id_file(file).chunks(5))
-
-
-@pytest.mark.parametrize("save", KINDS)
-def test_another_dtype_is_refused_with_the_column(save: Saver, tmp_path: Path) -> None:
-    file = save(tmp_path / "ids", {"id": np.zeros(3, np.float32), "row": np.arange(3)})
-    with pytest.raises(WeightsError, match=f"{file}: 'id': expected whole numbers, got .*float"):
-        open_id_file(file)
-
-
 @pytest.mark.parametrize("save", KINDS)
 def test_a_column_that_is_not_there_is_refused_with_those_that_are(
     save: Saver, tmp_path: Path
@@ -136,22 +113,7 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are(
     file = save(tmp_path / "ids", {"ids": np.arange(3)})
     with pytest.raises(WeightsError, match=f"{file}: no column 'id', only 'ids'; did you mean"):
         open_id_file(file)
-
-
-@pytest.mark.parametrize("save", [_npz, _safetensors])
-@pytest.mark.parametrize("rows", [np.arange(2), np.zeros((3, 2), np.int64), np.int64(3)])
-def test_columns_of_other_shapes_are_refused(
-    save: Saver, rows: NDArray[np.int64], tmp_path: Path
-) -> None:
-    file = save(tmp_path / "ids", {"id": np.arange(3), "row": np.asarray(rows)})
-    with pytest.raises(WeightsError, match=f"{file}: 'row'.*(expected|shape|no rows)"):
-        open_id_file(file)
-
-
-def test_parquet_with_missing_values_is_refused_with_the_column(tmp_path: Path) -> None:
-    parquet.write_table(pa.table({"id": pa.array([1, None, 3])}), tmp_path / "ids.parquet")
-    with pytest.raises(WeightsError, match="'id': expected a number in each row, got none in 1"):
-        list(open_id_file(tmp_path / "ids.parquet").chunks(3))
+    assert entries(open_id_file(file, ids="ids"), 3) == {0: 0, 1: 1, 2: 2}
 
 
 def test_other_files_are_refused_by_their_suffix(tmp_path: Path) -> None:
@@ -161,3 +123,88 @@ def test_other_files_are_refused_by_their_suffix(tmp_path: Path) -> None:
     torch.save({"id": torch.arange(3)}, tmp_path / "ids.pt")
     with pytest.raises(WeightsError, match=r"'\.pt'"):
         open_id_file(tmp_path / "ids.pt")
+
+
+def _source(*chunks: tuple[list[int], list[int]], count: int, rows: int | None) -> IdMapSource:
+    pairs: list[Chunk] = [(np.array(i, np.int64), np.array(r, np.int64)) for i, r in chunks]
+    return IdMapSource("ids.npz", count, lambda: iter(pairs), table_rows=rows)
+
+
+def test_chunks_are_read_as_often_as_they_are_needed() -> None:
+    source = _source(([7, -1], [0, 3]), ([2**62], [1]), count=3, rows=4)
+    for _ in range(2):
+        ids, rows = zip(*source.chunks(4), strict=True)
+        assert np.concatenate(ids).tolist() == [7, -1, 2**62]
+        assert np.concatenate(rows).tolist() == [0, 3, 1]
+
+
+@pytest.mark.parametrize("row", [-1, 4, 2**62])
+def test_a_row_out_of_the_table_is_refused_with_its_id(row: int) -> None:
+    source = _source(([7, 8], [0, 1]), ([9, 10], [2, row]), count=4, rows=None)
+    with pytest.raises(WeightsError, match=rf"ids\.npz: id 10 \(entry 3\) has row {row}"):
+        list(source.chunks(4))
+
+
+def test_a_table_of_other_rows_is_refused() -> None:
+    with pytest.raises(WeightsError, match="table of 5 rows, expected 4"):
+        list(_source(([7], [0]), count=1, rows=5).chunks(4))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_another_number_of_ids_is_refused(count: int) -> None:
+    with pytest.raises(WeightsError, match=f"expected {count} ids?, got 2"):
+        list(_source(([7, 8], [0, 1]), count=count, rows=4).chunks(4))
+
+
+STRINGS = ["café", "", "a b", " a", "0x7f", "'", "x" * 65536, "\ttab", "\r", "zwei\rdrei"]
+
+
+def _ids(name: str, strings: list[bytes], seed: int) -> list[int]:
+    return hash_strings(StringHash(name), *joined_strings(strings), seed).tolist()
+
+
+@pytest.mark.parametrize("name", list(StringHash))
+@pytest.mark.parametrize("seed", [0, 7])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+def test_the_line_is_the_row_of_its_string(
+    name: str, seed: int, end: str, last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vocabulary, "CHUNK", 3)
+    strings = [s.encode() for s in STRINGS if end == "\r\n" or s != "\r"]
+    text = end.encode().join(strings) + (end.encode() if last else b"")
+    (tmp_path / "words.txt").write_bytes(text)
+    source = open_vocabulary(tmp_path / "words.txt", name, seed)
+    assert (source.strings, source.seed, source.count) == (name, seed, len(strings))
+    for _ in range(2):
+        ids, rows = (np.concatenate(part) for part in zip(*source.chunks(20), strict=True))
+        assert rows.tolist() == list(range(len(strings)))
+        assert ids.tolist() == _ids(name, strings, seed)
+
+
+def test_open_id_file_opens_text_as_a_vocabulary(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("a\nb\n")
+    source = open_id_file(tmp_path / "words.txt", strings="xxh3_64", seed=3)
+    assert (source.strings, source.seed, source.count) == ("xxh3_64", 3, 2)
+    with pytest.raises(WeightsError, match="strings: expected xxh3_64 or murmur3.*got None"):
+        open_id_file(tmp_path / "words.txt")
+
+
+def test_a_string_that_comes_twice_is_refused_with_its_lines(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("a\nb\nc\nb\n")
+    with pytest.raises(
+        WeightsError, match=r"words\.txt: .* each string once, got 'b' in lines 1 and 3"
+    ):
+        open_vocabulary(tmp_path / "words.txt", "xxh3_64")
+
+
+def test_two_strings_with_one_hash_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No two short strings with one hash are at hand: only the first letter is hashed.
+    monkeypatch.setattr(
+        vocabulary, "joined_strings", lambda lines: joined_strings([line[:1] for line in lines])
+    )
+    (tmp_path / "words.txt").write_text("apple\npear\nalmond\n")
+    with pytest.raises(WeightsError, match=r"'apple' and 'almond', lines 0 and 2 .*another seed"):
+        open_vocabulary(tmp_path / "words.txt", "murmur3_x64_128", 9)

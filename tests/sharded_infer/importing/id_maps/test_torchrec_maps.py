@@ -1,7 +1,6 @@
 """Rows of imported id maps, compared with those of TorchRec's modules."""
 
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,16 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from kernels.ids.id_hash import murmur_hash3_2x64
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.id_maps.id_map_source import HashedRows, IdMapSource, SharedRows
 from sharded_infer.importing.id_maps.mpzch import MpzchSettings
 from sharded_infer.importing.id_maps.torchrec_maps import id_maps_of, mch_id_map, mpzch_id_map
-from sharded_infer.inputs.id_map import segments_of
+from sharded_infer.inputs.id_map import hashed_rows_of, segments_of
 from tests.support.managed_collisions import (
     MOST,
     RANKS,
     Ids,
     fill,
-    mc_modules,
     mch,
     mch_ranks,
     mpzch,
@@ -67,24 +64,9 @@ def _unknown(source: IdMapSource, ids: Ids) -> Ids:
         case SharedRows(rows, input_size):
             return np.array(rows)[segments_of(ids, len(rows), input_size)]
         case HashedRows() as hashed:
-            return _fallback(hashed, ids)
+            return hashed_rows_of(hashed, ids)
         case _:
             return np.full(len(ids), -1)
-
-
-def _fallback(hashed: HashedRows, ids: Ids) -> Ids:
-    if hashed.input_size:
-        block = -(-hashed.input_size // hashed.buckets)
-        bucket, left = ids // block, ids % block
-    else:
-        bucket, left = ids % hashed.buckets, ids // hashed.buckets
-    size = hashed.rows // hashed.buckets
-    hashes = murmur_hash3_2x64(left if hashed.divided else ids)
-    if hashed.reserved is None:
-        local = hashes % np.uint64(size)
-    else:
-        local = np.uint64(size - hashed.reserved) + hashes % np.uint64(hashed.reserved)
-    return bucket * size + local.astype(np.int64)
 
 
 @pytest.mark.parametrize("ranks", RANKS)
@@ -146,28 +128,18 @@ PREFIX = "model._managed_collision_collection._managed_collision_modules.users."
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-def test_a_state_dict_of_mch_says_its_ranks(ranks: int, tmp_path: Path) -> None:
+def test_checkpoints_of_mch_say_their_ranks(ranks: int, tmp_path: Path) -> None:
     known = random_ids(5000, 1)
     modules = mch_ranks(ranks, ROWS, known)
     state = _joined(modules, PREFIX)
     torch.save(state, tmp_path / "model.pt")
+    _save_by_ranks(modules, PREFIX, tmp_path / "model")
     ids = np.concatenate([known, random_ids(5000, 2)])
     expected = sharded(modules, ids, routed(ids, ranks, ranks, MOST))
-    for weights in (state, tmp_path / "model.pt"):
+    for weights in (state, tmp_path / "model.pt", tmp_path / "model"):
         source = mch_id_map(weights, "users", input_hash="none")
         assert isinstance(source.unknown, SharedRows) and len(source.unknown.rows) == ranks
         assert np.array_equal(served(source, ids), expected)
-
-
-@pytest.mark.parametrize("ranks", RANKS)
-def test_a_distributed_checkpoint_of_mch_is_read(ranks: int, tmp_path: Path) -> None:
-    known = random_ids(5000, 1)
-    modules = mch_ranks(ranks, ROWS, known)
-    _save_by_ranks(modules, PREFIX, tmp_path / "model")
-    source = mch_id_map(tmp_path / "model", "users", input_hash="none")
-    ids = np.concatenate([known, random_ids(5000, 2)])
-    expected = sharded(modules, ids, routed(ids, ranks, ranks, MOST))
-    assert np.array_equal(served(source, ids), expected)
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -241,26 +213,6 @@ def test_rows_are_those_of_mpzch_modules(ranks: int, options: dict[str, Any]) ->
     assert np.array_equal(served(source, ids), expected)
 
 
-@pytest.mark.parametrize("size", [0, 10**12 + 7])
-@pytest.mark.parametrize("disable_fallback", [False, True])
-def test_ids_that_are_divided_by_the_buckets_are_found(size: int, disable_fallback: bool) -> None:
-    module = mpzch(
-        ROWS,
-        8,
-        input_hash_size=size,
-        disable_fallback=disable_fallback,
-        inference_dispatch_div_train_world_size=True,
-    )
-    known = random_ids(MANY, 1, size or None)
-    fill(module, known)
-    ids = np.concatenate(
-        [known, random_ids(MANY, 2, size or None), [] if size else np.arange(-12, 12)]
-    )
-    ids = ids.astype(np.int64)
-    (source,) = id_maps_of(module).values()
-    assert np.array_equal(served(source, ids), remapped(module, ids))
-
-
 def test_a_distributed_checkpoint_of_mpzch_over_ranks_is_read(tmp_path: Path) -> None:
     whole, known = mpzch(4096, 8), random_ids(3000, 1)
     spans = [(1024 * rank, 1024 * rank + 1024) for rank in range(4)]
@@ -271,26 +223,6 @@ def test_a_distributed_checkpoint_of_mpzch_over_ranks_is_read(tmp_path: Path) ->
     source = mpzch_id_map(tmp_path / "model", "users", MpzchSettings(disable_fallback=False))
     ids = np.concatenate([known, random_ids(3000, 2)])
     assert np.array_equal(served(source, ids), sharded(modules, ids, routed(ids, 8, 4, 0)))
-
-
-@pytest.mark.parametrize("saved", ["memory", "pt", "dcp"])
-def test_a_checkpoint_of_mpzch_is_read_with_its_settings(saved: str, tmp_path: Path) -> None:
-    module = mpzch(4096, 4, disable_fallback=True)
-    known = random_ids(3000, 1)
-    fill(module, known)
-    state = _joined([module], PREFIX)
-    weights: Any = state
-    if saved == "pt":
-        torch.save(state, weights := tmp_path / "model.pt")
-    if saved == "dcp":
-        _save_by_ranks([module], PREFIX, weights := tmp_path / "model")
-    ids = np.concatenate([known, random_ids(3000, 2)])
-    source = mpzch_id_map(weights, "users", MpzchSettings(disable_fallback=True))
-    assert np.array_equal(served(source, ids), remapped(module, ids))
-    source = mpzch_id_map(weights, "users", MpzchSettings(disable_fallback=False))
-    whole = mpzch(4096, 4)
-    whole._hash_zch_identities.data.copy_(module._hash_zch_identities)
-    assert np.array_equal(served(source, ids), remapped(whole, ids))
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -333,41 +265,6 @@ def test_wrong_settings_are_refused_with_an_id(buckets: int, settings: dict[str,
     wrong = MpzchSettings(disable_fallback=True, **settings)
     with pytest.raises(WeightsError, match=r"in slot \d+ is not where the module searches it"):
         mpzch_id_map(_joined([module], PREFIX), "users", wrong, buckets=buckets)
-
-
-@pytest.mark.parametrize("quantized", [False, True])
-@pytest.mark.parametrize("make", [mch, mpzch], ids=["mch", "mpzch"])
-def test_collections_have_one_map_a_table(make: Callable[..., Any], quantized: bool) -> None:
-    configs = pytest.importorskip("torchrec.modules.embedding_configs")
-    collections = pytest.importorskip("torchrec.modules.mc_embedding_modules")
-    quant = pytest.importorskip("torchrec.quant.embedding_modules")
-    bags = pytest.importorskip("torchrec.modules.embedding_modules")
-    tables = [
-        configs.EmbeddingBagConfig(
-            name=name, embedding_dim=8, num_embeddings=256, feature_names=[f"{name}_id"]
-        )
-        for name in ("users", "ads")
-    ]
-    maps = {"users": mch(256), "ads": make(256, *([4] if make is mpzch else []))}
-    train(maps["users"], random_ids(200, 1))
-    fill(maps["ads"], random_ids(200, 2)) if make is mpzch else train(
-        maps["ads"], random_ids(200, 2)
-    )
-    module: Any = collections.ManagedCollisionEmbeddingBagCollection(
-        bags.EmbeddingBagCollection(tables=tables, device=torch.device("cpu")),
-        mc_modules.ManagedCollisionCollection(maps, tables),
-    )
-    if quantized:
-        module.qconfig = torch.quantization.QConfig(
-            activation=torch.quantization.PlaceholderObserver,
-            weight=torch.quantization.PlaceholderObserver.with_args(dtype=torch.qint8),
-        )
-        module = quant.QuantManagedCollisionEmbeddingBagCollection.from_float(module)
-    sources = id_maps_of(module)
-    assert set(sources) == {"users", "ads"}
-    for name, seed in (("users", 1), ("ads", 2)):
-        ids = np.concatenate([random_ids(200, seed), random_ids(200, 3)])
-        assert np.array_equal(served(sources[name], ids), remapped(maps[name], ids))
 
 
 def test_ranks_out_of_order_are_refused() -> None:
