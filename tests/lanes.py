@@ -236,9 +236,6 @@ SLOW_TESTS: Mapping[str, tuple[str, ...]] = {
         "test_rows_are_those_of_mch_modules",
         "test_rows_are_those_of_mpzch_modules",
     ),
-    "tests/sharded_infer/publishing/test_imported_id_maps.py": (
-        "test_pooled_embeddings_are_those_of_torchrec_to_the_bit",
-    ),
     "tests/test_docs.py": (
         "test_the_notebook_is_typed_as_strictly_as_its_user_wants",
         "test_the_notebook_of_the_python_page_runs_and_scores",

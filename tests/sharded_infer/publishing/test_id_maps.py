@@ -1,36 +1,38 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from kernels.ids.id_hash import hash_ids
 from sharded_infer.artifacts.artifact import open_artifact
-from sharded_infer.artifacts.golden import load_golden
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.engines.device.device_choice import DeviceChoice
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.errors import RequestError, SpecError, WeightsError
-from sharded_infer.importing.id_maps.id_map_source import HashedRows, SharedRows
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.publishing.publication import publish
-from sharded_infer.quality.quality import CalibrationSamples
+from sharded_infer.publishing.sampled_ids import mapped_samples, with_frequencies
 from sharded_infer.samples.statistics import statistics_of
-from sharded_infer.specs.id_map_spec import IdMapSpec
+from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec, SharedRows
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
+from sharded_infer.specs.spec_file import parse_spec
 from tests.support.raw_ids import (
     SPEC,
     TOPOLOGIES,
     Arrays,
     RawModel,
     Sum,
-    made_maps,
     publish_raw,
     raw_request,
     source_of,
 )
+from tests.support.servers import Command
 
 ITEM = TableSpec("item", rows=4, dim=2)
 TINY = ModelSpec("tiny", (ITEM,), dense=SPEC.dense)
@@ -71,14 +73,6 @@ def test_every_plan_gives_what_a_dict_gives(
         assert_equal(model, plain, raw_request(raw, batch, seed, shared=shared))
 
 
-def test_simulated_gpus_give_what_the_host_gives(tmp_path: Path) -> None:
-    raw = publish_raw(tmp_path, topologies=("h100:1",))
-    model = open_model(raw.path, devices=DeviceChoice(simulated=True))
-    plain = open_model(raw.plain, devices=DeviceChoice(simulated=True))
-    inputs, rows = raw_request(raw, 5, 2)
-    assert np.allclose(model.predict(inputs)["score"], plain.predict(rows)["score"], rtol=1e-6)
-
-
 def test_unknown_ids_are_counted_by_table(raw: RawModel) -> None:
     model = open_model(raw.path)
     inputs, _ = raw_request(raw, 50, 4)
@@ -113,15 +107,6 @@ def test_an_unknown_id_is_refused_by_feature_sample_id_and_table(
         model.predict(inputs)
 
 
-def test_golden_requests_have_raw_ids_that_are_known(raw: RawModel) -> None:
-    model = open_model(raw.path)
-    golden = load_golden(raw.path / "golden.safetensors", model.spec).model_input
-    assert not golden.ids_checked
-    checked = InputPolicy(model.spec, model.id_maps).apply(golden)
-    assert checked.ids_unknown == () and len(golden.groups[0].values) > 100
-    assert np.abs(golden.groups[0].values).max() > 2**40
-
-
 def test_a_version_with_id_maps_has_format_2_and_any_other_has_1(raw: RawModel) -> None:
     manifest = open_artifact(raw.path).manifest
     assert manifest.format_version == 2
@@ -129,23 +114,6 @@ def test_a_version_with_id_maps_has_format_2_and_any_other_has_1(raw: RawModel) 
     document = json.loads((raw.plain / "manifest.json").read_text())
     assert document["format_version"] == 1 and "id_maps" not in document
     assert "id_map" not in document["spec"]["tables"][0]
-
-
-def test_the_fp32_model_is_compared_on_calibration_samples_with_raw_ids(tmp_path: Path) -> None:
-    spec = replace(TINY, tables=(replace(ITEM, id_map=IdMapSpec("zero")),))
-    samples = {
-        "item": np.array([[77, 10**12], [-5, 4], [4, 4]]),
-        "age": np.zeros((3, 1), np.float32),
-    }
-    calibration = CalibrationSamples(make_input(spec, samples))
-    sources = {"item": source_of(KNOWN)}
-    made = publish(spec, WEIGHTS, Sum(), tmp_path, id_maps=sources, calibration=calibration)
-    assert made.report.calibration is not None
-    assert made.report.calibration.mixes[0].max_score_diff < 0.01
-    golden = load_golden(made.path / "golden.safetensors", open_model(made.path).spec)
-    assert golden.model_input.groups[0].values.tolist() == [77, 10**12, -5, 4, 4, 4]
-    wanted = torch.stack([WEIGHTS["item"][[1, 3]].sum(0), WEIGHTS["item"][0], torch.zeros(2)])
-    assert np.allclose(golden.scores["score"], wanted.mean(1).numpy())
 
 
 @pytest.mark.parametrize(
@@ -185,13 +153,6 @@ def test_a_wrong_source_is_refused(
     assert not [path for path in (tmp_path / "tiny").glob("*") if path.name.startswith(".staging")]
 
 
-def test_an_id_that_comes_twice_is_refused_by_name(tmp_path: Path) -> None:
-    ids, rows = np.array([7, 8, 7]), np.array([0, 1, 2])
-    source = replace(source_of({7: 0, 8: 1}), count=3, read=lambda: iter([(ids, rows)]))
-    with pytest.raises(WeightsError, match="table 'item': .*id 7 occurs twice"):
-        publish(TINY, WEIGHTS, Sum(), tmp_path, id_maps={"item": source})
-
-
 def test_maps_of_no_table_and_tables_without_their_map_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="id map of 'itme': no such table, only item"):
         publish(TINY, WEIGHTS, Sum(), tmp_path, id_maps={"itme": source_of(KNOWN)})
@@ -210,13 +171,143 @@ def test_without_a_known_id_golden_requests_have_to_be_given(tmp_path: Path) -> 
     assert open_model(made.path).predict(samples)["score"].tolist() == [1.0, 1.0]
 
 
-def test_statistics_of_raw_ids_say_how_often_rows_are_read() -> None:
-    hot = [2**62] * 30 + [5] * 10 + [-1] * 5 + [7] * 2
-    samples = {"clicked": np.array(hot), "age": np.zeros((len(hot), 1), np.float32)}
-    found = statistics_of(SPEC, samples)["clicked"]
-    assert found.pooling_factor == 1.0 and found.histogram == ()
-    assert found.zipf is not None and found.zipf > 1
+HASHED_TABLES = (
+    TableSpec("user", 11, 2, id_map=IdMapSpec(hashed="identity")),
+    TableSpec("item", 7, 3, id_map=IdMapSpec(hashed="murmur_hash3_2x64", hash_seed=2**63)),
+    TableSpec("word", 5, 1, id_map=IdMapSpec(hashed="xxh3_64", strings="xxh3_64", seed=7)),
+)
+HASHED = ModelSpec("hashed", HASHED_TABLES, dense=SPEC.dense)
+HASHED_WEIGHTS = {
+    t.name: torch.randn(t.rows, t.dim, generator=torch.manual_seed(1)) for t in HASHED_TABLES
+}
+IDS = np.array([0, -1, 2**63 - 1, -(2**63), 12345678901])
 
 
-def test_maps_of_the_test_hold_every_strange_id() -> None:
-    assert all({0, -1, 2**63 - 1, -(2**63)} <= {*one} for one in made_maps().values())
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hashed")
+    return publish(HASHED, HASHED_WEIGHTS, Sum(), folder, topologies=("cpu:1", "h100:1")).path
+
+
+def rows_of(table: TableSpec, ids: Any) -> list[int]:
+    assert table.id_map is not None and table.id_map.hashing is not None
+    name, seed = table.id_map.hashing
+    return [hashed % table.rows for hashed in hash_ids(name, np.array(ids), seed).tolist()]
+
+
+def wanted_of(ids: dict[str, Any]) -> Any:
+    rows = [HASHED_WEIGHTS[table.name][rows_of(table, ids[table.name])] for table in HASHED_TABLES]
+    return torch.cat(rows, 1).mean(1).numpy()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"topology": "h100:1", "devices": DeviceChoice(simulated=True)}]
+)
+def test_every_id_reads_the_row_of_its_hash(published: Path, options: dict[str, Any]) -> None:
+    model = open_model(published, **options)
+    ids = {table.name: IDS for table in HASHED_TABLES}
+    scores = model.predict({**ids, "age": np.zeros((5, 1), np.float32)})["score"]
+    np.testing.assert_allclose(scores, wanted_of(ids), rtol=1e-2, atol=1e-2)
+    assert model.id_maps == {}
+
+
+def test_it_has_format_2_and_no_file(published: Path, sharded_infer: Command) -> None:
+    document = json.loads((published / "manifest.json").read_text())
+    assert document["format_version"] == 2 and "id_maps" not in document
+    said = document["spec"]["tables"][1]["id_map"]
+    assert said == {"hashed": "murmur_hash3_2x64", "hash_seed": 2**63, "seed": 0}
+    assert not (published / "id_maps").exists()
+    sharded_infer("verify", "-r", published.parents[1])
+    shown = sharded_infer("inspect", "-r", published.parents[1]).out
+    assert "raw ids, hashed in user (identity), item (murmur_hash3_2x64), word (xxh3_64)\n" in shown
+
+
+def test_tables_of_every_kind_share_a_feature(tmp_path: Path) -> None:
+    mapped = TableSpec("map", 4, 1, features=("f",), id_map=IdMapSpec(SharedRows((3,))))
+    hashed = TableSpec("hash", 3, 1, features=("f", "g"), id_map=IdMapSpec(hashed="identity"))
+    plain = TableSpec("plain", 4, 1, features=("g",), out_of_range="modulo")
+    spec = replace(HASHED, tables=(mapped, hashed, plain))
+    weights = {t.name: torch.arange(float(t.rows))[:, None] for t in spec.tables}
+    made = publish(spec, weights, Sum(), tmp_path, id_maps={"map": source_of({-5: 1, 9: 2})})
+    model = open_model(made.path)
+    asked = {"f": np.array([-5, 9, 8]), "g": np.array([2, 5, 4])}
+    scores = model.predict({**asked, "age": np.zeros((3, 1), np.float32)})["score"]
+    # -5 is 2^64 - 5, which is 2 modulo 3.
+    wanted = [[1, (2**64 - 5) % 3, 2, 2], [2, 0, 2, 1], [3, 2, 1, 0]]
+    np.testing.assert_allclose(scores, np.mean(wanted, 1), atol=0.05)
+
+
+def test_a_map_of_a_table_that_hashes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"table 'user': its ids are hashed \(identity\), but"):
+        publish(HASHED, HASHED_WEIGHTS, Sum(), tmp_path, id_maps={"user": source_of({1: 1})})
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"hashed": "md5"}, "hashed: .*got 'md5'"),
+        ({"hashed": "xxh3_64", "unknown": "zero"}, "unknown: expected none beside hashed"),
+        ({"hashed": "xxh3_64", "file": "ids.npy"}, "file: expected none beside hashed"),
+        ({"hashed": "identity", "hash_seed": 1}, "hash_seed: expected 0 for identity, got 1"),
+        ({"hashed": "xxh3_64", "hash_seed": -1}, "hash_seed"),
+        ({"hashed": "xxh3_64", "hash_seed": 2**64}, "hash_seed"),
+        ({"hash_seed": 1}, "hash_seed: 1 without hashed"),
+    ],
+)
+def test_a_spec_that_contradicts_itself_is_refused(said: dict[str, Any], words: str) -> None:
+    table = {"name": "user", "rows": 2**40, "dim": 2}
+    fields = {"name": "m", "tables": [{**table, "id_map": {"hashed": "identity"}}]}
+    assert parse_spec(fields).mapped_tables == ()
+    with pytest.raises(SpecError, match=words):
+        parse_spec({"name": "m", "tables": [{**table, "id_map": said}]})
+    with pytest.raises(SpecError, match="padding_idx: expected none beside id_map"):
+        parse_spec(
+            {"name": "m", "tables": [{**table, "id_map": {"hashed": "identity"}, "padding_idx": 1}]}
+        )
+
+
+STRICT_ITEM = TableSpec("item", rows=8, dim=2, id_map=IdMapSpec("error"))
+STRICT = ModelSpec("tiny", (STRICT_ITEM,))
+THREE_IDS = {10**12: 7, -5: 0, 77: 1}
+
+
+@pytest.mark.parametrize("weighted", [(), ("clicked", "shop")], ids=str)
+def test_samples_are_mapped_as_the_published_version_maps_them(
+    raw: RawModel, weighted: tuple[str, ...]
+) -> None:
+    model = open_model(raw.path)
+    inputs, _ = raw_request(raw, 40, 7, weighted=weighted)
+    sources = {name: source_of(entries) for name, entries in raw.maps.items()}
+    found = mapped_samples(SPEC, make_input(SPEC, inputs), sources)
+    wanted = InputPolicy(model.spec, model.id_maps).apply(make_input(SPEC, inputs))
+    assert found.ids_checked and found.ids_unknown == wanted.ids_unknown != ()
+    for one, other in zip(found.groups, wanted.groups, strict=True):
+        assert np.array_equal(one.values, other.values)
+        assert np.array_equal(one.lengths, other.lengths)
+        assert (one.weights is None) == (other.weights is None)
+        assert one.weights is None or np.array_equal(one.weights, other.weights)
+
+
+def test_an_unknown_id_is_refused_or_left_out() -> None:
+    samples, sources = [{"item": [77, 6]}, {"item": -5}], {"item": source_of(THREE_IDS)}
+    words = "feature 'item', sample 0: id 6 is not in the id map of table 'item'"
+    with pytest.raises(RequestError, match=words):
+        mapped_samples(STRICT, samples, sources)
+    (group,) = mapped_samples(STRICT, samples, sources, leave_out=True).groups
+    assert group.values.tolist() == [1, 0] and group.lengths.tolist() == [[1, 1]]
+    rows = replace(STRICT, tables=(*STRICT.tables, TableSpec("shop", rows=3, dim=1)))
+    (group,) = mapped_samples(rows, [{"item": 77, "shop": [3, 2]}], sources, leave_out=True).groups
+    assert group.values.tolist() == [1, 2]
+
+
+def test_an_unknown_id_of_a_sequence_is_no_row() -> None:
+    samples, sources = [{"item": [77, 6, -5]}, {"item": [77]}], {"item": source_of(THREE_IDS)}
+    spec = replace(STRICT, sequences={"item": SequenceSpec(9, features=("item",))})
+    mapped = mapped_samples(spec, samples, sources, leave_out=True)
+    assert mapped.groups[0].values.tolist() == [1, -1, 0, 1]
+    counted = statistics_of(spec, mapped)["item"]
+    assert counted.pooling_factor == 1.5 and sum(counted.histogram) == pytest.approx(1)
+    frequencies = with_frequencies(spec, samples, sources)["item"].frequencies
+    assert frequencies is not None
+    [(rows, counts)] = frequencies()
+    assert rows.tolist() == [0, 1] and counts.tolist() == [1, 2]

@@ -1,6 +1,5 @@
 import hashlib
 import json
-import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,19 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.distributed import checkpoint
 
 from kernels.row_format import RowFormat
-from quant.sources.checkpoint import open_weights
-from quant.stream import chunk_rows
 from sharded_infer import publish, publish_part
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
 from sharded_infer.errors import ArtifactError, GateError, InputError, NotFoundError
-from sharded_infer.planning.plan import StoredTable
 from sharded_infer.publishing import table_layout
 from sharded_infer.publishing.part_publication import PublishedPart
-from sharded_infer.publishing.table_layout import lay_out
-from sharded_infer.publishing.table_shares import share_of
 from sharded_infer.repositories.garbage_collection import collect
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.model_spec import GateSpec, ModelSpec, TableSpec
@@ -112,56 +105,14 @@ def test_small_tables_leave_parts_without_rows(tmp_path: Path) -> None:
     assert manifest_of(publish(spec, small, Scorer(), tmp_path, parts=7).path) == plain
 
 
-def test_rows_of_a_distributed_checkpoint_are_joined(
-    weights: Weights, whole: dict[str, Any], tmp_path: Path
-) -> None:
-    with warnings.catch_warnings():
-        # That it is saved by a single process.
-        warnings.simplefilter("ignore", UserWarning)
-        checkpoint.save(dict(weights), checkpoint_id=tmp_path / "saved", no_dist=True)
-    source = open_weights(tmp_path / "saved")
-    for part in (1, 2, 3):
-        publish_part(SPEC, source, tmp_path / "models", part=part, parts=3)
-    path = publish(SPEC, source, Scorer(), tmp_path / "models", parts=3).path
-    assert manifest_of(path) == whole
-
-
-@pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])
-def test_every_chunk_belongs_to_one_part(parts: int) -> None:
-    tables = [StoredTable(t.name, t.rows, t.dim, t.format or RowFormat.INT8) for t in SPEC.tables]
-    pieces = lay_out(tables, 400_000)
-    held: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for part in range(1, parts + 1):
-        for share in share_of(tables, pieces, part, parts):
-            for rows in share.ranges:
-                of_table = held.setdefault((share.file, rows.table.name), [])
-                of_table.append((rows.first_row, rows.last_row))
-    for table in tables:
-        for piece in pieces[table.name]:
-            ranges = held.pop((piece.file, table.name))
-            bounds = [first for first, _ in ranges] + [piece.first_row + piece.rows]
-            assert [last for _, last in ranges] == bounds[1:]
-            assert bounds[0] == piece.first_row
-            assert all((b - bounds[0]) % chunk_rows(table.dim) == 0 for b in bounds[:-1])
-    assert held == {}
-
-
-def test_a_repeated_part_has_the_same_bytes(
+def test_parts_and_the_same_part_at_once_have_the_same_bytes(
     stored: Repository, weights: Weights, whole: dict[str, Any]
 ) -> None:
     first = make(stored, weights, 1, 2)
     [name] = stored.parts.names("ranker")
     record = stored.parts.record("ranker", name)
     assert make(stored, weights, 1, 2) == first
-    assert stored.parts.names("ranker") == [name]
     assert stored.parts.record("ranker", name) == record
-    make(stored, weights, 2, 2)
-    assert joined(stored, weights, 2) == whole
-
-
-def test_parts_and_the_same_part_at_once(
-    stored: Repository, weights: Weights, whole: dict[str, Any]
-) -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda part: make(stored, weights, part, 2), (1, 2, 1, 2)))
     assert len(stored.parts.names("ranker")) == 2
@@ -169,6 +120,9 @@ def test_parts_and_the_same_part_at_once(
 
 
 def test_missing_parts_are_named(stored: Repository, weights: Weights) -> None:
+    for part, parts in ((0, 2), (3, 2), (1, 0), (1, 10**6)):
+        with pytest.raises(InputError, match="expected 1 to"):
+            make(stored, weights, part, parts)
     make(stored, weights, 2, 4)
     with pytest.raises(NotFoundError) as failed:
         publish(SPEC, weights, Scorer(), stored, parts=4)
@@ -268,21 +222,6 @@ def test_a_damaged_part_is_refused_by_name_and_mended_by_making_it_again(
     assert joined(repository, weights, 2) == whole
 
 
-def test_a_lost_object_of_a_store_is_named_with_its_part(
-    s3: Any, s3_url: str, weights: Weights, whole: dict[str, Any]
-) -> None:
-    repository = Repository(s3_url)
-    for part in (1, 2):
-        make(repository, weights, part, 2)
-    [key, *_] = [key for key in s3.keys(s3_url.removeprefix("s3://models/")) if "/files/" in key]
-    s3.client().delete_object(Bucket="models", Key=key)
-    with pytest.raises(ArtifactError, match=r"is missing: .*no such object\. Make part \d/2 again"):
-        publish(SPEC, weights, Scorer(), repository, parts=2)
-    for part in (1, 2):
-        make(repository, weights, part, 2)
-    assert joined(repository, weights, 2) == whole
-
-
 def content_of(folder: Path) -> dict[str, str]:
     return {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
@@ -304,17 +243,6 @@ def test_a_failed_gate_leaves_the_parts_to_be_joined_again(
     assert joined(stored, weights, 2) == whole
 
 
-def test_quantized_rows_are_joined_unchanged(tmp_path: Path) -> None:
-    spec = ModelSpec("q", (TableSpec("ads", rows=70_000, dim=32, format=RowFormat.INT8),))
-    rows = torch.randint(0, 255, (70_000, 36), dtype=torch.uint8)
-    rows[:, :4] = torch.tensor([0, 0x14, 0, 0x34], dtype=torch.uint8)
-    stored = {"ads": rows}
-    plain = manifest_of(publish(spec, stored, Scorer(), tmp_path / "whole").path)
-    for part in (1, 2, 3):
-        publish_part(spec, stored, tmp_path, part=part, parts=3)
-    assert manifest_of(publish(spec, stored, Scorer(), tmp_path, parts=3).path) == plain
-
-
 def test_a_budget_gives_every_part_the_same_formats(weights: Weights, tmp_path: Path) -> None:
     free = replace(
         SPEC,
@@ -325,33 +253,6 @@ def test_a_budget_gives_every_part_the_same_formats(weights: Weights, tmp_path: 
     for part in (1, 2):
         publish_part(free, weights, tmp_path, part=part, parts=2)
     assert manifest_of(publish(free, weights, Scorer(), tmp_path, parts=2).path) == plain
-
-
-@pytest.mark.parametrize(("part", "parts"), [(0, 2), (3, 2), (1, 0), (1, 10**6)])
-def test_numbers_that_name_no_part_are_refused(
-    part: int, parts: int, weights: Weights, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match="expected 1 to"):
-        make(Repository(tmp_path), weights, part, parts)
-
-
-def test_progress_of_parts_and_of_the_join_reaches_its_end(
-    stored: Repository, weights: Weights
-) -> None:
-    told: dict[str, list[tuple[int, int]]] = {}
-
-    def progress(what: str, done: int, total: int) -> None:
-        told.setdefault(what, []).append((done, total))
-
-    fp32 = [
-        publish_part(SPEC, weights, stored, part=part, parts=2, progress=progress).fp32_bytes
-        for part in (1, 2)
-    ]
-    ends = [total for done, total in told["quantizing"] if done == total]
-    assert ends == fp32
-    publish(SPEC, weights, Scorer(), stored, parts=2, progress=progress)
-    joining = told["joining parts"]
-    assert joining == sorted(joining) and joining[-1][0] == joining[-1][1] > 0
 
 
 def test_old_parts_are_collected_and_new_ones_stay(stored: Repository, weights: Weights) -> None:

@@ -1,6 +1,5 @@
 import hashlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -87,34 +86,6 @@ def test_a_folder_holds_the_tables_where_they_are_and_what_was_done(
     assert list(tmp_path.glob("**/.staging*")) == []
 
 
-def test_the_same_weights_make_the_same_files(
-    spec: ModelSpec, weights: dict[str, Tensor], tmp_path: Path
-) -> None:
-    for name in ("a", "b"):
-        quantize(
-            open_format_plan(spec, weights), tmp_path / name, tower=Clicks(), calibration=samples()
-        )
-    files = [p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*") if p.is_file()]
-    assert len(files) == 6
-    for file in files:
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
-
-
-def test_calibration_compares_what_is_stored_with_other_formats(
-    spec: ModelSpec, weights: dict[str, Tensor], tmp_path: Path
-) -> None:
-    plan = open_format_plan(spec, weights)
-    report = quantize(plan, tmp_path / "out", tower=Clicks(), calibration=samples())
-    assert report.calibration is not None
-    mixes = {mix.name: mix for mix in report.calibration.mixes}
-    assert list(mixes) == ["fp32", "published", "fp16", "int8", "int4", "int2"]
-    assert mixes["int8"].max_score_diff < mixes["published"].max_score_diff
-    assert mixes["published"].max_score_diff < mixes["int2"].max_score_diff
-    assert all(mix.auc is not None and mix.log_loss is not None for mix in mixes.values())
-    assert [c.table for c in report.calibration.contributions] == ["user", "ads"]
-    assert mixes["published"].table_bytes == sum(t.stored_bytes for t in report.tables)
-
-
 def test_a_gate_that_fails_leaves_nothing(weights: dict[str, Tensor], tmp_path: Path) -> None:
     spec = parse_spec({**FIELDS, "gate": {"max_score_diff": 0.001}})
     plan = open_format_plan(spec, weights)
@@ -130,15 +101,6 @@ def test_a_row_that_cannot_be_stored_leaves_nothing(
     with pytest.raises(WeightsError, match="table 'user', row 42: holds NaN"):
         quantize(open_format_plan(spec, weights), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_rows_that_are_no_numbers_can_be_zeroed_and_are_counted(
-    weights: dict[str, Tensor], tmp_path: Path
-) -> None:
-    weights["user"][42, 1] = torch.nan
-    spec = parse_spec({**FIELDS, "quantization": {"nonfinite": "zero"}})
-    report = quantize(open_format_plan(spec, weights), tmp_path / "out")
-    assert [table.zeroed for table in report.tables] == [0, 1]
 
 
 def test_what_is_in_the_way_stays(
@@ -166,13 +128,13 @@ def test_tables_beyond_the_disk_are_refused_before_anything_is_written(
             return ["ads"]
 
         def shape(self, key: str) -> tuple[int, ...]:
-            return (2**46, 8)
+            return (2**42, 8)
 
         def read(self, key: str, start: int, stop: int) -> Tensor:
             return torch.zeros(stop - start, 8)
 
-    spec = parse_spec({"name": "m", "tables": [{"name": "ads", "rows": 2**46, "dim": 8}]})
-    with pytest.raises(StorageError, match=r"the tables need 844 TB, .* are free"):
+    spec = parse_spec({"name": "m", "tables": [{"name": "ads", "rows": 2**42, "dim": 8}]})
+    with pytest.raises(StorageError, match=r"the tables need 52.8 TB, .* are free"):
         quantize(open_format_plan(spec, Vast()), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -184,28 +146,6 @@ def test_a_write_that_fails_is_explained_and_leaves_nothing(tmp_path: Path) -> N
     assert "cannot be written: File too large; the tables need 600 kB" in done.stderr
     assert not (tmp_path / "out").exists()
     assert list(tmp_path.glob(".staging*")) == []
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-def test_a_disk_that_fills_up_meanwhile_is_explained_and_left_empty(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk],  # noqa: S607
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        # As much as fits when the work begins, less when it is written.
-        program = command(tmp_path, rows=100_000, out=disk / "out", take=disk / "other")
-        done = subprocess.run(program, capture_output=True, text=True, check=False)
-        assert done.returncode == 1
-        assert "No space left on device" in done.stderr and "the tables need 1.20 MB" in done.stderr
-        assert [p.name for p in disk.iterdir()] == ["other"]
-    finally:
-        subprocess.run(["umount", disk], check=True)  # noqa: S607
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -230,15 +170,8 @@ def test_an_interrupted_run_leaves_no_folder_and_can_be_started_again(
     assert list(tmp_path.glob(".staging*")) == []
 
 
-def command(
-    folder: Path,
-    *,
-    rows: int,
-    out: Path | None = None,
-    take: Path | None = None,
-    file_bytes: int = -1,
-) -> list[str]:
-    """A separate `quantize` of one int8 table of dim 8, which may first fill a disk's rest.
+def command(folder: Path, *, rows: int, file_bytes: int = -1) -> list[str]:
+    """A separate `quantize` of one int8 table of dim 8.
 
     Args:
         file_bytes: the longest file that it may write; -1: no limit.
@@ -252,23 +185,15 @@ import resource, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({file_bytes}, {file_bytes}))
 from quant.sources.checkpoint import open_weights
-from sharded_infer.publishing import table_writer
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.publishing.quantization import open_format_plan, quantize
 from sharded_infer.specs.spec_file import parse_spec
 from pathlib import Path
 import sys
-take = {str(take) if take else None!r}
-if take:
-    check = table_writer.check_room
-    def taken(*arguments):
-        check(*arguments)
-        Path(take).write_bytes(bytes(1_500_000))
-    table_writer.check_room = taken
 spec = parse_spec({{"name": "m", "tables": [{{"name": "ads", "rows": {rows}, "dim": 8}}]}})
 try:
     plan = open_format_plan(spec, open_weights(Path({str(weights)!r})))
-    quantize(plan, Path({str(out or folder / "out")!r}))
+    quantize(plan, Path({str(folder / "out")!r}))
 except ShardedInferError as error:
     sys.exit(f"error: {{error}}")
 """

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.artifacts.mapped_id_maps import open_id_maps
 from sharded_infer.engines.model import open_model
-from sharded_infer.errors import InputError, WeightsError
+from sharded_infer.errors import WeightsError
 from sharded_infer.importing.changes.changed_rows import ChangedRows
 from sharded_infer.importing.id_maps.id_map_source import IdMapSource
 from sharded_infer.publishing.deltas.compaction import compact
@@ -85,26 +85,6 @@ def test_known_new_and_removed_ids_are_those_of_a_whole_publication(
     )
     assert (again.path / index).samefile(compacted.path / index)
     assert open_artifact(base).manifest.stored_tables()["item"].rows == ROWS
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    samples = {"item": np.array([[5], [101]]), "shop": np.array([[1], [2]])}
-    weight = torch.randn(ROWS, DIM, generator=torch.Generator().manual_seed(1))
-    publish_raw(tmp_path, "zero", KNOWN, np.arange(ROWS), weight, samples)
-    return tmp_path
-
-
-def test_removing_ids_that_are_unknown_changes_nothing(repository: Path) -> None:
-    rows = ChangedRows(np.empty(0, np.int64), removed=np.array([4444]))
-    with pytest.raises(InputError, match="has exactly these rows and ids already"):
-        publish_delta("raw", {"item": rows}, repository)
-
-
-def test_ids_are_removed_from_id_maps_alone(repository: Path) -> None:
-    rows = ChangedRows(np.empty(0, np.int64), removed=np.array([4]))
-    with pytest.raises(WeightsError, match="table 'shop': ids are removed, but it has no id map"):
-        publish_delta("raw", {"shop": rows}, repository)
 
 
 def test_ids_that_share_a_row_are_not_changed_apart(tmp_path: Path) -> None:

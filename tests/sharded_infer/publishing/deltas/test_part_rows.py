@@ -7,7 +7,6 @@ import torch
 from kernels.ids.partition import parts_of
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
 from sharded_infer.engines.model import Model, open_model
-from sharded_infer.errors import WeightsError
 from sharded_infer.importing.changes.changed_rows import ChangedRows
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.lookups.placement import mapped_by_hosts, place_stored
@@ -15,14 +14,8 @@ from sharded_infer.publishing.deltas.compaction import compact
 from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.specs.id_map_spec import IdPartition
 from tests.serving.remote_lookups.test_raw_fronts import front_of
-from tests.support.raw_cluster import (
-    MAPS,
-    SPEC,
-    publish_raw_parts,
-    raw_inputs,
-    raw_sources,
-)
-from tests.support.raw_ids import Ids, source_of
+from tests.support.raw_cluster import MAPS, SPEC, publish_raw_parts, raw_inputs
+from tests.support.raw_ids import Ids
 
 HOSTS, DIM = 2, 8
 ITEMS = np.array([*MAPS["item"]])
@@ -125,12 +118,3 @@ def test_a_row_that_unknown_ids_share_changes_in_every_part(base: Path) -> None:
     assert change.values is not None
     assert torch.equal(found, change.values.expand(50, 4))
     asked_of(front_of(model.artifact.path)[0], model)
-
-
-def test_two_ids_of_one_shared_row_are_refused(tmp_path: Path) -> None:
-    sources = raw_sources() | {"shop": source_of({**MAPS["shop"], 424242: 19})}
-    publish_raw_parts(tmp_path / "models", HOSTS, id_maps=sources)
-    change = changed(np.array([424242, OF_UNKNOWN]), dim=4)
-    words = f"'shop': ids (424242 and {OF_UNKNOWN}|{OF_UNKNOWN} and 424242) have the same row"
-    with pytest.raises(WeightsError, match=words):
-        publish_delta("raw", {"shop": change}, tmp_path / "models")

@@ -1,6 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +12,13 @@ from sharded_infer.artifacts.mapped_id_maps import open_places
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.engines.golden_check import check_golden
 from sharded_infer.engines.model import Model, open_model
-from sharded_infer.engines.model_share import ModelShare
-from sharded_infer.errors import InputError, RequestError, SpecError, WeightsError
+from sharded_infer.errors import InputError, RequestError, WeightsError
 from sharded_infer.importing.changes.changed_rows import ChangedRows
-from sharded_infer.lookups.shard_hosts import Front
-from sharded_infer.planning.plan import Plan, Shard
-from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.publishing.deltas.changed_weights import changed_weights
 from sharded_infer.publishing.deltas.compaction import compact
 from sharded_infer.publishing.deltas.delta_publication import publish_delta
-from sharded_infer.publishing.part_publication import publish_part
 from sharded_infer.publishing.publication import publish
 from sharded_infer.publishing.rows.row_order import Frequencies
-from sharded_infer.publishing.sampled_ids import sampled_frequencies
 from sharded_infer.specs.model_spec import (
     DenseSpec,
     ModelSpec,
@@ -36,9 +27,7 @@ from sharded_infer.specs.model_spec import (
     TowerSpec,
 )
 from sharded_infer.specs.sequence_spec import SequenceSpec
-from tests.sharded_infer.lookups.test_fan_out import pooled_by
 from tests.support.raw_ids import Arrays
-from tests.support.shard_hosts import ThreadedHosts
 
 TABLES = (
     TableSpec("item", 300, 8, features=("bought", "clicked")),
@@ -155,29 +144,6 @@ def test_an_id_outside_is_refused_in_the_words_of_the_plain_model(
     assert "id 300 is outside table 'item', expected 0 to 299" in said[0]
 
 
-def test_a_front_places_ids_of_tables_that_are_cut_by_rows(ordered: Path) -> None:
-    shards = tuple(
-        shard
-        for table in TABLES[:3]
-        for shard in (
-            Shard(table.name, 0, 0, table.rows // 3, 0, table.dim),
-            Shard(table.name, 1, table.rows // 3, table.rows, 0, table.dim),
-        )
-    )
-    devices = (Device(host=0), Device(host=1))
-    wholes = (Shard("seen", 0, 0, 30, 0, 4), Shard("country", 1, 0, 7, 0, 3))
-    plan = Plan(Topology("hosts", devices), (*shards, *wholes))
-    artifact = open_artifact(ordered)
-    whole = Model(artifact, plan, memory=TableMemory.MAP)
-    share = ModelShare(artifact, plan, 1, memory=TableMemory.MAP)
-    with ThreadPoolExecutor(1) as threads:
-        hosts = ThreadedHosts({1: partial(pooled_by, share.lookups)}, threads)
-        front = Model(artifact, plan, memory=TableMemory.MAP, front=Front(hosts, 0))
-        for seed, batch in enumerate((1, 9, 33)):
-            inputs = request(batch, seed)
-            assert np.array_equal(scores(front, inputs), scores(whole, inputs))
-
-
 def test_changed_and_new_rows_have_the_users_numbers(tmp_path: Path) -> None:
     weights = trained()
     options = {"order_rows": "frequency", "frequencies": used()}
@@ -228,37 +194,6 @@ def test_trained_weights_are_compared_with_rows_where_they_lie(ordered: Path) ->
     assert changes["seen"].ids.tolist() == [29]
 
 
-def test_samples_say_how_often_rows_are_used() -> None:
-    inputs = request(50, 4)
-    counts = sampled_frequencies(SPEC, inputs)
-    assert counts.keys() == {table.name for table in TABLES}
-    assert counts["country"].tolist() == np.bincount(inputs["country"], minlength=7).tolist()
-    wrapped = inputs["shop"] % 50
-    wanted = np.bincount(wrapped[wrapped != 3], minlength=50)
-    assert counts["shop"].tolist() == wanted.tolist()
-    both = np.concatenate([inputs["bought"], inputs["clicked"]])
-    assert counts["item"].tolist() == np.bincount(both, minlength=300).tolist()
-
-
-def test_joined_parts_have_the_bytes_of_a_whole_publish(tmp_path: Path, ordered: Path) -> None:
-    options = {"order_rows": "frequency", "frequencies": used()}
-    for part in (2, 1):
-        publish_part(SPEC, trained(), tmp_path, part=part, parts=2, **options)
-    joined = publish(SPEC, trained(), Tower(), tmp_path, parts=2, **options).path
-    names = open_artifact(ordered).manifest
-    for name in sorted(names.table_files | set(names.row_places.values())):
-        assert (joined / name).read_bytes() == (ordered / name).read_bytes()
-
-
-def test_tables_that_share_a_weight_keep_their_order(tmp_path: Path) -> None:
-    names = ("first", "second")
-    tables = tuple(TableSpec(name, 8, 2, weights="one") for name in names)
-    tiny = ModelSpec("tiny", tables, dense=SPEC.dense)
-    options = {"order_rows": "frequency", "frequencies": dict.fromkeys(names, np.arange(8))}
-    with pytest.raises(SpecError, match="which has a weight of its own"):
-        publish(tiny, {"one": torch.ones(8, 2)}, Tower(), tmp_path, **options)
-
-
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
@@ -274,11 +209,3 @@ def test_frequencies_that_fit_no_table_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=words):
         publish(SPEC, trained(), Tower(), tmp_path, order_rows="frequency", frequencies=counts)
-
-
-def test_frequencies_are_for_an_order_and_a_spec_says_none(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="frequencies: expected none with order_rows 'as_trained'"):
-        publish(SPEC, trained(), Tower(), tmp_path, frequencies=used())
-    said = replace(SPEC, tables=(replace(TABLES[0], ordered=True), *TABLES[1:]))
-    with pytest.raises(SpecError, match="table 'item': ordered: expected none"):
-        publish(said, trained(), Tower(), tmp_path)

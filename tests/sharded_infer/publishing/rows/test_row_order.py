@@ -5,10 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from kernels.row_format import RowFormat
-from quant.encoding.rowwise import encode
 from quant.sources.weight_source import TensorSource
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.errors import InputError, SpecError, WeightsError
@@ -18,7 +15,7 @@ from sharded_infer.publishing.publication import publish
 from sharded_infer.publishing.rows.row_order import row_order
 from sharded_infer.publishing.sampled_ids import mapped_samples, with_frequencies
 from sharded_infer.specs.feature_statistics import FeatureStatistics
-from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec, SharedRows
+from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from tests.support.raw_ids import (
     SPEC,
@@ -33,7 +30,6 @@ from tests.support.raw_ids import (
     source_of,
 )
 
-PAGE = 4096
 ITEM = TableSpec("item", rows=8, dim=2, id_map=IdMapSpec("zero"))
 TINY = ModelSpec("tiny", (ITEM,), dense=SPEC.dense)
 # Each row has one id, ten times its number.
@@ -105,14 +101,6 @@ def test_embeddings_and_scores_are_those_of_rows_as_trained(
         assert np.allclose(*scores, rtol=1e-5, atol=1e-5)
 
 
-def test_rows_that_unknown_ids_share_move_too(ordered: Path) -> None:
-    tables = {table.name: table.id_map for table in open_model(ordered).spec.tables}
-    assert isinstance(tables["shop"].unknown, SharedRows)  # type: ignore[union-attr]
-    assert tables["shop"].unknown.rows[0] < 4  # type: ignore[union-attr]
-    assert tables["ad"].unknown.input_size == 1000  # type: ignore[union-attr]
-    assert max(tables["ad"].unknown.rows) < 5  # type: ignore[union-attr]
-
-
 def test_rows_of_like_frequency_stay_in_their_order(tmp_path: Path) -> None:
     source = used(source_of(IDS), [0, 1, 2, 3, 4, 5, 3], [3, 7, 2, 4, 0, 1, 1])
     model = published(tmp_path, TINY, WEIGHT, source)
@@ -136,87 +124,6 @@ def test_few_classes_serve_nearly_what_the_exact_order_would(exponent: float) ->
     ideal = np.cumsum(np.sort(counts)[::-1]) / counts.sum()
     # Memory for as little as 1.5% of the rows, up to all of them.
     assert (ideal - served)[rows // 64 :].max() < 0.01
-
-
-def pages_of(model: Model, ids: np.ndarray) -> int:
-    """Pages of the table file with the rows of some ids."""
-    (table,) = model.artifact.manifest.tables
-    row_bytes = table.row_format.row_bytes(table.dim)
-    return len(np.unique(model.id_maps["item"].known(ids) * row_bytes // PAGE))
-
-
-def test_hot_rows_share_pages(tmp_path: Path) -> None:
-    rows, dim, rng = 50_000, 64, np.random.default_rng(4)
-    ids = rng.permutation(np.unique(rng.integers(0, 2**63 - 1, rows + 100))[:rows])
-    stream = ids[(rng.zipf(1.1, 400_000) - 1) % rows]
-    hottest, counts = np.unique(stream, return_counts=True)
-    hottest = hottest[np.argsort(-counts, kind="stable")][: rows // 100]
-    spec = replace(TINY, tables=(replace(ITEM, rows=rows, dim=dim, format=RowFormat.INT8),))
-    weights = {"item": torch.randn(rows, dim, generator=torch.Generator().manual_seed(0))}
-    source = source_of(dict(zip(ids.tolist(), rng.permutation(rows).tolist(), strict=True)), 9999)
-    seen = {"item": stream[:, None], "age": np.zeros((len(stream), 1), np.float32)}
-    sources = with_frequencies(spec, make_input(spec, seen), {"item": source})
-    before = open_model(publish(spec, weights, Sum(), tmp_path / "a", id_maps=sources).path)
-    after = published(tmp_path / "b", spec, weights, sources["item"])
-    whole = -(-rows * RowFormat.INT8.row_bytes(dim) // PAGE)
-    found = pages_of(before, hottest), pages_of(after, hottest)
-    print(  # noqa: T201 - the figure is for who asks with -s
-        f"the hottest 1% of rows lie in {found[0]} of {whole} pages as trained, in {found[1]} "
-        "ordered by frequency"
-    )
-    assert found[0] > whole / 4
-    assert found[1] < found[0] / 10
-    inputs = {"item": stream[:5000], "age": np.zeros((5000, 1), np.float32)}
-    assert torch.equal(pooled(before, inputs), pooled(after, inputs))
-
-
-def test_rows_that_were_quantized_before_keep_their_bytes(tmp_path: Path) -> None:
-    stored = encode(RowFormat.INT8, torch.randn(8, 2))
-    spec = replace(TINY, tables=(replace(ITEM, format=RowFormat.INT8),))
-    source = used(source_of(IDS), [5, 6], [9, 1])
-    as_trained = open_model(
-        publish(spec, {"item": stored}, Sum(), tmp_path / "a", id_maps={"item": source}).path
-    )
-    by_frequency = published(tmp_path / "b", spec, {"item": stored}, source)
-    inputs = {"item": np.arange(0, 90, 10), "age": np.zeros((9, 1), np.float32)}
-    assert torch.equal(pooled(by_frequency, inputs), pooled(as_trained, inputs))
-    assert by_frequency.id_maps["item"].known(np.array([50, 60, 0])).tolist() == [0, 1, 2]
-
-
-def test_the_import_is_compared_with_the_modules_as_they_were_trained(tmp_path: Path) -> None:
-    module = nn.EmbeddingBag(8, 2, mode="sum")
-    source = used(source_of(IDS), [5, 6], [9, 1])
-    made = publish(
-        TINY, {"item": module}, Sum(), tmp_path, id_maps={"item": source}, order_rows="frequency"
-    )
-    assert "compared with" in made.compared and "modules" in made.compared
-
-
-def test_calibration_samples_are_scored_with_the_new_order(tmp_path: Path) -> None:
-    source = used(source_of(IDS), [5, 6], [9, 1])
-    samples = [{"item": [10 * n, 70], "age": 0.5, "label": n % 2} for n in range(7)]
-    made = [
-        publish(
-            TINY,
-            WEIGHT,
-            Sum(),
-            tmp_path / order,
-            id_maps={"item": source},
-            order_rows=order,
-            calibration=samples,
-        ).report.calibration
-        for order in ("as_trained", "frequency")
-    ]
-    assert made[0] is not None and made[0] == made[1]
-
-
-def test_histograms_are_those_of_the_new_order() -> None:
-    source = used(source_of(IDS), [7, 6, 7], [6, 1, 3])
-    given = {"item": FeatureStatistics(2.5, 1.1, (1.0, 0, 0, 0, 0, 0, 0, 0))}
-    order = row_order("frequency", TINY, TensorSource(WEIGHT), {"item": source}, given)
-    assert order.statistics == {"item": FeatureStatistics(2.5, 1.1, (0.9, 0.1, 0, 0, 0, 0, 0, 0))}
-    unordered = row_order("as_trained", TINY, TensorSource(WEIGHT), {"item": source}, given)
-    assert unordered.statistics is given and unordered.weights.read("item", 7, 8)[0, 0] == 14
 
 
 def test_frequencies_of_samples_count_where_a_map_has_none() -> None:
@@ -261,6 +168,15 @@ def test_frequencies_that_are_none_are_refused(
     source = used(source_of(IDS), rows, counts)
     with pytest.raises(WeightsError, match=f"table 'item': a test's map: expected .*{words}"):
         row_order("frequency", TINY, TensorSource(WEIGHT), {"item": source}, None)
+
+
+def test_histograms_are_those_of_the_new_order() -> None:
+    source = used(source_of(IDS), [7, 6, 7], [6, 1, 3])
+    given = {"item": FeatureStatistics(2.5, 1.1, (1.0, 0, 0, 0, 0, 0, 0, 0))}
+    order = row_order("frequency", TINY, TensorSource(WEIGHT), {"item": source}, given)
+    assert order.statistics == {"item": FeatureStatistics(2.5, 1.1, (0.9, 0.1, 0, 0, 0, 0, 0, 0))}
+    unordered = row_order("as_trained", TINY, TensorSource(WEIGHT), {"item": source}, given)
+    assert unordered.statistics is given and unordered.weights.read("item", 7, 8)[0, 0] == 14
 
 
 def test_what_cannot_be_ordered_is_refused(tmp_path: Path) -> None:

@@ -10,14 +10,12 @@ import torch
 from kernels.ids.partition import parts_of
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
 from sharded_infer.engines.model import Model, open_model
-from sharded_infer.errors import NotFoundError, SpecError
+from sharded_infer.errors import SpecError
 from sharded_infer.inputs.request_reader import make_input
-from sharded_infer.lookups.placement import place_stored
 from sharded_infer.publishing.part_publication import publish_part
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.id_map_spec import IdMapSpec, IdPartition, SharedRows
 from sharded_infer.specs.model_spec import TableSpec
-from sharded_infer.specs.order_rows import OrderRows
 from tests.sharded_infer.publishing.test_parts import manifest_of
 from tests.support.raw_cluster import (
     MAPS,
@@ -76,17 +74,6 @@ def test_each_part_has_the_ids_of_its_hashes(parted: Model, table: str) -> None:
     assert len(np.unique(parts_of(ids, partition.first_hashes))) == len(firsts) > 1
 
 
-@pytest.mark.parametrize("table", PARTED)
-def test_parts_are_filled_in_proportion(parted: Model, table: str) -> None:
-    partition, id_map = partition_of(parted, table), parted.id_maps[table]
-    rows = id_map.known(np.array([*MAPS[table]]))
-    shared = id_map.unknown.rows if isinstance(id_map.unknown, SharedRows) else ()
-    ends = (*partition.first_rows, id_map.table.rows)
-    own = np.histogram(np.unique(rows), ends)[0] - len(shared)
-    rooms = np.diff(ends) - len(shared)
-    assert np.abs(own - rooms * own.sum() / rooms.sum()).max() <= 1 + len(shared)
-
-
 @pytest.mark.parametrize(("table", "copies"), [("shop", (0,)), ("ad", (0, 1, 2))])
 def test_every_part_has_the_rows_that_unknown_ids_share(
     parted: Model, table: str, copies: tuple[int, ...]
@@ -98,31 +85,6 @@ def test_every_part_has_the_rows_that_unknown_ids_share(
     assert published.rows - trained.rows >= len(copies) * (len(partition.first_rows) - 1)
     [piece] = next(t.pieces for t in parted.artifact.manifest.tables if t.name == table)
     assert piece.rows == published.rows
-
-
-def test_the_plan_cuts_parts(parted: Model) -> None:
-    placed = place_stored(parted.plan, parted.artifact)
-    for table in PARTED:
-        firsts = {piece.first_row for piece in placed if piece.table.name == table}
-        assert firsts <= set(partition_of(parted, table).first_rows)
-
-
-def test_rows_stay_in_their_order_within_a_part(parted: Model) -> None:
-    firsts = partition_of(parted, "user").first_rows
-    ids = np.array([*MAPS["user"]])
-    trained, rows = np.array([*MAPS["user"].values()]), parted.id_maps["user"].known(ids)
-    by_place = trained[np.argsort(rows)]
-    breaks = np.searchsorted(np.sort(rows), firsts[1:])
-    for part in np.split(by_place, breaks):
-        assert (np.diff(part) > 0).all()
-
-
-def test_inspect_says_how_many_parts_there_are(parted: Model, sharded_infer: Command) -> None:
-    shown = sharded_infer("inspect", "-r", parted.artifact.path.parents[1])
-    assert re.search(r"item \S+ kB in \d parts \(an unknown id is left out\)", shown.out)
-    assert re.search(
-        r"shop \S+ kB in \d parts \(an unknown id reads row 0 of its part\)", shown.out
-    )
 
 
 TINY = TableSpec("item", rows=8, dim=4, id_map=IdMapSpec("zero"))
@@ -160,14 +122,7 @@ def test_ids_that_share_a_row_are_in_no_parts(
     assert "'item': a plan cuts it by rows, but its ids cannot be put" in caplog.text
 
 
-def test_a_spec_that_says_its_parts_is_refused(tmp_path: Path) -> None:
-    id_map = IdMapSpec("zero", partition=IdPartition((0,), (0,)))
-    with pytest.raises(SpecError, match="table 'item': id_map.partition: expected none"):
-        tiny(tmp_path, replace(TINY, id_map=id_map), {})
-
-
-@pytest.mark.parametrize("order_rows", OrderRows)
-def test_joined_parts_of_a_publish_are_a_whole_one(tmp_path: Path, order_rows: OrderRows) -> None:
+def test_joined_parts_of_a_publish_are_a_whole_one_with_ordered_rows_too(tmp_path: Path) -> None:
     sources, generator = raw_sources(), np.random.default_rng(4)
     for name in ("item", "shop", "page"):
         rows = next(t.rows for t in TABLES if t.name == name)
@@ -176,7 +131,7 @@ def test_joined_parts_of_a_publish_are_a_whole_one(tmp_path: Path, order_rows: O
     options: dict[str, Any] = {
         "topologies": (narrow_topology(tmp_path, 2),),
         "id_maps": sources,
-        "order_rows": order_rows,
+        "order_rows": "frequency",
     }
     whole = publish(SPEC, trained_weights(), Sum(), tmp_path / "whole", **options).path
     for part in (3, 1, 2):
@@ -188,10 +143,15 @@ def test_joined_parts_of_a_publish_are_a_whole_one(tmp_path: Path, order_rows: O
     assert parted == set(PARTED)
 
 
-def test_a_part_of_other_plans_does_not_fit(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"id_maps": raw_sources()}
-    publish_part(SPEC, trained_weights(), tmp_path / "parts", part=1, parts=1, **options)
-    options["topologies"] = (narrow_topology(tmp_path, 2),)
-    words = "table 'user': made from other weights|table 'shop': rows 200 there"
-    with pytest.raises(NotFoundError, match=words):
-        publish(SPEC, trained_weights(), Sum(), tmp_path / "parts", parts=1, **options)
+def test_a_spec_that_says_its_parts_is_refused(tmp_path: Path) -> None:
+    id_map = IdMapSpec("zero", partition=IdPartition((0,), (0,)))
+    with pytest.raises(SpecError, match="table 'item': id_map.partition: expected none"):
+        tiny(tmp_path, replace(TINY, id_map=id_map), {})
+
+
+def test_inspect_says_how_many_parts_there_are(parted: Model, sharded_infer: Command) -> None:
+    shown = sharded_infer("inspect", "-r", parted.artifact.path.parents[1])
+    assert re.search(r"item \S+ kB in \d parts \(an unknown id is left out\)", shown.out)
+    assert re.search(
+        r"shop \S+ kB in \d parts \(an unknown id reads row 0 of its part\)", shown.out
+    )
