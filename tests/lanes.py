@@ -168,7 +168,6 @@ SLOW_FILES = (
     "tests/sharded_infer/reports/quantization/test_page.py",
     "tests/sharded_infer/test_address_space.py",
     "tests/sharded_infer/zoo/test_published_sequence_towers.py",
-    "tests/sharded_infer/zoo/test_sequence_stages.py",
     "tests/test_wheel.py",
 )
 

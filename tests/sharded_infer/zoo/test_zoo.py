@@ -1,5 +1,3 @@
-import re
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,8 +5,8 @@ from torch import Tensor, nn
 from sharded_infer.errors import SpecError
 from sharded_infer.zoo.dcnv2 import CrossLayer, DCNv2
 from sharded_infer.zoo.dlrm import DLRM
-from sharded_infer.zoo.mlp import MLP
-from sharded_infer.zoo.registry import ARCHITECTURES, build_tower
+from sharded_infer.zoo.history import SequenceSizes
+from sharded_infer.zoo.registry import AGE, build_tower
 
 DENSE_WIDTH = 5
 DLRM_OPTIONS: dict[str, object] = {"bottom": [6, 4], "top": [7, 1]}
@@ -18,7 +16,6 @@ DCNV2_OPTIONS: dict[str, object] = {
     "cross_layers": 3,
     "cross_rank": 2,
 }
-CASES = [("dlrm", (4, 4, 4), DLRM_OPTIONS), ("dcnv2", (4, 2, 5), DCNV2_OPTIONS)]
 
 
 def built(
@@ -39,25 +36,6 @@ def inputs(batch: int, width: int) -> tuple[Tensor, Tensor]:
         torch.randn(batch, DENSE_WIDTH, generator=generator),
         torch.randn(batch, width, generator=generator),
     )
-
-
-def test_an_mlp_activates_between_layers_and_after_the_last_only_when_told() -> None:
-    torch.manual_seed(0)
-    plain = MLP([3, 4, 2], activate_last=False)
-    torch.manual_seed(0)
-    activated = MLP([3, 4, 2], activate_last=True)
-    samples = torch.randn(50, 3)
-    first, last = plain.layers[0], plain.layers[2]
-    expected = last(torch.relu(first(samples)))
-    torch.testing.assert_close(plain(samples), expected)
-    torch.testing.assert_close(activated(samples), torch.relu(expected))
-    assert (expected < 0).any()
-
-
-@pytest.mark.parametrize("sizes", [[], [3], [3, 0], [-1, 2]])
-def test_an_mlp_refuses_sizes_that_are_too_few_or_not_positive(sizes: list[int]) -> None:
-    with pytest.raises(SpecError, match=re.escape(str(sizes))):
-        MLP(sizes, activate_last=False)
 
 
 def test_dlrm_interacts_every_pair_of_vectors_once() -> None:
@@ -91,79 +69,26 @@ def test_dcnv2_follows_the_low_rank_cross_formula() -> None:
     torch.testing.assert_close(tower.logits(dense, embeddings), tower.top(crossed)[:, 0])
 
 
-@pytest.mark.parametrize(("architecture", "feature_dims", "options"), CASES)
-def test_forward_is_the_probability_of_the_logits(
-    architecture: str, feature_dims: tuple[int, ...], options: dict[str, object]
-) -> None:
-    tower = built(architecture, feature_dims, options)
-    assert isinstance(tower, DLRM | DCNv2)
-    dense, embeddings = inputs(9, sum(feature_dims))
-    scores = tower(dense=dense, embeddings=embeddings)
-    assert scores.shape == (9,) and scores.dtype == torch.float32
-    torch.testing.assert_close(scores, torch.sigmoid(tower.logits(dense, embeddings)))
-
-
-@pytest.mark.parametrize(("architecture", "feature_dims", "options"), CASES)
-def test_an_exported_tower_scores_any_batch_as_the_module_does(
-    architecture: str, feature_dims: tuple[int, ...], options: dict[str, object]
-) -> None:
-    tower = built(architecture, feature_dims, options)
-    dense, embeddings = inputs(4, sum(feature_dims))
-    batch = torch.export.Dim("batch", min=1, max=65536)
-    program = torch.export.export(
-        tower,
-        (),
-        {"dense": dense, "embeddings": embeddings},
-        dynamic_shapes={"dense": {0: batch}, "embeddings": {0: batch}},
-    )
-    for size in (1, 2, 300):
-        dense, embeddings = inputs(size, sum(feature_dims))
-        with torch.no_grad():
-            exported = program.module()(dense=dense, embeddings=embeddings)
-            torch.testing.assert_close(exported, tower(dense, embeddings))
-
-
-def test_a_dlrm_checkpoint_holds_weights_only() -> None:
-    names = built("dlrm", (4, 4), DLRM_OPTIONS).state_dict()
-    assert all(name.endswith(("weight", "bias")) for name in names)
-
-
 @pytest.mark.parametrize(
-    ("feature_dims", "options", "message"),
+    ("architecture", "feature_dims", "options", "message"),
     [
-        ((), DLRM_OPTIONS, "at least one feature"),
-        ((4, 4, 8), DLRM_OPTIONS, "feature 0 has dim 4, feature 2 has dim 8"),
-        ((8, 8), DLRM_OPTIONS, r"must end with the features' dim 8, got \[6, 4\]"),
-        ((4, 4), {"bottom": [4], "top": [3, 2]}, r"top layers must end with 1, got \[3, 2\]"),
+        ("dlrm", (), {}, "at least one feature"),
+        ("dlrm", (4, 4, 8), {}, "feature 0 has dim 4, feature 2 has dim 8"),
+        ("dlrm", (8, 8), {}, r"must end with the features' dim 8, got \[6, 4\]"),
+        ("dlrm", (4, 4), {"top": [3, 2]}, r"top layers must end with 1, got \[3, 2\]"),
+        ("dcnv2", (), {}, "at least one feature"),
+        ("dcnv2", (4, 0), {}, r"positive dims, got \[4, 0\]"),
+        ("dcnv2", (4,), {"top": [2]}, r"top layers must end with 1, got \[2\]"),
+        ("dcnv2", (4,), {"cross_rank": 0}, "'cross_rank' .* must be a positive integer"),
+        ("dcnv2", (4,), {"cross_rank": 2.0}, "'cross_rank' .* must be a positive integer"),
     ],
 )
-def test_dlrm_refuses_sizes_that_do_not_fit(
-    feature_dims: tuple[int, ...], options: dict[str, object], message: str
+def test_sizes_that_do_not_fit_together_are_refused(
+    architecture: str, feature_dims: tuple[int, ...], options: dict[str, object], message: str
 ) -> None:
+    usual = DLRM_OPTIONS if architecture == "dlrm" else DCNV2_OPTIONS
     with pytest.raises(SpecError, match=message):
-        built("dlrm", feature_dims, options)
-
-
-@pytest.mark.parametrize(
-    ("feature_dims", "change", "message"),
-    [
-        ((), {}, "at least one feature"),
-        ((4, 0), {}, r"positive dims, got \[4, 0\]"),
-        ((4,), {"top": [2]}, r"top layers must end with 1, got \[2\]"),
-    ],
-)
-def test_dcnv2_refuses_sizes_that_do_not_fit(
-    feature_dims: tuple[int, ...], change: dict[str, object], message: str
-) -> None:
-    with pytest.raises(SpecError, match=message):
-        built("dcnv2", feature_dims, DCNV2_OPTIONS | change)
-
-
-@pytest.mark.parametrize("option", ["cross_layers", "cross_rank"])
-def test_dcnv2_itself_refuses_an_empty_cross_network(option: str) -> None:
-    crosses = {"cross_layers": 1, "cross_rank": 1} | {option: 0}
-    with pytest.raises(SpecError, match=f"{option} must be at least 1, got 0"):
-        DCNv2(dense_width=2, feature_dims=[2], bottom=[2], top=[1], **crosses)
+        built(architecture, feature_dims, usual | options)
 
 
 def test_an_unknown_architecture_is_answered_with_the_nearest_and_all_known() -> None:
@@ -196,12 +121,9 @@ def test_a_tower_without_a_sequence_takes_one_dense_input_named_dense(
         (DLRM_OPTIONS | {"botom": [4]}, r"no option 'botom'; did you mean 'bottom'\?.*bottom, top"),
         (DLRM_OPTIONS | {"cross_rank": 2}, "'dlrm' has no option 'cross_rank'; its options"),
         ({"top": [1]}, "'dlrm' needs the options bottom"),
-        ({}, "needs the options bottom, top"),
         (DLRM_OPTIONS | {"top": 1}, "'top' .* must be a non-empty list .* got 1"),
         (DLRM_OPTIONS | {"top": []}, "'top' .* must be a non-empty list"),
-        (DLRM_OPTIONS | {"top": ["7", 1]}, r"'top' .* got \['7', 1\]"),
         (DLRM_OPTIONS | {"top": [0, 1]}, "'top' .* positive integers"),
-        (DLRM_OPTIONS | {"bottom": [True, 4]}, "'bottom' .* positive integers"),
     ],
 )
 def test_options_that_are_unknown_missing_or_mistyped_are_named(
@@ -211,12 +133,64 @@ def test_options_that_are_unknown_missing_or_mistyped_are_named(
         built("dlrm", (4,), options)
 
 
-@pytest.mark.parametrize("value", [0, 2.0, "2", None, True])
-def test_a_count_option_must_be_a_positive_integer(value: object) -> None:
-    with pytest.raises(SpecError, match="'cross_rank' .* must be a positive integer"):
-        built("dcnv2", (4,), DCNV2_OPTIONS | {"cross_rank": value})
+OPTIONS: dict[str, dict[str, object]] = {
+    "din": {"attention": 6, "top": [7, 1]},
+    "sasrec": {"blocks": 2, "heads": 2},
+    "bst": {"heads": 2, "time_buckets": 40, "top": [7, 1]},
+    "hstu": {"layers": 2, "heads": 2, "time_buckets": 40, "top": [7, 1]},
+    "dlrm": {"bottom": [8], "top": [1]},
+}
 
 
-def test_every_architecture_says_what_it_is() -> None:
-    assert sorted(ARCHITECTURES) == ["bst", "dcnv2", "din", "dlrm", "hstu", "sasrec"]
-    assert all(architecture.summary for architecture in ARCHITECTURES.values())
+@pytest.mark.parametrize(
+    ("architecture", "feature_dims", "sizes", "options", "message"),
+    [
+        ("din", (), SequenceSizes((8,), 9), {}, "needs a pooled feature, the candidate"),
+        ("din", (8,), SequenceSizes((), 9), {}, "got 1 pooled features and 0 in the history"),
+        ("din", (8,), SequenceSizes((4, 8), 9), {}, "has dim 8, the history's first feature 4"),
+        ("din", (8,), SequenceSizes((8,), 9), {"top": [7]}, r"must end with 1, got \[7\]"),
+        ("sasrec", (8, 8), SequenceSizes((8,), 9), {}, "one pooled feature, the candidate, got 2"),
+        ("sasrec", (8,), SequenceSizes((8,), 9), {"heads": 3}, "divide the candidate's dim 8"),
+        ("bst", (8,), SequenceSizes((8,), 9, {AGE: 1}), {"heads": 5}, "dim 8, got 5"),
+        ("hstu", (8,), SequenceSizes((8,), 9), {}, r"of 'history' \['age'\], got none"),
+        ("hstu", (8,), SequenceSizes((8,), 9, {AGE: 2}), {}, "'age' .* a width of 1, got 2"),
+        ("din", (8,), SequenceSizes((8,), 9, {AGE: 1}), {}, r"of 'history' none, got \['age'\]"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(
+    architecture: str,
+    feature_dims: tuple[int, ...],
+    sizes: SequenceSizes,
+    options: dict[str, object],
+    message: str,
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        build_tower(
+            architecture,
+            dense_inputs={},
+            feature_dims=feature_dims,
+            options=OPTIONS[architecture] | options,
+            sequences={"history": sizes},
+        )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dense", "sequences", "message"),
+    [
+        ("din", {"dense": 3}, {}, r"'din' takes the dense inputs none, got \['dense'\]"),
+        ("din", {}, {}, r"'din' takes the sequences \['history'\], got none"),
+        ("din", {}, {"clicks": SequenceSizes((8,), 9)}, r"\['history'\], got \['clicks'\]"),
+        ("dlrm", {"dense": 3}, {"history": SequenceSizes((8,), 9)}, "takes the sequences none"),
+    ],
+)
+def test_a_tower_takes_its_sequences_and_dense_inputs_only(
+    architecture: str, dense: dict[str, int], sequences: dict[str, SequenceSizes], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        build_tower(
+            architecture,
+            dense_inputs=dense,
+            feature_dims=[8],
+            options=OPTIONS[architecture],
+            sequences=sequences,
+        )
