@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
-from sharded_infer.errors import ArtifactError, InputError, NotFoundError
+from sharded_infer.errors import ArtifactError, InputError
 from sharded_infer.repositories.garbage_collection import choose_versions, collect
 from sharded_infer.repositories.labels import Labels
 from sharded_infer.repositories.repository import Repository
@@ -26,10 +26,6 @@ def test_labelled_versions_stay_and_what_they_would_be_rolled_back_to() -> None:
         5: "label stable",
         7: "one of the latest 1",
     }
-
-
-def test_what_a_killed_collection_began_to_remove_goes() -> None:
-    assert set(kept(Labels(removing=(6,)), 3)) == {5, 7}
 
 
 @pytest.mark.parametrize("keep", [0, -1])
@@ -63,15 +59,6 @@ def test_old_versions_go_and_the_others_stay_whole(filled: Repository) -> None:
     assert filled.leftovers("small", -1).names == ()
 
 
-def test_versions_can_be_published_after_a_collection(
-    filled: Repository, publish_copy: Publisher
-) -> None:
-    assert collect(filled, "small", keep=1, safe_seconds=-1).removed == [1, 2, 3, 4]
-    assert publish_copy(filled, {"notes.bin": bytes([1]) * 1000}) == 6
-    path = filled.fetch("small", 6)
-    verify_files(open_artifact(path))
-
-
 def test_a_damaged_manifest_stops_a_collection_before_anything_is_removed(
     publish_copy: Publisher, tmp_path: Path
 ) -> None:
@@ -95,8 +82,3 @@ def test_a_version_that_a_server_uses_stays(publish_copy: Publisher, tmp_path: P
         assert done.fates[0].kept_because == "in use"
     server.release(path)
     assert collect(repository, "small", keep=1).removed == [1]
-
-
-def test_an_unknown_model_is_refused(filled: Repository) -> None:
-    with pytest.raises(NotFoundError, match="no model 'big'"):
-        collect(filled, "big", keep=1)

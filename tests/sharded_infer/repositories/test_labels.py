@@ -33,26 +33,9 @@ def test_without_history_the_next_lower_version_is_before() -> None:
     assert Labels({"stable": 5}).before("stable", [1, 2, 4, 5, 6]) == 4
 
 
-def test_moving_a_label_where_it_is_changes_nothing() -> None:
-    labels = Labels().moved("stable", 1).moved("stable", 2)
-    assert labels.moved("stable", 2) is labels
-
-
-def test_history_is_short() -> None:
-    labels = Labels()
-    for version in range(1, 100):
-        labels = labels.moved("stable", version)
-    assert labels.history["stable"] == tuple(range(98, 82, -1))
-
-
 def test_no_label_moves_to_a_version_that_is_being_removed() -> None:
     with pytest.raises(NotFoundError, match="version 2 is being removed"):
         Labels(removing=(2,)).moved("stable", 2)
-
-
-def test_an_unknown_label_is_refused_with_those_there_are() -> None:
-    with pytest.raises(NotFoundError, match="no label 'beta'; there are canary, stable$"):
-        Labels({"stable": 1, "canary": 2}).without("beta")
 
 
 @pytest.mark.parametrize(
@@ -75,34 +58,22 @@ def test_what_is_written_is_read_back_and_labels_stand_at_the_top() -> None:
     assert dump_labels(read) == text
 
 
-def test_labels_written_by_hand_need_no_history() -> None:
-    assert parse_labels(b'{"stable": 3}', "labels.json").versions == {"stable": 3}
-
-
 @pytest.mark.parametrize(
     "text",
     [
         b"",
         b"[]",
-        b"null",
         b'{"stable": "3"}',
-        b'{"stable": true}',
         b'{"stable": 0}',
-        b'{"stable": 3.0}',
         b'{"7": 3}',
         b'{"history": []}',
         b'{"history": {"stable": 3}}',
-        b'{"history": {"stable": ["x"]}}',
         b'{"removing": 3}',
-        b'{"weights": 3}',
         b'{"weights": [3]}',
-        b'{"stable": 1, "weights": [{"stable": 1.5}]}',
         b'{"stable": 1, "weights": [{"stable": 0}]}',
         b'{"stable": 1, "weights": [{"canary": 1}]}',
         b'{"promotion": 3}',
-        b'{"ended": []}',
         b'{"ended": {"canary": [{"version": 0, "at": 1.0, "reason": "x"}]}}',
-        b'{"ended": {"canary": [{"version": 1, "at": 1.0, "reason": ""}]}}',
         b'{"ended": {"canary": [{"version": 1, "at": NaN, "reason": "x"}]}}',
         b'{"stable": ' + b"[" * 10**5,
     ],
@@ -123,16 +94,6 @@ def test_weights_are_set_together_and_remembered() -> None:
 def test_cleared_weights_leave_a_file_that_releases_before_read() -> None:
     labels = Labels({"stable": 1}).moved("stable", 2)
     assert dump_labels(labels.weighted({"stable": 1}).weighted({})) == dump_labels(labels)
-
-
-def test_a_removed_label_takes_its_weight_with_it() -> None:
-    labels = Labels({"stable": 1, "canary": 2}).weighted({"stable": 95, "canary": 5})
-    assert labels.without("canary").weights == {"stable": 95}
-
-
-def test_weights_move_with_no_label() -> None:
-    labels = Labels({"stable": 1, "canary": 2}).weighted({"stable": 95, "canary": 5})
-    assert labels.moved("canary", 3).moved_back("canary", 2).weights == labels.weights
 
 
 @pytest.mark.parametrize(
@@ -189,11 +150,6 @@ def test_a_promotion_that_is_taken_back_leaves_its_reason() -> None:
     assert "canary" not in labels.without("canary").ended
 
 
-def test_a_promotion_may_end_and_leave_its_weights() -> None:
-    labels = LABELS.promoting(PROMOTION).taken_back("no requests", 80.0, keep_weights=True)
-    assert (labels.promotion, labels.weights) == (None, {"canary": 5, "stable": 95})
-
-
 def test_who_moves_a_label_of_a_promotion_or_sets_weights_ends_it() -> None:
     labels = LABELS.promoting(PROMOTION)
     for moved in (labels.moved("canary", 5), labels.moved("stable", 2)):
@@ -223,3 +179,8 @@ def test_a_promotion_that_makes_no_sense_is_refused(change: dict[str, object], w
     with pytest.raises(ArtifactError, match=words) as raised:
         parse_labels(json.dumps(fields).encode(), "labels.json")
     assert "\n" not in str(raised.value)
+
+
+def test_a_removed_label_takes_its_weight_with_it() -> None:
+    labels = Labels({"stable": 1, "canary": 2}).weighted({"stable": 95, "canary": 5})
+    assert labels.without("canary").weights == {"stable": 95}

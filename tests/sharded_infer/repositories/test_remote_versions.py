@@ -6,10 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.errors import ArtifactError, InputError, NotFoundError, StorageError
 from sharded_infer.repositories.repository import Repository
-from sharded_infer.repositories.storage.object_store import ObjectStore
 from sharded_infer.repositories.storage.version_cache import VersionCache
 from tests.support.publisher import Publisher
 from tests.support.s3_server import BUCKET, S3Server
@@ -67,14 +65,6 @@ def test_a_file_that_is_there_is_not_uploaded_again(
     assert hash_of(repository, "notes.bin", 2) in put[1] and put[2].endswith("2/manifest.json")
 
 
-def test_the_manifest_is_written_last(
-    repository: Repository, publish_copy: Publisher, s3: S3Server
-) -> None:
-    publish_copy(repository)
-    put = [path for method, path, _ in s3.requests if method == "PUT"]
-    assert [path.endswith("small/1/manifest.json") for path in put].index(True) == len(put) - 1
-
-
 def test_opening_a_version_reads_neither_tables_nor_tower(
     repository: Repository, publish_copy: Publisher, s3: S3Server
 ) -> None:
@@ -120,20 +110,6 @@ def test_a_partial_file_that_was_damaged_is_read_again(
     folder = repository.fetch("small", 1)
     assert (folder / "notes.bin").read_bytes() == b"0123456789"
     assert ranges_asked(s3, sha256) == [(0, 10), (5, 10)]
-
-
-def test_what_was_fetched_is_not_fetched_again(
-    repository: Repository, publish_copy: Publisher, s3: S3Server, s3_url: str
-) -> None:
-    publish_copy(repository)
-    publish_copy(repository, {"notes.bin": b"new"})
-    first = repository.fetch("small", 1)
-    s3.requests.clear()
-    assert Repository(s3_url).fetch("small", 1) == first
-    second = repository.fetch("small", 2)
-    got = {path.rpartition("/")[2] for method, path, _ in s3.requests if "/files/" in path}
-    assert got == {hash_of(repository, "notes.bin", 2)}
-    assert (first / "tower.pt2").samefile(second / "tower.pt2")
 
 
 @pytest.mark.parametrize(
@@ -187,67 +163,25 @@ def test_a_damaged_manifest_is_refused_by_url(
         repository.open("other", 1)
 
 
-def test_a_manifest_that_was_altered_in_the_cache_is_written_anew(
-    repository: Repository, publish_copy: Publisher
-) -> None:
-    publish_copy(repository)
-    folder = repository.fetch("small", 1)
-    sound = (folder / "manifest.json").read_bytes()
-    altered = sound.replace(b'"max_score_diff":', b'"max_score_diff": ', 1)
-    (folder / "manifest.json").write_bytes(altered)
-    with pytest.raises(ArtifactError, match="altered"):
-        open_artifact(folder)
-    assert open_artifact(repository.fetch("small", 1)).manifest.sha256 is not None
-    assert (folder / "manifest.json").read_bytes() == sound
-
-
-def test_a_version_that_another_publisher_took_is_left_to_it(
+def test_a_store_that_denies_access_is_not_there_or_cannot_be_reached_is_named(
     repository: Repository,
     publish_copy: Publisher,
     s3: S3Server,
-    prefix: str,
+    s3_url: str,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    publish_copy(repository)
-    taken = s3.content(f"{prefix}small/1/manifest.json")
-    # A listing that does not yet show the version.
-    monkeypatch.setattr(type(repository._stored), "numbers", lambda *_: [])
-    assert publish_copy(repository) == 2
-    assert s3.content(f"{prefix}small/1/manifest.json") == taken
-
-
-def test_a_new_version_is_seen_at_once_by_who_looked_before(
-    s3_url: str, publish_copy: Publisher
-) -> None:
-    reader, writer = Repository(s3_url), Repository(s3_url)
-    for version in (1, 2, 3):
-        publish_copy(writer)
-        assert reader.versions("small")[-1] == reader.open("small").manifest.version == version
-
-
-def test_a_bucket_that_does_not_exist_is_named(s3: S3Server) -> None:
-    with pytest.raises(NotFoundError, match="s3://nowhere/models: no such bucket"):
-        Repository("s3://nowhere/models").models()
-
-
-def test_a_store_that_cannot_be_reached_is_named(
-    s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(
-        StorageError, match="s3://models/small/labels.json: cannot be read: Endpoint"
-    ):
-        Repository("s3://models").labels("small")
-
-
-def test_a_store_that_denies_access_is_named(
-    repository: Repository, publish_copy: Publisher, s3: S3Server, s3_url: str
 ) -> None:
     publish_copy(repository)
     s3.refuse = lambda *_: True
     for ask in (repository.models, lambda: repository.fetch("small", 1)):
         with pytest.raises(StorageError, match=f"{s3_url}.* cannot be .*: access denied"):
             ask()
+    s3.refuse = None
+    with pytest.raises(NotFoundError, match="s3://nowhere/models: no such bucket"):
+        Repository("s3://nowhere/models").models()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    words = "s3://models/small/labels.json: cannot be read: Endpoint"
+    with pytest.raises(StorageError, match=words):
+        Repository("s3://models").labels("small")
 
 
 def test_a_publisher_that_is_refused_at_the_last_step_leaves_no_version(
@@ -278,16 +212,6 @@ def test_a_write_whose_answer_was_lost_is_known_to_be_done(
         assert s3.lose_answer is None
     assert repository.labels("small") == {"stable": 2}
     assert repository.label_history("small").history["stable"] == (1,)
-
-
-def test_a_url_of_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(InputError, match=r"gopher://host/models: no file system is known for it"):
-        Repository("gopher://host/models")
-
-
-def test_a_remote_repository_has_no_folder_here(repository: Repository) -> None:
-    with pytest.raises(InputError, match="has no folder on this machine; fetch its versions"):
-        _ = repository.path
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -331,12 +255,30 @@ def test_files_that_no_version_names_are_left_until_no_publisher_can_want_them(
     repository.fetch("small", 1)
 
 
-def test_a_small_object_is_read_whole_however_it_arrives(s3_url: str) -> None:
-    store = ObjectStore(s3_url)
-    content = np.random.default_rng(0).bytes(4 * MIB)
-    assert store.create("object", content)
-    for _ in range(4):
-        read = store.read("object", 4 * MIB)
-        assert read is not None and read[0] == content
-        with pytest.raises(StorageError, match=f"object: expected at most {4 * MIB - 1} bytes"):
-            store.read("object", 4 * MIB - 1)
+def test_a_bucket_holds_manifests_and_files_by_their_hash(
+    repository: Repository, publish_copy: Publisher, s3: S3Server, prefix: str
+) -> None:
+    publish_copy(repository)
+    manifest = repository.open("small").manifest
+    hashes = {record.sha256 for record in manifest.files.values()}
+    wanted = {f"small/files/{sha256}" for sha256 in hashes} | {"small/1/manifest.json"}
+    assert {key.removeprefix(prefix) for key in s3.keys(prefix)} == wanted
+
+
+def test_a_url_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(InputError, match=r"gopher://host/models: no file system is known for it"):
+        Repository("gopher://host/models")
+
+
+def test_what_was_fetched_is_not_fetched_again(
+    repository: Repository, publish_copy: Publisher, s3: S3Server, s3_url: str
+) -> None:
+    publish_copy(repository)
+    publish_copy(repository, {"notes.bin": b"new"})
+    first = repository.fetch("small", 1)
+    s3.requests.clear()
+    assert Repository(s3_url).fetch("small", 1) == first
+    second = repository.fetch("small", 2)
+    got = {path.rpartition("/")[2] for method, path, _ in s3.requests if "/files/" in path}
+    assert got == {hash_of(repository, "notes.bin", 2)}
+    assert (first / "tower.pt2").samefile(second / "tower.pt2")

@@ -3,15 +3,15 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.artifacts.artifact import open_artifact, verify_files
 from sharded_infer.artifacts.manifest import MANIFEST_NAME, Manifest
 from sharded_infer.errors import NotFoundError
 from sharded_infer.repositories.repository import Repository
+from tests.support.publisher import Publisher
 
 CHECKOUT = Path(__file__).parents[3]
 PUBLISH_MANY = """
@@ -66,18 +66,6 @@ def everything_below(path: Path) -> list[str]:
     return sorted(entry.relative_to(path).as_posix() for entry in path.rglob("*"))
 
 
-def test_versions_count_from_one_and_say_their_number(
-    repository: Repository, manifest: Manifest
-) -> None:
-    assert [commit(repository, manifest) for _ in range(3)] == [1, 2, 3]
-    assert repository.models() == ["small"]
-    assert repository.versions("small") == [1, 2, 3]
-    for version in (1, 2, 3):
-        artifact = open_artifact(repository.path / "small" / str(version))
-        assert artifact.manifest == replace(manifest, version=version)
-    assert repository.open("small").path == repository.path / "small" / "3"
-
-
 def test_a_committed_version_is_all_that_is_left(
     repository: Repository, manifest: Manifest
 ) -> None:
@@ -115,18 +103,6 @@ def test_only_plain_numbers_are_versions(
         repository.versions("small")
 
 
-def test_an_unknown_model_is_refused_with_what_there_is(
-    repository: Repository, manifest: Manifest
-) -> None:
-    commit(repository, manifest)
-    with pytest.raises(
-        NotFoundError, match="no model 'smal'; it holds small; did you mean 'small'"
-    ):
-        repository.versions("smal")
-    with pytest.raises(NotFoundError, match="no model 'big'; it holds small$"):
-        repository.versions("big")
-
-
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../models", "small/../small", "/", "a" * 300, "\0"]
 )
@@ -147,41 +123,6 @@ def test_a_missing_repository_is_refused_by_path(repository: Repository) -> None
         repository.models()
     with pytest.raises(NotFoundError, match=f"{repository.path}: no such repository"):
         repository.open("small")
-
-
-def test_what_was_staged_is_gone_after_an_error(repository: Repository, manifest: Manifest) -> None:
-    commit(repository, manifest)
-    before = everything_below(repository.path)
-
-    def fail() -> None:
-        with repository.staging("small") as staged:
-            (staged / "tables").mkdir()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert everything_below(repository.path) == before
-
-
-def test_a_version_is_not_seen_before_it_is_committed(
-    repository: Repository, manifest: Manifest
-) -> None:
-    with repository.staging("small") as staged:
-        assert repository.models() == []
-        (staged / MANIFEST_NAME).write_text("{}")
-        assert repository.models() == []
-        repository.commit(staged, manifest)
-        assert repository.models() == ["small"]
-
-
-def test_what_is_being_staged_is_not_swept(repository: Repository, manifest: Manifest) -> None:
-    with repository.staging("small") as first:
-        (first / "file").write_text("first")
-        with repository.staging("small") as second:
-            assert (first / "file").read_text() == "first"
-            assert repository.commit(second, manifest).name == "1"
-        assert repository.commit(first, manifest).name == "2"
-    assert (repository.path / "small" / "2" / "file").read_text() == "first"
 
 
 def test_what_a_killed_publisher_left_is_swept_and_what_a_living_one_has_is_not(
@@ -239,3 +180,17 @@ def test_stagings_that_begin_and_end_at_once_do_not_sweep_each_other(
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(stage, range(600)))
     assert os.listdir(repository.path / "small") == []
+
+
+def test_a_file_that_was_damaged_is_not_shared(
+    repository: Repository, publish_copy: Publisher
+) -> None:
+    publish_copy(repository)
+    damaged = repository.open("small", 1).path / "tower.pt2"
+    content = bytearray(damaged.read_bytes())
+    content[100] ^= 1
+    damaged.write_bytes(content)
+    publish_copy(repository)
+    second = repository.open("small", 2)
+    assert not damaged.samefile(second.path / "tower.pt2")
+    verify_files(second)

@@ -1,35 +1,31 @@
 import logging
-import os
-import shutil
-import subprocess
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
 from sharded_infer.artifacts.artifact import Artifact, open_artifact
 from sharded_infer.artifacts.manifest import BLOCK_BYTES, dump_manifest
+from sharded_infer.artifacts.mapped_id_maps import open_id_maps
+from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.engines.model_share import ModelShare
 from sharded_infer.errors import ArtifactError, StorageError
 from sharded_infer.importing.id_maps.id_map_source import IdMapSource
+from sharded_infer.lookups.placement import id_ranges
 from sharded_infer.planning.plan import Plan, Shard
 from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.publishing.publication import publish
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.share_fetch import fetch_share
-from sharded_infer.repositories.storage.file_cache import FileCache
 from sharded_infer.repositories.storage.version_cache import VersionCache
 from sharded_infer.repositories.version_copy import copy_version
 from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from tests.support.part_model import Scorer
 from tests.support.s3_server import BUCKET, S3Server
-from tests.support.small_disk import small_disk
 
 ROWS, DIM = 65536, 124  # int8 rows of 128 bytes: 8 MiB a table
 HALF = ROWS // 2
@@ -50,11 +46,6 @@ PLAN = Plan(
 )
 # A share of 4 MiB begins and ends within a block; the header's and the last block are needed too.
 FILE = "tables/int8-00000.safetensors"
-
-
-class Scorer(nn.Module):
-    def forward(self, embeddings: Tensor) -> Tensor:
-        return embeddings.sum(1)
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +84,9 @@ def check_rows(artifact: Artifact, folder: Repository, host: int) -> None:
         assert torch.equal(got, want)
 
 
-def asked(s3: S3Server, repository: Repository, file: str = FILE) -> int:
+def asked(s3: S3Server, repository: Repository, file: str = FILE, model: str = "wide") -> int:
     """Requested bytes of a file, which are then reset."""
-    sha256 = repository.manifest("wide", 1).files[file].sha256
+    sha256 = repository.manifest(model, 1).files[file].sha256
     ranges = [
         r.removeprefix("bytes=").split("-") for m, p, r in s3.requests if m == "GET" and sha256 in p
     ]
@@ -133,65 +124,6 @@ def test_what_is_here_is_not_asked_for_again(
     # The block in which both shares meet is here, and so are the first and the last.
     check_rows(fetched(bucket, 1), folder, 1)
     assert asked(s3, bucket) <= HALF * 128
-
-
-def test_processes_at_once_fetch_once(
-    folder: Repository, bucket: Repository, s3: S3Server, s3_url: str, tmp_path: Path
-) -> None:
-    together = threading.Barrier(4)
-
-    def fetch(_: int) -> Artifact:
-        together.wait()
-        return fetched(opened(s3_url, tmp_path / "cache"), 0)
-
-    with ThreadPoolExecutor(4) as threads:
-        artifacts = list(threads.map(fetch, range(4)))
-    assert asked(s3, bucket) <= HALF * 128 + 3 * BLOCK_BYTES
-    check_rows(artifacts[0], folder, 0)
-
-
-def test_a_front_without_rows_fetches_the_tower_and_no_table(
-    bucket: Repository, s3: S3Server, tmp_path: Path
-) -> None:
-    artifact = fetched(bucket, None, with_tower=True)
-    assert asked(s3, bucket) == 0
-    assert open_artifact(artifact.path).manifest == artifact.manifest
-    for name in ("tower.pt2", "golden.safetensors", "plans/cpu-1.json"):
-        assert len(artifact.read_small(name)) == artifact.manifest.files[name].bytes
-    assert not (artifact.path / "tables").exists()
-    assert disk_bytes(tmp_path / "cache") < BLOCK_BYTES
-
-
-def test_id_maps_come_where_ids_are_mapped(folder: Repository, s3_url: str, tmp_path: Path) -> None:
-    mapped = replace(
-        SPEC,
-        name="mapped",
-        tables=tuple(replace(table, id_map=IdMapSpec("zero")) for table in SPEC.tables),
-    )
-    weights = {table.name: torch.zeros(ROWS, DIM) for table in SPEC.tables}
-    entries = IdMapSource("a test's map", 1, lambda: iter([(np.array([2**40]), np.array([7]))]))
-    maps = {table.name: entries for table in SPEC.tables}
-    publish(mapped, weights, Scorer(), folder, id_maps=maps)
-    copy_version(folder, "mapped", 1, Repository(s3_url, VersionCache(tmp_path / "publisher")))
-    # "ads" is cut by rows over hosts 0 and 1, "user" by columns over hosts 2 and 3.
-    for host, with_tower, wanted in (
-        (0, False, set()),
-        (2, False, {"user"}),
-        (3, False, {"user"}),
-        (None, True, {"ads"}),
-        (1, True, {"ads"}),
-        (2, True, {"ads", "user"}),
-    ):
-        repository = opened(s3_url, tmp_path / f"cache{host}{with_tower}")
-        artifact = repository.open("mapped", 1)
-        path = fetch_share(repository, artifact, PLAN, host, with_tower=with_tower)
-        files = artifact.manifest.id_maps
-        assert files is not None
-        assert {name for name, file in files.items() if (path / file).exists()} == wanted
-        if not with_tower:
-            assert (
-                ModelShare(Artifact(path, artifact.manifest), PLAN, host).id_maps.keys() == wanted
-            )
 
 
 def test_rows_that_were_not_fetched_are_refused_by_name(bucket: Repository) -> None:
@@ -256,39 +188,6 @@ def test_a_block_that_was_damaged_in_the_cache_is_fetched_again_alone(
     assert asked(s3, bucket) == BLOCK_BYTES
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-def test_rows_that_do_not_fit_the_disk_are_refused_and_those_held_stay(
-    folder: Repository, bucket: Repository, s3: S3Server, s3_url: str, tmp_path: Path
-) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    with small_disk(disk, 7 * BLOCK_BYTES):
-        repository = opened(s3_url, disk)
-        held = fetched(repository, 0)
-        with pytest.raises(StorageError, match=r"the version needs .* more, .* are free"):
-            fetched(repository, 1)
-        check_rows(held, folder, 0)
-        subprocess.run(
-            ["mount", "-o", f"remount,size={12 * BLOCK_BYTES}", disk],  # noqa: S607
-            check=True,
-        )
-        asked(s3, repository)
-        check_rows(fetched(repository, 1), folder, 1)
-        assert 0 < asked(s3, repository) <= HALF * 128
-        repository.release(held.path)
-
-
-def test_the_cache_counts_and_frees_what_rows_take(bucket: Repository, tmp_path: Path) -> None:
-    bucket.release(fetched(bucket, 0).path)
-    files = FileCache(tmp_path / "cache" / "files")
-    used = files.used_bytes()
-    assert HALF * 128 <= used <= HALF * 128 + 4 * BLOCK_BYTES
-    assert files.remove_unused(used) == 0
-    shutil.rmtree(tmp_path / "cache" / "versions")
-    assert files.remove_unused(used) == used
-    assert files.used_bytes() == 0
-
-
 def test_a_version_without_hashes_is_fetched_whole_and_that_is_said(
     folder: Repository,
     s3: S3Server,
@@ -328,3 +227,79 @@ def test_in_a_folder_a_host_verifies_its_own_blocks(
     artifact = fetched(other, 1 - noticed_by)
     assert artifact.path == tmp_path / "other" / "wide" / "1"
     check_rows(artifact, folder, 1 - noticed_by)
+
+
+IDS = 2**18
+
+
+@pytest.fixture(scope="module")
+def in_parts(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    """A table with an id map of 4 MiB, in parts on four hosts."""
+    folder = tmp_path_factory.mktemp("parts")
+    host = '[[devices]]\ncard = "cpu"\nhost = {}\nmemory = "{}MB"\n'
+    topology = folder / "four.toml"
+    topology.write_text("".join(host.format(number, 0.6) for number in range(4)))
+    table = TableSpec("ads", IDS, 4, format=RowFormat.INT8, id_map=IdMapSpec("zero"))
+    ids = np.random.default_rng(1).permutation(IDS) - IDS // 2
+    source = IdMapSource("a test's map", IDS, lambda: iter([(ids, np.arange(IDS))]))
+    repository = Repository(folder / "models")
+    weights = {"ads": torch.rand(IDS, 4)}
+    publish(
+        ModelSpec("parts", (table,)),
+        weights,
+        Scorer(),
+        repository,
+        topologies=(str(topology),),
+        id_maps={"ads": source},
+    )
+    return repository
+
+
+def test_a_host_fetches_the_ids_of_its_parts(
+    in_parts: Repository, s3: S3Server, s3_url: str, tmp_path: Path
+) -> None:
+    copy_version(in_parts, "parts", 1, Repository(s3_url, VersionCache(tmp_path / "publisher")))
+    stored = opened(s3_url, tmp_path / "cache")
+    artifact = stored.open("parts", 1)
+    plan, file = artifact.plan(None), "id_maps/ads.index"
+    size = artifact.manifest.files[file].bytes
+    ids, known = np.arange(IDS) - IDS // 2, np.zeros(IDS, np.int64)
+    came = []
+    for host in range(4):
+        s3.requests.clear()
+        path = fetch_share(stored, artifact, plan, host, with_tower=False)
+        came.append(asked(s3, stored, file, "parts"))
+        for memory in (TableMemory.MAP, TableMemory.HUGE):
+            share = ModelShare(Artifact(path, artifact.manifest), plan, host, memory=memory)
+            rows = share.id_maps["ads"].known(ids)
+            [first] = {piece.first_row for piece in share.rows.pieces}
+            [count] = {piece.rows for piece in share.rows.pieces}
+            own = (rows >= first) & (rows < first + count)
+            assert np.count_nonzero(own) == count
+        known += own
+    assert (known == 1).all()
+    # The first and the last block too, and those in which parts meet; none comes twice.
+    assert max(came) <= size / 4 + 3.5 * BLOCK_BYTES and sum(came) <= size
+    s3.requests.clear()
+    front = fetch_share(opened(s3_url, tmp_path / "front"), artifact, plan, None, with_tower=True)
+    assert not (front / file).exists()
+    assert not (front / "tables").exists() and (front / "tower.pt2").exists()
+    # A front with rows of the table maps all ids, whatever a host has brought.
+    other = opened(s3_url, tmp_path / "other")
+    fetch_share(other, artifact, plan, 0, with_tower=False)
+    whole = fetch_share(other, artifact, plan, 1, with_tower=True)
+    [id_map] = open_id_maps(Artifact(whole, artifact.manifest)).values()
+    id_map.check()
+
+
+def test_ids_that_were_not_fetched_are_refused_by_name(
+    in_parts: Repository, s3_url: str, tmp_path: Path
+) -> None:
+    copy_version(in_parts, "parts", 1, Repository(s3_url, VersionCache(tmp_path / "publisher")))
+    stored = opened(s3_url, tmp_path / "cache")
+    artifact = stored.open("parts", 1)
+    path = fetch_share(stored, artifact, artifact.plan(None), 0, with_tower=False)
+    brought = Artifact(path, artifact.manifest)
+    ids = id_ranges(artifact.manifest, {"ads"})
+    with pytest.raises(ArtifactError, match=r"ads.index: block \d, bytes .*: was not fetched"):
+        open_id_maps(brought, ranges=ids)

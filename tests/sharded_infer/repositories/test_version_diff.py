@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kernels.row_format import RowFormat
 from sharded_infer.artifacts.mapped_tables import TablePiece
@@ -13,6 +13,7 @@ from sharded_infer.repositories import version_diff
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.version_diff import count_changed_rows, diff_versions
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from tests.support.part_model import Scorer
 
 SPEC = ModelSpec(
     "tiny",
@@ -22,11 +23,6 @@ SPEC = ModelSpec(
         TableSpec("old", rows=5, dim=2, format=RowFormat.INT8),
     ),
 )
-
-
-class Scorer(nn.Module):
-    def forward(self, embeddings: Tensor) -> Tensor:
-        return embeddings.sum(1)
 
 
 @pytest.fixture
@@ -77,17 +73,6 @@ def test_versions_of_the_same_weights_differ_in_nothing(
     assert [table.rows_changed for table in found.tables] == [0, 0, 0]
     assert not found.tower_changed
     assert found.file_bytes[0] > found.new_bytes
-
-
-def test_rows_of_another_format_are_not_compared(
-    weights: dict[str, Tensor], tmp_path: Path
-) -> None:
-    repository = Repository(tmp_path)
-    publish(SPEC, weights, Scorer(), repository)
-    tables = (replace(SPEC.tables[0], format=RowFormat.INT8), *SPEC.tables[1:])
-    publish(replace(SPEC, tables=tables), weights, Scorer(), repository)
-    found = diff_versions(repository, "tiny", (1, 2))
-    assert [table.rows_changed for table in found.tables] == [None, 0, 0]
 
 
 def test_rows_are_compared_across_pieces_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,7 @@ from pathlib import Path
 import pytest
 
 from sharded_infer.errors import InputError
-from sharded_infer.repositories.signatures.keys import (
-    DOMAIN,
-    read_public_keys,
-    read_signing_key,
-    read_signing_keys,
-    sign_with,
-)
+from sharded_infer.repositories.signatures.keys import DOMAIN, read_public_keys, read_signing_key
 from tests.support.signing_keys import make_key, openssl
 
 TEXT = b'{"model": "ranker"}'
@@ -32,14 +26,6 @@ def test_a_signature_is_that_of_openssl_over_what_the_format_says(tmp_path: Path
     assert public.is_signature(TEXT, theirs.read_bytes())
 
 
-def test_a_key_id_begins_the_hash_of_the_public_key(tmp_path: Path) -> None:
-    key = make_key(tmp_path, "key")
-    raw = openssl("pkey", "-pubin", "-in", key.public, "-outform", "DER")[-32:]
-    expected = hashlib.sha256(raw).hexdigest()[:16]
-    assert read_signing_key(key.private).key_id == expected
-    assert [one.key_id for one in read_public_keys(key.public)] == [expected]
-
-
 def test_a_signature_is_of_one_text_by_one_key_for_one_purpose(tmp_path: Path) -> None:
     key, other = make_key(tmp_path, "key"), make_key(tmp_path, "other")
     (public,), (foreign,) = read_public_keys(key.public), read_public_keys(other.public)
@@ -50,22 +36,6 @@ def test_a_signature_is_of_one_text_by_one_key_for_one_purpose(tmp_path: Path) -
     (tmp_path / "digest").write_bytes(hashlib.sha256(TEXT).digest())
     words = ("-sign", "-inkey", key.private, "-rawin", "-in", tmp_path / "digest")
     assert DOMAIN and not public.is_signature(TEXT, openssl("pkeyutl", *words))
-
-
-def test_several_keys_sign_and_keys_that_were_read_stay(tmp_path: Path) -> None:
-    files = [make_key(tmp_path, name) for name in ("old", "new")]
-    read = read_signing_keys([files[0].private, read_signing_key(files[1].private)])
-    signatures = sign_with(read, TEXT)
-    assert list(signatures) == [one.key_id for one in files]
-    for one in files:
-        assert read_public_keys(one.public)[0].is_signature(TEXT, signatures[one.key_id])
-
-
-def test_a_file_may_hold_several_public_keys(tmp_path: Path) -> None:
-    files = [make_key(tmp_path, name) for name in ("old", "new")]
-    both = tmp_path / "both.pem"
-    both.write_text("# keys of ranking\n" + "".join(one.public.read_text() for one in files))
-    assert [one.key_id for one in read_public_keys(both)] == [one.key_id for one in files]
 
 
 def test_a_private_key_that_others_may_read_is_warned_of(
@@ -112,13 +82,6 @@ def test_keys_of_other_kinds_are_refused(tmp_path: Path, algorithm: str) -> None
         read_public_keys(key.public)
 
 
-def test_an_encrypted_private_key_is_refused(tmp_path: Path) -> None:
-    key, locked = make_key(tmp_path, "key"), tmp_path / "locked.pem"
-    openssl("pkcs8", "-topk8", "-in", key.private, "-passout", "pass:x", "-out", locked)
-    with pytest.raises(InputError, match=r"locked.pem: expected .* not encrypted"):
-        read_signing_key(locked)
-
-
 def test_files_without_public_keys_or_with_others_beside_them_are_refused(tmp_path: Path) -> None:
     key = make_key(tmp_path, "key")
     public, path = key.public.read_text(), tmp_path / "keys.pem"
@@ -145,3 +108,10 @@ def test_the_extra_is_named_where_it_is_not_installed(
     for read in (read_signing_key, read_public_keys):
         with pytest.raises(InputError, match=r"pip install 'sharded-infer\[signatures\]'"):
             read(key.public)
+
+
+def test_an_encrypted_private_key_is_refused(tmp_path: Path) -> None:
+    key, locked = make_key(tmp_path, "key"), tmp_path / "locked.pem"
+    openssl("pkcs8", "-topk8", "-in", key.private, "-passout", "pass:x", "-out", locked)
+    with pytest.raises(InputError, match=r"locked.pem: expected .* not encrypted"):
+        read_signing_key(locked)

@@ -1,10 +1,9 @@
 import logging
-import os
 from pathlib import Path
 
 import pytest
 
-from sharded_infer.errors import InputError, SignatureError
+from sharded_infer.errors import SignatureError
 from sharded_infer.repositories.signatures.keys import read_signing_key
 from sharded_infer.repositories.signatures.trusted_keys import TrustedKeys
 from tests.support.signing_keys import KeyFiles, make_key
@@ -81,20 +80,3 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_once(
     replace_file(keys, make_key(tmp_path, "other").public.read_text())
     with pytest.raises(SignatureError):
         trusted.check(TEXT, signatures(key), "here")
-
-
-def test_a_missing_file_is_refused_at_the_start(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"absent.pem: cannot be read: No such file"):
-        TrustedKeys([tmp_path / "absent.pem"])
-
-
-def test_keys_are_the_same_after_a_fork(tmp_path: Path) -> None:
-    key = make_key(tmp_path, "key")
-    trusted, made = TrustedKeys([key.public]), signatures(key)
-    if not (child := os.fork()):
-        try:
-            trusted.check(TEXT, made, "here")
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

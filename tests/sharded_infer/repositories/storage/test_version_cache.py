@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
-from sharded_infer.errors import InputError, StorageError
+from sharded_infer.errors import InputError
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.storage.version_cache import VersionCache, default_cache
 from tests.support.publisher import Publisher
@@ -56,24 +56,6 @@ def test_a_version_in_use_stays_however_small_the_bound(filled: str, tmp_path: P
     assert not used.exists()
 
 
-def test_a_child_process_goes_on_using_what_its_parent_fetched(filled: str, tmp_path: Path) -> None:
-    cache = VersionCache(tmp_path / "small-cache", max_bytes=SIZE)
-    server = Repository(filled, cache)
-    used = server.fetch("small", 1)
-    del server
-    fetch(filled, cache, 2)
-    assert not used.exists()
-
-
-def test_partial_files_that_nobody_downloads_go_too(filled: str, tmp_path: Path) -> None:
-    cache = VersionCache(tmp_path / "small-cache", max_bytes=2 * SIZE)
-    left = cache.path / "files" / ("0" * 64 + ".partial")
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"x" * SIZE)
-    fetch(filled, cache, 1)
-    assert not left.exists()
-
-
 def _fetch_in_process(url: str, path: Path, version: int) -> None:
     repository = Repository(url, VersionCache(path, max_bytes=2 * SIZE))
     for _ in range(3):
@@ -96,20 +78,6 @@ def test_processes_share_a_cache_that_is_too_small_for_all(filled: str, tmp_path
     assert [process.exitcode for process in processes] == [0]
 
 
-def test_a_full_disk_is_named_and_what_came_is_kept(
-    filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = VersionCache(tmp_path / "small-cache")
-    with monkeypatch.context() as patched:
-        free = type("Usage", (), {"total": 10**9, "used": 10**9, "free": 100})()
-        patched.setattr(
-            "sharded_infer.repositories.storage.version_cache.shutil.disk_usage", lambda _: free
-        )
-        with pytest.raises(StorageError, match=r"the version needs 1\.\d+ MB more, 100 B are free"):
-            fetch(filled, cache, 1)
-    fetch(filled, cache, 1)
-
-
 def test_the_environment_names_and_bounds_the_cache(tmp_path: Path) -> None:
     named = default_cache({"SHARDED_INFER_CACHE": "/big/disk", "SHARDED_INFER_CACHE_SIZE": "2GB"})
     assert (named.path, named.max_bytes) == (Path("/big/disk"), 2 * 10**9)
@@ -117,3 +85,12 @@ def test_the_environment_names_and_bounds_the_cache(tmp_path: Path) -> None:
     assert (users.path, users.max_bytes) == (tmp_path / "sharded-infer", None)
     with pytest.raises(InputError, match="SHARDED_INFER_CACHE_SIZE: 'much'"):
         default_cache({"SHARDED_INFER_CACHE_SIZE": "much"})
+
+
+def test_partial_files_that_nobody_downloads_go_too(filled: str, tmp_path: Path) -> None:
+    cache = VersionCache(tmp_path / "small-cache", max_bytes=2 * SIZE)
+    left = cache.path / "files" / ("0" * 64 + ".partial")
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"x" * SIZE)
+    fetch(filled, cache, 1)
+    assert not left.exists()
