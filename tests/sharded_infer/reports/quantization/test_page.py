@@ -2,11 +2,7 @@ import base64
 import hashlib
 import math
 import re
-import shutil
-import struct
-import subprocess
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -21,19 +17,11 @@ from quant.report import (
     TableContribution,
     TableReport,
 )
-from sharded_infer.reports.html.scale import Scale, linear_scale, log_scale
-from sharded_infer.reports.html.text import (
-    column_text,
-    number_text,
-    percent_text,
-    signed_text,
-    tick_text,
-)
 from sharded_infer.reports.quantization.page import render_quantization_page
+from tests.sharded_infer.reports.parsed_page import ParsedPage, check_drawn
 
 HOSTILE = '</style><script>alert("1")</script>" onload=\'x\' & <rect width="1%">'
 EDGES = tuple(10.0 ** (exponent / 4) for exponent in range(-20, 5))
-VOID = {"meta", "input", "br", "link", "img"}
 FORMATS = (RowFormat.INT8, RowFormat.INT4, RowFormat.FP16, RowFormat.INT2, RowFormat.FP32)
 ERRORS = {
     RowFormat.INT8: 4e-3,
@@ -42,38 +30,6 @@ ERRORS = {
     RowFormat.INT2: 0.3,
     RowFormat.FP32: 0.0,
 }
-
-
-class Page(HTMLParser):
-    """Elements and texts of a page; refuses end tags that match no start tag."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[tuple[tuple[str, ...], str]] = []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        names = [name for name, _ in attrs]
-        assert len(names) == len(set(names)), f"{tag} has an attribute twice: {names}"
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append((tuple(self.open), data))
-
-    def text(self, *tags: str) -> str:
-        return "".join(text for path, text in self.texts if set(tags) <= set(path))
 
 
 def table_report(name: str, row_format: RowFormat, rows: int = 1000, dim: int = 16) -> TableReport:
@@ -130,15 +86,12 @@ MEMORY = BudgetReport("memory", 2_000_000.0, 1_900_000, 2.5e-3, 1_000_000, 1e-6,
 ERROR = BudgetReport("error", 0.01, 1_900_000, 8.7e-3, 1_000_000, 1e-6, 4096)
 
 
-@pytest.mark.parametrize("count", [1, 2, 26, 60])
+@pytest.mark.parametrize("count", [1, 26])
 @pytest.mark.parametrize("calibrated", [False, True])
 @pytest.mark.parametrize("budget", [None, MEMORY, ERROR], ids=["none", "memory", "error"])
 def test_page_is_well_formed(count: int, calibrated: bool, budget: BudgetReport | None) -> None:
     text = render_quantization_page(report_of(count, calibrated=calibrated, budget=budget))
-    page = Page(text)
-    assert text.startswith("<!DOCTYPE html>\n") and not page.open
-    identifiers = [a["id"] for _, a in page.elements if "id" in a]
-    assert len(identifiers) == len(set(identifiers))
+    page = ParsedPage(text)
     shown = page.text("body").replace(page.text("script"), "")
     assert not re.search(r"\b(nan|inf|None)\b", shown, re.IGNORECASE)
     headings = re.findall("<h2>(.*?)</h2>", text)
@@ -148,32 +101,18 @@ def test_page_is_well_formed(count: int, calibrated: bool, budget: BudgetReport 
     assert headings == [name for name in expected if name not in left_out]
 
 
-def test_page_needs_nothing_from_elsewhere() -> None:
+def test_page_needs_nothing_from_elsewhere_and_allows_its_own_script_alone() -> None:
     text = render_quantization_page(report_of(30, budget=MEMORY))
-    page = Page(text)
-    assert not [a for _, a in page.elements if a.keys() & {"src", "href", "srcset", "action"}]
-    for marker in ("http:", "https:", "//cdn", "url(", "@import", "@font-face", "fetch("):
-        assert marker not in text
-    assert not [a for _, a in page.elements if any(name.startswith("on") for name in a)]
-
-
-def test_policy_allows_the_script_of_the_page_and_nothing_else() -> None:
-    page = Page(render_quantization_page(report_of(3)))
-    (policy,) = (str(a["content"]) for _, a in page.elements if "http-equiv" in a)
+    page = ParsedPage(text)
     digest = base64.b64encode(hashlib.sha256(page.text("script").encode()).digest()).decode()
-    assert policy == (
+    assert page.check_self_contained(text) == (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     )
-    assert [tag for tag, _ in page.elements].count("script") == 1
-
-
-def test_equal_reports_make_equal_pages() -> None:
-    assert render_quantization_page(report_of(50)) == render_quantization_page(report_of(50))
 
 
 def test_verdict_says_sizes_score_differences_and_the_change_of_auc() -> None:
     report = report_of(26)
-    verdict = Page(render_quantization_page(report)).text("header", "p")
+    verdict = ParsedPage(render_quantization_page(report)).text("header", "p")
     before = sum(table.fp32_bytes for table in report.tables)
     after = sum(table.stored_bytes for table in report.tables)
     assert verdict.startswith("26 tables go from ")
@@ -185,35 +124,17 @@ def test_verdict_says_sizes_score_differences_and_the_change_of_auc() -> None:
     assert "Import not compared with the trained model: " in verdict
 
 
-def test_verdict_without_labels_says_nothing_of_auc() -> None:
-    report = report_of(2)
-    report = replace(report, calibration=calibration_of(report.tables, auc=None))
-    text = render_quantization_page(report)
-    assert "AUC" not in Page(text).text("main") and "Log loss" not in text
-    assert "differ by <b>0.00021</b>" in text
-
-
 def test_verdict_without_calibration_says_what_is_not_known() -> None:
-    verdict = Page(render_quantization_page(report_of(5, calibrated=False))).text("header", "p")
+    verdict = ParsedPage(render_quantization_page(report_of(5, calibrated=False))).text(
+        "header", "p"
+    )
     assert "What that does to scores was not measured: no calibration samples" in verdict
     assert "The largest error of a table is 30.0% of its weights" in verdict
 
 
-def test_a_version_whose_scores_stay_is_said_to() -> None:
-    report = report_of(2)
-    assert report.calibration is not None
-    first = report.calibration.mixes[0]
-    still = replace(report.calibration, mixes=(first, replace(first, name="published")))
-    text = render_quantization_page(replace(report, calibration=still))
-    assert (
-        "No score of 5,000 calibration samples changes." in text
-        and '<svg class="scatter"' not in text
-    )
-
-
 def test_every_table_is_listed_with_its_figures_and_its_reason() -> None:
     report = report_of(60)
-    page = Page(render_quantization_page(report))
+    page = ParsedPage(render_quantization_page(report))
     text = page.text("table")
     for table in report.tables:
         assert table.name in text
@@ -234,15 +155,8 @@ def test_every_table_is_listed_with_its_figures_and_its_reason() -> None:
     ]
 
 
-def test_mixes_are_listed_and_labelled_in_both_charts() -> None:
-    text = render_quantization_page(report_of(4))
-    labels = re.findall(r'<text class="label[^"]*"[^>]*>(.*?)</text>', text)
-    assert sorted(labels) == sorted(["fp32", "published", "int4"] * 2)
-    assert "0.00021<" in text and "0.0028" in text and "\N{MINUS SIGN}0.00007" in text
-
-
 def test_most_tables_are_summed_up_where_they_are_too_many_to_draw() -> None:
-    text = Page(render_quantization_page(report_of(200))).text("table")
+    text = ParsedPage(render_quantization_page(report_of(200))).text("table")
     assert "and 160 more, together" in text
     assert "and 180 more, each at most" in text
     assert "and 120 more, each at most" in text and "and 40 stored exactly" in text
@@ -257,21 +171,6 @@ def test_searched_ranges_are_compared_with_min_max() -> None:
     assert plain.count("<circle") == 1
 
 
-def test_exact_tables_have_no_logarithm() -> None:
-    tables = tuple(table_report(f"t{i}", RowFormat.FP32) for i in range(3))
-    text = render_quantization_page(QuantizationReport("exact", "torch", tables))
-    assert "3 tables stay at" in text and "Every table is stored exactly." in text
-    assert ">exact</td>" in text and "<circle" not in text
-
-
-def test_a_table_of_zeros_and_one_without_a_scale_have_a_page() -> None:
-    zeros = replace(table_report("zeros", RowFormat.INT8), mean_squared_error=0.0, mean_square=0.0)
-    odd = replace(table_report("odd", RowFormat.INT8), mean_square=0.0)
-    text = render_quantization_page(QuantizationReport("odd", "torch", (zeros, odd)))
-    listed = text.rpartition("<h2>Tables</h2>")[2]
-    assert listed.count(">exact</td>") == 1 and listed.count(">\N{EN DASH}</td>") == 1
-
-
 def test_zeroed_numbers_are_counted_only_where_there_are_any() -> None:
     report = report_of(3)
     assert "Stored as 0" not in render_quantization_page(report)
@@ -284,9 +183,8 @@ def test_zeroed_numbers_are_counted_only_where_there_are_any() -> None:
 @pytest.mark.parametrize(("budget", "used"), [(MEMORY, "95.0%"), (ERROR, "87.0%")])
 def test_budget_says_limit_used_and_least(budget: BudgetReport, used: str) -> None:
     text = render_quantization_page(report_of(2, budget=budget))
-    section = Page(
-        text[text.index("<h2>Budget</h2>") : text.index("</section>\n<section>\n<h2>Tables")]
-    ).text()
+    section = text[text.index("<h2>Budget</h2>") : text.index("<h2>Tables</h2>")]
+    section = re.sub("<[^>]+>", "", section)
     assert used in section and "4,096 rows" in section and "1.90 MB" in section
     assert "Limit" in section and "Least possible" in section
 
@@ -302,7 +200,7 @@ def test_hostile_names_stay_text() -> None:
     mixes = (*report.calibration.mixes, replace(report.calibration.mixes[2], name=HOSTILE))
     report = replace(report, calibration=replace(report.calibration, mixes=mixes))
     text = render_quantization_page(report)
-    page = Page(text)
+    page = ParsedPage(text)
     assert text.count("<script") == 1 and "onload='x'" not in text
     assert "\a" not in text and "\u202e" not in text and "x" * 200 not in text
     assert page.text("title") == f"Quantization of {HOSTILE}"
@@ -313,16 +211,10 @@ def test_hostile_names_stay_text() -> None:
 
 def test_tables_are_sorted_and_found_by_the_script_alone() -> None:
     assert 'class="find"' not in render_quantization_page(report_of(3))
-    page = Page(render_quantization_page(report_of(30)))
-    assert [tag for tag, _ in page.elements].count("button") >= 17
-    (find,) = (a for _, a in page.elements if a.get("class") == "find")
+    page = ParsedPage(render_quantization_page(report_of(30)))
+    assert [tag for tag, _, _ in page.elements].count("button") >= 17
+    (find,) = (a for _, a, _ in page.elements if a.get("class") == "find")
     assert "hidden" in find
-
-
-def test_drawings_lie_within_their_columns() -> None:
-    text = render_quantization_page(report_of(300, budget=MEMORY))
-    places = re.findall(r' (?:c?x[12]?|width)="([-0-9.]+)%"', text)
-    assert len(places) > 500 and all(0 <= float(place) <= 100.2 for place in places)
 
 
 @pytest.mark.parametrize("count", [2000, 20_000])
@@ -332,76 +224,5 @@ def test_page_stays_below_2_mb(count: int) -> None:
     assert ("report.json has all" in text) == (count > 2000)
 
 
-def test_page_of_long_names_and_reasons_stays_below_2_mb() -> None:
-    report = report_of(2000)
-    tables = tuple(
-        replace(table, name="\N{HIRAGANA LETTER A}" * 195 + f"{index:05}", reason=HOSTILE * 150)
-        for index, table in enumerate(report.tables)
-    )
-    text = render_quantization_page(replace(report, tables=tables))
-    assert len(text.encode()) < 2_000_000 and "report.json has all" in text
-
-
-@pytest.mark.parametrize("values", [[3.0], [1e-9, 7.0], [0.4, 0.5], [1.0], [2e-3, 9e-3]])
-def test_logarithmic_scales_hold_their_values_between_round_ends(values: list[float]) -> None:
-    scale = log_scale(values)
-    assert scale.low <= min(values) * 1.0001 and max(values) <= scale.high * 1.0001
-    assert 1 <= len(scale.ticks) <= 8 and scale.place(scale.low) == 0 and scale.place(1e99) == 1
-
-
-@pytest.mark.parametrize("values", [[], [0.0], [5e8, 1e9], [-0.0061, 2e-6], [-3.0, 4.0], [1e-12]])
-def test_linear_scales_hold_0_and_their_values(values: list[float]) -> None:
-    scale = linear_scale(values)
-    ends = min(0.0, *values, 0.0), max(0.0, *values, 0.0)
-    assert scale.low <= ends[0] and ends[1] <= scale.high < scale.low + 2.5 * (
-        ends[1] - ends[0] or 1.0
-    )
-    assert 0.0 in scale.ticks and 2 <= len(scale.ticks) <= 8
-    assert isinstance(scale, Scale) and scale.place(scale.high) == 1
-
-
-def test_numbers_are_written_for_people() -> None:
-    assert percent_text(0.00421) == "0.421%" and percent_text(1.0) == "100%"
-    assert (
-        number_text(1234567.2) == "1,234,567"
-        and number_text(1.2e-5) == "1.20 \N{MULTIPLICATION SIGN} 10⁻⁵"
-    )
-    assert number_text(999.7) == "1,000" and number_text(-0.5) == "\N{MINUS SIGN}0.500"
-    assert tick_text(1e-5) == "10⁻⁵" and tick_text(0.05) == "0.05"
-    assert signed_text(-0.000001, 5) == "0.00000" and signed_text(0.02, 2) == "+0.02"
-    text = column_text([0.0012, 0.3, 0.0])
-    assert [text(value) for value in (0.0012, 0.3, 0.0)] == ["0.0012", "0.3000", "0"]
-    assert column_text([1e-12], most=3)(1e-12) == "<0.001"
-
-
 def test_chromium_draws_the_page_without_complaint(tmp_path: Path) -> None:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("chromium is not on PATH")
-    page, picture = tmp_path / "report.html", tmp_path / "report.png"
-    page.write_text(render_quantization_page(report_of(26, budget=MEMORY)))
-    done = subprocess.run(
-        [
-            chromium,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--enable-logging=stderr",
-            "--window-size=1280,900",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            f"--screenshot={picture}",
-            page.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    # The console speaks of script errors and of what the content security policy refused.
-    assert "CONSOLE" not in done.stderr
-    head = picture.read_bytes()[:24]
-    assert head.startswith(b"\x89PNG") and struct.unpack(">II", head[16:24]) == (1280, 900)
+    check_drawn(render_quantization_page(report_of(26, budget=MEMORY)), tmp_path)
