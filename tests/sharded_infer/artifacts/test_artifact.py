@@ -49,27 +49,6 @@ def test_the_first_altered_file_is_named_by_any_number_of_threads(
     assert str(version / names[1]) in str(error.value)
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_whoever_is_told_can_end_it(published_version: Path, threads: int) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        verify_files(open_artifact(published_version), stop, threads=threads)
-    assert not [t for t in threading.enumerate() if "ThreadPoolExecutor" in t.name]
-
-
-def test_a_block_that_differs_is_named(version: Path) -> None:
-    artifact = open_artifact(version)
-    name = sorted(artifact.manifest.table_files)[0]
-    content = bytearray((version / name).read_bytes())
-    content[-1] ^= 1
-    (version / name).write_bytes(content)
-    words = rf"{name}: altered: block 0, bytes 0 to {len(content)}: .* {name}\.blocks"
-    with pytest.raises(ArtifactError, match=words):
-        verify_files(artifact, blocks=True)
-
-
 def test_hashes_of_another_number_of_blocks_are_refused(version: Path) -> None:
     artifact = open_artifact(version)
     name = sorted(artifact.manifest.table_files)[0]

@@ -17,7 +17,7 @@ from quant.report import (
     TableReport,
 )
 from sharded_infer.artifacts.report_file import dump_report, report_from_fields
-from sharded_infer.errors import ArtifactError, InternalError
+from sharded_infer.errors import ArtifactError
 
 TABLE = TableReport(
     name="ads",
@@ -70,18 +70,13 @@ Change = Callable[[dict[str, Any]], object]
         (lambda f: f.pop("encoder"), "encoder: Field required"),
         (lambda f: f["tables"][1].pop("dim"), r"tables\.1\.dim: Field required"),
         (lambda f: f["tables"][0].update(rows="10"), r"tables\.0\.rows: .*, got '10'"),
-        (lambda f: f["tables"][0].update(rows=True), r"tables\.0\.rows"),
         (lambda f: f["tables"][0].update(rows=-1), r"tables\.0\.rows: expected .* from 0, got -1"),
         (lambda f: f["tables"][0].update(row_format="int3"), r"tables\.0\.row_format: .*'int3'"),
         (lambda f: f["tables"][0].update(mean_square=math.nan), r"tables\.0\.mean_square"),
-        (lambda f: f["tables"][0].update(mean_square=math.inf), r"tables\.0\.mean_square"),
-        (lambda f: f["tables"][0].update(mean_square=None), r"tables\.0\.mean_square"),
         (lambda f: f["tables"][0]["row_errors"].update(counts=[1]), r"tables\.0\.row_errors: .* 3"),
-        (lambda f: f["tables"][0]["row_errors"].update(edges=[0, 2, 1]), r"tables\.0\.row_errors"),
         (lambda f: f["tables"][0].update(extra=1), r"tables\.0\.extra: expected no such field"),
         (lambda f: f.update({"budget.kind": "x"}), r"budget\.kind: expected no such field"),
         (lambda f: f.update(extra={}), "extra: expected no such field"),
-        (lambda f: f["calibration"].update(mixes={}), r"calibration\.mixes"),
         (lambda f: f["calibration"]["mixes"][0].update(auc="high"), r"calibration\.mixes\.0\.auc"),
     ],
 )
@@ -96,9 +91,3 @@ def test_wrong_fields_are_refused_by_file_and_place(change: Change, message: str
 def test_what_is_no_object_is_refused(fields: Any) -> None:
     with pytest.raises(ArtifactError, match="^report.json: "):
         report_from_fields(fields)
-
-
-def test_figures_that_are_no_numbers_are_a_bug_of_ours() -> None:
-    broken = replace(REPORT, tables=(TABLE, replace(TABLE, max_abs_error=math.nan)))
-    with pytest.raises(InternalError, match=r"tables\.1\.max_abs_error: .* got nan"):
-        dump_report(broken)

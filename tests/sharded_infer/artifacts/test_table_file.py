@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from sharded_infer.artifacts.manifest import BLOCK_BYTES
 from sharded_infer.artifacts.table_file import MappedTable, map_table_file
 from sharded_infer.artifacts.table_header import TableEntry
-from sharded_infer.errors import ArtifactError, InternalError
 from tests.support.table_files import write_table_file
 
 
@@ -50,15 +49,6 @@ def test_the_safetensors_library_reads_what_is_written(path: Path) -> None:
         assert torch.equal(loaded[name], rows)
 
 
-def test_what_the_safetensors_library_writes_is_mapped(path: Path) -> None:
-    tables = {"ads": random_rows(5, 7), "user": random_rows(2, 3)}
-    save_file(tables, path, metadata={"by": "another writer"})
-    mapped = map_table_file(path)
-    assert set(mapped) == set(tables)
-    for name, rows in tables.items():
-        assert torch.equal(rows_of(mapped[name]), rows)
-
-
 @pytest.mark.parametrize("name_length", range(1, 65, 9))
 def test_the_first_row_begins_at_a_cache_line_and_tables_follow_at_once(
     path: Path, name_length: int
@@ -69,15 +59,6 @@ def test_the_first_row_begins_at_a_cache_line_and_tables_follow_at_once(
     offsets = [mapped.byte_offset for mapped in map_table_file(path).values()]
     assert offsets[0] % 64 == 0
     assert {second - first for first, second in pairwise(offsets)} == {15}
-
-
-def test_chunks_need_not_end_where_tables_do(path: Path, tmp_path: Path) -> None:
-    rows = random_rows(12, 4)
-    entries = [TableEntry("ads", 5, 4), TableEntry("user", 7, 4)]
-    whole = write_table_file(path, entries, [rows])
-    in_parts = write_table_file(tmp_path / "parts", entries, rows.split(2))
-    assert whole == in_parts
-    assert torch.equal(rows_of(map_table_file(path)["user"]), rows[5:])
 
 
 def test_the_record_is_the_files_size_and_hash(path: Path) -> None:
@@ -91,30 +72,6 @@ def test_a_file_is_never_overwritten(path: Path) -> None:
     with pytest.raises(FileExistsError):
         write_table_file(path, [TableEntry("ads", 1, 4)], [random_rows(1, 4)])
     assert path.read_bytes() == b"precious"
-
-
-@pytest.mark.parametrize("rows", [11, 13])
-def test_another_number_of_rows_than_announced_is_our_bug(path: Path, rows: int) -> None:
-    words = f"{rows * 4} bytes of rows came, 48 were announced"
-    with pytest.raises(InternalError, match=words):
-        write_table_file(path, [TableEntry("ads", 12, 4)], [random_rows(rows, 4)])
-
-
-def test_another_dtype_is_refused_by_name(path: Path) -> None:
-    save_file({"ads": torch.zeros(3, 4)}, path)
-    with pytest.raises(ArtifactError, match=f"{path.name}: 'ads': expected U8 .* got F32"):
-        map_table_file(path)
-
-
-def test_another_number_of_axes_is_refused_by_name(path: Path) -> None:
-    save_file({"ads": torch.zeros(12, dtype=torch.uint8)}, path)
-    with pytest.raises(ArtifactError, match=f"{path.name}: 'ads': not a tensor's entry"):
-        map_table_file(path)
-
-
-def test_a_missing_file_is_refused(path: Path) -> None:
-    with pytest.raises(ArtifactError, match=f"{path.name}: not a readable .* No such file"):
-        map_table_file(path)
 
 
 def test_the_hashes_of_its_blocks_lie_beside_it(path: Path) -> None:

@@ -11,18 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from sharded_infer import open_model
 from sharded_infer.artifacts.file_mapping import HUGE_PAGE_BYTES
-from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.artifacts.table_memory import (
-    TableMemory,
     copy_to_huge_pages,
     huge_page_bytes,
     interleave,
     map_pages,
     numa_nodes,
 )
-from sharded_infer.errors import ArtifactError
 
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="huge pages are Linux's")
@@ -65,15 +61,6 @@ def test_a_copy_lies_in_huge_pages(large: Path) -> None:
 
 
 @needs_linux
-def test_several_copies_are_counted_once_each(large: Path) -> None:
-    if not _have_huge_pages():
-        pytest.skip("this kernel gives no transparent huge pages")
-    some = [copy_to_huge_pages(large, lambda _: None) for _ in range(3)]
-    assert huge_page_bytes(some) >= 27 * HUGE_PAGE_BYTES
-    assert huge_page_bytes(some[:1]) <= large.stat().st_size
-
-
-@needs_linux
 def test_a_copys_memory_comes_back(large: Path) -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -84,20 +71,6 @@ def test_a_copys_memory_comes_back(large: Path) -> None:
         copy_to_huge_pages(large, lambda _: None)
         gc.collect()
     assert resident() - before < 5 * large.stat().st_size
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="nowhere: cannot be copied to huge pages"):
-        copy_to_huge_pages(tmp_path / "nowhere", lambda _: None)
-
-
-@needs_linux
-def test_a_file_that_ends_early_is_named(large: Path) -> None:
-    def truncate(_: int) -> None:
-        os.truncate(large, 0)
-
-    with pytest.raises(ArtifactError, match=r"large: ends at byte \d+, expected \d+"):
-        copy_to_huge_pages(large, truncate)
 
 
 @needs_linux
@@ -115,28 +88,6 @@ def test_memory_is_spread_over_the_nodes_that_are_given() -> None:
     assert f"{memory.data_ptr() + start:x} interleave" in policies
 
 
-@pytest.mark.parametrize("topology", ["cpu:1", "cpu:2"])
-def test_a_model_scores_to_the_bit_as_from_mapped_files(
-    published_version: Path, topology: str
-) -> None:
-    mapped = open_model(published_version, topology=topology, memory=TableMemory.MAP)
-    told: list[tuple[str, int, int]] = []
-    huge = open_model(
-        published_version,
-        topology=topology,
-        memory=TableMemory.HUGE,
-        progress=lambda *step: told.append(step),
-    )
-    assert (mapped.memory, huge.memory) == (TableMemory.MAP, TableMemory.HUGE)
-    samples = generate_samples(mapped.spec, 33, seed=4)
-    for name, scores in mapped.run(samples).items():
-        np.testing.assert_array_equal(huge.run(samples)[name], scores)
-    copying = [(done, total) for what, done, total in told if what == "copying tables"]
-    assert copying and copying[-1][0] == copying[-1][1]
-    assert 0 <= mapped.huge_page_bytes() <= huge.artifact.manifest.table_bytes
-    assert 0 <= huge.huge_page_bytes() <= huge.artifact.manifest.table_bytes + HUGE_PAGE_BYTES
-
-
 @needs_linux
 def test_mapped_pages_are_there_before_they_are_read(large: Path) -> None:
     mapping = mmap.mmap(os.open(large, os.O_RDONLY), 0, access=mmap.ACCESS_READ)
@@ -152,14 +103,3 @@ def test_mapped_pages_are_there_before_they_are_read(large: Path) -> None:
     assert int(memory[::4096].sum()) >= 0
     # 4,600 pages, of which the kernel would have mapped 16 at each fault.
     assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 100
-
-
-def test_a_models_mapped_tables_are_mapped_and_copies_are_there_already(
-    published_version: Path,
-) -> None:
-    told: list[tuple[int, int]] = []
-    model = open_model(published_version)
-    model.map_pages(lambda _what, done, total: told.append((done, total)))
-    if told:
-        assert told[-1][0] == told[-1][1] > 0
-    assert open_model(published_version, memory=TableMemory.HUGE).map_pages()
