@@ -4,7 +4,7 @@ import torch
 
 from kernels.bags import Bags
 from sharded_infer.errors import RequestError
-from sharded_infer.inputs.id_policy import IdPolicy, InputPolicy, keep_ids
+from sharded_infer.inputs.id_policy import IdPolicy, InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec, TableSpec
@@ -19,11 +19,6 @@ def bags_of(values: list[int], lengths: list[list[int]], *, weighted: bool = Fal
     return Bags(torch.tensor(values, dtype=torch.int64), torch.tensor(lengths), weights)
 
 
-def test_ids_inside_are_handed_on_untouched() -> None:
-    bags = bags_of([3, 2, 4], [[1], [1], [1]])
-    assert IdPolicy([STRICT, IGNORING, WRAPPING]).apply(bags) == (bags, 0)
-
-
 @pytest.mark.parametrize("outside", [4, -1, 2**40, -(2**63)])
 def test_an_error_names_feature_sample_id_and_table(outside: int) -> None:
     bags = bags_of([3, 7, 0, outside, 9], [[1, 0, 2], [1, 0, 1]])
@@ -31,21 +26,6 @@ def test_an_error_names_feature_sample_id_and_table(outside: int) -> None:
     words = f"feature 'user_id', sample 0: id {outside} is outside table 'user', expected 0 to 3"
     with pytest.raises(RequestError, match=words):
         policy.apply(bags)
-
-
-def test_an_error_is_raised_even_beside_features_that_ignore() -> None:
-    with pytest.raises(RequestError, match="feature 'user_id', sample 1: id 4"):
-        IdPolicy([IGNORING, STRICT]).apply(bags_of([9, 4], [[1, 0], [0, 1]]))
-
-
-def test_ignored_ids_leave_their_bags_with_their_weights() -> None:
-    bags = bags_of([0, 3, -1, 2, 5, 5], [[3, 1, 0, 2]], weighted=True)
-    kept, outside = IdPolicy([IGNORING]).apply(bags)
-    assert outside == 4
-    assert kept.values.tolist() == [0, 2]
-    assert kept.lengths.tolist() == [[1, 1, 0, 0]]
-    assert kept.weights is not None
-    assert kept.weights.tolist() == [0.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -64,12 +44,6 @@ def test_every_feature_has_its_own_policy() -> None:
     assert outside == 2
     assert kept.values.tolist() == [3, 0, 3, 3]
     assert kept.lengths.tolist() == [[1], [1], [2]]
-
-
-def test_keeping_no_ids_empties_every_bag() -> None:
-    kept = keep_ids(bags_of([1, 2], [[1, 0], [0, 1]]), torch.tensor([False, False]))
-    assert kept.values.tolist() == []
-    assert kept.lengths.tolist() == [[0, 0], [0, 0]]
 
 
 # Policies on whole inputs: ids inside their tables after, or a refusal.
@@ -99,32 +73,6 @@ def test_ids_that_are_inside_stay_as_they_are() -> None:
     assert InputPolicy(SPEC).apply(checked) is checked
 
 
-def test_ids_outside_are_ignored_or_wrapped_and_counted() -> None:
-    checked = InputPolicy(SPEC).apply(request(1, 4, -1))
-    assert checked.ids_checked and checked.ids_outside == 2
-    _, shared = checked.groups
-    assert shared.lengths.tolist() == [[0], [1]] and shared.values.tolist() == [3]
-    assert shared.weights is not None and shared.weights.tolist() == [2.0]
-
-
-def test_an_id_that_is_refused_is_named() -> None:
-    words = "feature 'strict', sample 0: id 4 is outside table 'strict', expected 0 to 3"
-    with pytest.raises(RequestError, match=words):
-        InputPolicy(SPEC).apply(request(4, 1, 1))
-
-
-def test_any_number_of_patterns_is_checked() -> None:
-    spec = ModelSpec("many", tuple(TableSpec(f"t{i}", rows=4, dim=2) for i in range(9)))
-    policy = InputPolicy(spec)
-    for mask in range(1, 2**9 - 1):
-        sides = [tuple(i for i in range(9) if mask >> i & 1 == side) for side in (1, 0)]
-        groups = tuple(
-            JaggedBatch(side, np.zeros(len(side), np.int64), np.ones((len(side), 1), np.int64))
-            for side in sides
-        )
-        assert policy.apply(ModelInput(1, groups, ())).ids_checked
-
-
 def test_raw_ids_without_their_map_stay_whatever_they_are() -> None:
     raw = TableSpec("raw", rows=4, dim=1, features=("raw", "strict"), id_map=IdMapSpec("error"))
     spec = ModelSpec("left", (*SPEC.tables, raw))
@@ -138,3 +86,13 @@ def test_raw_ids_without_their_map_stay_whatever_they_are() -> None:
     group = JaggedBatch(tuple(range(5)), np.array([9, *ids[1:]]), lengths)
     with pytest.raises(RequestError, match="'strict', sample 0: id 9 is outside table 'strict'"):
         InputPolicy(spec).apply(ModelInput(1, (group,), ()))
+
+
+def test_ignored_ids_leave_their_bags_with_their_weights() -> None:
+    bags = bags_of([0, 3, -1, 2, 5, 5], [[3, 1, 0, 2]], weighted=True)
+    kept, outside = IdPolicy([IGNORING]).apply(bags)
+    assert outside == 4
+    assert kept.values.tolist() == [0, 2]
+    assert kept.lengths.tolist() == [[1, 1, 0, 0]]
+    assert kept.weights is not None
+    assert kept.weights.tolist() == [0.0, 3.0]

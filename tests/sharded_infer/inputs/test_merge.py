@@ -3,24 +3,16 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kernels.bags import Bags
-from kernels.fused_tables import FusedTables
-from kernels.pooled_lookup import PooledLookup
-from kernels.row_format import RowFormat
-from quant.encoding.rowwise import encode
-from sharded_infer.errors import InternalError
-from sharded_infer.inputs.merge import merge_inputs, sample_slices
+from sharded_infer.inputs.merge import merge_inputs
 from sharded_infer.inputs.merge_layout import lay_out
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from tests.reference.merge import merge_numpy
 
-ROWS, DIM, WIDTHS = 11, 5, (3, 1)
+ROWS, WIDTHS = 11, (3, 1)
 FEATURES = 4
 
 
@@ -39,12 +31,11 @@ def request(
     shared: tuple[int, ...] = (),
     *,
     weighted: bool = False,
-    features: int = FEATURES,
 ) -> ModelInput:
     """A request as the reader lays it out: its own features, then those its samples share."""
     generator = np.random.default_rng(seed)
     shared = shared if batch > 1 else ()
-    own = tuple(f for f in range(features) if f not in shared)
+    own = tuple(f for f in range(FEATURES) if f not in shared)
     parts = ((own, batch), (shared, 1))
     return ModelInput(
         batch,
@@ -123,33 +114,6 @@ def check_same(found: ModelInput, wanted: ModelInput) -> None:
         assert np.array_equal(ours, other)
 
 
-def pooled(one: ModelInput) -> torch.Tensor:
-    """Pooled embeddings `[B, F * DIM]`, each group looked up as it is."""
-    out = torch.full((one.batch_size, FEATURES * DIM), torch.nan)
-    generator = torch.Generator().manual_seed(3)
-    tables = [torch.randn(ROWS, DIM, generator=generator) for _ in range(FEATURES)]
-    for jagged in one.groups:
-        chosen = jagged.features
-        memory = torch.cat([encode(RowFormat.INT8, tables[f]).view(-1) for f in chosen])
-        row_bytes = RowFormat.INT8.row_bytes(DIM)
-        count = len(chosen)
-        fused = FusedTables(
-            memory,
-            RowFormat.INT8,
-            tuple(i * ROWS * row_bytes for i in range(count)),
-            (ROWS,) * count,
-            (DIM,) * count,
-            tuple(f % 2 == 1 for f in chosen),
-        )
-        weights = None if jagged.weights is None else torch.from_numpy(jagged.weights)
-        bags = Bags(torch.from_numpy(jagged.values), torch.from_numpy(jagged.lengths), weights)
-        found = PooledLookup(fused)(bags)[torch.from_numpy(of_samples(one, jagged))]
-        for position, feature in enumerate(chosen):
-            part = found[:, position * DIM : (position + 1) * DIM]
-            out[:, feature * DIM : (feature + 1) * DIM] = part
-    return out
-
-
 @settings(deadline=None)
 @given(requests())
 def test_the_samples_of_all_requests_keep_their_bags(inputs: list[ModelInput]) -> None:
@@ -176,62 +140,9 @@ def test_compiled_copying_gives_what_indexing_gives(inputs: list[ModelInput]) ->
     check_same(merge_inputs(inputs), merged_by_indexing(inputs))
 
 
-@settings(deadline=None, max_examples=30)
-@given(requests())
-def test_embeddings_of_the_merged_batch_are_those_of_each_request_to_the_bit(
-    inputs: list[ModelInput],
-) -> None:
-    alone = torch.cat([pooled(one) for one in inputs])
-    assert torch.equal(pooled(merge_inputs(inputs)), alone)
-
-
 def test_what_every_request_shares_is_kept_once_a_request() -> None:
     inputs = [request(1, 3, (0, 2)), request(2, 1), request(3, 2, (0, 1, 2))]
     merged = merge_inputs(inputs)
     assert [g.features for g in merged.groups] == [(1, 3), (0, 2)]
     assert [g.lengths.shape for g in merged.groups] == [(2, 6), (2, 3)]
     assert merged.repeats is not None and merged.repeats.tolist() == [3, 1, 2]
-
-
-def test_requests_that_share_everything_are_one_group() -> None:
-    merged = merge_inputs([request(i, 3, (0, 1, 2, 3)) for i in range(4)])
-    assert [g.lengths.shape for g in merged.groups] == [(4, 4)]
-    assert merged.repeats is not None and merged.repeats.tolist() == [3] * 4
-
-
-def test_requests_of_one_sample_share_nothing() -> None:
-    merged = merge_inputs([request(i, 1) for i in range(5)])
-    assert [g.lengths.shape for g in merged.groups] == [(4, 5)] and merged.repeats is None
-
-
-def test_many_requests_of_many_features_are_merged() -> None:
-    inputs = [request(i, 1 + i % 3, features=200) for i in range(256)]
-    merged = merge_inputs(inputs)
-    assert merged.groups[0].lengths.shape == (200, merged.batch_size)
-    check_same(merged, merged_by_indexing(inputs))
-
-
-def test_one_request_is_returned_as_it_is() -> None:
-    one = request(1, 3, (0,))
-    assert merge_inputs([one]) is one
-
-
-def test_requests_know_their_samples() -> None:
-    inputs = [request(1, 3), request(2, 1), request(3, 2)]
-    assert sample_slices(inputs) == (slice(0, 3), slice(3, 4), slice(4, 6))
-
-
-def test_misuse_is_said_to_be_a_bug() -> None:
-    one = request(1, 3, (0,))
-    with pytest.raises(InternalError, match="checked"):
-        merge_inputs([one, replace(one, ids_checked=False)])
-    with pytest.raises(InternalError, match="checked"):
-        merge_inputs([])
-    with pytest.raises(InternalError, match="cannot be merged again"):
-        merge_inputs([one, merge_inputs([one, one])])
-    with pytest.raises(InternalError, match="different models"):
-        merge_inputs([one, request(2, 2, features=3)])
-    with pytest.raises(InternalError, match="3 bags a feature for 4 samples"):
-        merge_inputs([one, replace(request(2, 3), batch_size=4)])
-    with pytest.raises(InternalError, match="every feature once"):
-        merge_inputs([one, replace(one, groups=one.groups[:1] * 2)])

@@ -57,34 +57,6 @@ def labels_of(samples: CalibrationSamples) -> list[float] | None:
     return samples.labels["score"].tolist() if samples.labels else None
 
 
-# ---------------------------------------------------------------- inputs
-
-
-def test_features_and_dense_inputs_are_one_batch_in_the_specs_order(tmp_path: Path) -> None:
-    read = read_json(
-        tmp_path,
-        [
-            {"user": [3, 4], "context": [1, -2.25], "age": 0.5, "shown": 7},
-            {"clicked": [1, 49], "age": [1], "context": [0, 0]},
-        ],
-    )
-    (batch,) = read.model_input.groups
-    assert (read.model_input.batch_size, batch.features) == (2, (0, 1, 2))
-    assert batch.values.tolist() == [7, 1, 49, 3, 4] and batch.values.dtype == np.int64
-    assert batch.lengths.tolist() == [[1, 0], [0, 2], [2, 0]]
-    age, context = read.model_input.dense
-    assert age.tolist() == [[0.5], [1]] and context.tolist() == [[1, -2.25], [0, 0]]
-    assert age.dtype == context.dtype == np.float32
-    assert (read.labels, read.references, read.labelled) == ({}, {}, 0)
-
-
-def test_a_feature_that_all_samples_leave_out_is_empty_bags(tmp_path: Path) -> None:
-    (batch,) = read_json(tmp_path, [DENSE, {**DENSE, "user": 3}]).model_input.groups
-    assert batch.lengths.tolist() == [[0, 0], [0, 0], [0, 1]]
-    (batch,) = read_tsv(tmp_path, "age\tcontext", "1\t2,3").model_input.groups
-    assert batch.lengths.tolist() == [[0]] * 3 and batch.values.size == 0
-
-
 def test_tensors_are_taken_as_golden_requests_keep_them(tmp_path: Path) -> None:
     read = read_tensors(tmp_path, {"label": np.array([1, 0])})
     (batch,) = read.model_input.groups
@@ -94,9 +66,6 @@ def test_tensors_are_taken_as_golden_requests_keep_them(tmp_path: Path) -> None:
     weights = np.array([1, 0.5, 2, 3], np.float32)
     (batch,) = read_tensors(tmp_path, {"sparse.weights": weights}).model_input.groups
     assert batch.weights is not None and batch.weights.tolist() == weights.tolist()
-
-
-# ---------------------------------------------------------------- labels
 
 
 def test_labels_may_be_missing_empty_or_of_either_class(tmp_path: Path) -> None:
@@ -113,23 +82,10 @@ def test_labels_may_be_missing_empty_or_of_either_class(tmp_path: Path) -> None:
     assert read.labelled == 1
 
 
-def test_samples_whose_labels_are_all_empty_have_none_that_counts(tmp_path: Path) -> None:
-    assert read_tsv(tmp_path, "label\tage\tcontext", "\t0\t0,0", "\t1\t0,0").labelled == 0
-    assert read_json(tmp_path, [{**DENSE, "label": None}]).labelled == 0
-
-
 @pytest.mark.parametrize("label", [2, -1, 0.5, "1", True, [0, 1], [2], {"value": 1}])
 def test_another_label_is_refused_with_its_sample(label: object, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="^sample 1, 'label': expected 0 or 1, got "):
         read_json(tmp_path, [{**DENSE, "label": 1}, {**DENSE, "label": label}])
-
-
-def test_other_labels_in_tsv_are_refused_with_their_sample(tmp_path: Path) -> None:
-    for cell in ("7", "0.5", "nan", "0,1"):
-        with pytest.raises(InputError, match="^line 3, 'label': expected 0 or 1, got "):
-            read_tsv(tmp_path, "label\tage\tcontext", "1\t0\t0,0", f"{cell}\t0\t0,0")
-    with pytest.raises(InputError, match="^line 2, 'label': 'yes' is not a number"):
-        read_tsv(tmp_path, "label\tage\tcontext", "yes\t0\t0,0")
 
 
 def test_other_labels_in_tensors_are_refused(tmp_path: Path) -> None:
@@ -143,37 +99,6 @@ def test_other_labels_in_tensors_are_refused(tmp_path: Path) -> None:
         read_tensors(tmp_path, {"label": np.zeros((2, 1))})
 
 
-def test_a_model_whose_own_input_is_called_label_has_no_labels_in_text(tmp_path: Path) -> None:
-    tables = [{"name": "label", "rows": 9, "dim": 4}]
-    spec = parse_spec({"name": "m", "tables": tables})
-    read = read_json(tmp_path, [{"label": 7}, {"label": [1, 2]}], spec)
-    (batch,) = read.model_input.groups
-    assert batch.values.tolist() == [7, 1, 2] and not read.labels
-    spec = parse_spec({**FIELDS, "dense": {"inputs": {"label": 1}}})
-    read = read_json(tmp_path, [{"label": 0.25}], spec)
-    assert read.model_input.dense[0].tolist() == [[0.25]] and not read.labels
-
-
-# ---------------------------------------------------------------- what is refused
-
-
-REFUSED: dict[str, tuple[object, str]] = {
-    "no samples": ([], "the input holds no samples"),
-    "a number": ([DENSE, 7], "^sample 1: expected a JSON object, got 7"),
-    "an unknown input": ([DENSE, {**DENSE, "adz": 1}], "^sample 1: 'adz' is not one of"),
-    "no dense input": ([DENSE, {"age": 1}], "^sample 1, 'context': expected 2 numbers, got None"),
-    "too many numbers": ([{**DENSE, "age": [1, 2]}], "^sample 0, 'age': expected 1 number,"),
-    "an id of text": ([DENSE, {**DENSE, "user": "3"}], "^sample 1, 'user': expected an id or"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_malformed_samples_are_refused_by_name(case: str, tmp_path: Path) -> None:
-    samples, message = REFUSED[case]
-    with pytest.raises(InputError, match=message):
-        read_json(tmp_path, samples)
-
-
 def test_an_id_outside_its_table_is_refused_with_its_place_in_the_whole_file(
     tmp_path: Path,
 ) -> None:
@@ -185,53 +110,6 @@ def test_an_id_outside_its_table_is_refused_with_its_place_in_the_whole_file(
     outside = np.array([7, 1, -1, 29])
     with pytest.raises(InputError, match="'clicked', sample 1: id -1 is outside table 'ads'"):
         read_tensors(tmp_path, {"sparse.values": outside})
-
-
-TENSORS: dict[str, tuple[dict[str, NDArray[np.generic] | None], str]] = {
-    "no ids": ({"sparse.values": None}, "sparse.values"),
-    "no dense input": ({"dense.age": None}, "dense.age"),
-    "narrow ids": ({"sparse.values": np.zeros(4, np.int32)}, "sparse.values: expected int64"),
-    "a feature left out": ({"sparse.lengths": np.array([[1, 0], [0, 3]])}, r"expected \[3, B\]"),
-    "lengths of more ids": ({"sparse.lengths": np.ones((3, 2), np.int64)}, "sum to 6"),
-    "wide dense": (
-        {"dense.age": np.zeros((2, 3), np.float32)},
-        r"dense.age: expected fp32 \[2, 1\]",
-    ),
-    "exact dense": ({"dense.age": np.zeros((2, 1))}, "dense.age: expected fp32"),
-}
-
-
-@pytest.mark.parametrize("case", TENSORS)
-def test_malformed_tensors_are_refused_with_their_file_and_name(case: str, tmp_path: Path) -> None:
-    changes, message = TENSORS[case]
-    with pytest.raises(InputError, match=f"samples.safetensors: not samples of 'm': .*{message}"):
-        read_tensors(tmp_path, changes)
-
-
-def test_a_file_of_no_samples_is_refused(tmp_path: Path) -> None:
-    empty: dict[str, NDArray[np.generic] | None] = {
-        "sparse.values": np.zeros(0, np.int64),
-        "sparse.lengths": np.zeros((3, 0), np.int64),
-        "dense.age": np.zeros((0, 1), np.float32),
-        "dense.context": np.zeros((0, 2), np.float32),
-    }
-    with pytest.raises(InputError, match="expected at least one sample, got none"):
-        read_tensors(tmp_path, empty)
-    with pytest.raises(InputError, match="no samples"):
-        read_tsv(tmp_path, "label\tage\tcontext")
-
-
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    for name in ("none.json", "none.tsv", "none.safetensors"):
-        with pytest.raises(InputError, match=name):
-            read_calibration(SPEC, tmp_path / name)
-    for name in ("bad.jsonl", "bad.safetensors"):
-        (tmp_path / name).write_bytes(b"\xff\xfe" * 20)
-        with pytest.raises(InputError, match=name):
-            read_calibration(SPEC, tmp_path / name)
-
-
-# ---------------------------------------------------------------- several outputs, references
 
 
 TWO = parse_spec({**FIELDS, "tower": {"outputs": ["click", "buy"]}})
@@ -295,8 +173,3 @@ def test_other_references_are_refused_with_their_sample(
 ) -> None:
     with pytest.raises(InputError, match=message):
         read_json(tmp_path, [{**DENSE, **row} for row in rows])
-
-
-def test_reference_without_its_output_is_refused_where_there_are_several(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="^sample 0: 'reference' is not one of"):
-        read_json(tmp_path, [{**DENSE, "reference": 1}], TWO)

@@ -15,8 +15,7 @@ from sharded_infer.errors import InputError, RequestError
 from sharded_infer.quality.quality import CalibrationSamples
 from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.samples.file import read_samples
-from sharded_infer.samples.request import batch_samples, model_input_of
-from sharded_infer.samples.statistics import statistics_of
+from sharded_infer.samples.request import batch_samples
 from sharded_infer.samples.text import read_csv
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
 
@@ -172,12 +171,6 @@ def test_every_kind_of_data_in_memory_is_read_as_the_same_samples(form: str) -> 
     check(read_calibration(SPEC, DATA[form]()))
 
 
-def test_statistics_are_counted_from_columns_as_from_rows() -> None:
-    found = statistics_of(SPEC, pd.DataFrame(COLUMNS))
-    assert found == statistics_of(SPEC, rows())
-    assert found["seen"].pooling_factor == 1 and found["bought"].pooling_factor == 0
-
-
 FRAMES: dict[str, tuple[dict[str, Any], str]] = {
     "ids of floats": (
         {"user": [7.0, float("nan"), 3.0]},
@@ -251,18 +244,3 @@ def test_what_is_wrong_in_csv_is_said_with_line_and_column() -> None:
         batch_samples(SPEC, read_csv(heading + "1,1,3\n"))
     with pytest.raises(RequestError, match="^line 2: 'usr' is not one of the model's inputs; did"):
         batch_samples(SPEC, read_csv("usr,dense,bias\n1,1 2,3\n"))
-
-
-def test_columns_of_other_lengths_are_refused() -> None:
-    with pytest.raises(RequestError, match="'user': 1 sample, expected 3"):
-        model_input_of(SPEC, {**COLUMNS, "user": [7]})
-    with pytest.raises(RequestError, match="2 samples, but .* has 3"):
-        model_input_of(SPEC, {**COLUMNS, "user": np.array([7, 1])})
-    with pytest.raises(InputError, match="'score': expected .3., got .2."):
-        read_calibration(SPEC, {**COLUMNS, "label": [0, 1]})
-
-
-@pytest.mark.parametrize("data", [7, "abc", b"abc", [1, 2], None, {1, 2}])
-def test_what_is_no_data_is_refused(data: object) -> None:
-    with pytest.raises(InputError, match="expected a mapping"):
-        batch_samples(SPEC, data)

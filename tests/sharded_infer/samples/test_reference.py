@@ -1,5 +1,3 @@
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,12 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quant.sources.checkpoint import open_weights
 from sharded_infer import record_reference
-from sharded_infer.errors import GateError, InputError
-from sharded_infer.publishing.publication import publish
-from sharded_infer.samples.calibration import read_calibration
-from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
+from sharded_infer.errors import InputError
 
 
 class Tower(nn.Module):
@@ -42,29 +36,6 @@ class Ranker(nn.Module):
         self.calls.append(len(user))
         pooled = torch.cat([self.user(user), self.genre(genre)], 1)
         return self.tower(age[:, None], pooled)
-
-
-RIGHT = ModelSpec(
-    "ranker",
-    (
-        TableSpec("user", rows=20, dim=4, weights="user.weight"),
-        TableSpec("genre", rows=20, dim=4, weights="genre.weight", pooling="mean"),
-    ),
-    DenseSpec({"age": 1}),
-)
-SWAPPED = ModelSpec(
-    "ranker",
-    (
-        TableSpec("user", rows=20, dim=4, weights="genre.weight"),
-        TableSpec("genre", rows=20, dim=4, weights="user.weight", pooling="mean"),
-    ),
-    DenseSpec({"age": 1}),
-)
-SUMMED = ModelSpec(
-    "ranker",
-    (RIGHT.tables[0], TableSpec("genre", rows=20, dim=4, weights="genre.weight", pooling="sum")),
-    DenseSpec({"age": 1}),
-)
 
 
 @pytest.fixture
@@ -99,14 +70,6 @@ def test_a_model_is_called_with_tensors_by_name_in_evaluation_mode(ranker: Ranke
     assert recorded["reference.score"].tolist() == pytest.approx(expected.tolist(), abs=1e-7)
 
 
-def test_columns_and_rows_are_recorded_likewise(ranker: Ranker) -> None:
-    by_name = columns()
-    rows = [dict(zip(by_name, row, strict=True)) for row in zip(*by_name.values(), strict=True)]
-    expected = record_reference(ranker, pandas.DataFrame(by_name))["reference.score"].tolist()
-    assert record_reference(ranker, by_name)["reference.score"] == expected
-    assert [row["reference.score"] for row in record_reference(ranker, rows)] == expected
-
-
 def test_inputs_say_how_a_model_takes_bags_of_several_lengths() -> None:
     bag = nn.EmbeddingBag(9, 3, mode="sum")
     frame = pandas.DataFrame({"genre": [[1, 2], [], [8]]})
@@ -136,45 +99,8 @@ def test_a_model_of_several_outputs_returns_them_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "message"),
-    [
-        ({}, "expected a pandas DataFrame"),
-        (3, "got a int"),
-        ([], "at least one"),
-        ({"a": [1.0], "b": [1.0, 2.0]}, "column 'b': 2 values, expected 1"),
-        ({"a": ["x"]}, "column 'a': expected numbers"),
-    ],
-    ids=str,
-)
-def test_what_are_no_samples_is_refused(samples: object, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        record_reference(lambda a, b=0: a, samples)
-
-
-@pytest.mark.parametrize(
     "returned", [(1.0, 2.0), torch.zeros(3), None, torch.zeros(1, 1, 1)], ids=str
 )
 def test_what_are_no_scores_is_refused_by_output(returned: object) -> None:
     with pytest.raises(InputError, match=r"output 'score': expected scores \[1\] or \[1, K\]"):
         record_reference(lambda a: returned, {"a": [1.0]})
-
-
-def test_a_recorded_file_tells_a_right_import_from_wrong_ones(
-    ranker: Ranker, tmp_path: Path
-) -> None:
-    record_reference(ranker, pandas.DataFrame(columns())).to_json(
-        tmp_path / "clicks.jsonl", orient="records", lines=True, double_precision=15
-    )
-    assert "reference.score" in json.loads((tmp_path / "clicks.jsonl").read_text().splitlines()[0])
-    torch.save(ranker.state_dict(), tmp_path / "model.pt")
-
-    def made(spec: ModelSpec) -> Any:
-        calibration = read_calibration(spec, tmp_path / "clicks.jsonl")
-        source = open_weights(tmp_path / "model.pt")
-        return publish(spec, source, ranker.tower, tmp_path / "models", calibration=calibration)
-
-    found = made(RIGHT).report.imported
-    assert found.samples == 50 and found.max_score_diff < 1e-6
-    for wrong in (SWAPPED, SUMMED):
-        with pytest.raises(GateError, match=r"output 'score' differs.*reference\.score"):
-            made(wrong)

@@ -1,6 +1,5 @@
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from sharded_infer.errors import RequestError
@@ -32,14 +31,6 @@ def test_json_lines_that_are_not_objects_are_counted_and_named() -> None:
         read_json('"C1"')
 
 
-@pytest.mark.parametrize(
-    "line", ['{"C1": ' + "1" * 5000 + "}", "[" * 100_000], ids=["digits", "depth"]
-)
-def test_json_that_no_parser_would_take_is_refused_by_its_line(line: str) -> None:
-    with pytest.raises(RequestError, match="line 2: not JSON"):
-        read_json('{"C1": 1}\n' + line)
-
-
 def test_tsv_has_names_first_and_commas_in_its_cells() -> None:
     assert read_tsv("dense\tC1\tC2\n0.5,-1e3\t7\t3,1\n\n1,2\t\t-4\n") == [
         {"dense": [0.5, -1000.0], "C1": [7], "C2": [3, 1]},
@@ -59,25 +50,6 @@ def test_tsv_lines_are_numbered_as_the_file_has_them() -> None:
         read_tsv(" \n")
 
 
-def test_samples_become_one_jagged_request() -> None:
-    inputs = batch_samples(
-        SPEC,
-        [
-            {"dense": [0.5, 1], "bias": 3, "C1": 7, "C2": [3, 1]},
-            {"dense": [2, 3], "bias": [4.25]},
-            {"dense": [0, 0], "bias": 0, "C2": [2**63 - 1]},
-        ],
-    )
-    assert set(inputs) == {"dense", "bias", "C1", "C1.lengths", "C2", "C2.lengths"}
-    assert inputs["dense"].tolist() == [[0.5, 1], [2, 3], [0, 0]]
-    assert inputs["bias"].tolist() == [[3], [4.25], [0]]
-    assert inputs["dense"].dtype == inputs["bias"].dtype == np.float32
-    assert inputs["C1"].tolist() == [7] and inputs["C1.lengths"].tolist() == [1, 0, 0]
-    assert inputs["C2"].tolist() == [3, 1, 2**63 - 1]
-    assert inputs["C2.lengths"].tolist() == [2, 0, 1]
-    assert inputs["C2"].dtype == np.int64 and inputs["C2.lengths"].dtype == np.int32
-
-
 GOOD = {"dense": [0, 0], "bias": 0}
 
 
@@ -85,21 +57,14 @@ GOOD = {"dense": [0, 0], "bias": 0}
     ("sample", "words"),
     [
         ({**GOOD, "C4": 1}, "sample 1: 'C4' is not one of the model's inputs"),
-        ({**GOOD, "t": 1}, "'t' is not one of the model's inputs$"),
         ({**GOOD, "densse": 1}, "'densse' is not one of the model's inputs; did you mean 'dense'?"),
-        ({**GOOD, "lable": 1}, "'lable' is not one of the model's inputs; did you mean 'label'?"),
         ({"dense": [0, 0]}, "sample 1, 'bias': expected 1 number, got None"),
         ({**GOOD, "dense": [0]}, r"sample 1, 'dense': expected 2 numbers, got \[0\]"),
         ({**GOOD, "dense": [0, True]}, "sample 1, 'dense': expected 2 numbers"),
-        ({**GOOD, "dense": [0, None]}, "sample 1, 'dense': expected 2 numbers"),
-        ({**GOOD, "dense": [[0, 0]]}, "sample 1, 'dense': expected 2 numbers"),
         ({**GOOD, "C1": 1.0}, "sample 1, 'C1': expected an id or a list of ids, got 1.0"),
-        ({**GOOD, "C1": "1"}, "sample 1, 'C1': expected an id or a list of ids, got '1'"),
         ({**GOOD, "C1": [1, [2]]}, "sample 1, 'C1'"),
-        ({**GOOD, "C1": False}, "sample 1, 'C1'"),
         ({**GOOD, "C1": [None]}, "sample 1, 'C1'"),
         ({**GOOD, "C1": 2**63}, "sample 1, 'C1'"),
-        ({**GOOD, "C1": -(2**63) - 1}, "sample 1, 'C1'"),
     ],
 )
 def test_a_sample_that_is_off_is_named_with_its_input(
@@ -115,11 +80,6 @@ def test_labels_and_reference_scores_are_no_inputs() -> None:
     with pytest.raises(RequestError, match="sample 0: 'label.click' is not one of"):
         batch_samples(SPEC, [{**GOOD, "label.click": 1}])
     assert set(batch_samples(SPEC, [{**GOOD, "clicked": 1}], {"score": "clicked"})) == set(GOOD)
-
-
-def test_there_must_be_a_sample() -> None:
-    with pytest.raises(RequestError, match="no samples"):
-        batch_samples(SPEC, [])
 
 
 @pytest.mark.parametrize("text", ['{"bias": 0, "dense": [0, 0]}\n\n{"bias": 0}\n', "tsv"])
@@ -139,3 +99,11 @@ def test_a_required_feature_that_no_sample_names_is_refused() -> None:
         batch_samples(spec, [{"dense": [1, 2], "bias": 1, "C1": 3, "C2": 4}])
     found = batch_samples(spec, [{"dense": [1, 2], "bias": 1, "C3": []}])
     assert found["C3.lengths"].tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "line", ['{"C1": ' + "1" * 5000 + "}", "[" * 100_000], ids=["digits", "depth"]
+)
+def test_json_that_no_parser_would_take_is_refused_by_its_line(line: str) -> None:
+    with pytest.raises(RequestError, match="line 2: not JSON"):
+        read_json('{"C1": 1}\n' + line)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.sequences.layout import GRAIN, LaidOut, SequenceLayout
-from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from sharded_infer.inputs.sequences.work import BatchWork
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 
 SEQUENCE = SequenceSpec(max_length=20, features=("h", "a"), dense={"age": 2})
@@ -91,3 +92,32 @@ def test_only_the_other_features_are_pooled() -> None:
     assert pooled.features == (0,)
     assert pooled.values.tolist() == [9, 9]
     assert layout.features == ((1, 2),)
+
+
+WORK_SPEC = ModelSpec(
+    "ranker",
+    (TableSpec("item", 50, 8, features=("c", "h", "a")),),
+    sequences={"h": SequenceSpec(max_length=20, features=("h", "a"))},
+)
+ONCE = replace(WORK_SPEC, tower=TowerSpec(user_inputs=("h",)))
+
+
+def group(first: int, lengths: list[list[int]]) -> JaggedBatch:
+    counts = np.array(lengths, np.int64)
+    features = tuple(range(first, first + len(lengths)))
+    return JaggedBatch(features, np.zeros(int(counts.sum()), np.int64), counts)
+
+
+def test_positions_beyond_the_longest_do_not_count() -> None:
+    lengths = [0, 8, 9, 300]
+    batch = ModelInput(4, (group(0, [[1] * 4, lengths, lengths]),), ())
+    assert BatchWork(WORK_SPEC).units(batch) == 4 + 0 + 1 + 2 + 3
+
+
+@pytest.mark.parametrize(("spec", "units"), [(WORK_SPEC, 5 + 2 * 2 + 3 * 1), (ONCE, 5 + 2 + 1)])
+def test_what_is_computed_once_counts_once(spec: ModelSpec, units: int) -> None:
+    own, shared = group(0, [[1] * 5]), group(1, [[16, 3], [16, 3]])
+    batch = ModelInput(5, (own, shared), (), repeats=np.array([2, 3]))
+    assert BatchWork(spec).units(batch) == units
+    alone = ModelInput(5, (own, group(1, [[16], [16]])), ())
+    assert BatchWork(spec).units(alone) == 5 + (10 if spec is WORK_SPEC else 2)
