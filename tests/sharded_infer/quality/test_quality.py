@@ -1,14 +1,14 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
 
 from kernels.row_format import RowFormat
-from quant.report import CalibrationReport, MixReport, OutputReport, TableContribution
+from quant.sources.table_weight import find_weight
 from quant.sources.weight_source import TensorSource
-from sharded_infer.errors import GateError, InputError, RequestError
+from sharded_infer.artifacts.golden import generate_samples
+from sharded_infer.errors import TowerError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.publishing.format_selection import plan_formats
 from sharded_infer.quality.auc import auc
@@ -16,13 +16,11 @@ from sharded_infer.quality.contributions import table_contributions
 from sharded_infer.quality.fp32_model import Fp32Model, Mix, fp32_scores
 from sharded_infer.quality.quality import (
     CalibrationSamples,
-    check_samples,
     compared_mixes,
     measure_quality,
     table_bytes,
 )
-from sharded_infer.quality.quality_gate import check_quality
-from sharded_infer.specs.model_spec import GateSpec, ModelSpec
+from sharded_infer.specs.model_spec import ModelSpec, TowerSpec
 from sharded_infer.specs.spec_file import parse_spec
 
 SAMPLES = 600  # more than are scored together
@@ -149,97 +147,99 @@ def test_tables_are_ranked_by_what_they_alone_do_to_the_scores(
     assert found[1].max_score_diff == pytest.approx(report.max_score_diff)
 
 
-def report_of(fp32_auc: float | None, auc: float | None, max_diff: float) -> CalibrationReport:
-    outputs = (
-        OutputReport("score", 0.0, 0.0, 0.0, 0.5, fp32_auc, None),
-        OutputReport("score", 0.001, 0.01, max_diff, 0.5, auc, None),
-    )
-    mixes = (
-        MixReport("fp32", 100, 0.0, 0.0, 0.0, fp32_auc, None, outputs[:1]),
-        MixReport("published", 30, 0.001, 0.01, max_diff, auc, None, outputs[1:]),
-    )
-    contributions = tuple(TableContribution(f"t{i}", 0.1 / (i + 1), 0.2) for i in range(5))
-    return CalibrationReport(10, 10, mixes, contributions)
+FEW_SAMPLES = 20
 
 
-def test_the_gate_lets_small_differences_through() -> None:
-    gate = GateSpec(max_score_diff=0.05, max_auc_drop=0.001)
-    check_quality(gate, report_of(0.75, 0.7495, 0.04), "m")
-    check_quality(gate, report_of(0.75, 0.76, 0.04), "m")
-    check_quality(GateSpec(), report_of(None, None, 0.04), "m")
+class Echo(nn.Module):
+    def __init__(self, result: object = None) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.9)
+        self.result = result
+
+    def forward(self, *, embeddings: Tensor, **dense: Tensor) -> object:
+        return self.dropout(embeddings) if self.result is None else self.result
 
 
-@pytest.mark.parametrize(
-    ("report", "words"),
-    [
-        (report_of(0.75, 0.75, 0.06), r"by 0.06, the spec allows 0.05 \(gate.max_score_diff\); .*"),
-        (report_of(0.75, 0.74, 0.01), r"falls by 0.01, from 0.75 to 0.74, the spec allows 0.001"),
-        (report_of(0.75, 0.75, float("nan")), "by nan, the spec allows"),
-        (report_of(None, None, 0.01), "needs calibration samples with labels of both classes"),
-    ],
-)
-def test_the_gate_says_by_how_much_and_which_tables(report: CalibrationReport, words: str) -> None:
-    with pytest.raises(GateError, match=words) as refused:
-        check_quality(GateSpec(max_score_diff=0.05, max_auc_drop=0.001), report, "m")
-    if report.mixes[0].auc is not None:
-        assert "contribute most, each by itself: t0 (mean 0.1, largest 0.2), t1" in str(
-            refused.value
+def pooled_by_torch(spec: ModelSpec, weights: dict[str, Tensor], group: JaggedBatch) -> Tensor:
+    """Every bag by torch's own operator; a weighted mean divides by the number of ids."""
+    pooled = []
+    ends = np.cumsum(group.lengths.sum(axis=1))
+    for index, feature in enumerate(spec.features):
+        table = feature.table
+        part = slice(ends[index] - group.lengths[index].sum(), ends[index])
+        lengths = torch.from_numpy(group.lengths[index])
+        scale = None if group.weights is None else torch.from_numpy(group.weights[part])
+        sums = embedding_bag(
+            torch.from_numpy(group.values[part]),
+            weights[table.name],
+            torch.cumsum(lengths, 0) - lengths,
+            mode="sum",
+            per_sample_weights=scale,
         )
-        assert "t3" not in str(refused.value)
+        pooled.append(sums / lengths.clamp(min=1)[:, None] if table.pooling == "mean" else sums)
+    return torch.cat(pooled, dim=1)
 
 
-@pytest.mark.parametrize(
-    ("labels", "words"),
-    [
-        (np.ones(3, np.float32), r"labels of 'score': expected \[600\], got \[3\]"),
-        (np.full(SAMPLES, 2, np.float32), "sample 0: its label of 'score' is 2, expected 0 or 1"),
-    ],
-)
-def test_labels_that_are_none_are_refused(
-    samples: CalibrationSamples, labels: np.ndarray, words: str
+def scored(
+    spec: ModelSpec, weights: dict[str, Tensor], tower: nn.Module, model_input: ModelInput
+) -> dict[str, np.ndarray]:
+    source = TensorSource(weights)
+    found = {t.name: find_weight(source, t.name, None, rows=t.rows, dim=t.dim) for t in spec.tables}
+    return fp32_scores(spec, found, tower, model_input)
+
+
+def echoing(spec: ModelSpec) -> ModelSpec:
+    return ModelSpec(spec.name, spec.tables, spec.dense, TowerSpec())
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_bags_are_pooled_as_torch_pools_them(
+    trained_spec: ModelSpec, trained_weights: dict[str, Tensor], weighted: bool
 ) -> None:
-    with pytest.raises(InputError, match=words):
-        CalibrationSamples(samples.model_input, {"score": labels})
+    model_input = generate_samples(trained_spec, FEW_SAMPLES)
+    (group,) = model_input.groups
+    if weighted:
+        weights = np.random.default_rng(0).random(len(group.values), dtype=np.float32)
+        group = JaggedBatch(group.features, group.values, group.lengths, weights)
+        model_input = ModelInput(FEW_SAMPLES, (group,), model_input.dense)
+    scores = scored(echoing(trained_spec), trained_weights, Echo(), model_input)
+    wanted = pooled_by_torch(trained_spec, trained_weights, group)
+    torch.testing.assert_close(torch.from_numpy(scores["score"]), wanted)
 
 
-def test_references_that_are_not_scores_of_the_samples_are_refused(
-    samples: CalibrationSamples,
+def test_scores_are_the_trained_towers(
+    trained_spec: ModelSpec, trained_weights: dict[str, Tensor], trained_tower: nn.Module
 ) -> None:
-    def refuse(scores: np.ndarray, words: str) -> None:
-        with pytest.raises(InputError, match=words):
-            CalibrationSamples(samples.model_input, references={"score": scores.astype("f4")})
-
-    refuse(np.zeros(3), r"reference scores of 'score': expected \[600\] or \[600, K\], got \[3\]")
-    refuse(np.zeros((SAMPLES, 2, 2)), r"got \[600, 2, 2\]")
-    strange = np.zeros((SAMPLES, 2))
-    strange[7, 1] = np.nan
-    refuse(strange, r"sample 7: its reference score of 'score' is \[0.0, nan\], expected finite")
-
-
-def test_labels_of_an_output_that_the_model_lacks_are_refused(samples: CalibrationSamples) -> None:
-    zeros = {"clicked": np.zeros(SAMPLES, np.float32)}
-    for other in (
-        CalibrationSamples(samples.model_input, zeros),
-        CalibrationSamples(samples.model_input, {}, zeros),
-    ):
-        with pytest.raises(InputError, match="'clicked' is not one of the outputs score"):
-            check_samples(spec_of(), other)
+    model_input = generate_samples(trained_spec, FEW_SAMPLES)
+    scores = scored(trained_spec, trained_weights, trained_tower, model_input)
+    age, context = map(torch.from_numpy, model_input.dense)
+    embeddings = pooled_by_torch(trained_spec, trained_weights, model_input.groups[0])
+    with torch.no_grad():
+        wanted = trained_tower(user_age=age, context=context, embeddings=embeddings)
+    assert list(scores) == ["click", "rating"]
+    for name, score in wanted.items():
+        torch.testing.assert_close(torch.from_numpy(scores[name]), score)
 
 
-def test_samples_that_cannot_be_scored_are_refused_by_their_number(
-    samples: CalibrationSamples,
+@pytest.mark.parametrize("training", [False, True])
+def test_the_tower_is_evaluated_and_left_in_its_mode(
+    trained_spec: ModelSpec, trained_weights: dict[str, Tensor], training: bool
 ) -> None:
-    spec = spec_of()
-    check_samples(spec, samples)
-    (batch,) = samples.model_input.groups
-    values = batch.values.copy()
-    values[0] = 100
-    outside = ModelInput(SAMPLES, (replace(batch, values=values),), ())
-    with pytest.raises(RequestError, match="'big', sample .: id 100 is outside"):
-        check_samples(spec, CalibrationSamples(outside))
-    dense = np.zeros((SAMPLES, 3), np.float32)
-    dense[7, 1] = np.nan
-    with_dense = parse_spec({**FIELDS, "dense": {"inputs": {"age": 3}}})
-    strange = ModelInput(SAMPLES, (batch,), (dense,))
-    with pytest.raises(InputError, match=r"sample 7, 'age': expected finite .* \[0.0, nan, 0.0\]"):
-        check_samples(with_dense, CalibrationSamples(strange))
+    tower = Echo().train(training)
+    model_input = generate_samples(trained_spec, FEW_SAMPLES)
+    first, again = (
+        scored(echoing(trained_spec), trained_weights, tower, model_input)["score"]
+        for _ in range(2)
+    )
+    assert np.array_equal(first, again)
+    assert tower.training is training
+    assert tower.dropout.training is training
+
+
+@pytest.mark.parametrize("result", [{"other": torch.zeros(1)}, {}, (torch.zeros(1),), 3])
+def test_other_outputs_than_the_specs_are_refused(
+    trained_spec: ModelSpec, trained_weights: dict[str, Tensor], result: object
+) -> None:
+    model_input = generate_samples(trained_spec, FEW_SAMPLES)
+    with pytest.raises(TowerError, match=r"expected the outputs \['score'\]"):
+        scored(echoing(trained_spec), trained_weights, Echo(result), model_input)

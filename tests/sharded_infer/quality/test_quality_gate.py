@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from sharded_infer.quality.quality import CalibrationSamples
 from sharded_infer.reports.quantization.page import render_quantization_page
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.version_diff import diff_versions
-from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.specs.model_spec import (
     DenseSpec,
     GateSpec,
@@ -27,7 +25,6 @@ from sharded_infer.specs.model_spec import (
     TableSpec,
     TowerSpec,
 )
-from sharded_infer.specs.spec_file import dump_spec, parse_spec
 
 ROWS, DIM = 50, 8
 OUTPUTS = ("click", "value")
@@ -162,23 +159,6 @@ def test_a_bound_on_auc_needs_labels_of_that_output(tmp_path: Path) -> None:
         published(tmp_path, gate, labelled(spec_of(gate)))
 
 
-def test_an_output_can_name_the_column_of_its_labels(tmp_path: Path) -> None:
-    spec = spec_of(
-        GateSpec(
-            outputs={"value": OutputGate(label="bought"), "click": OutputGate(label="clicked")}
-        )
-    )
-    path = tmp_path / "samples.jsonl"
-    rows = [
-        {"item": [1], "dense": [0.0, 1.0], "bought": 1, "clicked": 0},
-        {"item": [2], "dense": [0.0, 1.0], "bought": 0, "clicked": 1},
-    ]
-    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
-    found = read_calibration(spec, path)
-    assert found.labels["value"].tolist() == [1.0, 0.0]
-    assert found.labels["click"].tolist() == [0.0, 1.0]
-
-
 def test_the_report_says_scores_by_output(tmp_path: Path) -> None:
     gate = replace(RELATIVE, outputs={"value": OutputGate(max_relative_diff=1.0)})
     version = published(tmp_path, gate, labelled(spec_of(gate)))
@@ -240,3 +220,8 @@ def test_scores_that_are_no_numbers_are_blamed_on_the_tower(
                 spec_of(GateSpec()), weights(), Spoilt(weight), tmp_path, calibration=calibration
             )
         assert "table" not in str(refused.value)
+
+
+def test_an_unknown_output_is_refused() -> None:
+    with pytest.raises(ValueError, match="gate.outputs: 'valeu' is not one of the outputs click, "):
+        spec_of(GateSpec(outputs={"valeu": OutputGate()}))

@@ -19,10 +19,6 @@ def test_pooling_factors_and_histograms_are_counted() -> None:
     assert counted.histogram == (1 / 3, 1 / 3, 0.0, 1 / 3)
 
 
-def test_no_samples_count_as_no_use() -> None:
-    assert count_statistics([], rows=4) == FeatureStatistics(pooling_factor=0.0)
-
-
 @pytest.mark.parametrize("exponent", [0.8, 1.05, 1.2])
 def test_the_exponent_of_a_power_law_is_found(exponent: float) -> None:
     weights = 1 / np.arange(1, 2001) ** exponent
@@ -39,12 +35,6 @@ def test_the_hottest_rows_take_the_share_that_is_reported(
 ) -> None:
     # Ideal caching of 1e7 rows, as measured elsewhere; the integrals are a few points off.
     assert share_of_hottest(zipf, 1e7, hottest * 1e7) == pytest.approx(share, abs=0.07)
-
-
-def test_shares_are_between_nothing_and_everything() -> None:
-    assert share_of_hottest(1.0, 100, 0) == 0.0
-    assert share_of_hottest(1.0, 100, 100) == share_of_hottest(0.0, 100, 200) == 1.0
-    assert share_of_hottest(0.0, 100, 25) == 0.25
 
 
 def load_of(features: tuple[FeatureStatistics, ...], gpu: str = "h100") -> CostModel:

@@ -141,12 +141,6 @@ def test_a_table_says_which_of_its_features_are_required(
     assert ("required" in dump_spec(spec)["tables"][0]) == bool(required)
 
 
-def test_a_tables_format_comes_before_the_models() -> None:
-    assert [EXPECTED.row_format(table) for table in EXPECTED.tables] == ["bf16", "fp16"]
-    other = replace(EXPECTED, quantization=QuantizationSpec(RowFormat.BF16))
-    assert other.row_format(other.tables[1]) is RowFormat.BF16
-
-
 @pytest.mark.parametrize(
     ("row_format", "dim", "stored"),
     [
@@ -170,15 +164,6 @@ def test_rows_too_narrow_for_the_default_are_fp16(row_format: str, dim: int, sto
     assert spec.row_format(asked) == row_format
 
 
-@pytest.mark.parametrize(
-    "spec", [EXPECTED, parse_spec(SMALL), parse_spec(small_with_table(padding_idx=0))]
-)
-def test_a_dumped_description_is_read_back(spec: ModelSpec) -> None:
-    dumped = dump_spec(spec)
-    assert parse_spec(dumped) == spec
-    assert dump_spec(parse_spec(dumped)) == dumped
-
-
 @pytest.mark.parametrize("row", ["zeros", [1, -2.5, 0, 1e-30, 3e38, 0.1]])
 def test_a_default_row_is_written_and_read_back(row: object) -> None:
     spec = parse_spec(small_with_table(default_row=row))
@@ -200,20 +185,12 @@ def test_a_table_without_padding_is_written_as_before_there_was_any() -> None:
     }
 
 
-def test_sizes_beside_the_towers_keys_and_in_its_options_go_together() -> None:
-    tower = {"architecture": "dcnv2", "options": {"bottom": [4], "top": [1]}, "cross_rank": 2}
-    parsed = parse_spec({**SMALL, "tower": tower})
-    assert parsed.tower.options == {"bottom": [4], "top": [1], "cross_rank": 2}
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({"tables": SMALL["tables"]}, "name: Field required"),
         ({"name": "m"}, "tables: Field required"),
         ({"name": "m", "tables": []}, "tables: .* at least 1 item"),
-        ({"name": "m", "tables": {"name": "a"}}, "tables: .* valid array"),
-        ({**SMALL, "name": 3}, "name: .* valid string, got 3"),
         ({**SMALL, "colour": 3}, "colour: Unexpected keyword argument, got 3"),
         (small_with_table(rowz=3), "table 'a': rowz: Unexpected .*'rows'.*, got 3"),
         *(
@@ -246,18 +223,9 @@ def test_sizes_beside_the_towers_keys_and_in_its_options_go_together() -> None:
             for count in (0, 5, 7)
         ),
         (small_with_table(padding_idx=True), "table 'a': padding_idx: .* valid integer"),
-        (small_with_table(padding_idx="0"), "table 'a': padding_idx: .* valid integer"),
-        (small_with_table(poling="sum"), r"poling: Unexpected .* \(did you mean 'pooling'\?\)"),
-        ({**SMALL, "tabels": []}, "tabels: Unexpected .*did you mean 'tables'"),
-        (
-            {**SMALL, "gate": {"max_score_dif": 1}},
-            "dif: Unexpected .*did you mean 'max_score_diff'",
-        ),
         ({**SMALL, "serving": {"non_finit": 1}}, "non_finit: .*did you mean 'non_finite'"),
         (small_with_table(rows=0), "table 'a': rows: .* greater than or equal to 1, got 0"),
         (small_with_table(rows=2**48), "table 'a': rows: .* less than 281474976710656"),
-        (small_with_table(rows="many"), "table 'a': rows: .* valid integer.*, got 'many'"),
-        (small_with_table(rows=4.5), "table 'a': rows: .* valid integer.*, got 4.5"),
         (small_with_table(dim=0), "table 'a': dim: .* greater than or equal to 1, got 0"),
         (small_with_table(dim=8193), "table 'a': dim: .* less than or equal to 8192, got 8193"),
         (small_with_table(pooling="max"), "table 'a': pooling: .* 'sum' or 'mean', got 'max'"),
@@ -272,7 +240,6 @@ def test_sizes_beside_the_towers_keys_and_in_its_options_go_together() -> None:
         ({**SMALL, "dense": {"inputs": {"a": 1}}}, "input 'a' is defined more than once"),
         ({**SMALL, "dense": {"inputs": {"x": 0}}}, "dense: inputs: x: .* equal to 1, got 0"),
         ({**SMALL, "dense": {"inputs": {"x/y": 1}}}, "dense: inputs: x/y: .* is not a name"),
-        ({**SMALL, "dense": {"input": {}}}, "dense: input: Unexpected .*did you mean 'inputs'"),
         ({**SMALL, "tower": {"outputs": []}}, "tower: outputs: .* at least 1 item"),
         ({**SMALL, "tower": {"outputs": ["s", "s"]}}, "tower: outputs: names repeat"),
         (
@@ -281,10 +248,15 @@ def test_sizes_beside_the_towers_keys_and_in_its_options_go_together() -> None:
         ),
         ({**SMALL, "tower": {"program": "t", "bottom": [3]}}, "tower: bottom: Unexpected keyword"),
         ({**SMALL, "tower": {"program": "t", "architecture": "dlrm"}}, "exclude each other"),
-        ({**SMALL, "quantization": {"format": "fp4"}}, "quantization: format: .* got 'fp4'"),
         ({**SMALL, "gate": {"max_score_diff": 0}}, "gate: max_score_diff: .* greater than 0"),
         ({**SMALL, "gate": {"max_score_diff": math.inf}}, "gate: max_score_diff: .* finite"),
-        ({**SMALL, "gate": {"max_score_diff": math.nan}}, "gate: max_score_diff: .* finite"),
+        (
+            {**SMALL, "release": {"max_error_rate": 1.5}},
+            "max_error_rate: .*less than or equal to 1",
+        ),
+        ({**SMALL, "release": {"max_p99_ratio": 0.9}}, "max_p99_ratio: .* or equal to 1"),
+        ({**SMALL, "release": {"max_score_shift": 0}}, "max_score_shift: .*greater than 0"),
+        ({**SMALL, "release": {"max_unknown_ids": -0.1}}, "max_unknown_ids: .* or equal to 0"),
     ],
 )
 def test_an_error_names_its_field_and_what_came(fields: dict[str, Any], words: str) -> None:
@@ -305,15 +277,6 @@ def test_an_error_of_one_of_several_forms_says_what_came(unknown: object, words:
         parse_spec(small_with_table(id_map={"unknown": unknown}))
 
 
-def test_every_error_is_said_and_none_besides() -> None:
-    tables = [{"name": "a", "rows": 0, "dim": 2}, {"name": "b", "rows": 1, "dim": 2, "x": 1}]
-    with pytest.raises(SpecError) as caught:
-        parse_spec({"name": "m", "tables": tables})
-    first, second = str(caught.value).split("; ")
-    assert first.startswith("spec: table 'a': rows: ")
-    assert second.startswith("table 'b': x: ")
-
-
 @pytest.mark.parametrize(
     "name",
     ["", ".", "..", "a/b", "a\\b", "a b", ".a", "a.", "a..b", "-a", "a\n", "å", "a#0", "a" * 201],
@@ -323,11 +286,6 @@ def test_what_could_leave_a_folder_or_blur_two_names_is_no_name(name: str) -> No
         parse_spec({**SMALL, "name": name})
     with pytest.raises(SpecError, match="is not a name"):
         parse_spec(small_with_table(name=name))
-
-
-@pytest.mark.parametrize("name", ["a", "_", "C1", "a.b-c.d_e", "0", "a" * 200])
-def test_plain_words_are_names(name: str) -> None:
-    assert parse_spec(small_with_table(features=[name])).features[0].name == name
 
 
 @pytest.mark.parametrize(
@@ -344,11 +302,6 @@ def test_names_that_inputs_and_files_need_are_reserved(name: str) -> None:
             parse_spec(fields)
 
 
-def test_a_missing_file_is_refused_by_path(path: Path) -> None:
-    with pytest.raises(SpecError, match=f"{path}: cannot be read: No such file"):
-        load_spec(path)
-
-
 @pytest.mark.parametrize("content", [b"name = ", b"[[tables]\n", b"\xff\xfe", b"{}"])
 def test_a_file_that_is_not_toml_is_refused_by_path(path: Path, content: bytes) -> None:
     path.write_bytes(content)
@@ -356,62 +309,26 @@ def test_a_file_that_is_not_toml_is_refused_by_path(path: Path, content: bytes) 
         load_spec(path)
 
 
-def test_an_error_in_a_file_names_the_file(path: Path) -> None:
-    path.write_text('name = "m"\n')
-    with pytest.raises(SpecError, match=f"^{path}: tables: Field required"):
-        load_spec(path)
-
-
-@pytest.mark.parametrize("sums", [None, "fp32", "bf16"])
-def test_remote_sums_are_stored_only_where_older_readers_would_be_wrong(sums: str | None) -> None:
-    document = small_with_table()
-    if sums is not None:
-        document["serving"] = {"remote_sums": sums}
-    spec = parse_spec(document)
-    assert spec.serving.remote_sums == (sums or "fp32")
-    stored = dump_spec(spec)
-    assert stored["serving"].get("remote_sums") == ("bf16" if sums == "bf16" else None)
-    assert parse_spec(stored) == spec
-
-
-@pytest.mark.parametrize("release", [None, {}, {"max_error_rate": 0.01, "max_p99_ratio": 1.1}])
-def test_bounds_of_a_release_are_stored_only_where_there_are_any(
-    release: dict[str, float] | None,
-) -> None:
-    document = small_with_table()
-    if release is not None:
-        document["release"] = release
-    spec = parse_spec(document)
-    assert spec.release.is_empty == (not release)
-    stored = dump_spec(spec)
-    assert stored.get("release") == (release or None)
-    assert parse_spec(stored) == spec
-
-
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("section", "key", "value", "is_stored"),
     [
-        ("max_error_rate", 1.5, "less than or equal to 1"),
-        ("max_p99_ratio", 0.9, "greater than or equal to 1"),
-        ("max_score_shift", 0, "greater than 0"),
-        ("max_unknown_ids", -0.1, "greater than or equal to 0"),
-        ("max_unknown", 0.1, "did you mean 'max_unknown_ids'"),
+        ("serving", "remote_sums", None, False),
+        ("serving", "remote_sums", "fp32", False),
+        ("serving", "remote_sums", "bf16", True),
+        ("serving", "memory", "auto", False),
+        ("serving", "memory", "map", True),
+        ("release", "max_error_rate", None, False),
+        ("release", "max_error_rate", 0.01, True),
     ],
 )
-def test_a_bound_of_a_release_that_makes_no_sense_is_refused(
-    key: str, value: float, words: str
+def test_later_settings_are_stored_only_where_older_readers_would_be_wrong(
+    section: str, key: str, value: object, is_stored: bool
 ) -> None:
-    with pytest.raises(SpecError, match=f"release: {key}: .*{words}"):
-        parse_spec({**small_with_table(), "release": {key: value}})
-
-
-@pytest.mark.parametrize("memory", [None, "auto", "map", "huge"])
-def test_memory_is_stored_only_where_older_readers_know_it(memory: str | None) -> None:
     document = small_with_table()
-    if memory is not None:
-        document["serving"] = {"memory": memory}
+    if value is not None:
+        document[section] = {key: value}
     spec = parse_spec(document)
-    assert spec.serving.memory == (memory or "auto")
     stored = dump_spec(spec)
-    assert stored["serving"].get("memory") == (memory if memory in ("map", "huge") else None)
-    assert "executor" in stored["serving"] and parse_spec(stored) == spec
+    assert stored.get(section, {}).get(key) == (value if is_stored else None)
+    assert ("release" in stored) == (section == "release" and is_stored)
+    assert parse_spec(stored) == spec
