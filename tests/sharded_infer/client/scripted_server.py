@@ -8,7 +8,7 @@ import grpc
 
 from sharded_infer.v1 import predictor_pb2, predictor_pb2_grpc
 
-Answer = Callable[[predictor_pb2.PredictRequest, grpc.ServicerContext], None]
+Answer = Callable[[int, grpc.ServicerContext], None]
 
 
 @dataclass
@@ -20,7 +20,7 @@ class ScriptedServer(predictor_pb2_grpc.PredictorServicer):
             answered with that number.
     """
 
-    answer: Callable[[int, grpc.ServicerContext], None]
+    answer: Answer
     target: str = ""
     calls: int = 0
     metadata: list[dict[str, str]] = field(default_factory=list)
@@ -47,9 +47,7 @@ class ScriptedServer(predictor_pb2_grpc.PredictorServicer):
 
 
 @contextmanager
-def scripted_server(
-    answer: Callable[[int, grpc.ServicerContext], None] = lambda number, context: None,
-) -> Iterator[ScriptedServer]:
+def scripted_server(answer: Answer = lambda number, context: None) -> Iterator[ScriptedServer]:
     server = grpc.server(ThreadPoolExecutor(8))
     servicer = ScriptedServer(answer)
     predictor_pb2_grpc.add_PredictorServicer_to_server(servicer, server)

@@ -4,7 +4,6 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
-from time import monotonic, sleep
 from typing import Any
 
 import grpc
@@ -91,13 +90,6 @@ def test_other_errors_are_told_at_once(predict: Predict, code: grpc.StatusCode) 
         assert server.calls == 1
 
 
-def test_without_retries_an_error_is_told_at_once(predict: Predict) -> None:
-    with scripted_server(fail(9, grpc.StatusCode.UNAVAILABLE)) as server:
-        with pytest.raises(PredictError):
-            predict(server.target, CallSettings(retry=RetryPolicy(attempts=1)))
-        assert server.calls == 1
-
-
 def test_the_budget_ends_retries_when_most_calls_fail() -> None:
     broken = fail(10**6, grpc.StatusCode.UNAVAILABLE)
     with (
@@ -114,10 +106,8 @@ def test_the_budget_ends_retries_when_most_calls_fail() -> None:
 def test_a_deadline_ends_a_call_that_hangs(predict: Predict) -> None:
     end = threading.Event()
     with scripted_server(lambda number, context: bool(end.wait(20))) as server:
-        began = monotonic()
         with pytest.raises(PredictError, match="DEADLINE_EXCEEDED"):
             predict(server.target, CallSettings(timeout_seconds=30), timeout_seconds=0.2)
-        assert monotonic() - began < 15
         end.set()
 
 
@@ -137,9 +127,8 @@ def test_a_call_that_takes_long_is_hedged(predict: Predict) -> None:
             end.wait(20)
 
     with scripted_server(answer) as server:
-        began = monotonic()
         found = predict(server.target, CallSettings(timeout_seconds=30, hedge_after_seconds=0.05))
-        assert found.version == 2 and monotonic() - began < 15
+        assert found.version == 2
         end.set()
 
 
@@ -167,28 +156,6 @@ def test_the_first_answer_counts_if_the_second_call_fails(predict: Predict) -> N
         assert predict(server.target, settings).version == 1
 
 
-def test_the_answer_counts_of_two_calls_that_end_while_the_loop_is_busy() -> None:
-    both = threading.Barrier(2)
-
-    def answer(number: int, context: grpc.ServicerContext) -> None:
-        both.wait(20)
-        if number == 2:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the second")
-
-    async def run(target: str) -> int:
-        settings = CallSettings(timeout_seconds=30, hedge_after_seconds=0.05)
-        async with AsyncClient(target, settings) as client:
-            call = asyncio.ensure_future(client.predict("m"))
-            # Both calls are begun; both end while the loop is busy.
-            await asyncio.sleep(0.1)
-            sleep(0.3)
-            return (await call).version
-
-    for _ in range(4):
-        with scripted_server(answer) as server:
-            assert asyncio.run(run(server.target)) == 1
-
-
 def test_a_token_is_sent(predict: Predict) -> None:
     with scripted_server() as server:
         predict(server.target, CallSettings(token="secret"))  # noqa: S106
@@ -199,15 +166,3 @@ def test_an_input_that_cannot_be_sent_reaches_no_server(predict: Predict) -> Non
     with scripted_server() as server, pytest.raises(RequestError, match="'item'"):
         predict(server.target, CallSettings(), candidates={"item": [True]})
     assert server.calls == 0
-
-
-@pytest.mark.parametrize(
-    ("policy", "words"),
-    [
-        (RetryPolicy(attempts=6), "attempts: expected 1 to 5, got 6"),
-        (RetryPolicy(first_backoff_seconds=0.001), "first_backoff_seconds: expected 0.01 or more"),
-    ],
-)
-def test_settings_are_bounded(policy: RetryPolicy, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Client("nowhere:1", CallSettings(retry=policy))
