@@ -143,7 +143,7 @@ def _open_copies() -> int:
 def test_a_copys_memory_and_handle_come_back(large: Path) -> None:
     handles = _open_copies()
     before = _shared_memory()
-    for _ in range(5):
+    for _ in range(2):
         pages = copy_to_shared_pages(large, lambda _: None)
         assert _shared_memory() - before >= large.stat().st_size
         del pages
