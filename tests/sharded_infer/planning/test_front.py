@@ -126,13 +126,6 @@ def test_a_small_hot_table_is_kept_and_the_reason_is_told() -> None:
     )
 
 
-def test_without_memory_nothing_is_kept() -> None:
-    result = checked(load_of([SMALL_HOT, LARGE], topology_of(6_799, 10**8)))
-    assert hosts_by_table(result.plan) == {"small": {1}, "large": {1}}
-    assert result.plan.unused == (0,)
-    assert "the front's memory has no room for large, small" in result.decisions
-
-
 def test_the_table_that_saves_most_for_its_memory_is_kept() -> None:
     uses = [plain("cold", 100, 68, 1), plain("hot", 100, 68, 300), LARGE]
     kept = hosts_by_table(checked(load_of(uses, topology_of(10_000, 10**8))).plan)
@@ -149,14 +142,6 @@ def test_a_front_with_room_for_all_leaves_hosts_the_work_that_they_share() -> No
     assert sum(hosts[use.table.name] != {0} for use in heavy) >= 4
     assert any("hosts are faster for heavy" in decision for decision in result.decisions)
     assert result.gap < 0.2
-
-
-def test_a_front_without_rows_asks_for_all() -> None:
-    front = replace(FRONT, host=None)
-    result = checked(load_of([SMALL_HOT, LARGE], topology_of(None, None, front=front)))
-    assert sorted(traffic_by_host(result.plan, load_of([SMALL_HOT, LARGE], result.plan.topology)))
-    assert result.figures.front_seconds > 0
-    assert not any("kept by" in decision for decision in result.decisions)
 
 
 def test_a_network_that_costs_more_is_used_less() -> None:

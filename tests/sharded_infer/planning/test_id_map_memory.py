@@ -20,6 +20,7 @@ ROWS, DIM = 100_000, 60
 TABLE = StoredTable("item", ROWS, DIM, RowFormat.INT8)  # 64 bytes a row
 MAP = 16 * ROWS + 16384
 USE = TableUse(TABLE, (FeatureStatistics(),), MAP)
+PARTED = replace(USE, in_parts=True)
 
 
 def topology(*hosts: int, memory: int | None = None, front: int | None = None) -> Topology:
@@ -81,7 +82,9 @@ def test_raw_ids_have_eight_bytes() -> None:
     cut = plan_of(where, (1, 0, ROWS // 2, 0, DIM), (2, ROWS // 2, ROWS, 0, DIM))
     ids = load.batch * USE.pooling_factor
     assert traffic_by_host(whole, load)[1].sent == ids * 8 + load.batch
+    # The front maps ids of what is cut by rows, but for those of parts.
     assert traffic_by_host(cut, load)[1].sent == ids / 2 * 4 + load.batch
+    assert traffic_by_host(cut, load_of(where, PARTED))[1].sent == ids / 2 * 8 + load.batch
 
 
 def test_mapping_takes_a_cache_line_an_id() -> None:
@@ -111,9 +114,6 @@ def test_one_that_even_columns_do_not_fit_is_cut_by_rows() -> None:
     assert {shard.columns for shard in found.plan.shards} == {12}
     assert found.figures.map_bytes == (0, 0, 0, 0, 0, MAP)
     assert any(one.endswith("; the front maps its ids") for one in found.decisions)
-
-
-PARTED = replace(USE, in_parts=True)
 
 
 def part(rows: int) -> int:
@@ -150,14 +150,6 @@ def test_a_table_in_parts_is_cut_by_rows() -> None:
     assert len(found.plan.shards) > 1
     assert all(used <= memory for used in found.figures.bytes)
     assert sum(found.figures.map_bytes) == sum(part(shard.rows) for shard in found.plan.shards)
-
-
-def test_raw_ids_of_parts_have_eight_bytes() -> None:
-    where = topology(0, 1, 2, front=0)
-    load = load_of(where, PARTED)
-    cut = plan_of(where, (1, 0, ROWS // 2, 0, DIM), (2, ROWS // 2, ROWS, 0, DIM))
-    ids = load.batch * USE.pooling_factor
-    assert traffic_by_host(cut, load)[1].sent == ids / 2 * 8 + load.batch
 
 
 def test_a_hash_spreads_hot_rows_over_parts() -> None:

@@ -69,17 +69,6 @@ def test_a_shard_outside_its_table_is_refused(rectangle: Rectangle) -> None:
         check_plan(plan_of(rectangle), TABLES)
 
 
-@pytest.mark.parametrize("rank", [-1, 2])
-def test_a_rank_outside_the_topology_is_refused(rank: int) -> None:
-    with pytest.raises(PlanError, match=f"table 'ads': rank {rank} is not in topology 'cpu:2'"):
-        check_plan(plan_of((0, 10, 0, 6), rank=rank), TABLES)
-
-
-def test_an_unknown_table_is_refused() -> None:
-    with pytest.raises(PlanError, match="names table 'user', which the model does not have"):
-        check_plan(plan_of((0, 10, 0, 6)), {"ads": ADS})
-
-
 def test_bytes_count_the_scale_and_bias_of_every_column_shard() -> None:
     plan = plan_of((0, 10, 0, 2), (0, 10, 2, 6), rank=1)
     assert plan.bytes_by_rank(TABLES) == [4 * 6, 10 * (4 + 2) + 10 * (4 + 4)]
@@ -89,11 +78,6 @@ def test_a_rank_is_filled_to_its_last_byte_and_no_further() -> None:
     check_plan(plan_of((0, 10, 0, 6), topology="cpu:1x0.024KB+cpu:1x0.1KB", rank=1), TABLES)
     with pytest.raises(PlanError, match="rank 1: its shards are 100 bytes, its memory is 99"):
         check_plan(plan_of((0, 10, 0, 6), topology="cpu:1+cpu:1x0.099KB", rank=1), TABLES)
-
-
-def test_a_dumped_plan_is_read_back() -> None:
-    plan = plan_of((0, 3, 0, 6), (3, 10, 0, 6))
-    assert load_plan(dump_plan(plan)) == plan
 
 
 def edited(**fields: object) -> bytes:
@@ -140,28 +124,35 @@ def test_a_replicated_table_is_not_on_ranks_that_are_not_used() -> None:
     assert held[1] == 0 and held[2] == TABLES["ads"].stored_bytes
 
 
-@pytest.mark.parametrize("unused", [(2,), (-1,), (1, 1), (1, 0), (0, 1)])
-def test_ranks_that_cannot_be_unused_are_refused(unused: tuple[int, ...]) -> None:
-    plan = Plan(parse_topology("cpu:2"), (), replicated=tuple(TABLES), unused=unused)
-    with pytest.raises(PlanError, match="unused: expected some of the ranks 0 to 1, ascending"):
-        check_plan(plan, TABLES)
+REPLICATED = {"shards": (WHOLE_USER,), "replicated": ("ads",)}
 
 
-def test_a_shard_on_an_unused_rank_is_refused() -> None:
-    shard = replace(WHOLE_USER, rank=1)
-    plan = Plan(parse_topology("cpu:2"), (shard,), replicated=("ads",), unused=(1,))
-    with pytest.raises(PlanError, match="table 'user': rank 1 is unused, yet has a shard"):
-        check_plan(plan, TABLES)
-
-
-@pytest.mark.parametrize("replicated", [("ads", "ads"), ("moon",)])
-def test_a_table_replicated_twice_or_unknown_is_refused(replicated: tuple[str, ...]) -> None:
-    plan = Plan(parse_topology("cpu:2"), (WHOLE_USER,), replicated)
-    with pytest.raises(PlanError, match=f"table '{replicated[-1]}' is replicated twice, or is not"):
-        check_plan(plan, TABLES)
-
-
-def test_a_replicated_table_with_a_shard_is_refused() -> None:
-    plan = Plan(parse_topology("cpu:2"), (WHOLE_USER,), ("ads", "user"))
-    with pytest.raises(PlanError, match="table 'user' is replicated, yet it has a shard"):
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shards": (replace(WHOLE_USER, rank=-1),)}, "rank -1 is not in topology 'cpu:2'"),
+        ({"shards": (replace(WHOLE_USER, rank=2),)}, "rank 2 is not in topology 'cpu:2'"),
+        (
+            {"shards": (replace(WHOLE_USER, table="moon"),)},
+            "names table 'moon', which the model does not have",
+        ),
+        ({"replicated": ("ads", "ads")}, "table 'ads' is replicated twice, or is not"),
+        ({"replicated": ("moon",)}, "table 'moon' is replicated twice, or is not"),
+        ({"replicated": ("ads", "user")}, "table 'user' is replicated, yet it has a shard"),
+        (
+            {"shards": (replace(WHOLE_USER, rank=1),), "unused": (1,)},
+            "table 'user': rank 1 is unused, yet has a shard",
+        ),
+        *(
+            (
+                {"shards": (), "replicated": tuple(TABLES), "unused": unused},
+                "unused: expected some of the ranks 0 to 1, ascending",
+            )
+            for unused in ((2,), (-1,), (1, 1), (1, 0), (0, 1))
+        ),
+    ],
+)
+def test_other_ranks_and_tables_are_refused(changes: dict[str, Any], words: str) -> None:
+    plan = Plan(parse_topology("cpu:2"), **(REPLICATED | changes))
+    with pytest.raises(PlanError, match=words):
         check_plan(plan, TABLES)

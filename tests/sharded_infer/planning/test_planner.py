@@ -96,14 +96,6 @@ def test_the_order_of_devices_does_not_change_the_cost(
     assert result.figures.max_seconds == pytest.approx(sorted_result.figures.max_seconds, rel=1e-9)
 
 
-@settings(max_examples=20)
-@given(tables_used(), DEVICE_MODELS, st.integers(1, 5))
-def test_a_device_more_never_makes_it_worse(uses: list[TableUse], model: str, ranks: int) -> None:
-    fewer = checked(load_of(uses, f"{model}:{ranks}"))
-    more = checked(load_of(uses, f"{model}:{ranks + 1}"))
-    assert more.figures.max_seconds <= fewer.figures.max_seconds * (1 + 1e-9)
-
-
 @st.composite
 def mixed_topologies(draw: st.DrawFn) -> list[Device]:
     """Two to five devices of several kinds and memories on up to three hosts."""
@@ -177,21 +169,11 @@ def test_no_placement_of_whole_tables_is_faster(shapes: list[tuple[int, int]], r
     assert checked(load).figures.max_seconds <= best * (1 + TIME_RESOLUTION)
 
 
-def test_the_same_input_gives_the_same_plan() -> None:
-    uses = [plain(f"t{i}", 1000 + 37 * i, 68, 1 + i % 7) for i in range(60)]
-    assert make_plan(load_of(uses, "h100:8")) == make_plan(load_of(uses, "h100:8"))
-
-
 def test_a_table_that_fits_nowhere_whole_is_cut_by_rows() -> None:
     result = checked(load_of([plain("a", 10, 10)], topology_of([45, 68])))
     assert sum(s.rows for s in result.plan.shards if s.rank == 0) <= 4
     assert sum(s.rows for s in result.plan.shards if s.rank == 1) >= 6
     assert "a: fits no rank whole, cut by rows over ranks 1, 0" in result.decisions
-
-
-def test_a_table_that_cannot_be_cut_goes_to_the_rank_where_it_fits() -> None:
-    plan = checked(load_of([plain("a", 1, 10)], topology_of([9, 10]))).plan
-    assert plan.shards == (Shard("a", 1, 0, 1, 0, 6),)
 
 
 def test_what_does_not_fit_is_refused_with_what_would_help() -> None:
@@ -281,13 +263,6 @@ def test_rows_that_are_used_more_weigh_more() -> None:
     ends = sorted(s.last_row for s in result.plan.shards if s.first_column == 0)
     if len(ends) > 1:
         assert ends[0] < 600
-
-
-def test_shares_too_small_for_their_parts_count_as_even() -> None:
-    table = StoredTable("t", 9, 4, RowFormat.INT8)
-    use = TableUse(table, (FeatureStatistics(histogram=(5e-324,)),))
-    load = load_of([use], "cpu:2")
-    assert [load.access_share("t", *rows) for rows in ((0, 3), (3, 9))] == [3 / 9, 6 / 9]
 
 
 def test_column_shards_keep_vector_loads_whole() -> None:

@@ -89,15 +89,6 @@ def test_more_bytes_make_it_better_and_are_kept_to() -> None:
     assert moved[0] == 0 and times[-1] < times[0] * 0.9
 
 
-def test_a_table_that_is_gone_or_new_is_no_trouble() -> None:
-    load = load_of(USES, "cpu:2")
-    changed = dict(USES)
-    del changed["t00"]
-    changed["new"] = TableUse(StoredTable("new", 100, 16, RowFormat.BF16))
-    again = checked(load_of(changed, "cpu:2"), make_plan(load).plan)
-    assert {move.table for move in again.moves} == {"new"}
-
-
 def test_a_lost_rank_that_never_was_is_refused() -> None:
     load = load_of(USES, "cpu:2")
     with pytest.raises(PlanError, match="lost rank 2: the previous topology has ranks 0 to 1"):

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from sharded_infer.byte_sizes import parse_size
-from sharded_infer.errors import InputError, PlanError
+from sharded_infer.errors import PlanError
 from sharded_infer.planning.device_models import DEVICE_MODELS
 from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.planning.topology_file import parse_topology
@@ -34,12 +33,6 @@ def test_what_does_not_read_is_refused_with_an_example(text: str) -> None:
         parse_topology(text)
 
 
-@pytest.mark.parametrize("text", ["cpu:2+", "cpu:1++cpu:1"])
-def test_an_empty_part_is_refused(text: str) -> None:
-    with pytest.raises(PlanError, match="'' is not CARD:COUNT"):
-        parse_topology(text)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -48,6 +41,7 @@ def test_an_empty_part_is_refused(text: str) -> None:
         ("cpu:4097", "4097 ranks, expected 1 to 4096"),
         ("cpu:1x1.2.3GB", "'cpu:1x1.2.3GB' is not CARD:COUNT"),
         ("hh100:2", "did you mean 'h100'"),
+        ("cpu:1++cpu:1", "'' is not CARD:COUNT"),
     ],
 )
 def test_impossible_ranks_are_refused_by_what_is_wrong(text: str, words: str) -> None:
@@ -64,10 +58,7 @@ def test_a_gpu_has_its_data_sheets_figures_and_keeps_a_reserve() -> None:
 
 def test_the_machine_at_hand_is_a_topology() -> None:
     topology = parse_topology("local")
-    assert topology.name == "local"
-    assert all(
-        device.memory_bytes is None or device.memory_bytes > 0 for device in topology.devices
-    )
+    assert topology.name == "local" and topology.devices
 
 
 def test_a_file_gives_every_figure(tmp_path: Path) -> None:
@@ -120,9 +111,3 @@ def test_a_wrong_file_is_refused_by_its_field(tmp_path: Path, text: str, words: 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"none\.toml: cannot be read"):
         parse_topology(str(tmp_path / "none.toml"))
-
-
-def test_sizes_are_powers_of_1000_or_1024() -> None:
-    assert (parse_size("2GB", "it"), parse_size("1.5KiB", "it")) == (2 * 10**9, 1536)
-    with pytest.raises(InputError, match="it: '2', expected a size"):
-        parse_size("2", "it")
