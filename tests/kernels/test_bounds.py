@@ -9,21 +9,6 @@ ROWS = torch.tensor([3, 1, 5])
 LENGTHS = torch.tensor([[0, 1], [0, 0], [2, 1]])
 
 
-def test_nothing_is_marked_when_every_id_is_inside() -> None:
-    assert out_of_range(Bags(torch.tensor([2, 4, 0, 1]), LENGTHS), ROWS) is None
-
-
-def test_each_id_is_compared_with_the_table_of_its_own_feature() -> None:
-    outside = out_of_range(Bags(torch.tensor([3, 4, -1, 5]), LENGTHS), ROWS)
-    assert outside is not None
-    assert outside.tolist() == [True, False, True, True]
-
-
-def test_no_ids_are_none_outside() -> None:
-    bags = Bags(torch.empty(0, dtype=torch.int64), torch.zeros(3, 2, dtype=torch.int64))
-    assert out_of_range(bags, ROWS) is None
-
-
 def test_an_id_is_located_past_empty_bags() -> None:
     bags = Bags(torch.tensor([2, 4, 0, 1]), LENGTHS)
     assert [locate(bags, position) for position in range(4)] == [(0, 1), (2, 0), (2, 0), (2, 1)]

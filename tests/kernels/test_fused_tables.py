@@ -18,10 +18,6 @@ TABLES = FusedTables(
 )
 
 
-def test_the_output_is_as_wide_as_all_features() -> None:
-    assert TABLES.total_dim == 9
-
-
 def test_selecting_keeps_the_memory_and_takes_the_given_order() -> None:
     chosen = TABLES.select([1, 0, 1])
     assert chosen.memory is TABLES.memory
@@ -46,8 +42,3 @@ def test_selecting_keeps_the_memory_and_takes_the_given_order() -> None:
 def test_tables_that_do_not_fit_are_refused(changes: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         replace(TABLES, **changes)
-
-
-def test_no_features_are_refused() -> None:
-    with pytest.raises(InputError, match="one entry a feature"):
-        TABLES.select([])

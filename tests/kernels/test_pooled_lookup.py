@@ -6,6 +6,7 @@ writes show.
 
 import importlib.util
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +21,8 @@ from kernels.fused_tables import FusedTables
 from kernels.machine import instruction_sets
 from kernels.pooled_lookup import BACKENDS, PooledLookup
 from kernels.row_format import RowFormat
+from tests.kernels.test_row_overlay import overlaid
+from tests.kernels.tiers.test_row_tier import tiered
 from tests.support.lookup_cases import BATCHES, CASES, Case, fill, store
 
 
@@ -52,6 +55,8 @@ def test_a_backend_agrees_with_the_reference(
     # Sums of up to 500 numbers of size 1, each sum rounding by 2**-24 of its running value.
     expected = reference.pooled_lookup(tables, bags)
     torch.testing.assert_close(pooled, expected, rtol=1e-5, atol=1e-4)
+    empty = torch.repeat_interleave((bags.lengths == 0).t(), torch.tensor(tables.dims), dim=1)
+    assert not pooled[empty].any()
     ours = [
         NativeBackend(tables, instruction_set=instruction_set).pool(bags)
         for instruction_set in instruction_sets()
@@ -59,45 +64,12 @@ def test_a_backend_agrees_with_the_reference(
     for found in ours:
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
     if is_for_fbgemm(tables):
-        fbgemm = PooledLookup(tables, backend="fbgemm")(bags)
+        forced = PooledLookup(tables, backend="fbgemm")
+        assert forced.backend == "fbgemm"
+        fbgemm = forced(bags)
         torch.testing.assert_close(fbgemm, expected, rtol=1e-5, atol=1e-4)
         # To the bit, but for the baseline, which has no fused product and sum.
         assert all(torch.equal(found, fbgemm) for found in ours[1:])
-
-
-@pytest.mark.usefixtures("poisoned_memory")
-@pytest.mark.parametrize("row_format", RowFormat)
-def test_empty_bags_are_exactly_zero(row_format: RowFormat) -> None:
-    tables = store(CASES["sums and means"], row_format)
-    bags = fill(tables, BATCHES["ragged"])
-    pooled = run(tables, bags)
-    empty = torch.repeat_interleave((bags.lengths == 0).t(), torch.tensor(tables.dims), dim=1)
-    assert bool(empty.any())
-    assert pooled[empty].abs().sum() == 0
-    assert bool((pooled[~empty] != 0).all())
-
-
-@pytest.mark.usefixtures("poisoned_memory")
-@pytest.mark.parametrize("row_format", RowFormat)
-def test_a_repeated_id_counts_each_time(row_format: RowFormat) -> None:
-    tables = store(CASES["sums and means"], row_format)
-    lengths = torch.tensor([[8, 1], [8, 1], [8, 1]])
-    bags = Bags(torch.full((27,), 3), lengths)
-    # Eight equal numbers are summed exactly, and eight is divided exactly.
-    many, one = run(tables, bags)
-    factors = torch.tensor([1.0 if mean else 8.0 for mean in tables.means])
-    expected = one * torch.repeat_interleave(factors, torch.tensor(tables.dims))
-    # FBGEMM sums scales and biases apart, so that its 4-bit sums round by themselves.
-    torch.testing.assert_close(many, expected, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.usefixtures("poisoned_memory")
-@pytest.mark.parametrize("first_byte", range(1, 9))
-def test_int8_tables_may_begin_at_any_byte(first_byte: int) -> None:
-    case = CASES["odd dims"]
-    moved, aligned = store(case, RowFormat.INT8, first_byte), store(case, RowFormat.INT8)
-    bags = fill(moved, BATCHES["ragged"], weighted=True)
-    assert torch.equal(run(moved, bags), run(aligned, bags))
 
 
 @pytest.mark.usefixtures("poisoned_memory")
@@ -112,51 +84,33 @@ def test_tables_of_every_format_may_begin_at_any_byte(
     assert torch.equal(run(moved, bags), run(aligned, bags))
 
 
-@pytest.mark.parametrize("row_format", RowFormat)
-def test_a_lookup_leaves_its_inputs_as_they_were(row_format: RowFormat) -> None:
-    tables = store(CASES["sums and means"], row_format)
-    bags = fill(tables, BATCHES["ragged"], weighted=True)
-    assert bags.weights is not None
-    inputs = (tables.memory, bags.values, bags.lengths, bags.weights)
-    before = [tensor.clone() for tensor in inputs]
-    run(tables, bags)
-    for tensor, was in zip(inputs, before, strict=True):
-        assert torch.equal(tensor, was)
-
-
-def test_a_forced_backend_is_used_and_named() -> None:
-    tables = store(CASES["sums"], RowFormat.INT8)
-    bags = fill(tables, BATCHES["ragged"])
-    forced = PooledLookup(tables, backend="fbgemm")
-    assert forced.backend == "fbgemm"
-    assert torch.equal(forced(bags), PooledLookup(tables)(bags))
-
-
 @pytest.mark.parametrize(
-    ("row_format", "backend", "words"),
+    ("row_format", "dim", "backend", "words"),
     [
-        (RowFormat.BF16, "fbgemm", "no kernel for bf16 tables: fbgemm: .* rows, got bf16"),
-        (RowFormat.FP8, "fbgemm", "no kernel for fp8 tables: fbgemm: .* rows, got fp8"),
-        (
-            RowFormat.INT8,
-            "cuda",
-            "no backend is called 'cuda', expected one of native, fbgemm",
-        ),
+        (RowFormat.BF16, 8, "fbgemm", "no kernel for bf16 tables: fbgemm: .* rows, got bf16"),
+        (RowFormat.FP8, 8, "fbgemm", "no kernel for fp8 tables: fbgemm: .* rows, got fp8"),
+        (RowFormat.INT4, 3, "fbgemm", "fbgemm needs int4 dims in multiples of"),
+        (RowFormat.INT2, 6, "fbgemm", "fbgemm needs int2 dims in multiples of"),
+        (RowFormat.INT8, 8, "cuda", "no backend is called 'cuda', expected one of native, fbgemm"),
     ],
 )
 def test_a_forced_backend_that_cannot_is_refused_with_its_reason(
-    row_format: RowFormat, backend: str, words: str
+    row_format: RowFormat, dim: int, backend: str, words: str
 ) -> None:
-    with pytest.raises(InputError, match=words):
-        PooledLookup(store(CASES["sums"], row_format), backend=backend)
-
-
-@pytest.mark.parametrize(("row_format", "dim"), [(RowFormat.INT4, 3), (RowFormat.INT2, 6)])
-def test_dims_that_do_not_fill_bytes_are_not_for_fbgemm(row_format: RowFormat, dim: int) -> None:
     tables = store(Case([(4, dim)], [(0, False)]), row_format)
-    assert PooledLookup(tables).backend == "native"
-    with pytest.raises(InputError, match=f"fbgemm needs {row_format} dims in multiples of"):
-        PooledLookup(tables, backend="fbgemm")
+    with pytest.raises(InputError, match=words):
+        PooledLookup(tables, backend=backend)
+
+
+@pytest.mark.parametrize("change", ["overlays", "tiers"])
+def test_fbgemm_reads_neither_changed_rows_nor_tiers(change: str, tmp_path: Path) -> None:
+    tables = store(CASES["sums"], RowFormat.INT8)
+    if change == "overlays":
+        changed, words = overlaid(tables), "fbgemm reads no changed rows in front of a table"
+    else:
+        changed, words = tiered(tables, tmp_path / "rows", hot=1, cached=1), "lie in tiers"
+    with pytest.raises(InputError, match=words):
+        PooledLookup(changed, backend="fbgemm")
 
 
 def test_a_missing_fbgemm_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,27 +122,21 @@ def test_a_missing_fbgemm_is_said_and_done_without(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("row_format", RowFormat)
-@pytest.mark.parametrize("position", [0, 4, 6])
-@pytest.mark.parametrize("outside", [-1, -(2**63), 7, 2**31, 2**63 - 1])
+@pytest.mark.parametrize("outside", [-1, -(2**63), 5, 2**31, 2**63 - 1])
 def test_an_id_outside_its_table_is_refused_with_its_place(
-    row_format: RowFormat, position: int, outside: int
+    row_format: RowFormat, outside: int
 ) -> None:
-    # Two features on one table of 7 rows; ids of (0, 0), (0, 2) x 2, (1, 0) x 2, (1, 1), (1, 2).
-    tables = store(Case([(7, 3)], [(0, False), (0, True)]), row_format)
+    # Ids of (0, 0), (0, 2) x 2, (1, 0) x 2, (1, 1), (1, 2); the first table has more rows.
+    tables = store(Case([(7, 3), (5, 3)], [(0, False), (1, True)]), row_format)
     lengths = torch.tensor([[1, 0, 2], [2, 1, 1]])
-    feature, sample = {0: (0, 0), 4: (1, 0), 6: (1, 2)}[position]
-    values = torch.arange(7)
-    values[position] = outside
-    words = rf"feature {feature}, sample {sample}: id {outside} is outside \[0, 7\)"
-    with pytest.raises(InputError, match=words):
-        PooledLookup(tables)(Bags(values, lengths))
-
-
-@pytest.mark.parametrize("row_format", RowFormat)
-def test_an_id_of_another_features_larger_table_is_refused(row_format: RowFormat) -> None:
-    tables = store(Case([(9, 4), (3, 4)], [(0, False), (1, False)]), row_format)
-    with pytest.raises(InputError, match=r"feature 1, sample 0: id 5 is outside \[0, 3\)"):
-        PooledLookup(tables)(Bags(torch.tensor([5, 5]), torch.tensor([[1], [1]])))
+    for feature, sample, position in ((0, 0, 0), (1, 0, 4), (1, 2, 6)):
+        values, rows = torch.tensor([0, 4, 2, 1, 3, 0, 4]), (7, 5)[feature]
+        values[position] = rows if outside == 5 else outside
+        words = (
+            rf"feature {feature}, sample {sample}: id {values[position]} is outside \[0, {rows}\)"
+        )
+        with pytest.raises(InputError, match=words):
+            PooledLookup(tables)(Bags(values, lengths))
 
 
 @pytest.mark.parametrize("row_format", RowFormat)
@@ -209,13 +157,6 @@ def test_lengths_that_are_not_those_of_the_values_are_refused(
     tables = store(CASES["sums"], row_format)
     with pytest.raises(InputError, match="lengths: expected non-negative ones that sum to 5 "):
         PooledLookup(tables)(Bags(torch.zeros(5, dtype=torch.int64), torch.tensor(lengths)))
-
-
-@pytest.mark.parametrize("row_format", RowFormat)
-def test_another_number_of_features_is_refused(row_format: RowFormat) -> None:
-    tables = store(CASES["sums"], row_format)
-    with pytest.raises(InputError, match="bags: expected 2 features, got 3"):
-        PooledLookup(tables)(Bags(torch.zeros(3, dtype=torch.int64), torch.tensor([[1], [1], [1]])))
 
 
 @pytest.mark.parametrize("backend", ["native", "fbgemm"])

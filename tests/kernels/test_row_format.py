@@ -33,40 +33,27 @@ def test_a_row_takes_its_header_and_its_elements(
     assert row_format.row_bytes(dim) == row_bytes
 
 
-def test_an_int8_row_is_scale_then_bias_then_levels() -> None:
-    row = torch.frombuffer(bytearray(struct.pack("<ee3B", 0.5, -1.0, 0, 1, 255)), dtype=torch.uint8)
-    decoded = decode(RowFormat.INT8, row.view(1, 7), 3)
-    assert decoded.tolist() == [[-1.0, -0.5, 126.5]]
-
-
-def test_an_int4_row_has_its_first_level_in_the_low_bits() -> None:
-    row = torch.frombuffer(bytearray(struct.pack("<ee2B", 2.0, 1.0, 0x21, 0x0F)), dtype=torch.uint8)
-    assert decode(RowFormat.INT4, row.view(1, 6), 3).tolist() == [[3.0, 5.0, 31.0]]
-
-
-def test_an_int2_row_has_its_first_level_in_the_lowest_bits() -> None:
-    row = torch.frombuffer(
-        bytearray(struct.pack("<ee2B", 1.0, -1.0, 0b11100100, 2)), dtype=torch.uint8
-    )
-    assert decode(RowFormat.INT2, row.view(1, 6), 5).tolist() == [[-1.0, 0.0, 1.0, 2.0, 1.0]]
-
-
-def test_an_fp8_row_is_a_scale_then_levels() -> None:
-    # e4m3: 0x38 is 1, 0xC0 is -2, 0x7E is 448, the largest.
-    row = torch.frombuffer(bytearray(struct.pack("<f3B", 0.5, 0x38, 0xC0, 0x7E)), dtype=torch.uint8)
-    assert decode(RowFormat.FP8, row.view(1, 7), 3).tolist() == [[0.5, -1.0, 224.0]]
-
-
-def test_fp16_and_fp32_rows_are_their_numbers() -> None:
-    numbers = (1.5, -2.25)
-    for row_format, code in ((RowFormat.FP16, "<2e"), (RowFormat.FP32, "<2f")):
-        row = torch.frombuffer(bytearray(struct.pack(code, *numbers)), dtype=torch.uint8)
-        assert decode(row_format, row[None], 2).tolist() == [list(numbers)]
-
-
-def test_a_bf16_row_is_the_upper_halves_of_its_floats() -> None:
-    row = torch.tensor([[0x80, 0x3F, 0x00, 0xC0]], dtype=torch.uint8)  # 0x3F80, 0xC000
-    assert decode(RowFormat.BF16, row, 2).tolist() == [[1.0, -2.0]]
+@pytest.mark.parametrize(
+    ("row_format", "row", "numbers"),
+    [
+        # A scale, a bias, then levels.
+        (RowFormat.INT8, struct.pack("<ee3B", 0.5, -1.0, 0, 1, 255), [-1.0, -0.5, 126.5]),
+        # The first level is in the lowest bits.
+        (RowFormat.INT4, struct.pack("<ee2B", 2.0, 1.0, 0x21, 0x0F), [3.0, 5.0, 31.0]),
+        (RowFormat.INT2, struct.pack("<ee2B", 1.0, -1.0, 0xE4, 2), [-1.0, 0.0, 1.0, 2.0, 1.0]),
+        # A scale, then e4m3: 0x38 is 1, 0xC0 is -2, 0x7E is 448, the largest.
+        (RowFormat.FP8, struct.pack("<f3B", 0.5, 0x38, 0xC0, 0x7E), [0.5, -1.0, 224.0]),
+        (RowFormat.FP16, struct.pack("<2e", 1.5, -2.25), [1.5, -2.25]),
+        (RowFormat.FP32, struct.pack("<2f", 1.5, -2.25), [1.5, -2.25]),
+        # The upper halves of floats.
+        (RowFormat.BF16, struct.pack("<2H", 0x3F80, 0xC000), [1.0, -2.0]),
+    ],
+)
+def test_a_row_is_its_bytes_of_the_format(
+    row_format: RowFormat, row: bytes, numbers: list[float]
+) -> None:
+    stored = torch.frombuffer(bytearray(row), dtype=torch.uint8)
+    assert decode(row_format, stored[None], len(numbers)).tolist() == [numbers]
 
 
 def test_stored_names_are_the_words_of_specs_and_manifests() -> None:

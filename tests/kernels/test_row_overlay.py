@@ -97,12 +97,6 @@ def test_an_overlay_takes_one_bit_a_row_and_an_address_a_changed_one() -> None:
     assert overlay.index_bytes <= rows / 8 + rows / 64 + rows / 128 + 8 * len(ids) + 136
 
 
-def test_fbgemm_reads_no_changed_rows() -> None:
-    tables = overlaid(store(CASES["sums"], RowFormat.INT8))
-    with pytest.raises(InputError, match="fbgemm reads no changed rows in front of a table"):
-        PooledLookup(tables, backend="fbgemm")
-
-
 @pytest.mark.parametrize(
     ("ids", "rows", "message"),
     [

@@ -77,36 +77,6 @@ def test_fbgemms_own_module_pools_our_rows_to_the_same_bits(mean: bool, weighted
         bounds_check_mode=BoundsCheckMode.NONE,
         indices_dtype=torch.int64,
     )
-    bags = bags_up_to(40, weighted=weighted)
+    bags = bags_up_to(257, weighted=weighted)
     theirs = module(bags.values, bags.offsets(), bags.weights)
     assert torch.equal(PooledLookup(fused(stored, mean), backend="fbgemm")(bags), theirs)
-
-
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-def test_a_mean_is_that_of_fbgemms_mean_mode_to_the_bit(weighted: bool) -> None:
-    tables = fused(stored_tables(), mean=True)
-    bags = bags_up_to(257, weighted=weighted)
-    columns = torch.zeros(len(FEATURES) + 1, dtype=torch.int32)
-    columns[1:] = torch.cumsum(torch.tensor(tables.dims), 0)
-    theirs = torch.ops.fbgemm.int_nbit_split_embedding_codegen_lookup_function(
-        tables.memory,
-        torch.empty(0, dtype=torch.uint8),
-        torch.full((len(FEATURES),), EmbeddingLocation.HOST.value, dtype=torch.int32),
-        torch.tensor(tables.byte_offsets),
-        torch.full((len(FEATURES),), SparseType.INT8.as_int(), dtype=torch.uint8),
-        columns,
-        tables.total_dim,
-        *(0, 0, max(tables.dims), 0, 0),  # largest dim of int2, int4, int8, fp16 and fp32
-        bags.values,
-        bags.offsets(),
-        PoolingMode.MEAN.value,
-        bags.weights,
-        SparseType.FP32.as_int(),
-        None,
-        None,
-        1,
-        0,
-        -1,
-        -1,
-    )
-    assert torch.equal(PooledLookup(tables, backend="fbgemm")(bags), theirs)

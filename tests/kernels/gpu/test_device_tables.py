@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from kernels.errors import InputError
-from kernels.gpu.device_tables import OutOfRange, copy_to_device, in_place, rounded_up
+from kernels.gpu.device_tables import OutOfRange, copy_to_device, in_place
 from kernels.row_format import HEADER_BYTES, RowFormat
 from tests.support.lookup_cases import CASES, Case, store
 
@@ -25,13 +25,6 @@ def test_a_copy_has_the_same_rows_at_aligned_payloads(
             assert torch.equal(
                 tables.memory[begin : begin + row_bytes], copy.memory[copied : copied + row_bytes]
             )
-
-
-def test_a_table_of_several_features_is_copied_once() -> None:
-    tables = store(CASES["one table, several features"], RowFormat.INT8)
-    copy = copy_to_device(tables, HOST, alignment=16)
-    assert len(set(copy.byte_offsets)) == 1
-    assert copy.memory.numel() < 2 * 9 * 16
 
 
 @pytest.mark.parametrize(
@@ -70,7 +63,3 @@ def test_alignments_and_policies_that_do_not_fit_are_refused() -> None:
         copy_to_device(tables, HOST, alignment=3)
     with pytest.raises(InputError, match="policies: expected one for each of 2, got 1"):
         in_place(tables, [OutOfRange.WRAP])
-
-
-def test_counts_are_rounded_up() -> None:
-    assert [rounded_up(count, 16) for count in (0, 1, 16, 17)] == [0, 16, 16, 32]

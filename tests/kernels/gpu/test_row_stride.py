@@ -1,25 +1,8 @@
 """Rows are padded for wide accesses where that takes little, to words otherwise."""
 
 import numpy as np
-import pytest
 
 from kernels.gpu.row_stride import device_stride, device_strides
-
-
-@pytest.mark.parametrize(
-    ("row_bytes", "stride"),
-    [
-        (132, 144),  # int8, dim 128
-        (20, 20),  # int8, dim 16: 32 would be a half more
-        (256, 256),  # bf16, dim 128
-        (9, 12),  # int4, dim 10
-        (160, 160),
-        (161, 176),
-        (145, 148),  # 160 would be 10.3% more
-    ],
-)
-def test_strides_of_usual_rows(row_bytes: int, stride: int) -> None:
-    assert device_stride(row_bytes) == stride
 
 
 def test_strides_are_words_or_wide_and_never_much_more_than_a_row() -> None:

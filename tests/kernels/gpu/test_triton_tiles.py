@@ -13,12 +13,6 @@ def test_long_bags_and_wide_rows_run_first() -> None:
     assert plan.wide == (8, 32) and plan.narrow == (32, 2)
 
 
-def test_equal_rows_need_no_second_tile() -> None:
-    plan = plan_tiles(RowFormat.BF16, (64, 64, 60), TileChoice())
-    assert plan.narrow[1] == 0
-    assert plan.kinds == (0, 0, 3, 0)
-
-
 def test_rows_wider_than_a_tile_are_shared_by_programs() -> None:
     plan = plan_tiles(RowFormat.FP32, (1024, 100), TileChoice(widest_words=64))
     assert plan.wide[1] == 64
@@ -33,16 +27,3 @@ def test_a_launch_has_a_program_for_every_block_of_every_feature(batch: int) -> 
     chunks = -(-row_words(RowFormat.INT8, 300) // plan.wide[1])
     blocks_wide, blocks_narrow = -(-batch // plan.wide[0]), -(-batch // plan.narrow[0])
     assert plan.programs(batch) == (batch + blocks_wide) * chunks + batch + blocks_narrow
-
-
-@pytest.mark.parametrize("row_format", RowFormat)
-@pytest.mark.parametrize("words", [1, 2, 4, 8, 16, 32, 64])
-def test_tiles_have_between_one_and_thirty_two_rows(row_format: RowFormat, words: int) -> None:
-    for warps in (1, 2, 4):
-        rows = TileChoice(warps=warps).tile_rows(row_format, words)
-        assert 1 <= rows <= 32 and rows & (rows - 1) == 0
-
-
-@pytest.mark.parametrize(("dim", "words"), [(1, 1), (4, 1), (5, 2), (128, 32), (1024, 256)])
-def test_words_of_a_row_are_rounded_up(dim: int, words: int) -> None:
-    assert row_words(RowFormat.INT8, dim) == words

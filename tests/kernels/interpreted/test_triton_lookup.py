@@ -15,7 +15,6 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.bags import Bags
-from kernels.bounds import locate
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
 from kernels.gpu.device_tables import DeviceTables, OutOfRange, copy_to_device, in_place
@@ -175,13 +174,6 @@ def test_shards_of_rows_add_up_to_the_whole_at_columns_of_their_own(
     assert outside.tolist() == [0, NOWHERE]
 
 
-def test_a_shard_cannot_wrap_ids() -> None:
-    tables = in_place(store(CASES["sums"], RowFormat.INT8))
-    wrapping = (OutOfRange.WRAP,) * len(tables.dims)
-    with pytest.raises(InputError, match="has not all rows"):
-        replace(tables, policies=wrapping, first_rows=(3,) * len(tables.dims))
-
-
 @pytest.mark.parametrize("row_format", RowFormat)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("alignment", [0, 16])
@@ -255,19 +247,6 @@ def test_strange_ids_of_a_sequence_leave_rows_of_zeros() -> None:
     assert [row for row in range(16) if not out[row].any()] == [3, 5, 7, 8, 10]
     wrapped = sequence_rows(tables, Bags(STRANGE.remainder(7), STRANGE_LENGTHS), 5)
     torch.testing.assert_close(out[11:], wrapped[11:], rtol=1e-6, atol=1e-6)
-
-
-def test_the_first_refused_ids_place_names_its_feature_and_sample() -> None:
-    tables = store(Case([(7, 3)], [(0, False), (0, True)]), RowFormat.INT8)
-    bags = Bags(torch.arange(7), torch.tensor([[1, 0, 2], [2, 1, 1]]))
-    bags.values[4], bags.values[6] = 2**40, 7
-    outside = new_outside(HOST)
-    out = poisoned(3, tables.total_dim)
-    TritonLookup(in_place(tables), choice=SMALL).pooled(
-        bags.values, bags.offsets(), out=out, outside=outside
-    )
-    count, position = outside.tolist()
-    assert count == 2 and locate(bags, position) == (1, 0)
 
 
 def test_findings_of_several_launches_add_up() -> None:

@@ -151,20 +151,6 @@ def test_keys_that_a_mask_hides_weigh_nothing(instruction_set: InstructionSet) -
     assert not masked(query, key, value, None, hidden).any()
 
 
-def test_other_dtypes_and_ranks_are_torchs() -> None:
-    query, key, value = (one.double() for one in heads_of(1, 9, 2, 4, seed=6))
-    attention = Attention(causal=True)
-    expected = scaled_dot_product_attention(query, key, value, is_causal=True)
-    torch.testing.assert_close(attention(query, key, value), expected)
-    torch.testing.assert_close(attention(query[0], key[0], value[0]), expected[0])
-
-
-def test_an_instruction_set_that_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHARDED_INFER_MAX_INSTRUCTION_SET", "baseline")
-    with pytest.raises(InputError, match="no avx512 here"):
-        Attention(instruction_set=InstructionSet.AVX512)
-
-
 def test_heads_beyond_the_columns_are_refused() -> None:
     rows = numbers(1, 5, 24, seed=1)
     with pytest.raises(InputError, match="3 heads of 6 columns from column 8 on, got 24 columns"):

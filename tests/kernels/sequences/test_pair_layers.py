@@ -90,11 +90,6 @@ def test_what_is_no_number_stays_with_its_pairs(
     assert torch.equal(found.isnan(), strange) and torch.equal(found[~strange], clean[~strange])
 
 
-def test_no_candidates_have_no_weights() -> None:
-    layers = layers_of((16, 36, 1), Activation.RELU, None)
-    assert layers(numbers(5, 16, seed=1), numbers(0, 16, seed=2)).shape == (0, 5)
-
-
 def test_other_shapes_are_refused() -> None:
     layers = layers_of((16, 36, 1), Activation.RELU, None)
     with pytest.raises(InputError, match=r"by_candidate: expected fp32 \[5, 36\]"):

@@ -129,25 +129,11 @@ def test_columns_are_joined(instruction_set: InstructionSet, widths: tuple[int, 
     assert torch.equal(joined.by_torch(*inputs)[0], torch.cat(expected, -1))
 
 
-@every_set
-def test_a_row_that_is_repeated_is_read_as_its_copies(instruction_set: InstructionSet) -> None:
-    steps = [RowStep(StepKind.PRODUCT, (Columns(0, 0, 20), Columns(1, 0, 20)))]
-    product = RowSteps([20, 20], steps, [0], instruction_set=instruction_set)
-    one, many = numbers(1, 20), numbers(60, 20, seed=1)
-    assert torch.equal(product(one.expand(60, 20), many)[0], one * many)
-
-
 def test_rows_that_torch_would_broadcast_are_computed_by_torch() -> None:
     steps = [RowStep(StepKind.SUM, (Columns(0, 0, 8), Columns(1, 0, 8)))]
     one, many = numbers(1, 1, 8), numbers(4, 6, 8)
     [found] = RowSteps([8, 8], steps, [0])(one, many)
     assert torch.equal(found, one + many)
-
-
-def test_no_rows_give_no_rows() -> None:
-    widths, steps, outputs = block(16, 16)
-    found = RowSteps(widths, steps, outputs)(*(numbers(2, 0, one) for one in widths))
-    assert [tuple(one.shape) for one in found] == [(2, 0, 16)] * 3
 
 
 whole = Columns(0, 0, 4)

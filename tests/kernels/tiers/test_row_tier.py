@@ -4,7 +4,6 @@ import threading
 from pathlib import Path
 from time import monotonic
 
-import numpy as np
 import pytest
 import torch
 
@@ -207,15 +206,3 @@ def test_hot_rows_that_are_not_there_are_refused(file: Path) -> None:
 def test_more_rows_than_there_are_cannot_be_held(file: Path, hot: int, cached: int) -> None:
     with pytest.raises(InputError, match="hot and cached rows"):
         open_tier(file, hot_rows=hot, cached_rows=cached)
-
-
-def test_numbers_of_memory_are_those_of_rows_and_slots(file: Path) -> None:
-    tier = open_tier(file, hot_rows=100, cached_rows=50)
-    assert tier.memory_bytes == 150 * ROW_BYTES + 50 * 28
-    assert np.prod([tier.rows, tier.row_bytes]) == ROWS * ROW_BYTES
-
-
-def test_fbgemm_refuses_tiers(tmp_path: Path) -> None:
-    whole = store(SEVERAL_LINES, RowFormat.INT8)
-    with pytest.raises(InputError, match="lie in tiers"):
-        PooledLookup(tiered(whole, tmp_path / "rows", hot=1, cached=1), backend="fbgemm")
