@@ -17,7 +17,7 @@ from sharded_infer.lookups.lookups import LookedUp
 from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.specs.model_spec import ModelSpec
-from tests.sharded_infer.lookups.test_fan_out import Deploy, Deployment, inputs, same_bits
+from tests.sharded_infer.lookups.test_fan_out import Deploy, Deployment, inputs
 from tests.sharded_infer.lookups.test_fan_out import deploy as deploy
 from tests.sharded_infer.lookups.test_fan_out import threads as threads
 from tests.sharded_infer.lookups.test_plan_lookups import FEATURES, PLANS, SPEC
@@ -129,16 +129,6 @@ def test_what_samples_share_takes_default_rows_apart_too(deploy: Deploy, plan: s
             owners = np.arange(len(asked.repeats)).repeat(asked.repeats)
         together = torch.cat([found.own[:6], found.shared[owners]], dim=1)
         check(LookedUp(together, 0, found.work), pooled, samples)
-
-
-def test_a_host_that_is_there_gives_its_bits_and_no_default(deploy: Deploy) -> None:
-    deployment = deploy("mixed")
-    spec = spec_with(tuple(ROWS))
-    front = PlanLookups(spec, deployment.placed, {}, hosts=deployment.hosts(()))
-    for asked in inputs():
-        found = front.look_up(asked, rows=8, may_default=True)
-        alone = deployment.in_one_process().look_up(asked, rows=8)
-        assert same_bits(found.pooled, alone.pooled) and found.work.defaults == {}
 
 
 @pytest.mark.parametrize(

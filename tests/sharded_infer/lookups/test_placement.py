@@ -1,4 +1,3 @@
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,7 +5,6 @@ import pytest
 import torch
 
 from kernels.stored_rows import decode
-from sharded_infer.errors import InternalError
 from sharded_infer.lookups.placement import (
     hold,
     mapped_by_hosts,
@@ -37,16 +35,6 @@ REPLICATED = ("page",)
 def mixed() -> Plan:
     rectangles = {name: shards for name, shards in MIXED.items() if name not in REPLICATED}
     return on_hosts(plan_of(rectangles, replicated=REPLICATED), (5, 0, 5))
-
-
-@pytest.mark.parametrize("file_bytes", [8 * 2**30, 150, 23])
-def test_each_host_numbers_its_pieces_by_itself(file_bytes: int) -> None:
-    placed = placed_pieces(mixed(), file_bytes)
-    for host, ranks in (5, {0, 2}), (0, {1}):
-        share = share_of(placed, host)
-        assert [piece.number for piece in share] == list(range(len(share)))
-        assert {piece.rank for piece in share} == ranks
-    assert Counter(piece.host for piece in placed).total() == len(placed)
 
 
 def test_the_order_of_a_share_never_changes() -> None:
@@ -150,20 +138,3 @@ def test_rows_of_pieces_are_those_of_the_table(tmp_path: Path, plan: str, file_b
         last_row, last_column = piece.first_row + piece.rows, piece.first_column + piece.columns
         wanted = whole[piece.first_row : last_row, piece.first_column : last_column]
         assert torch.equal(decode(row_format, found, piece.columns), wanted)
-
-
-def test_rows_that_are_in_no_memory_are_our_bug(tmp_path: Path) -> None:
-    placed = placed_pieces(plan_of({}))
-    with pytest.raises(InternalError, match=r"table 'ads': rows \[0, 30\) lie in no piece"):
-        hold(placed, stored_pieces(tmp_path, encoded_tables(), 150))
-
-
-def test_no_piece_is_placed_twice() -> None:
-    layout = lay_out(list(TABLES.values()), 23)
-    for rectangles in PLANS.values():
-        placed = place(plan_of(rectangles), TABLES, layout)
-        assert len(set(placed)) == len(placed)
-        cells = Counter(dict.fromkeys(TABLES, 0))
-        for piece in placed:
-            cells[piece.table.name] += piece.rows * piece.columns
-        assert cells == {name: table.rows * table.dim for name, table in TABLES.items()}

@@ -21,7 +21,6 @@ from sharded_infer.artifacts.manifest import PieceRecord
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.artifacts.table_file import map_table_file
 from sharded_infer.artifacts.table_header import TableEntry
-from sharded_infer.errors import InternalError, RequestError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.lookups.lookups import LookedUp, Lookups
 from sharded_infer.lookups.placement import PlacedPiece, hold, place
@@ -259,11 +258,12 @@ def test_every_plan_pools_what_the_tables_hold(
 ) -> None:
     lookup = build(PLANS[plan], file_bytes=file_bytes)
     group = batch_of(BATCH, weighted=weighted, outside=outside)
-    pooled = pooled_by(lookup, group)
-    assert pooled.dtype == torch.float32
-    assert pooled.shape == (BATCH, SPEC.embedding_width)
+    padded = lookup.look_up(ModelInput(BATCH, (group,), ()), rows=BATCH + 2).pooled
+    assert padded.dtype == torch.float32 and padded.is_contiguous()
+    assert torch.equal(padded[BATCH:], torch.zeros(2, SPEC.embedding_width))
     # At most 4 ids of size 4: fp32 rounds each of a few sums by 2**-24 of them.
-    np.testing.assert_allclose(pooled.numpy(), expected(stored, group), rtol=1e-5, atol=1e-5)
+    pooled = padded[:BATCH].numpy()
+    np.testing.assert_allclose(pooled, expected(stored, group), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
@@ -272,90 +272,9 @@ def test_whole_rows_and_columns_give_the_unsharded_bits(
     build: Build, plan: str, weighted: bool
 ) -> None:
     group = batch_of(BATCH, weighted=weighted, outside=True)
-    assert torch.equal(pooled_by(build(PLANS[plan]), group), pooled_by(build(WHOLE), group))
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_every_row_is_found_where_the_plan_put_it(
-    build: Build, stored: dict[str, torch.Tensor], plan: str
-) -> None:
-    # One id a bag: no rounding at all.
     lookup = build(PLANS[plan])
-    values = [np.arange(30) % feature.table.rows for feature in SPEC.features]
-    group = JaggedBatch(FEATURES, np.concatenate(values), np.ones((len(FEATURES), 30), np.int64))
-    assert np.array_equal(pooled_by(lookup, group).numpy(), expected(stored, group))
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_a_batch_of_empty_bags_is_zero(build: Build, plan: str) -> None:
-    lengths = np.zeros((len(FEATURES), 3), np.int64)
-    pooled = pooled_by(build(PLANS[plan]), JaggedBatch(FEATURES, np.empty(0, np.int64), lengths))
-    assert torch.equal(pooled, torch.zeros(3, SPEC.embedding_width))
-
-
-@pytest.mark.parametrize("shared", [(0,), (5,), (1, 3), (0, 2, 4), (1, 2, 3, 4, 5)])
-@pytest.mark.parametrize("plan", PLANS)
-def test_a_group_of_one_sample_is_broadcast(
-    build: Build, plan: str, shared: tuple[int, ...]
-) -> None:
-    lookup = build(PLANS[plan])
-    own = [feature for feature in FEATURES if feature not in shared]
-    groups = batch_of(BATCH, features=own, seed=1), batch_of(1, features=shared, seed=2)
-    pooled = pooled_by(lookup, *groups)
-    every = [
-        JaggedBatch(
-            FEATURES,
-            np.concatenate([part.values for part in parts]),
-            np.concatenate([part.lengths for part in parts]),
-        )
-        for sample in range(BATCH)
-        if (parts := one_by_one(groups, sample))
-    ]
-    repeated = torch.cat([pooled_by(lookup, group) for group in every])
-    assert torch.equal(pooled, repeated)
-
-
-def one_by_one(groups: Sequence[JaggedBatch], sample: int) -> list[JaggedBatch]:
-    """One sample's bag of every feature, in the order of the features."""
-    parts = []
-    for group in groups:
-        chosen = sample if group.batch_size > 1 else 0
-        ends = np.cumsum(group.lengths.reshape(-1)).reshape(group.lengths.shape)
-        for position, feature in enumerate(group.features):
-            end = ends[position, chosen]
-            lengths = group.lengths[position : position + 1, chosen : chosen + 1]
-            values = group.values[end - lengths[0, 0] : end]
-            parts.append(JaggedBatch((feature,), values, lengths))
-    return sorted(parts, key=lambda part: part.features)
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_a_mean_is_over_the_ids_that_were_not_ignored(
-    build: Build, stored: dict[str, torch.Tensor], plan: str
-) -> None:
-    country = next(f for f in FEATURES if SPEC.features[f].name == "country")
-    lengths = np.zeros((len(FEATURES), 2), np.int64)
-    lengths[country] = 4, 2
-    # Two of four remain; then none of two.
-    group = JaggedBatch(FEATURES, np.array([3, -1, 10, 11, 99, -7]), lengths)
-    pooled, outside, *_ = look_up(build(PLANS[plan]), ModelInput(2, (group,), ()))
-    rows = decode(RowFormat.INT8, stored["country"], 5)
-    columns = slice(16, 21)
-    torch.testing.assert_close(pooled[0, columns], (rows[3] + rows[10]) / 2)
-    assert pooled[1].abs().sum() == 0
-    assert outside == 4
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_an_id_outside_a_strict_table_is_refused(build: Build, plan: str) -> None:
-    lookup = build(PLANS[plan])
-    group = batch_of(BATCH)
-    position = int(group.lengths[0].sum()) + int(group.lengths[1, :4].sum())
-    assert group.lengths[1, 4] > 0
-    group.values[position] = 30
-    words = "feature 'clicked', sample 4: id 30 is outside table 'ads', expected 0 to 29"
-    with pytest.raises(RequestError, match=words):
-        pooled_by(lookup, group)
+    assert torch.equal(pooled_by(lookup, group), pooled_by(build(WHOLE), group))
+    assert lookup.backends == BACKENDS
 
 
 def test_ids_outside_are_counted_over_all_groups(build: Build) -> None:
@@ -367,18 +286,8 @@ def test_ids_outside_are_counted_over_all_groups(build: Build) -> None:
     assert counted == outside.sum() + 1 > 1
 
 
-def test_the_backends_in_use_are_said(build: Build) -> None:
-    assert build(ROWS).backends == BACKENDS
-
-
-def test_features_out_of_order_are_our_bug(build: Build) -> None:
-    with pytest.raises(InternalError, match="features of a group must ascend"):
-        pooled_by(build(WHOLE), batch_of(2, features=(1, 0)))
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_threads_that_look_up_at_once_agree(build: Build, plan: str) -> None:
-    lookup = build(PLANS[plan])
+def test_threads_that_look_up_at_once_agree(build: Build) -> None:
+    lookup = build(MIXED)
     groups = [batch_of(size, seed=size, outside=True) for size in range(1, 9)]
     alone = [pooled_by(lookup, group) for group in groups]
     with ThreadPoolExecutor(8) as threads:
@@ -410,27 +319,20 @@ def test_more_patterns_of_sharing_than_are_kept_are_served(
         np.testing.assert_allclose(pooled, wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("file_bytes", [MAX_FILE_BYTES, 150])
-def test_replicated_tables_take_turns_and_give_the_unsharded_bits(
-    build: Build, file_bytes: int
-) -> None:
-    group = batch_of(7)
-    (whole,) = {pooled_by(build(WHOLE), group)}
-    lookup = build(WHOLE, replicated=("ads", "country"), file_bytes=file_bytes)
-    for _ in range(7):
-        if file_bytes == MAX_FILE_BYTES:
-            assert torch.equal(pooled_by(lookup, group), whole)
-        else:
-            # Tables that go on in another file are summed in two parts.
-            torch.testing.assert_close(pooled_by(lookup, group), whole, rtol=1e-5, atol=1e-5)
-
-
-def test_all_tables_may_be_replicated_beside_a_broadcast_group(build: Build) -> None:
-    plain, everywhere = build(WHOLE), build(WHOLE, replicated=tuple(TABLES))
-    user = batch_of(1, features=FEATURES[:2])
-    items = batch_of(5, features=FEATURES[2:], weighted=True)
-    for _ in range(4):
-        assert torch.equal(pooled_by(everywhere, user, items), pooled_by(plain, user, items))
+def test_replicated_tables_take_turns_and_give_the_unsharded_bits(build: Build) -> None:
+    batch = ModelInput(BATCH, (batch_of(BATCH),), (), ids_checked=True)
+    whole = look_up(build(WHOLE), batch).pooled
+    lookup = build(WHOLE, replicated=tuple(TABLES))
+    turns = []
+    for _ in range(3):
+        found = look_up(lookup, batch)
+        assert torch.equal(found.pooled, whole)
+        rows = [0, 0, 0]
+        for rank, count, *_ in found.work.steps:
+            rows[rank] += count
+        assert sum(rows) == batch.groups[0].values.size
+        turns.append(tuple(rows))
+    assert len(set(turns)) == 3, "each turn by other ranks"
 
 
 def merged_input(own: JaggedBatch, shared: JaggedBatch, repeats: Sequence[int]) -> ModelInput:
@@ -486,26 +388,6 @@ def test_requests_that_share_every_feature_are_repeated_too(build: Build, plan: 
     assert torch.equal(pooled, repeated)
 
 
-@pytest.mark.parametrize("rows", [BATCH, BATCH + 1, BATCH + 50])
-@pytest.mark.parametrize("plan", PLANS)
-def test_rows_above_the_batch_are_zeros_and_those_of_the_batch_are_the_same(
-    build: Build, plan: str, rows: int
-) -> None:
-    lookup = build(PLANS[plan])
-    group = batch_of(BATCH, weighted=True)
-    padded = lookup.look_up(ModelInput(BATCH, (group,), ()), rows=rows).pooled
-    assert padded.shape == (rows, SPEC.embedding_width) and padded.is_contiguous()
-    assert torch.equal(padded[:BATCH], pooled_by(lookup, group))
-    assert torch.equal(padded[BATCH:], torch.zeros(rows - BATCH, SPEC.embedding_width))
-
-
-def test_ids_that_are_checked_are_not_counted_again(build: Build) -> None:
-    group = batch_of(BATCH)
-    asked = ModelInput(BATCH, (group,), (), ids_checked=True, ids_outside=7)
-    outside = look_up(build(ROWS), asked).ids_outside
-    assert outside == 7
-
-
 # ---------------------------------------------------------------- what lookups were
 
 
@@ -556,19 +438,6 @@ def test_the_work_of_a_lookup_is_what_was_asked_for(build: Build, plan: str, for
     assert {rank: counts for rank, counts in found.items() if counts[0]} == by_rank
     assert work.rows_saved == saved
     assert (saved > 0) is (form != "own")
-
-
-def test_the_lookups_of_replicated_tables_are_counted_where_they_were(build: Build) -> None:
-    lookup = build({}, replicated=tuple(TABLES))
-    one = ModelInput(BATCH, (batch_of(BATCH),), (), ids_checked=True)
-    turns = []
-    for _ in range(3):
-        rows = [0, 0, 0]
-        for rank, count, *_ in look_up(lookup, one).work.steps:
-            rows[rank] += count
-        assert sum(rows) == one.groups[0].values.size
-        turns.append(tuple(rows))
-    assert len(set(turns)) == 3, "each turn by other ranks"
 
 
 def test_sums_have_the_same_bits_wherever_in_memory_rows_lie(
