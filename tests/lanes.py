@@ -205,11 +205,7 @@ REST_TESTS: Mapping[str, tuple[str, ...]] = {
         "test_commands_are_processes_that_read_stdin_and_end_with_their_exit_code",
     ),
     "tests/sharded_infer/artifacts/test_table_memory.py": ("test_a_copys_memory_comes_back",),
-    "tests/sharded_infer/engines/device/runtime/test_cuda_streams.py": (
-        "test_loads_one_after_another_need_no_more_streams_than_two_at_once",
-    ),
     "tests/sharded_infer/engines/device/tower/test_device_tower.py": (
-        "test_activations_are_within_5_percent_of_what_the_allocator_gives",
         "test_embeddings_in_bf16_score_as_the_same_numbers_in_fp32",
     ),
     "tests/sharded_infer/importing/changes/test_tracked_changes.py": (
@@ -235,10 +231,7 @@ SLOW_TESTS: Mapping[str, tuple[str, ...]] = {
         "test_rows_are_those_of_mch_modules",
         "test_rows_are_those_of_mpzch_modules",
     ),
-    "tests/test_docs.py": (
-        "test_the_notebook_is_typed_as_strictly_as_its_user_wants",
-        "test_the_notebook_of_the_python_page_runs_and_scores",
-    ),
+    "tests/test_docs.py": ("test_the_notebook_is_typed_as_strictly_as_its_user_wants",),
 }
 
 # What is slow for every test that asks for it: an object store is a process of its own.
@@ -259,10 +252,19 @@ REST_VALUES: Mapping[str, frozenset[str]] = {
 # Products of parameters: fast are as many cases as have each pair of two parameters' values.
 PAIRWISE_FILES = (
     "tests/kernels/gpu/test_reference_lookup.py",
+    "tests/kernels/sequences/test_passes.py",
     "tests/kernels/test_dense_step.py",
     "tests/kernels/test_pooled_lookup.py",
+    "tests/kernels/test_product.py",
+    "tests/kernels/test_row_overlay.py",
+    "tests/kernels/tiers/test_row_tier.py",
     "tests/quant/encoding/test_native_encoder.py",
+    "tests/sharded_infer/engines/device/test_tower_engine.py",
+    "tests/sharded_infer/engines/test_model_share.py",
+    "tests/sharded_infer/engines/test_padding.py",
     "tests/sharded_infer/lookups/test_plan_lookups.py",
+    "tests/sharded_infer/lookups/test_random_plans.py",
+    "tests/sharded_infer/towers/split/test_splitting.py",
 )
 
 # Files that take most of a minute and more, the longest first: workers begin with them, and none

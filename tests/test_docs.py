@@ -9,20 +9,15 @@ from typing import Any
 
 import click
 import pytest
-import torch
 from typer.main import get_command
 
 import sharded_infer
 from benchmarks.__main__ import app as benchmarks
-from quant.sources.checkpoint import open_weights
 from serving.cli import app
-from sharded_infer.importing.tower_source import load_tower
 from sharded_infer.inputs.request_reader import RequestReader
-from sharded_infer.publishing.publication import publish
 from sharded_infer.samples.request import batch_samples
 from sharded_infer.samples.text import read_json
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
-from sharded_infer.specs.spec_file import load_spec
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -110,28 +105,6 @@ def test_commands_in_console_blocks_have_the_options_that_are_shown(page: Path) 
     assert wrong == []
 
 
-def test_the_example_of_export_tower_makes_a_tower_that_is_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (ROOT / "docs" / "model-toml.md").read_text()
-    (code,) = [block for block in _blocks(page, "python") if "export_tower" in block]
-    (tower,) = [block for block in _blocks(page, "toml") if block.startswith("[tower]\nprogram")]
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code, "docs/model-toml.md", "exec"), {})  # noqa: S102 - our own page
-    spec_path = tmp_path / "model.toml"
-    tables = "".join(
-        f'[[tables]]\nname = "{name}"\nrows = 20\ndim = 64\n' for name in ("item", "user")
-    )
-    spec_path.write_text(f'name = "own"\n{tables}[dense]\ninputs = {{ dense = 13 }}\n{tower}')
-    spec = load_spec(spec_path)
-    checkpoint = tmp_path / "checkpoint.pt"
-    torch.save({f"{name}.weight": torch.randn(20, 64) for name in ("item", "user")}, checkpoint)
-    source = open_weights(checkpoint)
-    loaded = load_tower(spec, source, tmp_path)
-    published = publish(spec, source, loaded, tmp_path / "models")
-    assert published.version == 1 and published.max_score_diff < 0.05
-
-
 def _blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
@@ -172,35 +145,6 @@ def test_the_datatypes_of_the_page_are_those_that_are_accepted(
 def _notebook() -> str:
     page = (ROOT / "docs" / "python.md").read_text()
     return next(block for block in _blocks(page, "python") if "open_model" in block)
-
-
-def test_the_notebook_of_the_python_page_runs_and_scores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    cells: dict[str, Any] = {"__name__": "notebook"}
-    exec(compile(_notebook(), "docs/python.md", "exec"), cells)  # noqa: S102 - our own page
-    clicks, spec, tower = cells["clicks"], cells["spec"], cells["tower"]
-    scores = cells["scores"]
-    assert scores.shape == (2000,) and cells["one"].shape == (1,)
-    # The user's own modules, called as torch calls them.
-    bags = [torch.tensor(bag, dtype=torch.int64) for bag in clicks["history"]]
-    starts = torch.tensor([0, *(len(bag) for bag in bags[:-1])]).cumsum(0)
-    with torch.no_grad():
-        tables = cells["tables"]
-        embeddings = [
-            tables["user"](torch.tensor(clicks["user"].to_numpy())[:, None]),
-            tables["item"](torch.tensor(clicks["item"].to_numpy())[:, None]),
-            tables["item"](torch.cat(bags), starts),
-        ]
-        price = torch.tensor(clicks["price"].to_numpy(), dtype=torch.float32)[:, None]
-        eager = tower(price, torch.cat(embeddings, dim=1)).numpy()
-    assert abs(scores - eager).max() < 1e-2
-    published = cells["published"]
-    assert published.report.calibration.labelled == 2000
-    (tmp_path / "model.toml").write_text(spec.to_toml())
-    assert load_spec("model.toml") == spec
-    assert "fp32" in capsys.readouterr().out
 
 
 def test_the_notebook_is_typed_as_strictly_as_its_user_wants(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Each request of a batch gets its own scores, whatever other requests it has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
-from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.engines.executor import RequestResult, run_batch
 from sharded_infer.engines.model import Model, open_model
-from sharded_infer.errors import InternalError
-from sharded_infer.inputs.merge import merge_inputs, sample_slices
+from sharded_infer.inputs.merge import merge_inputs
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
@@ -79,62 +77,7 @@ def model(request: pytest.FixtureRequest, published_version: Path) -> Model:
     return open_model(published_version, topology=request.param)
 
 
-def test_running_a_request_tells_scores_times_and_ids_outside(published_version: Path) -> None:
-    model = open_model(published_version)
-    model_input = generate_samples(model.spec, 4)
-    group = model_input.groups[0]
-    names = [feature.name for feature in model.spec.features]
-    # The first ids of the features `country` (ignored) and `user` (wrapped).
-    starts = np.concatenate([[0], np.cumsum(group.lengths.sum(axis=1))])
-    for name in ("country", "user"):
-        assert group.lengths[names.index(name)].sum() > 0
-        group.values[starts[names.index(name)]] = 1000
-    (execution,) = run_batch(model, [model_input])
-    assert execution.ids_outside == 2
-    assert execution.lookup_seconds > 0
-    assert execution.tower_seconds > 0
-    wanted = model.run(model_input)
-    for score, name in zip(execution.scores, ("click", "rating"), strict=True):
-        assert np.array_equal(score, wanted[name])
-
-
 # ---------------------------------------------------------------- embeddings
-
-MIXES: Mapping[str, Sequence[Sequence[int]]] = {
-    "nothing is shared": [()] * 7,
-    "all share the same": [(1, 2)] * 7,
-    "all share everything": [(0, 1, 2, 3, 4)] * 7,
-    "each shares other features": SHARED,
-}
-
-
-@pytest.mark.usefixtures("poisoned_memory")
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("mix", MIXES)
-def test_embeddings_of_a_merged_batch_are_those_of_each_request_alone_to_the_bit(
-    model: Model, mix: str, weighted: bool
-) -> None:
-    requests = requests_of(model.spec, MIXES[mix], weighted=weighted)
-    merged = merge_inputs(requests)
-    together = model.engine.embeddings(merged)
-    assert not together[merged.batch_size :].any() and len(together) > merged.batch_size
-    for one, place in zip(requests, sample_slices(requests), strict=True):
-        alone = model.engine.embeddings(one)
-        assert torch.equal(together[place], alone[: one.batch_size])
-    assert together[: merged.batch_size].any(dim=0).all(), "a column of zeros proves nothing"
-
-
-@pytest.mark.usefixtures("poisoned_memory")
-def test_requests_with_and_without_weights_go_together(model: Model) -> None:
-    requests = [
-        request_of(model.spec, 2 + seed % 3, SHARED[seed], seed=seed, weighted=seed % 2 == 1)
-        for seed in range(7)
-    ]
-    together = model.engine.embeddings(merge_inputs(requests))
-    for one, place in zip(requests, sample_slices(requests), strict=True):
-        alone = model.engine.embeddings(one)[: one.batch_size]
-        assert torch.equal(together[place], alone)
-
 
 # ---------------------------------------------------------------- scores
 
@@ -152,16 +95,11 @@ def test_each_request_gets_its_own_scores_in_order(model: Model) -> None:
         assert execution.ids_outside == one.ids_outside
         (alone,) = run_batch(model, [one])
         assert max(differences(execution, alone).values()) <= 1e-5
+    assert len({(e.lookup_seconds, e.tower_seconds) for e in executions}) == 1
+    assert executions[0].lookup_seconds > 0 and executions[0].tower_seconds > 0
     # The wrong request's scores would be further off than any rounding.
     singles = [e.scores[0][0] for e in executions]
     assert min(np.abs(np.subtract.outer(singles, singles))[np.triu_indices(7, 1)]) > 1e-4
-
-
-def test_all_requests_are_told_the_times_of_their_batch(published_version: Path) -> None:
-    model = open_model(published_version)
-    executions = run_batch(model, requests_of(model.spec))
-    assert len({(e.lookup_seconds, e.tower_seconds) for e in executions}) == 1
-    assert executions[0].lookup_seconds > 0 and executions[0].tower_seconds > 0
 
 
 @pytest.mark.usefixtures("poisoned_memory")
@@ -246,10 +184,3 @@ def test_scores_in_a_batch_are_those_alone_but_for_the_towers_rounding(
             clicks.append(execution.scores[0])
     spread = float(np.concatenate(clicks).std())
     assert spread > 5 * BOUNDS[precision], "scores that hardly differ would prove nothing"
-
-
-def test_requests_whose_ids_are_not_checked_are_not_merged(published_version: Path) -> None:
-    model = open_model(published_version)
-    unchecked = generate_samples(model.spec, 2)
-    with pytest.raises(InternalError, match="ids are checked"):
-        run_batch(model, [request_of(model.spec, 2), unchecked])

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from kernels.errors import InputError
 from kernels.stored_rows import decode
 from quant.encoding.rowwise import encode
 from quant.sources.table_weight import TableWeight
@@ -18,7 +17,7 @@ from quant.sources.weight_source import TensorSource
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.engines.golden_check import check_golden
 from sharded_infer.engines.model import Model, open_model
-from sharded_infer.errors import ArtifactError, NotFoundError, RequestError
+from sharded_infer.errors import ArtifactError, NotFoundError
 from sharded_infer.publishing.publication import publish
 from sharded_infer.quality.fp32_model import fp32_scores
 from sharded_infer.quality.quality import CalibrationSamples
@@ -54,35 +53,9 @@ def assert_same(
         assert np.array_equal(got[name], scores)
 
 
-def test_scores_have_their_outputs_shapes(model: Model) -> None:
-    scores = model.predict(request_of(model.spec, 3))
-    assert {name: array.shape for name, array in scores.items()} == {
-        "click": (3,),
-        "rating": (3, 3),
-    }
-    assert {array.dtype for array in scores.values()} == {np.dtype(np.float32)}
-
-
 def weights_of(tensors: dict[str, Tensor]) -> dict[str, TableWeight]:
     source = TensorSource(tensors)
     return {name: TableWeight(source, name, *tensor.shape) for name, tensor in tensors.items()}
-
-
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_scores_are_the_fp32_models_within_the_gate(
-    published_version: Path,
-    trained_weights: dict[str, Tensor],
-    trained_tower: nn.Module,
-    topology: str,
-) -> None:
-    model = open_model(published_version, topology=topology)
-    model_input = generate_samples(model.spec, SAMPLES, seed=9)
-    found = weights_of(trained_weights)
-    wanted = fp32_scores(model.spec, found, trained_tower, model_input)
-    scores = model.run(model_input)
-    for name, array in wanted.items():
-        difference = np.abs(scores[name] - array).max()
-        assert 0 < difference <= model.spec.gate.max_score_diff
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
@@ -105,31 +78,6 @@ def test_scores_are_those_of_the_stored_rows(
         np.testing.assert_allclose(scores, wanted[name], rtol=1e-5, atol=1e-5)
 
 
-def test_every_form_of_a_request_scores_alike(model: Model) -> None:
-    matrix = request_of(model.spec, 5)
-    names = [feature.name for feature in model.spec.features]
-    dense = {name: matrix[name] for name in model.spec.dense.inputs}
-    jagged: Arrays = dict(dense)
-    for name in names:
-        jagged |= {name: matrix[name].reshape(-1), f"{name}.lengths": np.full(5, 2, np.int32)}
-    at_once: Arrays = dense | {
-        "sparse.values": np.concatenate([matrix[name].reshape(-1) for name in names]),
-        "sparse.lengths": np.full((len(names), 5), 2, np.int32),
-    }
-    wanted = model.predict(matrix)
-    assert_same(model.predict(jagged), wanted)
-    assert_same(model.predict(at_once), wanted)
-
-
-def test_a_sample_scores_alike_in_every_batch(model: Model) -> None:
-    inputs = request_of(model.spec, 7)
-    together = model.predict(inputs)
-    for sample in range(7):
-        alone = model.predict({name: array[[sample]] for name, array in inputs.items()})
-        for name, scores in alone.items():
-            np.testing.assert_allclose(scores[0], together[name][sample], rtol=1e-5, atol=1e-6)
-
-
 def test_a_batch_of_several_pieces_scores_as_its_parts_do(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,35 +96,6 @@ def test_a_batch_of_several_pieces_scores_as_its_parts_do(
     for name, scores in whole.items():
         alone = np.concatenate([part[name] for part in parts])
         np.testing.assert_allclose(scores, alone, rtol=1e-5, atol=1e-6)
-
-
-def test_what_all_candidates_share_may_be_sent_once(model: Model) -> None:
-    inputs = request_of(model.spec, 6)
-    for name in ("user", "country", "context"):
-        inputs[name] = inputs[name][:1]
-    repeated = {name: np.repeat(a, 6 // len(a), axis=0) for name, a in inputs.items()}
-    assert_same(model.predict(inputs), model.predict(repeated))
-
-
-def test_read_only_arrays_are_scored(model: Model) -> None:
-    inputs = request_of(model.spec, 3)
-    wanted = model.predict(inputs)
-    for array in inputs.values():
-        array.setflags(write=False)
-    assert_same(model.predict(inputs), wanted)
-
-
-def test_an_id_outside_a_strict_table_is_refused(model: Model) -> None:
-    inputs = request_of(model.spec, 3) | {"item": np.array([0, 40, 0])}
-    with pytest.raises(RequestError, match="feature 'item', sample 1: id 40 is outside"):
-        model.predict(inputs)
-
-
-def test_numbers_that_are_none_are_refused_where_the_spec_says_so(model: Model) -> None:
-    inputs = request_of(model.spec, 3)
-    inputs["context"][1, 2] = np.nan
-    with pytest.raises(RequestError, match="'context', sample 1: expected finite numbers, got nan"):
-        model.predict(inputs)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
@@ -232,12 +151,6 @@ def test_threads_that_predict_at_once_agree(model: Model) -> None:
         assert_same(scores, alone[index % len(alone)])
 
 
-def test_a_model_says_what_it_is(published_version: Path) -> None:
-    model = open_model(str(published_version), topology="cpu:2")
-    assert (model.name, model.version, model.plan.topology.name) == ("small", 1, "cpu:2")
-    assert model.engine.backends == BACKENDS
-
-
 def test_a_towers_signature_says_what_kernels_it_needs(
     model: Model, published_version: Path, trained_spec: ModelSpec, tmp_path: Path
 ) -> None:
@@ -289,21 +202,9 @@ def test_every_byte_is_verified_unless_told_otherwise(published_version: Path) -
     assert told.total() == len(model.artifact.manifest.files)
 
 
-def test_a_backend_that_cannot_read_a_format_is_refused(published_version: Path) -> None:
-    with pytest.raises(InputError, match="no kernel for bf16 tables"):
-        open_model(published_version, backend="fbgemm")
-
-
 def test_an_unknown_topology_is_refused_with_the_known(published_version: Path) -> None:
     with pytest.raises(NotFoundError, match="topology 'cpu:9'; .* cpu:1, cpu:2, cpu:3x0.55KB"):
         open_model(published_version, topology="cpu:9")
-
-
-def test_a_folder_without_a_manifest_is_no_version(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=f"{tmp_path}: no manifest.json"):
-        open_model(tmp_path)
-    with pytest.raises(NotFoundError, match="no manifest.json"):
-        open_model(tmp_path / "nowhere")
 
 
 def test_a_missing_file_is_refused_even_unverified(version_copy: Path) -> None:

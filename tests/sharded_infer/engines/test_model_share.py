@@ -17,7 +17,6 @@ from sharded_infer.engines.golden_check import check_golden
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.engines.model_share import ModelShare, open_share
 from sharded_infer.errors import ArtifactError, DeviceError, NotFoundError, PlanError
-from sharded_infer.lookups.placement import place_stored, share_digest, share_of
 from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.planning.plan import Plan, Shard
 from sharded_infer.planning.topology import Device, Topology
@@ -86,19 +85,6 @@ def test_a_front_scores_as_one_process(
     assert front.rank_bytes == expected
     assert front.map_pages() and front.huge_page_bytes() >= 0
     front.check_files()
-
-
-def test_a_share_says_what_it_is(artifact: Artifact) -> None:
-    plan = plan_on((0, 1, 1))
-    share = ModelShare(artifact, plan, 1)
-    pieces = share_of(place_stored(plan, artifact), 1)
-    assert (share.name, share.version, share.host) == ("small", 1, 1)
-    assert share.digest == share_digest(pieces)
-    assert list(share.rows.pieces) == pieces
-    assert share.table_bytes == sum(plan.bytes_by_rank(artifact.manifest.stored_tables())[1:])
-    told: list[tuple[str, int, int]] = []
-    share.rows.map_pages(lambda *step: told.append(step))
-    assert all(what == "mapping tables" and done <= total for what, done, total in told)
 
 
 def test_a_share_is_opened_from_a_folder(published_version: Path, version_copy: Path) -> None:

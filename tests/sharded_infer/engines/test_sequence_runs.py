@@ -102,20 +102,6 @@ def test_pieces_hold_like_lengths_and_few_positions() -> None:
         assert (np.diff(piece.samples) > 0).all()
 
 
-def test_pieces_of_requests_are_of_one_request_each() -> None:
-    owners = np.repeat([0, 1, 2], [100, 1, 30])
-    pieces = pieces_of(np.repeat([200, 5, 1000], [100, 1, 30]), owners)
-    assert np.concatenate([piece.samples for piece in pieces]).tolist() == list(range(131))
-    assert all((owners[piece.samples] == piece.request).all() for piece in pieces)
-    assert [piece.request for piece in pieces].count(1) == 1
-
-
-@pytest.mark.parametrize("size", [1, 7])
-def test_empty_and_single_samples_make_one_piece(size: int) -> None:
-    [piece] = pieces_of(np.zeros(size, np.int64), None)
-    assert piece.samples.tolist() == list(range(size))
-
-
 def test_scores_are_those_of_the_trained_modules(
     model: Model, trained: dict[str, nn.Module]
 ) -> None:
@@ -164,16 +150,6 @@ def test_a_shared_history_scores_as_one_sent_for_each_candidate(model: Model, le
     }
     whole = InputPolicy(SPEC).apply(make_input(SPEC, arrays))
     np.testing.assert_allclose(scores(model, shared), scores(model, whole), rtol=1e-5, atol=1e-6)
-
-
-def test_requests_that_share_histories_are_merged(model: Model) -> None:
-    requests = [
-        request_of([length], candidates=count, seed=count)
-        for length, count in ((30, 5), (200, 70), (0, 3), (8, 2))
-    ]
-    together = scores(model, *requests)
-    alone = np.concatenate([scores(model, request) for request in requests])
-    np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("pad", ["left", "right"])

@@ -29,6 +29,7 @@ TOPOLOGIES = ("cpu:1", "cpu:5x4KB")
 POOLINGS = ("sum", "mean", "sum", "sum", "mean", "sum")
 BOUNDS = {Precision.FP32: 2e-6, Precision.BF16: 4e-3}
 USER = (1, 3, 4)
+EVERYTHING = tuple(range(len(POOLINGS)))
 
 
 def spec_of(precision: Precision) -> ModelSpec:
@@ -153,63 +154,26 @@ def test_a_request_said_once_scores_as_said_for_every_pair(
 
 
 @pytest.mark.usefixtures("poisoned_memory")
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("shared", [USER, EVERYTHING], ids=["some", "all"])
 def test_requests_of_several_users_in_one_batch_get_their_own_scores(
-    model: Model, calls: list[int], weighted: bool
+    model: Model, calls: list[int], shared: tuple[int, ...]
 ) -> None:
-    splits_of(model, USER)
+    splits_of(model, shared)
     calls.clear()
     sizes = (90, 1, 70, 1, 2, 200)
-    check_alike(
-        model,
-        [request_of(size, USER, seed=n, weighted=weighted) for n, size in enumerate(sizes)],
-    )
+    check_alike(model, [request_of(size, shared, seed=n) for n, size in enumerate(sizes)])
     assert calls == [len(sizes)]
 
 
-def test_empty_bags_are_shared_as_others_are(model: Model, calls: list[int]) -> None:
-    splits_of(model, USER)
-    calls.clear()
-    request = request_of(270, USER, seed=1)
-    own, shared = request.groups
-    nothing = JaggedBatch(USER, np.empty(0, np.int64), np.zeros((3, 1), np.int64))
-    check_alike(model, [ModelInput(270, (own, nothing), request.dense, ids_checked=True)])
-    assert calls == [1] and shared.features == USER
-
-
-def test_all_features_may_be_the_users(model: Model, calls: list[int]) -> None:
-    everything = tuple(range(len(POOLINGS)))
-    splits_of(model, everything)
-    calls.clear()
-    check_alike(model, [request_of(150, everything, seed=n) for n in range(3)])
-    assert calls == [3]
-
-
-def test_what_was_looked_up_is_told_as_the_whole_towers_lookup_tells_it(version: Path) -> None:
-    whole, split = open_model(version), open_model(version)
-    splits_of(split, USER)
-    for requests in ([270], [270, 1, 40]):
-        batch = [request_of(size, USER, seed=n) for n, size in enumerate(requests)]
-        [expected, *_], [found, *_] = run_batch(whole, batch), run_batch(split, batch)
-        assert found.work.rows_saved == expected.work.rows_saved > 0
-        assert [step[:3] for step in found.work.steps] == [step[:3] for step in expected.work.steps]
-
-
-def test_few_pairs_are_scored_by_the_whole_tower(model: Model, calls: list[int]) -> None:
-    splits_of(model, USER)
-    calls.clear()
-    [first] = run_batch(model, [request_of(2, USER, seed=3)])
-    [second] = run_batch(model, [expanded(request_of(2, USER, seed=3))])
-    assert not calls and np.array_equal(first.scores[0], second.scores[0])
-
-
-def test_other_features_than_usual_are_scored_by_the_whole_tower(
+def test_few_pairs_or_other_features_are_scored_by_the_whole_tower(
     model: Model, calls: list[int]
 ) -> None:
     splits_of(model, USER)
     calls.clear()
     check_alike(model, [request_of(270, (0, 1), seed=3)])
-    assert not calls
+    [first] = run_batch(model, [request_of(2, USER, seed=3)])
+    [second] = run_batch(model, [expanded(request_of(2, USER, seed=3))])
+    assert not calls and np.array_equal(first.scores[0], second.scores[0])
 
 
 def test_a_tower_is_split_when_the_same_features_come_again_and_again(version: Path) -> None:

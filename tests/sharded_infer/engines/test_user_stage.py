@@ -123,13 +123,6 @@ def test_the_stages_score_as_the_whole_tower(model: Model, length: int) -> None:
     )
 
 
-def test_requests_of_several_users_are_scored_together(model: Model) -> None:
-    requests = [request_of(user, 1 + 9 * user, length=13 * user) for user in range(5)]
-    for together, request in zip(scores(model, *requests), requests, strict=True):
-        [alone] = scores(model, request)
-        np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-6)
-
-
 def test_a_hit_has_the_bits_of_a_miss(model: Model) -> None:
     cold = [scores(model, request_of(user, 10))[0] for user in range(8)]
     cache = cached(model)
@@ -183,12 +176,10 @@ def test_old_users_go_and_memory_is_bounded(model: Model) -> None:
     assert cache.hits == before + 1
     scores(model, request_of(0, 2))
     assert cache.hits == before + 1
-
-
-def test_a_state_that_is_larger_than_the_cache_is_not_kept(model: Model) -> None:
-    cache = cached(model, 300)
+    # A state that is larger than the cache is not kept.
+    small = cached(model, 300)
     scores(model, request_of(1, 2))
-    assert (len(cache), cache.held_bytes) == (0, 0)
+    assert (len(small), small.held_bytes) == (0, 0)
 
 
 def test_versions_have_caches_of_their_own(path: Path, tmp_path: Path) -> None:

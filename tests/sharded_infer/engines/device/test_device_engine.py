@@ -1,15 +1,11 @@
-import itertools
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from kernels.row_format import RowFormat
 from sharded_infer.artifacts.artifact import open_artifact
-from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.engines.device.backends import rank_devices
 from sharded_infer.engines.device.device_choice import DeviceChoice, parse_gpus
 from sharded_infer.engines.device.device_engine import DeviceEngine
@@ -18,18 +14,15 @@ from sharded_infer.engines.device.runtime.simulated_runtime import SimulatedRunt
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.golden_check import check_golden
 from sharded_infer.engines.model import Model, open_model
-from sharded_infer.errors import DeviceError, InputError, PlanError, RequestError
+from sharded_infer.errors import DeviceError, InputError, PlanError
 from sharded_infer.planning.plan import Plan, Shard, StoredTable
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import (
-    GateSpec,
     ModelSpec,
     QuantizationSpec,
     TableSpec,
-    TowerSpec,
 )
-from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.sharded_infer.engines.test_executor import SIZES, differences, request_of, requests_of
 
@@ -81,19 +74,6 @@ def test_requests_of_one_batch_get_their_own_scores(
     assert sum(len(one.scores[0]) for one in there) == sum(SIZES)
 
 
-def test_a_request_by_itself_has_its_ids_checked(model: Model, host: Model) -> None:
-    samples = generate_samples(model.spec, 5)
-    [there], [here] = run_batch(model, [samples]), run_batch(host, [samples])
-    assert max(differences(there, here).values()) < 1e-4
-
-
-def test_an_id_that_is_refused_names_its_feature(model: Model) -> None:
-    samples = generate_samples(model.spec, 2)
-    samples.groups[0].values[0] = 10**6
-    with pytest.raises(RequestError, match=f"feature '{model.spec.features[0].name}'"):
-        run_batch(model, [samples])
-
-
 def test_a_model_with_sequences_is_refused_by_name(tmp_path: Path) -> None:
     class Positions(nn.Module):
         def forward(self, item: torch.Tensor, item_lengths: torch.Tensor) -> torch.Tensor:
@@ -123,21 +103,6 @@ def test_rows_are_counted_by_rank(planned: Path) -> None:
     assert one.rows_saved == several.rows_saved == 0
     shared = [request_of(whole.spec, 6, (1, 2), seed=2)]
     assert run_batch(whole, shared)[0].work.rows_saved > 0
-
-
-def test_tables_take_the_bytes_that_were_estimated(model: Model) -> None:
-    memories = {
-        shard.memory.data_ptr(): (shard.rank, shard.memory) for shard in engine_of(model).placed
-    }
-    held = [0] * len(model.rank_bytes)
-    for rank, memory in memories.values():
-        held[rank] += memory.numel()
-    assert held == model.rank_bytes
-    # The plan counts padding too, but not where a piece of memory begins its tables and ends.
-    planned = model.plan.bytes_by_rank(model.artifact.manifest.stored_tables())
-    shards = [sum(shard.rank == rank for shard in engine_of(model).placed) for rank in range(9)]
-    for rank, (there, estimated) in enumerate(zip(held, planned, strict=True)):
-        assert estimated <= there <= estimated + 40 * shards[rank]
 
 
 def test_tables_of_one_format_are_apart_by_the_accesses_that_read_them() -> None:
@@ -186,38 +151,6 @@ def test_gpus_are_numbers() -> None:
             parse_gpus(text)
 
 
-@pytest.mark.parametrize("precision", [Precision.TF32, Precision.BF16, Precision.FP16])
-def test_towers_of_each_precision_of_devices_are_served(
-    precision: Precision,
-    trained_spec: ModelSpec,
-    trained_weights: dict[str, torch.Tensor],
-    trained_tower: nn.Module,
-    tmp_path: Path,
-) -> None:
-    spec = _in_precision(trained_spec, precision)
-    published = publish(
-        spec, trained_weights, trained_tower, tmp_path, topologies=("h100:2", "cpu:1")
-    )
-    model = open_model(published.path, devices=SIMULATED)
-    assert check_golden(model) < 0.05
-
-
-def test_every_row_format_is_looked_up(
-    trained_weights: dict[str, torch.Tensor],
-    trained_spec: ModelSpec,
-    trained_tower: nn.Module,
-    tmp_path: Path,
-) -> None:
-    formats = itertools.cycle(RowFormat)
-    tables = tuple(replace(table, format=next(formats)) for table in trained_spec.tables)
-    spec = replace(trained_spec, tables=tables, gate=GateSpec(max_score_diff=10.0))
-    published = publish(spec, trained_weights, trained_tower, tmp_path, topologies=("h100:2",))
-    host, model = (open_model(published.path, devices=choice) for choice in (None, SIMULATED))
-    samples = generate_samples(spec, 20)
-    for name, scores in host.run(samples).items():
-        np.testing.assert_allclose(model.run(samples)[name], scores, atol=1e-4)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_batches_with_weights_are_captured_where_golden_requests_have_weights(
     trained_weights: dict[str, torch.Tensor],
@@ -238,7 +171,3 @@ def test_batches_with_weights_are_captured_where_golden_requests_have_weights(
     model = open_model(published.path, devices=SIMULATED)
     assert {engine.shape.weighted for engine in engine_of(model).set.engines} == {weighted}
     assert check_golden(model) < 0.05
-
-
-def _in_precision(spec: ModelSpec, precision: Precision) -> ModelSpec:
-    return replace(spec, tower=TowerSpec(outputs=spec.tower.outputs, precision=precision))

@@ -25,7 +25,7 @@ from sharded_infer.engines.device.engine_set import Backends, EngineSet
 from sharded_infer.engines.device.rank_tables import place_ranks
 from sharded_infer.engines.device.runtime.runtime import Work
 from sharded_infer.engines.device.runtime.simulated_runtime import SimulatedRuntime
-from sharded_infer.errors import CapacityError, InternalError
+from sharded_infer.errors import CapacityError
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.lookups.plan_lookups import PlanLookups
@@ -166,21 +166,11 @@ def test_weights_and_ids_outside_their_tables_are_as_on_the_host(
     assert checked.ids_outside > 0
     check_scores(engines.run(checked), oracle, batch)
     check(engines, oracle, input_of(batch_of(6)))
-
-
-@pytest.mark.parametrize("captured", [False, True])
-@pytest.mark.parametrize("plan", ["whole", "mixed"])
-def test_groups_with_weights_and_without_are_run_together(
-    tmp_path: Path, oracle: PlanLookups, plan: str, captured: bool
-) -> None:
-    engines = engines_of(tmp_path, plan, shape=replace(SHAPE, weighted=captured))
-    for weighted in ((0, 2, 4), (1, 3, 5)):
-        plain = [feature for feature in FEATURES if feature not in weighted]
-        groups = [batch_of(7, features=plain, seed=1), batch_of(7, features=weighted, seed=2)]
-        groups[1] = batch_of(7, features=weighted, weighted=True, seed=2)
-        check(engines, oracle, input_of(*groups))
-        groups[1] = batch_of(1, features=weighted, weighted=True, seed=3)
-        check(engines, oracle, input_of(*groups))
+    # A group of a batch may have weights, and the other none.
+    plain = batch_of(7, features=(1, 3, 5), seed=1)
+    for bags in (7, 1):
+        scaled = batch_of(bags, features=(0, 2, 4), weighted=True, seed=2)
+        check(engines, oracle, input_of(plain, scaled))
 
 
 class CountingRuntime(SimulatedRuntime):
@@ -220,11 +210,6 @@ def test_batches_that_no_graph_fits_are_run_all_the_same(
     full = JaggedBatch(FEATURES, np.zeros(240, np.int64), np.full((len(FEATURES), 4), 10))
     check(engines, oracle, input_of(full))  # too many ids
     check(engines, oracle, input_of(batch_of(2)))
-
-
-def test_empty_bags_are_zero(tmp_path: Path, oracle: PlanLookups) -> None:
-    engines = engines_of(tmp_path, "mixed")
-    check(engines, oracle, input_of(batch_of(12)))
     empty = JaggedBatch(FEATURES, np.empty(0, np.int64), np.zeros((len(FEATURES), 3), np.int64))
     check(engines, oracle, input_of(empty))
 
@@ -258,13 +243,6 @@ def test_batches_in_flight_do_not_meet_whatever_the_streams_do(
             done.result(120)
 
 
-def test_towers_take_turns(tmp_path: Path, oracle: PlanLookups) -> None:
-    engines = engines_of(tmp_path, "ranks")
-    assert engines.devices == DEVICE_MODELS and len(engines.engines) == 3
-    for _ in range(3):
-        check(engines, oracle, input_of(batch_of(4)))
-
-
 def test_every_bucket_of_every_slot_is_captured_once(tmp_path: Path) -> None:
     runtime = SimulatedRuntime()
     engines = engines_of(tmp_path, "whole", (DEVICE_MODELS[0],) * 3, runtime=runtime)
@@ -276,62 +254,34 @@ def test_every_bucket_of_every_slot_is_captured_once(tmp_path: Path) -> None:
     assert runtime.captures == made
 
 
-def test_embeddings_and_scores_can_be_had_apart(tmp_path: Path, oracle: PlanLookups) -> None:
-    engine = engines_of(tmp_path, "mixed").engines[0]
-    batch = input_of(batch_of(5))
-    expected = oracle.look_up(batch, rows=batch.batch_size).pooled
-    found = engine.embeddings(replace(batch, ids_checked=True))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    dense = [torch.from_numpy(one) for one in batch.dense]
-    scores = engine.score(dense, found)
-    assert torch.equal(scores[1], torch.cat([*dense, found], 1))
-
-
-def test_tables_beyond_a_devices_memory_are_refused_with_figures(tmp_path: Path) -> None:
-    with pytest.raises(
-        CapacityError, match=r"rank 0 of 'cpu:3': its tables need \d+ bytes: cuda:0"
-    ):
-        engines_of(tmp_path, "rows", runtime=SimulatedRuntime(device_bytes=200))
-
-
 @pytest.mark.parametrize("places", PLACES)
 @pytest.mark.parametrize("plan", PLANS)
 def test_devices_hold_what_was_estimated(tmp_path: Path, plan: str, places: str) -> None:
     runtime = SimulatedRuntime()
+    runtime.workspace_bytes = 1000  # of matrix products
     engines = engines_of(tmp_path, plan, PLACES[places], runtime=runtime)
+    # Each tower's device has an engine of its own.
+    assert len(engines.engines) == len(engines.devices)
     for device, memory in engines.memory.items():
         # Activations are the tower's own, which is none.
         held = memory.tables + memory.inputs + memory.buffers
         assert runtime.allocated(device) == held > 0
-        assert memory.total == held + memory.activations
+        assert memory.total == held + memory.workspace + memory.activations
+        assert memory.workspace == (1000 if device in engines.devices else 0)
 
 
-def test_what_matrix_products_take_is_estimated(tmp_path: Path) -> None:
-    runtime = SimulatedRuntime()
-    runtime.workspace_bytes = 1000
-    engines = engines_of(
-        tmp_path, "whole", (DEVICE_MODELS[0], DEVICE_MODELS[1], DEVICE_MODELS[0]), runtime=runtime
-    )
-    # Each tower's device has an engine of its own.
-    assert {memory.workspace for memory in engines.memory.values()} == {1000}
-    memory = engines.memory[DEVICE_MODELS[0]]
-    assert memory.total == runtime.allocated(DEVICE_MODELS[0]) + 1000 + memory.activations
-
-
-def test_an_event_is_of_one_device() -> None:
-    runtime = SimulatedRuntime()
-    event = runtime.event()
-    runtime.record(event, runtime.stream(DEVICE_MODELS[0]))
-    with pytest.raises(InternalError, match="an event of cuda:0 is recorded on cuda:1"):
-        runtime.record(event, runtime.stream(DEVICE_MODELS[1]))
-
-
-def test_what_batches_need_counts_too(tmp_path: Path) -> None:
-    runtime = SimulatedRuntime(device_bytes=8000)
-    with pytest.raises(
-        CapacityError, match=r"cuda:\d: out of memory: batches need .* kB, .* free; the model takes"
-    ):
-        engines_of(tmp_path, "rows", runtime=runtime)
+@pytest.mark.parametrize(
+    ("device_bytes", "words"),
+    [
+        (200, r"rank 0 of 'cpu:3': its tables need \d+ bytes: cuda:0"),
+        (8000, r"cuda:\d: out of memory: batches need .* kB, .* free; the model takes"),
+    ],
+)
+def test_what_is_beyond_a_devices_memory_is_refused_with_figures(
+    tmp_path: Path, device_bytes: int, words: str
+) -> None:
+    with pytest.raises(CapacityError, match=words):
+        engines_of(tmp_path, "rows", runtime=SimulatedRuntime(device_bytes=device_bytes))
 
 
 def test_a_batch_beyond_a_devices_memory_is_refused_and_the_next_is_run(

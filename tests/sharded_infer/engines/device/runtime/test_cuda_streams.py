@@ -26,24 +26,6 @@ def test_no_stream_is_lent_twice_and_all_come_back() -> None:
     assert {pool.take(DEVICE_MODELS[0], third) for _ in range(2)} == set(streams[2:])
 
 
-def test_loads_one_after_another_need_no_more_streams_than_two_at_once() -> None:
-    made: list[torch.device] = []
-
-    def make(device: torch.device) -> object:
-        made.append(device)
-        return object()
-
-    pool = StreamPool(make, most=4)
-    serving = Owner()
-    kept = {pool.take(DEVICE_MODELS[0], serving) for _ in range(2)}
-    for _ in range(40):
-        loaded = Owner()
-        assert not kept & {pool.take(DEVICE_MODELS[0], loaded) for _ in range(2)}
-        del loaded
-        gc.collect()
-    assert made == [DEVICE_MODELS[0]] * 4
-
-
 def test_devices_have_streams_of_their_own() -> None:
     pool = StreamPool(lambda device: (device, object()), most=1)
     owner = Owner()

@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sharded_infer.engines.device.tower.device_tower import (
@@ -111,42 +110,6 @@ def test_embeddings_in_bf16_score_as_the_same_numbers_in_fp32(
     assert torch.equal(tower(dense, narrow)[0], tower(dense, narrow.float())[0])
 
 
-class Casts(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: list[torch.dtype] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result = func(*args, **(kwargs or {}))
-        if str(func) in ("aten._to_copy.default", "aten.to.dtype") and (
-            result.dtype is not args[0].dtype
-        ):
-            self.made.append(result.dtype)
-        return result
-
-
-def test_embeddings_in_bf16_that_are_only_cast_are_read_as_they_are(tmp_path: Path) -> None:
-    class Products(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, 1))
-
-        def forward(self, embeddings: Tensor) -> Tensor:
-            scores: Tensor = self.layers(embeddings).squeeze(1)
-            return scores
-
-    tower = on_cpu(written(tmp_path, Products(), Precision.BF16, {}), Precision.BF16, {})
-    embeddings = inputs_of(5)[1]
-    counts = {}
-    for given in (embeddings, embeddings.to(torch.bfloat16)):
-        with Casts() as casts:
-            tower([], given)
-        counts[given.dtype] = casts.made
-    # The last product's input becomes fp32 in both.
-    assert counts[torch.bfloat16] == [torch.float32]
-    assert counts[torch.float32] == [torch.bfloat16, torch.float32]
-
-
 class Switches(TorchDispatchMode):
     """Records torch's switches when a product runs, by the product's columns."""
 
@@ -190,23 +153,6 @@ def test_tf32_is_allowed_in_inner_products_and_nowhere_else(tmp_path: Path) -> N
     ]
 
 
-def test_memory_sums_leave_the_switches_alone(tmp_path: Path) -> None:
-    tower = on_cpu(written(tmp_path, zoo_tower("dlrm"), Precision.TF32), Precision.TF32)
-    before = switches()
-    tower.activation_bytes(7)
-    assert switches() == before
-
-
-def test_emulated_tf32_needs_no_switch(tmp_path: Path) -> None:
-    path = written(tmp_path, zoo_tower("dlrm"), Precision.TF32)
-    plain, emulated = (on_cpu(path, Precision.TF32, emulate=emulate) for emulate in (False, True))
-    with Switches() as seen:
-        (rounded,) = emulated(*inputs_of(40))
-    assert {precision for _, precision in seen.seen} == {"ieee"}
-    # Without a GPU and unemulated, tf32 is fp32.
-    assert 1e-6 < (rounded - plain(*inputs_of(40))[0]).abs().max() < 1e-2
-
-
 class Replacing(nn.Module):
     """Makes 0 of NaN, as some libraries' ReLU does."""
 
@@ -246,18 +192,6 @@ def test_int8_towers_are_refused(said: Precision, tmp_path: Path) -> None:
         on_cpu(path, said)
 
 
-def test_only_tf32_is_emulated(tmp_path: Path) -> None:
-    path = written(tmp_path, zoo_tower("dlrm"), Precision.BF16)
-    with pytest.raises(TowerError, match="only tf32 is emulated, the tower is in bf16"):
-        on_cpu(path, Precision.BF16, emulate=True)
-
-
-def test_a_tower_of_other_inputs_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, zoo_tower("dlrm"), Precision.FP32)
-    with pytest.raises(TowerError, match="expected 1 input .embeddings., the program has 2"):
-        on_cpu(path, Precision.FP32, {})
-
-
 def test_its_weights_take_the_bytes_of_their_precision(tmp_path: Path) -> None:
     module = zoo_tower("dcnv2")
     last = 64 + 1
@@ -281,40 +215,3 @@ def test_activations_take_what_was_estimated(
             with torch.no_grad(), LiveBytes([*given, *weights]) as live:
                 tower(given[:-1], given[-1])
             assert tower.activation_bytes(batch, dtype) == live.peak
-
-
-def allocated_peak(tower: DeviceTower, batch: int) -> int:
-    """Peak of torch's allocator, temporary memory inside operators included."""
-    dense, embeddings = inputs_of(batch)
-    tower(dense, embeddings)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        tower(dense, embeddings)
-    live = peak = 0
-    assert profiled.profiler is not None and profiled.profiler.kineto_results is not None
-    for event in profiled.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            live += event.nbytes()
-            peak = max(peak, live)
-    return peak
-
-
-@pytest.mark.parametrize("precision", DEVICE_PRECISIONS)
-@pytest.mark.parametrize("architecture", OPTIONS)
-def test_activations_are_within_5_percent_of_what_the_allocator_gives(
-    architecture: str, precision: Precision, tmp_path: Path
-) -> None:
-    batch = 2048
-    tower = on_cpu(written(tmp_path, zoo_tower(architecture), precision), precision)
-    measured = allocated_peak(tower, batch)
-    if architecture == "dcnv2" and precision in (Precision.BF16, Precision.FP16):
-        # The last cross, which gives narrow numbers alone, has its factor and itself in fp32 in a
-        # CPU's memory: 20 bytes an element, where the crosses before have 16, as on CUDA.
-        measured -= batch * (WIDTH + DIM) * 4
-    assert tower.activation_bytes(batch) == pytest.approx(measured, rel=0.05)
-
-
-def test_activations_grow_with_the_batch_and_with_embeddings_to_widen(tmp_path: Path) -> None:
-    tower = on_cpu(written(tmp_path, zoo_tower("dlrm"), Precision.FP32), Precision.FP32)
-    small, large = tower.activation_bytes(256), tower.activation_bytes(512)
-    assert large == 2 * small
-    assert tower.activation_bytes(512, torch.bfloat16) > large

@@ -7,7 +7,6 @@ from torch.fx import GraphModule
 
 from sharded_infer.engines.device.tower.graph import (
     check_capturable,
-    drop_widenings,
     fuse_activations,
     move_program,
     weight_bytes,
@@ -64,22 +63,6 @@ def test_nothing_that_a_moved_program_makes_lies_elsewhere() -> None:
     torch.testing.assert_close(move_program(program, torch.device("cpu"))(x)[0], program(x)[0])
 
 
-def test_factories_that_name_no_device_get_one() -> None:
-    graph = torch.fx.Graph()
-    given = graph.placeholder("input0")
-    ones = graph.call_function(aten.ones.default, ([WIDTH],), {"pin_memory": True})
-    scale = graph.call_function(aten.scalar_tensor.default, (2.0,))
-    like = graph.call_function(aten.ones_like.default, (given,))
-    product = graph.call_function(aten.mul.Tensor, (ones, scale))
-    graph.output((graph.call_function(aten.mul.Tensor, (like, product)),))
-    moved = move_program(GraphModule(nn.Module(), graph), META)
-    devices = {node.target: node.kwargs.get("device") for node in moved.graph.nodes}
-    assert devices[aten.ones.default] == devices[aten.scalar_tensor.default] == META
-    assert devices[aten.ones_like.default] is None
-    assert all("pin_memory" not in node.kwargs for node in moved.graph.nodes)
-    assert moved(torch.empty(2, WIDTH, device=META))[0].device == META
-
-
 def test_constants_that_share_memory_share_it_on_the_device() -> None:
     memory = torch.arange(12.0)
     root, graph = nn.Module(), torch.fx.Graph()
@@ -131,45 +114,6 @@ def test_activations_join_their_products(precision: Precision) -> None:
     torch.testing.assert_close(program(x)[0], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_products_of_more_dimensions_keep_their_activation() -> None:
-    class Stacked(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, embeddings: Tensor) -> Tensor:
-            return torch.relu(self.layer(embeddings.reshape(-1, 2, 4))).sum((1, 2))
-
-    program = program_of(made(Stacked))
-    assert fuse_activations(program, kinds_of(program, [torch.zeros(2, WIDTH)])) == {}
-
-
-class Crossing(nn.Module):
-    """A cross in fp32 whose factor comes out of a product, and a product of two such."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two, self.last = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        x = torch.addcmul(embeddings, embeddings, self.one(embeddings))
-        both = torch.addcmul(self.two(x), self.two(x), self.one(x))
-        scores: Tensor = self.last(both).sum(1)
-        return scores
-
-
-@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
-def test_a_narrow_factor_is_read_as_it_is_where_something_else_is_wide(
-    precision: Precision,
-) -> None:
-    program = program_of(made(Crossing), precision)
-    x = torch.randn(30, WIDTH)
-    expected, casts = program(x)[0], targets(program).count(aten.to.dtype)
-    assert drop_widenings(program, kinds_of(program, [x])) == 1
-    assert targets(program).count(aten.to.dtype) == casts - 1
-    assert torch.equal(program(x)[0], expected)
-
-
 def test_what_reads_values_on_the_host_is_refused() -> None:
     class Masked(nn.Module):
         def forward(self, embeddings: Tensor) -> Tensor:
@@ -192,9 +136,3 @@ def test_what_reads_values_on_the_host_is_refused() -> None:
         program.graph.call_function(aten.one_hot.default, (given,))
     with pytest.raises(TowerError, match="one_hot without num_classes"):
         check_capturable(program, {}, "x.pt2")
-
-
-def test_positions_are_no_mask() -> None:
-    program = program_of(made(Factories))
-    assert aten.index.Tensor in targets(program)
-    check_capturable(program, kinds_of(program, [torch.zeros(2, WIDTH)]), "x.pt2")

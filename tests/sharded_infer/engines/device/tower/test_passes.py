@@ -58,35 +58,8 @@ def test_a_cast_of_a_cross_is_made_with_it(
     assert step.args[-1] is keep
 
 
-def test_every_cross_of_a_chain_is_fused() -> None:
-    graph = Graph()
-    values, first, factor = (graph.placeholder(name) for name in ("values", "first", "factor"))
-    results = []
-    for _ in range(3):
-        values = graph.call_function(aten.addcmul.default, (values, first, factor))
-        results.append(graph.call_function(aten.to.dtype, (values, BF16)))
-    graph.output(tuple(results))
-    program = GraphModule(torch.nn.Module(), graph)
-    assert checked(program, inputs_of()) == 3
-    assert [step.args[-1] for step in crosses(program)] == [True, True, False]
-
-
-def test_another_cast_reads_the_whole_one() -> None:
-    program = program_of(BF16, FP16, keep=False)
-    assert checked(program, inputs_of()) == 1
-    [step] = crosses(program)
-    assert step.args[-2:] == (BF16, True)
-
-
 def test_what_is_not_cast_or_not_even_stays() -> None:
     assert checked(program_of(keep=True), inputs_of()) == 0
     assert checked(program_of(BF16, keep=True), inputs_of(rows=1)) == 0
     double = [one.double() for one in inputs_of(torch.float32)]
     assert checked(program_of(BF16, keep=True), double) == 0
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_the_memory_that_it_takes_is_its_results(keep: bool) -> None:
-    values, first, factor = (one.to("meta") for one in inputs_of())
-    whole, low = cross_step(values, first, factor, BF16, keep)
-    assert (whole is not None) is keep and low.dtype is BF16 and low.shape == values.shape
