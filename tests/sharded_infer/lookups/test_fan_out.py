@@ -16,9 +16,9 @@ from kernels.bags import Bags
 from kernels.errors import LostMemoryError
 from kernels.pooled_lookup import PooledLookup
 from sharded_infer.artifacts.mapped_tables import TablePiece
-from sharded_infer.errors import PlanError, RequestError, ShardHostError
+from sharded_infer.errors import RequestError, ShardHostError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
-from sharded_infer.lookups.placement import PlacedPiece, hold, place, share_of
+from sharded_infer.lookups.placement import hold, place, share_of
 from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.lookups.share_lookups import ShareLookups
@@ -239,10 +239,3 @@ def test_an_id_outside_its_table_is_refused_before_anyone_is_asked(deploy: Deplo
     with pytest.raises(RequestError, match="feature 'shown', sample 0: id 99 is outside"):
         look_up(deployment.front(hosts), ModelInput(6, (group,), ()))
     assert hosts.events == []
-
-
-def test_a_plan_on_hosts_that_nobody_can_ask_is_refused(deploy: Deploy) -> None:
-    deployment = deploy("rows")
-    held: list[PlacedPiece] = share_of(deployment.placed, 0)
-    with pytest.raises(PlanError, match="table 'ads': rank 1 is on host 1, which is neither"):
-        PlanLookups(SPEC, deployment.placed, hold(held, deployment.pieces))

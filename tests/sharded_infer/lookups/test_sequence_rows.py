@@ -19,7 +19,6 @@ from tests.sharded_infer.lookups.test_plan_lookups import (
     PLANS,
     SPEC,
     Rectangles,
-    batch_of,
     encoded_tables,
     placed_pieces,
     plan_of,
@@ -90,29 +89,6 @@ def test_each_place_has_the_bits_of_its_row(plan: str, tmp_path: Path) -> None:
     first_sample = group.values[starts[at] : starts[at] + group.lengths[at, 0]]
     kept = min(3, len(first_sample))
     assert torch.equal(pages.rows[0, 3 - kept :], single(alone, "page", first_sample[:kept]))
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_pooled_features_beside_sequences_keep_their_bits(plan: str, tmp_path: Path) -> None:
-    sequences, alone = (lookups(tmp_path, PLANS[plan], spec) for spec in (WITH, SPEC))
-    group = batch_of(BATCH)
-    whole = alone.look_up(ModelInput(BATCH, (group,), ()), rows=BATCH).pooled
-    names = [feature.name for feature in SPEC.features]
-    order = [names.index(feature.name) for feature in WITH.table_features]
-    lengths = group.lengths[order]
-    ends = np.cumsum(group.lengths.sum(axis=1))
-    parts = [group.values[ends[at] - int(group.lengths[at].sum()) : ends[at]] for at in order]
-    # "u" as long as "clicked".
-    clicked = [f.name for f in WITH.table_features].index("clicked")
-    lengths[clicked + 1] = lengths[clicked]
-    parts[clicked + 1] = parts[clicked] % 17
-    moved = JaggedBatch(tuple(range(len(order))), np.concatenate(parts), lengths)
-    found = sequences.look_up(ModelInput(BATCH, (moved,), ()), rows=BATCH + 2)
-    starts = np.cumsum([0, *(feature.table.dim for feature in SPEC.features)])
-    kept = [names.index(feature.name) for feature in WITH.features]
-    columns = np.concatenate([np.arange(starts[at], starts[at + 1]) for at in kept])
-    assert torch.equal(found.pooled[:BATCH], whole[:, columns])
-    assert not found.pooled[BATCH:].any()
 
 
 @pytest.mark.parametrize("requests", [1, 2])

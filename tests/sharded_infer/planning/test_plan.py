@@ -152,7 +152,9 @@ REPLICATED = {"shards": (WHOLE_USER,), "replicated": ("ads",)}
         ),
     ],
 )
-def test_other_ranks_and_tables_are_refused(changes: dict[str, Any], words: str) -> None:
+def test_ranks_and_tables_that_a_plan_cannot_have_are_refused(
+    changes: dict[str, Any], words: str
+) -> None:
     plan = Plan(parse_topology("cpu:2"), **(REPLICATED | changes))
     with pytest.raises(PlanError, match=words):
         check_plan(plan, TABLES)
