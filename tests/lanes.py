@@ -106,7 +106,6 @@ REST_FILES = (
     "tests/serving/transport/test_http2_client_failures.py",
     "tests/sharded_infer/lookups/held/test_row_memory.py",
     "tests/sharded_infer/repositories/test_crashes.py",
-    "tests/sharded_infer/towers/lowering/sequences/test_pair_layers.py",
     "tests/sharded_infer/towers/split/test_user_split.py",
     "tests/sharded_infer/towers/test_sequences.py",
     "tests/sharded_infer/towers/test_tower_kernels.py",

@@ -3,7 +3,6 @@
 Each scores `embeddings`: 8 numbers of a user's feature, then 16 of a candidate.
 """
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -95,52 +94,6 @@ class TargetAttention(Ranker):
         return found.squeeze(1)
 
 
-class DotAttention(Ranker):
-    """Attention by products and a softmax; its keys are made of the history alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.query, self.key, self.value = (nn.Linear(DIM, DIM) for _ in range(3))
-
-    def state(self, history: Tensor, lengths: Tensor, age: Tensor, candidate: Tensor) -> Tensor:
-        query, keys = self.query(candidate).unsqueeze(1), self.key(history)
-        logits = torch.matmul(query, keys.transpose(1, 2)) / math.sqrt(DIM)
-        logits = logits.masked_fill(~used(history, lengths).unsqueeze(1), -1e9)
-        return torch.matmul(logits.softmax(-1), self.value(history)).squeeze(1)
-
-
-class SASRec(Ranker):
-    """Self-attentive recommendation (Kang and McAuley 2018, arXiv:1808.09781), by torch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.positions = nn.Embedding(LONGEST, DIM)
-        layer = nn.TransformerEncoderLayer(DIM, 2, 64, batch_first=True, norm_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def state(self, history: Tensor, lengths: Tensor, age: Tensor, candidate: Tensor) -> Tensor:
-        length = history.shape[1]
-        states = history + self.positions(torch.arange(length))
-        causal = torch.triu(torch.ones(length, length, dtype=torch.bool), 1)
-        states = self.encoder(states, mask=causal, src_key_padding_mask=~used(history, lengths))
-        return last_of(states, lengths) * candidate
-
-
-class BST(Ranker):
-    """Behaviour sequence transformer (Chen et al. 2019, arXiv:1905.06874), candidate first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.place = nn.Parameter(torch.randn(LONGEST + 1, DIM) * 0.1)
-        self.layer = nn.TransformerEncoderLayer(DIM, 2, 64, batch_first=True)
-
-    def state(self, history: Tensor, lengths: Tensor, age: Tensor, candidate: Tensor) -> Tensor:
-        states = torch.cat([candidate.unsqueeze(1), history], dim=1)
-        states = states + self.place[: states.shape[1]]
-        padding = ~used(states, lengths + 1)
-        return self.layer(states, src_key_padding_mask=padding)[:, 0]
-
-
 class HSTU(Ranker):
     """Hierarchical sequential transduction unit (Zhai et al. 2024, arXiv:2402.17152), one layer."""
 
@@ -214,9 +167,6 @@ GROWING: dict[str, Callable[[], Ranker]] = {
     "mean": MeanPooling,
     "din": DIN,
     "target attention": TargetAttention,
-    "dot attention": DotAttention,
-    "sasrec": SASRec,
-    "bst": BST,
     "hstu": HSTU,
     "rotary": Rotary,
 }

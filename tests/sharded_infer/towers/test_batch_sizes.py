@@ -14,17 +14,8 @@ def test_a_batch_is_padded_by_an_eighth_at_most(batch: int) -> None:
 
 
 @given(st.integers(1, 10**6))
-def test_a_padded_size_is_padded_to_itself(batch: int) -> None:
-    assert padded_size(padded_size(batch)) == padded_size(batch)
-
-
-@given(st.integers(1, 10**6))
 def test_a_larger_batch_is_not_padded_to_less(batch: int) -> None:
     assert padded_size(batch) <= padded_size(batch + 1)
-
-
-def test_small_batches_are_not_padded() -> None:
-    assert [padded_size(batch) for batch in range(1, 17)] == list(range(1, 17))
 
 
 def test_the_steps_grow_with_the_size() -> None:
@@ -36,16 +27,6 @@ def test_the_steps_grow_with_the_size() -> None:
 def test_all_sizes_of_smaller_batches_are_listed_once_in_order(largest: int) -> None:
     sizes = padded_sizes(largest)
     assert sizes == sorted({padded_size(batch) for batch in range(1, largest + 1)})
-
-
-def test_there_are_few_sizes_and_little_padding() -> None:
-    assert len(padded_sizes(1024)) == 16 + 12 + 24 + 48
-    shares = [1 - batch / padded_size(batch) for batch in range(65, 4096)]
-    assert sum(shares) / len(shares) < 0.02
-
-
-def test_no_samples_need_no_size() -> None:
-    assert padded_sizes(0) == []
 
 
 SMALL, LARGE = BatchSizes(500_000, 500.0), BatchSizes(5_300_000, 23.0)
@@ -80,37 +61,7 @@ def test_kernels_of_all_sizes_take_no_more_than_they_may(kernel_bytes: int) -> N
     assert len(sizes) >= 9 and sizes[0] == 1 and sizes[-1] == 512
 
 
-def test_a_tower_without_kernels_runs_at_every_padded_size_and_once_at_the_ends() -> None:
-    sizes = BatchSizes(0, 20.0)
-    assert sizes.sizes == tuple(padded_sizes(512))
-    assert [sizes.pieces(batch) for batch in (1, 13, 17, 270, 512)] == [
-        [1],
-        [13],
-        [20],
-        [272],
-        [512],
-    ]
-    assert sizes.pieces(700) == [512, 192]
-    assert [sizes.up_to(largest) for largest in (1, 270, 2000)] == [[1], [1, 272], [1, 512]]
-
-
-def test_a_tower_of_many_products_has_the_fewest_sizes() -> None:
-    powers = (1, 4, 8, 16, 32, 64, 128, 256, 512)
-    assert BatchSizes(50_000_000, 20.0).sizes == LARGE.sizes == powers
-
-
 def test_small_towers_pad_where_large_ones_run_a_second_piece() -> None:
     assert SMALL.pieces(270) == [288]
     assert LARGE.pieces(270) == [256, 16]
     assert LARGE.pieces(1000) == SMALL.pieces(1000) == [512, 512]
-
-
-@pytest.mark.parametrize(("sizes", "allowed"), [(SMALL, 0.06), (LARGE, 0.2)])
-def test_padding_and_further_runs_cost_little(sizes: BatchSizes, allowed: float) -> None:
-    """Against one run of just the samples, over batches as often small as large."""
-    run = 23.0
-    batches = [round(1.1**power) for power in range(80)]
-    more = [
-        sum(run + piece for piece in sizes.pieces(batch)) / (run + batch) - 1 for batch in batches
-    ]
-    assert sum(more) / len(more) < allowed

@@ -49,15 +49,6 @@ def test_layers_of_one_position_are_products() -> None:
     assert order.index("aten.gelu.default") == order.index("aten.linear.default") + 2
 
 
-def read_twice(tower: Tower, history: Tensor) -> Tensor:
-    found: Tensor = tower.one(history.transpose(1, 2))
-    return found.relu() * found
-
-
-def test_a_result_that_is_read_twice_is_the_same_for_both() -> None:
-    assert replaced(read_twice)[0] == 1
-
-
 @pytest.mark.parametrize("name", ["wide", "grouped", "strided", "padded"])
 def test_others_stay(name: str) -> None:
     made, program = replaced(lambda tower, history: getattr(tower, name)(history.transpose(1, 2)))

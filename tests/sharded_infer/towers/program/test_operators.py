@@ -387,21 +387,6 @@ def test_a_rewritten_operator_is_lowered_as_any_other(name: str, precision: Prec
         torch.testing.assert_close(stored(*inputs)[0], module(*inputs), rtol=0.05, atol=0.05)
 
 
-def test_a_computed_weight_is_stored_as_a_plain_one() -> None:
-    program = exported(filled(LAYERS["old weight_norm"]))
-    targets = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
-    assert targets == ["aten.linear.default"]
-
-
-def test_exporting_leaves_a_parametrized_module_as_it_was() -> None:
-    for name in ("weight_norm", "old weight_norm"):
-        module = LAYERS[name]
-        before = [name for name, _ in module.named_parameters()]
-        exported(module)
-        assert [name for name, _ in module.named_parameters()] == before
-        module(*samples(2))
-
-
 @pytest.mark.parametrize(
     ("module", "words"),
     [
@@ -421,11 +406,4 @@ def test_what_cannot_be_rewritten_is_refused_with_a_substitute(
     module: nn.Module, words: str
 ) -> None:
     with pytest.raises(TowerError, match=words):
-        exported(module)
-
-
-def test_a_module_that_cannot_be_copied_is_refused_in_a_line() -> None:
-    module = of_rows(nn.Linear(WIDTH, 1))
-    module.handle = (number for number in range(3))  # type: ignore[assignment]
-    with pytest.raises(TowerError, match="the module cannot be copied: cannot pickle"):
         exported(module)

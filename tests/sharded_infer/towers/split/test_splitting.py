@@ -113,31 +113,12 @@ def test_a_split_tower_scores_as_the_whole_one(
     assert_scores_agree(scores, expected, precision)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_rows_by_request_and_one_row_for_all_score_alike(precision: Precision) -> None:
-    features = SETS["between"]
-    split = tower_of("deepfm", precision).split(runs_of(features))
-    assert split is not None
-    users = inputs(1, seed=2)[1]
-    zeros = torch.zeros(20, dtype=torch.int64)
-    alone, _, _ = split_scores(split, features, users, zeros, 20)
-    among = torch.cat([users, inputs(2, seed=3)[1]])
-    together, _, _ = split_scores(split, features, among, zeros, 20)
-    assert_scores_agree(alone, together, precision)
-
-
 def test_the_users_tower_is_run_once_a_request() -> None:
     split = tower_of("two-tower", Precision.FP32).split(runs_of((0, 1, 2)))
     assert split is not None
     # Both products of the user.
     assert split.program.saved_products == WIDTH // 2 * 256 + 256 * 32
     assert split.is_worthwhile(270, 1) and not split.is_worthwhile(1, 1)
-
-
-def test_the_columns_of_a_layer_over_all_features_are_split() -> None:
-    split = tower_of("deepfm", Precision.FP32).split(runs_of((1, 2, 5)))
-    assert split is not None
-    assert split.program.saved_products == 3 * DIM * 1024
 
 
 def test_a_packed_layer_that_is_not_split_is_kept_once() -> None:

@@ -2,17 +2,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.sequences.row_step import StepKind
 from sharded_infer.errors import TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct
 from sharded_infer.towers.lowering.sequences.pair_layers import PairPass
-from sharded_infer.towers.lowering.sequences.row_steps import RowPass
 from sharded_infer.towers.split.parts import Run
-from sharded_infer.towers.split.shared_products import times_shared
 from sharded_infer.towers.split.user_split import UserSplit, check_user_split
 from sharded_infer.towers.tower import Tower
-from sharded_infer.towers.tower_kernels import kernel_bytes
 from tests.sharded_infer.towers.sequence_towers import DIM, LONGEST, TOWERS, USER, inputs_of
 from tests.sharded_infer.towers.test_sequences import BOUNDS, tower_of
 
@@ -20,7 +16,7 @@ USERS = ("user", "history")
 COLUMNS = (Run(True, USER), Run(False, DIM))
 SHARED = ("user", "history", "history_lengths", "age")
 # Which stages share one vector a request: these are run for the candidates of all requests at once.
-STACKED = {"mean", "sasrec", "hstu", "rotary"}
+STACKED = {"mean", "hstu", "rotary"}
 # Sums in another order.
 TOLERANCE = 2e-6
 
@@ -78,7 +74,7 @@ def test_a_tower_in_two_stages_scores_as_the_whole_one(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [("bst", Precision.BF16), ("hstu", Precision.BF16), ("din", Precision.INT8)],
+    [("target attention", Precision.BF16), ("hstu", Precision.BF16), ("din", Precision.INT8)],
 )
 def test_a_low_precision_tower_in_two_stages_scores_close_to_the_whole_one(
     name: str, precision: Precision
@@ -92,7 +88,7 @@ def test_a_low_precision_tower_in_two_stages_scores_close_to_the_whole_one(
     )
 
 
-@pytest.mark.parametrize("name", ["dot attention", "hstu"])
+@pytest.mark.parametrize("name", ["target attention", "hstu"])
 def test_a_users_stage_has_the_same_bits_whoever_else_is_in_the_batch(name: str) -> None:
     split = tower_of(name).split_user(USERS, COLUMNS)
     first, second = requests((7, 3), (4, 4), fixed=False)
@@ -133,27 +129,6 @@ def test_of_a_layer_over_the_pair_only_the_products_part_is_for_each_pair() -> N
     # Those of the product are in the pass.
     [one] = (m for m in split.program.pair.modules() if isinstance(m, PairPass))
     assert [tuple(layer.weight.shape) for layer in one.layers.layers] == [(36, DIM), (1, 36)]
-
-
-@pytest.mark.parametrize("block", [1, 2])
-@pytest.mark.parametrize("inner", [(), (3,)])
-def test_a_product_with_what_is_shared_is_that_of_each_pair(
-    block: int, inner: tuple[int, ...]
-) -> None:
-    values, shared = torch.randn(5 * block, *inner, 4, 6), torch.randn(block, *inner, 6, 7)
-    expected = values @ shared.repeat(5, *[1] * (shared.dim() - 1))
-    torch.testing.assert_close(times_shared(values, shared, block), expected)
-
-
-def test_the_candidates_layers_are_one_pass() -> None:
-    split = tower_of("hstu").split_user(USERS, COLUMNS)
-    pair = split.program.pair
-    [one] = (module for module in pair.modules() if isinstance(module, RowPass))
-    kinds = [step.kind for step in one.steps.steps]
-    assert StepKind.JOINED in kinds and kinds.count(StepKind.LINEAR) > 1
-    assert kernel_bytes(pair) == 0 and not any(
-        isinstance(module, CompiledProduct) for module in pair.modules()
-    )
 
 
 def test_a_split_that_scores_otherwise_is_refused() -> None:

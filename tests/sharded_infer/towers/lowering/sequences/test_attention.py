@@ -5,10 +5,9 @@ import torch
 from torch import Tensor
 from torch.export import Dim
 from torch.fx import GraphModule
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import scaled_dot_product_attention
 
 from sharded_infer.towers.lowering.sequences.attention import (
-    AttentionPass,
     HeadsPass,
     fuse_attention,
     join_heads,
@@ -18,25 +17,6 @@ LENGTH = 21
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 Divide = Callable[[Tensor], Tensor]
 Join = Callable[[Tensor], Tensor]
-
-
-def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return scaled_dot_product_attention(query, key, value, is_causal=True)
-
-
-def scaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return scaled_dot_product_attention(query, key, value, scale=0.3)
-
-
-def pointwise(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    order = torch.arange(LENGTH)
-    bias, later = torch.cos(order * 1.0) - order.unsqueeze(1), order > order.unsqueeze(1)
-    scores = query @ key.transpose(2, 3) / 2 + bias
-    return silu(scores).masked_fill(later, 0.0) / 50 @ value
-
-
-def written_out(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return (query @ key.transpose(-2, -1) * 0.25).softmax(-1) @ value
 
 
 def weights_read_twice(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -71,19 +51,6 @@ def heads() -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     one, two, three = torch.randn(3, 2, 3, LENGTH, 8, generator=generator)
     return one, two, three
-
-
-@pytest.mark.parametrize("mix", [causal, scaled, pointwise, written_out])
-def test_attention_is_one_pass(mix: Mix) -> None:
-    program, made = fused(mix)
-    assert made == 1
-    [found] = (one for one in program.modules() if isinstance(one, AttentionPass))
-    assert found.attention.causal == (mix is causal)
-    left = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
-    assert not any(
-        name in target for target in left for name in ("attention", "matmul", "softmax", "silu")
-    )
-    torch.testing.assert_close(program(*heads()), mix(*heads()), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mix", [weights_read_twice, other_axis, masked_before, with_a_mask])

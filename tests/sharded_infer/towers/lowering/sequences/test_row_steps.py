@@ -127,19 +127,3 @@ def test_what_is_not_worth_a_pass_or_no_step_stays(
     mix: Callable[[Layers, Tensor, Tensor], Tensor],
 ) -> None:
     assert fused(mix)[1] == []
-
-
-def in_half(layers: Layers, one: Tensor, other: Tensor) -> Tensor:
-    low = functional.linear(one.bfloat16(), layers.second.weight.bfloat16())
-    return layers.norm(low.float() + other)
-
-
-def test_only_products_in_fp32_are_steps() -> None:
-    _, [one] = fused(in_half)
-    assert [step.kind for step in one.steps.steps] == [StepKind.SUM, StepKind.NORM]
-
-
-def test_a_pass_counts_its_weights() -> None:
-    program, _ = fused(block)
-    held = sum(one.numel() for one in program.buffers())
-    assert held >= 4 * DIM * DIM
