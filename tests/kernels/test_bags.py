@@ -13,11 +13,6 @@ def test_offsets_begin_every_bag_and_end_the_last() -> None:
     assert Bags(IDS, LENGTHS).offsets().tolist() == [0, 1, 1, 3, 3]
 
 
-def test_offsets_of_no_samples_are_one_zero() -> None:
-    bags = Bags(torch.empty(0, dtype=torch.int64), torch.empty(3, 0, dtype=torch.int64))
-    assert bags.offsets().tolist() == [0]
-
-
 @pytest.mark.parametrize(
     ("values", "lengths", "weights", "words"),
     [

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from kernels.dense_step import ByteLevels, DenseStep, poison_of, to_bytes
-from kernels.errors import InputError
 from kernels.machine import InstructionSet, instruction_sets
 
 WIDTHS = (1, 15, 16, 17, 48, 130)
@@ -100,10 +99,3 @@ def test_what_the_compiled_pass_cannot_read_is_left_to_torch() -> None:
     turned = numbers(6, 4, 7).t()
     kept = step(turned, turned, turned).x
     assert kept is not None and torch.equal(kept, torch.addcmul(turned, turned, turned))
-
-
-def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(InputError, match="something to be wanted"):
-        DenseStep(keep=False, low=None)
-    with pytest.raises(InputError, match="expected bfloat16 or the levels"):
-        DenseStep(keep=True, low=torch.float16)

@@ -18,13 +18,6 @@ TABLES = FusedTables(
 )
 
 
-def test_selecting_keeps_the_memory_and_takes_the_given_order() -> None:
-    chosen = TABLES.select([1, 0, 1])
-    assert chosen.memory is TABLES.memory
-    assert (chosen.byte_offsets, chosen.rows) == ((28, 0, 28), (2, 4, 2))
-    assert (chosen.dims, chosen.means) == ((6, 3, 6), (True, False, True))
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -1,11 +1,8 @@
 """The compiled product: the bits of torch where sums are exact, whatever the sizes and options."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
-from torch.utils import deterministic
 
 from kernels.dense_step import ByteLevels, Stepped
 from kernels.errors import InputError
@@ -37,21 +34,13 @@ VARIANTS = [
     pytest.param(dtype, limit, id=f"{dtype}-{chosen}".removeprefix("torch.").lower())
     for (chosen, dtype), limit in variants().items()
 ]
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 compiled = pytest.mark.parametrize(("dtype", "limit"), VARIANTS, indirect=["limit"])
 
 
 @pytest.fixture
 def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MAX_INSTRUCTION_SET, request.param)
-
-
-@pytest.fixture(autouse=True)
-def memory_full_of_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Makes missing writes visible."""
-    monkeypatch.setattr(deterministic, "fill_uninitialized_memory", True)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def numbers(rows: int, width: int, seed: int) -> Tensor:

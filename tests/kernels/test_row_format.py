@@ -49,7 +49,7 @@ def test_a_row_takes_its_header_and_its_elements(
         (RowFormat.BF16, struct.pack("<2H", 0x3F80, 0xC000), [1.0, -2.0]),
     ],
 )
-def test_a_row_is_its_bytes_of_the_format(
+def test_a_stored_row_decodes_to_its_numbers(
     row_format: RowFormat, row: bytes, numbers: list[float]
 ) -> None:
     stored = torch.frombuffer(bytearray(row), dtype=torch.uint8)

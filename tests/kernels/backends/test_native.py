@@ -58,17 +58,6 @@ def test_bf16_output_is_the_fp32_output_rounded(
     assert torch.equal(lookup.pool(bags(), out), lookup.pool(bags()).to(torch.bfloat16))
 
 
-def test_ids_and_lengths_need_not_lie_together() -> None:
-    lookup, given = NativeBackend(tables_of(RowFormat.INT4)), bags()
-    assert given.weights is not None
-    apart = Bags(
-        given.values.repeat_interleave(2)[::2],
-        given.lengths.t().contiguous().t(),
-        given.weights.repeat_interleave(2)[::2],
-    )
-    assert torch.equal(lookup.pool(apart), lookup.pool(given))
-
-
 def test_an_instruction_set_that_is_not_there_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

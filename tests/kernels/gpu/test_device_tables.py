@@ -9,42 +9,6 @@ from tests.support.lookup_cases import CASES, Case, store
 HOST = torch.device("cpu")
 
 
-@pytest.mark.parametrize("row_format", RowFormat)
-@pytest.mark.parametrize("alignment", [1, 2, 4, 8, 16])
-def test_a_copy_has_the_same_rows_at_aligned_payloads(
-    row_format: RowFormat, alignment: int
-) -> None:
-    tables = store(CASES["odd dims"], row_format)
-    copy = copy_to_device(tables, HOST, alignment=alignment)
-    assert copy.payload_alignment % alignment == 0
-    for feature, dim in enumerate(tables.dims):
-        row_bytes = row_format.row_bytes(dim)
-        for row in range(tables.rows[feature]):
-            begin = tables.byte_offsets[feature] + row * row_bytes
-            copied = copy.byte_offsets[feature] + row * copy.row_strides[feature]
-            assert torch.equal(
-                tables.memory[begin : begin + row_bytes], copy.memory[copied : copied + row_bytes]
-            )
-
-
-@pytest.mark.parametrize(
-    ("row_format", "dim", "alignment"),
-    [
-        (RowFormat.INT8, 128, 4),
-        (RowFormat.INT8, 127, 1),
-        (RowFormat.INT8, 126, 2),
-        (RowFormat.BF16, 128, 16),
-        (RowFormat.FP32, 2, 8),
-    ],
-)
-def test_rows_in_place_are_read_by_what_their_sizes_allow(
-    row_format: RowFormat, dim: int, alignment: int
-) -> None:
-    assert (
-        in_place(store(Case([(8, dim)], [(0, False)]), row_format)).payload_alignment == alignment
-    )
-
-
 def test_no_access_ends_beyond_the_memory() -> None:
     # Rows of 16 bytes whose payload of 12 begins at 16: the last would be read 4 bytes too far.
     tables = store(Case([(3, 12)], [(0, False)]), RowFormat.INT8, first_byte=12)

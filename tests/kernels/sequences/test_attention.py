@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from kernels.errors import InputError
 from kernels.machine import InstructionSet, instruction_sets
 from kernels.sequences.attention import Attention, Weights
 
@@ -149,9 +148,3 @@ def test_keys_that_a_mask_hides_weigh_nothing(instruction_set: InstructionSet) -
     assert torch.equal(masked(query, key, value, None, later(40)), causal(query, key, value))
     hidden = torch.ones(40, 40, dtype=torch.bool)
     assert not masked(query, key, value, None, hidden).any()
-
-
-def test_heads_beyond_the_columns_are_refused() -> None:
-    rows = numbers(1, 5, 24, seed=1)
-    with pytest.raises(InputError, match="3 heads of 6 columns from column 8 on, got 24 columns"):
-        Attention().of_heads(rows, rows, rows, heads=3, columns=[(0, 6), (6, 6), (8, 6)])

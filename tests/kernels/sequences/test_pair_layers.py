@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.errors import InputError
 from kernels.machine import InstructionSet, instruction_sets
 from kernels.sequences.pair_layers import Activation, PairLayer, PairLayers
 from tests.reference.pair_layers import pair_layers_by_torch
@@ -88,15 +87,3 @@ def test_what_is_no_number_stays_with_its_pairs(
     strange = torch.zeros(5, 20, dtype=torch.bool)
     strange[2], strange[:, 7] = True, True
     assert torch.equal(found.isnan(), strange) and torch.equal(found[~strange], clean[~strange])
-
-
-def test_other_shapes_are_refused() -> None:
-    layers = layers_of((16, 36, 1), Activation.RELU, None)
-    with pytest.raises(InputError, match=r"by_candidate: expected fp32 \[5, 36\]"):
-        layers(numbers(9, 16, seed=1), numbers(5, 16, seed=2), None, numbers(5, 35, seed=3))
-    with pytest.raises(InputError, match="positions: expected fp32"):
-        layers(numbers(9, 16, seed=1).double(), numbers(5, 16, seed=2))
-    with pytest.raises(InputError, match="end with one output"):
-        PairLayers([PairLayer(numbers(3, 4, seed=1)), PairLayer(numbers(2, 3, seed=1))])
-    with pytest.raises(InputError, match="a slope"):
-        PairLayers([PairLayer(numbers(1, 4, seed=1), activation=Activation.SLOPE)])

@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.errors import InputError
 from kernels.machine import InstructionSet, instruction_sets
 from kernels.sequences.row_step import Columns, RowStep, StepKind
 from kernels.sequences.row_steps import RowSteps
@@ -134,37 +133,3 @@ def test_rows_that_torch_would_broadcast_are_computed_by_torch() -> None:
     one, many = numbers(1, 1, 8), numbers(4, 6, 8)
     [found] = RowSteps([8, 8], steps, [0])(one, many)
     assert torch.equal(found, one + many)
-
-
-whole = Columns(0, 0, 4)
-
-
-@pytest.mark.parametrize(
-    ("step", "said"),
-    [
-        (RowStep(StepKind.RELU, (Columns(1, 0, 4),)), "step 0 .relu.: reads"),
-        (RowStep(StepKind.RELU, (Columns(0, 2, 4),)), "reads"),
-        (RowStep(StepKind.RELU, (Columns(0, -1, 4),)), "reads"),
-        (RowStep(StepKind.SUM, (whole,)), "expected 2 sources"),
-        (RowStep(StepKind.SUM, (whole, Columns(0, 0, 3))), "of one width"),
-        (RowStep(StepKind.SUM, (whole, numbers(3))), "of one width"),
-        (RowStep(StepKind.LINEAR, (whole,)), r"expected a weight \[N, 4\]"),
-        (RowStep(StepKind.LINEAR, (whole,), numbers(4, 3)), r"expected fp32 \[4, 4\]"),
-        (RowStep(StepKind.LINEAR, (whole,), numbers(4, 4), numbers(3)), r"bias: expected fp32"),
-        (RowStep(StepKind.NORM, (whole,), numbers(4).double()), "got torch.float64"),
-        (RowStep(StepKind.RELU, (whole,), numbers(4)), "neither weight nor bias"),
-        (RowStep(StepKind.JOINED, (whole,)), "expected 2 sources, got"),
-    ],
-)
-def test_wrong_steps_are_refused(step: RowStep, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        RowSteps([4], [step], [0])
-
-
-def test_other_widths_are_refused() -> None:
-    steps = RowSteps([4], [RowStep(StepKind.RELU, (whole,))], [0])
-    for width in (3, 5):
-        with pytest.raises(InputError, match=f"input 0: expected rows of 4 columns, got {width}"):
-            steps(numbers(2, width))
-    with pytest.raises(InputError, match="wanted results"):
-        RowSteps([4], [RowStep(StepKind.RELU, (whole,))], [1])
