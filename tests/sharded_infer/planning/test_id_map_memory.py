@@ -43,23 +43,40 @@ def test_an_id_map_has_an_id_a_row() -> None:
     assert {use.table.name: use.map_bytes for use in table_uses(spec)} == {"item": MAP, "plain": 0}
 
 
+def part(rows: int) -> int:
+    return 16 * rows + 16384
+
+
 @pytest.mark.parametrize(
-    ("rectangles", "maps"),
+    ("in_parts", "rectangles", "maps"),
     [
-        ([(1, 0, ROWS, 0, DIM)], [0, MAP, 0, 0]),
+        (False, [(1, 0, ROWS, 0, DIM)], [0, MAP, 0, 0]),
         # Two ranks of one host share an id map; another host has its own.
-        ([(1, 0, ROWS, 0, 20), (2, 0, ROWS, 20, 40), (3, 0, ROWS, 40, DIM)], [0, MAP, 0, MAP]),
-        # The front maps ids of what is cut by rows.
-        ([(1, 0, 9, 0, DIM), (3, 9, ROWS, 0, DIM)], [MAP, 0, 0, 0]),
-        ([(0, 0, ROWS, 0, DIM)], [MAP, 0, 0, 0]),
+        (
+            False,
+            [(1, 0, ROWS, 0, 20), (2, 0, ROWS, 20, 40), (3, 0, ROWS, 40, DIM)],
+            [0, MAP, 0, MAP],
+        ),
+        # The front maps ids of what is cut by rows, and hosts those of their parts.
+        (False, [(1, 0, 9, 0, DIM), (3, 9, ROWS, 0, DIM)], [MAP, 0, 0, 0]),
+        (True, [(1, 0, 9, 0, DIM), (3, 9, ROWS, 0, DIM)], [0, part(9), 0, part(ROWS - 9)]),
+        (False, [(0, 0, ROWS, 0, DIM)], [MAP, 0, 0, 0]),
+        # Columns of one part share its ids, and ranks of one host.
+        (
+            True,
+            [(1, 0, 9, 0, 20), (2, 0, 9, 20, DIM), (3, 9, ROWS, 0, 20), (2, 9, ROWS, 20, DIM)],
+            [0, part(9) + part(ROWS - 9), 0, part(ROWS - 9)],
+        ),
+        # A front with rows of the table maps all ids, which hosts do not know.
+        (True, [(0, 0, 9, 0, DIM), (3, 9, ROWS, 0, DIM)], [MAP, 0, 0, part(ROWS - 9)]),
     ],
 )
-def test_those_who_map_ids_hold_the_id_map(
-    rectangles: list[tuple[int, int, int, int, int]], maps: list[int]
+def test_those_who_map_ids_hold_the_id_map_or_its_part(
+    in_parts: bool, rectangles: list[tuple[int, int, int, int, int]], maps: list[int]
 ) -> None:
     where = topology(0, 1, 1, 2, front=0)
     plan = plan_of(where, *rectangles)
-    figures = figures_of(plan, load_of(where))
+    figures = figures_of(plan, load_of(where, PARTED if in_parts else USE))
     assert list(figures.map_bytes) == maps
     rows = plan.bytes_by_rank({"item": TABLE})
     assert list(figures.bytes) == [sum(pair) for pair in zip(rows, maps, strict=True)]
@@ -114,31 +131,6 @@ def test_one_that_even_columns_do_not_fit_is_cut_by_rows() -> None:
     assert {shard.columns for shard in found.plan.shards} == {12}
     assert found.figures.map_bytes == (0, 0, 0, 0, 0, MAP)
     assert any(one.endswith("; the front maps its ids") for one in found.decisions)
-
-
-def part(rows: int) -> int:
-    return 16 * rows + 16384
-
-
-@pytest.mark.parametrize(
-    ("rectangles", "maps"),
-    [
-        ([(1, 0, 9, 0, DIM), (3, 9, ROWS, 0, DIM)], [0, part(9), 0, part(ROWS - 9)]),
-        # Columns of one part share its ids, and ranks of one host.
-        (
-            [(1, 0, 9, 0, 20), (2, 0, 9, 20, DIM), (3, 9, ROWS, 0, 20), (2, 9, ROWS, 20, DIM)],
-            [0, part(9) + part(ROWS - 9), 0, part(ROWS - 9)],
-        ),
-        # A front with rows of the table maps all ids, which hosts do not know.
-        ([(0, 0, 9, 0, DIM), (3, 9, ROWS, 0, DIM)], [MAP, 0, 0, part(ROWS - 9)]),
-    ],
-)
-def test_hosts_hold_the_ids_of_their_parts(
-    rectangles: list[tuple[int, int, int, int, int]], maps: list[int]
-) -> None:
-    where = topology(0, 1, 1, 2, front=0)
-    figures = figures_of(plan_of(where, *rectangles), load_of(where, PARTED))
-    assert list(figures.map_bytes) == maps
 
 
 def test_a_table_in_parts_is_cut_by_rows() -> None:
