@@ -53,22 +53,6 @@ def test_every_pair_of_values_is_chosen(sizes: tuple[int, ...]) -> None:
     assert longest * next_longest <= len(chosen) <= min(len(cases), 2 * longest * next_longest)
 
 
-def test_pairs_that_do_not_occur_are_not_asked_for() -> None:
-    cases = {"a": ["1", "1", "x"], "b": ["2", "2", "x"], "c": ["2", "2", "y"], "d": ["1", "1", "y"]}
-    assert all_pairs(cases) == set(cases)
-
-
-def test_the_choice_does_not_depend_on_the_order() -> None:
-    cases = {f"{values}": [*map(str, values)] for values in product(range(5), range(4), range(3))}
-    assert all_pairs(dict(reversed(cases.items()))) == all_pairs(cases)
-
-
-@pytest.mark.parametrize("values", [[], ["one"]])
-def test_nothing_is_left_out_of_one_parameter(values: list[str]) -> None:
-    cases = {f"{place}": [value + str(place) for value in values] for place in range(3)}
-    assert all_pairs(cases) == set(cases)
-
-
 PRODUCT = """
 import pytest
 
