@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kernels.bags import Bags
@@ -35,7 +34,7 @@ SPEC = ModelSpec(
 )
 # 784 bytes of rows: on the last topology tables are split by rows and columns.
 TOPOLOGIES = ("cpu:1", "cpu:2", "cpu:6x0.15KB")
-DEVICE_MODELS = ("h100:1", "h100:3x0.4KB")
+ON_DEVICES = dict(zip(TOPOLOGIES, ("h100:1", "h100:2", "h100:3x0.4KB"), strict=True))
 
 
 class Mean(nn.Module):
@@ -53,7 +52,9 @@ def weights() -> dict[str, Tensor]:
 @pytest.fixture(scope="module")
 def version(weights: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("padded")
-    return publish(SPEC, weights, Mean(), folder, topologies=(*TOPOLOGIES, *DEVICE_MODELS)).path
+    return publish(
+        SPEC, weights, Mean(), folder, topologies=(*TOPOLOGIES, *ON_DEVICES.values())
+    ).path
 
 
 def random_group(
@@ -102,7 +103,7 @@ def embeddings(model: Model, model_input: ModelInput) -> Tensor:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("backend", ["native", "fbgemm"])
+@pytest.mark.parametrize("backend", ["native", "fbgemm", "devices"])
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_every_plan_and_backend_gives_what_torch_gives(
     version: Path, weights: dict[str, Tensor], topology: str, backend: str, weighted: bool
@@ -111,41 +112,18 @@ def test_every_plan_and_backend_gives_what_torch_gives(
         shards = open_artifact(version).plan(topology).shards
         whole = {t.name: t.rows for t in SPEC.tables}
         assert any(s.last_row - s.first_row < whole[s.table] for s in shards)
-    model = open_model(version, topology=topology, backend=backend)
+    if backend == "devices":
+        devices = DeviceChoice(simulated=True, max_batch=8)
+        model = open_model(version, topology=ON_DEVICES[topology], devices=devices)
+    else:
+        model = open_model(version, topology=topology, backend=backend)
     features = tuple(range(len(SPEC.features)))
     for seed in range(6):
         group = random_group(seed, features, BATCH, weighted=weighted)
         wanted = torch.cat([*pooled_by_torch(weights, group).values()], dim=1)
-        torch.testing.assert_close(embeddings(model, ModelInput(BATCH, (group,), ())), wanted)
-
-
-@pytest.mark.parametrize("checked", [False, True])
-@pytest.mark.parametrize("topology", DEVICE_MODELS)
-def test_padding_is_left_out_before_ids_come_to_gpus(
-    version: Path, weights: dict[str, Tensor], topology: str, checked: bool
-) -> None:
-    model = open_model(
-        version, topology=topology, devices=DeviceChoice(simulated=True, max_batch=8)
-    )
-    group = random_group(2, tuple(range(len(SPEC.features))), BATCH)
-    asked = ModelInput(BATCH, (group,), ())
-    found = embeddings(model, InputPolicy(SPEC).apply(asked) if checked else asked)
-    wanted = torch.cat([*pooled_by_torch(weights, group).values()], dim=1)
-    torch.testing.assert_close(found, wanted)
-
-
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_bags_that_all_samples_share_have_none_either(
-    version: Path, weights: dict[str, Tensor], topology: str
-) -> None:
-    model = open_model(version, topology=topology)
-    for seed in range(6):
-        own = random_group(seed, (0, 2), BATCH)
-        shared = random_group(seed + 100, (1, 3, 4), 1)
-        found = embeddings(model, ModelInput(BATCH, (own, shared), ()))
-        parts = pooled_by_torch(weights, own)
-        parts |= {f: p.expand(BATCH, -1) for f, p in pooled_by_torch(weights, shared).items()}
-        torch.testing.assert_close(found, torch.cat([parts[f] for f in sorted(parts)], dim=1))
+        asked = ModelInput(BATCH, (group,), ())
+        torch.testing.assert_close(embeddings(model, asked), wanted)
+        torch.testing.assert_close(embeddings(model, InputPolicy(SPEC).apply(asked)), wanted)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -191,10 +169,3 @@ def test_padding_is_judged_after_ids_outside_are(
     assert checked.lengths.tolist() == [[len(left)]]
     if checked.weights is not None:
         assert checked.weights.tolist() == left
-
-
-def test_ids_without_padding_are_handed_on_untouched() -> None:
-    policy = IdPolicy([SPEC.features[0], SPEC.features[3]])
-    values: NDArray[np.int64] = np.array([1, 8, 5])
-    bags = Bags(torch.from_numpy(values), torch.tensor([[1, 1], [0, 1]]))
-    assert policy.apply(bags) == (bags, 0)

@@ -1,6 +1,7 @@
-"""A TorchRec checkpoint, published at int8: pooled embeddings equal TorchRec's to the bit."""
+"""TorchRec's tables, published: embeddings and rows of sequences equal TorchRec's to the bit."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.artifacts.mapped_tables import table_pieces
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.importing.torchrec_model import from_torchrec
+from sharded_infer.inputs.sequences.layout import SequenceLayout
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import GateSpec, ModelSpec, QuantizationSpec, TableSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.support.torchrec_models import Batch, Table, TorchRec, make_batch, torchrec
 
 # Several dims, of full and of padded rows; features that share a table; both poolings. TorchRec's
@@ -31,11 +34,22 @@ MIXED = (
 )
 # Rows that are no multiple of anything.
 ODD = (Table("t_user", 50, 6, ("user", "friend")), Table("t_item", 31, 22, ("item",), "MEAN"))
+# Of sequences, whose tables have one dim.
+WIDE = (
+    Table("t_item", 60, 32, ("history", "cart")),
+    Table("t_shop", 17, 32, ("shops",)),
+    Table("t_one", 1, 32, ("one",)),
+)
 
 
 class Sums(nn.Module):
     def forward(self, embeddings: Tensor) -> Tensor:
         return embeddings.mean(1)
+
+
+class SequenceSums(nn.Module):
+    def forward(self, **inputs: Tensor) -> Tensor:
+        return torch.stack([one.mean((1, 2)) for one in inputs.values() if one.dim() == 3]).sum(0)
 
 
 @pytest.fixture
@@ -149,3 +163,40 @@ def test_a_quantized_model_is_published_with_its_bits(
         bytes_of_rows = rows.reshape(-1)
         start = piece.byte_offset
         assert torch.equal(piece.memory[start : start + len(bytes_of_rows)], bytes_of_rows)
+
+
+@pytest.mark.parametrize("topology", ["cpu:1", "cpu:3"])
+@pytest.mark.parametrize(
+    ("dtype", "row_format"), [(torch.int8, RowFormat.INT8), (torch.float16, RowFormat.FP16)]
+)
+def test_rows_of_sequences_have_torchrecs_bits(
+    dtype: torch.dtype, row_format: RowFormat, topology: str, rec: TorchRec, tmp_path: Path
+) -> None:
+    configs = [
+        rec.configs.EmbeddingConfig(
+            name=table.name,
+            num_embeddings=table.rows,
+            embedding_dim=table.dim,
+            feature_names=list(table.features),
+        )
+        for table in WIDE
+    ]
+    collection: Any = rec.embeddings.EmbeddingCollection(tables=configs)
+    weights = {t.name: collection.embeddings[t.name].weight.detach() for t in WIDE}
+    for weight in weights.values():
+        nn.init.normal_(weight)
+    batch = make_batch(WIDE)
+    sequences = {n: SequenceSpec(features=(n,), max_length=6) for n in batch.features}
+    spec = replace(spec_of(WIDE, row_format), sequences=sequences)
+    path = publish(spec, weights, SequenceSums(), tmp_path, topologies=[topology]).path
+    with torch.no_grad():
+        expected = rec.quantized(nn.Sequential(collection), dtype)[0](rec.jagged(batch))
+    laid_out = SequenceLayout(spec).lay_out(batch.model_input)
+    widths = [one.padded_length * 32 for one in laid_out]
+    flat = torch.split(ours(open_model(path), batch), widths, dim=1)
+    for name, padded, lengths in zip(batch.features, flat, batch.lengths.tolist(), strict=True):
+        rows = expected[name].values().float()
+        for sample, length in enumerate(lengths):
+            end, places = sum(lengths[: sample + 1]), padded[sample].view(-1, 32)
+            assert_same_bits(places[:length].contiguous(), rows[end - length : end])
+            assert not places[length:].any()

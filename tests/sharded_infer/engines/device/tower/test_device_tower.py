@@ -1,3 +1,5 @@
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from sharded_infer.towers.tower import Tower, export_tower
 from sharded_infer.zoo.registry import build_tower
 
 CPU = torch.device("cpu")
+Written = Callable[[str, Precision], Path]
 FEATURES, DIM = 6, 32
 WIDTH = FEATURES * DIM
 DENSE = {"dense": 13}
@@ -40,29 +43,31 @@ def zoo_tower(architecture: str) -> nn.Module:
         )
 
 
-def written(
-    folder: Path, module: nn.Module, precision: Precision, dense: dict[str, int] = DENSE
-) -> Path:
-    calibration = [torch.randn(64, width) for width in (*dense.values(), WIDTH)]
-    program = export_tower(
-        module,
-        dense=dense,
-        embedding_width=WIDTH,
-        outputs=("score",),
-        precision=precision,
-        calibration=calibration if precision is Precision.INT8 else None,
-    )
-    path = folder / f"{precision}.pt2"
-    write_program(program, path)
-    return path
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Exports each tower of the zoo once in each precision."""
+
+    @cache
+    def path_of(architecture: str, precision: Precision) -> Path:
+        program = export_tower(
+            zoo_tower(architecture),
+            dense=DENSE,
+            embedding_width=WIDTH,
+            outputs=("score",),
+            precision=precision,
+            calibration=[torch.randn(64, 13), torch.randn(64, WIDTH)],
+        )
+        path = tmp_path_factory.mktemp("towers") / "tower.pt2"
+        write_program(program, path)
+        return path
+
+    return path_of
 
 
-def on_cpu(
-    path: Path, precision: Precision, dense: dict[str, int] = DENSE, *, emulate: bool = False
-) -> DeviceTower:
+def on_cpu(path: Path, precision: Precision, *, emulate: bool = False) -> DeviceTower:
     return DeviceTower(
         path,
-        dense=dense,
+        dense=DENSE,
         embedding_width=WIDTH,
         outputs=("score",),
         device=CPU,
@@ -82,9 +87,9 @@ def inputs_of(batch: int) -> tuple[list[Tensor], Tensor]:
 @pytest.mark.parametrize("precision", DEVICE_PRECISIONS)
 @pytest.mark.parametrize("architecture", OPTIONS)
 def test_it_scores_as_the_tower_of_processors_does(
-    architecture: str, precision: Precision, tmp_path: Path
+    architecture: str, precision: Precision, written: Written
 ) -> None:
-    path = written(tmp_path, zoo_tower(architecture), precision)
+    path = written(architecture, precision)
     emulate = precision is Precision.TF32
     expected = Tower.load(
         path, dense=DENSE, embedding_width=WIDTH, outputs=("score",), tf32=emulate
@@ -102,9 +107,9 @@ def test_it_scores_as_the_tower_of_processors_does(
 @pytest.mark.parametrize("precision", DEVICE_PRECISIONS)
 @pytest.mark.parametrize("architecture", OPTIONS)
 def test_embeddings_in_bf16_score_as_the_same_numbers_in_fp32(
-    architecture: str, precision: Precision, tmp_path: Path
+    architecture: str, precision: Precision, written: Written
 ) -> None:
-    tower = on_cpu(written(tmp_path, zoo_tower(architecture), precision), precision)
+    tower = on_cpu(written(architecture, precision), precision)
     dense, embeddings = inputs_of(50)
     narrow = embeddings.to(torch.bfloat16)
     assert torch.equal(tower(dense, narrow)[0], tower(dense, narrow.float())[0])
@@ -135,8 +140,8 @@ def switches() -> tuple[object, ...]:
     )
 
 
-def test_tf32_is_allowed_in_inner_products_and_nowhere_else(tmp_path: Path) -> None:
-    path = written(tmp_path, zoo_tower("dlrm"), Precision.FP32)
+def test_tf32_is_allowed_in_inner_products_and_nowhere_else(written: Written) -> None:
+    path = written("dlrm", Precision.FP32)
     before = switches()
     found = {}
     for precision in (Precision.TF32, Precision.FP32):
@@ -174,9 +179,9 @@ def test_a_program_that_loses_nan_is_told_from_one_that_does_not() -> None:
 
 @pytest.mark.parametrize("precision", DEVICE_PRECISIONS)
 def test_nan_in_a_row_is_nan_in_its_score_and_in_no_other(
-    precision: Precision, tmp_path: Path
+    precision: Precision, written: Written
 ) -> None:
-    tower = on_cpu(written(tmp_path, zoo_tower("dcnv2"), precision), precision)
+    tower = on_cpu(written("dcnv2", precision), precision)
     (dense,), embeddings = inputs_of(3)
     clean = tower([dense], embeddings)[0]
     dense[1, 0] = torch.nan
@@ -186,27 +191,27 @@ def test_nan_in_a_row_is_nan_in_its_score_and_in_no_other(
 
 
 @pytest.mark.parametrize("said", [Precision.INT8, Precision.BF16])
-def test_int8_towers_are_refused(said: Precision, tmp_path: Path) -> None:
-    path = written(tmp_path, zoo_tower("dcnv2"), Precision.INT8)
+def test_int8_towers_are_refused(said: Precision, written: Written) -> None:
+    path = written("dcnv2", Precision.INT8)
     with pytest.raises(TowerError, match="expected fp32, tf32, bf16, fp16, got int8"):
         on_cpu(path, said)
 
 
-def test_its_weights_take_the_bytes_of_their_precision(tmp_path: Path) -> None:
+def test_its_weights_take_the_bytes_of_their_precision(written: Written) -> None:
     module = zoo_tower("dcnv2")
     last = 64 + 1
     numbers = sum(parameter.numel() for parameter in module.parameters())
     for precision, width in ((Precision.FP32, 4), (Precision.TF32, 4), (Precision.FP16, 2)):
-        tower = on_cpu(written(tmp_path, module, precision), precision)
+        tower = on_cpu(written("dcnv2", precision), precision)
         assert tower.memory_bytes == (numbers - last) * width + last * 4
 
 
 @pytest.mark.parametrize("precision", DEVICE_PRECISIONS)
 @pytest.mark.parametrize("architecture", OPTIONS)
 def test_activations_take_what_was_estimated(
-    architecture: str, precision: Precision, tmp_path: Path
+    architecture: str, precision: Precision, written: Written
 ) -> None:
-    tower = on_cpu(written(tmp_path, zoo_tower(architecture), precision), precision)
+    tower = on_cpu(written(architecture, precision), precision)
     for batch in (1, 300):
         dense, embeddings = inputs_of(batch)
         for dtype in (torch.float32, torch.bfloat16):
