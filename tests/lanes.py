@@ -219,7 +219,6 @@ REST_TESTS: Mapping[str, tuple[str, ...]] = {
     ),
     "tests/sharded_infer/towers/program/test_operators.py": (
         "test_a_recurrent_tower_keeps_its_scores_and_holds_each_weight_once",
-        "test_a_rewritten_operator_is_lowered_as_any_other",
         "test_a_snippet_scores_as_its_module_does_once_stored_and_read_back",
     ),
 }
