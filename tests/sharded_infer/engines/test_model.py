@@ -17,7 +17,7 @@ from quant.sources.weight_source import TensorSource
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.engines.golden_check import check_golden
 from sharded_infer.engines.model import Model, open_model
-from sharded_infer.errors import ArtifactError, NotFoundError
+from sharded_infer.errors import ArtifactError
 from sharded_infer.publishing.publication import publish
 from sharded_infer.quality.fp32_model import fp32_scores
 from sharded_infer.quality.quality import CalibrationSamples
@@ -200,11 +200,6 @@ def test_every_byte_is_verified_unless_told_otherwise(published_version: Path) -
     assert (True, wanted) in totals
     open_model(published_version, verify=False, progress=progress)
     assert told.total() == len(model.artifact.manifest.files)
-
-
-def test_an_unknown_topology_is_refused_with_the_known(published_version: Path) -> None:
-    with pytest.raises(NotFoundError, match="topology 'cpu:9'; .* cpu:1, cpu:2, cpu:3x0.55KB"):
-        open_model(published_version, topology="cpu:9")
 
 
 def test_a_missing_file_is_refused_even_unverified(version_copy: Path) -> None:

@@ -5,7 +5,6 @@ Uninitialized memory is NaN, so that a column that no shard writes shows.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -284,16 +283,6 @@ def test_ids_outside_are_counted_over_all_groups(build: Build) -> None:
     outside = (groups[0].values < 0) | (groups[0].values >= rows)
     counted = look_up(build(ROWS), ModelInput(4, groups, ())).ids_outside
     assert counted == outside.sum() + 1 > 1
-
-
-def test_threads_that_look_up_at_once_agree(build: Build) -> None:
-    lookup = build(MIXED)
-    groups = [batch_of(size, seed=size, outside=True) for size in range(1, 9)]
-    alone = [pooled_by(lookup, group) for group in groups]
-    with ThreadPoolExecutor(8) as threads:
-        together = list(threads.map(partial(pooled_by, lookup), groups * 10))
-    for index, pooled in enumerate(together):
-        assert torch.equal(pooled, alone[index % len(alone)])
 
 
 def test_more_patterns_of_sharing_than_are_kept_are_served(
