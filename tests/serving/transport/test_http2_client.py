@@ -68,14 +68,11 @@ def four(
         yield [stack.enter_context(one) for one in servers], files and ClientTls(files.ca)
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, 2**20, 8 * 2**20])
-def test_four_servers_are_asked_at_once(
-    four: tuple[list[str], ClientTls | None], size: int
-) -> None:
+def test_four_servers_are_asked_at_once(four: tuple[list[str], ClientTls | None]) -> None:
     addresses, tls = four
-    generator = np.random.default_rng(size)
+    generator = np.random.default_rng(1)
     with client_of(*addresses, tls=tls) as client:
-        for _ in range(3):
+        for size in (0, 1, 4096, 2**20, 8 * 2**20):
             sent = [generator.bytes(size) for _ in addresses]
             numbers = client.start([OutgoingCall(at, sent[at], SECONDS) for at in range(4)])
             assert list(numbers) == [0, 1, 2, 3]
@@ -83,7 +80,10 @@ def test_four_servers_are_asked_at_once(
 
 
 def test_many_calls_share_a_connection(kind: str) -> None:
-    with SERVERS[kind]() as address, client_of(address) as client:
+    with (
+        SERVERS[kind]() as address,
+        client_of(f"localhost:{address.rpartition(':')[2]}") as client,
+    ):
         sent = [bytes([at % 256]) * at for at in range(300)]
         client.start([OutgoingCall(0, one, SECONDS) for one in sent[:150]])
         client.start([OutgoingCall(0, one, SECONDS) for one in sent[150:]])
@@ -226,14 +226,6 @@ def test_unix_sockets_carry_calls(tmp_path: Path) -> None:
         assert messages_of(client.finish()) == [b"x" * 2**20]
 
 
-def test_a_name_is_looked_up() -> None:
-    with compiled_echo() as address:
-        port = address.rpartition(":")[2]
-        with client_of(f"localhost:{port}") as client:
-            client.start([OutgoingCall(0, b"x", SECONDS)])
-            assert messages_of(client.finish()) == [b"x"]
-
-
 def test_an_unknown_name_is_unavailable_and_named() -> None:
     with client_of("no-such-host.invalid:1") as client:
         client.start([OutgoingCall(0, b"x", SECONDS)])
@@ -257,15 +249,6 @@ def test_a_port_that_nobody_listens_on_is_unavailable_and_named(tmp_path: Path) 
 def test_other_addresses_are_refused(address: str) -> None:
     with pytest.raises(InputError, match="host-0: expected HOST:PORT or unix:PATH"):
         client_of(address)
-
-
-def test_positions_that_are_not_there_are_refused() -> None:
-    with client_of("127.0.0.1:1") as client:
-        for call in (OutgoingCall(1, b"", 1.0), OutgoingCall(0, b"", 1.0, path=1)):
-            with pytest.raises(InternalError, match="endpoint"):
-                client.start([call])
-        with pytest.raises(InternalError, match="call 0 of a round of 0"):
-            client.result(0)
 
 
 def test_both_ends_may_show_certificates(issued: IssuedFiles) -> None:
@@ -307,15 +290,6 @@ def test_authorities_that_have_changed_are_used_by_the_next_connection(tmp_path:
             return [answer.status is None for answer in client.finish()] == [True, True]
 
         until(is_trusted, "the second is connected to after its pause")
-
-
-def test_a_closed_client_says_so() -> None:
-    client = client_of("127.0.0.1:1")
-    client.close()
-    client.close()
-    for use in (client.finish, client.clear, lambda: client.start([]), lambda: client.wait(0.0)):
-        with pytest.raises(InternalError, match="the client is closed"):
-            use()
 
 
 def test_a_certificate_of_another_authority_or_name_is_refused(
