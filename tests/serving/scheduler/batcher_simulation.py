@@ -70,7 +70,7 @@ class Run:
 
 
 class VirtualServer:
-    """Drives a batcher through arrivals; subclasses override `took`, `started` and `settled`."""
+    """Drives a batcher through arrivals; subclasses override `took` and `settled`."""
 
     def __init__(
         self,
@@ -125,9 +125,6 @@ class VirtualServer:
             for request in run.batch.requests
             if run.ended <= request.deadline
         ]
-
-    def started(self, batch: Batch) -> None:
-        """A batch begins; its requests have not been noted yet."""
 
     def took(self, taken: Taken) -> None:
         """The batcher has returned a decision."""
@@ -197,7 +194,6 @@ class VirtualServer:
                 self.fates[request].append(Fate.DROPPED)
             if taken.batch is None:
                 break
-            self.started(taken.batch)
             self.running.append(taken.batch)
             for request in taken.batch.requests:
                 self.fates[request].append(Fate.RAN)

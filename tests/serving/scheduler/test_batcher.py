@@ -5,7 +5,6 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import mean
 
 import pytest
@@ -239,32 +238,6 @@ def test_every_request_has_one_fate_and_every_promise_holds_at_every_step(
             assert request.deadline < NEVER
 
 
-@settings(max_examples=300)
-@given(_traffic(deadlines=("none",), priorities=((0,), (7,))))
-def test_without_priorities_and_deadlines_a_queue_is_first_in_first_out(traffic: Traffic) -> None:
-    server = WatchedServer(traffic).run(traffic.arrivals())
-    started = {t: run.batch.started for run in server.runs for t in run.batch.requests}
-    for queue in server.queues:
-        starts = [started[t] for t in server.requests if t.queue is queue and t in started]
-        assert all(one <= other for one, other in pairwise(starts))
-
-
-@settings(max_examples=300)
-@given(_traffic(modes=(BatchingMode.AUTO, BatchingMode.INLINE), deadlines=("none", "loose")))
-def test_an_idle_batcher_runs_what_comes_at_once(traffic: Traffic) -> None:
-    batcher = Batcher(slots=traffic.slots, limits=traffic.limits)
-    queues = traffic.queues()
-    for queue in queues:
-        batcher.add_queue(queue)
-    for arrival in traffic.arrivals():
-        request = QueuedRequest(queues[arrival.queue], samples=arrival.samples, arrived=arrival.at)
-        batcher.offer(request, arrival.at)
-        assert batcher.due(arrival.at) == arrival.at
-        batch = batcher.take(arrival.at).batch
-        assert batch is not None and batch.requests == (request,)
-        batcher.finish(batch, seconds=batch.predicted, now=arrival.at)
-
-
 def _offered(
     queue: VersionQueue, batcher: Batcher, samples: int = 1, **fields: float
 ) -> QueuedRequest:
@@ -322,17 +295,6 @@ def test_a_deadline_that_has_passed_or_is_no_number_is_refused(deadline: float) 
         _offered(queue, _batcher(queue), deadline=deadline)
 
 
-def test_who_has_gone_is_not_run() -> None:
-    queue = queue_of(linear)
-    batcher = _batcher(queue)
-    gone, late, stays = (_offered(queue, batcher, deadline=d) for d in (0.5, 0.1, 0.7))
-    assert batcher.cancel(gone) and not batcher.cancel(gone)
-    assert batcher.expire(0.05) == [] and batcher.expire(0.1) == [late]
-    batch = batcher.take(0.1).batch
-    assert batch is not None and batch.requests == (stays,) and not batcher.cancel(stays)
-    assert [gone.state, late.state] == [RequestState.CANCELLED, RequestState.EXPIRED]
-
-
 def test_a_ready_queue_runs_while_a_more_pressing_one_waits_for_company() -> None:
     waits, ready = queue_of(linear, BatchingMode.BATCHED, max_delay=0.05), queue_of(linear)
     batcher = _batcher(waits, ready)
@@ -350,13 +312,6 @@ def test_an_urgent_request_is_not_refused_for_later_work_of_another_queue() -> N
     urgent = _offered(other, batcher, 100, deadline=0.02)
     batch = batcher.take(0.0).batch
     assert batch is not None and batch.requests == (urgent,)
-
-
-def test_a_queue_that_is_removed_is_not_asked() -> None:
-    queue = queue_of(linear)
-    batcher = _batcher(queue)
-    batcher.remove_queue(queue)
-    assert batcher.take(0.0).batch is None and batcher.due(0.0) == NEVER
 
 
 def test_what_waits_in_a_queue_that_is_removed_or_comes_to_it_is_run() -> None:

@@ -391,20 +391,6 @@ def test_a_deadline_that_passes_while_all_slots_run_is_answered_by_the_next_expi
     assert process.recorder.tags == [-1, 2]
 
 
-def test_a_request_that_cannot_be_in_time_any_more_is_dropped_when_its_turn_comes() -> None:
-    process = Process(AUTO, costs={1: 2.0})
-    request = process.request(1, seconds_left=5.6)
-    with process.occupied():
-        process.offer(request)
-        sleep(4.2)  # nearly until the latest moment to begin
-        # Its size has been seen just now: what it costs is known.
-        process.queues[0].costs.observe(1, 2.0, monotonic())
-        assert not request.done
-    process.work_off()
-    assert isinstance(request.error, DeadlineError) and "its turn came" in str(request.error)
-    assert process.recorder.dropped == [(1, RequestState.INFEASIBLE)]
-
-
 def test_a_refused_request_raises_and_leaves_nothing_behind() -> None:
     process = Process(AUTO, limits=QueueLimits(requests=2))
     requests = [process.request(tag) for tag in range(2)]
@@ -433,19 +419,6 @@ def batched(max_delay: float) -> BatchingPolicy:
     return BatchingPolicy(BatchingMode.BATCHED, 8, max_delay)
 
 
-def test_a_batched_request_waits_the_delay_for_others() -> None:
-    process = Process(batched(1.0))
-    first, second = process.request(1), process.request(2)
-    with process.running() as threads:
-        process.offer(first)
-        threads.wake()
-        process.offer(second)
-        threads.wake()
-        first.check_answer()
-    assert first.started - first.arrived >= 0.99
-    assert process.recorder.batches == [[1, 2]]
-
-
 def test_a_full_batch_runs_before_the_delay_is_over() -> None:
     process = Process(batched(10 * HANG_SECONDS), INLINE)
     requests = [process.request(tag) for tag in range(8)]
@@ -455,20 +428,6 @@ def test_a_full_batch_runs_before_the_delay_is_over() -> None:
         threads.wake()
         requests[0].check_answer()
     assert process.recorder.batches == [[-1], list(range(8))]
-
-
-def test_a_batched_request_runs_though_another_of_its_batch_is_cancelled() -> None:
-    # The first has waited long enough, so the batch waits only for the slot; without it, the batch
-    # is due later than the slot is free.
-    process = Process(batched(1.0), INLINE)
-    first, second = process.request(1, age=5.0), process.request(2)
-    with process.running() as threads:
-        with process.occupied(queue=1):
-            process.offer(first, second)
-            threads.wake()
-            process.dispatcher.cancel(first)
-        second.check_answer()
-    assert isinstance(first.error, CancelledError)
 
 
 def test_the_rest_of_a_full_batch_runs_after_the_delay() -> None:
@@ -490,37 +449,6 @@ def test_a_batched_request_waits_no_longer_than_its_deadline_allows() -> None:
         process.offer(request)
         threads.wake()
         request.check_answer()
-
-
-def test_waiting_requests_and_the_time_of_the_next_batch_are_reported() -> None:
-    process = Process(batched(10.0), AUTO, slots=2)
-    dispatcher = process.dispatcher
-    assert dispatcher.slots == 2
-    process.check_idle()
-    waiting = process.request(1, samples=3)
-    process.offer(waiting)
-    assert dispatcher.waiting == (1, 3)
-    assert dispatcher.due() == waiting.arrived + 10.0
-    assert not dispatcher.work(), "it is not due"
-    other = process.request(2, samples=4, queue=1)
-    process.offer(other)
-    assert dispatcher.waiting == (2, 7) and dispatcher.due() <= monotonic()
-    assert dispatcher.work() and not dispatcher.work()
-    other.check_answer()
-    assert dispatcher.waiting == (1, 3) and not waiting.done
-    dispatcher.cancel(waiting)
-    process.check_idle()
-
-
-def test_nothing_is_due_while_all_slots_run() -> None:
-    process = Process(AUTO)
-    request = process.request(1)
-    with process.occupied():
-        process.offer(request)
-        assert process.dispatcher.due() == math.inf
-        assert not process.dispatcher.work()
-    process.work_off()
-    request.check_answer()
 
 
 # ---------------------------------------------------------------- tasks for idle slots

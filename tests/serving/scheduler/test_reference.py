@@ -6,17 +6,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.errors import DeadlineError, QueueFullError
-from serving.scheduler.batcher import Batch, Batcher, QueueLimits
-from serving.scheduler.queued_request import BatchingMode, BatchingPolicy, RequestState
+from serving.scheduler.batcher import Batch, QueueLimits
+from serving.scheduler.queued_request import BatchingMode, BatchingPolicy
 from serving.scheduler.version_queue import VersionQueue
 from tests.reference.cost_table import CostTable
 from tests.reference.request_queue import OrderedRequest
-from tests.serving.scheduler.batcher_simulation import NEVER, fixed, linear, measured
+from tests.serving.scheduler.batcher_simulation import NEVER, linear, measured
 from tests.serving.scheduler.twin_batcher import TwinBatcher, TwinQueue
 
 TABLES = st.dictionaries(st.integers(1, 2048), st.floats(1e-5, 1.0), min_size=1, max_size=12)
@@ -216,44 +215,6 @@ def test_a_compiled_table_learns_what_the_reference_learns(
         for size in (1, 2, samples - 1 or 1, samples, samples + 1, 4000):
             assert compiled.predicted(size) == costs.predicted(size)
             assert compiled.is_stale(size, now + 1.5 * gap) == costs.is_stale(size, now + 1.5 * gap)
-
-
-@pytest.mark.parametrize("deadlines", ["none", "alike", "mixed"])
-def test_ten_thousand_wait_and_leave_in_order(deadlines: str) -> None:
-    generator = random.Random(1)
-    queue = VersionQueue(BatchingPolicy(max_batch=1024), {1: fixed(1), 1024: fixed(1024)})
-    batcher: Batcher[OrderedRequest] = Batcher(limits=QueueLimits(requests=10_000))
-    batcher.add_queue(queue)
-    spans = {
-        "none": lambda: NEVER,
-        "alike": lambda: 90.0,
-        "mixed": lambda: generator.uniform(30.0, 90.0),
-    }
-    requests = []
-    for number in range(10_000):
-        at = number * 1e-5
-        request = OrderedRequest(
-            queue,
-            samples=1,
-            arrived=at,
-            deadline=at + spans[deadlines](),
-            priority=generator.choice((1, 2, 3)) if deadlines == "mixed" else 0,
-        )
-        batcher.offer(request, at)
-        requests.append(request)
-    assert len(queue) == queue.samples == 10_000
-    gone = set(generator.sample(requests, 3000))
-    for request in gone:
-        assert batcher.cancel(request)
-    ran: list[OrderedRequest] = []
-    while batcher.requests:
-        taken = batcher.take(0.2)
-        assert taken.batch is not None and not taken.dropped
-        ran += taken.batch.requests
-        batcher.finish(taken.batch, seconds=fixed(taken.batch.samples), now=0.2)
-    assert ran == sorted((r for r in requests if r not in gone), key=lambda request: request.key)
-    assert all(request.state is RequestState.RUNNING for request in ran)
-    assert len(queue) == queue.samples == 0 and queue.due(0.2) == NEVER
 
 
 def test_a_queue_that_nobody_holds_is_kept_while_the_batcher_needs_it() -> None:
