@@ -14,10 +14,11 @@ import torch
 from kernels.backends.native import kernel_for_compiled_code
 from kernels.bags import Bags
 from kernels.errors import LostMemoryError
+from kernels.ids.partition import partition_hashes
 from serving.host.listeners import listen_on
 from serving.protocol.lookups.compiled_reader import read_answer
 from serving.protocol.lookups.lookup_messages import LOOKUP_PATH, read_lookup, write_lookup
-from serving.protocol.lookups.sum_messages import read_sums, write_sums
+from serving.protocol.lookups.unknown_messages import read_unknown
 from serving.protocol.lookups.version_key import VersionKey
 from serving.shard_host.compiled_lookups import CompiledLookups
 from serving.status import Status, StatusCode
@@ -27,14 +28,16 @@ from serving.transport.http2_client import Answer, Http2Client, OutgoingCall
 from serving.transport.http2_server import Http2Server
 from serving.transport.library import transport_refusal
 from serving.transport.limits import AccessBit, Method
+from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.artifacts.table_memory import TableMemory
+from sharded_infer.engines.model_share import ModelShare, open_share
 from sharded_infer.errors import RequestError, RequestTooLargeError
-from sharded_infer.lookups.placement import hold, share_of
+from sharded_infer.lookups.raw_ids import UnknownIdError
 from sharded_infer.lookups.shard_hosts import PieceBags, StoredPieces
-from sharded_infer.lookups.share_lookups import ShareLookups
+from sharded_infer.lookups.share_lookups import LookedUpPieces, ShareLookups
 from sharded_infer.v1 import shard_host_pb2
 from tests.serving.transport.test_http2_server import LIMITS
-from tests.sharded_infer.lookups.test_plan_lookups import SPEC, encoded_tables, stored_pieces
-from tests.sharded_infer.lookups.test_share_lookups import PLACED
+from tests.support.raw_cluster import MAPS, publish_raw_cluster, publish_raw_parts
 
 pytestmark = [
     pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal())),
@@ -42,9 +45,7 @@ pytestmark = [
 ]
 KEY = VersionKey("ranker", 7, 2**64 - 3)
 SECONDS = 60.0
-# All pieces of one are columns, which are copied; the other has a table as it is mapped.
-HOST, MAPPED_HOST = 4, 7
-PIECES = share_of(PLACED, HOST)
+STRANGE = (3, 340, 999, 1001, -7, 2**62, -(2**62), 77777)
 # What is left to Python.
 LEFT = Status(StatusCode.UNIMPLEMENTED, "left")
 Ask = Callable[[Sequence[bytes]], list[Answer]]
@@ -83,85 +84,59 @@ def asking(compiled: CompiledLookups) -> Iterator[Ask]:
             thread.join()
 
 
-@pytest.fixture
-def share(tmp_path: Path) -> ShareLookups:
-    return share_on(tmp_path, HOST)
+@pytest.fixture(scope="module", params=[TableMemory.MAP, TableMemory.HUGE])
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelShare:
+    """One host with every table, whole or in columns."""
+    version = publish_raw_cluster(tmp_path_factory.mktemp("raw"), 1, ("whole", "columns"), seed=2)
+    return open_share(version, 0, memory=request.param)
 
 
-def share_on(folder: Path, host: int) -> ShareLookups:
-    held = hold(share_of(PLACED, host), stored_pieces(folder, encoded_tables()))
-    return ShareLookups(SPEC, PLACED, held, host, max_answer_bytes=2**20)
+def random_group(generator: np.random.Generator, share: ModelShare, *, known: bool) -> PieceBags:
+    """Raw ids of some pieces, or rows of any.
 
-
-def random_group(generator: np.random.Generator) -> PieceBags:
-    entries = int(generator.integers(1, len(PIECES) + 1))
-    numbers = generator.choice(len(PIECES), entries)
-    bags = int(generator.integers(1, 9))
-    most = int(generator.choice([1, 3, 300]))
-    lengths = generator.integers(0, most + 1, (entries, bags))
-    ids = [
-        generator.integers(0, PIECES[number].rows, count)
-        for number, count in zip(numbers, lengths.sum(1), strict=True)
-    ]
-    values = torch.from_numpy(np.concatenate(ids).astype(np.int64))
+    Args:
+        known: all raw ids of tables that refuse unknown ones are known.
+    """
+    lookups, raw = share.lookups, bool(generator.integers(3))
+    pieces = [n for n, one in enumerate(lookups.id_maps) if one is not None or not raw]
+    numbers = generator.choice(pieces, int(generator.integers(1, 5)))
+    bags, most = int(generator.integers(1, 7)), int(generator.choice([1, 3, 60]))
+    lengths = generator.integers(0, most + 1, (len(numbers), bags))
+    ids = []
+    for number, count in zip(numbers.tolist(), lengths.sum(1).tolist(), strict=True):
+        id_map = lookups.id_maps[number]
+        if not raw or id_map is None:
+            ids.append(generator.integers(0, lookups.pieces[number].tables.rows[0], count))
+            continue
+        some = [*MAPS[id_map.table.name]][: int(generator.choice([2, 100]))]
+        is_known = generator.random() < 0.5 or (known and id_map.unknown == "error")
+        strange = [] if is_known else STRANGE
+        ids.append(generator.choice(np.array([*some, *strange], np.int64), count))
+    values = torch.from_numpy(np.concatenate(ids))
     weights = torch.rand(len(values)) if generator.random() < 0.3 else None
-    sum_bytes = int(generator.choice([2, 4]))
     group = PieceBags.of(numbers, Bags(values, torch.from_numpy(lengths), weights))
-    return replace(group, sum_bytes=sum_bytes)
+    return replace(group, sum_bytes=int(generator.choice([2, 4])), raw=raw)
 
 
-def random_groups(generator: np.random.Generator, share: ShareLookups) -> list[PieceBags]:
-    groups: list[PieceBags] = []
-    left = share.most_entries
-    for _ in range(int(generator.integers(1, 4))):
-        group = random_group(generator)
-        left -= len(group.pieces)
-        if left >= 0:
-            groups.append(group)
-    return groups or [PieceBags.of(np.array([0]), Bags(torch.tensor([0]), torch.tensor([[1]])))]
+def random_groups(
+    generator: np.random.Generator, share: ModelShare, *, known: bool = True
+) -> list[PieceBags]:
+    groups = [random_group(generator, share, known=known) for _ in range(generator.integers(1, 4))]
+    entries = np.cumsum([len(group.pieces) for group in groups])
+    return [g for g, end in zip(groups, entries, strict=True) if end <= share.lookups.most_entries]
 
 
-def expected_of(share: ShareLookups, message: bytes) -> list[torch.Tensor] | None:
-    """The reference's answer; None if it refuses."""
-    try:
-        key, _, groups = read_lookup(message)
-        return None if key != KEY else share.look_up(groups).pooled
-    except (RequestError, RequestTooLargeError):
-        return None
-
-
-def check(answer: Answer, message: bytes, expected: Sequence[torch.Tensor]) -> None:
-    assert answer.status is None
-    widths = [group.sum_bytes for group in read_lookup(message)[2]]
-    found = read_sums(answer.message, [len(one) for one in expected], widths)
-    for one, other, width in zip(found, expected, widths, strict=True):
-        np.testing.assert_array_equal(one, rounded(other, width).numpy())
+def check_unknown(message: memoryview, groups: Sequence[PieceBags], found: LookedUpPieces) -> None:
+    for one, other in zip(read_unknown(message, groups), found.unknown, strict=True):
+        expected = np.zeros(0) if other is None else other
+        np.testing.assert_array_equal(
+            (one if one is not None and one.any() else expected[:0]),
+            (expected if expected.any() else expected[:0]),
+        )
 
 
 def rounded(sums: torch.Tensor, width: int) -> torch.Tensor:
     return sums.bfloat16().float() if width == 2 else sums
-
-
-def test_answers_have_the_bits_of_the_reference(share: ShareLookups) -> None:
-    generator = np.random.default_rng(0)
-    compiled = CompiledLookups()
-    assert compiled.add(KEY, share) is not None
-    messages = [bytes(write_lookup(KEY, random_groups(generator, share))) for _ in range(400)]
-    with asking(compiled) as ask:
-        answers = ask(messages)
-        for answer, message in zip(answers, messages, strict=True):
-            expected = expected_of(share, message)
-            assert expected is not None
-            check(answer, message, expected)
-    counts = compiled.counts()
-    lookups = [read_lookup(message)[2] for message in messages]
-    assert counts.lookups == len(messages) == sum(counts.buckets)
-    assert counts.rows == sum(len(group.bags.values) for groups in lookups for group in groups)
-    row_bytes = sum(one[2] for groups in lookups for one in share.look_up(groups).work)
-    assert counts.row_bytes == row_bytes
-    assert counts.received_bytes == sum(map(len, messages))
-    assert counts.sent_bytes == sum(len(answer.message) for answer in answers)
-    assert counts.seconds > 0.0
 
 
 def with_rows(share: ShareLookups, group: PieceBags) -> PieceBags:
@@ -177,130 +152,122 @@ def with_rows(share: ShareLookups, group: PieceBags) -> PieceBags:
     return replace(group, stored=StoredPieces(np.array(stored, np.int64), columns))
 
 
-def rows_of(share: ShareLookups, group: PieceBags) -> list[bytes | None]:
-    """Distinct rows of each entry, as they first come; None where its sums have no more bytes."""
-    counts = group.bags.lengths.sum(1).tolist()
-    found: list[bytes | None] = []
-    for number, ids in zip(group.pieces.tolist(), group.bags.values.split(counts), strict=True):
-        tables = share.pieces[number].tables
-        row_bytes = tables.row_format.row_bytes(tables.dims[0])
-        memory = tables.memory[tables.byte_offsets[0] :][: tables.rows[0] * row_bytes]
-        distinct = torch.tensor(list(dict.fromkeys(ids.tolist())), dtype=torch.int64)
-        rows = memory.view(-1, row_bytes)[distinct].numpy().tobytes()
-        sum_bytes = group.sum_bytes * group.bags.lengths.shape[1] * tables.dims[0]
-        found.append(rows if len(rows) < sum_bytes else None)
-    return found
+def check_sums(answer: Answer, groups: Sequence[PieceBags], expected: LookedUpPieces) -> None:
+    assert answer.status is None
+    found = read_answer(answer.message, groups)
+    for one, pooled, group in zip(found, expected.pooled, groups, strict=True):
+        np.testing.assert_array_equal(one.pooled.numpy(), rounded(pooled, group.sum_bytes).numpy())
+    check_unknown(answer.message, groups, expected)
 
 
-def test_rows_answer_where_they_have_fewer_bytes(share: ShareLookups) -> None:
-    generator = np.random.default_rng(4)
+def test_answers_have_the_bits_and_counts_of_the_reference(opened: ModelShare) -> None:
+    generator = np.random.default_rng(0)
     compiled = CompiledLookups()
-    compiled.add(KEY, share)
-    asked = [
-        [with_rows(share, group) for group in random_groups(generator, share)] for _ in range(400)
-    ]
-    messages = [bytes(write_lookup(KEY, groups, rows=True)) for groups in asked]
-    plain = [bytes(write_lookup(KEY, groups)) for groups in asked]
-    read_rows = by_sums = 0
+    assert compiled.add(KEY, opened.lookups) is not None
+    asked = [groups for _ in range(300) if (groups := random_groups(generator, opened))]
+    messages = [bytes(write_lookup(KEY, groups)) for groups in asked]
+    with_unknown = rows = row_bytes = 0
     with asking(compiled) as ask:
         answers = ask(messages)
-        rows_before = compiled.counts().rows
-        others = ask(plain)
-    for answer, other, groups in zip(answers, others, asked, strict=True):
-        assert answer.status is None and other.status is None
-        # A filler may have two bytes more.
-        assert len(answer.message) <= len(other.message) + 2 * len(groups)
-        came = shard_host_pb2.LookupResponse.FromString(bytes(answer.message))
-        wanted = [rows for group in groups for rows in rows_of(share, group)]
-        found = [one.pooled for one in read_answer(answer.message, groups)]
-        for one, exact, group in zip(found, share.look_up(groups).pooled, groups, strict=True):
-            by_rows = [came.row_counts != [] and rows is not None for rows in rows_of(share, group)]
-            parts = exact.split([int(n) for n in group.stored.pieces[:, 0]], 1)
-            expected = [
-                part if exactly else rounded(part, group.sum_bytes)
-                for part, exactly in zip(parts, by_rows, strict=True)
-            ]
-            np.testing.assert_array_equal(one.numpy(), torch.cat(expected, 1).numpy())
-        if came.row_counts:
-            assert [count > 0 for count in came.row_counts] == [rows is not None for rows in wanted]
-            assert came.rows == b"".join(rows or b"" for rows in wanted)
-        else:
-            assert len(answer.message) == len(other.message)
-            by_sums += 1
-        ids = [count for group in groups for count in group.bags.lengths.sum(1).tolist()]
-        counts = list(came.row_counts) or [0] * len(ids)
-        read_rows += sum(n - 1 if n else own for n, own in zip(counts, ids, strict=True))
-    assert rows_before == read_rows
-    assert 10 < by_sums < 390
+    for answer, groups in zip(answers, asked, strict=True):
+        expected = opened.lookups.look_up(groups)
+        check_sums(answer, groups, expected)
+        with_unknown += any(counts is not None for counts in expected.unknown)
+        rows += sum(step[1] for step in expected.work)
+        row_bytes += sum(step[2] for step in expected.work)
+    assert 50 < with_unknown < 250
+    counts = compiled.counts()
+    assert counts.lookups == len(messages) == sum(counts.buckets)
+    assert (counts.rows, counts.row_bytes) == (rows, row_bytes)
+    assert counts.received_bytes == sum(map(len, messages))
+    assert counts.sent_bytes == sum(len(answer.message) for answer in answers)
+    assert counts.seconds > 0.0
 
 
-def test_hosts_that_know_no_rows_answer_with_sums(share: ShareLookups) -> None:
-    generator = np.random.default_rng(5)
-    for _ in range(50):
-        asked = [with_rows(share, group) for group in random_groups(generator, share)]
-        _, _, groups = read_lookup(bytes(write_lookup(KEY, asked, rows=True)))
-        expected = share.look_up(groups).pooled
-        widths = [group.sum_bytes for group in groups]
-        answer = write_sums([pooled.numpy() for pooled in expected], widths)
-        for one, width, found in zip(
-            expected, widths, read_answer(memoryview(answer), asked), strict=True
-        ):
-            np.testing.assert_array_equal(found.pooled.numpy(), rounded(one, width).numpy())
-
-
-def test_what_the_reference_refuses_is_left_to_it(share: ShareLookups) -> None:
+def test_rows_answer_where_they_have_fewer_bytes_and_every_raw_id_has_one(
+    opened: ModelShare,
+) -> None:
     generator = np.random.default_rng(1)
     compiled = CompiledLookups()
-    compiled.add(KEY, share)
-    refused = 0
+    compiled.add(KEY, opened.lookups)
+    drawn = [groups for _ in range(300) if (groups := random_groups(generator, opened))]
+    asked = [[with_rows(opened.lookups, group) for group in groups] for groups in drawn]
+    messages = [bytes(write_lookup(KEY, groups, rows=True)) for groups in asked]
+    plain = [bytes(write_lookup(KEY, groups)) for groups in asked]
+    by_rows = left_out = 0
     with asking(compiled) as ask:
-        for _ in range(40):
-            messages = []
-            for _ in range(50):
-                message = bytearray(write_lookup(KEY, random_groups(generator, share)))
-                for place in generator.integers(0, len(message), int(generator.integers(1, 4))):
-                    message[place] = generator.integers(0, 256)
-                messages.append(bytes(message[: generator.integers(1, len(message) + 40)]))
-            for answer, message in zip(ask(messages), messages, strict=True):
-                expected = expected_of(share, message)
-                if expected is None:
-                    refused += 1
-                    assert answer.status == LEFT
-                elif answer.status is None:
-                    check(answer, message, expected)
-                else:
-                    assert answer.status == LEFT
-    assert refused > 500
+        for answer, sums, groups in zip(ask(messages), ask(plain), asked, strict=True):
+            assert answer.status is None
+            # A filler may have two bytes more.
+            assert len(answer.message) <= len(sums.message) + 2 * len(groups)
+            expected = opened.lookups.look_up(groups)
+            came = iter(shard_host_pb2.LookupResponse.FromString(bytes(answer.message)).row_counts)
+            found = read_answer(answer.message, groups)
+            for one, pooled, group, unknown in zip(
+                found, expected.pooled, groups, expected.unknown, strict=True
+            ):
+                columns = group.stored.pieces[:, 0].tolist()
+                pairs = zip(one.pooled.split(columns, 1), pooled.split(columns, 1), strict=True)
+                for entry, (part, exact) in enumerate(pairs):
+                    has_rows = next(came, 0) > 0
+                    wanted = exact if has_rows else rounded(exact, group.sum_bytes)
+                    np.testing.assert_array_equal(part.numpy(), wanted.numpy())
+                    id_map = opened.lookups.id_maps[int(group.pieces[entry])]
+                    absent = unknown is not None and unknown[entry].any()
+                    if group.raw and id_map.unknown == "zero" and absent:
+                        left_out += 1
+                        assert not has_rows
+                    by_rows += has_rows
+            check_unknown(answer.message, groups, expected)
+    assert by_rows > 50 and left_out > 20
 
 
-@pytest.mark.parametrize(
-    "key", [KEY._replace(model="rank"), KEY._replace(version=8), KEY._replace(manifest=3)]
-)
-def test_other_versions_are_left_to_python(share: ShareLookups, key: VersionKey) -> None:
+def test_what_the_reference_refuses_is_left_to_it(opened: ModelShare) -> None:
+    generator = np.random.default_rng(2)
     compiled = CompiledLookups()
-    compiled.add(KEY, share)
-    group = random_group(np.random.default_rng(2))
+    compiled.add(KEY, opened.lookups)
+    refused = unknown = 0
+    messages: list[bytes] = []
+    while len(messages) < 1000:
+        groups = random_groups(generator, opened, known=False)
+        message = bytearray(write_lookup(KEY, groups))
+        for place in generator.integers(0, len(message), int(generator.integers(0, 3))):
+            message[place] = generator.integers(0, 256)
+        messages.append(bytes(message[: generator.integers(1, 4 * len(message))]))
     with asking(compiled) as ask:
-        [good, other] = ask([bytes(write_lookup(one, [group])) for one in (KEY, key)])
-    assert good.status is None
-    assert other.status == LEFT
+        for answer, message in zip(ask(messages), messages, strict=True):
+            try:
+                key, _, groups = read_lookup(message)
+                expected = opened.lookups.look_up(groups)
+            except (RequestError, RequestTooLargeError) as error:
+                refused += 1
+                unknown += isinstance(error, UnknownIdError)
+                assert answer.status == LEFT
+                continue
+            if key == KEY and answer.status is None:
+                check_sums(answer, groups, expected)
+            else:
+                assert answer.status == LEFT
+    assert refused > 300 and unknown > 30
 
 
-def test_other_shares_are_left_to_python(share: ShareLookups) -> None:
+def test_other_versions_and_shares_are_left_to_python(opened: ModelShare) -> None:
     compiled = CompiledLookups()
-    compiled.add(KEY, share, 5)
-    group = random_group(np.random.default_rng(2))
+    compiled.add(KEY, opened.lookups, 5)
+    [group] = random_groups(np.random.default_rng(2), opened)[:1]
+    keys = (KEY._replace(model="rank"), KEY._replace(version=8), KEY._replace(manifest=3))
+    asked = [(KEY, 0), (KEY, 5), (KEY, 6), *((key, 5) for key in keys)]
     with asking(compiled) as ask:
-        answers = ask([bytes(write_lookup(KEY, [group], number)) for number in (0, 5, 6)])
-    assert [answer.status for answer in answers] == [None, None, LEFT]
+        answers = ask([bytes(write_lookup(key, [group], share)) for key, share in asked])
+    assert [answer.status for answer in answers] == [None, None, *[LEFT] * 4]
 
 
-def test_a_version_goes_while_it_is_asked_for(share: ShareLookups) -> None:
+def test_a_version_goes_while_it_is_asked_for(opened: ModelShare) -> None:
     compiled = CompiledLookups()
-    message = bytes(write_lookup(KEY, [random_group(np.random.default_rng(3))]))
+    message = bytes(write_lookup(KEY, random_groups(np.random.default_rng(3), opened)))
     with asking(compiled) as ask:
         for _ in range(20):
-            added = compiled.add(KEY, share)
+            added = compiled.add(KEY, opened.lookups)
             assert added is not None
             with ThreadPoolExecutor(1) as asker:
                 asked = asker.submit(ask, [message] * 100)
@@ -311,21 +278,98 @@ def test_a_version_goes_while_it_is_asked_for(share: ShareLookups) -> None:
             assert ask([message])[0].status == LEFT
 
 
-def test_a_file_that_has_lost_bytes_is_left_to_python(tmp_path: Path) -> None:
-    share = share_on(tmp_path, MAPPED_HOST)
+def raw_group(piece: int, ids: np.ndarray) -> PieceBags:
+    lengths = np.full((1, -(-len(ids) // 2)), 2)
+    lengths[0, -1] -= len(ids) % 2
+    bags = Bags(torch.from_numpy(ids), torch.from_numpy(lengths))
+    return replace(PieceBags.of(np.array([piece]), bags), raw=True)
+
+
+def test_a_host_of_parts_answers_for_their_ids_alone(tmp_path: Path) -> None:
+    generator = np.random.default_rng(3)
+    share = open_share(publish_raw_parts(tmp_path / "models", 2), 0)
+    lookups, compiled = share.lookups, CompiledLookups()
+    compiled.add(KEY, lookups)
+    own: list[PieceBags] = []
+    others: list[PieceBags] = []
+    for (placed, _), id_map, piece in zip(
+        share.rows.pieces.items(), lookups.id_maps, range(len(lookups.pieces)), strict=True
+    ):
+        if id_map is None or id_map.partition is None:
+            continue
+        drawn = generator.integers(-(2**63), 2**63 - 1, 60)
+        ids = np.array([*MAPS[placed.table.name]])
+        every = ids if id_map.unknown == "error" else np.concatenate([ids, drawn])
+        ends = id_map.partition.hashes_of_rows(
+            placed.first_row, placed.first_row + placed.rows, id_map.table.rows
+        )
+        assert ends is not None
+        hashes = partition_hashes(every)
+        is_own = (ends[0] <= hashes) & (hashes <= ends[1])
+        own.append(raw_group(piece, every[is_own]))
+        others.append(raw_group(piece, ids[~is_own[: len(ids)]]))
+    assert len(own) > 5
+    messages = [bytes(write_lookup(KEY, [group])) for group in (*own, *others)]
+    with asking(compiled) as ask:
+        answers = ask(messages)
+    unknown = 0
+    for answer, group in zip(answers[: len(own)], own, strict=True):
+        expected = lookups.look_up([group])
+        [found] = read_answer(answer.message, [group])
+        np.testing.assert_array_equal(found.pooled.numpy(), expected.pooled[0].numpy())
+        check_unknown(answer.message, [group], expected)
+        unknown += expected.unknown[0] is not None
+    assert unknown
+    for answer, group in zip(answers[len(own) :], others, strict=True):
+        assert answer.status == LEFT
+        with pytest.raises(
+            RequestError, match=r"has row \d+, expected one of its piece, \d+ to \d+"
+        ):
+            lookups.look_up([group])
+
+
+def test_raw_ids_of_tables_without_an_id_map_are_refused(opened: ModelShare) -> None:
+    [number] = [n for n, one in enumerate(opened.lookups.id_maps) if one is None][:1]
+    group = replace(
+        PieceBags.of(np.array([number]), Bags(torch.tensor([1]), torch.tensor([[1]]))), raw=True
+    )
+    words = r"group 0, entry 0: raw ids of piece \d of table 'country', expected rows: host 0 has"
+    with pytest.raises(RequestError, match=words):
+        opened.lookups.look_up([group])
+
+
+@pytest.mark.parametrize("lengths", [[[1, 1]], [[3, 0]], [[2**62, 2**62]], [[-1, 4]]])
+def test_raw_ids_that_are_not_those_of_their_bags_are_refused(
+    opened: ModelShare, lengths: list[list[int]]
+) -> None:
+    number = next(n for n, one in enumerate(opened.lookups.id_maps) if one is not None)
+    bags = Bags(torch.tensor([5, -1, 2**63 - 1]), torch.tensor(lengths))
+    group = replace(PieceBags.of(np.array([number]), bags), raw=True)
+    if sum(lengths[0]) == 3 and min(lengths[0]) >= 0:
+        group = replace(group, pieces=np.array([number, number]))
+    with pytest.raises(RequestError, match="expected lengths"):
+        opened.lookups.look_up([group])
+
+
+@pytest.mark.parametrize("kind", ["table", "id map"])
+def test_a_file_that_has_lost_bytes_is_left_to_python(tmp_path: Path, kind: str) -> None:
+    version = publish_raw_cluster(tmp_path, 1, ("whole",))
+    share = open_share(version, 0, memory=TableMemory.MAP)
     compiled = CompiledLookups()
-    compiled.add(KEY, share)
-    pieces = share_of(PLACED, MAPPED_HOST)
-    assert any(piece.holds_all_columns for piece in pieces)
-    ids = torch.tensor([piece.rows - 1 for piece in pieces])
-    lengths = torch.ones(len(pieces), 1, dtype=torch.int64)
-    group = PieceBags.of(np.arange(len(pieces)), Bags(ids, lengths))
+    compiled.add(KEY, share.lookups)
+    number = next(n for n, one in enumerate(share.lookups.id_maps) if one is not None)
+    table = share.lookups.id_maps[number].table.name
+    ids = torch.tensor([*MAPS[table]])
+    bags = Bags(ids, torch.tensor([[len(ids)]]))
+    group = replace(PieceBags.of(np.array([number]), bags), raw=True)
     message = bytes(write_lookup(KEY, [group]))
+    manifest = open_artifact(version).manifest
+    files = manifest.table_files if kind == "table" else [manifest.id_maps[table]]
     with asking(compiled) as ask:
         assert ask([message])[0].status is None
-        for file in tmp_path.rglob("tables/*"):
-            with file.open("r+b") as opened:
-                opened.truncate(1)
+        for name in files:
+            with (version / name).open("r+b") as file:
+                file.truncate(1)
         assert ask([message])[0].status == LEFT
     with pytest.raises(LostMemoryError):
-        share.look_up([group])
+        share.lookups.look_up([group])
