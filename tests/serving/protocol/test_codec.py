@@ -1,6 +1,6 @@
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -68,112 +68,69 @@ def test_each_form_is_the_same_request(form: str) -> None:
     assert codec.size_bytes(request) == (sizes[form] if form in sizes else len(request))
 
 
-def infer_scores(answer: bytes) -> dict[str, list[float]]:
+class Answer(NamedTuple):
+    scores: dict[str, list[float]]
+    default_tables: list[str]
+    unknown_ids: dict[str, int]
+
+
+def read_parameters(parameters: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
+    """Tables whose default rows were taken, and counts of unknown ids by table."""
+    tables = parameters.pop("sharded_infer_default_tables", "")
+    unknown = {name.removeprefix("unknown_ids."): count for name, count in parameters.items()}
+    return tables.split(",") if tables else [], unknown
+
+
+def read_infer(answer: bytes) -> Answer:
     response = service_pb2.ModelInferResponse.FromString(answer)
     assert (response.model_name, response.model_version, response.id) == ("small", "3", "7")
     contents = zip(response.outputs, response.raw_output_contents, strict=True)
-    return {output.name: np.frombuffer(raw, "<f4").tolist() for output, raw in contents}
+    scores = {output.name: np.frombuffer(raw, "<f4").tolist() for output, raw in contents}
+    parameters = {
+        name: one.string_param or one.int64_param for name, one in response.parameters.items()
+    }
+    return Answer(scores, *read_parameters(parameters))
 
 
-def predict_scores(answer: bytes) -> dict[str, list[float]]:
+def read_predict(answer: bytes) -> Answer:
     response = predictor_pb2.PredictResponse.FromString(answer)
     assert (response.model, response.version, response.request_id) == ("small", 3, "7")
-    return {output.name: list(output.values) for output in response.outputs}
+    scores = {output.name: list(output.values) for output in response.outputs}
+    return Answer(scores, list(response.default_tables), dict(response.unknown_ids))
 
 
-def infer_tables(answer: bytes) -> str:
-    response = service_pb2.ModelInferResponse.FromString(answer)
-    if not response.parameters:
-        return ""
-    assert list(response.parameters) == ["sharded_infer_default_tables"]
-    return str(response.parameters["sharded_infer_default_tables"].string_param)
-
-
-def predict_tables(answer: bytes) -> str:
-    return ",".join(predictor_pb2.PredictResponse.FromString(answer).default_tables)
-
-
-def http_tables(answer: Any) -> str:
-    document = json.loads(infer_answer(answer, OutputForms(False, {})).body)
-    parameters = document.get("parameters", {"sharded_infer_default_tables": ""})
-    assert list(parameters) == ["sharded_infer_default_tables"]
-    return str(parameters["sharded_infer_default_tables"])
-
-
-@pytest.mark.parametrize("tables", [(), ("item",), ("item", "user.long")])
-@pytest.mark.parametrize(
-    ("form", "read"),
-    [
-        ("ModelInferRequest", infer_tables),
-        ("PredictRequest", predict_tables),
-        ("binary tensors", http_tables),
-    ],
-)
-def test_answers_name_the_tables_whose_default_rows_were_taken(
-    form: str, read: Callable[[Any], str], tables: tuple[str, ...]
-) -> None:
-    codec, request = FORMS[form]()
-    scores = [np.array([0.5, -1.0], np.float32)]
-    scored = Scored(codec.header(request), (0,), scores, (0.0, 0.0, 0.0, 0.0), tables)
-    assert read(codec.encode(scored, IO, RequestTensors(None))) == ",".join(tables)
-
-
-def infer_unknown(answer: bytes) -> dict[str, int]:
-    response = service_pb2.ModelInferResponse.FromString(answer)
-    return {name: value.int64_param for name, value in response.parameters.items()}
-
-
-def predict_unknown(answer: bytes) -> dict[str, int]:
-    found = predictor_pb2.PredictResponse.FromString(answer).unknown_ids
-    return {f"unknown_ids.{table}": count for table, count in found.items()}
-
-
-def http_unknown(answer: Any) -> dict[str, int]:
-    document = json.loads(infer_answer(answer, OutputForms(False, {})).body)
-    return dict(document.get("parameters", {}))
-
-
-@pytest.mark.parametrize("unknown", [(), (("item", 3), ("user.long", 2**40))])
-@pytest.mark.parametrize(
-    ("form", "read"),
-    [
-        ("ModelInferRequest", infer_unknown),
-        ("PredictRequest", predict_unknown),
-        ("binary tensors", http_unknown),
-    ],
-)
-def test_answers_say_how_many_ids_a_table_does_not_know(
-    form: str, read: Callable[[Any], dict[str, int]], unknown: tuple[tuple[str, int], ...]
-) -> None:
-    codec, request = FORMS[form]()
-    scores = [np.array([0.5, -1.0], np.float32)]
-    scored = Scored(codec.header(request), (0,), scores, (0.0, 0.0, 0.0, 0.0), (), unknown)
-    wanted = {f"unknown_ids.{table}": count for table, count in unknown}
-    assert read(codec.encode(scored, IO, RequestTensors(None))) == wanted
-
-
-def http_scores(answer: Any) -> dict[str, list[float]]:
+def read_http(answer: Any) -> Answer:
     document = json.loads(infer_answer(answer, OutputForms(False, {})).body)
     assert (document["model_name"], document["model_version"]) == ("small", "3")
     assert document["id"] == "7"
-    return {output["name"]: output["data"] for output in document["outputs"]}
+    scores = {output["name"]: output["data"] for output in document["outputs"]}
+    return Answer(scores, *read_parameters(document.get("parameters", {})))
 
 
 @pytest.mark.parametrize(
     ("form", "read"),
     [
-        ("ModelInferRequest", infer_scores),
-        ("PredictRequest", predict_scores),
-        ("binary tensors", http_scores),
+        ("ModelInferRequest", read_infer),
+        ("PredictRequest", read_predict),
+        ("binary tensors", read_http),
     ],
 )
-def test_answers_keep_scores_that_the_batch_overwrites(
-    form: str, read: Callable[[Any], dict[str, list[float]]]
+def test_answers_keep_scores_that_the_batch_overwrites_and_name_default_rows_and_unknown_ids(
+    form: str, read: Callable[[Any], Answer]
 ) -> None:
     codec, request = FORMS[form]()
-    scores = [np.array([0.5, -1.0], np.float32), np.array([[1, 2], [3, 4]], np.float32)]
-    scored = Scored(codec.header(request), (0, 1), scores, (0.0, 0.0, 0.0, 0.0))
-    answer = codec.encode(scored, IO, RequestTensors(None))
-    for array in scores:
-        array.fill(np.nan)
-    assert read(answer) == {"score": [0.5, -1.0], "labels": [1.0, 2.0, 3.0, 4.0]}
+    for tables, unknown in (
+        ([], {}),
+        (["item"], {}),
+        (["item", "user.long"], {"item": 3, "user.long": 2**40}),
+    ):
+        scores = [np.array([0.5, -1.0], np.float32), np.array([[1, 2], [3, 4]], np.float32)]
+        scored = Scored(
+            codec.header(request), (0, 1), scores, (0.0, 0.0, 0.0, 0.0), tuple(tables),
+            tuple(unknown.items()),
+        )  # fmt: skip
+        answer = codec.encode(scored, IO, RequestTensors(None))
+        for array in scores:
+            array.fill(np.nan)
+        wanted = {"score": [0.5, -1.0], "labels": [1.0, 2.0, 3.0, 4.0]}
+        assert read(answer) == Answer(wanted, tables, unknown)

@@ -15,6 +15,7 @@ from serving.protocol.lookups.compiled_reader import read_answer, reads_rows
 from sharded_infer.errors import InternalError
 from sharded_infer.lookups.shard_hosts import PieceBags, StoredPieces
 from sharded_infer.v1 import shard_host_pb2
+from tests.serving.protocol.lookups.test_lookup_messages import NO_ANSWERS
 
 KERNEL = kernel_for_compiled_code()
 pytestmark = [
@@ -192,30 +193,20 @@ _SUM_BYTES = 4 * 3 * PIECES[2][1]
     ("changes", "reason"),
     [
         ({"sums": []}, "sums of 0 groups, expected 1"),
-        ({"sums": [bytes(_SUM_BYTES)] * 2}, "sums of 2 groups, expected 1"),
-        (
-            {"sums": [bytes(_SUM_BYTES - 4)]},
-            f"sums of {_SUM_BYTES - 4} bytes, expected {_SUM_BYTES} for group 0",
-        ),
         (
             {"sums": [bytes(_SUM_BYTES + 1)]},
             f"sums of {_SUM_BYTES + 1} bytes, expected {_SUM_BYTES} for group 0",
         ),
         ({"row_counts": [4]}, "4 bytes of numbers of rows, expected 8"),
-        ({"row_counts": [4, 0, 0]}, "12 bytes of numbers of rows, expected 8"),
-        ({"row_counts": [3, 0]}, "2 rows for entry 0 of group 0, expected 3"),
         ({"row_counts": [5, 0]}, "4 rows for entry 0 of group 0, expected 3"),
         ({"row_counts": [2**32 - 1, 0]}, "4294967294 rows for entry 0 of group 0, expected 3"),
-        ({"row_counts": [0, 0]}, f"sums of {_SUM_BYTES} bytes"),
         ({"row_counts": [4, 2]}, f"sums of {_SUM_BYTES} bytes, expected 0 for group 0"),
         ({"row_counts": [0, 2]}, f"sums of {_SUM_BYTES} bytes"),
-        ({"row_counts": []}, f"sums of {_SUM_BYTES} bytes"),
         (
             {"rows": bytes(3 * _ROW_BYTES - 1)},
             f"{3 * _ROW_BYTES - 1} bytes of rows for entry 0 of group 0 and later ones, "
             f"expected {3 * _ROW_BYTES}",
         ),
-        ({"rows": b""}, "0 bytes of rows for entry 0 of group 0"),
         (
             {"rows": bytes(4 * _ROW_BYTES)},
             f"{4 * _ROW_BYTES} bytes of rows, expected {3 * _ROW_BYTES}",
@@ -233,21 +224,7 @@ def test_answers_with_other_rows_than_were_asked_are_refused(
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [
-        b"\xff",
-        b"\x0a\x05abcd",
-        b"\x0a" + b"\xff" * 9,
-        b"\x12\0",
-        b"\x02\0",
-        b"\x08\1",
-        b"\x1d123",
-        b"\x1d1234",
-        b"\x22\0\x22\0",
-        b"\x1a\0\x1a\0",
-        b"\x28" + b"\xff" * 10,
-        b"\x2b",
-    ],
+    "bad", [*NO_ANSWERS, b"\x08\1", b"\x1d1234", b"\x22\0\x22\0", b"\x1a\0\x1a\0"]
 )
 def test_bytes_that_are_no_answer_are_refused(bad: bytes) -> None:
     with pytest.raises(InternalError, match="not a LookupResponse"):

@@ -71,26 +71,22 @@ def check(found: PieceBags, expected: PieceBags) -> None:
         assert torch.equal(found.bags.weights, expected.bags.weights)
 
 
-@pytest.mark.parametrize("name", GROUPS)
-def test_requests_are_read_as_they_were_written(name: str) -> None:
-    key, share, [group] = read_lookup(bytes(write_lookup(KEY, [GROUPS[name]], SHARE)))
+def test_requests_are_read_as_they_were_written() -> None:
+    key, share, groups = read_lookup(bytes(write_lookup(KEY, list(GROUPS.values()), SHARE)))
     assert (key, share) == (KEY, SHARE)
-    check(group, GROUPS[name])
+    for found, expected in zip(groups, GROUPS.values(), strict=True):
+        check(found, expected)
 
 
-@pytest.mark.parametrize("name", GROUPS)
-def test_compiled_code_writes_the_same_bytes(name: str) -> None:
-    for groups in ([GROUPS[name]], [GROUPS[name], *GROUPS.values()]):
+def test_compiled_code_writes_the_bytes_of_the_reference() -> None:
+    every = list(GROUPS.values())
+    asked = [*([group] for group in every), every, every[3:]]
+    for groups in asked:
         for share, rows in ((0, False), (SHARE, True)):
             written = bytes(write_lookup(KEY, groups, share, rows=rows))
             assert written == write_lookup_by_numpy(KEY, groups, share, rows=rows)
-
-
-def test_the_messages_of_several_hosts_are_those_of_each() -> None:
-    every = list(GROUPS.values())
-    asked = [(every, SHARE), (every[:1], 0), (every[3:], 1)]
-    written = [bytes(one) for one in write_lookups(KEY, asked)]
-    assert written == [write_lookup_by_numpy(KEY, groups, share) for groups, share in asked]
+    messages = [bytes(one) for one in write_lookups(KEY, [(one, SHARE) for one in asked])]
+    assert messages == [write_lookup_by_numpy(KEY, groups, SHARE) for groups in asked]
 
 
 def test_arrays_that_are_not_contiguous_are_written() -> None:
@@ -100,13 +96,6 @@ def test_arrays_that_are_not_contiguous_are_written() -> None:
     weights = torch.rand(48, generator=generator)[::2]
     group = PieceBags.of(np.arange(4), Bags(values, lengths, weights))
     assert bytes(write_lookup(KEY, [group])) == write_lookup_by_numpy(KEY, [group])
-
-
-def test_groups_keep_their_order() -> None:
-    _, _, groups = read_lookup(bytes(write_lookup(KEY, list(GROUPS.values()))))
-    assert len(groups) == len(GROUPS)
-    for found, expected in zip(groups, GROUPS.values(), strict=True):
-        check(found, expected)
 
 
 def test_protobuf_writes_the_same_bytes() -> None:
@@ -186,29 +175,20 @@ def test_sums_of_other_groups_are_refused() -> None:
             read_sums(written, expected)
 
 
+# No LookupResponse: fields that are cut, endless, of no wire type, or of another one.
+NO_ANSWERS = (
+    b"\xff",
+    b"\x0a\x05abcd",
+    b"\x0a" + b"\xff" * 9,
+    b"\x12\0",
+    b"\x02\0",
+    b"\x28" + b"\xff" * 10,
+    b"\x2b",
+)
+
+
 @pytest.mark.parametrize(
-    "bad",
-    [
-        *(
-            b"\xff",
-            b"\x0a",
-            b"\x0a\x05abcd",
-            b"\x0a" + b"\xff" * 9,
-            b"\x12\0",
-            b"\x02\0",
-            b"\x8a\0\0",
-        ),
-        *(
-            b"\x1a\x02ab",
-            b"\x22\x02ab",
-            b"\x2a\x05abcd",
-            b"\x2d123",
-            b"\x29" + b"7" * 7,
-            b"\x28" + b"\xff" * 10,
-            b"\x2b",
-            b"\x2f",
-        ),
-    ],
+    "bad", [*NO_ANSWERS, b"\x0a", b"\x8a\0\0", b"\x1a\x02ab", b"\x22\x02ab", b"\x29" + b"7" * 7]
 )
 def test_bytes_that_are_no_sums_are_refused(bad: bytes) -> None:
     with pytest.raises(InternalError, match="not a LookupResponse"):
@@ -232,12 +212,9 @@ def small(**changes: object) -> bytes:
     ("changes", "reason"),
     [
         ({"pieces": []}, "group 0: 4 lengths for 0 pieces"),
-        ({"pieces": [0, 1, 2]}, "group 0: 4 lengths for 3 pieces"),
-        ({"lengths": b""}, "group 0: 0 lengths for 2 pieces"),
         ({"ids": b"\1\2"}, "group 0: the lengths add up to 3, there are 2 ids"),
         ({"id_bytes": 2}, "group 0: ids: 3 bytes of numbers of 2 bytes"),
         ({"id_bytes": 0}, "group 0: ids: 3 bytes of numbers of 0 bytes"),
-        ({"id_bytes": 3}, "group 0: ids: 3 bytes of numbers of 3 bytes"),
         ({"length_bytes": 8}, "group 0: lengths: 4 bytes of numbers of 8 bytes"),
         ({"length_bytes": 2**31}, "group 0: lengths: 4 bytes of numbers of 2147483648 bytes"),
         ({"weights": [1.0]}, "group 0: 1 weight for 3 ids"),

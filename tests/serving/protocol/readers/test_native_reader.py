@@ -48,7 +48,7 @@ def check_agrees(message: bytes) -> bool:
     return found is not None
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=120)
 @given(inputs_by_chance())
 def test_every_form_is_read_as_the_portable_path_reads_it(inputs: Arrays) -> None:
     assert check_agrees(serialized(inputs))
@@ -66,7 +66,7 @@ REQUIRING = replace(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(inputs_by_chance())
 def test_a_required_feature_is_missed_by_both_readers(inputs: Arrays) -> None:
     message = serialized(inputs)
@@ -95,7 +95,7 @@ def wire_tensors(inputs: Arrays) -> list[WireTensor]:
     return tensors
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(inputs_by_chance())
 def test_tensors_by_themselves_are_read_as_in_a_message(inputs: Arrays) -> None:
     found = NATIVE.read_tensors(wire_tensors(inputs))
@@ -118,31 +118,23 @@ TENSOR_EDITS: dict[str, Callable[[list[WireTensor]], list[WireTensor]]] = {
 }
 
 
+def outcome(read: Callable[..., Any], sent: object) -> int | str:
+    """The batch size of a request, or the words of its refusal."""
+    try:
+        return int(read(sent).batch_size)
+    except RequestError as error:
+        return str(error)
+
+
 @pytest.mark.parametrize("edit", TENSOR_EDITS)
 def test_tensors_that_are_unusual_are_left_to_the_portable_path(edit: str) -> None:
     tensors = TENSOR_EDITS[edit](wire_tensors(GOOD))
     assert NATIVE.read_tensors(tensors) is None
-    said: list[int | str] = []
-    for decode in (
-        InputReader(SPEC, max_batch=MAX_BATCH).read_tensors,
-        PORTABLE.read_tensors,
-    ):
-        try:
-            said.append(decode(tensors).batch_size)
-        except RequestError as error:
-            said.append(str(error))
-    assert said[0] == said[1]
+    reader = InputReader(SPEC, max_batch=MAX_BATCH)
+    assert outcome(reader.read_tensors, tensors) == outcome(PORTABLE.read_tensors, tensors)
 
 
-@settings(deadline=None, max_examples=15)
-@given(inputs_by_chance())
-def test_a_message_cut_anywhere_is_left_to_the_portable_path(inputs: Arrays) -> None:
-    message = serialized(inputs, id="17")
-    for size in range(len(message)):
-        check_agrees(message[:size])
-
-
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(inputs_by_chance(), st.integers(0, 2**32))
 def test_changed_bytes_are_never_read_differently(inputs: Arrays, seed: int) -> None:
     generator = np.random.default_rng(seed)
@@ -154,7 +146,7 @@ def test_changed_bytes_are_never_read_differently(inputs: Arrays, seed: int) -> 
             changed[places] = generator.integers(0, 256, len(places))
         else:
             changed[places] ^= (1 << generator.integers(0, 8, len(places))).astype(np.uint8)
-        check_agrees(changed.tobytes())
+        check_agrees(changed[: generator.integers(1, 2 * len(message))].tobytes())
 
 
 def _append_typed(request: Any) -> None:
@@ -198,50 +190,24 @@ def test_what_is_unusual_is_left_to_the_portable_path(edit: str) -> None:
     EDITS[edit](request)
     message = bytes(request.SerializeToString())
     assert native(message) is None
-    readers: tuple[InputReader | PortableReader, ...] = (
-        InputReader(SPEC, max_batch=MAX_BATCH),
-        PORTABLE,
-    )
-    said: list[int | str] = []
-    for reader in readers:
-        try:
-            said.append(reader.read_message(message).batch_size)
-        except RequestError as error:
-            said.append(str(error))
-    assert said[0] == said[1]
+    reader = InputReader(SPEC, max_batch=MAX_BATCH)
+    assert outcome(reader.read_message, message) == outcome(PORTABLE.read_message, message)
 
 
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
         ({"item": np.array([1, 9])}, "'item', sample 1: id 9 is outside"),
-        ({"item": np.array([[1, -1]], np.int32)}, "'item', sample 0: id -1 is outside"),
         ({"item": np.array([1, 2, 3])}, "2 samples, but .item. has 3"),
-        ({"item": np.array([1]), "item.lengths": np.array([-1, 2])}, "a length of -1"),
         ({"item": np.array([1]), "item.lengths": np.array([1, 1])}, "sum to 2, but 1"),
         (
             {"item": np.array([1]), "item.lengths": np.array([2**63 - 1, -(2**63)])},
             f"a length of {-(2**63)}",
         ),
-        ({"item": np.ones((2, 1), np.int64), "item.lengths": np.array([1])}, "expected"),
-        ({"item": np.ones((2, 1), np.int64), "item.lengths": np.array([1, 2])}, "a length of 2"),
-        ({"item": np.array([1, 2]), "item.weights": np.ones((2, 1), np.float32)}, "like its ids"),
-        ({"item": np.array([1, 2]), "item.weights": np.array([1, 2])}, "expected FP32"),
-        ({"item": np.empty((0, 4), np.int64)}, "0 samples"),
         (
             {"sparse.values": np.zeros(5, np.int64), "sparse.lengths": np.ones((6, 2), np.int64)},
             "sum to 12, but 5 ids",
         ),
-        (
-            {"sparse.values": np.zeros(13, np.int64), "sparse.lengths": np.ones((6, 2), np.int64)},
-            "sum to 12, but 13 ids",
-        ),
-        (
-            {"sparse.values": np.zeros(8, np.int64), "sparse.lengths": np.ones((4, 2), np.int64)},
-            "expected INT32",
-        ),
-        ({"sparse.values": np.zeros(8, np.int64)}, "is missing"),
-        ({"sparse.lengths": np.ones((6, 2), np.int64)}, "is missing"),
         # Inputs are counted, not the tables that look them up.
         (
             {"sparse.values": np.zeros(20, np.int64), "sparse.lengths": np.ones((10, 2), np.int64)},
@@ -261,12 +227,6 @@ def test_a_batch_that_is_too_large_is_left_to_the_portable_path() -> None:
     assert native(message) is None
     with pytest.raises(RequestTooLargeError):
         InputReader(SPEC, max_batch=MAX_BATCH).read_message(message)
-
-
-def test_requests_of_other_orders_and_forms_may_follow_each_other() -> None:
-    forms = [GOOD, dict(reversed(GOOD.items())), DENSE, {**GOOD, "clicked": np.array([3])}]
-    for _ in range(3):
-        assert all(check_agrees(serialized(form)) for form in forms)
 
 
 def test_a_result_outlives_its_message_and_later_requests() -> None:
@@ -342,15 +302,6 @@ def test_a_model_of_many_features_finds_each_by_name() -> None:
     found = NativeReader(spec, max_batch=2).read_message(serialized(shuffled))
     assert found is not None
     assert found.groups[0].values.reshape(300, 2)[:, 0].tolist() == list(range(300))
-
-
-def test_the_portable_path_may_be_asked_for() -> None:
-    reader = InputReader(SPEC, max_batch=MAX_BATCH, backend="portable")
-    assert reader.backend == "portable"
-    message = serialized(GOOD)
-    check_same(reader.read_message(message), PORTABLE.read_message(message))
-    # Two ids that are outside, each in two tables.
-    assert reader.read_message(message).ids_outside == 4
 
 
 def test_bytes_that_are_no_message_are_refused_in_words() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kernels.errors import LostMemoryError
 from kernels.ids.id_index import IdIndex
@@ -16,7 +15,7 @@ from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
 from serving.protocol.readers.unknown_ids import UnknownIds
 from sharded_infer.artifacts.mapped_id_maps import open_id_map
-from sharded_infer.errors import InternalError, RequestError
+from sharded_infer.errors import RequestError
 from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec, SharedRows
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
@@ -159,11 +158,6 @@ def test_unknown_ids_are_counted_in_the_cells_that_are_given(backend: Any) -> No
     }
 
 
-def test_cells_of_another_shape_are_a_bug() -> None:
-    with pytest.raises(InternalError, match=r"expected float64 \[10\], got float64 \[3\]"):
-        UnknownIds(SPEC, np.zeros(3))
-
-
 def test_threads_count_every_unknown_id() -> None:
     reader = InputReader(SPEC, max_batch=2, id_maps=MAPS)
     message = message_of({**DENSE, "one": np.array([-9, -8])})
@@ -215,18 +209,3 @@ def test_an_id_map_that_shrinks_is_an_error_of_the_portable_path(tmp_path: Path)
         assert reader.native.read_message(message) is None
         with pytest.raises(LostMemoryError, match=r"absent.index: has become shorter"):
             reader.read_message(message)
-
-
-@settings(deadline=None, max_examples=30)
-@given(inputs=inputs_by_chance(SPEC, RAW), seed=st.integers(0, 2**32))
-def test_changed_bytes_are_never_read_differently(
-    readers: Readers, inputs: Arrays, seed: int
-) -> None:
-    generator = np.random.default_rng(seed)
-    message = np.frombuffer(message_of(inputs), np.uint8)
-    for _ in range(20):
-        changed = message.copy()
-        changed[generator.integers(0, len(message), 2)] ^= np.uint8(1 << generator.integers(0, 8))
-        found = readers.native.read_message(changed.tobytes())
-        if found is not None:
-            check_same(found, readers.portable.read_message(changed.tobytes()))

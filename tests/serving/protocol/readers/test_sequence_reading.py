@@ -117,25 +117,13 @@ def test_what_is_left_out_of_a_sequence_keeps_its_place() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"action": None}, "'action' is missing: sequence 'history'"),
         ({"pair": None}, "'pair' is missing: sequence 'history'"),
-        ({"history": None}, "'history' is missing: sequence 'history'"),
-        ({"action": np.array([4, 1])}, "the lengths sum to 3, but 2 ids"),
-        ({"action.lengths": np.array([1, 2])}, "'action', sample 0: 1 long, but 'history'"),
         ({"age.lengths": np.array([1, 2])}, "'age', sample 0: 1 long, but 'history'"),
-        ({"age": np.ones(2, np.float32)}, "the lengths sum to 3, but numbers of 2 ids"),
-        ({"age": np.array([1, 2, 3])}, "'age': expected FP32"),
-        ({"pair": np.ones((3, 1), np.float32)}, r"'pair': expected FP32 \[B, L, 2\]"),
         ({"pair": np.ones(6, np.float32)}, r"'pair': expected FP32 \[B, L, 2\]"),
-        ({"pair": np.ones((3, 3), np.float32)}, r"'pair': expected FP32 \[B, L, 2\]"),
-        ({"age.weights": np.ones(3, np.float32)}, "'age.weights' is not one of the model's"),
-        ({"action.weights": np.ones(3, np.float32)}, "'action.weights' is not one of"),
         ({"history.lengths": np.array([2**62, 2**62])}, f"a length of {2**62}"),
         ({"age.lengths": np.array([2**63 - 1, 2**63 - 1, 5])}, f"a length of {2**63 - 1}"),
         ({"pair.lengths": np.full(4, 2**62 + 3)}, f"a length of {2**62 + 3}"),
-        ({"history.lengths": np.array([4, -1])}, "a length of -1"),
         ({"history": np.array([1, 9, 2])}, "'history', sample 0: id 9 is outside"),
-        ({"action": np.array([[1, 2]]), "action.lengths": np.array([3])}, "a length of 3, but"),
         ({"spent": np.ones(1, np.float32)}, "'query' is missing: sequence 'past'"),
     ],
 )
@@ -177,8 +165,7 @@ def test_candidates_have_sequences_of_their_own(ages: Any) -> None:
     found = PORTABLE.read_message(message, form=MessageFormat.PREDICT)
     assert [len(bag) for bag in values_of(found, "age")] == [2, 1]
     assert [len(bag) for bag in values_of(found, "pair")] == [4, 2]
-    if NATIVE is not None:
-        check_same(native(message, MessageFormat.PREDICT), found)
+    check_same(native(message, MessageFormat.PREDICT), found)
 
 
 @pytest.mark.parametrize("side", ["user", "candidates"])
@@ -190,8 +177,7 @@ def test_a_history_may_be_empty(side: str) -> None:
     message = request_message("m", **sides)
     found = PORTABLE.read_message(message, form=MessageFormat.PREDICT)
     assert values_of(found, "pair") == [[]] * bags
-    if NATIVE is not None:
-        check_same(native(message, MessageFormat.PREDICT), found)
+    check_same(native(message, MessageFormat.PREDICT), found)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +187,6 @@ def test_a_history_may_be_empty(side: str) -> None:
         ({**HISTORY, "pair": [1.0]}, {}, "'pair': expected 2 numbers for each id, got 1"),
         ({**HISTORY, "age": [1, 2, 3]}, {}, "'age' is numbers of a sequence: expected floats"),
         ({**HISTORY, "action": [1.0, 2.0, 3.0]}, {}, "'action' is a feature: expected integers"),
-        ({"history": [1]}, {}, "'action' is missing: sequence 'history'"),
         (
             {},
             {**HISTORY, "price": Bags([1.0, 2.0, 3.0], [1, 2, 0])},
@@ -211,11 +196,6 @@ def test_a_history_may_be_empty(side: str) -> None:
             {},
             {"history": [[1, 2], [3]], "action": [[1, 2], [3]], "age": [[1.0], [2.0, 3.0]]},
             "'age', sample 0: 1 long, but 'history' of sequence 'history' is 2 long",
-        ),
-        (
-            {"query": [1], "shop": [2], "spent": [0.5, 1.5]},
-            {"candidate": [1, 2]},
-            "'spent', sample 0: 2 long, but 'query' of sequence 'past' is 1 long",
         ),
         (
             {"query": [1], "shop": [2]},
