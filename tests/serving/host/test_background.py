@@ -42,7 +42,7 @@ def test_the_switch_interval_is_short_meanwhile_and_as_before_afterwards() -> No
     assert sys.getswitchinterval() == before
 
 
-def test_a_paced_step_is_followed_by_a_pause_as_long_but_bounded() -> None:
+def test_a_paced_step_is_followed_by_a_pause_as_long() -> None:
     told = []
     progress = paced(lambda *step: told.append(step))
     # The steps' own work.
@@ -50,8 +50,4 @@ def test_a_paced_step_is_followed_by_a_pause_as_long_but_bounded() -> None:
     began = time.monotonic()
     progress("verifying", 1, 2)
     assert time.monotonic() - began > 0.015
-    time.sleep(4.0)
-    began = time.monotonic()
-    progress("verifying", 2, 2)
-    assert time.monotonic() - began < 3.5
-    assert told == [("verifying", 1, 2), ("verifying", 2, 2)]
+    assert told == [("verifying", 1, 2)]

@@ -12,7 +12,6 @@ from torch import Tensor
 from serving.host.table_copies import TableCopies, shared_copies
 from sharded_infer.artifacts.file_mapping import HUGE_PAGE_BYTES
 from sharded_infer.artifacts.shared_pages import why_not_shared
-from sharded_infer.errors import ArtifactError
 
 pytestmark = pytest.mark.skipif(
     why_not_shared() != "", reason=f"this kernel cannot: {why_not_shared()}"
@@ -109,15 +108,6 @@ def test_a_file_that_changed_is_copied_again(table: Path) -> None:
     assert old.numpy().tobytes() == content
 
 
-def test_links_to_one_file_share_its_copy(table: Path) -> None:
-    copies = TableCopies()
-    first = copies.copy(table, quietly)
-    link = table.with_name("link")
-    link.hardlink_to(table)
-    steps: list[int] = []
-    assert inode_of(copies.copy(link, steps.append)) == inode_of(first) and not steps
-
-
 def test_the_death_of_the_one_who_copies_leaves_the_copy_to_the_next(table: Path) -> None:
     copies = TableCopies()
     reader, writer = os.pipe()
@@ -159,22 +149,12 @@ def test_several_that_need_it_at_once_share_one(table: Path) -> None:
     assert len(inodes) == 4 and len(set(inodes)) == 1
 
 
-def test_a_file_that_is_not_there_is_named_and_spoils_nothing(table: Path) -> None:
-    copies = TableCopies()
-    for _ in range(2):
-        with pytest.raises(ArtifactError, match="nowhere: cannot be copied"):
-            copies.copy(table.parent / "nowhere", quietly)
-    assert copies.copy(table, quietly).numel() == table.stat().st_size
-
-
-def test_a_server_of_one_process_shares_with_nobody() -> None:
+def test_a_server_of_one_process_and_a_kernel_that_cannot_share_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     assert shared_copies(1) is None
     assert shared_copies(2) is not None
 
-
-def test_a_kernel_that_cannot_share_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
     def refuse(*_: object) -> int:
         raise OSError(22, "Invalid argument")
 
