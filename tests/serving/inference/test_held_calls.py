@@ -196,6 +196,12 @@ def message(samples: int = 2, seed: int = 0, **fields: Any) -> bytes:
     return bytes(request.SerializeToString())
 
 
+def spoilt_message(number: float) -> bytes:
+    inputs = good_inputs(2)
+    inputs["dense"][-1, -1] = number
+    return bytes(infer_request(inputs).SerializeToString())
+
+
 def predict_message(**fields: Any) -> bytes:
     request = predictor_pb2.PredictRequest(model=MODEL, **fields)
     inputs = good_inputs(3)
@@ -301,6 +307,8 @@ def infer_response(answer: bytes | Status) -> Any:
         (message(), {"seconds_left": -1.0}),
         (message(300), {}),
         (message() + b"\x32\x00" * 17, {}),
+        (spoilt_message(np.nan), {}),
+        (spoilt_message(-np.inf), {}),
     ],
 )
 def test_what_is_unusual_or_refused_is_left(
@@ -309,17 +317,6 @@ def test_what_is_unusual_or_refused_is_left(
     assert place.wire.take(place.held, (sent,), **fields)[1] == [0]
     assert place.plane.calls.in_progress == 0 and place.plane.dispatcher.waiting == (0, 0)
     assert place.ask(message()) == [ask(place.other, message())]
-
-
-def test_numbers_that_are_not_finite_are_left(place: Place) -> None:
-    inputs = good_inputs(2)
-    for name, array in inputs.items():
-        if array.dtype == np.float32:
-            for value in (np.nan, np.inf, -np.inf):
-                spoilt = {**inputs, name: array.copy()}
-                spoilt[name].flat[-1] = value
-                sent = infer_request(spoilt).SerializeToString()
-                assert place.wire.take(place.held, (sent,))[1] == [0]
 
 
 def test_calls_are_held_for_what_names_mean_now(ranker: Ranker) -> None:
@@ -376,9 +373,8 @@ def test_the_same_is_counted_as_of_other_calls(ranker: Ranker) -> None:
 
 def test_a_cancelled_call_is_not_run(place: Place) -> None:
     numbers, _ = place.wire.take(place.held, (message(), message(3)))
-    place.plane.cancel_held(numbers[0])
-    place.plane.cancel_held(numbers[0])
-    place.plane.cancel_held(numbers[1] + 1)
+    for number in (numbers[0], numbers[0], numbers[1] + 1):
+        place.plane.cancel_held(number)
     assert place.plane.dispatcher.waiting == (1, 3)
     while place.plane.dispatcher.work():
         pass
@@ -444,13 +440,15 @@ def test_held_calls_run_beside_others_in_one_batch(ranker: Ranker) -> None:
     while place.plane.dispatcher.work():
         pass
     assert len(outcomes) == 2 and place.store.get(MODEL).metrics.totals().executions == 1
-    for sent, answer in zip(
-        (message(3, 2), message(1, 3)), (place.wire.answers[n] for n in numbers), strict=True
-    ):
-        own = scores_of(infer_response(answer))
-        alone = scores_of(infer_response(ask(place.other, sent)))
-        for name, scores in alone.items():
-            np.testing.assert_allclose(own[name], scores, atol=1e-2)
+    for sent, number in zip((message(3, 2), message(1, 3)), numbers, strict=True):
+        check_near(place, sent, place.wire.answers[number])
+
+
+def check_near(place: Place, sent: bytes, answer: bytes | Status) -> None:
+    """Compare with the request's scores when it runs alone."""
+    own, alone = (scores_of(infer_response(a)) for a in (answer, ask(place.other, sent)))
+    for name, scores in alone.items():
+        np.testing.assert_allclose(own[name], scores, atol=1e-2)
 
 
 def test_calls_that_share_different_features_are_answered(place: Place) -> None:
@@ -458,12 +456,8 @@ def test_calls_that_share_different_features_are_answered(place: Place) -> None:
     first = next(n for n in shared if f"{n}.lengths" not in shared and shared[n].dtype == np.int64)
     shared[first] = shared[first][:1]
     sent = [message(3), bytes(infer_request(shared).SerializeToString())]
-    answers = place.ask(*sent)
-    for one, answer in zip(sent, answers, strict=True):
-        own = scores_of(infer_response(answer))
-        alone = scores_of(infer_response(ask(place.other, one)))
-        for name, scores in alone.items():
-            np.testing.assert_allclose(own[name], scores, atol=1e-2)
+    for one, answer in zip(sent, place.ask(*sent), strict=True):
+        check_near(place, one, answer)
 
 
 def test_a_batch_that_fails_is_run_call_by_call(
@@ -590,20 +584,15 @@ def test_messages_and_scores_are_kept_for_a_shadow_when_their_answers_are_sent(
 ) -> None:
     beside = Beside(ranker)
     sent = [message(samples, seed) for seed, samples in enumerate((3, 1, 5))]
-    for answers, requests in (
-        (beside.place.ask(*sent), beside.taken()),
-        (beside.place.ask(sent[0]), beside.taken()),
-    ):
-        assert len(requests) == len(answers) > 0
-        for request, answer, message_ in zip(requests, answers, sent, strict=False):
-            own = scores_of(infer_response(answer))
-            assert request.message == message_ and request.size_bytes == len(message_)
-            assert request.version is beside.place.store.get(MODEL)
-            assert request.samples == len(own["score"]) and request.seconds > 0
-            assert request.scores.keys() == own.keys()
-            for name, scores in own.items():
-                np.testing.assert_array_equal(request.scores[name], scores)
-            assert request.codec is INFER_CODEC
+    answers, requests = beside.place.ask(*sent), beside.taken()
+    for request, answer, asked in zip(requests, answers, sent, strict=True):
+        own = scores_of(infer_response(answer))
+        assert request.message == asked and request.size_bytes == len(asked)
+        assert request.version is beside.place.store.get(MODEL) and request.codec is INFER_CODEC
+        assert request.samples == len(own["score"]) and request.seconds > 0
+        assert request.scores.keys() == own.keys()
+        for name, scores in own.items():
+            np.testing.assert_array_equal(request.scores[name], scores)
     one = predict_message()
     beside.place.ask(one, method=PREDICT)
     [request] = beside.taken()
@@ -754,10 +743,6 @@ def keyed_message(key: str | int | None) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def keyed_predict_message(key: str | int) -> bytes:
-    return predict_message(**{"text_key" if isinstance(key, str) else "number_key": key})
-
-
 def share_place(ranker: Ranker, weights: dict[str, int]) -> Place:
     """Both planes share the requests among labels of their one version."""
     place = make_place(ranker)
@@ -770,32 +755,24 @@ def share_place(ranker: Ranker, weights: dict[str, int]) -> Place:
 KEYS = ["a", "user-17", "x" * 20, "y" * 300, 0, 1, -1, 2**63 - 1, -(2**63), *range(100, 250)]
 
 
-def test_labels_are_chosen_by_key_as_for_other_calls(ranker: Ranker) -> None:
+def test_labels_are_chosen_by_key_as_for_other_calls_and_by_every_method(ranker: Ranker) -> None:
     place = share_place(ranker, {"stable": 50, "canary": 20, "a-long-name-of-a-label": 30})
     labels = set()
     for key in KEYS:
         sent = keyed_message(key)
         (own,) = place.ask(sent)
         assert own == ask(place.other, sent)
-        labels.add(infer_response(own).parameters["label"].string_param)
+        label = infer_response(own).parameters["label"].string_param
+        sent = predict_message(**{"text_key" if isinstance(key, str) else "number_key": key})
+        answers = (
+            *place.ask(sent, method=PREDICT),
+            ask(place.other, sent, method=PredictMethod.PREDICT),
+        )
+        for answer in answers:
+            assert isinstance(answer, bytes)
+            assert predictor_pb2.PredictResponse.FromString(answer).label == label
+        labels.add(label)
     assert labels == {"stable", "canary", "a-long-name-of-a-label"}
-
-
-def test_labels_of_predict_calls_are_chosen_by_key_as_for_other_calls(ranker: Ranker) -> None:
-    place = share_place(ranker, {"stable": 50, "canary": 50})
-    found: dict[str | int, str] = {}
-    for key in KEYS:
-        sent = keyed_predict_message(key)
-        (own,) = place.ask(sent, method=PREDICT)
-        other = ask(place.other, sent, method=PredictMethod.PREDICT)
-        assert isinstance(own, bytes) and isinstance(other, bytes)
-        read = [predictor_pb2.PredictResponse.FromString(one).label for one in (own, other)]
-        assert read[0] == read[1]
-        found[key] = read[0]
-        # The same key chooses the same label in every protocol.
-        (infer,) = place.ask(keyed_message(key))
-        assert infer_response(infer).parameters["label"].string_param == read[0]
-    assert set(found.values()) == {"stable", "canary"}
 
 
 def test_without_a_key_chance_decides_and_again_where_python_takes_the_call(ranker: Ranker) -> None:
