@@ -60,22 +60,6 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap(dashboard: Any) -> 
         assert beside or below, (one, other)
 
 
-def test_rows_are_filled_to_the_right_edge(dashboard: Any) -> None:
-    lines: dict[int, int] = {}
-    for panel in dashboard["panels"]:
-        place = panel["gridPos"]
-        lines[place["y"]] = lines.get(place["y"], 0) + place["w"]
-    assert set(lines.values()) == {24}, lines
-
-
-def test_dashboards_link_to_each_other_and_share_the_crosshair(dashboard: Any) -> None:
-    (link,) = dashboard["links"]
-    assert link["type"] == "dashboards" and set(link["tags"]) <= set(dashboard["tags"])
-    assert link["includeVars"] is True and link["keepTime"] is True
-    assert dashboard["graphTooltip"] == 1 and dashboard["refresh"] == "30s"
-    assert len({d["uid"] for d in dashboards().values()}) == len(NAMES)
-
-
 def test_advice_names_commands_and_options_that_exist(dashboard: Any) -> None:
     for panel in panels(dashboard):
         assert _unknown_words(panel["description"]) == [], panel["title"]

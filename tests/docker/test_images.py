@@ -70,37 +70,6 @@ def test_images_are_probed_by_readiness_and_stop_at_a_signal(stage: str) -> None
     assert values(stage, "EXPOSE") == ["8001 8002"]
 
 
-def test_the_build_without_a_target_is_the_cpu_one() -> None:
-    assert list(stages())[-1] == "cpu"
-
-
-def test_packages_of_the_system_leave_no_lists_behind() -> None:
-    for step in (one["value"] for one in instructions() if one["instruction"] == "RUN"):
-        if "apt-get install" in step:
-            assert "--no-install-recommends" in step and "rm -rf /var/lib/apt/lists/*" in step
-        if "pip install" in step:
-            assert step.count("--no-cache-dir") == 1, step
-
-
-def test_the_releases_own_wheel_is_installed_and_nothing_is_compiled() -> None:
-    assert "dist/*.whl /wheels/" in values("packages", "COPY")
-    steps = [step for stage in ("cpu", "cuda") for step in values(f"packages-{stage}", "RUN")]
-    assert any("--no-index --find-links /wheels sharded-infer" in step for step in steps)
-    assert not any("g++" in step or "pip wheel" in step for step in steps)
-
-
-def test_the_image_for_processors_takes_torchs_build_without_cuda() -> None:
-    steps = [step for step in values("packages-cpu", "RUN") if re.search(r"\btorch==", step)]
-    (step,) = steps
-    # The default index has only the build with CUDA for Linux.
-    index = re.search(r"PIP_EXTRA_INDEX_URL=(\S+)", (ROOT / "Makefile").read_text())
-    assert index is not None and f"--extra-index-url {index[1]}" in step
-    assert re.search(r"\btorch==[\d.]+\+cpu\b", step) and "--no-deps" in step
-    # Nothing before may bring it along.
-    before = values("packages", "RUN")
-    assert all("--no-deps" in one for one in before if "pip install" in one)
-
-
 def test_torch_and_fbgemm_are_the_pair_that_the_project_needs() -> None:
     text = (DOCKER / "Dockerfile").read_text()
     makefile = re.search(r"torch==([\d.]+)", (ROOT / "Makefile").read_text())

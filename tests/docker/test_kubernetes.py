@@ -194,24 +194,6 @@ def test_the_schemas_of_kubernetes_take_every_object(template: Template, release
         kubernetes_validate.validate(one, release, strict=True)
 
 
-@pytest.mark.parametrize("file", ["cluster/front.yaml", "cluster/shard-host/shard-host.yaml"])
-def test_the_schemas_take_the_files_of_the_tree(file: str) -> None:
-    for one in Template.read((TEMPLATES / file).read_text()).objects.values():
-        kubernetes_validate.validate(one, RELEASES[-1], strict=True)
-
-
-@pytest.mark.parametrize("template", NAMES[:1], indirect=True)
-def test_the_schemas_refuse_what_is_no_field(template: Template) -> None:
-    (found,) = template.of("Deployment").values()
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(found | {"replica": 3}, RELEASES[-1], strict=True)
-
-
-@NEEDS_KUBECTL
-def test_a_server_is_what_its_file_says(rendered: Callable[[str], Template]) -> None:
-    assert built(TEMPLATES / "server") == rendered("server")
-
-
 @every_template
 def test_the_processes_take_their_settings(template: Template, settings: Settings) -> None:
     for workload in template.workloads():
@@ -299,7 +281,7 @@ def test_pods_run_as_the_image_does(template: Template) -> None:
 
 
 @pytest.mark.parametrize("template", NAMES[:1], indirect=True)
-def test_a_server_runs_no_more_batches_than_its_pod_has_processors(
+def test_a_server_has_the_processors_of_its_batches_and_the_times_of_the_page(
     template: Template, settings: Settings
 ) -> None:
     (workload,) = template.workloads()
@@ -307,13 +289,7 @@ def test_a_server_runs_no_more_batches_than_its_pod_has_processors(
     assert taken["follow"] == "labels:stable"
     cores = int(workload.container["resources"]["limits"]["cpu"])
     assert taken["workers"] * taken["slots"] == cores
-
-
-@pytest.mark.parametrize("template", NAMES[:1], indirect=True)
-def test_the_page_says_the_times_of_the_server(template: Template, settings: Settings) -> None:
     page = " ".join(PAGE.read_text().split())
-    (workload,) = template.workloads()
-    taken = settings(workload)
     assert f"grace of {taken['grace_seconds']:g}" in page
     beyond = workload.pod["terminationGracePeriodSeconds"] - (
         taken["grace_seconds"] + taken["drain_seconds"]
@@ -364,15 +340,6 @@ def test_replicas_lie_on_different_nodes_and_one_at_a_time_is_disturbed(
             rule = weighted["podAffinityTerm"]
         assert rule["topologyKey"] == "kubernetes.io/hostname"
         assert rule["labelSelector"]["matchLabels"] == workload.labels
-
-
-@NEEDS_KUBECTL
-def test_hosts_have_sizes_of_their_own(rendered: Callable[[str], Template]) -> None:
-    sizes = []
-    for name in ("ranker-host-1", "ranker-host-2"):
-        (claim,) = rendered("cluster").workload(name).spec["volumeClaimTemplates"]
-        sizes.append(claim["spec"]["resources"]["requests"]["storage"])
-    assert sizes == ["400G", "100G"]
 
 
 @NEEDS_KUBECTL

@@ -58,9 +58,6 @@ from tests.support.waiting import until
 
 pytestmark = NEEDS_PROMETHEUS
 
-# Families that dashboards and rules are written for and the server does not have yet. Remove a name
-# when its family comes: the first test fails until then.
-FAMILIES_TO_COME: frozenset[str] = frozenset()
 _LOAD_SECONDS = 8.0
 _SETTLE_SECONDS = 3.0
 _SWAP_SECONDS = 60.0
@@ -100,7 +97,6 @@ class Observed:
             f"{one.place}: {one.expression}"
             for one in queries
             if not self.prometheus.over_time(one.expression, self.until)
-            and not families(one) & FAMILIES_TO_COME
         ]
 
 
@@ -225,16 +221,11 @@ def _beside(client: Any, asks_words: Client, seconds: float) -> None:
         time.sleep(seconds / _CALLS_BESIDE)
 
 
-def test_families_to_come_have_not_come(observed: Observed) -> None:
-    there = observed.families() & FAMILIES_TO_COME
-    assert there == set(), "these have come: remove them from FAMILIES_TO_COME"
-
-
-def test_queries_name_only_families_that_the_server_has_or_will_have(observed: Observed) -> None:
+def test_queries_name_only_families_that_the_server_has(observed: Observed) -> None:
     queries = [one for name in dashboards() for one in panel_queries(name)]
     queries += [*recorded().values(), *alerts_without_thresholds()]
     named = {family for query in queries for family in families(query)}
-    assert named - observed.families() - FAMILIES_TO_COME == set()
+    assert named - observed.families() == set()
 
 
 def test_every_family_of_the_server_is_on_a_dashboard(observed: Observed) -> None:
@@ -277,8 +268,7 @@ def test_the_version_that_came_is_annotated_and_no_other(observed: Observed) -> 
 
 def test_every_recording_rule_has_data(observed: Observed) -> None:
     assert observed.empty(list(recorded().values())) == []
-    names = [name for name, rule in recorded().items() if not families(rule) & FAMILIES_TO_COME]
-    assert [name for name in names if not observed.prometheus.now(name)] == []
+    assert [name for name in recorded() if not observed.prometheus.now(name)] == []
 
 
 def test_every_part_of_every_alert_has_data(observed: Observed) -> None:

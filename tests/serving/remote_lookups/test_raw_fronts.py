@@ -23,7 +23,6 @@ from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.lookups.placement import mapped_by_hosts, place_stored
-from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.lookups.raw_ids import UnknownIdError
 from sharded_infer.lookups.shard_hosts import Front, GroupAnswer, PieceBags, StartedLookup
 from sharded_infer.v1 import shard_host_pb2
@@ -33,7 +32,6 @@ from tests.support.raw_ids import Arrays
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 HOSTS = 3
-PLANS = {**{kind: (kind,) for kind in KINDS}, "mixed": KINDS}
 # Of whose rows a hash of their ids makes parts.
 PARTED = {"user", "item", "shop", "ad"}
 OF_USER = "feature 'user_id', sample 1: id {} is not in the id map of table 'user'"
@@ -111,12 +109,13 @@ def requests(batch: int, seed: int) -> list[Arrays]:
     ]
 
 
-@pytest.fixture(scope="module", params=[*PLANS, "2 parted", "4 parted"])
+@pytest.fixture(scope="module", params=["mixed", "2 parted", "4 parted"])
 def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
-    if kind not in PLANS:
-        return publish_raw_parts(folder / "repository", int(kind[0]))
-    return publish_raw_cluster(folder, HOSTS, PLANS[kind])
+    """Plans of every kind of piece, or of rows that a hash of their ids places."""
+    folder = tmp_path_factory.mktemp("raw")
+    if request.param == "mixed":
+        return publish_raw_cluster(folder, HOSTS, KINDS)
+    return publish_raw_parts(folder / "repository", int(request.param[0]))
 
 
 def test_scores_have_the_bits_of_one_process_and_unknown_ids_its_counts(version: Path) -> None:
@@ -178,10 +177,9 @@ def test_generated_samples_are_rows_for_hosts_too(version: Path) -> None:
     assert not any(group.raw for asked in hosts.asked for of in asked.values() for group in of)
 
 
-@pytest.mark.parametrize("strange", [5, -(2**63) + 1])
-def test_an_unknown_id_is_refused_in_the_words_of_one_process(version: Path, strange: int) -> None:
+def test_an_unknown_id_is_refused_in_the_words_of_one_process(version: Path) -> None:
     front, _ = front_of(version)
-    known = next(iter(MAPS["user"]))
+    known, strange = next(iter(MAPS["user"])), -(2**63) + 1
     inputs = raw_inputs(3, 0)
     inputs["user_id"] = np.array([known, known, strange, known])
     inputs["user_id.lengths"] = np.array([1, 2, 1])
@@ -198,15 +196,6 @@ def test_a_host_that_maps_other_tables_is_not_asked(version: Path) -> None:
     other = write_lookup(hosts.key, groups, digest_number("1" * 64))
     with pytest.raises(NotFoundError, match="holds other rows of it"):
         _service(host, hosts.shares[host]).look_up(bytes(other))
-
-
-def test_an_id_map_that_no_host_can_apply_must_be_here(tmp_path: Path) -> None:
-    version = publish_raw_cluster(tmp_path, HOSTS, ("rows",))
-    artifact = open_artifact(version)
-    placed = place_stored(artifact.plan(None), artifact)
-    hosts = MessagedHosts(version, hosts_of(version))
-    with pytest.raises(InternalError, match="its id map was not opened"):
-        PlanLookups(artifact.manifest.model_spec(), placed, {}, hosts=hosts)
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])

@@ -72,13 +72,11 @@ STABLE = figures(20_000, failed=20, seed=1)
         (figures(10, failed=10), "100.00% of 10 requests fail, 0.10% of stable's, 1.00% more"),
         (figures(1000, failed=40), "4.00% of 1000 requests fail"),
         (figures(1000, slow=50), "p99 .* x stable's, 1.1 allowed"),
-        (figures(1000, times=2.0), "p99 2[.0-9]* x stable's, 1.1 allowed"),
         (figures(1000, times=1.4), "p99 1[.0-9]* x stable's, 1.1 allowed"),
         (
             figures(1000, shift=1.0),
             "the mean of score is shifted by .* standard deviations of stable's",
         ),
-        (figures(3000, shift=-1.0), "the mean of score is shifted"),
         (figures(500, unknown=0.2), "20.00% of the ids are unknown, 5.00% allowed"),
     ],
 )
@@ -97,8 +95,6 @@ def test_a_version_that_is_worse_is_taken_back_at_once(canary: VersionFigures, w
         figures(1000, failed=1),
         figures(5, failed=5),
         figures(400, slow=8),
-        figures(299, slow=60),
-        figures(1000, slow=10),
         figures(1000, times=1.05),
         figures(1000, shift=0.1),
         figures(100, shift=0.5),
@@ -137,7 +133,6 @@ def test_a_good_version_goes_on_when_the_steps_time_is_over(step: int, act: Act)
     ("canary", "stable", "words"),
     [
         (figures(299), STABLE, "299 answered requests of canary, expected at least 300 in 401 s"),
-        (figures(0), STABLE, "0 answered requests of canary"),
         (figures(1000), figures(3), "3 answered requests of stable"),
         (figures(1000, sampled=9.0), STABLE, "scores of 9 responses of canary"),
         (replace(figures(1000), scores={}), STABLE, "scores of 0 responses of canary"),
