@@ -23,8 +23,6 @@ SOAK_FILES = (
     "tests/soak/test_crashes.py",
     "tests/soak/test_deltas.py",
     "tests/soak/test_killed_processes.py",
-    "tests/soak/test_releases.py",
-    "tests/soak/test_swaps_of_fronts.py",
 )
 
 # What starts servers of its own.
@@ -196,9 +194,6 @@ REST_TESTS: Mapping[str, tuple[str, ...]] = {
     "tests/serving/protocol/test_predict_message.py": (
         "test_every_form_is_read_as_the_protocols_form_is",
         "test_mutated_messages_are_read_as_the_portable_path_reads_them",
-    ),
-    "tests/serving/scheduler/test_batcher.py": (
-        "test_every_request_has_one_fate_and_every_promise_holds_at_every_step",
     ),
     "tests/serving/test_cli.py": (
         "test_commands_are_processes_that_read_stdin_and_end_with_their_exit_code",

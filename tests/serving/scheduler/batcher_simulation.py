@@ -6,15 +6,14 @@ It calls the batcher as a server does: `take` after every offer, every finish an
 import heapq
 import math
 import random
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from itertools import count
 from typing import Any
 
 from serving.errors import DeadlineError, QueueFullError
-from serving.scheduler.batcher import Batch, Batcher, Taken
+from serving.scheduler.batcher import Batch, Batcher
 from serving.scheduler.queued_request import BatchingMode, BatchingPolicy
 from serving.scheduler.version_queue import VersionQueue
 from tests.reference.request_queue import OrderedRequest
@@ -25,32 +24,13 @@ NEVER = math.inf
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A future request.
-
-    Attributes:
-        at: when, in seconds.
-        queue: by position.
-        deadline_seconds: how long its client waits for the answer.
-        priority: 1 to 10; 0 is the default.
-        cancelled_seconds: from its arrival to its cancellation.
-    """
+    """A future request: when it comes, and how long its client waits for the answer, in seconds."""
 
     at: float
     samples: int = 1
     queue: int = 0
     deadline_seconds: float = NEVER
     priority: int = 0
-    size_bytes: int = 0
-    cancelled_seconds: float = NEVER
-
-
-class Fate(Enum):
-    """End of a request; every one has exactly one."""
-
-    RAN = "ran"
-    REFUSED = "refused"
-    DROPPED = "dropped"
-    CANCELLED = "cancelled"
 
 
 class Simulated(OrderedRequest):
@@ -70,34 +50,18 @@ class Run:
 
 
 class VirtualServer:
-    """Drives a batcher through arrivals; subclasses override `took` and `settled`."""
+    """Drives a batcher, which has no queues yet, through arrivals; `service` are batches' times."""
 
     def __init__(
-        self,
-        batcher: Batcher,
-        queues: Sequence[VersionQueue],
-        service: Callable[[Batch], float],
-        *,
-        expire_seconds: float = 0.1,
+        self, batcher: Batcher, queues: Sequence[VersionQueue], service: Callable[[Batch], float]
     ) -> None:
-        """Starts at 0, idle.
-
-        Args:
-            batcher: without queues.
-            service: seconds that a batch really takes.
-            expire_seconds: between checks for passed deadlines.
-        """
         self.batcher = batcher
         self.queues = queues
         self.now = 0.0
         self.requests: list[Simulated] = []
-        self.fates: dict[Simulated, list[Fate]] = defaultdict(list)
-        self.errors: dict[Simulated, QueueFullError | DeadlineError] = {}
         self.runs: list[Run] = []
-        self.running: list[Batch] = []
         self.most_waiting = 0
         self._service = service
-        self._expire_seconds = expire_seconds
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._order = count()
         self._timer = NEVER
@@ -108,7 +72,6 @@ class VirtualServer:
     def run(self, arrivals: Iterable[Arrival]) -> "VirtualServer":
         self._arrivals = iter(arrivals)
         self._expect_next()
-        self._at(self._expire_seconds, self._expire, None)
         while self._events:
             self.now, _, happen, subject = heapq.heappop(self._events)
             happen(subject)
@@ -126,12 +89,6 @@ class VirtualServer:
             if run.ended <= request.deadline
         ]
 
-    def took(self, taken: Taken) -> None:
-        """The batcher has returned a decision."""
-
-    def settled(self) -> None:
-        """Nothing more happens at this moment."""
-
     def _at(self, when: float, happen: Callable[[Any], None], subject: Any) -> None:
         heapq.heappush(self._events, (when, next(self._order), happen, subject))
 
@@ -147,31 +104,13 @@ class VirtualServer:
             samples=arrival.samples,
             arrived=self.now,
             deadline=self.now + arrival.deadline_seconds,
-            size_bytes=arrival.size_bytes,
             priority=arrival.priority,
         )
         self.requests.append(request)
-        try:
+        with suppress(QueueFullError, DeadlineError):
             self.batcher.offer(request, self.now)
-        except (QueueFullError, DeadlineError) as error:
-            self.fates[request].append(Fate.REFUSED)
-            self.errors[request] = error
         self.most_waiting = max(self.most_waiting, self.batcher.requests)
-        if arrival.cancelled_seconds < NEVER:
-            self._at(self.now + arrival.cancelled_seconds, self._cancel, request)
         self._expect_next()
-        self._take()
-
-    def _cancel(self, request: Simulated) -> None:
-        if self.batcher.cancel(request):
-            self.fates[request].append(Fate.CANCELLED)
-        self._take()
-
-    def _expire(self, _: None) -> None:
-        for request in self.batcher.expire(self.now):
-            self.fates[request].append(Fate.DROPPED)
-        if self._events:
-            self._at(self.now + self._expire_seconds, self._expire, None)
         self._take()
 
     def _wake(self, _: None) -> None:
@@ -181,29 +120,18 @@ class VirtualServer:
 
     def _finish(self, subject: tuple[Batch, float]) -> None:
         batch, seconds = subject
-        self.running.remove(batch)
         self.runs.append(Run(batch, self.now))
         self.batcher.finish(batch, seconds=seconds, now=self.now)
         self._take()
 
     def _take(self) -> None:
-        while True:
-            taken = self.batcher.take(self.now)
-            self.took(taken)
-            for request in taken.dropped:
-                self.fates[request].append(Fate.DROPPED)
-            if taken.batch is None:
-                break
-            self.running.append(taken.batch)
-            for request in taken.batch.requests:
-                self.fates[request].append(Fate.RAN)
-            seconds = self._service(taken.batch)
-            self._at(self.now + seconds, self._finish, (taken.batch, seconds))
+        while (batch := self.batcher.take(self.now).batch) is not None:
+            seconds = self._service(batch)
+            self._at(self.now + seconds, self._finish, (batch, seconds))
         due = self.batcher.due(self.now)
         if due < self._timer:
             self._timer = due
             self._at(due, self._wake, None)
-        self.settled()
 
 
 def linear(samples: int) -> float:

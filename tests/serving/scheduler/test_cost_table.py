@@ -41,20 +41,6 @@ def test_more_samples_never_cost_less(
     assert all(fewer <= more * 1.000001 for fewer, more in pairwise(learnt))
 
 
-@given(TABLES, st.lists(st.tuples(st.integers(1, 5000), st.floats(1e-6, 10.0)), max_size=5))
-def test_a_prediction_does_not_depend_on_what_was_asked_before(
-    table: dict[int, float], timings: list[tuple[int, float]]
-) -> None:
-    asked, unasked = costs_of(table), costs_of(table)
-    for number, (samples, seconds) in enumerate(timings):
-        for size in (1, 2, samples, samples + 1):
-            asked.predicted(size)
-        asked.observe(samples, seconds, float(number), cpu_seconds=seconds / 2)
-        unasked.observe(samples, seconds, float(number), cpu_seconds=seconds / 2)
-    sizes = range(1, 5002, 13)
-    assert [asked.predicted(n) for n in sizes] == [unasked.predicted(n) for n in sizes]
-
-
 @given(TABLES, st.integers(1, 5000), st.floats(1e-6, 10.0))
 def test_a_timing_moves_the_prediction_towards_it_and_not_past_it(
     table: dict[int, float], samples: int, seconds: float
@@ -108,14 +94,6 @@ def test_a_size_that_hardly_counted_in_a_batch_stays_stale() -> None:
     costs = costs_of(measured(linear))
     costs.observe(272, linear(272), 5.0)
     assert not costs.is_stale(256, 5.0) and costs.is_stale(512, 5.0)
-
-
-def test_the_size_that_makes_a_prediction_wrong_is_the_one_that_moves() -> None:
-    costs = costs_of({1: 0.001, 1024: 100.0})
-    for _ in range(400):
-        costs.observe(32, 0.0013, 0.0)
-    assert costs.predicted(32) == pytest.approx(0.0013, rel=0.01)
-    assert costs.predicted(1) > 0.0001
 
 
 def test_a_size_that_a_hiccup_made_look_dear_is_forgiven() -> None:

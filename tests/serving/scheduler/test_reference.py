@@ -1,8 +1,7 @@
-"""The compiled batcher decides as the reference does, bit for bit, whatever happens."""
+"""The compiled batcher decides as the reference does, bit for bit, and keeps every promise."""
 
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,26 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.errors import DeadlineError, QueueFullError
-from serving.scheduler.batcher import Batch, QueueLimits
-from serving.scheduler.queued_request import BatchingMode, BatchingPolicy
+from serving.scheduler.batcher import Batch, Batcher, QueueLimits
+from serving.scheduler.queued_request import (
+    BatchingMode,
+    BatchingPolicy,
+    QueuedRequest,
+    RequestState,
+)
 from serving.scheduler.version_queue import VersionQueue
+from tests.reference.batcher import Batcher as ReferenceBatcher
 from tests.reference.cost_table import CostTable
-from tests.reference.request_queue import OrderedRequest
+from tests.reference.request_queue import OrderedRequest, RequestQueue
 from tests.serving.scheduler.batcher_simulation import NEVER, linear, measured
-from tests.serving.scheduler.twin_batcher import TwinBatcher, TwinQueue
 
+Queues = tuple[RequestQueue[Any], VersionQueue]
 TABLES = st.dictionaries(st.integers(1, 2048), st.floats(1e-5, 1.0), min_size=1, max_size=12)
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A server and its requests.
-
-    Attributes:
-        tables: initial cost tables of the queues.
-        burst: the most requests that come at once.
-        hurry: seconds between two steps, on average.
-    """
+    """A server and its requests: at most `burst` come at once, every `hurry` seconds on average."""
 
     seed: int
     slots: int
@@ -68,18 +67,26 @@ SCENES = st.builds(
 
 
 class Stage:
-    """Applies random operations to a batcher and its twin, which compares each."""
+    """Applies random operations to the compiled batcher and the reference, and compares each.
+
+    Queues, requests and batches are pairs: the reference's, and the compiled twin.
+    """
 
     def __init__(self, scene: Scene) -> None:
-        self.batcher = TwinBatcher(slots=scene.slots, limits=scene.limits)
+        self.reference: ReferenceBatcher[Any] = ReferenceBatcher(
+            slots=scene.slots, limits=scene.limits
+        )
+        self.compiled: Batcher[Any] = Batcher(slots=scene.slots, limits=scene.limits)
         self.now = 0.0
-        self.done = 0
         self._scene = scene
         self._random = random.Random(scene.seed)
-        self._queues: list[TwinQueue] = []
-        self._left: list[TwinQueue] = []
+        self._queues: list[Queues] = []
+        self._left: list[Queues] = []
         self._requests: list[OrderedRequest] = []
-        self._running: list[Batch[Any]] = []
+        self._twins: dict[OrderedRequest, QueuedRequest] = {}
+        # Our own account of those that wait, in the order in which they came.
+        self._waiting: dict[OrderedRequest, None] = {}
+        self._running: list[tuple[Batch[Any], Batch[Any]]] = []
         for at in range(len(scene.policies)):
             self._add_queue(at)
         self._actions: tuple[tuple[Callable[[], object], int], ...] = (
@@ -88,7 +95,7 @@ class Stage:
             (self._finish, 25),
             (self._cancel, 5),
             (self._ask, 10),
-            (lambda: self.batcher.expire(self.now), 2),
+            (self._expire, 2),
             (self._change_queues, 1),
         )
 
@@ -96,23 +103,50 @@ class Stage:
         choice, generator = self._actions, self._random
         self.now += generator.choice((0.0, generator.expovariate(1.0 / self._scene.hurry)))
         generator.choices([do for do, _ in choice], [weight for _, weight in choice])[0]()
-        self.done += 1
+        for name in ("requests", "samples", "size_bytes", "slots", "idle_slots"):
+            assert getattr(self.compiled, name) == getattr(self.reference, name), name
+        waiting, compiled = self._waiting, self.compiled
+        assert all(request.state is RequestState.WAITING for request in waiting)
+        assert compiled.requests == len(waiting)
+        assert compiled.samples == sum(request.samples for request in waiting)
+        assert compiled.size_bytes == sum(request.size_bytes for request in waiting)
+        assert compiled.idle_slots == max(0, compiled.slots - len(self._running))
 
-    def check(self) -> None:
-        for queue in self._queues + self._left:
-            queue.check(self.now)
+    def check_queues(self) -> None:
+        for queue, twin in self._queues + self._left:
+            assert (len(twin), twin.samples) == (len(queue), queue.samples)
+            assert twin.oldest_arrival() == queue.oldest_arrival()
+            assert twin.due(self.now) == queue.due(self.now)
+            for samples in (1, 2, 3, 7, 20, 64, 65, 270, 1024, 5000):
+                self._check_costs(queue, twin, samples)
+
+    def _check_costs(self, queue: Any, twin: VersionQueue, samples: int) -> None:
+        assert twin.costs.predicted(samples) == queue.costs.predicted(samples)
+        assert twin.costs.is_stale(samples, self.now) == queue.costs.is_stale(samples, self.now)
+
+    def _check_requests(self, requests: Any, twins: Any) -> None:
+        assert [self._twins[request] for request in requests] == list(twins)
+        assert [request.state for request in requests] == [twin.state for twin in twins]
+
+    def _both(self, name: str, *arguments: Any) -> Any:
+        found = getattr(self.reference, name)(*arguments, self.now)
+        assert getattr(self.compiled, name)(*arguments, self.now) == found, name
+        return found
 
     def _add_queue(self, at: int) -> None:
-        queue = TwinQueue(self._scene.policies[at], self._scene.tables[at])
-        self._queues.append(queue)
-        self.batcher.add_queue(queue)
+        policy, table = self._scene.policies[at], self._scene.tables[at]
+        queues = RequestQueue[Any](policy, CostTable(table)), VersionQueue(policy, table)
+        self._queues.append(queues)
+        self.reference.add_queue(queues[0])
+        self.compiled.add_queue(queues[1])
 
     def _change_queues(self) -> None:
         generator = self._random
         if self._queues and generator.random() < 0.5:
-            queue = self._queues.pop(generator.randrange(len(self._queues)))
-            self.batcher.remove_queue(queue)
-            self._left.append(queue)
+            queues = self._queues.pop(generator.randrange(len(self._queues)))
+            self.reference.remove_queue(queues[0])
+            self.compiled.remove_queue(queues[1])
+            self._left.append(queues)
         else:
             self._add_queue(generator.randrange(len(self._scene.policies)))
 
@@ -129,50 +163,132 @@ class Stage:
             queues = self._left if generator.random() < 0.05 else self._queues
             if not queues:
                 return
-            request = OrderedRequest(
-                generator.choice(queues),
-                samples=generator.choice((1, 1, 8, 270, generator.randint(1, 2000))),
-                arrived=self.now - generator.choice((0.0, 0.0, generator.random() * 0.01)),
-                deadline=self._deadline() if deadline is None else deadline,
-                size_bytes=generator.randrange(2000),
-                priority=generator.choice((0, 0, 1, 2, 10, generator.randrange(13))),
-            )
-            with suppress(DeadlineError, QueueFullError):
-                self.batcher.offer(request, self.now)
+            queue, twin_queue = generator.choice(queues)
+            fields: dict[str, Any] = {
+                "samples": generator.choice((1, 1, 8, 270, generator.randint(1, 2000))),
+                "arrived": self.now - generator.choice((0.0, 0.0, generator.random() * 0.01)),
+                "deadline": self._deadline() if deadline is None else deadline,
+                "size_bytes": generator.randrange(2000),
+                "priority": generator.choice((0, 0, 1, 2, 10, generator.randrange(13))),
+            }
+            request, twin = OrderedRequest(queue, **fields), QueuedRequest(twin_queue, **fields)
+            refusal = _refusal(self.reference.offer, request, self.now)
+            assert _refusal(self.compiled.offer, twin, self.now) == refusal
+            assert twin.state is request.state
+            if refusal is None:
+                self._twins[request] = twin
                 self._requests.append(request)
+                self._waiting[request] = None
+                self._check_limits()
+            elif request.state is RequestState.NEW:
+                assert refusal[0] is QueueFullError and 0.0 < refusal[2] < NEVER
+            else:
+                assert request.deadline < NEVER
+
+    def _check_limits(self) -> None:
+        batcher, limits = self.compiled, self._scene.limits
+        if batcher.requests > 1:
+            assert batcher.requests <= limits.requests and batcher.samples <= limits.samples
+            assert batcher.size_bytes <= limits.size_bytes
 
     def _take(self) -> None:
-        batch = self.batcher.take(self.now).batch
-        if batch is not None:
-            self._running.append(batch)
+        taken, twin = self.reference.take(self.now), self.compiled.take(self.now)
+        self._check_requests(taken.dropped, twin.dropped)
+        for request in taken.dropped:
+            del self._waiting[request]
+            is_late = request.deadline <= self.now
+            assert request.state is (RequestState.EXPIRED if is_late else RequestState.INFEASIBLE)
+        assert (taken.batch is None) == (twin.batch is None)
+        if taken.batch is None:
+            self._check_idle()
+        if taken.batch is not None and twin.batch is not None:
+            assert (taken.batch.queue, twin.batch.queue) in self._queues + self._left
+            self._check_batch(taken.batch)
+            self._check_requests(taken.batch.requests, twin.batch.requests)
+            for name in ("samples", "started", "predicted"):
+                assert getattr(twin.batch, name) == getattr(taken.batch, name), name
+            self._running.append((taken.batch, twin.batch))
+
+    def _check_idle(self) -> None:
+        """Whoever still waits beside a free slot is in a batched queue, and not for long."""
+        due = self.compiled.due(self.now)
+        if self.compiled.idle_slots == 0:
+            assert due == NEVER
+            return
+        assert due > self.now
+        first_of = {request.queue: request for request in reversed(self._waiting)}
+        for queue, first in first_of.items():
+            assert queue.policy.mode is BatchingMode.BATCHED
+            assert self.now < due <= first.arrived + queue.policy.max_delay
+
+    def _check_batch(self, batch: Batch[Any]) -> None:
+        """Those of one queue with the smallest keys, in their order, which can be in time."""
+        policy, requests = batch.queue.policy, batch.requests
+        own = sorted((r for r in self._waiting if r.queue is batch.queue), key=lambda r: r.key)
+        assert list(requests) == own[: len(requests)]
+        if len(requests) > 1:
+            assert batch.samples <= policy.max_batch and policy.mode is not BatchingMode.INLINE
+        for request in requests:
+            del self._waiting[request]
+            assert request.state is RequestState.RUNNING and request.deadline > self.now
+        if self.now + batch.predicted > min(request.latest_end for request in requests):
+            assert len(requests) == 1
+            assert batch.queue.costs.is_stale(requests[0].samples, self.now)
 
     def _finish(self) -> None:
         generator = self._random
         if self._running:
-            batch = self._running.pop(generator.randrange(len(self._running)))
+            batch, twin = self._running.pop(generator.randrange(len(self._running)))
             seconds = batch.predicted * generator.choice((1.0, generator.uniform(0.3, 3.0), 50.0))
             burnt = generator.choice((None, seconds, seconds * generator.random(), 2.0 * seconds))
-            self.batcher.finish(batch, seconds=seconds, now=self.now, cpu_seconds=burnt)
+            took = {"seconds": seconds, "now": self.now, "cpu_seconds": burnt}
+            self.reference.finish(batch, **took)
+            self.compiled.finish(twin, **took)
+            for samples in (1, batch.samples):
+                self._check_costs(batch.queue, twin.queue, samples)
 
     def _cancel(self) -> None:
         for _ in range(self._random.choice((1, 1, 100))):
             if self._requests:
-                at = self._random.randrange(len(self._requests))
-                self.batcher.cancel(self._requests.pop(at))
+                request = self._requests.pop(self._random.randrange(len(self._requests)))
+                twin = self._twins[request]
+                waited = request in self._waiting
+                assert self.compiled.cancel(twin) == self.reference.cancel(request) == waited
+                assert twin.state is request.state
+                self._waiting.pop(request, None)
+
+    def _expire(self) -> None:
+        late = self.reference.expire(self.now)
+        self._check_requests(late, self.compiled.expire(self.now))
+        for request in late:
+            del self._waiting[request]
 
     def _ask(self) -> None:
-        batcher, generator, now = self.batcher, self._random, self.now
-        batcher.due(now)
-        batcher.next_request(now)
-        batcher.backlog(now)
-        batcher.urgent_lead(now)
-        batcher.linger_seconds(now)
-        for queue in self._queues + self._left:
+        generator, now = self._random, self.now
+        for name in ("due", "backlog", "urgent_lead", "linger_seconds"):
+            self._both(name)
+        assert self.compiled.is_ready(now) == (self.reference.next_request(now) is not None)
+        for queue, twin in self._queues + self._left:
             # Clients may send any unsigned number of 64 bits.
             priority = generator.choice((generator.randrange(13), 2**64 - 1))
-            batcher.deadline_unreachable(queue, self._deadline(), priority, now)
+            asked = self._deadline(), priority, now
+            found = self.reference.deadline_unreachable(queue, *asked)
+            assert self.compiled.deadline_unreachable(twin, *asked) == found
         if self._queues and generator.random() < 0.3:
-            generator.choice(self._queues).saw(generator.randint(1, 500))
+            queues = generator.choice(self._queues)
+            samples = generator.randint(1, 500)
+            for one in queues:
+                one.saw(samples)
+
+
+def _refusal(
+    offer: Callable[[Any, float], None], request: QueuedRequest, now: float
+) -> tuple[Any, ...] | None:
+    try:
+        offer(request, now)
+    except (QueueFullError, DeadlineError) as error:
+        return type(error), str(error), getattr(error, "retry_seconds", None)
+    return None
 
 
 @settings(max_examples=200, deadline=None)
@@ -181,7 +297,7 @@ def test_every_decision_and_refusal_is_that_of_the_reference(scene: Scene) -> No
     stage = Stage(scene)
     for _ in range(100):
         stage.act()
-    stage.check()
+    stage.check_queues()
 
 
 def test_thousands_of_steps_with_hundreds_waiting_leave_no_difference() -> None:
@@ -191,37 +307,16 @@ def test_thousands_of_steps_with_hundreds_waiting_leave_no_difference() -> None:
     most = 0
     for _ in range(3000):
         stage.act()
-        most = max(most, stage.batcher.requests)
-    stage.check()
+        most = max(most, stage.compiled.requests)
+    stage.check_queues()
     assert most > 1000, "few waited"
 
 
-@given(
-    TABLES,
-    st.lists(
-        st.tuples(st.integers(1, 5000), st.floats(1e-6, 10.0), st.none() | st.floats(1e-6, 10.0)),
-        max_size=30,
-    ),
-    st.floats(0.0, 0.7),
-)
-def test_a_compiled_table_learns_what_the_reference_learns(
-    table: dict[int, float], timings: list[tuple[int, float, float | None]], gap: float
-) -> None:
-    costs, compiled = CostTable(table), VersionQueue(BatchingPolicy(), table).costs
-    for number, (samples, seconds, cpu_seconds) in enumerate(timings):
-        now = gap * number
-        costs.observe(samples, seconds, now, cpu_seconds=cpu_seconds)
-        compiled.observe(samples, seconds, now, cpu_seconds=cpu_seconds)
-        for size in (1, 2, samples - 1 or 1, samples, samples + 1, 4000):
-            assert compiled.predicted(size) == costs.predicted(size)
-            assert compiled.is_stale(size, now + 1.5 * gap) == costs.is_stale(size, now + 1.5 * gap)
-
-
 def test_a_queue_that_nobody_holds_is_kept_while_the_batcher_needs_it() -> None:
-    batcher = TwinBatcher()
-    queue = TwinQueue(BatchingPolicy(), measured(linear))
+    batcher: Batcher[QueuedRequest] = Batcher()
+    queue = VersionQueue(BatchingPolicy(), measured(linear))
     batcher.add_queue(queue)
-    request = OrderedRequest(queue, samples=1, arrived=0.0)
+    request = QueuedRequest(queue, samples=1, arrived=0.0)
     batcher.offer(request, 0.0)
     batcher.remove_queue(queue)
     del queue
