@@ -14,12 +14,11 @@ from serving.protocol.infer_writer import InferWriter
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.predict_writer import PredictWriter
 from serving.protocol.readers.input_reader import InputReader
-from serving.protocol.request_header import RequestHeader
 from serving.protocol.request_tensors import RequestTensors
 from serving.protocol.version_io import VersionIO
 from sharded_infer.client.request_message import request_message
 from sharded_infer.v1 import predictor_pb2
-from tests.support.requests_by_chance import MAX_BATCH, SPEC, Arrays, check_same, serialized
+from tests.support.requests_by_chance import MAX_BATCH, SPEC, Arrays, serialized
 
 IO = VersionIO(
     InputReader(SPEC, max_batch=MAX_BATCH),
@@ -34,15 +33,6 @@ INPUTS: Arrays = {
 MESSAGE = serialized(INPUTS, id="7")
 _, TEXT, CONTENTS = binary_body(MESSAGE)
 TEXT = TEXT.replace(b"{", b'{"id":"7",', 1)
-IN_JSON = json.dumps(
-    {
-        "id": "7",
-        "inputs": [
-            {"name": n, "shape": a.shape, "datatype": d, "data": a.ravel().tolist()}
-            for (n, a), d in zip(INPUTS.items(), ("FP32", "FP32", "INT64"), strict=True)
-        ],
-    }
-).encode()
 Read = tuple[Codec[Any, Any], Any]
 FORMS: dict[str, Callable[[], Read]] = {
     "ModelInferRequest": lambda: (MESSAGE_CODECS[PredictMethod.MODEL_INFER], MESSAGE),
@@ -54,18 +44,7 @@ FORMS: dict[str, Callable[[], Read]] = {
         JsonCodec(),
         read_request(SPEC.name, "", TEXT + CONTENTS, len(TEXT)),
     ),
-    "numbers in JSON": lambda: (JsonCodec(), read_request(SPEC.name, "", IN_JSON, None)),
 }
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_each_form_is_the_same_request(form: str) -> None:
-    codec, request = FORMS[form]()
-    assert codec.header(request) == RequestHeader(SPEC.name, "", "7")
-    found = codec.decode(request, IO, RequestTensors(None))
-    check_same(found, IO.reader.read_message(MESSAGE))
-    sizes = {"binary tensors": len(TEXT + CONTENTS), "numbers in JSON": len(IN_JSON)}
-    assert codec.size_bytes(request) == (sizes[form] if form in sizes else len(request))
 
 
 class Answer(NamedTuple):

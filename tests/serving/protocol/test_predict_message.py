@@ -20,6 +20,7 @@ from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from sharded_infer.v1 import predictor_pb2
+from tests.serving.protocol.mutations import mutations
 from tests.support.requests_by_chance import (
     MAX_BATCH,
     SPEC,
@@ -92,41 +93,20 @@ def test_every_form_is_read_as_the_protocols_form_is(inputs: Arrays) -> None:
 
 
 @settings(deadline=None, max_examples=150)
-@given(inputs_by_chance(), st.randoms(use_true_random=False))
+@given(inputs_by_chance(), st.integers(0, 2**32))
 def test_mutated_messages_are_read_as_the_portable_path_reads_them(
-    inputs: Arrays, random: Any
+    inputs: Arrays, seed: int
 ) -> None:
-    written = as_predict(inputs) or good()
-    for _ in range(8):
-        mutated = bytearray(written)
-        for _ in range(random.randint(1, 3)):
-            mutated[random.randrange(len(mutated))] = random.choice((0, 1, 2, 127, 128, 255))
-        if random.random() < 0.2:
-            del mutated[random.randrange(len(mutated)) :]
-        found = native(bytes(mutated))
+    for changed in mutations(as_predict(inputs) or good(), seed, 8):
+        found = native(changed)
         try:
-            wanted = PORTABLE.read_message(bytes(mutated), form=MessageFormat.PREDICT)
+            wanted = PORTABLE.read_message(changed, form=MessageFormat.PREDICT)
         except ShardedInferError:
             assert found is None
         else:
             # Through protobuf's floats a signalling NaN does not keep its bits.
             if found is not None and not has_nan(found):
                 check_same(found, wanted)
-
-
-def test_a_clients_messages_are_read_by_compiled_code() -> None:
-    for written in (
-        good(),
-        good(clicked=np.array([[1, 2], [3, 4]])),
-        good(clicked=[[], [1, 2, 3]]),
-        good(clicked=[[], []]),
-        good(clicked=Bags([1], [1, 0], [0.5])),
-        good(hashed=[-1, 2**40]),
-        good(hashed=[2**32 - 1, 3]),
-    ):
-        found = native(written)
-        assert found is not None
-        check_same(found, PORTABLE.read_message(written, form=MessageFormat.PREDICT))
 
 
 @pytest.mark.parametrize(
@@ -291,30 +271,6 @@ def test_only_protobuf_reads_whether_unknown_ids_are_asked_for() -> None:
     assert native(good()) is not None
     assert native(request.SerializeToString()) is None
     assert read_header(request.SerializeToString(), MessageFormat.PREDICT) is None
-
-
-@pytest.mark.parametrize("key", ["user-7", "", 0, -1, 2**63 - 1, None])
-def test_routing_keys_are_the_same_by_either_reader(key: str | int | None) -> None:
-    inputs = {"item": [1], "context": CONTEXT[:1]}
-    written = request_message("small", user={"bid": BID}, candidates=inputs, routing_key=key)
-    wanted = b"" if key is None else str(key).encode()
-    if isinstance(key, int):
-        wanted = key.to_bytes(8, "little", signed=True)
-    request = predictor_pb2.PredictRequest.FromString(written)
-    assert predict_header_of(request).routing_key == wanted
-    header = read_header(written, MessageFormat.PREDICT)
-    assert header is not None and header.routing_key == wanted
-    check_same(native(written), PORTABLE.read_message(written, form=MessageFormat.PREDICT))
-
-
-@pytest.mark.parametrize("keys", [("a", 1), (1, "a")])
-def test_of_two_routing_keys_the_last_counts_and_protobuf_reads_them(
-    keys: tuple[str | int, str | int],
-) -> None:
-    written = b"".join(request_message("", routing_key=key) for key in keys)
-    assert read_header(written, MessageFormat.PREDICT) is None
-    found = predict_header_of(predictor_pb2.PredictRequest.FromString(written)).routing_key
-    assert found == {"a": b"a", 1: (1).to_bytes(8, "little")}[keys[1]]
 
 
 def test_responses_are_what_the_generated_code_reads() -> None:

@@ -36,6 +36,7 @@ from sharded_infer.lookups.raw_ids import UnknownIdError
 from sharded_infer.lookups.shard_hosts import PieceBags, StoredPieces
 from sharded_infer.lookups.share_lookups import LookedUpPieces, ShareLookups
 from sharded_infer.v1 import shard_host_pb2
+from tests.serving.protocol.mutations import mutations
 from tests.serving.transport.test_http2_server import LIMITS
 from tests.support.raw_cluster import MAPS, publish_raw_cluster, publish_raw_parts
 
@@ -92,11 +93,7 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def random_group(generator: np.random.Generator, share: ModelShare, *, known: bool) -> PieceBags:
-    """Raw ids of some pieces, or rows of any.
-
-    Args:
-        known: all raw ids of tables that refuse unknown ones are known.
-    """
+    """Raw ids of some pieces, or rows of any; `known`: tables refuse no unknown ones."""
     lookups, raw = share.lookups, bool(generator.integers(3))
     pieces = [n for n, one in enumerate(lookups.id_maps) if one is not None or not raw]
     numbers = generator.choice(pieces, int(generator.integers(1, 5)))
@@ -229,11 +226,8 @@ def test_what_the_reference_refuses_is_left_to_it(opened: ModelShare) -> None:
     refused = unknown = 0
     messages: list[bytes] = []
     while len(messages) < 1000:
-        groups = random_groups(generator, opened, known=False)
-        message = bytearray(write_lookup(KEY, groups))
-        for place in generator.integers(0, len(message), int(generator.integers(0, 3))):
-            message[place] = generator.integers(0, 256)
-        messages.append(bytes(message[: generator.integers(1, 4 * len(message))]))
+        message = bytes(write_lookup(KEY, random_groups(generator, opened, known=False)))
+        messages += [message, *mutations(message, len(messages), 2)]
     with asking(compiled) as ask:
         for answer, message in zip(ask(messages), messages, strict=True):
             try:
@@ -328,16 +322,6 @@ def test_a_host_of_parts_answers_for_their_ids_alone(tmp_path: Path) -> None:
             lookups.look_up([group])
 
 
-def test_raw_ids_of_tables_without_an_id_map_are_refused(opened: ModelShare) -> None:
-    [number] = [n for n, one in enumerate(opened.lookups.id_maps) if one is None][:1]
-    group = replace(
-        PieceBags.of(np.array([number]), Bags(torch.tensor([1]), torch.tensor([[1]]))), raw=True
-    )
-    words = r"group 0, entry 0: raw ids of piece \d of table 'country', expected rows: host 0 has"
-    with pytest.raises(RequestError, match=words):
-        opened.lookups.look_up([group])
-
-
 @pytest.mark.parametrize("lengths", [[[1, 1]], [[3, 0]], [[2**62, 2**62]], [[-1, 4]]])
 def test_raw_ids_that_are_not_those_of_their_bags_are_refused(
     opened: ModelShare, lengths: list[list[int]]
@@ -349,6 +333,10 @@ def test_raw_ids_that_are_not_those_of_their_bags_are_refused(
         group = replace(group, pieces=np.array([number, number]))
     with pytest.raises(RequestError, match="expected lengths"):
         opened.lookups.look_up([group])
+    number = next(n for n, one in enumerate(opened.lookups.id_maps) if one is None)
+    words = r"group 0, entry 0: raw ids of piece \d of table 'country', expected rows: host 0 has"
+    with pytest.raises(RequestError, match=words):
+        opened.lookups.look_up([raw_group(number, np.array([1]))])
 
 
 @pytest.mark.parametrize("kind", ["table", "id map"])

@@ -1,5 +1,5 @@
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -141,23 +141,6 @@ def test_an_unknown_id_that_is_refused_is_worded_by_the_portable_path() -> None:
     assert not reader.unknown_ids.any()
 
 
-@pytest.mark.parametrize("backend", ["portable", "native"])
-def test_unknown_ids_are_counted_in_the_cells_that_are_given(backend: Any) -> None:
-    cells = np.full(len(SPEC.mapped_tables), 0.5)
-    reader = InputReader(SPEC, max_batch=2, id_maps=MAPS, unknown_ids=cells, backend=backend)
-    assert reader.unknown_ids is cells
-    for _ in range(3):
-        reader.read_message(
-            message_of({**DENSE, "one": np.array([-9, 5]), "mixed": np.array([8, 6])})
-        )
-        reader.read_message(message_of({**DENSE, "query": np.array([-9, 99])}))
-    said = dict(zip((one.name for one in SPEC.mapped_tables), cells.tolist(), strict=True))
-    assert {name: count for name, count in said.items() if count != 0.5} == {
-        "one": 3.5,
-        "absent": 6.5,
-    }
-
-
 def test_threads_count_every_unknown_id() -> None:
     reader = InputReader(SPEC, max_batch=2, id_maps=MAPS)
     message = message_of({**DENSE, "one": np.array([-9, -8])})
@@ -166,12 +149,8 @@ def test_threads_count_every_unknown_id() -> None:
         for _ in range(500):
             way(message)
 
-    ways = [reader.read_message, reader._portable.read_message] * 2
-    threads = [threading.Thread(target=read, args=(way,)) for way in ways]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(read, [reader.read_message, reader._portable.read_message] * 2))
     assert reader.unknown_ids.sum() == 4 * 500 * 2
 
 
