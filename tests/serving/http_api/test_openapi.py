@@ -15,7 +15,7 @@ from schemathesis.specs.openapi import checks as openapi_checks
 
 import serving.http_api
 from serving.http_api.routes import ROUTES, Route
-from tests.support.servers import MODEL, Ranker, RunningServer, publish_ranker, running_server
+from tests.support.servers import MODEL, Ranker, RunningServer, running_server
 
 # A few hundred requests in all; many more where there is time.
 EXAMPLES = 200 if os.environ.get("SHARDED_INFER_SOAK") == "1" else 8
@@ -34,11 +34,6 @@ CHECKS = [
     openapi_checks.response_schema_conformance,
     openapi_checks.unsupported_method,
 ]
-
-
-@pytest.fixture(scope="module")
-def ranker(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
-    return publish_ranker(tmp_path_factory.mktemp("described") / "repository")
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,7 @@ from sharded_infer.artifacts.file_mapping import HUGE_PAGE_BYTES
 from sharded_infer.artifacts.manifest import FileRecord
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.errors import CapacityError
-from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.batch_sizes import KERNEL_BYTES
-from sharded_infer.towers.host_products import HostProducts
 from tests.support.servers import Ranker
 
 MIB = 2**20
@@ -44,26 +42,6 @@ def test_copies_are_counted_for_each_process_and_mapped_tables_once(
     assert needed == tables + 4 * (own + 2000)
 
 
-def test_a_tower_takes_the_bytes_of_the_precision_that_runs(
-    ranker: Ranker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = ranker.model.artifact.manifest
-    files = {**stored.files, stored.tower.file: FileRecord(1000, "0" * 64)}
-    here: dict[Precision, HostProducts | None] = {
-        Precision.BF16: HostProducts(Precision.BF16, Precision.FP32, "there are none"),
-        Precision.FP16: HostProducts(Precision.FP16, Precision.FP16, "as published"),
-        # Timed when it is loaded: either may run.
-        Precision.INT8: None,
-    }
-    monkeypatch.setattr(memory_fit, "choose_products", lambda published, _: here[published])
-    monkeypatch.setattr(memory_fit, "are_compiled", lambda _: False)
-    for published, times in ((Precision.BF16, 2), (Precision.FP16, 1), (Precision.INT8, 4)):
-        manifest = replace(stored, files=files, tower=replace(stored.tower, precision=published))
-        held = stored.table_bytes + 1100 * times + KERNEL_BYTES
-        assert held_bytes(manifest, TableMemory.MAP, 1) == held
-        assert needed_bytes(manifest, TableMemory.MAP, 1) == held + 2000 * times
-
-
 def test_auto_copies_only_what_is_mapped_in_small_pages_and_takes_half_of_the_memory(
     ranker: Ranker,
 ) -> None:
@@ -81,9 +59,3 @@ def test_auto_copies_only_what_is_mapped_in_small_pages_and_takes_half_of_the_me
     assert chosen(whole, 1000) is TableMemory.AUTO
     assert chosen(whole // 2, 1000) is TableMemory.HUGE
     assert chosen(whole // 2, 999) is TableMemory.AUTO
-
-
-def test_auto_does_not_copy_files_that_are_smaller_than_a_page(ranker: Ranker) -> None:
-    manifest = ranker.model.artifact.manifest
-    chosen = choose_memory(manifest, huge_page_bytes=0, copy_needs=1, available=2**40)
-    assert chosen is TableMemory.AUTO

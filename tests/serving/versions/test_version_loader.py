@@ -2,7 +2,6 @@ import logging
 from pathlib import Path
 
 import pytest
-import torch
 from prometheus_client import generate_latest
 from torch import Tensor, nn
 
@@ -20,9 +19,19 @@ from sharded_infer.errors import CapacityError
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
-from sharded_infer.specs.sequence_spec import SequenceSpec
 from sharded_infer.towers.host_products import ProductsOption
 from tests.support.servers import MODEL, Ranker
+
+
+@pytest.fixture(autouse=True)
+def _all_levels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="sharded_infer")
+
+
+def said(caplog: pytest.LogCaptureFixture, words: str) -> logging.LogRecord:
+    """The one line with these words."""
+    (found,) = (record for record in caplog.records if words in record.getMessage())
+    return found
 
 
 def load(
@@ -44,13 +53,15 @@ def load(
     return phases
 
 
-def test_a_load_says_what_it_takes_and_what_there_is(
+def test_a_load_says_what_it_takes_what_there_is_and_which_pages_tables_have(
     ranker: Ranker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, logger="sharded_infer"):
-        load(ranker.repository, TableMemory.MAP)
-    (said,) = (r.getMessage() for r in caplog.records if "are available" in r.getMessage())
-    assert said.startswith(f"{MODEL} version 1 takes ") and "its tables" in said and "(map)" in said
+    load(ranker.repository, TableMemory.AUTO)
+    taken = said(caplog, "are available").getMessage()
+    assert taken.startswith(f"{MODEL} version 1 takes ") and "its tables" in taken
+    pages = said(caplog, "its tables are")
+    assert pages.levelno == logging.INFO
+    assert "version 1: its tables are mapped: 0 B in 2 MiB pages, " in pages.getMessage()
 
 
 def test_a_copy_that_cannot_fit_is_refused_with_figures(
@@ -81,8 +92,8 @@ def test_mapped_tables_larger_than_memory_are_served_and_it_is_said(
 ) -> None:
     monkeypatch.setattr(serving.versions.version_loader, "available_bytes", lambda: 1000)
     assert "golden" in load(ranker.repository, TableMemory.MAP).seconds
-    (warned,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
-    assert "are mapped, but 1.00 kB of memory are available" in warned
+    warned = said(caplog, "are mapped, but 1.00 kB of memory are available")
+    assert warned.levelno == logging.WARNING
 
 
 def test_a_limit_on_the_address_space_is_named(
@@ -93,67 +104,14 @@ def test_a_limit_on_the_address_space_is_named(
         load(ranker.repository, TableMemory.MAP)
 
 
-def test_where_tables_lie_in_huge_pages_nothing_is_to_be_looked_at(
-    ranker: Ranker, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its tables are smaller than one huge page: small ones are as they should be."""
-    with caplog.at_level(logging.INFO, logger="sharded_infer"):
-        load(ranker.repository, TableMemory.HUGE)
-    (said,) = (r for r in caplog.records if "its tables are copied" in r.getMessage())
-    assert said.levelno == logging.INFO and "/sys/" not in said.getMessage()
-
-
 def test_tables_that_should_lie_in_huge_pages_and_do_not_are_warned_of(
     ranker: Ranker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(serving.versions.version_loader, "HUGE_PAGE_BYTES", 1)
     monkeypatch.setattr(Model, "huge_page_bytes", lambda _: 0)
     load(ranker.repository, TableMemory.HUGE)
-    (said,) = (r for r in caplog.records if "its tables are copied" in r.getMessage())
-    assert said.levelno == logging.WARNING and "/sys/kernel/mm" in said.getMessage()
-
-
-def test_auto_maps_tables_and_says_which_pages_they_have(
-    ranker: Ranker, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, logger="sharded_infer"):
-        load(ranker.repository, TableMemory.AUTO)
-    (said,) = (r for r in caplog.records if "its tables are" in r.getMessage())
-    assert said.levelno == logging.INFO
-    assert "version 1: its tables are mapped: 0 B in 2 MiB pages, " in said.getMessage()
-
-
-def test_auto_asks_for_no_large_pages_of_tables_that_are_larger_than_memory(
-    ranker: Ranker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(serving.versions.version_loader, "available_bytes", lambda: 1000)
-    with caplog.at_level(logging.INFO, logger="sharded_infer"):
-        load(ranker.repository, TableMemory.AUTO)
-    assert any("(map), its tower" in r.getMessage() for r in caplog.records)
-    (warned,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
-    assert "are mapped, but 1.00 kB of memory are available" in warned
-
-
-class Sum(nn.Module):
-    def forward(self, history: Tensor, history_lengths: Tensor) -> Tensor:
-        there = torch.arange(history.shape[1]) < history_lengths.unsqueeze(1)
-        return torch.sigmoid((history.sum(2) * there).sum(1))
-
-
-def test_a_load_says_what_a_sample_with_a_history_costs(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    # One sample counts as more work than 1: its history counts too.
-    spec = ModelSpec(
-        MODEL,
-        (TableSpec("item", 50, 8, features=("history",)),),
-        sequences={"history": SequenceSpec(max_length=40, features=("history",))},
-    )
-    publish(spec, {"item": nn.Embedding(50, 8)}, Sum(), tmp_path)
-    with caplog.at_level(logging.INFO, logger="sharded_infer"):
-        load(tmp_path)
-    (said,) = (r for r in caplog.records if r.getMessage().startswith("loaded "))
-    assert vars(said)["one_sample_ms"] > 0
+    copied = said(caplog, "its tables are copied")
+    assert copied.levelno == logging.WARNING and "/sys/kernel/mm" in copied.getMessage()
 
 
 class Deep(nn.Module):
@@ -184,10 +142,8 @@ def test_a_load_says_which_products_run_and_warns_once_of_a_precision_that_would
     ):
         caplog.clear()
         metrics = ServerMetrics()
-        with caplog.at_level(logging.INFO, logger="sharded_infer"):
-            load(tmp_path, products=option, metrics=metrics)
-        (said,) = (r for r in caplog.records if r.getMessage().startswith("loaded "))
-        assert vars(said)["products"].split()[0] == running
+        load(tmp_path, products=option, metrics=metrics)
+        assert vars(said(caplog, "loaded "))["products"].split()[0] == running
         warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
         assert warned == (
             [

@@ -59,13 +59,6 @@ def test_a_version_of_a_known_tower_runs_a_few_sizes_once(
     assert [size for size, _ in runs] == [1, 16, 256]
 
 
-def test_a_thread_runs_one_sample(ranker: Ranker, runs: list[tuple[int, int]]) -> None:
-    thread = threading.Thread(target=warm_thread, args=(ranker.model,))
-    thread.start()
-    thread.join()
-    assert runs == [(1, thread.ident)]
-
-
 @pytest.mark.parametrize("error", [ShardHostError("it is lost"), DeadlineError("it is late")])
 def test_a_fronts_thread_begins_also_where_a_shard_host_does_not_answer(
     ranker: Ranker, caplog: pytest.LogCaptureFixture, error: ShardedInferError

@@ -4,12 +4,11 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import trustme
 
 from serving.control.server_state import ServerState
 from serving.http_api.connections.connection_context import WhenLost
@@ -18,6 +17,7 @@ from serving.http_api.exchange import HttpAnswer, HttpRequest
 from serving.http_api.http_server import HttpServer, listen
 from serving.metrics.server_metrics import ServerMetrics
 from serving.security.tls import TlsFiles
+from tests.support.tls import issue_files
 
 LIMITS = HttpLimits(
     max_connections=4,
@@ -86,38 +86,29 @@ def connect(pages: HttpServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", pages.server_port), 10)
 
 
-def until_closed(client: socket.socket) -> tuple[bytes, float]:
-    """Bytes until the server closes, and the seconds until then."""
-    began = time.monotonic()
+def until_closed(client: socket.socket) -> bytes:
+    """Bytes until the server closes, which it does within the socket's timeout."""
     came = b""
-    try:
+    with suppress(ConnectionResetError):
         while part := client.recv(65536):
             came += part
-    except ConnectionResetError:
-        pass
-    return came, time.monotonic() - began
+    return came
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /live HT", b"GET /live HTTP/1.1\r\nHost: x\r\nX: "])
-def test_a_client_whose_headers_do_not_come_is_dropped(pages: HttpServer, sent: bytes) -> None:
-    with connect(pages) as client:
-        client.sendall(sent)
-        came, seconds = until_closed(client)
-    assert came == b"" and 0.3 < seconds < 10
-
-
-def _drip(client: socket.socket, sent: bytes) -> None:
-    for byte in sent:
-        client.sendall(bytes([byte]))
-        time.sleep(0.02)
+def test_clients_whose_headers_do_not_come_are_dropped(pages: HttpServer) -> None:
+    with connect(pages) as silent, connect(pages) as client:
+        client.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\nX: ")
+        assert until_closed(silent) == until_closed(client) == b""
 
 
 def test_headers_that_come_byte_by_byte_have_no_more_time(pages: HttpServer) -> None:
     with connect(pages) as client:
-        began = time.monotonic()
-        with pytest.raises(ConnectionError):
-            _drip(client, b"GET /live HTTP/1.1\r\nX: " + b"a" * 1000)
-    assert time.monotonic() - began < 15
+        client.sendall(b"GET /live HTTP/1.1\r\nX: ")
+        with suppress(ConnectionError):
+            for _ in range(500):
+                client.sendall(b"a")
+                time.sleep(0.02)
+            pytest.fail("the client is not dropped")
 
 
 def test_an_idle_connection_is_closed_and_so_is_a_slow_second_request(pages: HttpServer) -> None:
@@ -126,28 +117,25 @@ def test_an_idle_connection_is_closed_and_so_is_a_slow_second_request(pages: Htt
             client.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
             answer = client.recv(65536)
             client.sendall(more)
-            rest, seconds = until_closed(client)
-        assert (answer + rest).count(b"HTTP/1.1 200") == 1 and seconds < 10
+            rest = until_closed(client)
+        assert (answer + rest).count(b"HTTP/1.1 200") == 1
 
 
-def test_a_body_that_does_not_come_is_refused_with_408(pages: HttpServer) -> None:
-    with connect(pages) as client:
-        client.sendall(b"POST /v2/logging HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 10\r\n\r\n{")
-        came, seconds = until_closed(client)
-    assert came.startswith(b"HTTP/1.1 408") and 0.3 < seconds < 10
-
-
-def test_a_body_or_headers_too_large_are_refused(pages: HttpServer) -> None:
-    head = b"POST /v2/logging HTTP/1.1\r\nHost: [::1]\r\n"
-    for rest, status in (
+@pytest.mark.parametrize(
+    ("rest", "status"),
+    [
+        (b"Content-Length: 10\r\n\r\n{", b"408"),
         (b"Content-Length: 1001\r\n\r\n", b"429"),
         (b"X: " + b"a" * 3000 + b"\r\n\r\n", b"431"),
         (b"X: " + b"a" * 3000, b"400"),
-    ):
-        with connect(pages) as client:
-            client.sendall(head + rest)
-            came, _ = until_closed(client)
-        assert came.split()[1] == status
+    ],
+)
+def test_bodies_that_do_not_come_and_what_is_too_large_are_refused(
+    pages: HttpServer, rest: bytes, status: bytes
+) -> None:
+    with connect(pages) as client:
+        client.sendall(b"POST /v2/logging HTTP/1.1\r\nHost: [::1]\r\n" + rest)
+        assert until_closed(client).split()[1] == status
 
 
 def _is_live(client: socket.socket) -> bool:
@@ -161,7 +149,7 @@ def _is_live(client: socket.socket) -> bool:
     return b" 200 " in came
 
 
-@pytest.mark.parametrize("size", [0, 1000, 300_000])
+@pytest.mark.parametrize("size", [0, 300_000])
 def test_who_answers_is_told_that_the_client_has_left(size: int) -> None:
     api = Held()
     with serving_http(HttpLimits(), api) as pages:
@@ -181,7 +169,7 @@ def test_the_connection_that_waited_longest_gives_way_to_one_too_many() -> None:
         assert _is_live(held[0])
         with connect(pages) as another:
             assert _is_live(another)
-            assert until_closed(held[1])[0] == b""
+            assert until_closed(held[1]) == b""
             assert all(_is_live(client) for client in (held[0], *held[2:], another))
 
 
@@ -195,22 +183,8 @@ def test_pages_that_accept_no_more_leave_the_socket_to_others() -> None:
             closing(HttpServer([listener.dup()], ServerMetrics(), ServerState(1), limits=LIMITS)),
         ):
             client.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert until_closed(client)[0].endswith(b"live\n")
+            assert until_closed(client).endswith(b"live\n")
         pages.close()
-
-
-def test_a_request_for_another_protocol_is_answered_in_this_one() -> None:
-    upgrade = "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n"
-    head = f"POST /v2/logging HTTP/1.1\r\nHost: [::1]\r\n{upgrade}"
-    with serving_http(HttpLimits(), Reading()) as pages:
-        for rest in (
-            b"Content-Length: 5\r\n\r\nwords",
-            b"Transfer-Encoding: chunked\r\n\r\n2\r\nwo\r\n3\r\nrds\r\n0\r\n\r\n",
-        ):
-            with connect(pages) as client:
-                client.sendall(head.encode() + rest)
-                came, _ = until_closed(client)
-            assert came.startswith(b"HTTP/1.1 200") and came.endswith(b"words")
 
 
 def test_a_client_that_asks_whether_to_go_on_is_told_so_once() -> None:
@@ -221,36 +195,23 @@ def test_a_client_that_asks_whether_to_go_on_is_told_so_once() -> None:
         client.sendall(head + b"Connection: close\r\n\r\n")
         assert client.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.sendall(b"words")
-        came, _ = until_closed(client)
+        came = until_closed(client)
         assert came.startswith(b"HTTP/1.1 200") and came.endswith(b"words")
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture
-def tls(authority: trustme.CA, tmp_path: Path) -> TlsFiles:
-    leaf = authority.issue_cert("127.0.0.1")
-    certificate, key = tmp_path / "certificate", tmp_path / "key"
-    key.write_bytes(leaf.private_key_pem.bytes())
-    certificate.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
-    return TlsFiles(certificate, key, None)
-
-
-def test_handshakes_have_the_time_of_headers_and_give_way_too(
-    tls: TlsFiles, authority: trustme.CA
-) -> None:
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    with serving_http(LIMITS, tls=tls) as pages, ExitStack() as stack:
+def test_handshakes_have_the_time_of_headers_and_give_way_too(tmp_path: Path) -> None:
+    files = issue_files(tmp_path)
+    context = ssl.create_default_context(cafile=str(files.ca))
+    with (
+        serving_http(LIMITS, tls=TlsFiles(files.certificate, files.key, None)) as pages,
+        ExitStack() as stack,
+    ):
         with connect(pages) as silent:
-            assert until_closed(silent)[1] < 10
+            assert until_closed(silent) == b""
         held = [stack.enter_context(connect(pages)) for _ in range(3 * LIMITS.max_connections)]
         with context.wrap_socket(connect(pages), server_hostname="127.0.0.1") as client:
             assert _is_live(client)
             client.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n")
-            came, _ = until_closed(client)
+            came = until_closed(client)
             assert came.startswith(b"HTTP/1.1 200")
-        assert until_closed(held[0])[0] == b""
+        assert until_closed(held[0]) == b""
