@@ -37,12 +37,7 @@ def missing() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A built image, as a folder.
-
-    Attributes:
-        root: its files.
-        settings: its entry point, command, variables and user.
-    """
+    """A built image: its folder, and its entry point, command, variables and user."""
 
     root: Path
     settings: dict[str, Any]
@@ -58,12 +53,7 @@ class Image:
         return int(told.split()[0])
 
     def start(self, words: list[str], models: Path, **options: Any) -> "subprocess.Popen[str]":
-        """Starts a program as its user, on a root that cannot be written to.
-
-        Args:
-            words: of the command; the entry point is one of them.
-            models: becomes /models.
-        """
+        """Starts a program as its user, on a root that cannot be written to, with /models."""
         user = self.settings["User"]
         script = (
             f"mount --bind {self.root} {self.root} && mount -o remount,bind,ro {self.root}"
@@ -89,11 +79,7 @@ class Image:
 
 @contextmanager
 def built_image(home: Path) -> Iterator[Image]:
-    """Builds the image's last stage of the Dockerfile, with the wheel of this tree.
-
-    Args:
-        home: a folder for some gigabytes, which are gone at the end.
-    """
+    """Builds the Dockerfile's last stage with this tree's wheel; `home` takes some gigabytes."""
     places = ("--root", str(home / "images"), "--runroot", str(home / "run"))
     buildah = partial(output_of, "buildah", *places, "--storage-driver", "vfs")
     try:

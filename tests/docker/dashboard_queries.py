@@ -27,12 +27,7 @@ _HISTOGRAM_SERIES = ("_bucket", "_sum", "_count")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A query and where it stands.
-
-    Attributes:
-        place: dashboard and panel, or the rule's name.
-        expression: PromQL without variables.
-    """
+    """PromQL without variables, and the dashboard and panel, or the rule, where it stands."""
 
     place: str
     expression: str

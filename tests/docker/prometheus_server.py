@@ -30,12 +30,7 @@ _STOP_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
-    """A running Prometheus.
-
-    Attributes:
-        url: of its API.
-        began: when it was ready, seconds since 1970.
-    """
+    """A running Prometheus, which was ready at `began`, seconds since 1970."""
 
     url: str
     began: float
@@ -64,12 +59,7 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(home: Path, *targets: str) -> Iterator[Prometheus]:
-    """Starts Prometheus with `docker/prometheus`, aimed at targets that it scrapes each second.
-
-    Args:
-        home: an empty folder for its data.
-        targets: `host:port` of metrics pages.
-    """
+    """Starts Prometheus with `docker/prometheus`; it scrapes `host:port` of pages each second."""
     settings = yaml.safe_load((CONFIGURATION / "prometheus.yml").read_text())
     settings["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     settings["rule_files"] = [str(CONFIGURATION / name) for name in settings["rule_files"]]

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from itertools import combinations
 from typing import Any
 
 import pytest
@@ -48,16 +47,6 @@ def test_percentiles_add_buckets_up_before_they_are_read(dashboard: Any) -> None
             if "histogram_quantile" in target["expr"]:
                 inner = r"histogram_quantile\([0-9.]+, sum by \([a-z, ]*\ble\) \(rate\("
                 assert re.search(inner, target["expr"]), target["expr"]
-
-
-def test_panels_have_numbers_of_their_own_and_do_not_overlap(dashboard: Any) -> None:
-    everything = dashboard["panels"]
-    numbers = [panel["id"] for panel in everything]
-    assert len(set(numbers)) == len(numbers) and min(numbers) > 0
-    for one, other in combinations([panel["gridPos"] for panel in everything], 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or below, (one, other)
 
 
 def test_advice_names_commands_and_options_that_exist(dashboard: Any) -> None:

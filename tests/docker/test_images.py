@@ -39,13 +39,6 @@ def test_every_base_is_one_exact_version_of_python() -> None:
     assert Version(argument.split(":")[1].split("-")[0]) in SpecifierSet(declared)
 
 
-@pytest.mark.parametrize("stage", FINAL_STAGES)
-def test_images_run_without_root_and_install_nothing_themselves(stage: str) -> None:
-    user, _, group = values(stage, "USER")[-1].partition(":")
-    assert int(user) > 0 and int(group) > 0
-    assert not any("pip" in step for step in values(stage, "RUN"))
-
-
 def test_a_compiler_is_only_where_kernels_are_compiled_for_a_gpu() -> None:
     installed = {
         stage: [step for step in values(stage, "RUN") if "apt-get install" in step]
@@ -61,7 +54,10 @@ def test_a_compiler_is_only_where_kernels_are_compiled_for_a_gpu() -> None:
 
 
 @pytest.mark.parametrize("stage", FINAL_STAGES)
-def test_images_are_probed_by_readiness_and_stop_at_a_signal(stage: str) -> None:
+def test_images_run_without_root_are_probed_by_readiness_and_stop_at_a_signal(stage: str) -> None:
+    user, _, group = values(stage, "USER")[-1].partition(":")
+    assert int(user) > 0 and int(group) > 0
+    assert not any("pip" in step for step in values(stage, "RUN"))
     (check,) = values(stage, "HEALTHCHECK")
     assert "/ready" in check and "curl" not in check and "wget" not in check
     # In exec form: a shell would not hand SIGTERM on.

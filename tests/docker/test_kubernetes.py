@@ -3,8 +3,9 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,28 +86,29 @@ class Template:
     def of(self, kind: str) -> dict[str, Any]:
         return {name: one for (found, name), one in self.objects.items() if found == kind}
 
-    def workloads(self) -> Iterator[Workload]:
-        for kind in ("StatefulSet", "Deployment"):
-            for name, one in self.of(kind).items():
-                template = one["spec"]["template"]
-                (container,) = template["spec"]["containers"]
-                variables: dict[str, str] = {}
-                for source in container.get("envFrom", []):
-                    if "configMapRef" in source:
-                        variables |= self.of("ConfigMap")[source["configMapRef"]["name"]]["data"]
-                for said in container["env"]:
-                    if "value" in said:
-                        variables[said["name"]] = said["value"]
-                    else:
-                        path = said["valueFrom"]["fieldRef"]["fieldPath"]
-                        label = path.removeprefix("metadata.labels['").removesuffix("']")
-                        variables[said["name"]] = template["metadata"]["labels"][label]
-                yield Workload(kind, name, one["spec"], variables)
+    @property
+    def workloads(self) -> dict[str, Workload]:
+        return {
+            name: Workload(kind, name, one["spec"], self._variables(one["spec"]["template"]))
+            for kind in ("StatefulSet", "Deployment")
+            for name, one in self.of(kind).items()
+        }
 
-    def workload(self, name: str) -> Workload:
-        (found,) = [one for one in self.workloads() if one.name == name]
-        return found
+    def _variables(self, pod: Any) -> dict[str, str]:
+        (container,) = pod["spec"]["containers"]
+        variables: dict[str, str] = {}
+        for source in container.get("envFrom", []):
+            if "configMapRef" in source:
+                variables |= self.of("ConfigMap")[source["configMapRef"]["name"]]["data"]
+        for said in container["env"]:
+            value = said.get("value")
+            if value is None:
+                path = said["valueFrom"]["fieldRef"]["fieldPath"]
+                value = pod["metadata"]["labels"][path.split("'")[1]]
+            variables[said["name"]] = value
+        return variables
 
+    @property
     def hosts_file(self) -> str:
         text: str = self.of("ConfigMap")["ranker-hosts"]["data"]["hosts.toml"]
         return text
@@ -117,17 +119,13 @@ Settings = Callable[[Workload], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Template]:
-    found: dict[str, Template] = {}
-
+    @cache
     def render(name: str) -> Template:
-        if name not in found:
-            if name == "server":
-                found[name] = Template.read((TEMPLATES / "server" / "server.yaml").read_text())
-            elif name == "cluster":
-                found[name] = built(TEMPLATES / "cluster")
-            else:
-                found[name] = built(changed_as_the_page_says(tmp_path_factory.mktemp("changed")))
-        return found[name]
+        if name == "server":
+            return Template.read((TEMPLATES / "server" / "server.yaml").read_text())
+        if name == "cluster":
+            return built(TEMPLATES / "cluster")
+        return built(changed_as_the_page_says(tmp_path_factory.mktemp("changed")))
 
     return render
 
@@ -196,7 +194,7 @@ def test_the_schemas_of_kubernetes_take_every_object(template: Template, release
 
 @every_template
 def test_the_processes_take_their_settings(template: Template, settings: Settings) -> None:
-    for workload in template.workloads():
+    for workload in template.workloads.values():
         taken = settings(workload)
         assert taken["host"] == "0.0.0.0"  # noqa: S104 - of a pod
         assert taken["repository"] == "s3://bucket/models"
@@ -208,7 +206,7 @@ def test_the_processes_take_their_settings(template: Template, settings: Setting
 
 @every_template
 def test_services_find_their_pods_and_ports(template: Template) -> None:
-    workloads = list(template.workloads())
+    workloads = list(template.workloads.values())
     found = []
     for name, service in template.of("Service").items():
         selector = service["spec"]["selector"]
@@ -229,7 +227,7 @@ def test_services_find_their_pods_and_ports(template: Template) -> None:
 def test_probes_ask_what_the_processes_answer(template: Template, settings: Settings) -> None:
     paths = json.loads((ROOT / "serving/http_api/openapi.json").read_text())["paths"]
     assert {"/live", "/ready"} <= set(paths)
-    for workload in template.workloads():
+    for workload in template.workloads.values():
         taken, container = settings(workload), workload.container
         scheme = {} if taken["tls_certificate"] is None else {"scheme": "HTTPS"}
         for kind, path in (("startup", "/live"), ("liveness", "/live"), ("readiness", "/ready")):
@@ -250,7 +248,7 @@ def test_probes_ask_what_the_processes_answer(template: Template, settings: Sett
 
 @every_template
 def test_what_is_written_and_read_is_mounted(template: Template, settings: Settings) -> None:
-    for workload in template.workloads():
+    for workload in template.workloads.values():
         taken, container = settings(workload), workload.container
         claims = workload.spec.get("volumeClaimTemplates", [])
         sizes = {
@@ -272,7 +270,7 @@ def test_what_is_written_and_read_is_mounted(template: Template, settings: Setti
 @every_template
 def test_pods_run_as_the_image_does(template: Template) -> None:
     user, _, group = values("runtime", "USER")[-1].partition(":")
-    for workload in template.workloads():
+    for workload in template.workloads.values():
         security, container = workload.pod["securityContext"], workload.container
         assert (security["runAsUser"], security["runAsGroup"]) == (int(user), int(group))
         assert security["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
@@ -284,7 +282,7 @@ def test_pods_run_as_the_image_does(template: Template) -> None:
 def test_a_server_has_the_processors_of_its_batches_and_the_times_of_the_page(
     template: Template, settings: Settings
 ) -> None:
-    (workload,) = template.workloads()
+    (workload,) = template.workloads.values()
     taken = settings(workload)
     assert taken["follow"] == "labels:stable"
     cores = int(workload.container["resources"]["limits"]["cpu"])
@@ -302,9 +300,9 @@ def test_each_host_of_the_plan_is_a_set_whose_ordinals_are_its_replicas(
     template: Template, settings: Settings, tmp_path: Path
 ) -> None:
     file = tmp_path / "hosts.toml"
-    file.write_text(template.hosts_file())
+    file.write_text(template.hosts_file)
     expected = {}
-    for workload in template.workloads():
+    for workload in template.workloads.values():
         if workload.kind == "Deployment":
             assert settings(workload)["topology"] == "three"
             continue
@@ -318,7 +316,7 @@ def test_each_host_of_the_plan_is_a_set_whose_ordinals_are_its_replicas(
             for ordinal in range(workload.spec["replicas"])
         )
     assert read_hosts(file).hosts == expected
-    front = template.workload("ranker-front")
+    front = template.workloads["ranker-front"]
     assert "--shard-hosts=/etc/sharded-infer/hosts/hosts.toml" in front.words
 
 
@@ -326,7 +324,7 @@ def test_each_host_of_the_plan_is_a_set_whose_ordinals_are_its_replicas(
 def test_replicas_lie_on_different_nodes_and_one_at_a_time_is_disturbed(
     template: Template,
 ) -> None:
-    for workload in template.workloads():
+    for workload in template.workloads.values():
         budget = template.of("PodDisruptionBudget")[workload.name]["spec"]
         assert budget["maxUnavailable"] == 1
         assert budget["selector"]["matchLabels"] == workload.labels
@@ -352,11 +350,11 @@ def test_the_secret_is_made_with_the_files_that_pods_read(
     assert f"kubectl create secret generic {told}" in PAGE.read_text()
     secret, *files = told.split()
     found = rendered(name)
-    named = {settings(one)["tokens_file"] for one in found.workloads()}
+    named = {settings(one)["tokens_file"] for one in found.workloads.values()}
     if name == "cluster":
-        named |= set(re.findall(r'^token_file = "(.+)"$', found.hosts_file(), re.MULTILINE))
+        named |= set(re.findall(r'^token_file = "(.+)"$', found.hosts_file, re.MULTILINE))
     assert {f"--from-file={Path(file).name}" for file in named} == set(files)
-    for one in found.workloads():
+    for one in found.workloads.values():
         secrets = [volume["secret"] for volume in one.pod["volumes"] if "secret" in volume]
         assert [volume["secretName"] for volume in secrets] == [secret]
 
@@ -366,14 +364,14 @@ def test_what_the_page_changes_holds(
     rendered: Callable[[str], Template], settings: Settings, tmp_path: Path
 ) -> None:
     changed = rendered("changed")
-    for workload in changed.workloads():
+    for workload in changed.workloads.values():
         assert workload.container["image"] == "registry.example/infer:gpu"
         assert workload.pod["serviceAccountName"] == "reader"
         taken, claims = settings(workload), workload.spec.get("volumeClaimTemplates", [])
         assert [claim["spec"]["storageClassName"] for claim in claims] == ["fast"] * len(claims)
         assert (taken["tls_client_ca"] is None) == (workload.kind == "Deployment")
     file = tmp_path / "hosts.toml"
-    file.write_text(changed.hosts_file())
+    file.write_text(changed.hosts_file)
     tls = read_hosts(file).tls
     assert tls is not None
     folder = "/etc/sharded-infer/files"

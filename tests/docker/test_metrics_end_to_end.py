@@ -68,14 +68,10 @@ _IMPOSSIBLE_MICROSECONDS = 1
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What is left when the load is over.
+    """What is left when the load is over, seconds since 1970: the Prometheus that watched.
 
-    Attributes:
-        prometheus: that watched.
-        targets: how many servers it watched.
-        until: when the load ended, seconds since 1970.
-        pages: the metrics at the end of the server, of one of a model with raw ids, whose rows are
-            in tiers, of a shard host, and of a server with a shadow.
+    `pages` are of the server, of one of raw ids whose rows are in tiers, of a shard host, and of a
+    server with a shadow.
     """
 
     prometheus: Prometheus
