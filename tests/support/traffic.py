@@ -1,7 +1,6 @@
 """Constant requests from real clients, their outcomes, and versions broken on purpose."""
 
 import hashlib
-import json
 import shutil
 import threading
 import time
@@ -18,8 +17,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 from tritonclient.utils import InferenceServerException
 
-from tests.support.manifest_file import Document, edit_manifest
-from tests.support.s3_server import BUCKET, S3Server
+from tests.support.manifest_file import edit_manifest
 from tests.support.servers import DATATYPES, MODEL, RunningServer, good_inputs, publish_ranker
 
 BATCH = 4
@@ -57,10 +55,6 @@ class Traffic:
             if answer.scores is not None
             and not np.allclose(answer.scores, expected[answer.version], atol=TOLERANCE, rtol=0)
         ]
-
-    def latencies(self, spans: list[tuple[float, float]]) -> list[float]:
-        """Seconds of the requests that began within spans of time."""
-        return [a.ended - a.began for a in self.answers if any(f <= a.began <= t for f, t in spans)]
 
 
 def triton_inputs(
@@ -171,20 +165,6 @@ class Publisher:
     def without_a_tower(self) -> int:
         return self._put(lambda path: (path / "tower.pt2").unlink())
 
-    def beyond_memory(self) -> int:
-        """A version whose first table has a million million rows more, by its manifest."""
-
-        def grow(path: Path) -> None:
-            edit_manifest(path, edit)
-
-        def edit(manifest: Document) -> None:
-            table = manifest["tables"][0]
-            for described in (table, manifest["spec"]["tables"][0], table["pieces"][-1]):
-                described["rows"] += 10**12
-            manifest["files"][table["pieces"][-1]["file"]]["bytes"] += 10**13
-
-        return self._put(grow)
-
     def _put(self, breaks: Callable[[Path], None] = lambda path: None) -> int:
         self._latest += 1
         source, self.expected[self._latest] = self._shelf.ranker(self._latest)
@@ -195,26 +175,6 @@ class Publisher:
         # Visible with all its files, or not at all.
         coming.rename(home / str(self._latest))
         return self._latest
-
-
-class StorePublisher(Publisher):
-    """The same in an object store, whose files are named by the manifest, whatever they contain."""
-
-    def __init__(self, repository: Path, shelf: Shelf, store: S3Server, prefix: str) -> None:
-        super().__init__(repository, shelf)
-        self.location = f"s3://{BUCKET}/{prefix}"
-        self._store = store
-        self._prefix = prefix
-
-    def _put(self, breaks: Callable[[Path], None] = lambda path: None) -> int:
-        version = super()._put(breaks)
-        folder, home = self.repository / MODEL / str(version), f"{self._prefix}/{MODEL}"
-        text = (folder / "manifest.json").read_bytes()
-        for name, record in json.loads(text)["files"].items():
-            if (folder / name).is_file():
-                self._store.put(f"{home}/files/{record['sha256']}", (folder / name).read_bytes())
-        self._store.put(f"{home}/{version}/manifest.json", text)
-        return version
 
 
 def flip_bit(path: Path) -> None:
