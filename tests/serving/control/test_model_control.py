@@ -1,6 +1,6 @@
 import threading
-import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ from serving.errors import CancelledError, LimitError, UnavailableError
 from serving.versions.shared_state import SharedState
 from serving.versions.state import AssignedVersion, DesiredState, Failure, ModelState, WorkerReport
 from sharded_infer.errors import NotFoundError
+from tests.support.waiting import until
 
 SERVED = ModelState(
     "m", published=(1, 2), assigned=(AssignedVersion(1, 2, "path", 0.0, ready=True),), names={"": 2}
@@ -77,35 +78,29 @@ def test_a_model_that_does_not_exist_is_not_found() -> None:
             outcome(None, act)
 
 
-def test_a_client_that_goes_away_is_waited_for_no_more() -> None:
-    with pytest.raises(CancelledError):
-        ModelControl(SharedState(1), LATEST).load("m", lambda: False)
-
-
-def ask_again_and_again(control: ModelControl) -> None:
-    for _ in range(1000):
-        with suppress(CancelledError):
-            control.load("m", lambda: False)
-        time.sleep(0.001)
-
-
 def test_only_so_many_wait() -> None:
     control, over = ModelControl(SharedState(1), LATEST), threading.Event()
 
-    def wait() -> None:
-        with pytest.raises(CancelledError):
-            control.load("m", lambda: not over.is_set())
+    def wait(_: int) -> None:
+        while not over.is_set():
+            with suppress(CancelledError, LimitError):
+                control.load("m", lambda: not over.is_set())
 
-    threads = [threading.Thread(target=wait) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    try:
-        with pytest.raises(LimitError):
-            ask_again_and_again(control)
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
+    def is_full() -> bool:
+        try:
+            control.load("m", lambda: False)
+        except LimitError:
+            return True
+        except CancelledError:
+            return False
+
+    with ThreadPoolExecutor(6) as threads:
+        waiting = threads.map(wait, range(6))
+        try:
+            until(is_full, "no more may wait")
+        finally:
+            over.set()
+        list(waiting)
 
 
 def test_load_requests_are_numbered_and_the_oldest_give_way() -> None:
