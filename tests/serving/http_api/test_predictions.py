@@ -4,24 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from serving.config.server_config import ServerConfig
 from serving.http_api.exchange import HttpAnswer, HttpRequest
 from serving.http_api.predictions import Predictions
 from serving.inference.data_plane import CallsInProgress
-from serving.scheduler.queued_request import BatchingMode
 from tests.end_to_end.test_rest import document
-from tests.serving.inference.test_data_plane import Desk
-from tests.support.servers import MODEL, Ranker, publish_ranker
+from tests.serving.inference.planes import ENDLESS, plane_of
+from tests.support.servers import MODEL, Ranker
 
 NAMES = {"model": MODEL}
 REQUEST = HttpRequest("POST", "", "", {}, json.dumps(document(2)).encode())
-
-
-@pytest.fixture(scope="module")
-def ranker(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
-    return publish_ranker(tmp_path_factory.mktemp("waiting") / "repository")
 
 
 class Client:
@@ -40,12 +32,12 @@ class Waiting:
     """Predictions that never run, so that each waits until something else ends it."""
 
     def __init__(self, ranker: Ranker) -> None:
-        self.standby = Desk(ranker, BatchingMode.BATCHED)
+        self.standby = plane_of(ranker.repository, delay_us=ENDLESS)
         self.changes: list[int] = []
         self.woken = 0
-        self.standby.data_plane.calls = CallsInProgress(self.changes.append)
+        self.standby.plane.calls = CallsInProgress(self.changes.append)
         config = ServerConfig(Path("unused"), max_concurrent_requests=1)
-        self.predictions = Predictions(config, self.standby.data_plane, self._wake)
+        self.predictions = Predictions(config, self.standby.plane, self._wake)
 
     def _wake(self) -> None:
         self.woken += 1
@@ -56,7 +48,7 @@ class Waiting:
 
     async def until_waiting(self) -> None:
         async with asyncio.timeout(10):
-            while not self.standby.data_plane.dispatcher.waiting[0]:
+            while not self.standby.plane.dispatcher.waiting[0]:
                 await asyncio.sleep(0.005)
 
 
@@ -73,7 +65,7 @@ def test_a_request_leaves_the_queue_with_its_client(ranker: Ranker) -> None:
         client.leave()
         status, words = error_of(await asyncio.wait_for(asked, 10))
         assert status == 499 and words
-        assert waiting.standby.data_plane.dispatcher.waiting == (0, 0)
+        assert waiting.standby.plane.dispatcher.waiting == (0, 0)
         assert waiting.changes == [1, -1]
 
     asyncio.run(run())

@@ -98,7 +98,7 @@ def check_agrees(text: bytes, tensors: bytes) -> UsualBody | None:
     return found
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(inputs_by_chance(), st.integers(0, 2**32), st.sampled_from([None, 1, "\t"]))
 def test_bodies_are_read_as_they_are_tensor_by_tensor(
     inputs: Arrays, seed: int, indent: int | str | None

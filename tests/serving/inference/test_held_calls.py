@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import generate_latest
 from tritonclient.grpc import service_pb2
 
 from serving.errors import DeadlineError
@@ -36,15 +35,14 @@ from serving.scheduler.queued_request import BatchingMode, BatchingPolicy
 from serving.scheduler.version_queue import VersionQueue
 from serving.status import Status, StatusCode
 from serving.transport.library import EVENT
-from serving.versions.loaded_version import ServingOverrides, WeightedVersion
 from serving.versions.served_versions import ServedVersions
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model
 from sharded_infer.inputs.merge import merge_inputs
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.sequences.work import BatchWork
-from sharded_infer.repositories.repository import Repository
 from sharded_infer.v1 import predictor_pb2
+from tests.serving.inference.planes import Plane, plane_of, samples_of
 from tests.support.asking import ask
 from tests.support.requests_by_chance import MAX_BATCH, SPEC, inputs_by_chance, serialized
 from tests.support.servers import MODEL, Ranker, good_inputs, infer_request, scores_of
@@ -124,14 +122,23 @@ class Wire:
 
 @dataclass
 class Place:
-    """A `DataPlane` over the ranker with held calls, and one without."""
+    """A `DataPlane` over the ranker with held calls, and another one without."""
 
-    store: ServedVersions
-    metrics: ServerMetrics
-    plane: DataPlane
-    other: DataPlane
-    other_metrics: ServerMetrics
+    own: Plane
+    others: Plane
     wire: Wire = field(default_factory=Wire)
+
+    @property
+    def store(self) -> ServedVersions:
+        return self.own.store
+
+    @property
+    def plane(self) -> DataPlane:
+        return self.own.plane
+
+    @property
+    def other(self) -> DataPlane:
+        return self.others.plane
 
     @property
     def held(self) -> HeldCalls:
@@ -141,43 +148,18 @@ class Place:
         """All are held, and run as one batch if they fit in one."""
         numbers, left = self.wire.take(self.held, messages, method=method, **fields)
         assert left == []
-        while self.plane.dispatcher.work():
-            pass
+        self.own.work_off()
         return [self.wire.answers.pop(number) for number in numbers]
 
 
 def make_place(
     ranker: Ranker, reports: RequestReports | None = None, shadows: Shadows | None = None
 ) -> Place:
-    return place_of(ranker.repository, MODEL, reports, shadows)
+    return place_of(ranker.repository, MODEL, reports=reports, shadows=shadows)
 
 
-def place_of(
-    repository: Path,
-    model: str,
-    reports: RequestReports | None = None,
-    shadows: Shadows | None = None,
-) -> Place:
-    planes, stores, counts = [], [], []
-    for told in (reports, None):
-        metrics = ServerMetrics(shadows=shadows is not None)
-        store = ServedVersions(
-            Repository(repository),
-            metrics,
-            topology=None,
-            max_batch=256,
-            overrides=ServingOverrides(BatchingMode.BATCHED, 0),
-        )
-        store.load(model)
-        planes.append(
-            DataPlane(
-                store, metrics, slots=1, limits=QueueLimits(), reports=told,
-                shadows=None if planes else shadows,
-            )
-        )  # fmt: skip
-        stores.append(store)
-        counts.append(metrics)
-    made = Place(stores[0], counts[0], planes[0], planes[1], counts[1])
+def place_of(repository: Path, model: str, **fields: Any) -> Place:
+    made = Place(plane_of(repository, model, **fields), plane_of(repository, model))
     made.wire.attach(made.held)
     return made
 
@@ -255,36 +237,38 @@ def test_calls_that_took_default_rows_alone_say_so(
     ranker: Ranker, monkeypatch: pytest.MonkeyPatch, method: int
 ) -> None:
     place = make_place(ranker)
-
-    def lost(model: Any, requests: Sequence[ModelInput], *more: Any, may_default: bool) -> Any:
-        [ran] = run_batch(model, requests, *more, may_default=may_default)
-        took = np.zeros((2, ran.batch.batch_size), np.bool_)
-        # Of three calls of three samples: the first one's last, and the last one's first.
-        took[0, [2, 6]] = took[1, 6] = True
-        work = ran.work._replace(defaults={"item": took[0], "user": took[1]})
-        return [replace(ran, work=work, default_tables=("item", "user"))]
-
+    # Of three calls of three samples: the first one's last, and the last one's first.
+    item, user = np.zeros((2, 9), np.bool_)
+    item[[2, 6]] = user[6] = True
     sent = [predict_message()] * 3 if method == PREDICT else [message(3, at) for at in range(3)]
     wanted = place.ask(*sent, method=method)
-    monkeypatch.setattr("serving.inference.batch_execution.run_batch", lost)
+    lose_rows(monkeypatch, item=item, user=user)
     answers = place.ask(*sent, method=method)
-    for answer, before, tables in zip(
-        answers, wanted, (["item"], [], ["item", "user"]), strict=True
-    ):
+    for answer, before, tables in zip(answers, wanted, ("item", "", "item,user"), strict=True):
         assert isinstance(answer, bytes) and isinstance(before, bytes)
         if method == PREDICT:
             read = [predictor_pb2.PredictResponse.FromString(one) for one in (answer, before)]
-            assert read[0].default_tables == tables
+            assert ",".join(read[0].default_tables) == tables
             assert read[0].outputs == read[1].outputs
         else:
             found = infer_response(answer)
-            said = found.parameters["sharded_infer_default_tables"].string_param
-            assert said == ",".join(tables)
+            assert found.parameters["sharded_infer_default_tables"].string_param == tables
             found.ClearField("parameters")
             assert found == infer_response(before)
     totals = place.store.get(MODEL).metrics.totals()
     assert (totals.requests, totals.samples, totals.executions) == (6, 18, 2)
     assert place.plane.calls.in_progress == 0
+
+
+def lose_rows(monkeypatch: pytest.MonkeyPatch, **lost: Any) -> None:
+    """Let batches take default rows of these tables for the samples that are marked."""
+
+    def run(model: Any, requests: Sequence[ModelInput], *more: Any, may_default: bool) -> Any:
+        [ran] = run_batch(model, requests, *more, may_default=may_default)
+        work = ran.work._replace(defaults=lost)
+        return [replace(ran, work=work, default_tables=tuple(lost))]
+
+    monkeypatch.setattr("serving.inference.batch_execution.run_batch", run)
 
 
 def infer_response(answer: bytes | Status) -> Any:
@@ -332,27 +316,20 @@ def test_calls_are_held_for_what_names_mean_now(ranker: Ranker) -> None:
     place.store.clear()
     assert place.wire.take(place.held, (sent,))[1] == [0]
     # A call that waits keeps its version.
-    while place.plane.dispatcher.work():
-        pass
+    place.own.work_off()
     assert isinstance(place.wire.answers[numbers[0]], bytes)
     place.held.versions.remove(version)
     assert len(place.held.versions) == 0
 
 
-def page(metrics: ServerMetrics) -> dict[str, str]:
-    """Lines of counts, without times."""
-    lines = generate_latest(metrics.registry).decode().splitlines()
+def page(metrics: ServerMetrics) -> dict[tuple[str, str], float]:
+    """Samples of counts, without times."""
     timed = ("seconds", "created", "process_", "python_", "cost_ratio", "available", "objective")
     return {
-        name: value
-        for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-        if not any(word in name for word in timed)
+        (sample.name, str(sample.labels)): sample.value
+        for sample in samples_of(metrics)
+        if not any(word in sample.name for word in timed)
     }
-
-
-def of_family(counted: dict[str, str], family: str, label: str) -> float:
-    """Sum of a family's series with a label."""
-    return sum(float(v) for name, v in counted.items() if family in name and label in name)
 
 
 def test_the_same_is_counted_as_of_other_calls(ranker: Ranker) -> None:
@@ -361,8 +338,8 @@ def test_the_same_is_counted_as_of_other_calls(ranker: Ranker) -> None:
     for one in sent:
         place.ask(one)
         ask(place.other, one)
-    assert page(place.metrics) == page(place.other_metrics)
-    version, other = place.store.get(MODEL).metrics, place.other_metrics.version(MODEL, 1)
+    assert page(place.own.metrics) == page(place.others.metrics)
+    version, other = place.store.get(MODEL).metrics, place.others.metrics.version(MODEL, 1)
     own, wanted = version.totals(), other.totals()
     assert (own.requests, own.samples, own.executions) == (3, 204, 3)
     assert [b.size for b in own.batches] == [b.size for b in wanted.batches]
@@ -376,8 +353,7 @@ def test_a_cancelled_call_is_not_run(place: Place) -> None:
     for number in (numbers[0], numbers[0], numbers[1] + 1):
         place.plane.cancel_held(number)
     assert place.plane.dispatcher.waiting == (1, 3)
-    while place.plane.dispatcher.work():
-        pass
+    place.own.work_off()
     refused, answered = (place.wire.answers[number] for number in numbers)
     assert isinstance(refused, Status) and refused.code is StatusCode.CANCELLED
     assert isinstance(answered, bytes)
@@ -402,13 +378,11 @@ def test_calls_whose_clients_have_gone_leave_the_queue_together(ranker: Ranker) 
     assert place.plane.dispatcher.waiting == (1, 2) and place.plane.calls.in_progress == 1
     # Who is told twice, or of a call that has been answered, has nothing to do.
     assert place.wire.gone(place.held, [numbers[0]]) == [0]
-    while place.plane.dispatcher.work():
-        pass
+    place.own.work_off()
     assert list(place.wire.answers) == [numbers[1]]
     assert place.wire.gone(place.held, numbers) == [0, 1, 2]
-    counted = page(place.metrics)
-    assert of_family(counted, "requests_total", 'code="CANCELLED"') == 2
-    assert of_family(counted, "refused_total", 'reason="cancelled"') == 2
+    assert place.own.total("requests_total", code="CANCELLED") == 2
+    assert place.own.total("requests_refused_total", reason="cancelled") == 2
     assert place.plane.calls.in_progress == 0
 
 
@@ -425,9 +399,8 @@ def test_calls_that_would_be_too_late_are_refused_and_counted(ranker: Ranker) ->
     other = ask(place.plane, message(), time_remaining=1.0)
     assert isinstance(other, Status) and other.code is StatusCode.DEADLINE_EXCEEDED
     assert [place.wire.answers[number] for number in numbers] == [other, other]
-    counted = page(place.metrics)
-    assert of_family(counted, "refused_total", 'reason="deadline"') == 3
-    assert of_family(counted, "requests_total", 'code="DEADLINE_EXCEEDED"') == 3
+    assert place.own.total("requests_refused_total", reason="deadline") == 3
+    assert place.own.total("requests_total", code="DEADLINE_EXCEEDED") == 3
     assert place.plane.dispatcher.waiting[0] == 1 and place.plane.calls.in_progress == 1
 
 
@@ -437,8 +410,7 @@ def test_held_calls_run_beside_others_in_one_batch(ranker: Ranker) -> None:
     place.plane.submit(INFER_CODEC, message(2, 1), outcomes.append)
     numbers, _ = place.wire.take(place.held, (message(3, 2), message(1, 3)))
     place.plane.submit(INFER_CODEC, message(4, 4), outcomes.append)
-    while place.plane.dispatcher.work():
-        pass
+    place.own.work_off()
     assert len(outcomes) == 2 and place.store.get(MODEL).metrics.totals().executions == 1
     for sent, number in zip((message(3, 2), message(1, 3)), numbers, strict=True):
         check_near(place, sent, place.wire.answers[number])
@@ -476,6 +448,12 @@ def test_a_batch_that_fails_is_run_call_by_call(
     assert isinstance(good, bytes)
     assert isinstance(bad, Status) and bad.code is StatusCode.INTERNAL
     assert place.plane.calls.in_progress == 0
+    sent = message(3), message(2)
+    outcomes: list[bytes | Status] = []
+    for one in sent:
+        place.other.submit(INFER_CODEC, one, outcomes.append)
+    place.others.work_off()
+    assert [isinstance(outcome, bytes) for outcome in outcomes] == [True, False]
 
 
 def test_of_held_calls_those_whose_deadline_passes_are_refused_and_the_others_answered(
@@ -495,8 +473,7 @@ def test_of_held_calls_those_whose_deadline_passes_are_refused_and_the_others_an
     monkeypatch.setattr(model, "is_front", True)
     early = place.wire.take(place.held, (message(3),), seconds_left=2.0)[0]
     numbers = early + place.wire.take(place.held, (message(2), message(1)))[0]
-    while place.plane.dispatcher.work():
-        pass
+    place.own.work_off()
     refused, *answered = (place.wire.answers[number] for number in numbers)
     assert isinstance(refused, Status) and refused.code is StatusCode.DEADLINE_EXCEEDED
     assert "shard host 1" in refused.message
@@ -536,8 +513,7 @@ def test_chance_draws_as_many_as_the_ratio_says_and_each_is_traced(
         _, left = place.wire.take(place.held, (message(1),) * 100, headers=b"\0" * 8)
         assert all(position < 0 for position in left)
         drawn += len(left)
-        while place.plane.dispatcher.work():
-            pass
+        place.own.work_off()
     # Of 2,000 draws: more than seven standard deviations.
     assert 360 < drawn < 640
     traces = [made.begin((), drawn=True) for _ in range(100)]
@@ -563,7 +539,7 @@ class Beside:
         self.now = 0.0
         self.place = make_place(ranker, shadows=self.shadows)
         store = self.place.store
-        metrics = self.place.metrics.version(MODEL, 2)
+        metrics = self.place.own.metrics.version(MODEL, 2)
         store.add(replace(store.get(MODEL), metrics=metrics, model=_numbered(ranker.model, 2)))
         store.offer({MODEL: {"": 1, "1": 1, "canary": 2}})
 
@@ -604,8 +580,7 @@ def test_calls_that_become_pythons_are_kept_as_well(ranker: Ranker) -> None:
     place, outcomes = beside.place, list[bytes | Status]()
     place.plane.submit(INFER_CODEC, message(2, 1), outcomes.append)
     place.wire.take(place.held, (message(3, 2), message(1, 3)))
-    while place.plane.dispatcher.work():
-        pass
+    place.own.work_off()
     assert outcomes and place.store.get(MODEL).metrics.totals().executions == 1
     assert [r.message for r in beside.taken()] == [message(2, 1), message(3, 2), message(1, 3)]
     assert isinstance(ask(place.plane, message(4)), bytes)
@@ -634,13 +609,7 @@ def test_failed_calls_and_those_with_default_rows_have_no_shadow(
     ranker: Ranker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside = Beside(ranker)
-
-    def lost(model: Any, requests: Sequence[ModelInput], *more: Any, may_default: bool) -> Any:
-        [ran] = run_batch(model, requests, *more, may_default=may_default)
-        work = ran.work._replace(defaults={"item": np.ones(ran.batch.batch_size, np.bool_)})
-        return [replace(ran, work=work, default_tables=("item",))]
-
-    monkeypatch.setattr("serving.inference.batch_execution.run_batch", lost)
+    lose_rows(monkeypatch, item=np.ones(2, np.bool_))
     assert isinstance(beside.place.ask(message(2))[0], bytes)
 
     def fail(*_: Any, **__: Any) -> Any:
@@ -649,9 +618,8 @@ def test_failed_calls_and_those_with_default_rows_have_no_shadow(
     monkeypatch.setattr("serving.inference.batch_execution.run_batch", fail)
     assert isinstance(beside.place.ask(message(2))[0], Status)
     assert beside.taken() == []
-    counted = page(beside.place.metrics)
-    dropped = {n: float(v) for n, v in counted.items() if "shadow_dropped" in n and float(v)}
-    assert list(dropped.values()) == [1] and "default_rows" in str(dropped)
+    dropped = beside.place.own.totals_by("reason", "shadow_dropped_requests_total")
+    assert dropped == {"default_rows": 1}
 
 
 def test_slow_calls_are_reported_as_others_are(
@@ -661,9 +629,7 @@ def test_slow_calls_are_reported_as_others_are(
     with caplog.at_level("WARNING", logger="sharded_infer"):
         place.ask(message(3, id="slow-one"), message(1))
     assert {vars(one)["request_id"] for one in caplog.records} == {"slow-one", ""}
-    counted = page(place.metrics)
-    slow = sum(float(v) for n, v in counted.items() if "slow_requests_total" in n)
-    assert slow == 2
+    assert place.own.total("slow_requests_total") == 2
 
 
 def small_calls(keep: list[Any]) -> tuple[HeldCalls, Batcher[Any], NativeReader]:
@@ -773,6 +739,10 @@ def test_labels_are_chosen_by_key_as_for_other_calls_and_by_every_method(ranker:
             assert predictor_pb2.PredictResponse.FromString(answer).label == label
         labels.add(label)
     assert labels == {"stable", "canary", "a-long-name-of-a-label"}
+    asked = infer_request(good_inputs(1))
+    asked.model_version = "canary"
+    (named,) = place.ask(asked.SerializeToString())
+    assert not infer_response(named).parameters
 
 
 def test_without_a_key_chance_decides_and_again_where_python_takes_the_call(ranker: Ranker) -> None:
@@ -789,26 +759,6 @@ def test_without_a_key_chance_decides_and_again_where_python_takes_the_call(rank
         assert again.label == labels[-1]
     # Six standard deviations.
     assert 58 <= labels.count("canary") <= 142
-
-
-def test_named_versions_and_models_without_weights_have_no_label(ranker: Ranker) -> None:
-    place = share_place(ranker, {"stable": 50, "canary": 50})
-    asked = infer_request(good_inputs(1))
-    asked.model_version = "canary"
-    (named,) = place.ask(asked.SerializeToString())
-    place.store.offer({MODEL: {"": 1, "1": 1}})
-    for answer in (named, *place.ask(keyed_message("a"))):
-        assert not infer_response(answer).parameters
-
-
-def test_calls_that_share_a_version_which_is_not_held_are_left(ranker: Ranker) -> None:
-    place = share_place(ranker, {"stable": 50, "canary": 50})
-    version = place.store.get(MODEL)
-    other = replace(version)
-    shares = (WeightedVersion("canary", 50, other), WeightedVersion("stable", 50, version))
-    place.held.versions.set_names({(MODEL, ""): version}, {MODEL: shares})
-    for key in range(20):
-        assert place.wire.take(place.held, (keyed_message(key),))[1] == [0]
 
 
 def test_a_held_call_that_runs_apart_keeps_its_label(ranker: Ranker) -> None:

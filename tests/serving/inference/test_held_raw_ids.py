@@ -55,12 +55,3 @@ def test_calls_that_are_left_are_counted_by_who_reads_them(raw: RawModel, place:
         assert isinstance(refusal, Status) and refusal.code is StatusCode.INVALID_ARGUMENT
         assert words in refusal.message.lower()
     assert not counts_of(place).any()
-
-
-def test_a_map_that_shrinks_fails_calls_in_words(raw: RawModel, place: Place) -> None:
-    message = message_of(raw_request(raw, 9, 1)[0])
-    assert isinstance(place.ask(message)[0], bytes)
-    (raw.path / "id_maps" / "user.index").write_bytes(b"")
-    assert place.wire.take(place.held, (message,))[1] == [0]
-    refusal = ask(place.other, message)
-    assert isinstance(refusal, Status) and "has become shorter" in refusal.message

@@ -2,10 +2,7 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
-from serving.metrics.families.family import Detail
 from serving.metrics.server_metrics import ServerMetrics
 from serving.process.process_sampler import ProcessSampler
 from serving.scheduler.batcher import Batcher
@@ -13,15 +10,13 @@ from serving.scheduler.queued_request import QueuedRequest
 from serving.versions.served_versions import ServedVersions, report_dropped, report_loaded
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.repositories.repository import Repository
+from tests.serving.inference.planes import samples_of
 from tests.support.servers import MODEL, Ranker
-from tests.support.waiting import until
 
 
 def page_of(metrics: ServerMetrics) -> dict[str, float]:
     """The page's samples by name; of series with several label values the last."""
-    text = generate_latest(metrics.registry).decode()
-    families = text_string_to_metric_families(text)
-    return {sample.name: sample.value for family in families for sample in family.samples}
+    return {sample.name: sample.value for sample in samples_of(metrics)}
 
 
 @pytest.fixture
@@ -109,47 +104,3 @@ def test_processor_time_and_memory_are_the_process_own(
     grown = page_of(metrics)["sharded_infer_worker_cpu_seconds_total"]
     burnt = grown - first["sharded_infer_worker_cpu_seconds_total"]
     assert 0.0 < burnt < 60.0, "counted on, not anew"
-
-
-def test_huge_pages_of_all_kinds_are_added_up(
-    store: ServedVersions, metrics: ServerMetrics, tmp_path: Path
-) -> None:
-    (tmp_path / "statm").write_text("100 50 0 0 0 0 0\n")
-    lines = (
-        "AnonHugePages: 2048 kB",
-        "ShmemPmdMapped: 4096 kB",
-        "FilePmdMapped: 0 kB",
-        "Rss: 9 kB",
-    )
-    (tmp_path / "smaps_rollup").write_text("\n".join(lines))
-    ProcessSampler(store.loaded_versions, metrics, tmp_path).look(monotonic())
-    assert page_of(metrics)["sharded_infer_worker_huge_page_bytes"] == 6144 * 1024
-
-
-def test_where_not_everything_is_counted_nobody_looks(store: ServedVersions) -> None:
-    watch = ProcessSampler(store.loaded_versions, ServerMetrics(detail=Detail.BASIC))
-    watch.start()
-    watch.stop()
-    assert (
-        page_of(ServerMetrics(detail=Detail.BASIC))
-        .keys()
-        .isdisjoint({"sharded_infer_worker_resident_bytes", "sharded_infer_queue_oldest_seconds"})
-    )
-
-
-def test_files_that_cannot_be_read_are_said_once_without_a_traceback(
-    store: ServedVersions,
-    metrics: ServerMetrics,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    (tmp_path / "statm").symlink_to("statm")
-    watch = ProcessSampler(store.loaded_versions, metrics, tmp_path)
-    watch.start()
-    try:
-        until(lambda: caplog.records, "it is said")
-    finally:
-        watch.stop()
-    [record] = caplog.records
-    assert record.getMessage().startswith("the process is not sampled: [Errno 40]")
-    assert record.exc_info is None

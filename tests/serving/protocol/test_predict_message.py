@@ -77,7 +77,7 @@ def has_nan(model_input: ModelInput) -> bool:
     return any(np.isnan(array).any() for array in (*model_input.dense, *weights))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(inputs_by_chance())
 def test_every_form_is_read_as_the_protocols_form_is(inputs: Arrays) -> None:
     # Our form does not tell no weights from the weights of no ids.
@@ -92,7 +92,7 @@ def test_every_form_is_read_as_the_protocols_form_is(inputs: Arrays) -> None:
     check_same(found, wanted)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(inputs_by_chance(), st.integers(0, 2**32))
 def test_mutated_messages_are_read_as_the_portable_path_reads_them(
     inputs: Arrays, seed: int

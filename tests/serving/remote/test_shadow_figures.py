@@ -1,23 +1,16 @@
 import numpy as np
 import pytest
-from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 
 from serving.metrics.server_metrics import ServerMetrics
 from serving.metrics.version_info import VersionInfo
 from serving.remote.shadow_figures import ShadowFigures, ShadowOutput, shadow_figures
-
-
-def samples_of(metrics: ServerMetrics) -> list[Sample]:
-    text = generate_latest(metrics.registry).decode()
-    return [s for family in text_string_to_metric_families(text) for s in family.samples]
+from tests.serving.inference.planes import samples_of
 
 
 def test_a_page_without_a_shadow_has_no_figures() -> None:
     metrics = ServerMetrics(shadows=True)
     metrics.version("ranker", 1)
-    assert shadow_figures(samples_of(metrics)) == {}
+    assert shadow_figures(list(samples_of(metrics))) == {}
 
 
 def test_figures_are_those_of_the_page_by_output() -> None:
@@ -27,14 +20,14 @@ def test_figures_are_those_of_the_page_by_output() -> None:
     shadow = counters.shadows
     assert shadow is not None
     shadow.shadowing(True)
-    assert shadow_figures(samples_of(metrics)) == {("ranker", 2): ShadowFigures(0, 0, 0, ())}
+    assert shadow_figures(list(samples_of(metrics))) == {("ranker", 2): ShadowFigures(0, 0, 0, ())}
     default = np.array([0.2, 0.2, 0.6, 0.6], np.float32)
     pairs = {0: (default, default + np.float32(0.25)), 1: (default, default)}
     shadow.scored(pairs, default_seconds=0.1, seconds=0.1, now=1.0)
     for code in ("INTERNAL", "INVALID_ARGUMENT"):
         shadow.failed(code)
     shadow.dropped("full", 3)
-    [figures] = shadow_figures(samples_of(metrics)).values()
+    [figures] = shadow_figures(list(samples_of(metrics))).values()
     score, labels = figures.outputs
     assert figures == ShadowFigures(1, 2, 3, (score, labels))
     assert labels == ShadowOutput("labels", 0.0, 0.0, 0.0)

@@ -66,23 +66,17 @@ def test_a_topology_of_a_front_and_its_hosts_is_written(
     assert told["front"]["call_seconds"] == pytest.approx(front.call_seconds, rel=1e-3)
 
 
-def test_a_host_with_another_number_is_named(host: ShardHostProcess, tmp_path: Path) -> None:
-    settings = read_settings(hosts_file(tmp_path, number=0, address=host.address))
-    with pytest.raises(ShardHostError, match="shard host 0 at .*: answers as host 1"):
-        measure_hosts(settings)
-
-
-def test_a_host_that_does_not_answer_is_named(tmp_path: Path) -> None:
+def test_a_host_that_is_another_silent_or_refuses_the_token_is_named(
+    host: ShardHostProcess, tmp_path: Path
+) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{bound.getsockname()[1]}"
-        settings = read_settings(hosts_file(tmp_path, number=3, address=address))
-        with pytest.raises(ShardHostError, match=f"shard host 3 at {address}"):
-            measure_hosts(settings)
-
-
-def test_a_wrong_token_is_refused(host: ShardHostProcess, tmp_path: Path) -> None:
-    file = hosts_file(tmp_path, number=1, address=host.address)
-    settings = read_settings(file)._replace(token=TOKEN[::-1])
-    with pytest.raises(ShardHostError, match="shard host 1 at .*token"):
-        measure_hosts(settings)
+        silent = f"127.0.0.1:{bound.getsockname()[1]}"
+        for number, address, token, words in (
+            (0, host.address, TOKEN, "shard host 0 at .*: answers as host 1"),
+            (3, silent, TOKEN, f"shard host 3 at {silent}"),
+            (1, host.address, TOKEN[::-1], "shard host 1 at .*token"),
+        ):
+            file = hosts_file(tmp_path, number=number, address=address)
+            with pytest.raises(ShardHostError, match=words):
+                measure_hosts(read_settings(file)._replace(token=token))

@@ -2,13 +2,12 @@ import logging
 from random import Random
 
 import pytest
-from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
 from serving.metrics.server_metrics import ServerMetrics
 from serving.remote_lookups.replica_group import MOST_FAILURES, Replica, ReplicaGroup
 from serving.remote_lookups.told_counts import ToldCounts
 from serving.status import StatusCode
+from tests.serving.inference.planes import samples_of
 
 
 def failing_group() -> tuple[ReplicaGroup, Replica]:
@@ -43,8 +42,7 @@ def test_metrics_are_told_each_event_once_also_of_a_host_that_comes_back(
     host = (("host", "1"),)
     page = {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(generate_latest(metrics.registry).decode())
-        for sample in family.samples
+        for sample in samples_of(metrics)
         if "_shard_" in sample.name
     }
     assert caplog.messages == [

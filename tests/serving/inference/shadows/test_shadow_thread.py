@@ -1,4 +1,3 @@
-import threading
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
@@ -6,21 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
-from serving.inference.data_plane import DataPlane
 from serving.inference.shadows.shadow_request import ShadowRequest
 from serving.inference.shadows.shadow_thread import score_again
 from serving.inference.shadows.shadows import MOST_WAITING, Shadows
-from serving.metrics.server_metrics import ServerMetrics
 from serving.metrics.version_info import VersionInfo
 from serving.protocol.codec import INFER_CODEC
-from serving.scheduler.batcher import QueueLimits
-from serving.scheduler.queued_request import BatchingMode, BatchingPolicy, QueuedRequest
-from serving.scheduler.version_queue import VersionQueue
-from serving.versions.served_versions import ServedVersions
-from sharded_infer.repositories.repository import Repository
+from serving.scheduler.queued_request import BatchingMode
+from tests.serving.inference.planes import plane_of
 from tests.support.asking import ask
 from tests.support.servers import MODEL, Ranker, good_inputs, infer_request
 from tests.support.waiting import until
@@ -30,89 +22,43 @@ class Place:
     """A data plane with one run slot, whose version 1 has itself as its shadow, version 2."""
 
     def __init__(self, ranker: Ranker) -> None:
-        self.metrics = ServerMetrics(shadows=True)
-        self.store = ServedVersions(
-            Repository(ranker.repository), self.metrics, topology=None, max_batch=256
-        )
-        self.store.load(MODEL)
         shadows = Shadows("canary", 1.0, Random(5).random)
-        self.plane = DataPlane(
-            self.store, self.metrics, slots=1, limits=QueueLimits(), shadows=shadows
-        )
-        self.default = self.store.get(MODEL)
-        counters = self.metrics.version(MODEL, 2)
+        self.own = plane_of(ranker.repository, mode=BatchingMode.AUTO, shadows=shadows)
+        self.default = self.own.store.get(MODEL)
+        counters = self.own.metrics.version(MODEL, 2)
         counters.describe(VersionInfo(0.1, (1,), ranker.model.spec.tower.outputs))
         # As another version of the same weights: its number is all that differs.
         model: Any = SimpleNamespace(
             name=MODEL, version=2, spec=ranker.model.spec, engine=self.default.model.engine
         )
         self.shadow = replace(self.default, metrics=counters, model=model)
-        self.store.add(self.shadow)
-        self.store.offer({MODEL: {"": 1, "1": 1, "canary": 2}})
+        self.own.store.add(self.shadow)
+        self.own.store.offer({MODEL: {"": 1, "1": 1, "canary": 2}})
 
     def ask(self, samples: int = 2, seed: int = 0) -> bytes:
         message = infer_request(good_inputs(samples, seed)).SerializeToString()
-        answer = ask(self.plane, message)
+        answer = ask(self.own.plane, message)
         assert isinstance(answer, bytes)
         return answer
 
     def counted(self, name: str, **labels: str) -> float:
-        text = generate_latest(self.metrics.registry).decode()
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == f"sharded_infer_shadow_{name}"
-            and labels.items() <= sample.labels.items()
-        )
-
-    def start(self) -> None:
-        assert self.plane.shadow_thread is not None
-        self.plane.shadow_thread.start(lambda: None)
-
-    def stop(self) -> None:
-        assert self.plane.shadow_thread is not None
-        self.plane.shadow_thread.stop()
+        return self.own.total(f"shadow_{name}", **labels)
 
 
-def test_what_waits_runs_when_a_slot_is_idle_and_the_rest_was_dropped(ranker: Ranker) -> None:
+def test_what_waits_runs_on_idle_slots_and_the_rest_was_dropped(ranker: Ranker) -> None:
     place = Place(ranker)
     for seed in range(MOST_WAITING + 6):
         place.ask(seed=seed)
     assert place.counted("dropped_requests_total", reason="full") == 6
-    busy, looked, gate = threading.Event(), threading.Event(), threading.Event()
-
-    def occupy() -> None:
-        busy.set()
-        assert gate.wait(60.0)
-
-    def run_idle(*arguments: Any) -> bool:
-        found = run_idle_before(*arguments)
-        looked.set()
-        return found
-
-    queue = VersionQueue(BatchingPolicy(BatchingMode.INLINE), {1: 0.001})
-    place.plane.dispatcher.add_queue(queue)
-    place.plane.dispatcher.remove_queue(queue)
-    request = QueuedRequest(queue, samples=1, arrived=0.0)
-    run_idle_before = place.plane.dispatcher.run_idle
-    occupier = threading.Thread(target=run_idle_before, args=(request, occupy))
-    occupier.start()
-    assert busy.wait(60.0)
-    place.plane.dispatcher.run_idle = run_idle  # type: ignore[method-assign]
-    place.start()
+    thread = place.own.plane.shadow_thread
+    assert thread is not None
+    thread.start(lambda: None)
     try:
-        # It has looked for an idle slot, and there is none.
-        assert looked.wait(60.0)
-        assert place.counted("requests_total") == 0
-        gate.set()
-        occupier.join()
         until(lambda: place.counted("requests_total", code="OK") == MOST_WAITING, "all run")
         place.ask()
         until(lambda: place.counted("requests_total", code="OK") == MOST_WAITING + 1, "one more")
     finally:
-        gate.set()
-        place.stop()
+        thread.stop()
     # The same weights score the same bits when requests run alone.
     assert place.counted("score_difference_sum") == 0
     assert place.counted("score_difference_bucket", le="0.0", output="score") == 2 * (

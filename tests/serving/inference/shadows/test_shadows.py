@@ -9,7 +9,6 @@ from serving.inference.shadows.shadows import (
     MOST_WAITING,
     MOST_WAITING_BYTES,
     Shadows,
-    shadowed_by,
 )
 from serving.metrics.families.shadow_families import SHADOW_DROPPED, SHADOWING
 from serving.metrics.server_metrics import ServerMetrics
@@ -83,15 +82,6 @@ def test_a_version_without_a_shadow_has_no_request_chosen() -> None:
     place.names(place.one, place.two)
     assert place.shadows.any and place.shadows.chosen(place.one, "")
     assert not place.shadows.chosen(place.other, "") and not place.shadows.chosen(place.two, "")
-
-
-def test_the_shadow_of_each_model_is_the_labels_version() -> None:
-    place = Place()
-    named = {
-        ("a", ""): place.one, ("a", "canary"): place.two, ("a", "x"): place.three,
-        ("b", ""): place.one, ("b", "canary"): place.one, ("c", "canary"): place.two,
-    }  # fmt: skip
-    assert shadowed_by(named, "canary") == {"a": (place.one, place.two)}
 
 
 def test_requests_run_in_order_when_their_answers_have_left() -> None:

@@ -7,7 +7,7 @@ import pytest
 from serving.metrics.families.model_families import SCORE_BOUNDARIES
 from serving.metrics.families.request_families import LATENCY_BOUNDARIES
 from serving.remote.promotion.comparison import Comparison
-from serving.remote.promotion.decision import Act, Unread, decide
+from serving.remote.promotion.decision import Act, NextAct, Unread, decide
 from serving.remote.promotion.figures import VersionFigures, figures_of
 from serving.remote.promotion.histogram import histogram_of
 from sharded_infer import ReleaseSpec
@@ -33,13 +33,9 @@ def figures(
     sampled: float | None = None,
     seed: int = 0,
 ) -> VersionFigures:
-    """Figures of requests of 2 to 4 ms.
+    """Requests of 2 to 4 ms, or `times` that, and slow ones of a second.
 
-    Args:
-        slow: requests that took a second.
-        times: factor of the other requests' times.
-        shift: of the scores, in their standard deviations.
-        unknown: share of the ids.
+    Scores are shifted by standard deviations; a share of the ids is unknown.
     """
     answered = requests - failed
     generator = np.random.default_rng(seed)
@@ -66,6 +62,19 @@ def series(values: np.ndarray, boundaries: tuple[float, ...]) -> dict[str, float
 STABLE = figures(20_000, failed=20, seed=1)
 
 
+def decided(
+    canary: VersionFigures,
+    now: float = DURING,
+    *,
+    stable: VersionFigures = STABLE,
+    bounds: ReleaseSpec = BOUNDS,
+    unread: Unread = Unread(),  # noqa: B008 - frozen
+    step: int = 1,
+) -> NextAct:
+    comparison = Comparison(canary, stable, "stable")
+    return decide(replace(PROMOTION, step=step), comparison, bounds, now, unread)
+
+
 @pytest.mark.parametrize(
     ("canary", "words"),
     [
@@ -81,7 +90,7 @@ STABLE = figures(20_000, failed=20, seed=1)
     ],
 )
 def test_a_version_that_is_worse_is_taken_back_at_once(canary: VersionFigures, words: str) -> None:
-    following = decide(PROMOTION, Comparison(canary, STABLE, "stable"), BOUNDS, DURING, Unread())
+    following = decided(canary)
     assert following.act is Act.TAKE_BACK
     assert following.reason.startswith("taken back from 5%: ")
     assert re.search(words, following.reason), following.reason
@@ -102,8 +111,7 @@ def test_a_version_that_is_worse_is_taken_back_at_once(canary: VersionFigures, w
     ],
 )
 def test_what_chance_explains_takes_nothing_back(canary: VersionFigures) -> None:
-    following = decide(PROMOTION, Comparison(canary, STABLE, "stable"), BOUNDS, DURING, Unread())
-    assert following.act is Act.WAIT
+    assert decided(canary).act is Act.WAIT
 
 
 @pytest.mark.parametrize(
@@ -123,10 +131,8 @@ def test_without_its_bound_nothing_is_broken(canary: VersionFigures) -> None:
 
 @pytest.mark.parametrize(("step", "act"), [(0, Act.ADVANCE), (1, Act.ADVANCE), (2, Act.FINISH)])
 def test_a_good_version_goes_on_when_the_steps_time_is_over(step: int, act: Act) -> None:
-    comparison = Comparison(figures(1000), STABLE, "stable")
-    promotion = replace(PROMOTION, step=step)
-    assert decide(promotion, comparison, BOUNDS, DURING, Unread()).act is Act.WAIT
-    assert decide(promotion, comparison, BOUNDS, AT_END, Unread()).act is act
+    assert decided(figures(1000), step=step).act is Act.WAIT
+    assert decided(figures(1000), AT_END, step=step).act is act
 
 
 @pytest.mark.parametrize(
@@ -142,23 +148,20 @@ def test_a_good_version_goes_on_when_the_steps_time_is_over(step: int, act: Act)
 def test_a_step_waits_for_what_is_not_known_and_stops_in_the_end(
     canary: VersionFigures, stable: VersionFigures, words: str
 ) -> None:
-    comparison = Comparison(canary, stable, "stable")
-    assert decide(PROMOTION, comparison, BOUNDS, AT_END, Unread()).act is Act.WAIT
-    following = decide(PROMOTION, comparison, BOUNDS, AT_LIMIT, Unread())
+    assert decided(canary, AT_END, stable=stable).act is Act.WAIT
+    following = decided(canary, AT_LIMIT, stable=stable)
     assert following.act is Act.STOP and following.reason.startswith("stopped at 5%: ")
     assert words in following.reason
 
 
 def test_only_what_a_bound_needs_is_waited_for() -> None:
-    comparison = Comparison(figures(100, sampled=0.0), STABLE, "stable")
     bounds = replace(BOUNDS, max_score_shift=None, max_p99_ratio=None)
-    assert decide(PROMOTION, comparison, bounds, AT_END, Unread()).act is Act.ADVANCE
+    assert decided(figures(100, sampled=0.0), AT_END, bounds=bounds).act is Act.ADVANCE
 
 
 def test_a_server_that_cannot_be_read_for_long_stops_the_promotion() -> None:
-    comparison = Comparison(figures(1000), STABLE, "stable")
-    assert decide(PROMOTION, comparison, BOUNDS, DURING, Unread("http://a", 29)).act is Act.WAIT
-    following = decide(PROMOTION, comparison, BOUNDS, DURING, Unread("http://a", 31))
+    assert decided(figures(1000), unread=Unread("http://a", 29)).act is Act.WAIT
+    following = decided(figures(1000), unread=Unread("http://a", 31))
     assert following.act is Act.STOP
     assert following.reason == "stopped at 5%: http://a has not been readable for 31 s"
 

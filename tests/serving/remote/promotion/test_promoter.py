@@ -90,17 +90,6 @@ def test_a_version_that_is_worse_is_taken_back_and_the_reason_kept(
     assert one.version == 2 and one.reason in str(raised.value) and abs(time() - one.at) < 60
 
 
-def test_a_version_that_gets_worse_later_is_taken_back_from_that_step(
-    labelled: Repository, page: CountingPage
-) -> None:
-    def told(promotion: Promotion, comparison: object) -> None:
-        if promotion.share == 50:
-            page.behaviours[2] = Behaviour(failed=200)
-
-    with pytest.raises(PromotionError, match="taken back from 50%"):
-        promote(labelled, "small", [page.url], PLAN, told=told)
-
-
 @pytest.mark.parametrize(
     ("on_silence", "weights"),
     [(OnSilence.ROLLBACK, {"stable": 100}), (OnSilence.KEEP, {"canary": 5, "stable": 95})],

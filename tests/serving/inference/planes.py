@@ -1,0 +1,98 @@
+"""Data planes over a published model, in this process."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from serving.inference.data_plane import DataPlane
+from serving.inference.predict_call import PredictCall
+from serving.metrics.server_metrics import ServerMetrics
+from serving.protocol.codec import INFER_CODEC
+from serving.scheduler.batcher import QueueLimits
+from serving.scheduler.queued_request import BatchingMode
+from serving.status import Status
+from serving.versions.loaded_version import ServingOverrides
+from serving.versions.served_versions import ServedVersions
+from sharded_infer.repositories.repository import Repository
+from tests.support.servers import MODEL, good_inputs, infer_request
+
+# Batched queues with this delay keep requests waiting until the test is done.
+ENDLESS = 10**9
+
+
+def predict_bytes(*, model: str = MODEL, **parameters: int) -> bytes:
+    """A request of two samples with parameters."""
+    request = infer_request(good_inputs(2), model=model)
+    for name, value in parameters.items():
+        request.parameters[name].int64_param = value
+    return bytes(request.SerializeToString())
+
+
+def samples_of(metrics: ServerMetrics) -> Iterator[Sample]:
+    text = generate_latest(metrics.registry).decode()
+    return (s for family in text_string_to_metric_families(text) for s in family.samples)
+
+
+@dataclass
+class Plane:
+    """A loaded model, its metrics, and the outcomes of its calls."""
+
+    store: ServedVersions
+    metrics: ServerMetrics
+    plane: DataPlane
+    outcomes: list[bytes | Status] = field(default_factory=list)
+
+    def submit(self, seconds: float | None = None, **parameters: int) -> PredictCall | None:
+        return self.plane.submit(
+            INFER_CODEC, predict_bytes(**parameters), self.outcomes.append, time_remaining=seconds
+        )
+
+    def work_off(self) -> None:
+        while self.plane.dispatcher.work():
+            pass
+
+    def total(self, name: str, **labels: str) -> float:
+        """Sum of a family's samples with these labels."""
+        return sum(
+            sample.value
+            for sample in samples_of(self.metrics)
+            if sample.name == f"sharded_infer_{name}" and labels.items() <= sample.labels.items()
+        )
+
+    def totals_by(self, label: str, name: str, **labels: str) -> dict[str, float]:
+        """Samples of a family with these labels that are not zero, by another label."""
+        return {
+            sample.labels[label]: sample.value
+            for sample in samples_of(self.metrics)
+            if sample.name == f"sharded_infer_{name}"
+            and labels.items() <= sample.labels.items()
+            and sample.value
+        }
+
+
+def plane_of(
+    repository: Path,
+    model: str = MODEL,
+    *,
+    mode: BatchingMode = BatchingMode.BATCHED,
+    delay_us: int = 0,
+    limits: QueueLimits | None = None,
+    **fields: Any,
+) -> Plane:
+    """Load a model; `fields` are those of `DataPlane`."""
+    metrics = ServerMetrics(shadows=fields.get("shadows") is not None)
+    store = ServedVersions(
+        Repository(repository),
+        metrics,
+        topology=None,
+        max_batch=256,
+        overrides=ServingOverrides(mode, delay_us),
+    )
+    store.load(model)
+    plane = DataPlane(store, metrics, slots=1, limits=limits or QueueLimits(), **fields)
+    return Plane(store, metrics, plane)
