@@ -1,5 +1,4 @@
 import base64
-import math
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,33 +11,22 @@ from serving.host.listeners import listen_on
 from serving.transport.events import Event, EventReader
 from serving.transport.http2_server import Http2Server
 from serving.transport.limits import AccessBit, Limits, Method
+from tests.support.echo_servers import LIMITS as DEFAULTS
 from tests.support.http2_peer import Headers, Peer, framed
 from tests.support.waiting import until
 
 PATH = "/test.Service/Method"
 MANY = 2**20
 SECONDS = 60.0
-LIMITS = Limits(
+LIMITS = replace(
+    DEFAULTS,
     message_bytes=MANY,
     held_bytes=8 * MANY,
     connections=64,
     address_connections=48,
     connection_calls=64,
     calls=64,
-    header_bytes=16 * 1024,
-    stream_messages=8,
-    handshake_seconds=SECONDS,
-    message_seconds=SECONDS,
-    idle_seconds=SECONDS,
-    stalled_seconds=SECONDS,
-    keepalive_seconds=SECONDS,
-    keepalive_timeout_seconds=SECONDS,
-    least_ping_seconds=0.0,
-    age_seconds=math.inf,
-    grace_seconds=SECONDS,
-    rate=0.0,
-    burst=1.0,
-)  # fmt: skip
+)
 
 
 @contextmanager
