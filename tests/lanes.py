@@ -127,7 +127,6 @@ SLOW_FILES = (
     "tests/benchmarks/servers/test_metrics.py",
     "tests/benchmarks/tiers/test_tiers.py",
     "tests/compatibility/test_served.py",
-    "tests/compatibility/test_write.py",
     "tests/docker/test_dashboards.py",
     "tests/docker/test_image.py",
     "tests/docker/test_metrics_end_to_end.py",

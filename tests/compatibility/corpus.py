@@ -10,23 +10,26 @@ In `<release>.tar.xz`:
     values.json                            what it read in `files` and in the labels
 """
 
+import atexit
 import json
 import shutil
-from collections.abc import Mapping
+import tarfile
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file
 
 from sharded_infer import Repository, open_model
 from sharded_infer.towers.host_products import ProductsOption
-from tests.compatibility.archive import archive_of, releases_in, unpacked
 
 Arrays = dict[str, NDArray[np.generic]]
 FOLDER = Path(__file__).parent
+_SUFFIX = ".tar.xz"
 
 
 class Corpus(NamedTuple):
@@ -71,30 +74,21 @@ class Corpus(NamedTuple):
         values: dict[str, Any] = json.loads((self.folder / "values.json").read_text())
         return values
 
-    def keep_request(self, model: str, arrays: Arrays) -> None:
-        """Stores the request of a model."""
-        _store(self.folder / "requests" / f"{model}.safetensors", arrays)
-
-    def keep_scores(self) -> None:
-        """Scores each model's request by every plan of every version, and stores the scores."""
-        for model, version in self.versions():
-            scores = score_all(self.path(model, version), self.request(model))
-            _store(self.folder / "scores" / f"{model}-{version}.safetensors", scores)
-
-    def keep_values(self, values: Mapping[str, Any]) -> None:
-        """Stores what the release read."""
-        text = json.dumps(values, indent=1, sort_keys=True, allow_nan=False)
-        (self.folder / "values.json").write_text(text + "\n")
-
 
 def releases() -> list[str]:
     """The releases that there is a corpus of, the newest last."""
-    return sorted(releases_in(FOLDER), key=lambda name: [int(part) for part in name.split(".")])
+    names = [path.name.removesuffix(_SUFFIX) for path in FOLDER.glob(f"*{_SUFFIX}")]
+    return sorted(names, key=lambda name: [int(part) for part in name.split(".")])
 
 
+@cache
 def stored(release: str) -> Corpus:
-    """The corpus of a release, unpacked; never to be changed."""
-    return Corpus(unpacked(archive_of(FOLDER, release)), release)
+    """The corpus of a release, unpacked for this process; never to be changed."""
+    home = Path(tempfile.mkdtemp(prefix="corpus-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    with tarfile.open(FOLDER / f"{release}{_SUFFIX}") as tar:
+        tar.extractall(home, filter="data")
+    return Corpus(home, release)
 
 
 def copied(release: str, folder: Path) -> Corpus:
@@ -122,8 +116,3 @@ def score_all(version: Path, request: Arrays) -> Arrays:
         }
     finally:
         torch.set_num_threads(threads)
-
-
-def _store(path: Path, arrays: Arrays) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))

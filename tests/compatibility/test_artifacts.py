@@ -1,7 +1,10 @@
 """Versions of every release are opened, and score as the release that wrote them scored."""
 
+import importlib.metadata
+
 import numpy as np
 import pytest
+from packaging.version import Version
 
 from kernels.machine import InstructionSet, instruction_sets
 from sharded_infer import Repository
@@ -40,6 +43,10 @@ def test_a_version_scores_by_every_plan_as_its_release_scored(
 ) -> None:
     scores = score_all(corpus.path(model, version), corpus.request(model))
     check_scores(model, scores, corpus.scores(model, version))
+
+
+def test_the_newest_corpus_is_no_older_than_the_project() -> None:
+    assert Version(importlib.metadata.version("sharded-infer")) <= Version(releases()[-1])
 
 
 def test_a_version_of_before_there_were_checksums_has_none() -> None:

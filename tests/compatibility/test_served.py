@@ -9,10 +9,10 @@ from sharded_infer import Repository
 from sharded_infer.client.prediction import read_prediction
 from sharded_infer.v1.predictor_pb2 import PredictResponse
 from tests.compatibility.corpus import Corpus, copied, releases
-from tests.compatibility.messages import METHOD
 from tests.compatibility.test_artifacts import check_scores
 from tests.support.servers import RunningServer, infer_request, running_server, scores_of
 
+METHOD = "/sharded_infer.v1.Predictor/Predict"
 # Of each model the server follows so many of the newest versions: all.
 MOST_VERSIONS = 4
 
