@@ -91,14 +91,6 @@ def test_a_name_that_went_is_missed(now: Listing, section: str, name: str) -> No
     assert names_that_went(now, later) == {name}
 
 
-def test_a_command_that_went_is_named_without_its_options(now: Listing) -> None:
-    later = copy.deepcopy(now)
-    gone = [name for name in now["options"] if f"{name} ".startswith("repo promote ")]
-    for name in gone:
-        del later["options"][name]
-    assert len(gone) > 3 and names_that_went(now, later) == {"repo promote"}
-
-
 def test_a_field_of_another_type_or_number_is_missed(now: Listing) -> None:
     name = "sharded_infer.v1.PredictRequest.model"
     number, _, kind = now["protos"][name].partition(": ")

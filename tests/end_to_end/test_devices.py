@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,15 +58,6 @@ def test_scores_are_those_of_the_host(server: RunningServer, planned: Ranker, ba
         found = scores_of(stub.ModelInfer(infer_request(inputs), timeout=60))
     for name, scores in expected.items():
         np.testing.assert_allclose(found[name], scores, atol=1e-4)
-
-
-def test_many_clients_at_once_get_their_own_scores(server: RunningServer, planned: Ranker) -> None:
-    cases = [good_inputs(1 + seed % 7, seed) for seed in range(24)]
-    expected = [planned.predict(inputs)["labels"] for inputs in cases]
-    with server.stub() as stub, ThreadPoolExecutor(8) as pool:
-        answers = pool.map(lambda one: stub.ModelInfer(infer_request(one), timeout=60), cases)
-        for answer, scores in zip(answers, expected, strict=True):
-            np.testing.assert_allclose(scores_of(answer)["labels"], scores, atol=1e-4)
 
 
 def test_batches_count_at_the_sizes_of_their_graphs(server: RunningServer) -> None:

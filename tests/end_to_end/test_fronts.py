@@ -3,7 +3,6 @@
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -119,24 +118,6 @@ def test_a_front_asks_a_bucket_for_no_rows_but_its_own(
     assert asked == set(manifest.files) - others - {blocks_name(name) for name in others}
 
 
-def test_a_host_that_ends_is_named_and_asked_again_when_it_is_back(
-    published: Ranker, tmp_path: Path
-) -> None:
-    with running_hosts(published, tmp_path, (0, 1)) as others, ExitStack() as first:
-        third = first.enter_context(running_hosts(published, tmp_path, (2,)))
-        with running_front(published, tmp_path, {**others, **third}) as front:
-            check(front, published, 4)
-            first.close()
-            code, words = code_of(front)
-            assert code == "UNAVAILABLE" and f"shard host 2 at {third[2].address}" in words
-            until(lambda: lost(front, 2, "UNAVAILABLE") > 0, "the lost lookup is counted")
-            port = third[2].address.rpartition(":")[2]
-            with running_hosts(published, tmp_path, (2,), "--port", port):
-                # Each thread of the front connects by itself.
-                until(lambda: all_are_answered(front), "it is asked again")
-                check(front, published, 4)
-
-
 def test_a_stopped_host_costs_the_lookups_time_and_no_more(
     published: Ranker, tmp_path: Path
 ) -> None:
@@ -176,26 +157,6 @@ def test_a_front_moves_to_a_version_when_all_its_hosts_have_it(tmp_path: Path) -
         last[2].process.send_signal(signal.SIGHUP)
         until(lambda: is_of(front, second), "it moves")
         check(front, second, 5)
-
-
-def test_hosts_keep_the_version_that_a_front_serves_until_it_ends(tmp_path: Path) -> None:
-    first = publish_for_hosts(tmp_path, HOSTS, RANK_BYTES)
-    gone = f"let go of {MODEL} version 1"
-    with running_hosts(first, tmp_path, (0, 1, 2), "--poll-seconds", 0.1) as hosts:
-        # It reads the repository when it is told to.
-        with running_front(first, tmp_path, hosts, "--poll-seconds", 0, "--workers", 2) as front:
-            for seed in (6, 7, 8):
-                publish_for_hosts(tmp_path, HOSTS, RANK_BYTES, seed)
-            for host in hosts.values():
-                held = f"holds {MODEL} version 4"
-                until(lambda: held in host.log.read_text(), "the newest is held")  # noqa: B023
-                let_go = f"let go of {MODEL} version 2"
-                until(lambda: let_go in host.log.read_text(), "one goes")  # noqa: B023
-            for seed in range(50):
-                check(front, first, 3, seed)
-            assert not any(gone in host.log.read_text() for host in hosts.values())
-        for host in hosts.values():
-            until(lambda: gone in host.log.read_text(), "its lease has ended")  # noqa: B023
 
 
 def test_a_front_shows_its_hosts_a_certificate_and_a_token(

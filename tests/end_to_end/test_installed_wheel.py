@@ -183,17 +183,6 @@ def test_a_model_is_published_served_and_asked(installed: Installed, tmp_path: P
     assert "libnghttp2" not in maps and str(installed.home) in maps
 
 
-def test_little_is_imported_before_it_is_needed(installed: Installed) -> None:
-    """Some 0.1 ms a module: both take less than 0.35 s on a quiet core."""
-    counted = "import sys; {}; print(len(sys.modules), 'torch' in sys.modules)"
-    helping = "from serving.cli import main\ntry: main()\nexcept SystemExit: pass\n"
-    bare = int(installed.run("python", "-c", counted.format("0")).split()[0])
-    for code, most in (("import sharded_infer", 60), (f"exec({helping!r})", 400)):
-        script = f"import sys; sys.argv[1:] = ['--help']; {counted.format(code)}"
-        count, has_torch = installed.run("python", "-c", script).split()[-2:]
-        assert int(count) - bare <= most and has_torch == "False", code
-
-
 def test_a_source_distribution_without_a_compiler_says_what_to_install(tmp_path: Path) -> None:
     (archive,) = released().glob("*.tar.gz")
     bare = environment_of(archive, tmp_path / "home", "--no-build-isolation")

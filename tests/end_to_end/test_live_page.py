@@ -1,9 +1,7 @@
 """The live page in Chromium: figures, states, keyboard, both themes, and nobody else asked."""
 
-import json
 import os
 import signal
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +15,6 @@ from tests.support.server_pages import samples
 from tests.support.server_processes import free_port
 from tests.support.servers import (
     MODEL,
-    PROVENANCE_TEXT,
-    Ranker,
     RunningServer,
     good_inputs,
     infer_request,
@@ -115,58 +111,11 @@ def test_the_page_counts_what_the_metrics_page_counts_as_requests_come(
     assert described.startswith("Latency: now p50 ") and NOTHING not in described
 
 
-def test_what_is_not_there_yet_is_said_in_words(live: Watched) -> None:
-    errors = live.page.locator("figure", has=live.page.locator("#chart-refused"))
-    assert "None refused since the server started" in errors.inner_text()
-
-
-def test_a_server_that_asks_no_shard_hosts_shows_none(live: Watched) -> None:
-    assert live.page.is_hidden("#hosts")
-
-
 def test_an_error_is_shown_by_its_code(live: Watched, live_server: RunningServer) -> None:
     wrong = {**good_inputs(1), "user": good_inputs(1)["user"] + 1000}
     with live_server.stub() as stub, pytest.raises(grpc.RpcError, match="INVALID_ARGUMENT"):
         stub.ModelInfer(infer_request(wrong), timeout=10)
     live.until("document.querySelector('#requests').textContent.includes('INVALID_ARGUMENT')")
-
-
-def test_a_page_just_opened_has_the_history_of_the_last_minutes(
-    browser: Any, live: Watched, live_server: RunningServer
-) -> None:
-    def readings() -> int:
-        with urllib.request.urlopen(f"{page_url(live_server)}api/live") as response:  # noqa: S310
-            return len(json.load(response)["readings"])
-
-    # Each worker has its own, and a connection of its own may find either.
-    live.wait(lambda: all(readings() >= 4 for _ in range(8)), "there is a history")
-    with opened(browser, page_url(live_server)) as second:
-        button = second.page.locator("figure", has=second.page.locator("#chart-queue"))
-        button.get_by_role("button").click()
-        assert second.page.locator("#engine .values:not([hidden]) tbody tr").count() >= 2
-        assert second.errors == []
-
-
-def test_charts_are_there_with_the_metrics_that_they_show(live: Watched) -> None:
-    """Not every server has all: `serve --metrics basic` has none of these."""
-    await_late_charts(live)
-    left_out = {f"sharded_infer_{name}" for name in LATE_CHARTS.values()}
-
-    def answer(route: Any) -> None:
-        document = route.fetch().json()
-        kept = [i for i, one in enumerate(document["series"]) if one["family"] not in left_out]
-        document["series"] = [document["series"][i] for i in kept]
-        for reading in document["readings"]:
-            reading["values"] = [reading["values"][i] for i in kept if i < len(reading["values"])]
-        route.fulfill(json=document)
-
-    live.page.route("**/api/live*", answer)
-    live.page.reload()
-    live.until("document.querySelector('#chart-latency')")
-    for chart in LATE_CHARTS:
-        live.until(f"document.getElementById('chart-{chart}').closest('figure').hidden")
-        assert not live.page.locator(f"#chart-{chart}").is_visible()
-    live.page.unroute_all()
 
 
 def test_quantiles_are_those_of_prometheus(live: Watched) -> None:
@@ -190,46 +139,6 @@ def test_quantiles_are_those_of_prometheus(live: Watched) -> None:
       return [of.total, shares, anew.total, quantile(anew, 0.5), none];
     }"""
     assert live.page.evaluate(script) == [100, [1.25, 1.5, 2.0], 10, 3.0, None]
-
-
-def test_a_logarithmic_axis_is_drawn_whatever_the_lowest_value(live: Watched) -> None:
-    script = """async () => {
-      const { LineChart } = await import("/dashboard/line_chart.js");
-      const host = document.body.appendChild(document.createElement("section"));
-      const lows = [1.47e-3, 0.98e-6, 1.1e-4, 9.5e-3, 1.5, 14.4, 1e-9];
-      const drawn = lows.map((low) => {
-        const line = (label, value) => ({ label, at: () => value });
-        const lines = () => [line("p50", low), line("p99", 10 * low)];
-        const spec = { key: `k${low}`, title: "t", hint: "h", write: String, log: true, lines };
-        const chart = new LineChart(host, spec);
-        const pairs = [{ at: 90, from: {}, to: {} }, { at: 100, from: {}, to: {} }];
-        const readings = { windows: () => pairs };
-        chart.update(readings, { model: "", from: 0, until: 100, marks: [] });
-        chart.chart.redraw();
-        return chart;
-      });
-      await new Promise((done) => setTimeout(done, 100));
-      const ticks = drawn.map(({ chart }) => chart.axes[1]._splits);
-      host.remove();
-      return ticks;
-    }"""
-    ticks = live.page.evaluate(script)
-    assert ticks[0] == [0.001, 0.002, 0.005, 0.01, 0.02]
-    # The axis covers a factor of 22.5.
-    assert {len(values) for values in ticks} <= {4, 5}
-
-
-def test_figures_are_written_with_three_digits_and_their_units(live: Watched) -> None:
-    script = """async () => {
-      const { age, bytes, percent, seconds, short } = await import("/dashboard/words.js");
-      return [seconds(0.00004567), seconds(0.0012), seconds(0.9996), seconds(12.34), seconds(null),
-        bytes(999), bytes(4385284), percent(0.00548), age(7200), short(seconds(0.02)),
-        short("1,000/s")];
-    }"""
-    assert live.page.evaluate(script) == [
-        "45.7 µs", "1.20 ms", "1.00 s", "12.3 s", NOTHING,
-        "999 B", "4.39 MB", "0.548%", "2 h", "20 ms", "1,000/s",
-    ]  # fmt: skip
 
 
 def test_the_plan_is_drawn_with_a_bar_for_each_rank_and_its_parts_say_what_they_are(
@@ -322,15 +231,6 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_page(
         assert watched.errors == []
 
 
-def test_a_version_says_where_it_came_from(browser: Any, ranker: Ranker, tmp_path: Path) -> None:
-    with (
-        running_server(ranker.repository, tmp_path / "stderr") as server,
-        opened(browser, page_url(server)) as watched,
-    ):
-        watched.until("document.querySelector('#versions .provenance')")
-        assert watched.page.locator("#versions .provenance").inner_text() == PROVENANCE_TEXT
-
-
 def test_swaps_and_failures_come_up_with_their_reason(
     live: Watched, live_publisher: Publisher
 ) -> None:
@@ -379,14 +279,3 @@ def test_the_page_says_that_a_server_drains_is_gone_and_is_back(
             assert not watched.page.locator("#stale").is_visible()
         # Chromium itself reports the polls that failed; nothing else does.
         assert [e for e in watched.errors if "Failed to load resource" not in e] == []
-
-
-def test_the_page_is_whole_without_any_other_host(live_server: RunningServer) -> None:
-    """Its policy names no host but its own, and no file of it asks another."""
-    request = urllib.request.Request(page_url(live_server), headers={"Accept": "text/html"})  # noqa: S310
-    with urllib.request.urlopen(request) as response:  # noqa: S310
-        policy, page = response.headers["Content-Security-Policy"], response.read().decode()
-    assert policy.startswith("default-src 'self';") and "http" not in policy
-    assert "://" not in page and "onclick" not in page and "<style" not in page
-    with urllib.request.urlopen(f"{page_url(live_server)}api/live") as response:  # noqa: S310
-        assert json.load(response)["server"]["state"] == "ready"

@@ -1,17 +1,13 @@
 """The metrics page of a real server that has answered requests: every family, and what it says."""
 
-import shutil
-import subprocess
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-from prometheus_client.openmetrics import parser
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2
 
@@ -159,20 +155,6 @@ def test_what_is_said_of_requests_batches_and_scores_is_plausible(loaded: Loaded
     assert (below, value(page, "scores_bucket", output="score", le="1.0")) == (0, 3 * BATCH)
 
 
-def test_what_is_said_of_processes_and_the_machine_is_plausible(loaded: Loaded) -> None:
-    server, _ = loaded
-    page = page_of(server)
-    worker = (("worker", "0"),)
-    assert 0.5 < page["sharded_infer_worker_cpu_seconds_total", worker] < 1000
-    assert 50e6 < page["sharded_infer_worker_resident_bytes", worker] < 10e9
-    assert page["sharded_infer_worker_huge_page_bytes", worker] >= 0
-    available = page["sharded_infer_memory_available_bytes", ()]
-    assert 0 < available <= page["sharded_infer_memory_limit_bytes", ()]
-    assert page["sharded_infer_slots", ()] >= 1
-    [build] = [labels for name, labels in page if name == "sharded_infer_build_info"]
-    assert set(dict(build)) == {"build", "torch", "python"} and all(dict(build).values())
-
-
 def test_odd_requests_make_no_series_but_their_codes(loaded: Loaded) -> None:
     server, _ = loaded
     before = set(page_of(server))
@@ -192,45 +174,3 @@ def test_odd_requests_make_no_series_but_their_codes(loaded: Loaded) -> None:
         assert dict(labels)["code"] in CODES
         assert dict(labels)["model"] in {MODEL, "unknown"}
     assert len(new) <= 3
-
-
-def test_the_openmetrics_page_is_read_by_prometheus_clients_parser(loaded: Loaded) -> None:
-    server, _ = loaded
-    text = text_of(server, "application/openmetrics-text; version=1.0.0")
-    assert text.endswith("# EOF\n")
-    names = [family.name for family in parser.text_string_to_metric_families(text)]
-    assert names == [family.name for family in FAMILIES]
-
-
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on PATH")
-def test_promtool_finds_nothing_to_say_of_a_real_page(loaded: Loaded) -> None:
-    done = subprocess.run(
-        ["promtool", "check", "metrics"],  # noqa: S607 - wherever it is installed
-        input=text_of(loaded[0]),
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-@pytest.mark.parametrize("detail", ["basic", "off"])
-def test_a_server_counts_no_more_than_it_is_told(
-    detail: str, ranker: Ranker, tmp_path: Path
-) -> None:
-    with running_server(ranker.repository, tmp_path / "log", "--metrics", detail) as server:
-        with server.stub() as stub:
-            for seed in range(5):
-                stub.ModelInfer(infer_request(good_inputs(BATCH, seed)))
-            asked = service_pb2.ModelStatisticsRequest(name=MODEL)
-            [told] = stub.ModelStatistics(asked).model_stats
-        page = page_of(server)
-    shown = {name.removesuffix("_total") for name, _ in page}
-    for family in FAMILIES:
-        if family.detail > Detail[detail.upper()]:
-            assert not any(name.startswith(family.name) for name in shown), family.name
-    assert value(page, "requests_total", code="OK") == 5
-    assert value(page, "samples_total") == told.inference_count == 5 * BATCH
-    assert told.execution_count == told.inference_stats.success.count == 5
-    assert 0 < told.inference_stats.compute_infer.ns < told.inference_stats.success.ns
-    assert ("sharded_infer_request_seconds_count", OF_VERSION) in page or detail == "off"

@@ -7,15 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import grpc
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from serving.grpc_api.handlers import PREDICTOR_SERVICE
 from sharded_infer.client import AsyncClient, Bags, CallSettings, Client, PredictError
-from tests.support.server_pages import metric
 from tests.support.server_processes import workers_of
 from tests.support.servers import (
     MODEL,
@@ -92,23 +88,6 @@ def test_what_the_user_brings_is_shared_by_all_candidates(client: Client, ranker
         np.testing.assert_array_equal(apart.scores[name], scores)
 
 
-def test_a_user_alone_is_one_candidate(client: Client) -> None:
-    answer = client.predict(MODEL, user={"user": 7, "dense": [0.0, 0.0, 0.0, 0.0]})
-    assert answer.scores["score"].shape == (1,) and answer.scores["labels"].shape == (1, 3)
-
-
-def test_a_data_frame_is_scored_row_by_row(client: Client) -> None:
-    frame = pd.DataFrame({"item": [1, 2, 3], "history": [[1], [], [2, 3]]})
-    dense = {"dense": np.zeros((3, 4), np.float32)}
-    answer = client.predict(MODEL, user={"user": 7}, candidates=[frame, dense])
-    assert answer.scores["score"].shape == (3,)
-
-
-def test_outputs_and_versions_can_be_named(client: Client) -> None:
-    answer = client.predict(MODEL, candidates=candidates(), outputs=["labels"], version="1")
-    assert set(answer.scores) == {"labels"}
-
-
 @pytest.mark.parametrize(
     ("fields", "code", "words"),
     [
@@ -131,22 +110,6 @@ def test_mistakes_are_named(
 ) -> None:
     with pytest.raises(PredictError, match=f"({code}): .*({words})"):
         client.predict(**({"model": MODEL} | fields))  # type: ignore[arg-type]
-
-
-def test_predict_calls_are_counted_with_the_others(
-    client: Client, own_server: RunningServer
-) -> None:
-    before = metric(own_server, "requests_total", version="1")["OK"]
-    client.predict(MODEL, candidates=candidates())
-    assert metric(own_server, "requests_total", version="1")["OK"] == before + 1
-
-
-def test_bytes_that_are_no_message_are_refused(own_server: RunningServer) -> None:
-    with grpc.insecure_channel(own_server.grpc_url) as channel:
-        ask = channel.unary_unary(f"/{PREDICTOR_SERVICE}/Predict")
-        with pytest.raises(grpc.RpcError) as refused:
-            ask(b"\xff\xff", timeout=20)
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_retries_bridge_the_death_of_a_worker(ranker: Ranker, tmp_path: Path) -> None:

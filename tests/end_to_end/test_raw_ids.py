@@ -5,44 +5,29 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
-from kernels.ids.id_hash import IdHash, hash_ids
-from sharded_infer.client import AsyncClient, Bags, Client, Prediction
+from sharded_infer.client import AsyncClient, Client, Prediction
 from sharded_infer.engines.model import Model, open_model
-from sharded_infer.publishing.publication import publish
-from sharded_infer.specs.id_map_spec import IdMapSpec, SharedRows
-from sharded_infer.specs.model_spec import TableSpec, TowerSpec
-from sharded_infer.specs.precision import Precision
-from sharded_infer.towers.program.archive import write_program
-from sharded_infer.towers.tower import export_tower
 from tests.support.raw_ids import (
     SPEC,
     Arrays,
     RawModel,
-    Sum,
     publish_raw,
     raw_request,
 )
 from tests.support.server_pages import counted
 from tests.support.servers import (
-    Command,
     RunningServer,
     infer_request,
     json_inputs,
     running_server,
     scores_of,
 )
-
-REQUESTS = [(1, ()), (2, ()), (17, ()), (9, ("user_id", "shop")), (5, tuple(SPEC.sparse_inputs))]
 
 
 @pytest.fixture(scope="module")
@@ -65,19 +50,6 @@ def server(
         yield running
 
 
-def test_raw_ids_are_scored_as_the_rows_that_a_dict_gives(
-    server: RunningServer, published: RawModel, plain: Model
-) -> None:
-    with server.stub() as stub:
-        for seed, (batch, shared) in enumerate(REQUESTS):
-            raw, rows = raw_request(published, batch, seed, shared=shared, weighted=("bought",))
-            wanted = plain.predict(rows)["score"]
-            for _ in range(3):
-                message = infer_request(raw, model="raw")
-                scores = scores_of(stub.ModelInfer(message, timeout=60))["score"]
-                np.testing.assert_allclose(scores, wanted, rtol=0, atol=1e-5)
-
-
 def test_an_unknown_id_that_is_refused_fails_its_request_alone(
     server: RunningServer, published: RawModel, plain: Model
 ) -> None:
@@ -98,70 +70,6 @@ def test_an_unknown_id_that_is_refused_fails_its_request_alone(
             else:
                 found = scores_of(call.result())["score"]
                 np.testing.assert_allclose(found, plain.predict(rows)["score"], atol=1e-5)
-
-
-def test_rest_takes_64_bit_ids_as_json_numbers(
-    server: RunningServer, published: RawModel, plain: Model
-) -> None:
-    raw, rows = raw_request(published, 4, 3)
-    body = {"inputs": json_inputs(raw)}
-    url = f"{server.http_url}/v2/models/raw/infer"
-    answer: Any = json.load(urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60))  # noqa: S310 - our own server
-    scores = answer["outputs"][0]["data"]
-    np.testing.assert_allclose(scores, plain.predict(rows)["score"], atol=1e-5)
-
-
-def test_the_client_sends_raw_ids(server: RunningServer, published: RawModel, plain: Model) -> None:
-    raw, rows = raw_request(published, 6, 7)
-    candidates = {name: Bags(raw[name], raw[f"{name}.lengths"]) for name in SPEC.sparse_inputs}
-    with Client(server.grpc_url) as client:
-        found = client.predict("raw", candidates={**candidates, "age": raw["age"]})
-    np.testing.assert_allclose(found.scores["score"], plain.predict(rows)["score"], atol=1e-5)
-
-
-def test_publish_reads_the_file_that_the_spec_names(sharded_infer: Command, tmp_path: Path) -> None:
-    weight = torch.arange(6.0).view(3, 2)
-    save_file({"item": weight}, tmp_path / "weights.safetensors")
-    np.save(tmp_path / "ids.npy", np.array([[2**62, 1], [-9, 0]]))
-    tower = export_tower(
-        Sum(), dense={"age": 1}, embedding_width=2, outputs=("score",), precision=Precision.FP32
-    )
-    write_program(tower, tmp_path / "tower.pt2")
-    spec = replace(
-        SPEC,
-        name="files",
-        tables=(TableSpec("item", 3, 2, id_map=IdMapSpec(SharedRows((2,)), file="ids.npy")),),
-        tower=TowerSpec(program="tower.pt2"),
-    )
-    (tmp_path / "model.toml").write_text(spec.to_toml())
-    repository = ("--repository", tmp_path / "repository")
-    made = sharded_infer(
-        *("publish", "--spec", tmp_path / "model.toml"),
-        *("--weights", tmp_path / "weights.safetensors"),
-        *(*repository, "--json"),
-    ).json()
-    model = open_model(made["path"])
-    assert model.spec.tables[0].id_map == IdMapSpec(SharedRows((2,)))
-    asked = {"item": np.array([-9, 2**62, 4]), "age": np.zeros((3, 1), np.float32)}
-    assert model.predict(asked)["score"].tolist() == [0.5, 2.5, 4.5]
-    shown = sharded_infer("inspect", *repository)
-    assert "raw ids, id maps of item 16." in shown.out
-    assert " kB (an unknown id reads row 2)" in shown.out
-
-
-def test_hashed_ids_read_the_rows_of_their_hashes(tmp_path: Path) -> None:
-    table = TableSpec("item", 1000, 1, id_map=IdMapSpec(hashed="xxh3_64", hash_seed=3))
-    spec = replace(SPEC, name="hashed", tables=(table,))
-    weights = {"item": torch.arange(1000.0)[:, None]}
-    publish(spec, weights, Sum(), tmp_path / "models")
-    ids = np.array([0, -1, 2**63 - 1, -(2**63), 77])
-    wanted = hash_ids(IdHash.XXH3_64, ids, 3) % np.uint64(1000)
-    message = infer_request({"item": ids, "age": np.zeros((5, 1), np.float32)}, model="hashed")
-    with (
-        running_server(tmp_path / "models", tmp_path / "log") as server,
-        server.stub() as stub,
-    ):
-        assert scores_of(stub.ModelInfer(message, timeout=60))["score"].tolist() == wanted.tolist()
 
 
 # ---------------------------------------------------------------- unknown ids

@@ -5,9 +5,6 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-from tritonclient.utils import InferenceServerException
-
 from sharded_infer.repositories.repository import Repository
 from tests.support.server_pages import metric, readiness
 from tests.support.server_processes import (
@@ -156,37 +153,6 @@ def test_a_label_moves_and_moves_back_at_a_look_without_a_load(
         assert ask(client, "stable").version == 1
     assert seen.errors() == []
     assert seen.wrong(publisher.expected) == []
-
-
-def test_an_rpc_makes_the_server_look_at_once(publisher: Publisher, tmp_path: Path) -> None:
-    options = ("--poll-seconds", 0)
-    with (
-        running_server(publisher.repository, tmp_path / "log", *options) as server,
-        client_of(server) as client,
-    ):
-        assert publisher.good() == 2
-        # Nothing tells that it does not look.
-        time.sleep(0.5)
-        assert ask(client).version == 1
-        client.load_model(MODEL)
-        until(lambda: ask(client).version == 2, "the new version")
-        for call, words in (
-            (lambda: client.load_model("other"), "no model 'other' is served here"),
-            (lambda: client.load_model(MODEL, config="{}"), "expected none, got config"),
-        ):
-            with pytest.raises(InferenceServerException, match=words):
-                call()
-
-
-def test_a_label_and_a_version_at_once_are_refused(publisher: Publisher, tmp_path: Path) -> None:
-    options = ("--follow", "versions:1", "--poll-seconds", 0)
-    with (
-        running_server(publisher.repository, tmp_path / "log", *options) as server,
-        client_of(server) as client,
-    ):
-        assert "a label, 'stable'" in ask(client, "1", {"label": "stable"}).error
-        assert "expected string_param" in ask(client, "", {"label": 3}).error
-        assert "has no version 'stable'" in ask(client, "", {"label": "stable"}).error
 
 
 def test_a_replaced_worker_serves_what_the_others_serve(

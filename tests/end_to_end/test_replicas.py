@@ -4,36 +4,23 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from random import Random
-from time import monotonic
 
 import grpc
 import numpy as np
 import pytest
 
-from serving.protocol.lookups.version_key import version_key
 from serving.remote_lookups.fronts import Fronts
-from serving.remote_lookups.host_clients import HostClients
-from serving.remote_lookups.hosts_file import HostSettings
-from serving.remote_lookups.remote_hosts import RemoteHosts
-from serving.remote_lookups.replica_group import HEDGE_SHARE
-from sharded_infer import Model, open_model
-from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer import open_model
 from sharded_infer.errors import ShardHostError
-from sharded_infer.lookups.shard_hosts import Front
-from tests.support.delayed_replica import DelayedReplica
 from tests.support.fronts import (
     SECONDS,
     all_are_answered,
     check,
     code_of,
-    is_of,
     replicas_file,
-    running_hosts,
 )
-from tests.support.marked_rows import marked_inputs, marked_rows, publish_marked
 from tests.support.server_pages import samples
 from tests.support.servers import (
     MODEL,
@@ -190,29 +177,6 @@ def test_the_hosts_file_is_read_anew_when_it_changes(published: Ranker, tmp_path
         assert log.read_text().count("stay as they were") == 1
 
 
-def test_a_front_moves_to_a_version_that_one_replica_of_each_host_holds(tmp_path: Path) -> None:
-    first = publish_for_hosts(tmp_path, HOSTS, RANK_BYTES)
-    quick = ("--poll-seconds", 0.1)
-    with (
-        running_hosts(first, tmp_path, (0,), *quick) as others,
-        running_replica(first, 1, tmp_path / "early", *quick) as early,
-        # It reads the repository when it is told to.
-        running_replica(first, 1, tmp_path / "late", "--poll-seconds", 0) as late,
-        running_front(first, tmp_path, {0: [others[0]], 1: [early, late]}, *quick) as front,
-    ):
-        check(front, first, 5)
-        second = publish_for_hosts(tmp_path, HOSTS, RANK_BYTES, seed=6)
-        until(lambda: is_of(front, second), "it moves")
-        for seed in range(30):
-            check(front, second, 5, seed)
-        early.process.kill()
-        code, words = code_of(front)
-        assert code == "UNAVAILABLE" and f"shard host 1 at {early.address}" in words
-        late.process.send_signal(signal.SIGHUP)
-        until(lambda: all_are_answered(front), "the other one is asked")
-        check(front, second, 5)
-
-
 def test_replicas_that_held_nothing_are_checked_before_a_request_fails(tmp_path: Path) -> None:
     first = publish_for_hosts(tmp_path, HOSTS, RANK_BYTES)
     # It reads the repository when it is told to.
@@ -239,99 +203,3 @@ def test_replicas_that_held_nothing_are_checked_before_a_request_fails(tmp_path:
             found, expected = front.predict(good_inputs(3)), second.predict(good_inputs(3))
             for name, scores in expected.items():
                 np.testing.assert_array_equal(found[name], scores)
-
-
-def test_a_process_of_another_host_at_a_replicas_address_is_refused(tmp_path: Path) -> None:
-    # Both hosts have pieces of the same shapes.
-    version = publish_marked(tmp_path / "repository", 1)
-    with ExitStack() as stack:
-        first = stack.enter_context(running_marked(tmp_path, 0, "first"))
-        with running_marked(tmp_path, 1, "second") as second:
-            # It looks at its hosts now, and never again.
-            file = replicas_file(tmp_path, {0: [first], 1: [second]})
-            fronts, artifact = Fronts(file, answer_bytes=2**20), open_artifact(version)
-            front = open_model(version, front=fronts.front_of(artifact, artifact.plan()))
-        inputs = marked_inputs(9, np.random.default_rng(0))
-        port = ("--port", second.address.rpartition(":")[2])
-        with running_marked(tmp_path, 0, "other", *port), pytest.raises(ShardHostError) as refused:
-            front.predict(inputs)
-        assert f"shard host 1 at {second.address}" in str(refused.value)
-        assert "this host holds other rows of it than the lookup names" in str(refused.value)
-        stack.enter_context(running_marked(tmp_path, 1, "again", *port))
-        np.testing.assert_array_equal(front.predict(inputs)["rows"], marked_rows(inputs, 1))
-
-
-def running_marked(
-    folder: Path, number: int, log: str, *options: object
-) -> AbstractContextManager[ShardHostProcess]:
-    return running_shard_host(folder / "repository", number, folder / log, *options)
-
-
-def test_a_replica_that_stops_before_latencies_are_known_costs_no_answer(
-    published: Ranker, tmp_path: Path
-) -> None:
-    with running_pairs(published, tmp_path) as hosts:
-        addresses = {number: tuple(one.address for one in hosts[number]) for number in hosts}
-        front, clients = front_of(published, addresses)
-        group, inputs = clients.now.groups[1], good_inputs(3)
-        expected = published.predict(inputs)
-
-        def is_hedged() -> bool:
-            found = front.predict(inputs)
-            for name, scores in expected.items():
-                np.testing.assert_array_equal(found[name], scores)
-            return group.counts.hedges > 0
-
-        # The next one earns the first hedge; no lookup before it may have one.
-        for _ in range(round(1 / HEDGE_SHARE) - 1):
-            front.predict(inputs)
-        chosen = min(group.replicas, key=lambda one: one.load(monotonic()))
-        [stopped] = [one.process.pid for one in hosts[1] if one.address == chosen.address]
-        os.kill(stopped, signal.SIGSTOP)
-        try:
-            until(is_hedged, "the stopped one was asked")
-        finally:
-            os.kill(stopped, signal.SIGCONT)
-        assert group.counts.failures == 0
-
-
-def late_one_in_a_hundred(random: Random) -> float:
-    return 0.05 if random.random() < 0.01 else 0.0
-
-
-def test_lookups_that_are_late_cost_a_twentieth_more_calls_at_most(
-    published: Ranker, tmp_path: Path
-) -> None:
-    with (
-        running_pairs(published, tmp_path) as hosts,
-        ExitStack() as stack,
-    ):
-        # Both, or the other one alone would be chosen.
-        slow = [
-            DelayedReplica(one.address, Random(seed), late_one_in_a_hundred)
-            for seed, one in enumerate(hosts[1])
-        ]
-        for one in slow:
-            stack.callback(one.close)
-        addresses = {0: (hosts[0][0].address,), 1: tuple(one.address for one in slow)}
-        front, clients = front_of(published, addresses)
-        inputs = [good_inputs(3, seed) for seed in range(20)]
-        expected = [published.predict(each) for each in inputs]
-        for number in range(1500):
-            found = front.predict(inputs[number % 20])
-            for name, scores in expected[number % 20].items():
-                np.testing.assert_array_equal(found[name], scores)
-        counts = clients.now.groups[1].counts
-        assert counts.lookups == sum(counts.buckets) == 1500
-        assert sum(one.delays for one in slow) > 0 and 0 < counts.hedges <= HEDGE_SHARE * 1500
-        assert counts.failures == 0
-        assert all(one.in_flight == 0 for one in clients.now.groups[1].replicas)
-        assert clients.now.groups[0].counts.hedges == 0
-
-
-def front_of(ranker: Ranker, addresses: dict[int, tuple[str, ...]]) -> tuple[Model, HostClients]:
-    """The published model as a front of this process opens it."""
-    artifact = ranker.model.artifact
-    clients = HostClients(HostSettings(addresses, SECONDS), answer_bytes=2**20)
-    remote = RemoteHosts(version_key(artifact.manifest), clients)
-    return open_model(artifact.path, front=Front(remote)), clients

@@ -2,16 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sharded_infer.artifacts.artifact import open_artifact
-from tests.support.fronts import check, code_of, running_front, running_hosts
+from tests.support.fronts import check, code_of
 from tests.support.server_pages import page
 from tests.support.servers import Ranker, RunningServer, publish_ranker, running_server
-from tests.support.shard_host_processes import publish_for_hosts
 from tests.support.waiting import until
 
 NONE = ("--row-memory-mib", 0)
@@ -91,13 +89,3 @@ def test_rows_that_are_lost_are_an_error_until_they_are_there_again(
         for file, content in contents.items():
             file.write_bytes(content)
     check(server, stored, 8)
-
-
-def test_a_front_and_its_hosts_read_their_own_rows(tmp_path: Path) -> None:
-    ranker = publish_for_hosts(tmp_path, 2, 6_000)
-    with (
-        running_hosts(ranker, tmp_path, (1,), *NONE) as hosts,
-        running_front(ranker, tmp_path, hosts, *NONE) as front,
-    ):
-        for seed in range(10):
-            check(front, ranker, 8, seed)

@@ -35,12 +35,6 @@ def check_figures(done: DemoRun, model: str) -> None:
     assert "user cache" in done.out and "equal, to the bit" in done.out
 
 
-def test_generated_ratings_are_trained_published_served_and_ranked(tmp_path: Path) -> None:
-    done = run_demo(tmp_path, "--model", "hstu", "--rows", 2000)
-    check_figures(done, "hstu")
-    assert done.fields["server_pid"] is None and processes_of(done.repository) == []
-
-
 def test_a_log_of_movielens_is_served_until_the_server_is_killed(tmp_path: Path) -> None:
     log = generated_ratings(2000, seed=3)
     columns = zip(log.users, log.items, log.actions, log.times, strict=True)

@@ -3,11 +3,8 @@
 import shutil
 import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +36,6 @@ from tests.support.servers import (
 )
 from tests.support.waiting import until
 
-_REFUSAL = load_generator_refusal()
-needs_load = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVING = health_pb2.HealthCheckResponse.SERVING
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -202,35 +197,6 @@ def test_what_is_ready_is_printed_as_one_line_of_json(server: RunningServer) -> 
 
 
 # ---------------------------------------------------------------- metrics
-
-
-@needs_load
-def test_requests_fault_hardly_any_pages_in_steady_state(tmp_path: Path) -> None:
-    model = workload_named("ranking")
-    assert isinstance(model, Workload)
-    model = replace(model, rows=2_000)
-    model.publish(tmp_path / "models")
-    messages, calls = model.messages(64, 16), 500
-    with running_server(tmp_path / "models", tmp_path / "log", forked=False) as server:
-        load = partial(
-            run_closed,
-            target_of(server.grpc_url),
-            messages,
-            connections=4,
-            concurrency=4,
-            seconds=60,
-            max_calls=calls,
-        )
-        run_in_process(load, None)
-        # A worker counts them ten times a second or so.
-        time.sleep(0.3)
-        before = samples(server.metrics_url)["sharded_infer_minor_page_faults_total", ()]
-        assert run_in_process(load, None).counts == {"OK": calls}
-        # A worker counts them ten times a second or so.
-        time.sleep(0.3)
-        after = samples(server.metrics_url)["sharded_infer_minor_page_faults_total", ()]
-    # 64 samples' embeddings alone are 104 pages. 0.6 were measured, and 6 on a busy machine.
-    assert (after - before) / calls < 20
 
 
 def test_counts_equal_the_requests_sent_by_code_and_in_samples(

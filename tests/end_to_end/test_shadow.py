@@ -17,7 +17,6 @@ from torch import nn
 from serving.metrics.families.model_families import SCORE_BOUNDARIES
 from sharded_infer import publish
 from sharded_infer.repositories.repository import Repository
-from tests.support.fronts import running_front, running_hosts
 from tests.support.server_pages import counted, metric
 from tests.support.servers import (
     MODEL,
@@ -29,7 +28,6 @@ from tests.support.servers import (
     run,
     running_server,
 )
-from tests.support.shard_host_processes import publish_for_hosts
 from tests.support.traffic import ask, client_of, traffic, triton_inputs
 from tests.support.waiting import until
 
@@ -231,39 +229,6 @@ def test_under_load_all_answers_are_the_defaults_and_each_request_is_scored_or_d
 def dropped(server: RunningServer) -> float:
     reason = "sharded_infer_shadow_dropped_requests_total"
     return counted(server, reason, version=str(SHIFTED), reason="full")
-
-
-def test_large_requests_have_no_shadow(repository: Path, tmp_path: Path) -> None:
-    options = (*SHADOW, "--shadow-share", 1)
-    most = ranker_spec().serving.max_batch
-    with (
-        running_server(repository, tmp_path / "log", *options) as server,
-        client_of(server) as client,
-    ):
-        infer(client, 0, batch=most + 1)
-        infer(client, 0, batch=most)
-        until(lambda: scored(server, code="OK") == 1, "the smaller one is scored")
-        left_out = metric(server, "shadow_dropped_requests_total", version=str(SHIFTED))
-        assert {reason: count for reason, count in left_out.items() if count} == {"large": 1}
-
-
-def test_a_front_has_a_shadow_whose_rows_are_on_the_same_shard_hosts(tmp_path: Path) -> None:
-    rankers = [publish_for_hosts(tmp_path, 2, 2000, seed) for seed in (5, 6)]
-    repository = Repository(rankers[0].repository)
-    for label, version in (("stable", 1), ("canary", 2)):
-        repository.set_label(MODEL, label, version)
-    options = (*SHADOW, "--shadow-share", 1)
-    with (
-        running_hosts(rankers[0], tmp_path, [0, 1]) as hosts,
-        running_front(rankers[0], tmp_path, hosts, *options) as front,
-        client_of(front) as client,
-    ):
-        before, after = (infer(client, 3, version)["score"] for version in ("", "canary"))
-        until(lambda: scored(front, code="OK") == 1, "it is scored again")
-        labels = {"version": "2", "output": "score"}
-        (total,) = metric(front, "shadow_score_difference_sum", **labels).values()
-        wanted = np.abs(after.astype(np.float64) - before).sum()
-        assert total == pytest.approx(wanted, rel=1e-9) and total > 0
 
 
 @pytest.mark.parametrize(

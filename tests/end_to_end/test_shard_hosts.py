@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from serving.protocol.lookups.lookup_messages import write_lookup
 from serving.protocol.lookups.version_key import version_key
 from serving.remote_lookups.host_clients import HostClients
 from serving.remote_lookups.hosts_file import HostSettings
@@ -155,35 +154,6 @@ def test_what_a_host_does_not_hold_is_refused_by_name_and_counted_by_code(
     assert refused.value.code() is grpc.StatusCode[code]
     assert words in refused.value.details()
     assert grown(hosts[1], before)[f"lookups_total{code}"] == 1
-
-
-def test_random_messages_are_answered_or_refused_and_the_host_goes_on(
-    published: Ranker, hosts: dict[int, ShardHostProcess]
-) -> None:
-    generator = np.random.default_rng(0)
-    key = version_key(published.model.artifact.manifest)
-    message = bytearray(write_lookup(key, []))
-    message += shard_host_pb2.LookupRequest(
-        groups=[
-            shard_host_pb2.LookupGroup(
-                pieces=[0, 1], lengths=bytes((2, 1)), length_bytes=1, ids=bytes(3), id_bytes=1
-            )
-        ]
-    ).SerializeToString()
-    allowed = {"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED"}
-    refused = set()
-    with grpc.insecure_channel(hosts[1].address) as channel:
-        call = channel.unary_unary("/sharded_infer.v1.ShardHost/Lookup")
-        for _ in range(500):
-            changed = bytearray(message)
-            for place in generator.integers(0, len(message), 2):
-                changed[place] = generator.integers(0, 256)
-            try:
-                call(bytes(changed), timeout=SECONDS)
-            except grpc.RpcError as error:
-                refused.add(error.code().name)
-    assert refused <= allowed
-    check_bits(front_of(published, addresses_of(hosts)), published, 5)
 
 
 def answers(front: Model) -> bool:

@@ -1,10 +1,9 @@
-"""Features of several tables, sent once: scored as the trained modules do, by every way to ask."""
+"""Features of several tables: required, counted where they are empty, and described once."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from tritonclient.grpc import service_pb2
 
 from sharded_infer import Model, ModelSpec, QuantizationSpec, TableSpec, open_model, publish
-from sharded_infer.client import Bags, Client, PredictError
+from sharded_infer.client import Client, PredictError
 from sharded_infer.errors import RequestError
 from sharded_infer.specs.model_spec import DenseSpec
 from tests.end_to_end.test_rest import ask
@@ -65,24 +64,6 @@ class Trained:
     repository: Path
     model: Model
 
-    def scores(self, users: Tensor, items: Tensor, genres: list[list[int]], age: Tensor) -> Tensor:
-        """What the modules score, eagerly, each with the ids it was trained on."""
-        offsets = torch.tensor([0, *np.cumsum([len(bag) for bag in genres])[:-1]])
-        flat = torch.tensor([genre for bag in genres for genre in bag], dtype=torch.int64)
-        single = torch.arange(len(users))
-        parts = [
-            self.tables["user_gmf"](users, single),
-            self.tables["item_gmf"](items, single),
-            self.tables["user_mlp"](users, single),
-            self.tables["item_mlp"](items, single),
-            self.tables["genre"](flat, offsets),
-            self.tables["wide"](flat, offsets),
-            self.tables["wide"](items, single),
-        ]
-        with torch.no_grad():
-            scores: Tensor = self.tower(age=age, embeddings=torch.cat(parts, dim=1))
-        return scores
-
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
@@ -107,101 +88,18 @@ def server(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A request, and what the trained modules say of it."""
-
-    inputs: dict[str, NDArray[Any]]
-    genres: list[list[int]]
-    wanted: NDArray[np.float32]
-
-
-@pytest.fixture(params=range(4))
-def case(request: pytest.FixtureRequest, trained: Trained) -> Case:
-    """Bags of padding alone, and empty ones, occur."""
-    generator = np.random.default_rng(request.param)
-    batch = int(generator.integers(1, 9))
-    genres = [
-        [int(i) for i in generator.integers(0, GENRES, generator.integers(0, 4))]
-        for _ in range(batch)
-    ]
-    genres[0] = [PADDING]
-    inputs: dict[str, NDArray[Any]] = {
-        "age": generator.random((batch, 1), dtype=np.float32),
-        "user": generator.integers(0, USERS, batch),
-        "item": generator.integers(0, ITEMS, batch),
-        "genres": np.array([i for bag in genres for i in bag], np.int64),
-        "genres.lengths": np.array([len(bag) for bag in genres], np.int32),
-    }
-    wanted = trained.scores(
-        torch.from_numpy(inputs["user"]),
-        torch.from_numpy(inputs["item"]),
-        genres,
-        torch.from_numpy(inputs["age"]),
-    )
-    return Case(inputs, genres, wanted.numpy())
-
-
 def infer(server: RunningServer, inputs: Arrays) -> NDArray[np.float32]:
     with server.stub() as stub:
         response = stub.ModelInfer(infer_request(inputs, model=SPEC.name))
     return np.frombuffer(response.raw_output_contents[0], np.float32)
 
 
-def at_once(case: Case) -> dict[str, NDArray[Any]]:
-    """The inputs in their order: user, item, genres."""
-    one = np.ones_like(case.inputs["genres.lengths"])
-    return {
-        "age": case.inputs["age"],
-        "sparse.values": np.concatenate([case.inputs[n] for n in ("user", "item", "genres")]),
-        "sparse.lengths": np.stack([one, one, case.inputs["genres.lengths"]]),
-    }
-
-
-def test_grpc_scores_as_the_modules_do(server: RunningServer, case: Case) -> None:
-    for inputs in (case.inputs, at_once(case)):
-        np.testing.assert_allclose(infer(server, inputs), case.wanted, atol=1e-5)
-
-
-def test_rest_scores_as_the_modules_do(server: RunningServer, case: Case) -> None:
-    body = {"inputs": json_inputs(case.inputs)}
-    status, answer, _ = ask(server, "POST", f"/v2/models/{SPEC.name}/infer", body)
-    assert status == 200, answer
-    found = answer["outputs"][0]["data"]
-    np.testing.assert_allclose(found, case.wanted, atol=1e-5)
-
-
-def test_our_client_and_python_score_as_the_modules_do(
-    server: RunningServer, trained: Trained, case: Case
-) -> None:
-    for inputs in (case.inputs, at_once(case)):
-        scores = trained.model.predict(inputs)["score"]
-        np.testing.assert_allclose(scores, case.wanted, atol=1e-5)
-    candidates = {n: case.inputs[n] for n in ("age", "user", "item")}
-    bags = Bags(case.inputs["genres"], case.inputs["genres.lengths"])
-    with Client(server.grpc_url) as client:
-        found = client.predict(
-            SPEC.name, candidates=[candidates, {"genres": bags}], timeout_seconds=60.0
-        )
-    np.testing.assert_allclose(found.scores["score"], case.wanted, atol=1e-5)
-
-
-def test_a_user_that_candidates_share_is_shared_by_all_tables(
-    server: RunningServer, trained: Trained
-) -> None:
-    items = np.arange(6)
-    inputs = {"age": np.ones((1, 1), np.float32), "user": np.array([[17]]), "item": items}
-    users = torch.full((6,), 17)
-    wanted = trained.scores(users, torch.from_numpy(items), [[]] * 6, torch.ones(6, 1))
-    np.testing.assert_allclose(infer(server, inputs), wanted.numpy(), atol=1e-5)
-
-
 def test_a_required_feature_that_is_missing_is_refused_by_name(
-    server: RunningServer, trained: Trained, case: Case
+    server: RunningServer, trained: Trained
 ) -> None:
     """One of its tables requires it; the user may be left out."""
     words = "input 'item' is missing: the model requires it"
-    inputs = {name: array for name, array in case.inputs.items() if name != "item"}
+    inputs: Arrays = {"age": np.ones((2, 1), np.float32), "user": np.array([3, 4])}
     with pytest.raises(grpc.RpcError) as refusal:
         infer(server, inputs)
     assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -210,13 +108,12 @@ def test_a_required_feature_that_is_missing_is_refused_by_name(
     status, answer, _ = ask(server, "POST", f"/v2/models/{SPEC.name}/infer", body)
     assert status == 400 and words in answer["error"]
     with Client(server.grpc_url) as client, pytest.raises(PredictError, match=words):
-        client.predict(SPEC.name, candidates={name: inputs[name] for name in ("age", "user")})
+        client.predict(SPEC.name, candidates=dict(inputs))
     with pytest.raises(RequestError, match=words):
         trained.model.predict(inputs)
-    del case.inputs["user"]
-    assert infer(server, case.inputs).shape == case.wanted.shape
-    empty = {"item": np.empty(0, np.int64), "item.lengths": np.zeros(len(case.wanted), np.int32)}
-    assert infer(server, inputs | empty).shape == case.wanted.shape
+    empty = {"item": np.empty(0, np.int64), "item.lengths": np.zeros(2, np.int32)}
+    assert infer(server, {**inputs, **empty}).shape == (2,)
+    assert infer(server, {"age": inputs["age"], "item": np.array([5, 6])}).shape == (2,)
 
 
 def empty_bags(server: RunningServer) -> dict[str, float]:

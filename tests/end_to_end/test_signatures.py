@@ -8,7 +8,6 @@ import numpy as np
 
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.signatures.keys import read_signing_keys, sign_with
-from sharded_infer.repositories.version_copy import copy_version
 from tests.support.fronts import running_front
 from tests.support.server_pages import metric
 from tests.support.servers import (
@@ -105,24 +104,6 @@ def test_a_server_without_a_trusted_version_does_not_start(
         assert ask(client).version == 1
 
 
-def test_a_signed_version_is_served_from_a_bucket(
-    publisher: Publisher, s3_url: str, tmp_path: Path
-) -> None:
-    key, target = make_key(tmp_path, "key"), Repository(s3_url)
-    keys = read_signing_keys([key.private])
-    copy_version(Repository(publisher.repository), MODEL, 1, target, keys=keys)
-    copy_version(Repository(publisher.repository), MODEL, 1, target)
-    with (
-        running_server(s3_url, tmp_path / "log", *POLL, "--trusted-key", key.public) as server,
-        client_of(server) as client,
-    ):
-        assert ask(client).version == 1
-        reason = states(client)[2][1]
-        assert f"{s3_url}/{MODEL}/2/manifest.json: expected a signature" in reason
-        sign(s3_url, 2, key)
-        until(lambda: ask(client).version == 2, "signed later")
-
-
 def test_shard_hosts_and_fronts_load_only_what_is_signed(tmp_path: Path) -> None:
     key = make_key(tmp_path, "key")
     ranker = publish_for_hosts(tmp_path, 2, 4000)
@@ -195,19 +176,3 @@ def test_a_version_is_published_signed_rotated_and_verified_by_commands(
         f"{MODEL} version 2: not signed by a trusted key",
     ]
     assert sharded_infer("repo", "verify", models).code == 0
-
-
-def test_a_copy_says_that_it_is_not_signed(
-    tmp_path: Path, sharded_infer: Command, publisher: Publisher
-) -> None:
-    key, models, target = make_key(tmp_path, "key"), publisher.repository, tmp_path / "target"
-    sign(models, 1, key)
-    kept = sharded_infer("repo", "copy", models, MODEL, target, "--same-version", "--json").json()
-    assert kept["signed_by"] == [key.key_id]
-    said = f"the copy is not signed, since its number is another: repo sign {models} {MODEL}@2"
-    assert said in sharded_infer("repo", "copy", models, f"{MODEL}@1", models).out
-    words = ("repo", "copy", models, f"{MODEL}@1", models, "--sign-key", key.private)
-    signed = sharded_infer(*words)
-    assert signed.out.startswith(f"copied {models}/{MODEL}/1 to {models}/{MODEL}/3")
-    assert "not signed" not in signed.out
-    assert Repository(models, trusted_keys=[key.public]).manifest(MODEL, 3).version == 3

@@ -177,23 +177,6 @@ def test_strings_may_lie_in_shared_memory(server: RunningServer) -> None:
         path.unlink()
 
 
-def test_all_features_at_once_may_be_strings(tmp_path: Path) -> None:
-    path = publish_words(tmp_path / "both", "word", "other")
-    packed = packed_strings([word.encode() for word in ("a", "größe", "", "a")])
-    message = service_pb2.ModelInferRequest(model_name="words")
-    message.inputs.add(name="sparse.values", datatype="BYTES", shape=[4])
-    # Of "word" both samples have one, of "other" the second has two.
-    lengths = np.array([[1, 1], [0, 2]], np.int32)
-    message.inputs.add(name="sparse.lengths", datatype="INT32", shape=[2, 2])
-    message.inputs.add(name="age", datatype="FP32", shape=[2, 1])
-    message.raw_input_contents.extend([packed, lengths.tobytes(), AGE[:2].tobytes()])
-    with (
-        running_server(path.parents[1], tmp_path / "log") as server,
-        server.stub() as stub,
-    ):
-        assert scores_of(stub.ModelInfer(message, timeout=60))["score"].tolist() == [1.0, 3.0]
-
-
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "tsv", "parquet"])
 def test_the_command_line_takes_strings(
     words: Path, server: RunningServer, sharded_infer: Command, tmp_path: Path, suffix: str
@@ -219,14 +202,3 @@ def test_the_command_line_takes_strings(
         file.write_text(json.dumps({"age": 0, "plain": "a"}))
         for place in (("--address", server.grpc_url), ("--repository", words)):
             sharded_infer("predict", file, *place).refused("'plain': expected an id or a list")
-
-
-def test_a_model_with_other_inputs_takes_no_strings_all_at_once(server: RunningServer) -> None:
-    message = service_pb2.ModelInferRequest(model_name="words")
-    message.inputs.add(name="sparse.values", datatype="BYTES", shape=[1])
-    message.raw_input_contents.append(packed_strings([b"a"]))
-    with (
-        server.stub() as stub,
-        pytest.raises(grpc.RpcError, match="'sparse.values': datatype 'BYTES', expected INT64 or"),
-    ):
-        stub.ModelInfer(message, timeout=60)

@@ -16,7 +16,6 @@ from kernels.row_format import RowFormat
 from sharded_infer import (
     DenseSpec,
     ModelSpec,
-    ShardedInferError,
     TableSpec,
     TowerSpec,
     from_torchrec,
@@ -117,33 +116,6 @@ def test_a_dlrm_that_is_taken_over_whole_scores_as_it_does(
     check_served(dlrm, tmp_path / "models", tmp_path / "log", TOLERANCES[row_format])
 
 
-@pytest.mark.parametrize("row_format", TOLERANCES)
-def test_a_dlrms_checkpoint_scores_as_it_does_with_a_drafted_description(
-    dlrm: WholeModel, row_format: RowFormat, tmp_path: Path, sharded_infer: Command
-) -> None:
-    torch.save(dlrm.module.state_dict(), tmp_path / "model.pt")
-    draft = sharded_infer("spec", "--from", tmp_path / "model.pt", "--name", "clicks")
-    assert draft.code == 0, draft.err
-    # What a checkpoint does not say is filled in.
-    lines, table = draft.out.split("\n"), ""
-    for place, line in enumerate(lines):
-        if line.startswith("name = "):
-            table = line.split('"')[1]
-        elif line.startswith("features = "):
-            lines[place] = f"features = {list(DLRM_FEATURES[table])!r}"
-        elif line.startswith("format = "):
-            lines[place] = f'format = "{row_format}"'
-    (tmp_path / "model.toml").write_text("\n".join(lines))
-    dlrm.recorded().to_json(tmp_path / "clicks.jsonl", orient="records", lines=True)
-    done = sharded_infer(
-        "publish", "--spec", tmp_path / "model.toml", "--weights", tmp_path / "model.pt",
-        "-r", tmp_path / "models", "--calibration", tmp_path / "clicks.jsonl",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    assert "recorded scores" in done.out
-    check_served(dlrm, tmp_path / "models", tmp_path / "log", TOLERANCES[row_format])
-
-
 # ---------------------------------------------------------------- weighted ids under two heads
 
 FEATURES = {"t_watched": ("watched", "liked"), "t_author": ("author",), "t_topic": ("topic",)}
@@ -236,14 +208,3 @@ def test_its_files_score_as_it_does_with_outputs_in_either_order(
     done = watching.publish_files(spec, tmp_path, sharded_infer)
     assert done.code == 0, done.err
     check_served(watching, tmp_path / "models", tmp_path / "log", TOLERANCES[row_format])
-
-
-def test_an_output_that_the_heads_do_not_have_is_refused(
-    watching: WholeModel, tmp_path: Path, sharded_infer: Command
-) -> None:
-    spec = replace(SPEC, tower=TowerSpec(outputs=("click", "minutes")))
-    with pytest.raises(ShardedInferError, match="minutes"):
-        watching.publish_modules(spec, tmp_path / "models")
-    done = watching.publish_files(spec, tmp_path, sharded_infer)
-    assert done.code == 1 and "reference.seconds" in done.err, done
-    assert not list((tmp_path / "models").glob("watching/[0-9]*"))

@@ -102,22 +102,6 @@ def test_a_call_that_may_be_answered_is_read(admission: GrpcAdmission) -> None:
     assert admission.unknown() == 0.0
 
 
-def test_a_call_without_a_deadline_is_never_hopeless(admission: GrpcAdmission) -> None:
-    admission.takes(1e9)
-    message = infer_request(good_inputs(3)).SerializeToString()
-    assert admission.call(message, None).code() is grpc.StatusCode.OK
-    assert admission.unknown() == 0.0
-
-
-def test_the_server_answers_on_after_many_hopeless_calls(admission: GrpcAdmission) -> None:
-    message = infer_request(good_inputs(3)).SerializeToString()
-    calls = [admission.call(message, 3.0 if n % 4 else PATIENT) for n in range(100)]
-    codes = [call.code() for call in calls]
-    assert codes == [
-        grpc.StatusCode.DEADLINE_EXCEEDED if n % 4 else grpc.StatusCode.OK for n in range(100)
-    ]
-
-
 def test_a_bug_at_the_admission_does_not_end_the_server(
     admission: GrpcAdmission, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import stat
@@ -14,7 +13,6 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.host.unix_socket import UnixSocket
@@ -32,7 +30,6 @@ from tests.support.servers import (
     scores_of,
 )
 from tests.support.tls import issue_files
-from tests.support.traffic import triton_inputs
 from tests.support.waiting import until
 
 SECONDS = 60.0
@@ -104,14 +101,6 @@ def test_grpc_is_answered_there_and_on_the_port(server: Sockets, ranker: Ranker)
             same_scores(streamed.infer_response, ranker, 3)
 
 
-def test_tritonclient_is_answered_there(server: Sockets, ranker: Ranker) -> None:
-    with closing(triton.InferenceServerClient(f"unix:{server.grpc}")) as client:
-        assert client.is_server_live() and client.is_model_ready(MODEL)
-        result = client.infer(MODEL, triton_inputs(good_inputs(3)), client_timeout=SECONDS)
-    for name, scores in ranker.predict(good_inputs(3)).items():
-        np.testing.assert_array_equal(result.as_numpy(name), scores)
-
-
 def test_curl_is_answered_over_http_and_http2(server: Sockets, tmp_path: Path) -> None:
     for path, words in (("/ready", "ready\n"), ("/live", "live\n")):
         done = run("curl", "-sS", "--unix-socket", server.http, f"http://localhost{path}")
@@ -127,18 +116,6 @@ def test_curl_is_answered_over_http_and_http2(server: Sockets, tmp_path: Path) -
         *("--dump-header", "-", f"http://localhost{INFER}"),
     )
     assert "HTTP/2 200" in called.stdout and "grpc-status: 0" in called.stdout, called.stderr
-
-
-def test_h2load_has_every_call_answered_there(server: Sockets, tmp_path: Path) -> None:
-    body = tmp_path / "body"
-    body.write_bytes(framed(infer_request(good_inputs(2)).SerializeToString()))
-    done = run(
-        *("h2load", "-n", 2000, "-c", 4, "-m", 16, "-d", body, f"--base-uri=unix:{server.grpc}"),
-        *("-H", "content-type: application/grpc", "-H", "te: trailers"),
-        f"http://localhost{INFER}",
-    )
-    told = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored", done.stdout)
-    assert told is not None and told.groups() == ("2000", "0", "0"), done.stdout + done.stderr
 
 
 def test_the_admin_socket_alone_answers_what_changes_the_server(server: Sockets) -> None:
@@ -215,27 +192,6 @@ def somebody_listens(path: str) -> bool:
         except ConnectionRefusedError:
             return False
         return True
-
-
-def test_a_worker_that_dies_is_replaced_on_the_socket(ranker: Ranker, tmp_path: Path) -> None:
-    sockets = sockets_in(tmp_path)
-    options = ("--workers", 2, *sockets.options())
-    with running_server(ranker.repository, tmp_path / "log", *options) as running:
-        before = set(children_of(running.process.pid))
-        local = [("grpc.use_local_subchannel_pool", 1)]
-
-        def live() -> bool:
-            with grpc.insecure_channel(f"unix:{sockets.grpc}", local) as channel:
-                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-                request = service_pb2.ServerLiveRequest()
-                answer = stub.ServerLive(request, timeout=SECONDS, wait_for_ready=True)
-                return bool(answer.live)
-
-        assert live()
-        for pid in before:
-            os.kill(pid, signal.SIGKILL)
-        until(lambda: len(set(children_of(running.process.pid)) - before) == len(before), "new", 60)
-        assert all(live() for _ in range(8))
 
 
 def test_a_path_that_is_no_socket_is_refused_and_left_there(

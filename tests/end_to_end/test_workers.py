@@ -16,28 +16,15 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from torch import Tensor, nn
 from tritonclient.grpc import service_pb2
 
-from kernels.row_format import RowFormat
 from serving.bench.load.generator import run_closed
 from serving.bench.load.library import load_generator_refusal
 from serving.bench.load.result import LoadResult
 from serving.bench.load.target import Target
 from serving.host.listeners import hold_port
-from sharded_infer import (
-    DenseSpec,
-    ModelSpec,
-    QuantizationSpec,
-    TableSpec,
-    TowerSpec,
-    open_model,
-    publish,
-)
 from sharded_infer.errors import InputError
-from tests.support.large_folios import has_large_folios, write_in_small_pieces
 from tests.support.server_pages import by_worker, counted, readiness, samples
 from tests.support.server_processes import (
     children_of,
@@ -124,26 +111,6 @@ def test_many_connections_spread_over_the_workers_and_get_the_opened_versions_sc
     assert set(grown) == {"0", "1"} and sum(grown.values()) == result.counts["OK"]
     _log.info("requests by worker, 40 connections: %s", grown)
     assert min(grown.values()) > 0.05 * sum(grown.values()), grown
-
-
-def test_every_worker_tells_the_totals_of_all(pair: RunningServer) -> None:
-    request = infer_request(good_inputs(2))
-    before = by_worker(pair)
-    until(
-        lambda: (
-            _ask_on_own_connection(pair, request)
-            and all(count > before[worker] for worker, count in by_worker(pair).items())
-        ),
-        "each worker has answered a request",
-    )
-    total = counted(pair, "sharded_infer_samples_total", model=MODEL)
-    seen = set()
-    for _ in range(16):
-        with pair.stub() as stub:
-            asked = service_pb2.ModelStatisticsRequest(name=MODEL)
-            (of_model,) = stub.ModelStatistics(asked, timeout=10).model_stats
-        seen.add((of_model.inference_count, of_model.inference_stats.success.count))
-    assert seen == {(total, counted(pair, "sharded_infer_requests_total", model=MODEL, code="OK"))}
 
 
 def _ask_on_own_connection(server: RunningServer, request: Any) -> bool:
@@ -371,120 +338,6 @@ def test_clients_that_honour_readiness_see_no_failure_at_sigterm(
         assert [pid for pid in children if is_alive(pid)] == []
     assert set(codes) == {OK} and codes[OK] > 50, codes
     assert "Traceback" not in server.log.read_text()
-
-
-# ---------------------------------------------------------------- memory
-
-
-class _WideTower(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.score = nn.Linear(1 + width, 1)
-
-    def forward(self, dense: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
-        return {"score": self.score(torch.cat([dense, embeddings], dim=1)).squeeze(1)}
-
-
-@pytest.mark.parametrize("memory", ["auto", "map", "huge"])
-def test_workers_share_the_tables_pages(memory: str, tmp_path: Path) -> None:
-    rows, dim = 400_000, 128
-    spec = ModelSpec(
-        name="wide",
-        tables=(TableSpec("ids", rows, dim),),
-        dense=DenseSpec({"dense": 1}),
-        tower=TowerSpec(outputs=("score",)),
-        quantization=QuantizationSpec(format=RowFormat.INT8),
-    )
-    published = publish(
-        spec, {"ids": nn.EmbeddingBag(rows, dim, mode="sum")}, _WideTower(dim), tmp_path / "r"
-    )
-    table_bytes = open_model(published.path).artifact.manifest.table_bytes
-    assert table_bytes > 40e6
-    every_row = infer_request(
-        {
-            "dense": np.zeros((100, 1), np.float32),
-            "ids": np.arange(rows, dtype=np.int32).reshape(100, rows // 100),
-        },
-        model="wide",
-    )
-    options = ("--workers", 3, "--slots", 1, "--memory", memory)
-    of_memory = _of_huge_pages if memory == "huge" else _of_files
-    for path in published.path.glob("tables/*"):
-        write_in_small_pieces(path, path.read_bytes())
-    served = running_server(tmp_path / "r", tmp_path / "stderr", *options, forked=False)
-    with served as server:
-        page = samples(server.metrics_url)
-        [huge] = [v for (n, _), v in page.items() if n == "sharded_infer_table_huge_page_bytes"]
-        if memory == "huge" and huge == 0:
-            pytest.skip("this kernel gives no transparent huge pages")
-        large = memory == "huge" or (memory == "auto" and has_large_folios(tmp_path))
-        assert (huge > 0.9 * table_bytes) == large
-        sizes = {
-            dict(labels)["page_size"]: value
-            for (name, labels), value in page.items()
-            if name == "sharded_infer_table_page_bytes"
-        }
-        assert sizes["2MiB"] == huge and table_bytes <= sum(sizes.values()) < 1.01 * table_bytes
-        said = "copied" if memory == "huge" else "mapped"
-        assert f"its tables are {said}: " in server.log.read_text()
-
-        def all_have_read() -> bool:
-            with server.stub() as stub:
-                stub.ModelInfer(every_row, timeout=30)
-            return min(by_worker(server).values()) > 0
-
-        until(all_have_read, "each worker has read every row")
-        children = children_of(server.process.pid)
-        workers = workers_of(server)
-        # Beside them, the pages and the repository watcher.
-        assert len(workers) == 3 and len(children) == 5
-        of_tables = sum(of_memory(pid, "Pss", tmp_path) for pid in (server.process.pid, *children))
-        seen_by_each = [of_memory(pid, "Rss", tmp_path) for pid in workers]
-        own = [_private_bytes(pid) for pid in workers]
-    _log.info(
-        "tables %.1f MB, proportional over all processes %.1f MB; own memory of a worker: %s MB",
-        table_bytes / 1e6,
-        of_tables / 1e6,
-        [round(size / 1e6, 1) for size in own],
-    )
-    # Each has read all of it where it lies, and nobody has a copy: of a file, or in own memory.
-    assert min(seen_by_each) > 0.9 * table_bytes
-    assert of_tables < 1.15 * table_bytes
-    assert max(own) < table_bytes, own
-
-
-def _of_files(pid: int, what: str, folder: Path) -> int:
-    """Resident bytes of a process's mappings of files in a folder."""
-    total, inside = 0, False
-    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        first = line.split(maxsplit=1)[0]
-        if not first.endswith(":"):
-            inside = str(folder) in line
-        elif inside and first == f"{what}:":
-            total += int(line.split()[1]) * 1024
-    return total
-
-
-def _of_huge_pages(pid: int, what: str, _folder: Path) -> int:
-    """Memory of a process in mappings that consist of huge pages, as `_of_files`."""
-    fields: dict[str, int] = {}
-    total = 0
-    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if value.endswith(" kB"):
-            fields[name] = int(value.split()[0]) * 1024
-            # Of both, a mapping has one.
-            large = name in ("AnonHugePages", "ShmemPmdMapped")
-            if large and fields[name] > 0.8 * fields["Rss"] > 20e6:
-                total += fields[what]
-    return total
-
-
-def _private_bytes(pid: int) -> int:
-    """Memory that a process shares with nobody."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    fields = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
-    return 1024 * (fields["Private_Clean"] + fields["Private_Dirty"])
 
 
 # ---------------------------------------------------------------- refused starts

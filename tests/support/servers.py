@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from types import MappingProxyType
 from typing import IO, Any
 
 import grpc
@@ -112,13 +111,9 @@ def publish_ranker(
     seed: int = 5,
     name: str = MODEL,
     topology: str = "cpu:2",
-    *,
-    default_rows: Mapping[str, Any] = MappingProxyType({}),
 ) -> Ranker:
     """Publish the ranker, planned for two ranks; another seed gives it other scores."""
-    known = ranker_spec()
-    tables = (replace(t, default_row=default_rows.get(t.name)) for t in known.tables)
-    spec = replace(known, name=name, tables=tuple(tables))
+    spec = replace(ranker_spec(), name=name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         tables = {

@@ -1,6 +1,5 @@
 """Forked commands end, print and get their environment like started ones."""
 
-import json
 import os
 import signal
 import subprocess
@@ -33,28 +32,6 @@ def test_a_forked_command_prints_and_ends_as_a_started_one(words: tuple[str, ...
     module = "python -m serving.cli"
     assert forked.stdout == started.stdout.replace(module, "sharded-infer")
     assert forked.stderr == started.stderr.replace(module, "sharded-infer")
-
-
-def test_it_has_the_environment_and_the_folder_of_who_asks(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "settings.toml").write_text("slots = 7\n")
-    monkeypatch.setenv("SHARDED_INFER_CONFIG", "settings.toml")
-    words = ("serve", "-r", "models", "--print-config", "--json")
-    with_file = json.loads(run(*words).stdout)
-    monkeypatch.delenv("SHARDED_INFER_CONFIG")
-    without = json.loads(run(*words).stdout)
-    assert with_file != without and "settings.toml" in json.dumps(with_file)
-
-
-def test_torch_reads_the_limit_of_its_operators_in_the_forked_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
-    assert command_forker().fits(environment())
-    program = "import torch\nprint(torch.backends.cpu.get_cpu_capability())\n"
-    assert run(program=program).stdout == "DEFAULT\n"
 
 
 def test_what_an_import_may_have_read_makes_a_process_of_its_own() -> None:
