@@ -8,6 +8,7 @@ In `<release>.tar.xz`:
     scores/<model>-<version>.safetensors   `<topology>/<output>`, as the release scored
     files/                                 samples, descriptions, topologies
     values.json                            what it read in `files` and in the labels
+    surface.json                           its names (`surface.py`)
 """
 
 import atexit

@@ -31,9 +31,10 @@ from serving.metrics.families.server_families import PAGE_FAMILIES, SERVER_FAMIL
 from serving.metrics.families.shadow_families import SHADOW_FAMILIES
 from serving.metrics.families.shard_host_families import HOST_FAMILIES, HOST_LABELS
 from sharded_infer.v1 import predictor_pb2, shard_host_pb2
-from tests.compatibility.corpus import FOLDER, releases
+from tests.compatibility.corpus import FOLDER, releases, stored
 
 Listing = dict[str, dict[str, str]]
+LISTING = FOLDER / "surface.json"
 _OPENAPI = Path(importlib.import_module("serving.http_api").__path__[0]) / "openapi.json"
 _BLOCKS = (
     ((), (*SERVER_FAMILIES, *PAGE_FAMILIES)),
@@ -156,21 +157,17 @@ def _parameters(full: str, called: Any) -> Iterator[tuple[str, str]]:
     yield from ((f"{full}({name})", "") for name in names)
 
 
-def listing_path(release: str) -> Path:
-    """The file of a release's listing."""
-    return FOLDER / f"surface-{release}.json"
-
-
 def read_listing(release: str) -> Listing:
-    """The listing of a release, as it was stored."""
-    listing: Listing = json.loads(listing_path(release).read_text())
+    """The listing of a release: of the newest beside its archive, of the others in theirs."""
+    is_newest = release == releases()[-1]
+    path = LISTING if is_newest else stored(release).folder / "surface.json"
+    listing: Listing = json.loads(path.read_text())
     return listing
 
 
-def write_listing(release: str) -> None:
-    """Stores this code's listing as that of a release."""
-    text = json.dumps(surface(), indent=1, sort_keys=True)
-    listing_path(release).write_text(text + "\n")
+def write_listing() -> None:
+    """Stores this code's listing as that of the newest release."""
+    LISTING.write_text(json.dumps(surface(), indent=1, sort_keys=True) + "\n")
 
 
 def names_that_went(before: Listing, now: Listing) -> set[str]:
@@ -213,4 +210,4 @@ def _owners(name: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    write_listing(releases()[-1])
+    write_listing()
