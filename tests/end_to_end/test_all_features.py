@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from tritonclient.grpc import service_pb2
 
 from serving.protocol.lookups.version_key import version_key
 from serving.protocol.wire_strings import packed_strings
@@ -343,6 +344,26 @@ def test_an_answer_says_how_many_users_the_hosts_did_not_know(cluster: Cluster) 
     assert told["unknown_ids.user"].int64_param == unknown > 0
     now = counted(cluster.front, "sharded_infer_ids_unknown_total", model=MODEL)
     assert now == before + unknown
+
+
+def test_metadata_and_configuration_describe_sequences_and_raw_ids(cluster: Cluster) -> None:
+    with cluster.front.stub() as stub:
+        metadata = stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=MODEL), timeout=SECONDS)
+        asked = service_pb2.ModelConfigRequest(name=MODEL)
+        parameters = stub.ModelConfig(asked, timeout=SECONDS).config.parameters
+    inputs = {one.name: (one.datatype, list(one.shape)) for one in metadata.inputs}
+    for name in ("clicks", "kind", "shop", "user_id"):
+        assert inputs[name] == ("INT64", [-1, -1])
+    assert inputs["age"] == ("FP32", [-1, -1])
+    said = {name: parameter.string_value for name, parameter in parameters.items()}
+    for name in ("clicks", "kind", "age"):
+        assert said[f"sequence.{name}"] == "seen"
+    assert (said["max_length.seen"], said["keep.seen"], said["keep.shops"]) == (
+        "20",
+        "last",
+        "first",
+    )
+    assert (said["raw_ids.user_id"], said["string_hash.user_id"]) == ("INT64, BYTES", "xxh3_64")
 
 
 def test_golden_requests_never_pass_with_default_rows(cluster: Cluster) -> None:

@@ -1,6 +1,5 @@
 """Our own predict calls, by our own client, against a server started as users start it."""
 
-import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sharded_infer.client import AsyncClient, Bags, CallSettings, Client, PredictError
+from sharded_infer.client import Bags, CallSettings, Client, PredictError
 from tests.support.server_processes import workers_of
 from tests.support.servers import (
     MODEL,
@@ -66,16 +65,6 @@ def test_scores_are_the_models_to_the_bit(client: Client, ranker: Ranker) -> Non
     # Seconds, not thousandths of them: no call takes a minute.
     assert 0 < timing.lookup_seconds < 60 and 0 < timing.tower_seconds < 60
     assert 0 < timing.decode_seconds < 60 and 0 <= timing.queue_seconds < 60
-
-
-def test_the_async_client_gets_the_same(own_server: RunningServer, ranker: Ranker) -> None:
-    async def ask() -> None:
-        async with AsyncClient(own_server.grpc_url, SETTINGS) as client:
-            calls = [client.predict(MODEL, candidates=candidates()) for _ in range(20)]
-            for answer in await asyncio.gather(*calls):
-                check_scores(answer.scores, ranker)
-
-    asyncio.run(ask())
 
 
 def test_what_the_user_brings_is_shared_by_all_candidates(client: Client, ranker: Ranker) -> None:

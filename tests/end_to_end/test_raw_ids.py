@@ -1,6 +1,5 @@
 """Raw ids, known and unknown, as clients and operators of running servers hear of them."""
 
-import asyncio
 import json
 import urllib.error
 import urllib.request
@@ -11,7 +10,6 @@ import grpc
 import numpy as np
 import pytest
 
-from sharded_infer.client import AsyncClient, Client, Prediction
 from sharded_infer.engines.model import Model, open_model
 from tests.support.raw_ids import (
     SPEC,
@@ -170,19 +168,3 @@ def test_rest_says_how_many_ids_are_unknown(
         answer(unknown_ids=1)
     assert refused.value.code == 400
     assert "parameter 'unknown_ids': expected bool_param" in refused.value.read().decode()
-
-
-def test_our_client_asks_how_many_ids_are_unknown(
-    server: RunningServer, published: RawModel
-) -> None:
-    candidates = asked(published)
-
-    async def at_once() -> Prediction:
-        async with AsyncClient(server.grpc_url) as client:
-            return await client.predict("raw", candidates=candidates, report_unknown_ids=True)
-
-    with Client(server.grpc_url) as client:
-        assert client.predict("raw", candidates=candidates).unknown_ids == {}
-        told = client.predict("raw", candidates=candidates, report_unknown_ids=True)
-    assert told.unknown_ids == UNKNOWN
-    assert asyncio.run(at_once()).unknown_ids == UNKNOWN

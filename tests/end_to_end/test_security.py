@@ -422,13 +422,12 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 def test_tls_refuses_plain_clients_and_takes_new_certificates_without_a_restart(
-    ranker: Ranker, tmp_path: Path, certificates: Certificates, workers: int
+    ranker: Ranker, tmp_path: Path, certificates: Certificates
 ) -> None:
     first, other = certificates.authority, trustme.CA()
     log = tmp_path / "log"
-    options = (*certificates.options(), "--workers", workers)
+    options = (*certificates.options(), "--workers", 2)
     with running_server(ranker.repository, log, *options) as running:
         url = running.metrics_url.replace("127.0.0.1", "localhost")
         assert url.startswith("https://")

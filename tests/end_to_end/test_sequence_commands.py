@@ -107,32 +107,6 @@ def words(folder: Path) -> tuple[object, ...]:
     return ("--spec", folder / "model.toml", "--weights", folder / "weights.pt")
 
 
-def test_quantize_compares_scores_on_samples_with_sequences(
-    sharded_infer: Command, words: tuple[object, ...], folder: Path, tmp_path: Path
-) -> None:
-    samples = folder / "samples.jsonl"
-    command = ("quantize", *words, "--out", tmp_path / "tables", "--calibration", samples)
-    done = sharded_infer(*command, "--error-budget", 1e-3, "--samples", samples)
-    assert done.code == 0, done.err
-    assert "calibration, 200 samples: scores differ by" in done.out
-    report = json.loads((tmp_path / "tables" / "report.json").read_text())
-    assert {one["name"] for one in report["tables"]} == {"item", "action"}
-
-
-def test_plan_counts_the_positions_that_samples_have(
-    sharded_infer: Command, folder: Path, tmp_path: Path
-) -> None:
-    command = ("plan", "--spec", folder / "model.toml", "--topology", "cpu:2")
-    slowest = []
-    for number, counted in enumerate(((), ("--samples", folder / "samples.jsonl"))):
-        file = tmp_path / f"{number}.json"
-        done = sharded_infer(*command, *counted, "--json", file)
-        assert done.code == 0, done.err
-        slowest.append(json.loads(file.read_text())["max_seconds"])
-    # Without samples each history is taken to be the longest; theirs are two thirds of it.
-    assert slowest[1] < 0.9 * slowest[0]
-
-
 def test_a_published_version_scores_histories_as_the_trained_modules_do(
     sharded_infer: Command, words: tuple[object, ...], folder: Path, trained: nn.ModuleDict,
     tmp_path: Path,

@@ -99,16 +99,15 @@ def weigh(server: RunningServer, repository: Repository, weights: dict[str, int]
     until(has_them, f"the weights {weights}")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 def test_versions_share_the_requests_by_key_in_every_protocol(
-    publisher: Publisher, tmp_path: Path, workers: int
+    publisher: Publisher, tmp_path: Path
 ) -> None:
     publisher.good()
     repository = Repository(publisher.repository)
     repository.set_label(MODEL, "stable", 1)
     repository.set_label(MODEL, "canary", 2)
     versions = {"stable": 1, "canary": 2}
-    options = (*FOLLOW, "--workers", workers)
+    options = (*FOLLOW, "--workers", 2)
     with (
         running_server(publisher.repository, tmp_path / "log", *options) as server,
         client_of(server) as grpc_client,

@@ -1,6 +1,5 @@
-"""TorchRec's models, served: its own DLRM, and a collection with weighted ids under two heads."""
+"""TorchRec's collection with weighted ids under two heads, published in both ways and served."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,109 +17,32 @@ from sharded_infer import (
     ModelSpec,
     TableSpec,
     TowerSpec,
-    from_torchrec,
 )
 from tests.end_to_end.whole_model import TOLERANCES, WholeModel, check_served, stored_as, train
 from tests.support.servers import Command
 
 torchrec = pytest.importorskip("torchrec", reason="TorchRec is not installed; see the bench extra")
-models = pytest.importorskip("torchrec.models.dlrm")
 
 DIM, SAMPLES = 8, 400
-Features = dict[str, tuple[str, ...]]
-
-
-def collection_of(
-    rows: dict[str, int], features: Features, *, is_weighted: bool = False
-) -> nn.Module:
-    module: nn.Module = torchrec.EmbeddingBagCollection(
-        is_weighted=is_weighted,
-        tables=[
-            torchrec.EmbeddingBagConfig(
-                name=name,
-                num_embeddings=count,
-                embedding_dim=DIM,
-                feature_names=list(features[name]),
-                init_fn=lambda weight: nn.init.normal_(weight, std=0.05),
-            )
-            for name, count in rows.items()
-        ],
-    )
-    return module
-
-
-def arguments(rows: pd.DataFrame, names: Sequence[str]) -> tuple[Tensor, Any]:
-    """Dense inputs, and the features' ids with the weights that there are."""
-
-    def flat(columns: Sequence[str]) -> Tensor:
-        return torch.tensor(np.concatenate([one for name in columns for one in rows[name]]))
-
-    weights = [f"{name}.weights" for name in names]
-    sparse = torchrec.KeyedJaggedTensor(
-        keys=list(names),
-        values=flat(names),
-        lengths=torch.tensor(
-            np.concatenate([rows[name].map(len) for name in names]), dtype=torch.int32
-        ),
-        weights=flat(weights) if weights[0] in rows else None,
-    )
-    return torch.tensor(np.array(rows["dense"].tolist(), np.float32)), sparse
-
-
-# ---------------------------------------------------------------- DLRM
-
-DLRM_ROWS = {"t_user": 120, "t_item": 90, "t_ad": 90}
-DLRM_FEATURES = {"t_user": ("user",), "t_item": ("item", "seen"), "t_ad": ("ad",)}
-DLRM_NAMES = [name for names in DLRM_FEATURES.values() for name in names]
-
-
-class Probability(nn.Module):
-    """The model as it is asked: the sigmoid of its logit."""
-
-    def __init__(self, dlrm: nn.Module) -> None:
-        super().__init__()
-        self.dlrm = dlrm
-
-    def forward(self, dense: Tensor, sparse: Any) -> Tensor:
-        return torch.sigmoid(self.dlrm(dense, sparse)).squeeze(1)
-
-
-@pytest.fixture(scope="module")
-def dlrm() -> WholeModel:
-    torch.manual_seed(4)
-    collection = collection_of(DLRM_ROWS, DLRM_FEATURES)
-    model = Probability(models.DLRM(collection, 4, [16, DIM], [16, 1]))
-    generator = np.random.default_rng(4)
-    ids = {
-        name: [generator.integers(0, rows, generator.integers(1, 4)) for _ in range(SAMPLES)]
-        for table, rows in DLRM_ROWS.items()
-        for name in DLRM_FEATURES[table]
-    }
-    dense = list(generator.random((SAMPLES, 4)).astype(np.float32))
-    frame = pd.DataFrame({**ids, "dense": dense, "label": generator.integers(0, 2, SAMPLES)})
-    wanted = torch.tensor(frame["label"].to_numpy(np.float32))
-
-    def given(rows: pd.DataFrame) -> tuple[Any, ...]:
-        return arguments(rows, DLRM_NAMES)
-
-    train(model, lambda scores: binary_cross_entropy(scores, wanted), *given(frame))
-    spec, weights, tower = from_torchrec(model.dlrm, "clicks")
-    return WholeModel(model, given, frame, spec, weights, tower)
-
-
-@pytest.mark.parametrize("row_format", TOLERANCES)
-def test_a_dlrm_that_is_taken_over_whole_scores_as_it_does(
-    dlrm: WholeModel, row_format: RowFormat, tmp_path: Path
-) -> None:
-    dlrm.publish_modules(stored_as(dlrm.spec, row_format), tmp_path / "models")
-    check_served(dlrm, tmp_path / "models", tmp_path / "log", TOLERANCES[row_format])
-
-
-# ---------------------------------------------------------------- weighted ids under two heads
-
 FEATURES = {"t_watched": ("watched", "liked"), "t_author": ("author",), "t_topic": ("topic",)}
 ROWS = dict.fromkeys(FEATURES, 140)
 NAMES = [name for names in FEATURES.values() for name in names]
+
+
+def arguments(rows: pd.DataFrame) -> tuple[Tensor, Any]:
+    """Dense inputs, and the features' ids with their weights."""
+
+    def flat(suffix: str = "") -> Tensor:
+        return torch.tensor(np.concatenate([one for n in NAMES for one in rows[n + suffix]]))
+
+    lengths = np.concatenate([rows[name].map(len) for name in NAMES])
+    sparse = torchrec.KeyedJaggedTensor(
+        keys=NAMES,
+        values=flat(),
+        lengths=torch.tensor(lengths, dtype=torch.int32),
+        weights=flat(".weights"),
+    )
+    return torch.tensor(np.array(rows["dense"].tolist(), np.float32)), sparse
 
 
 class TwoHeads(nn.Module):
@@ -141,7 +63,17 @@ class TwoHeads(nn.Module):
 class Ranker(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.ebc = collection_of(ROWS, FEATURES, is_weighted=True)
+        configs = [
+            torchrec.EmbeddingBagConfig(
+                name=name,
+                num_embeddings=count,
+                embedding_dim=DIM,
+                feature_names=list(FEATURES[name]),
+                init_fn=lambda weight: nn.init.normal_(weight, std=0.05),
+            )
+            for name, count in ROWS.items()
+        ]
+        self.ebc = torchrec.EmbeddingBagCollection(tables=configs, is_weighted=True)
         self.heads = TwoHeads()
 
     def forward(self, dense: Tensor, sparse: Any) -> dict[str, Tensor]:
@@ -178,11 +110,8 @@ def watching() -> WholeModel:
             found["seconds"], 3 * clicked
         )
 
-    def given(rows: pd.DataFrame) -> tuple[Any, ...]:
-        return arguments(rows, NAMES)
-
-    train(model, loss, *given(frame))
-    return WholeModel(model, given, frame, SPEC, model.ebc, model.heads)
+    train(model, loss, *arguments(frame))
+    return WholeModel(model, arguments, frame, SPEC, model.ebc, model.heads)
 
 
 @pytest.mark.parametrize("row_format", TOLERANCES)

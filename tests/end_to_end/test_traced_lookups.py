@@ -1,6 +1,5 @@
 """Traces of lookups: from a client's span through the front's to those of shard hosts."""
 
-import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -120,35 +119,6 @@ def test_a_lookup_of_a_request_that_is_not_traced_has_no_span(traced: Traced) ->
     traced.ask(3)
     traced.spans(3, LOOKUP)
     assert not [one for one in traced.collector.spans if one.trace_id == trace_of(2)]
-
-
-def test_a_lookup_that_was_asked_elsewhere_says_so(traced: Traced) -> None:
-    """The replica that answered last is stopped: it is most likely asked next."""
-    by_address = {replica.address: replica for replica in traced.replicas}
-    numbers = itertools.count(200)
-    hedged: list[tuple[str, Span]] = []
-
-    def asked(count: int) -> list[Span]:
-        chosen = list(itertools.islice(numbers, count))
-        for number in chosen:
-            traced.ask(number)
-        return [traced.spans(number, "shard host 1")[0] for number in chosen]
-
-    def is_hedged() -> bool:
-        # They earn the hedge that the next one needs.
-        last = asked(50)[-1].attributes["sharded_infer.replica"]
-        stopped = by_address[last].process.pid
-        os.kill(stopped, signal.SIGSTOP)
-        try:
-            found = asked(1)
-        finally:
-            os.kill(stopped, signal.SIGCONT)
-        hedged.extend((last, one) for one in found if one.attributes["sharded_infer.hedges"])
-        return bool(hedged)
-
-    until(is_hedged, "a lookup is hedged")
-    for stopped, one in hedged:
-        assert one.attributes["sharded_infer.replica"] != stopped
 
 
 def test_a_lookup_that_failed_has_a_span_with_its_status(traced: Traced, tmp_path: Path) -> None:

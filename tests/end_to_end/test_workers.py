@@ -353,14 +353,13 @@ def _somebody_on(port: int, *, shares: bool) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("shares", [False, True], ids=["alone", "with SO_REUSEPORT"])
-@pytest.mark.parametrize("workers", [1, 2])
 def test_a_port_that_another_server_has_is_refused_and_named(
-    workers: int, shares: bool, ranker: Ranker, sharded_infer: Command
+    shares: bool, ranker: Ranker, sharded_infer: Command
 ) -> None:
     port = free_port()
     words = ("serve", "-r", ranker.repository, "--port", port, "--http-port", 0)
     with _somebody_on(port, shares=shares):
-        done = sharded_infer(*words, "--workers", workers)
+        done = sharded_infer(*words, "--workers", 2)
     done.refused(f"port 127.0.0.1:{port} cannot be had")
 
 

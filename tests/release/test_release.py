@@ -174,7 +174,7 @@ def test_the_wheels_kernels_have_the_bits_of_the_references(
 ) -> None:
     wheel.extractall(tmp_path)  # noqa: S202 - ours
     (tmp_path / "tests").symlink_to(ROOT / "tests")
-    words = [
+    tests = (
         "-m",
         "pytest",
         "-q",
@@ -182,19 +182,12 @@ def test_the_wheels_kernels_have_the_bits_of_the_references(
         "0",
         "-p",
         "no:cacheprovider",
-        "-c",
-        ROOT / "pyproject.toml",
-    ]
+        "-m",
+        "not rest and not slow",
+    )
+    places = ("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), *KERNEL_TESTS)
     done = subprocess.run(
-        [
-            sys.executable,
-            *map(str, words),
-            "--rootdir",
-            str(tmp_path),
-            "-m",
-            "not rest and not slow",
-            *KERNEL_TESTS,
-        ],
+        [sys.executable, *tests, *places],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
