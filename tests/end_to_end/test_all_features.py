@@ -10,8 +10,9 @@ import os
 import signal
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.publishing.deltas.compaction import compact
 from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.publishing.publication import publish
+from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import ModelSpec, QuantizationSpec, TableSpec, TowerSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
@@ -140,6 +142,7 @@ class Trained:
         self.rows = {table.name: drawn(table.rows, table.dim, table.rows) for table in TABLES}
         self.users = {raw: row for row, raw in enumerate(USERS[:KNOWN])}
         self.lost_items: set[int] = set()
+        self._seeds = count()
 
     def change(self, name: str, ids: list[int], removed: tuple[int, ...] = ()) -> ChangedRows:
         """Trains rows anew; ids that are not there are added."""
@@ -184,8 +187,11 @@ class Trained:
         return found
 
     def inputs(self, batch: int, *, weighted: bool = False) -> Arrays:
-        """Histories of 0 to 24 ids, some of them longer than the sequence; unknown users too."""
-        generator = np.random.default_rng(batch)
+        """Histories of 0 to 24 ids, some of them longer than the sequence; unknown users too.
+
+        No two are equal: the front keeps states of users.
+        """
+        generator = np.random.default_rng(next(self._seeds))
         items = len(self.rows["item"])
         arrays: Arrays = {"candidate": generator.integers(0, items, (batch, 1))}
         lengths = generator.integers(0, 25, batch)
@@ -212,15 +218,29 @@ DEFAULT_ROWS = {t.name: t.default_row for t in TABLES if isinstance(t.default_ro
 class Cluster:
     """A front, and the hosts of its rows; the second of them is lost in some tests."""
 
-    version: Path
+    folder: Path
     trained: Trained
     hosts: dict[int, ShardHostProcess]
     front: RunningServer
-    folder: Path
+    stack: ExitStack
 
     @property
     def repository(self) -> Path:
-        return self.version.parents[1]
+        return self.folder / "repository"
+
+    def newest(self) -> Path:
+        """The folder of the version that is served."""
+        model = self.repository / MODEL
+        return model / str(Repository(self.repository).versions(MODEL)[-1])
+
+    def restart_lost(self) -> None:
+        """Starts the killed host again, at its address."""
+        lost = self.hosts[LOST]
+        port = lost.address.rpartition(":")[2]
+        log = lost.log.with_suffix(".again")
+        self.hosts[LOST] = self.stack.enter_context(
+            running_shard_host(self.repository, LOST, log, *QUICK, "--port", port, exit_code=None)
+        )
 
     def answer(self, inputs: Arrays, **more: Any) -> Any:
         with self.front.stub() as stub:
@@ -243,6 +263,15 @@ class Cluster:
     def until_whole(self) -> None:
         """Waits until each thread of the front looks everything up."""
         until(lambda: {self.default_tables() for _ in range(20)} == {""}, "no row is a default")
+
+    @contextmanager
+    def stopped_host(self) -> Iterator[None]:
+        process = self.hosts[LOST].process
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
 
     def wait_at_most(self, line: str) -> None:
         """Changes how long the front waits for a lookup."""
@@ -316,17 +345,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         front = stack.enter_context(
             running_server(folder / "repository", folder / "front", *named, *options)
         )
-        yield Cluster(version, trained, hosts, front, folder)
-        with suppress(ProcessLookupError):
-            os.kill(hosts[LOST].process.pid, signal.SIGCONT)
+        yield Cluster(folder, trained, hosts, front, stack)
 
 
 def test_answers_have_the_bits_of_one_process(cluster: Cluster) -> None:
-    whole = open_model(cluster.version)
-    # The second time, users' states are there.
-    for batch in (1, 1, 3, 40, 40):
+    whole = open_model(cluster.newest())
+    for batch in (1, 1, 3, 40):
         for weighted in (False, True):
             inputs = cluster.trained.inputs(batch, weighted=weighted)
+            # The second time, users' states are there.
             cluster.check(inputs)
             cluster.check(inputs, strings=True)
             scores = whole.predict(inputs)["score"]
@@ -367,11 +394,11 @@ def test_metadata_and_configuration_describe_sequences_and_raw_ids(cluster: Clus
 
 
 def test_golden_requests_never_pass_with_default_rows(cluster: Cluster) -> None:
-    manifest = open_artifact(cluster.version).manifest
+    version = cluster.newest()
     addresses = {0: (cluster.hosts[0].address,), LOST: ("127.0.0.1:1",)}
     clients = HostClients(HostSettings(addresses, SECONDS), answer_bytes=2**20)
-    remote = RemoteHosts(version_key(manifest), clients)
-    front = open_model(cluster.version, front=Front(remote))
+    remote = RemoteHosts(version_key(open_artifact(version).manifest), clients)
+    front = open_model(version, front=Front(remote))
     for _ in range(10):
         with pytest.raises(ShardHostError, match=r"shard host \d at "):
             check_golden(front)
@@ -383,22 +410,23 @@ def test_deltas_and_what_is_made_whole_of_them_have_the_bits_of_their_rows(
     trained, repository = cluster.trained, cluster.repository
 
     def is_served(version: int) -> None:
-        inputs = trained.inputs(1)
         until(
             lambda: cluster.answer(inputs).model_version == str(version),
             f"version {version} is served",
         )
-        # The cache of users has states of the version before, which must not be used.
-        for batch in (40, 40):
-            cluster.check(trained.inputs(batch), strings=True)
+        # States of users of the version before must not be used.
+        for _ in range(2):
+            cluster.check(inputs, strings=True)
 
-    before = trained.scores(trained.inputs(40))
+    inputs = trained.inputs(40)
+    cluster.check(inputs)
+    before, base = trained.scores(inputs), cluster.newest()
     first = {
         "item": trained.change("item", [3, 20, 31, 59, 60]),
         "user": trained.change("user", [USERS[0], USERS[KNOWN]], removed=(USERS[5], USERS[6])),
     }
     is_served(publish_delta(MODEL, first, repository).version)
-    assert trained.scores(trained.inputs(40)) != before
+    assert trained.scores(inputs) != before
     second = {
         "item": trained.change("item", [3, 61]),
         "kind": trained.change("kind", [1, 4]),
@@ -407,27 +435,25 @@ def test_deltas_and_what_is_made_whole_of_them_have_the_bits_of_their_rows(
     is_served(publish_delta(MODEL, second, repository).version)
     whole = compact(repository, MODEL)
     is_served(whole.version)
-    places = [open_artifact(path).manifest.row_places for path in (cluster.version, whole.path)]
+    places = [open_artifact(path).manifest.row_places for path in (base, whole.path)]
     assert places[0] == places[1]
 
 
 def test_a_stopped_host_is_waited_for_no_longer_than_a_lookup_and_then_not_at_all(
     cluster: Cluster,
 ) -> None:
-    inputs, process = cluster.trained.inputs(30), cluster.hosts[LOST].process
+    trained = cluster.trained
     cluster.wait_at_most(SHORT)
     # A busy machine may take longer than a lookup may.
     cluster.until_whole()
-    os.kill(process.pid, signal.SIGSTOP)
-    cluster.check(inputs, is_lost=True)
-    os.kill(process.pid, signal.SIGCONT)
+    with cluster.stopped_host():
+        cluster.check(trained.inputs(30), is_lost=True)
     cluster.until_whole()
     cluster.wait_at_most(LONG)
-    os.kill(process.pid, signal.SIGSTOP)
-    # Checks find it silent. Until then each request waits until its own deadline.
-    until(lambda: cluster.default_tables(3.0) == "item,kind,user", "requests do not wait for it")
-    cluster.check(inputs, is_lost=True)
-    os.kill(process.pid, signal.SIGCONT)
+    with cluster.stopped_host():
+        # Checks find it silent. Until then each request waits until its own deadline.
+        until(lambda: cluster.default_tables(3.0) == "item,kind,user", "requests do not wait")
+        cluster.check(trained.inputs(30), is_lost=True)
     cluster.until_whole()
 
 
@@ -456,7 +482,6 @@ def over_stream(cluster: Cluster, inputs: Arrays) -> tuple[list[float], str]:
     return scores_of(response)["score"].tolist(), tables
 
 
-# The last one: the host stays lost.
 def test_a_killed_host_costs_tables_with_default_rows_no_answer_and_each_answer_says_so(
     cluster: Cluster,
 ) -> None:
@@ -467,10 +492,10 @@ def test_a_killed_host_costs_tables_with_default_rows_no_answer_and_each_answer_
     before = counted(front, "sharded_infer_shard_default_rows_total", host=str(LOST))
     lost.process.kill()
     lost.process.wait()
-    # The second time too: such states of users are not kept.
-    for batch in (2, 30, 2, 30):
-        cluster.check(trained.inputs(batch), is_lost=True)
     inputs = trained.inputs(30)
+    # The second time too: such states of users are not kept.
+    for _ in range(2):
+        cluster.check(inputs, is_lost=True)
     expected = trained.scores(inputs, is_lost=True)
     for ask in (over_rest, over_predict, over_stream):
         assert ask(cluster, inputs) == (expected, "item,kind,user")
@@ -490,10 +515,7 @@ def test_a_killed_host_costs_tables_with_default_rows_no_answer_and_each_answer_
     )
     assert not counted(front, "sharded_infer_shard_default_rows_total", host="0")
     until(lambda: log().count(line) > lines, "it is logged")
-    port = lost.address.rpartition(":")[2]
-    with running_shard_host(
-        cluster.repository, LOST, cluster.folder / "again", *QUICK, "--port", port
-    ):
-        cluster.until_whole()
-        for ask in (over_rest, over_predict, over_stream):
-            assert ask(cluster, inputs) == (trained.scores(inputs), "")
+    cluster.restart_lost()
+    cluster.until_whole()
+    for ask in (over_rest, over_predict, over_stream):
+        assert ask(cluster, inputs) == (trained.scores(inputs), "")

@@ -81,15 +81,12 @@ def test_what_the_user_brings_is_shared_by_all_candidates(client: Client, ranker
     ("fields", "code", "words"),
     [
         ({"model": "other"}, "NOT_FOUND", "no model 'other'"),
-        ({"version": "7"}, "NOT_FOUND", "no version '7'"),
-        ({"outputs": ["nothing"]}, "INVALID_ARGUMENT", "output 'nothing'"),
         ({"user": {"usr": 1}}, "INVALID_ARGUMENT", "feature 'usr'.*did you mean 'user'"),
         (
             {"user": {"user": 50, "dense": [0.0] * 4}},
             "INVALID_ARGUMENT",
             "'user', sample 0: id 50",
         ),
-        ({"user": {"dense": [0.0]}}, "INVALID_ARGUMENT", "'dense': expected 4 values, got 1"),
         ({"candidates": {"item": [1] * 65}}, "RESOURCE_EXHAUSTED|INVALID_ARGUMENT", "65|dense"),
         ({}, "INVALID_ARGUMENT", "no inputs"),
     ],

@@ -7,22 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from tritonclient.grpc import model_config_pb2, service_pb2
 
+from tests.conformance.test_inference import FORMS
 from tests.support.servers import (
     DATATYPES,
     DENSE_WIDTH,
     MODEL,
     Arrays,
     Ranker,
-    good_inputs,
     infer_request,
     scores_of,
 )
 
 FEATURES = ("user", "item", "history", "category", "brand")
-ROWS = {"user": 50, "item": 97, "history": 97, "category": 13, "brand": 20}
 
 
 def check_scores(response: Any, expected: Arrays) -> None:
@@ -32,9 +30,6 @@ def check_scores(response: Any, expected: Arrays) -> None:
     for name, scores in expected.items():
         assert found[name].dtype == np.float32 and found[name].shape == scores.shape
         assert np.array_equal(found[name], scores), name
-
-
-# ---------------------------------------------------------------- what the server says of itself
 
 
 def test_metadata_and_configuration_describe_each_tensor_with_and_without_the_batch(
@@ -67,64 +62,11 @@ def test_metadata_and_configuration_describe_each_tensor_with_and_without_the_ba
     assert not config.model_transaction_policy.decoupled
 
 
-# ---------------------------------------------------------------- every form of an input
-
-
-def _ids(feature: str, *shape: int, seed: int = 1) -> NDArray[np.int64]:
-    return np.random.default_rng([seed, len(feature)]).integers(0, ROWS[feature], shape)
-
-
-def _dense(batch: int) -> NDArray[np.float32]:
-    generator = np.random.default_rng(batch)
-    return generator.standard_normal((batch, DENSE_WIDTH), dtype=np.float32)
-
-
-def _weights(*shape: int) -> NDArray[np.float32]:
-    return np.random.default_rng(9).standard_normal(shape, dtype=np.float32)
-
-
-LENGTHS = np.array([2, 0, 3, 1, 0], np.int32)
-ALL_LENGTHS = np.array(
-    [[1, 1, 1, 1], [2, 0, 1, 3], [0, 0, 0, 0], [4, 1, 0, 2], [1, 0, 0, 0]], np.int32
-)
-ALL_VALUES = np.concatenate(
-    [_ids(f, int(n)) for f, n in zip(FEATURES, ALL_LENGTHS.sum(axis=1), strict=True)]
-)
-FORMS: dict[str, Arrays] = {
-    "jagged": {
-        "dense": _dense(5),
-        **{f: _ids(f, 6) for f in FEATURES},
-        **{f"{f}.lengths": LENGTHS for f in FEATURES},
-    },
-    "weights of a jagged bag": {
-        "dense": _dense(5),
-        "brand": _ids("brand", 6),
-        "brand.lengths": LENGTHS,
-        "brand.weights": _weights(6),
-    },
-    "all at once, weighted, INT32": {
-        "dense": _dense(4),
-        "sparse.values": ALL_VALUES.astype(np.int32),
-        "sparse.lengths": ALL_LENGTHS,
-        "sparse.weights": _weights(len(ALL_VALUES)),
-    },
-    "INT32 ids": {"dense": _dense(5), **{f: _ids(f, 5, 2).astype(np.int32) for f in FEATURES}},
-    "ranking: a shared jagged bag and shared dense": {
-        "dense": _dense(1),
-        "history": _ids("history", 4),
-        "history.lengths": np.array([4], np.int32),
-        "history.weights": _weights(4),
-        "item": _ids("item", 300),
-    },
-    "a large batch": {"dense": _dense(2000), **{f: _ids(f, 2000, 2) for f in FEATURES}},
-}
-
-
-@pytest.mark.parametrize("form", ["good", *FORMS])
+@pytest.mark.parametrize("form", FORMS)
 def test_raw_and_typed_contents_score_as_the_opened_version_to_the_bit(
     stub: Any, ranker: Ranker, form: str
 ) -> None:
-    inputs = good_inputs(6) if form == "good" else FORMS[form]
+    inputs = FORMS[form]
     expected = ranker.predict(inputs)
     check_scores(stub.ModelInfer(infer_request(inputs), timeout=10), expected)
     fields = {"int64": "int64_contents", "int32": "int_contents", "float32": "fp32_contents"}

@@ -1,14 +1,13 @@
 """Forked commands end, print and get their environment like started ones."""
 
-import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.forked_command import ForkedProcess, command_forker, restored_environment
-from tests.support.servers import Command, command, environment, run, start_command
+from tests.support.forked_command import ForkedProcess, command_forker
+from tests.support.servers import command, environment, run, start_command
 
 
 @pytest.fixture(autouse=True)
@@ -40,18 +39,6 @@ def test_what_an_import_may_have_read_makes_a_process_of_its_own() -> None:
     assert forker.fits(asked) and forker.fits(asked | {"SHARDED_INFER_PORT": "1"})
     assert not forker.fits(asked | {"OMP_NUM_THREADS": "7"})
     assert not forker.fits({name: asked[name] for name in asked if name != "PYTHONPATH"})
-
-
-def test_what_a_command_sets_in_this_process_is_taken_back(sharded_infer: Command) -> None:
-    with restored_environment():
-        assert sharded_infer("verify", "nowhere").code == 2
-        os.environ["OMP_NUM_THREADS"] = "7"
-        del os.environ["PATH"]
-        # Imports read variables that commands set for themselves, too.
-        assert {"GRPC_VERBOSITY", "OMP_NUM_THREADS", "PATH"} <= set(
-            command_forker().misfits(environment())
-        )
-    assert command_forker().fits(environment())
 
 
 def test_a_program_breaks_one_command_and_no_later_one(tmp_path: Path) -> None:
