@@ -245,21 +245,6 @@ def test_cancelled_requests_leave_the_queue_without_being_run(
     assert answers(narrow)
 
 
-def test_requests_of_a_client_that_vanishes_leave_the_queue(
-    narrow: RunningServer, slow: Slow
-) -> None:
-    with SlowCall(narrow, slow) as held:
-        before = counts(narrow)
-        with BareConnection(narrow) as connection:
-            for _ in range(3):
-                connection.call(small_message())
-            until(lambda: counts(narrow).queued == 3, "all have come")
-        until(lambda: counts(narrow).in_flight == 1, "all have gone")
-        assert not held.done()
-        assert held.finish() is OK
-        assert grown(narrow, before) == {"cancelled": 3}
-
-
 # ---------------------------------------------------------------- reading slowly
 
 

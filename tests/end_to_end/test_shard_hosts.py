@@ -58,10 +58,7 @@ def hosts(
         yield running
 
 
-def front_of(
-    ranker: Ranker,
-    addresses: dict[int, str],
-) -> Model:
+def front_of(ranker: Ranker, addresses: dict[int, str]) -> Model:
     """The published model as a front opens it."""
     artifact = ranker.model.artifact
     listed = {number: (address,) for number, address in addresses.items()}
@@ -80,14 +77,6 @@ def check_bits(front: Model, ranker: Ranker, batch: int, seed: int = 0) -> None:
     assert found.keys() == expected.keys()
     for name, scores in expected.items():
         np.testing.assert_array_equal(found[name], scores)
-
-
-def test_hosts_report_their_share(published: Ranker, hosts: dict[int, ShardHostProcess]) -> None:
-    for number, host in hosts.items():
-        [held] = host.ready["versions"]
-        assert (held["model"], held["version"]) == (MODEL, 1)
-        assert held["table_bytes"] == published.model.rank_bytes[number]
-        assert host.ready["host_number"] == number
 
 
 def test_grpcs_own_client_is_answered(
@@ -115,11 +104,6 @@ def test_grpcs_own_client_is_answered(
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-THIRDS = shard_host_pb2.LookupGroup(
-    pieces=[0], lengths=b"\1", length_bytes=1, ids=b"\0", id_bytes=1, sum_bytes=3
-)
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
@@ -127,11 +111,6 @@ THIRDS = shard_host_pb2.LookupGroup(
         ({"model": "other"}, "NOT_FOUND", "it holds 0 versions: none"),
         ({"manifest": 1}, "NOT_FOUND", "their manifests differ"),
         ({"groups": []}, "INVALID_ARGUMENT", "entries in all groups, got 0"),
-        (
-            {"groups": [THIRDS]},
-            "INVALID_ARGUMENT",
-            "group 0: sums of 3 bytes each",
-        ),
     ],
 )
 def test_what_a_host_does_not_hold_is_refused_by_name_and_counted_by_code(
