@@ -53,9 +53,6 @@ serving.cli.main()
 """
 
 
-# ---------------------------------------------------------------- a server with one slot
-
-
 @dataclass(frozen=True, slots=True)
 class Slow:
     """What is served, the ranker and a model that holds its slot, and how it is released."""
@@ -163,9 +160,6 @@ def answers(server: RunningServer) -> bool:
     return bool(answer.model_name == MODEL)
 
 
-# ---------------------------------------------------------------- HTTP/2 by hand
-
-
 class BareConnection:
     """A gRPC client that does as it likes: it can stop in the middle, and need not read."""
 
@@ -207,9 +201,6 @@ def small_message() -> bytes:
     return data
 
 
-# ---------------------------------------------------------------- vanishing
-
-
 def test_clients_that_vanish_in_the_middle_of_a_request_leave_nothing_behind(
     narrow: RunningServer,
 ) -> None:
@@ -223,9 +214,6 @@ def test_clients_that_vanish_in_the_middle_of_a_request_leave_nothing_behind(
     assert answers(narrow)
     quiet(narrow)
     assert grown(narrow, before) == {"ran": 1}
-
-
-# ---------------------------------------------------------------- giving up
 
 
 def test_cancelled_requests_leave_the_queue_without_being_run(
@@ -245,9 +233,6 @@ def test_cancelled_requests_leave_the_queue_without_being_run(
     assert answers(narrow)
 
 
-# ---------------------------------------------------------------- reading slowly
-
-
 def test_clients_that_read_nothing_do_not_hold_up_others(narrow: RunningServer) -> None:
     quiet(narrow)
     before = counts(narrow)
@@ -262,9 +247,6 @@ def test_clients_that_read_nothing_do_not_hold_up_others(narrow: RunningServer) 
         for _ in range(50):
             assert answers(narrow)
     quiet(narrow)
-
-
-# ---------------------------------------------------------------- no room
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_again(
@@ -285,9 +267,6 @@ def test_a_full_queue_refuses_and_says_when_to_come_again(
         assert held.finish() is OK
         assert [call.code() for call in waiting] == [OK] * QUEUE_LIMIT
     assert grown(narrow, before) == {"ran": QUEUE_LIMIT, "queue_full": 3}
-
-
-# ---------------------------------------------------------------- the end
 
 
 def test_requests_in_flight_at_sigterm_are_finished_and_their_answers_arrive(

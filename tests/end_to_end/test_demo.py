@@ -38,15 +38,7 @@ KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class DemoRun:
-    """A finished demo.
-
-    Attributes:
-        code: its exit code.
-        fields: the figures it wrote.
-        out: what it printed.
-        err: what it and its server logged.
-        repository: where it published.
-    """
+    """A finished demo: its exit code, figures, outputs, and where it published."""
 
     code: int
     fields: dict[str, Any]

@@ -56,12 +56,7 @@ pytestmark = ASKS_FOR_RELEASE
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An environment with the wheel.
-
-    Attributes:
-        home: its folder.
-        variables: of its processes; on the path are its own commands alone.
-    """
+    """An environment with the wheel; on the path of its processes are its own commands alone."""
 
     home: Path
     variables: Mapping[str, str]

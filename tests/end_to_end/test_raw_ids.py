@@ -70,8 +70,6 @@ def test_an_unknown_id_that_is_refused_fails_its_request_alone(
                 np.testing.assert_allclose(found, plain.predict(rows)["score"], atol=1e-5)
 
 
-# ---------------------------------------------------------------- unknown ids
-
 # Of `item` unknown ids leave their bags, of `shop` and `ad` they read rows. Two know "shop".
 UNKNOWN = {"item": 2, "shop": 3, "ad": 4}
 

@@ -60,9 +60,6 @@ serving.cli.main()
 """
 
 
-# ---------------------------------------------------------------- starting
-
-
 def test_a_server_says_not_ready_while_it_loads_and_serving_after(
     ranker: Ranker, tmp_path: Path
 ) -> None:
@@ -194,9 +191,6 @@ def test_what_is_ready_is_printed_as_one_line_of_json(server: RunningServer) -> 
     assert (model["name"], model["version"], model["topology"]) == (MODEL, 1, "cpu:2")
     assert model["table_bytes"] > 0 and set(model["kernels"]) == {"int8", "bf16"}
     assert server.ready["metrics_url"].endswith("/metrics")
-
-
-# ---------------------------------------------------------------- metrics
 
 
 def test_counts_equal_the_requests_sent_by_code_and_in_samples(

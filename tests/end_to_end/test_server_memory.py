@@ -44,13 +44,7 @@ pytestmark = [
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model to serve.
-
-    Attributes:
-        publish: publishes it into a repository.
-        memory: where its tables are to lie.
-        message: a request of so many samples, serialized; None: it is not asked.
-    """
+    """A model to serve; `message` is a request of so many samples, None if it is not asked."""
 
     publish: Callable[[Path], object]
     memory: str

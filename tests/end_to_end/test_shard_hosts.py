@@ -210,9 +210,6 @@ def test_a_repository_that_goes_away_and_comes_back_changes_nothing(
     assert "Traceback" not in host.log.read_text()
 
 
-# ---------------------------------------------------------------- its pages over HTTP
-
-
 @pytest.fixture(scope="module")
 def front(
     published: Ranker,

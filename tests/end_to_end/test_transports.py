@@ -24,11 +24,7 @@ PATIENT = 30.0
 
 @dataclass(slots=True)
 class GrpcAdmission:
-    """A server whose queue is as long as a test says, and a client.
-
-    Attributes:
-        seconds: that a request needs at least.
-    """
+    """A server whose requests need as many seconds as a test says, and a client."""
 
     data_plane: DataPlane
     metrics: ServerMetrics

@@ -54,9 +54,6 @@ OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
 HEALTH = health_pb2.HealthCheckRequest(service="")
 
 
-# ---------------------------------------------------------------- looking at a server
-
-
 def load(server: RunningServer, messages: list[bytes], **more: Any) -> LoadResult:
     """Keeps calls open from the compiled client, which follows GOAWAY as gRPC does."""
     return run_closed(Target("127.0.0.1", port_of(server.grpc_url)), messages, **more)
@@ -64,9 +61,6 @@ def load(server: RunningServer, messages: list[bytes], **more: Any) -> LoadResul
 
 def messages_of(count: int) -> list[bytes]:
     return [infer_request(good_inputs(3, seed)).SerializeToString() for seed in range(count)]
-
-
-# ---------------------------------------------------------------- servers
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +81,6 @@ def ageing(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with running_server(ranker.repository, log, *options) as server:
         yield server
     assert "internal error" not in log.read_text()
-
-
-# ---------------------------------------------------------------- sharing the load
 
 
 @needs_load
@@ -135,9 +126,6 @@ def test_one_channel_under_load_comes_to_every_worker_and_no_request_fails(
 
         until(reached_all, "each worker has answered")
     assert sum(by_worker(ageing).values()) - sum(before.values()) == asked
-
-
-# ---------------------------------------------------------------- deaths
 
 
 class Watch:
@@ -282,9 +270,6 @@ def test_no_process_outlives_a_killed_parent(ranker: Ranker, tmp_path: Path) -> 
             socket.create_connection(("127.0.0.1", port_of(server.grpc_url)), 5)
 
 
-# ---------------------------------------------------------------- the end
-
-
 def test_clients_that_honour_readiness_see_no_failure_at_sigterm(
     ranker: Ranker, tmp_path: Path
 ) -> None:
@@ -338,9 +323,6 @@ def test_clients_that_honour_readiness_see_no_failure_at_sigterm(
         assert [pid for pid in children if is_alive(pid)] == []
     assert set(codes) == {OK} and codes[OK] > 50, codes
     assert "Traceback" not in server.log.read_text()
-
-
-# ---------------------------------------------------------------- refused starts
 
 
 @contextmanager

@@ -33,11 +33,8 @@ class WholeModel:
     """What somebody has who trained a model.
 
     Attributes:
-        module: the whole model, trained, in evaluation mode.
         arguments: rows of the data as the module's arguments.
         frame: the data, with a column for each input and the label.
-        spec: the model's description for us.
-        tables: the tables' modules, as `publish` takes them.
         tower: the dense part, which has the module's own parameters.
     """
 
@@ -94,14 +91,7 @@ def stored_as(spec: ModelSpec, row_format: RowFormat) -> ModelSpec:
 
 
 def check_served(model: WholeModel, repository: Path, log: Path, tolerance: float) -> None:
-    """Serves what was published, and compares every sample's scores with the module's own.
-
-    Args:
-        model: the model.
-        repository: with its only version.
-        log: a file for the server's log.
-        tolerance: largest difference.
-    """
+    """Serves the only version, and compares every sample's scores with the module's own."""
     expected = model.scores()
     asked = model.frame.drop(columns=[c for c in model.frame if str(c).startswith("label")])
     with running_server(repository, log) as server, Client(server.grpc_url) as client:
