@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +89,11 @@ def publish_raw_cluster(
     *,
     spec: ModelSpec = SPEC,
     tower: nn.Module | None = None,
-    name: str = "raw",
     seed: int = 0,
 ) -> Path:
     """Publish a version of the same tables with a plan of `random_plan`; return its folder."""
     topologies, sources = (f"cpu:{2 * hosts}",), raw_sources()
-    spec, weights, tower = replace(spec, name=name), trained_weights(), tower or Sum()
+    weights, tower = trained_weights(), tower or Sum()
     path = publish(spec, weights, tower, repository, topologies=topologies, id_maps=sources).path
     manifest = open_artifact(path).manifest
     plan = random_plan(
@@ -109,19 +107,11 @@ def publish_raw_cluster(
     return path
 
 
-def publish_raw_parts(
-    repository: Path,
-    hosts: int,
-    *,
-    name: str = "raw",
-    seed: int = 0,
-    spec: ModelSpec = SPEC,
-    **more: Any,
-) -> Path:
+def publish_raw_parts(repository: Path, hosts: int, **more: Any) -> Path:
     """Publish a version whose tables are cut by rows, over random hosts; return its folder."""
     topology = narrow_topology(repository.parent, hosts)
     options = {"id_maps": raw_sources(), "topologies": (topology,), **more}
-    path = publish(replace(spec, name=name), trained_weights(), Sum(), repository, **options).path
+    path = publish(SPEC, trained_weights(), Sum(), repository, **options).path
     manifest = open_artifact(path).manifest
     tables = {table.name: table for table in manifest.model_spec().tables}
 
@@ -134,7 +124,7 @@ def publish_raw_parts(
         return sorted({0, table.rows, *inner.tolist()})
 
     plan = random_plan(
-        np.random.default_rng([hosts, seed]),
+        np.random.default_rng([hosts, 0]),
         hosts,
         kinds=("rows", "grid"),
         tables=manifest.stored_tables(),
