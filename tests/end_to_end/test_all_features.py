@@ -87,6 +87,7 @@ TABLES = (
         default_row=(1.0,) * 4,
     ),
 )
+DEFAULT_ROWS = {t.name: t.default_row for t in TABLES if isinstance(t.default_row, tuple)}
 SPEC = ModelSpec(
     MODEL,
     TABLES,
@@ -209,9 +210,6 @@ class Trained:
             weights = generator.integers(-4, 5, len(arrays["user_id"]))
             arrays["user_id.weights"] = weights.astype(np.float32) / 2
         return arrays
-
-
-DEFAULT_ROWS = {t.name: t.default_row for t in TABLES if isinstance(t.default_row, tuple)}
 
 
 @dataclass(frozen=True)

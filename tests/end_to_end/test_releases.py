@@ -6,11 +6,9 @@ import time
 from pathlib import Path
 
 from sharded_infer.repositories.repository import Repository
-from tests.support.server_pages import metric, readiness
+from tests.support.server_pages import metric
 from tests.support.server_processes import (
-    follower_of,
     resident_bytes,
-    workers_of,
 )
 from tests.support.servers import MODEL, running_server
 from tests.support.traffic import POLL, Publisher, ask, client_of, flip_bit, states, traffic
@@ -98,22 +96,6 @@ def test_a_broken_version_is_reported_and_the_old_one_serves_on(
     assert seen.versions() == [1, 2, 5]
 
 
-def test_a_version_that_does_not_fit_in_memory_is_refused_with_the_figures(
-    publisher: Publisher, tmp_path: Path
-) -> None:
-    options = (*POLL, "--spare-mib", 10**9)
-    with (
-        running_server(publisher.repository, tmp_path / "log", *options) as server,
-        client_of(server) as client,
-    ):
-        version = publisher.good()
-        until(lambda: "failed" in states(client).get(version, ("", ""))[1], "it is refused")
-        reason = states(client)[version][1]
-        assert "failed at memory: " in reason and "does not fit" in reason
-        assert "--spare-mib" in reason and "are available" in reason
-        assert ask(client).version == 1
-
-
 def test_a_label_moves_and_moves_back_at_a_look_without_a_load(
     publisher: Publisher, tmp_path: Path
 ) -> None:
@@ -153,63 +135,6 @@ def test_a_label_moves_and_moves_back_at_a_look_without_a_load(
         assert ask(client, "stable").version == 1
     assert seen.errors() == []
     assert seen.wrong(publisher.expected) == []
-
-
-def test_a_replaced_worker_serves_what_the_others_serve(
-    publisher: Publisher, tmp_path: Path
-) -> None:
-    options = (*POLL, "--workers", 2)
-    with running_server(publisher.repository, tmp_path / "log", *options) as server:
-        with client_of(server) as client:
-            publisher.good()
-            until(lambda: ask(client).version == 2, "version 2")
-        publisher.good()
-        with client_of(server) as client:
-            until(lambda: ask(client).version == 3, "version 3")
-        before = workers_of(server)
-        os.kill(before[0], signal.SIGKILL)
-        until(lambda: len(workers_of(server)) == 2 and before[0] not in workers_of(server), "two")
-        for _ in range(20):
-            with client_of(server) as client:
-                assert ask(client).version == 3
-                assert ask(client, "2").version == 2
-                assert "versions 2, 3 are served" in ask(client, "1").error
-        # Another dies while the next one is loaded: it is waited for by the new worker too.
-        publisher.good()
-        with client_of(server) as client:
-            # A small version's load may be over before anyone looks.
-            coming = ("LOADING", "READY")
-            until(lambda: states(client).get(4, ("",))[0] in coming, "version 4 is loaded")
-        os.kill(workers_of(server)[0], signal.SIGKILL)
-        until(lambda: metric(server, "served_version") == {"0": 4, "1": 4}, "version 4")
-
-
-def test_a_killed_watcher_comes_back_and_follows_on(publisher: Publisher, tmp_path: Path) -> None:
-    options = (*POLL, "--workers", 2)
-    with (
-        running_server(publisher.repository, tmp_path / "log", *options) as server,
-        client_of(server) as client,
-    ):
-        broken = publisher.with_flipped_bit()
-        until(lambda: "altered" in states(client).get(broken, ("", ""))[1], "it is refused")
-        os.kill(follower_of(server), signal.SIGKILL)
-        publisher.good()
-        until(lambda: ask(client).version == 3, "version 3")
-        assert "altered" in states(client)[broken][1]
-        assert (tmp_path / "log").read_text().count("version 2 is not served") == 1
-
-
-def test_a_server_whose_newest_version_is_broken_starts_with_the_one_before(
-    publisher: Publisher, tmp_path: Path
-) -> None:
-    broken = publisher.with_flipped_bit()
-    with (
-        running_server(publisher.repository, tmp_path / "log", *POLL) as server,
-        client_of(server) as client,
-    ):
-        assert ask(client).version == 1
-        assert "altered" in states(client)[broken][1]
-        assert readiness(server) == (200, "ready")
 
 
 def test_memory_comes_back_from_versions_that_are_unloaded(

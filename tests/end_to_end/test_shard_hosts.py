@@ -1,6 +1,5 @@
 """Shard hosts as processes: their lookups, asked from here, the versions they hold, their pages."""
 
-import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -191,23 +190,6 @@ def test_a_host_that_no_plan_has_says_which_there_are_and_is_live_but_not_ready(
             assert health.Check(asked, timeout=SECONDS).status == 2
         assert answer_of(host, "/live")[0] == 200
         assert answer_of(host, "/ready") == (503, "loading\n")
-
-
-def test_a_repository_that_goes_away_and_comes_back_changes_nothing(
-    published: Ranker, tmp_path: Path
-) -> None:
-    repository = tmp_path / "repository"
-    shutil.copytree(published.repository, repository)
-    with running_shard_host(repository, 1, tmp_path / "log", "--poll-seconds", 0.05) as host:
-        repository.rename(tmp_path / "away")
-        words = "the repository cannot be followed now"
-        until(lambda: words in host.log.read_text(), "it is said")
-        with grpc.insecure_channel(host.address) as channel:
-            stub = shard_host_pb2_grpc.ShardHostStub(channel)
-            [held] = stub.Describe(shard_host_pb2.DescribeRequest(), timeout=SECONDS).versions
-            assert held.version == 1
-        (tmp_path / "away").rename(repository)
-    assert "Traceback" not in host.log.read_text()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -323,26 +323,6 @@ def test_clients_that_honour_readiness_see_no_failure_at_sigterm(
         assert [pid for pid in children if is_alive(pid)] == []
     assert set(codes) == {OK} and codes[OK] > 50, codes
     assert "Traceback" not in server.log.read_text()
-
-
-@contextmanager
-def _somebody_on(port: int, *, shares: bool) -> Iterator[None]:
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shares))
-        other.bind(("127.0.0.1", port))
-        other.listen()
-        yield
-
-
-@pytest.mark.parametrize("shares", [False, True], ids=["alone", "with SO_REUSEPORT"])
-def test_a_port_that_another_server_has_is_refused_and_named(
-    shares: bool, ranker: Ranker, sharded_infer: Command
-) -> None:
-    port = free_port()
-    words = ("serve", "-r", ranker.repository, "--port", port, "--http-port", 0)
-    with _somebody_on(port, shares=shares):
-        done = sharded_infer(*words, "--workers", 2)
-    done.refused(f"port 127.0.0.1:{port} cannot be had")
 
 
 def test_a_server_that_still_loads_holds_its_port() -> None:
