@@ -66,7 +66,8 @@ HOSTS, LOST = 2, 1
 QUICK = ("--poll-seconds", 0.1)
 # Above what a request may take: one that waits for a stopped host fails.
 LONG, SHORT = f"timeout_ms = {2000 * SECONDS:.0f}", "timeout_ms = 200"
-STRICT = "strict"
+# Beside it: the same without default rows, and one of pooled rows alone.
+STRICT, PLAIN = "strict", "plain"
 DEFAULTS = "sharded_infer_default_tables"
 # Users that training knew, two that come with a delta, and users that nobody knows.
 KNOWN, NEW, UNKNOWN = 20, 2, 6
@@ -123,6 +124,11 @@ class Tower(nn.Module):
     ) -> Tensor:
         rows = (seen * age).sum((1, 2)) + shops.sum((1, 2))
         return rows + embeddings.sum(1) + (seen_lengths + shops_lengths).to(torch.float32)
+
+
+class Sum(nn.Module):
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return embeddings.sum(1)
 
 
 def drawn(count: int, dim: int, seed: int) -> Tensor:
@@ -305,10 +311,22 @@ def publish_planned(spec: ModelSpec, trained: Trained, repository: Path) -> Path
         order_rows="frequency",
         frequencies={"item": 7 * np.arange(60) % 61},
     ).path
-    [name] = open_artifact(path).manifest.plans
-    devices = tuple(Device(host=host) for host in range(HOSTS))
-    replace_plan(path, Plan(Topology(name, devices), SHARDS))
+    place(path, SHARDS)
     return path
+
+
+def publish_plain(repository: Path) -> None:
+    """One table, on the host that is lost."""
+    table = TableSpec("kind", 6, 4, default_row=(-0.5,) * 4)
+    rows = {"kind": drawn(6, 4, seed=1)}
+    path = publish(ModelSpec(PLAIN, (table,)), rows, Sum(), repository, topologies=("cpu:2",)).path
+    place(path, (Shard("kind", LOST, 0, 6, 0, 4),))
+
+
+def place(version: Path, shards: tuple[Shard, ...]) -> None:
+    [name] = open_artifact(version).manifest.plans
+    devices = tuple(Device(host=host) for host in range(HOSTS))
+    replace_plan(version, Plan(Topology(name, devices), shards))
 
 
 @pytest.fixture(scope="module")
@@ -316,6 +334,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder, trained = tmp_path_factory.mktemp("all"), Trained()
     strict = tuple(replace(table, default_row=None) for table in TABLES)
     publish_planned(replace(SPEC, name=STRICT, tables=strict), trained, folder / "repository")
+    publish_plain(folder / "repository")
     version = publish_planned(SPEC, trained, folder / "repository")
     manifest = open_artifact(version).manifest
     assert manifest.row_places is not None
@@ -497,10 +516,10 @@ def test_a_killed_host_costs_tables_with_default_rows_no_answer_and_each_answer_
     expected = trained.scores(inputs, is_lost=True)
     for ask in (over_rest, over_predict, over_stream):
         assert ask(cluster, inputs) == (expected, "item,kind,user")
-    sample = {"candidate": 3, "clicks": [1], "kind": [2], "age": [1.0], "shop": [4]}
-    words = ("predict", "-", "--address", front.grpc_url, "--model", MODEL)
-    done = run(*words, stdin=json.dumps({**sample, "user_id": ["user 1"]}))
-    assert done.returncode == 0 and "warning: default rows of tables" in done.stderr, done.stderr
+    words = ("predict", "-", "--address", front.grpc_url, "--model", PLAIN)
+    done = run(*words, stdin=json.dumps({"kind": 3}))
+    assert done.returncode == 0, done.stderr
+    assert "warning: default rows of tables kind" in done.stderr
     with pytest.raises(grpc.RpcError) as refused:
         cluster.answer(inputs, model=STRICT)
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
