@@ -69,21 +69,11 @@ def with_inputs(**changed: NDArray[Any] | None) -> Any:
     return infer_request({name: array for name, array in inputs.items() if array is not None})
 
 
-def only(**inputs: NDArray[Any]) -> Any:
-    """A request of the dense input and nothing else but what is given."""
-    named = {name.replace("__", "."): array for name, array in inputs.items()}
-    return infer_request({"dense": GOOD["dense"], **named})
-
-
 def edited(edit: Callable[[Any], object]) -> Any:
     """The good request after an edit."""
     request = infer_request(GOOD)
     edit(request)
     return request
-
-
-def tensor_of(request: Any, name: str) -> Any:
-    return next(tensor for tensor in request.inputs if tensor.name == name)
 
 
 def with_tensor(
@@ -107,18 +97,6 @@ def with_tensor(
     return edited(edit)
 
 
-def typed(name: str, datatype: str, shape: list[int], **contents: list[Any]) -> Any:
-    """A request whose contents are typed: a good dense input, and one more."""
-    request = service_pb2.ModelInferRequest(model_name=MODEL)
-    if name != "dense":
-        dense = request.inputs.add(name="dense", datatype="FP32", shape=[1, 4])
-        dense.contents.fp32_contents.extend([0.0] * 4)
-    tensor = request.inputs.add(name=name, datatype=datatype, shape=shape)
-    for field, values in contents.items():
-        getattr(tensor.contents, field).extend(values)
-    return request
-
-
 def share_memory(tensors: Any) -> None:
     tensors[0].parameters["shared_memory_region"].string_param = "region"
     tensors[0].parameters["shared_memory_byte_size"].int64_param = 48
@@ -140,105 +118,46 @@ def refused(request: Any, words: str, code: grpc.StatusCode = INVALID) -> Refusa
     return request, words.split(" | "), code
 
 
-HUGE = 2**62
 LOW, HIGH = -(2**63), 2**63 - 1
-# Each with the words that its refusal must hold.
+AT_ONCE = {
+    "dense": GOOD["dense"],
+    "sparse.values": id64(*[0] * 15),
+    "sparse.lengths": np.ones((5, 3), np.int32),
+}
+# What else is refused, and in which words, the readers' own tests have.
 CASES = {
-    # Datatypes
-    "ids of FP64": refused(with_tensor("user", datatype="FP64"), "'user' | FP64 | INT64"),
-    "ids of BYTES": refused(with_tensor("user", datatype="BYTES"), "'user' | BYTES | INT64"),
-    "no datatype": refused(with_tensor("user", datatype=""), "'user' | datatype '' | INT64"),
     "an odd datatype": refused(with_tensor("user", datatype="int64"), "'user' | 'int64'"),
-    "ids of FP32": refused(with_inputs(user=fp32(3)), "'user' | INT64 or INT32 | float32"),
-    "dense of FP64": refused(with_tensor("dense", datatype="FP64"), "'dense' | FP64 | FP32"),
-    "dense of INT64": refused(
-        with_inputs(dense=np.zeros((3, 4), np.int64)), "'dense' | expected FP32 | int64"
-    ),
-    "lengths of FP32": refused(
-        with_inputs(history__lengths=fp32(3)),
-        "'history.lengths' | expected INT32 or INT64 | float32",
-    ),
-    # Shapes
     "dense of another width": refused(
         with_inputs(dense=fp32(3, 5)), "'dense' | FP32 [B, 4] | [3, 5]"
     ),
-    "dense of one dimension": refused(with_inputs(dense=fp32(12)), "'dense' | [B, 4] | [12]"),
-    "dense of three": refused(with_inputs(dense=fp32(3, 4, 1)), "'dense' | [B, 4] | [3, 4, 1]"),
-    "dense without dimensions": refused(with_inputs(dense=fp32()), "'dense' | [B, 4] | []"),
-    "ids without dimensions": refused(with_inputs(user=np.array(1)), "'user' | [B] or [B, L] | []"),
-    "ids of three dimensions": refused(
-        with_inputs(user=np.zeros((3, 1, 1), np.int64)), "'user' | [B] or [B, L] | [3, 1, 1]"
-    ),
-    "lengths of two dimensions": refused(
-        with_inputs(user__lengths=np.ones((3, 1), np.int32)), "'user.lengths' | [B] | [3, 1]"
-    ),
-    "weights of another shape": refused(
-        with_inputs(user__weights=fp32(2)), "'user.weights' | [3] | [2]"
-    ),
     "a negative size": refused(with_tensor("user", shape=[-3]), "'user' | [-3] | negative"),
-    "an enormous shape": refused(
-        with_tensor("user", shape=[HUGE, HUGE]), f"'user' | {HUGE} | got 24"
-    ),
-    "an enormous dense shape of no elements": refused(
-        with_tensor("dense", shape=[0, HUGE], raw=b""), f"'dense' | {HUGE}"
-    ),
     "more dimensions than arrays may have": refused(
         with_tensor("user", shape=[3, *[1] * 80]), "'user' | dimensions"
     ),
-    # Names
-    "dense left out": refused(with_inputs(dense=None), "'dense' | missing | FP32 [B, 4]"),
-    "an unknown input": refused(with_inputs(zebra=id64(1, 2, 3)), "'zebra' | not one of"),
     "an unknown input, close to one": refused(
         with_inputs(histroy=id64(1, 2, 3)), "'histroy' | did you mean 'history'?"
-    ),
-    "an input without a name": refused(
-        edited(lambda r: setattr(tensor_of(r, "user"), "name", "")), "input '' | not one of"
-    ),
-    "an unknown companion": refused(
-        with_inputs(user__sizes=int32(1, 1, 1)), "'user.sizes' | not one of"
-    ),
-    "a companion of a dense input": refused(
-        with_inputs(dense__lengths=int32(1, 1, 1)), "'dense.lengths' | not one of"
     ),
     "lengths without their ids": refused(
         with_inputs(user=None, user__lengths=int32(1, 1, 1)), "'user.lengths' | without 'user'"
     ),
-    "weights without their ids": refused(
-        with_inputs(brand=None, brand__weights=fp32(3)), "'brand.weights' | without 'brand'"
-    ),
     "an input that comes twice": refused(
         edited(
             lambda r: (
-                r.inputs.append(tensor_of(r, "user")),
-                r.raw_input_contents.append(GOOD["user"].tobytes()),
+                r.inputs.append(r.inputs[0]),
+                r.raw_input_contents.append(GOOD["dense"].tobytes()),
             )
         ),
-        "'user' | twice",
+        "'dense' | twice",
     ),
     "an unknown output": refused(
         edited(lambda r: r.outputs.add(name="scores")), "'scores' | score, labels"
     ),
-    # Contents
     "too few bytes": refused(with_tensor("user", raw=b"\0" * 23), "'user' | 24 bytes | got 23"),
-    "too many bytes": refused(with_tensor("user", raw=b"\0" * 32), "'user' | 24 bytes | 32"),
-    "no bytes": refused(with_tensor("dense", raw=b""), "'dense' | 48 bytes | got 0"),
     "one raw content too few": refused(
         edited(lambda r: r.raw_input_contents.pop()), "raw_input_contents | 8 inputs | got 7"
     ),
-    "one raw content too many": refused(
-        edited(lambda r: r.raw_input_contents.append(b"")), "raw_input_contents | 8 inputs | got 9"
-    ),
-    "no contents at all": refused(
+    "no contents": refused(
         edited(lambda r: r.ClearField("raw_input_contents")), "'dense' | 12 elements | got 0"
-    ),
-    "typed contents, too few": refused(
-        typed("user", "INT64", [2], int64_contents=[1]), "'user' | 2 elements | got 1"
-    ),
-    "typed contents in another datatype's field": refused(
-        typed("user", "INT64", [1], int_contents=[1]), "'user' | 1 elements | got 0"
-    ),
-    "typed contents of an enormous shape": refused(
-        typed("user", "INT32", [HUGE, HUGE], int_contents=[1]), f"'user' | {HUGE} | got 1"
     ),
     "shared memory for an input": refused(
         edited(lambda r: (share_memory(r.inputs), r.raw_input_contents.__delitem__(0))),
@@ -250,72 +169,23 @@ CASES = {
         "'score' | shared memory",
         NOT_FOUND,
     ),
-    # Lengths
-    "lengths of the other samples' number": refused(
-        with_inputs(history=id64(1, 2), history__lengths=int32(1, 1)), "'history' | 2 samples | 3"
-    ),
-    "no lengths": refused(
-        with_inputs(history=id64(), history__lengths=int32()), "'history' | 0 samples | 3"
-    ),
-    # All at once
-    "all at once, weights alone": refused(only(sparse__weights=fp32(3)), "'sparse.values'"),
     "all at once beside a feature": refused(
-        only(
-            sparse__values=np.zeros(15, np.int64),
-            sparse__lengths=np.ones((5, 3), np.int32),
-            user=id64(1, 2, 3),
-        ),
-        "'user' | beside 'sparse.values'",
-    ),
-    "all at once, flat lengths": refused(
-        only(sparse__values=np.zeros(15, np.int64), sparse__lengths=np.ones(15, np.int32)),
-        "'sparse.lengths' | [5, B] | [15]",
-    ),
-    "all at once, values of two dimensions": refused(
-        only(sparse__values=np.zeros((5, 3), np.int64), sparse__lengths=np.ones((5, 3), np.int32)),
-        "'sparse.values' | [N] | [5, 3]",
-    ),
-    "all at once, a negative length": refused(
-        only(
-            sparse__values=np.zeros(3, np.int64),
-            sparse__lengths=np.array([[1, 1, 1], [1, -1, 0], *[[0, 0, 0]] * 3], np.int32),
-        ),
-        "'sparse.lengths' | -1 | 0 or more",
-    ),
-    "all at once, weights of another length": refused(
-        only(
-            sparse__values=np.zeros(15, np.int64),
-            sparse__lengths=np.ones((5, 3), np.int32),
-            sparse__weights=fp32(14),
-        ),
-        "'sparse.weights' | [15] | [14]",
-    ),
-    "all at once for another number of samples": refused(
-        only(sparse__values=np.zeros(10, np.int64), sparse__lengths=np.ones((5, 2), np.int32)),
-        "'sparse.lengths' | 2 samples | 'dense' has 3",
+        infer_request({**AT_ONCE, "user": id64(1, 2, 3)}), "'user' | beside 'sparse.values'"
     ),
     "all at once, an id outside": refused(
-        only(sparse__values=id64(*[0] * 14, 20), sparse__lengths=np.ones((5, 3), np.int32)),
+        infer_request({**AT_ONCE, "sparse.values": id64(*[0] * 14, 20)}),
         "'brand' | sample 2 | id 20 | 0 to 19",
     ),
-    # Ids
     "the smallest id": refused(
         with_inputs(brand=id64(LOW, 1, 2)), f"'brand' | sample 0 | id {LOW} | 0 to 19"
     ),
     "the largest id": refused(
         with_inputs(brand=id64(0, HIGH, 2)), f"'brand' | sample 1 | id {HIGH} | 0 to 19"
     ),
-    "an id that is inside as an INT32 only": refused(
-        with_inputs(user=id64(0, 2**32, 1)), f"'user' | sample 1 | id {2**32}"
-    ),
     "an id outside in a jagged bag": refused(
         with_inputs(user=id64(1, 2, 3, 51), user__lengths=int32(2, 0, 2)),
         "'user' | sample 2 | id 51",
     ),
-    "an id outside in a shared bag": refused(
-        with_inputs(user=np.array([[1, 99]])), "'user' | sample 0 | id 99"
-    ),
-    # The batch
     "no inputs": refused(
         service_pb2.ModelInferRequest(model_name=MODEL), "the request has no inputs"
     ),
@@ -325,11 +195,6 @@ CASES = {
     "one sample too many": refused(
         infer_request(good_inputs(MAX_BATCH + 1)),
         f"{MAX_BATCH + 1} samples | at most {MAX_BATCH}",
-        TOO_LARGE,
-    ),
-    "too many samples of one input": refused(
-        infer_request({"dense": fp32(1, 4), "user": np.zeros(10**5, np.int64)}),
-        f"100000 samples | at most {MAX_BATCH}",
         TOO_LARGE,
     ),
     "samples without ids, which cost a client nothing": refused(
@@ -342,7 +207,6 @@ CASES = {
         f"message | {2**20}",
         TOO_LARGE,
     ),
-    # Models
     "an unknown model": refused(infer_request(GOOD, model="other"), "'other'", NOT_FOUND),
     "no model": refused(infer_request(GOOD, model=""), "model ''", NOT_FOUND),
     "a model that is a path": refused(
