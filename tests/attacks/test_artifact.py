@@ -7,7 +7,6 @@ the file says.
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -126,7 +125,8 @@ def _linked(path: Path) -> None:
     path.symlink_to(same)
 
 
-# What may happen to a file that a manifest lists, and what is said of it.
+# What may happen to a file that a manifest lists, and what is said of it
+# (`test_version_features.py` does it to each kind of file).
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (Path.unlink, "missing; the manifest says"),
     "a folder": (_replaced(Path.mkdir), ".*expected a regular file, got a folder"),
@@ -140,33 +140,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a bit in its middle": (_flipped(0.5), "altered: its SHA-256 is"),
     "a bit of its last byte": (_flipped(1.0), "altered: its SHA-256 is"),
 }
-
-
-def each_file_refused(version: Path, damage: str) -> None:
-    """Damages one file of a version after the other; each is refused by its name."""
-    make, words = DAMAGES[damage]
-    names = list(open_artifact(version).manifest.files)
-    for name in names:
-        path = version / name
-        content = path.read_bytes()
-        make(path)
-        refused(version, f"{re.escape(str(path))}: {words}")
-        if path.is_dir():
-            path.rmdir()
-        else:
-            path.unlink(missing_ok=True)
-        path.write_bytes(content)
-    open_model(version)
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_refused_by_name_and_not_waited_for(
-    version_copy: Path, damage: str
-) -> None:
-    assert {name.partition("/")[0] for name in open_artifact(version_copy).manifest.files} == {
-        "golden.safetensors", "plans", "report.json", "tables", "tower.pt2",
-    }  # fmt: skip
-    each_file_refused(version_copy, damage)
 
 
 @pytest.mark.parametrize("name", ["extra", ".hidden", "tables/int8-00001.safetensors", "new/file"])
@@ -207,36 +180,32 @@ def test_a_folder_without_its_manifest_is_no_version(version_copy: Path) -> None
 # The manifest as text.
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.01, 0.3, 0.9, 0.999])
-def test_a_truncated_manifest_is_refused(version_copy: Path, kept: float) -> None:
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.999])
+def test_a_truncated_manifest_is_refused_without_its_bytes(version_copy: Path, kept: float) -> None:
     path = version_copy / "manifest.json"
-    size = path.stat().st_size
-    os.truncate(path, int(kept * size))
-    refused(version_copy, f"{path}: the document: Invalid JSON")
+    size = int(kept * path.stat().st_size)
+    os.truncate(path, size)
+    words = f"{path}: the document: Invalid JSON: EOF .*: {size} bytes: damaged"
+    with pytest.raises(ArtifactError, match=words) as caught:
+        open_model(version_copy)
+    assert "format_version" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        b"manifest",
         b"\x80\x05K\x01.",
         b'{"format_version": 1,}',
         b"\xff\xfe{\0}\0",
         b"[" * 1_000_000,
-        b'{"a":' * 1_000_000,
         b'{"format_version": NaN}',
+        b"[]",
     ],
-    ids=["words", "pickle", "comma", "UTF-16", "nested lists", "nested objects", "NaN"],
+    ids=["pickle", "comma", "UTF-16", "nested lists", "NaN", "a list"],
 )
-def test_a_manifest_that_is_not_json_is_refused(version_copy: Path, content: bytes) -> None:
+def test_a_manifest_that_is_no_json_object_is_refused(version_copy: Path, content: bytes) -> None:
     (version_copy / "manifest.json").write_bytes(content)
     refused(version_copy, f"{version_copy / 'manifest.json'}: ")
-
-
-@pytest.mark.parametrize("content", [b"3", b"[]", b'"manifest"', b"null"])
-def test_a_manifest_that_is_no_object_is_refused(version_copy: Path, content: bytes) -> None:
-    (version_copy / "manifest.json").write_bytes(content)
-    refused(version_copy, "manifest.json: the document: Input should be")
 
 
 def test_a_huge_manifest_is_refused_unread(version_copy: Path) -> None:
@@ -255,7 +224,7 @@ def test_another_thing_in_the_manifests_place_is_refused(
 # The manifest's fields.
 
 
-@pytest.mark.parametrize("said", [0, 2, -1, "1", "2", None, [1], 1.5])
+@pytest.mark.parametrize("said", [0, "1", None, 1.5])
 def test_an_unknown_format_version_is_refused(version_copy: Path, said: object) -> None:
     edit_manifest(version_copy, lambda document: document.update(format_version=said))
     refused(version_copy, "manifest.json: format_version: ")
@@ -271,15 +240,6 @@ def test_a_later_format_is_refused_with_who_wrote_it_and_what_to_do(version_copy
     refused(version_copy, f"manifest.json: format_version: {words}")
 
 
-def test_a_manifest_that_was_cut_off_is_refused_without_its_bytes(version_copy: Path) -> None:
-    path = version_copy / "manifest.json"
-    content = path.read_bytes()[:100]
-    path.write_bytes(content)
-    with pytest.raises(ArtifactError, match="Invalid JSON: EOF .*: 100 bytes: damaged") as caught:
-        open_model(version_copy)
-    assert "format_version" not in str(caught.value)
-
-
 PLACES: dict[str, Callable[[Document], Document]] = {
     "": lambda document: document,
     "tables.0.": lambda document: document["tables"][0],
@@ -292,44 +252,23 @@ PLACES: dict[str, Callable[[Document], Document]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_unknown_field_is_refused_by_name(version_copy: Path, place: str) -> None:
-    edit_manifest(version_copy, lambda document: PLACES[place](document).update(surprise=1))
-    refused(version_copy, f"manifest.json: {place}surprise: Unexpected keyword")
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_every_missing_field_is_refused_by_name(version_copy: Path, place: str) -> None:
-    document = json.loads((version_copy / "manifest.json").read_text())
-    # Versions of before have neither.
+def test_an_unknown_missing_or_mistyped_field_is_refused_by_name(
+    version_copy: Path, place: str
+) -> None:
+    path = version_copy / "manifest.json"
+    document = json.loads(path.read_text())
+    # Versions of before have neither; the checksum is right again after every edit.
     optional = {"sha256"} | ({"outputs"} if place == "golden." else set())
     fields = [field for field in PLACES[place](document) if field not in optional]
     assert fields
+    edits: list[tuple[Edit, str]] = [(lambda part: part.update(surprise=1), "surprise: Unexpected")]
     for field in fields:
-        edit_manifest(
-            version_copy, lambda document, field=field: PLACES[place](document).pop(field)
-        )
-        refused(version_copy, f"manifest.json: {place}{field}: Field required")
-        (version_copy / "manifest.json").write_text(json.dumps(document))
-
-
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("value", [[[]], {"a": {}}, 1e400, "\0"], ids=["list", "dict", "inf", "0"])
-def test_every_field_of_another_type_is_refused_by_name(
-    version_copy: Path, place: str, value: object
-) -> None:
-    document = json.loads((version_copy / "manifest.json").read_text())
-    # Free text: any string is one.
-    free = {"created_at", "producer", "spec", "name", "model", "entry"}
-    free.add("sha256")  # right again after every edit
-    for field in set(PLACES[place](document)) - free:
-        if field in {"max_score_diff", "allowed_score_diff"} and value == 1e400:
-            continue
-        edit_manifest(
-            version_copy,
-            lambda document, field=field: PLACES[place](document).update({field: value}),
-        )
-        refused(version_copy, f"manifest.json: {place}{field}")
-        (version_copy / "manifest.json").write_text(json.dumps(document))
+        edits.append((lambda part, field=field: part.pop(field), f"{field}: Field required"))
+        edits.append((lambda part, field=field: part.update({field: [[]]}), field))
+    for edit, words in edits:
+        edit_manifest(version_copy, lambda document, edit=edit: edit(PLACES[place](document)))
+        refused(version_copy, f"manifest.json: {place}{words}")
+        path.write_text(json.dumps(document))
 
 
 @pytest.mark.parametrize(
@@ -337,42 +276,25 @@ def test_every_field_of_another_type_is_refused_by_name(
     [
         (lambda d: d.update(version=0), "version: .*greater than or equal to 1"),
         (lambda d: d.update(version=2), "says version 2, its folder 1"),
-        (lambda d: d.update(tables=[]), "tables are not those of the spec"),
         (lambda d: d["tables"].reverse(), "tables are not those of the spec"),
-        (lambda d: d["tables"].append(d["tables"][0]), "tables are not those of the spec"),
         (lambda d: d["tables"][0].update(rows=49), "tables are not those of the spec"),
-        (lambda d: d["tables"][0].update(dim=9), "tables are not those of the spec"),
         (lambda d: d["tables"][0].update(row_format="bf16"), "tables are not those of the spec"),
         (lambda d: d["tables"][0].update(row_format="int1"), "tables.0.row_format: "),
         (lambda d: d["tables"][0].update(pieces=[]), "tables.0.pieces: .*at least 1 item"),
+        (lambda d: d.update(format_version=2), "expected 1 for 0 tables .* and no base, got 2"),
         (lambda d: d.update(model="other"), "spec does not agree with model 'other'"),
-        (lambda d: d["spec"].update(name="other"), "spec does not agree with model 'small'"),
         (lambda d: d["spec"].update(name="../small"), "name: '../small' is not a name"),
         (lambda d: d["spec"].update(surprise=1), "surprise: Unexpected keyword"),
         (lambda d: d["spec"].pop("tables"), "tables: Field required"),
-        (lambda d: d["spec"]["tables"][0].update(rows=10**30), "table 'ads': rows: "),
-        (
-            lambda d: d["spec"]["tables"][0].update(padding_idx=50),
-            "table 'ads': padding_idx: expected a row, 0 to 49, got 50",
-        ),
-        (
-            lambda d: d["spec"]["tables"][0].update(features=["ad_shown", "ad_shown"]),
-            "table 'ads': feature 'ad_shown' is defined more than once",
-        ),
         (lambda d: d["spec"].pop("gate"), "spec does not agree with model 'small'"),
         (lambda d: d["tower"]["outputs"].reverse(), "outputs are not those of the spec"),
-        (lambda d: d["tower"]["outputs"].pop(), "outputs are not those of the spec"),
         (lambda d: d["tower"].update(outputs=[]), "tower.outputs: "),
         (lambda d: d["tower"].update(precision="int1"), "tower.precision: "),
         (lambda d: d.update(plans={}), "plans: .*at least 1 item"),
         (lambda d: d["files"]["tower.pt2"].update(bytes=-1), "files.tower.pt2.bytes: "),
-        (lambda d: d["files"]["tower.pt2"].update(sha256="f" * 63), "files.tower.pt2.sha256: "),
-        (lambda d: d["files"]["tower.pt2"].update(sha256="F" * 64), "files.tower.pt2.sha256: "),
         (lambda d: d["files"]["tower.pt2"].update(sha256="f" * 64 + "\n"), "tower.pt2.sha256: "),
         (lambda d: d["files"].pop("tower.pt2"), "'tower.pt2' is used but has no size and hash"),
-        (lambda d: d["files"].pop(INT8), f"'{INT8}' is used but has no size and hash"),
         (lambda d: d["files"].pop("report.json"), "report.json: not listed in the manifest"),
-        (lambda d: d["golden"].update(file="gold"), "'gold' is used but has no size and hash"),
         (lambda d: d["plans"].update({"cpu:8": "p"}), "'p' is used but has no size and hash"),
     ],
 )
@@ -384,36 +306,40 @@ def test_a_manifest_that_contradicts_itself_is_refused(
 
 
 OUTSIDE = (
-    "../secret",
-    "tables/../../secret",
-    "/etc/passwd",
-    "..",
-    ".",
-    "",
-    "tables//x",
-    "./x",
-    "tables/",
-    "tables\\..\\x",
-    "x\0y",
-)
+    "../secret", "tables/../../secret", "/etc/passwd", "..", ".", "", "tables//x", "./x", "tables/",
+    "tables\\..\\x", "x\0y",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
+def with_path(document: Document, place: str, name: str) -> None:
+    parts: dict[str, tuple[Document, str]] = {
+        "tables.0.pieces.0.file": (document["tables"][0]["pieces"][0], "file"),
+        "tower.file": (document["tower"], "file"),
+        "golden.file": (document["golden"], "file"),
+        "plans.cpu:1": (document["plans"], "cpu:1"),
+    }
+    if place == "files":
+        document["files"][name] = document["files"]["tower.pt2"]
+    else:
+        part, field = parts[place]
+        part[field] = name
+
+
 @pytest.mark.parametrize(
-    ("place", "edit"),
+    ("place", "name"),
     [
-        ("tables.0.pieces.0.file", lambda d, n: d["tables"][0]["pieces"][0].update(file=n)),
-        ("tower.file", lambda d, n: d["tower"].update(file=n)),
-        ("golden.file", lambda d, n: d["golden"].update(file=n)),
-        ("plans.cpu:1", lambda d, n: d["plans"].update({"cpu:1": n})),
-        ("files", lambda d, n: d["files"].update({n: d["files"]["tower.pt2"]})),
+        *(("tower.file", name) for name in OUTSIDE),
+        ("tables.0.pieces.0.file", "../secret"),
+        ("golden.file", "../secret"),
+        ("plans.cpu:1", "../secret"),
+        ("files", "../secret"),
     ],
 )
 def test_a_path_that_leaves_the_folder_is_refused_by_field(
-    version_copy: Path, place: str, edit: Callable[[Document, str], object], name: str
+    version_copy: Path, place: str, name: str
 ) -> None:
     shutil.copy(version_copy / "tower.pt2", version_copy.parent / "secret")
-    edit_manifest(version_copy, lambda document: edit(document, name))
+    edit_manifest(version_copy, lambda document: with_path(document, place, name))
     refused(version_copy, rf"manifest.json: {place}.*leaves the version's folder")
 
 
@@ -422,11 +348,8 @@ def test_a_path_that_leaves_the_folder_is_refused_by_field(
     [
         ([(0, 20), (25, 25)], "table 'ads': a piece begins at row 25, expected 20"),
         ([(0, 30), (20, 20)], "table 'ads': a piece begins at row 20, expected 30"),
-        ([(25, 25), (0, 25)], "table 'ads': a piece begins at row 25, expected 0"),
         ([(1, 49)], "table 'ads': a piece begins at row 1, expected 0"),
-        ([(0, 49)], "table 'ads': its pieces hold 49 of 50 rows"),
         ([(0, 51)], "table 'ads': its pieces hold 51 of 50 rows"),
-        ([(0, 50), (50, 1)], "table 'ads': its pieces hold 51 of 50 rows"),
         ([(0, 0), (0, 50)], "tables.0.pieces.0.rows: .*greater than or equal to 1"),
         ([(-1, 50)], "tables.0.pieces.0.first_row: .*greater than or equal to 0"),
         # Agrees with itself, but not with the file.
@@ -483,34 +406,20 @@ def test_a_header_written_anew_is_read(version_copy: Path) -> None:
         (lambda h: h["country"].update(data_offsets=[1, 50]), "'country' begins at 1, expected 0"),
         # `country` is 49 bytes, then `ads` 600.
         (lambda h: h["ads"].update(data_offsets=[50, 650]), "'ads' begins at 50, expected 49"),
-        (lambda h: h["ads"].update(data_offsets=[48, 648]), "'ads' begins at 48, expected 49"),
-        (lambda h: h["ads"].update(data_offsets=[0, 600]), "'(ads|country)' begins at 0, expected"),
         (lambda h: h["ads"].update(data_offsets=[-1, 599]), "'ads': expected U8"),
-        (lambda h: h["ads"].update(data_offsets=[649, 49]), "'ads': expected U8"),
         (lambda h: h["ads"].update(data_offsets=[49, 648]), "'ads': expected U8"),
         (lambda h: h["ads"].update(data_offsets=[49.0, 649.0]), "'ads': expected U8"),
         (lambda h: h["ads"].update(data_offsets=[2**70, 2**70 + 600]), "'ads' begins at"),
-        (lambda h: h["ads"].update(data_offsets=[49]), "'ads': not a tensor's entry"),
         (lambda h: h["ads"].update(data_offsets=None), "'ads': not a tensor's entry"),
-        (lambda h: h["ads"].update(data_offsets="49"), "'ads': expected U8"),
-        (lambda h: h["ads"].update(shape=[51, 12]), "'ads': expected U8"),
         (lambda h: h["ads"].update(shape=[-50, -12]), "'ads': expected U8"),
         (lambda h: h["ads"].update(shape=[600]), "'ads': not a tensor's entry"),
-        (lambda h: h["ads"].update(shape=[50, 12, 1]), "'ads': not a tensor's entry"),
         (lambda h: h["ads"].update(shape=[True, 600]), "'ads': expected U8"),
         (lambda h: h["ads"].update(shape=[100, 6]), "'ads': expected 50 rows of 12 bytes"),
         (lambda h: h["ads"].update(dtype="I8"), "'ads': expected U8"),
         (lambda h: h["ads"].update(dtype=["U8"]), "'ads': expected U8"),
         (lambda h: h["ads"].pop("dtype"), "'ads': not a tensor's entry"),
-        (lambda h: h.update(ads=3), "'ads': not a tensor's entry"),
         (lambda h: h.update(ads=None), "'ads': not a tensor's entry"),
         (lambda h: h.pop("ads"), "its tensors end at byte .*, the file at"),
-        (lambda h: h.pop("country"), "'ads' begins at 49, expected 0"),
-        (lambda h: h.update(more=h["ads"]), "'(ads|more)' begins at 49, expected 649"),
-        (
-            lambda h: h.update(more={"dtype": "U8", "shape": [1, 9], "data_offsets": [649, 658]}),
-            "its tensors end at byte .*, the file at",
-        ),
         (lambda h: h.update(adz=h.pop("ads")), "'ads': expected 50 rows of 12 bytes"),
     ],
 )
@@ -525,30 +434,13 @@ def test_a_table_header_that_lies_is_refused_by_file_and_tensor(
     "content",
     [
         b"",
-        b"\x02",
         b"\x02\0\0\0\0\0\0\0{",
-        b"\x00" * 64,
         b"\xff" * 8 + b"{}",
-        (100_000_001).to_bytes(8, "little") + b"{}",
         b"\x02\0\0\0\0\0\0\0[]",
-        b"\x02\0\0\0\0\0\0\0{!",
         b"\x02\0\0\0\0\0\0\0\xff\xff",
         (500_000).to_bytes(8, "little") + b"[" * 500_000,
-        (600_000).to_bytes(8, "little") + b'{"a":' * 120_000,
     ],
-    ids=[
-        "nothing",
-        "one byte",
-        "a header cut off",
-        "zeros",
-        "the largest header",
-        "a header beyond the format's limit",
-        "a list",
-        "no JSON",
-        "no text",
-        "nested lists",
-        "nested objects",
-    ],
+    ids=["nothing", "cut off", "the largest header", "a list", "no text", "nested lists"],
 )
 def test_a_table_file_without_a_header_is_refused_by_name(
     version_copy: Path, content: bytes
@@ -588,20 +480,13 @@ def with_plan(version: Path, edit: Callable[[Document], object]) -> None:
     ("edit", "words"),
     [
         (lambda p: p["shards"].append(p["shards"][0]), "table 'ads': its shards must cover"),
-        (lambda p: p["shards"].pop(), "table 'user': its shards must cover"),
-        (lambda p: p["shards"][0].update(last_row=49), "table 'ads': its shards must cover"),
         (lambda p: p["shards"][0].update(last_row=51), "table 'ads': shard rows .* leave"),
-        (lambda p: p["shards"][0].update(first_row=-1), "table 'ads': shard rows .* leave"),
-        (lambda p: p["shards"][0].update(last_column=2**40), "table 'ads': shard rows .* leave"),
         (lambda p: p["shards"][0].update(rank=1), "table 'ads': rank 1 is not in topology"),
         (lambda p: p["shards"][0].update(table="x"), "names table 'x', which"),
         (lambda p: p["shards"][0].update(surprise=1), r"shards\.0\.surprise: Unexpected"),
-        (lambda p: p["shards"][0].update(rank="x"), r"shards\.0\.rank: "),
-        (lambda p: p.update(shards=[]), "its shards must cover"),
         (lambda p: p["topology"].update(name="cpu:2"), "is for topology 'cpu:2', expected 'cpu:1'"),
         (lambda p: p["topology"]["devices"][0].update(memory_bytes=1000), "its memory is 1000"),
         (lambda p: p.update(topology="moon"), "topology: "),
-        (lambda p: p.pop("topology"), "topology: "),
     ],
 )
 def test_a_plan_that_is_none_is_refused_by_file(
@@ -611,7 +496,7 @@ def test_a_plan_that_is_none_is_refused_by_file(
     refused(version_copy, f"{version_copy / PLAN}: .*{words}")
 
 
-@pytest.mark.parametrize("content", [b"", b"plan", b"[" * 1_000_000, b"\xff\xff"])
+@pytest.mark.parametrize("content", [b"plan", b"[" * 1_000_000])
 def test_a_plan_that_is_not_json_is_refused_by_file(version_copy: Path, content: bytes) -> None:
     (version_copy / PLAN).write_bytes(content)
     listed_anew(version_copy, PLAN)

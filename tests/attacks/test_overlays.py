@@ -12,10 +12,9 @@ from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.artifacts.table_header import TableEntry, table_file_head
 from sharded_infer.deltas.overlays import open_overlays
 from sharded_infer.engines.model import open_model
-from sharded_infer.errors import ArtifactError, NotFoundError
+from sharded_infer.errors import ArtifactError
 from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.repositories.repository import Repository
-from tests.attacks.test_artifact import DAMAGES, each_file_refused
 from tests.support.delta_model import delta_spec, drawn_changes, publish_whole, trained_rows
 from tests.support.manifest_file import edit_manifest
 from tests.support.signing_keys import make_key
@@ -61,14 +60,8 @@ NEW = (3000, 3001)
     ("tensors", "message"),
     [
         ({"item.ids": ids_of(2, 2, *NEW), "item.rows": rows(4)}, "ascending rows, got 2 after 2"),
-        ({"item.ids": ids_of(9, 2, *NEW), "item.rows": rows(4)}, "ascending rows, got 2 after 9"),
         ({"item.ids": ids_of(2, *NEW, 3002), "item.rows": rows(4)}, "rows of 0 to 3001, got 3002"),
-        (
-            {"item.ids": ids_of(2**32 - 1), "item.rows": rows(1)},
-            "rows of 0 to 3001, got 4294967295",
-        ),
         ({"item.ids": ids_of(2, *NEW), "item.rows": rows(2)}, r"got \[3, 4\] and \[2, 20\]"),
-        ({"item.ids": ids_of(2, *NEW), "item.rows": rows(3, 12)}, r"got \[3, 4\] and \[3, 12\]"),
         (
             {"item.ids": ids_of(2, *NEW, dtype="<u8"), "item.rows": rows(3)},
             r"expected ids \[M, 4\] and rows \[M, 20\], got \[3, 8\] and \[3, 20\]",
@@ -76,7 +69,6 @@ NEW = (3000, 3001)
         ({"item.ids": rows(0, 4), "item.rows": rows(0)}, r"got \[0, 4\] and \[0, 20\]"),
         ({"itm.ids": ids_of(2), "itm.rows": rows(1)}, "'itm' is no table of the version"),
         ({"item.ids": ids_of(2)}, "expected ids and rows of each changed table, got item.ids"),
-        ({"item.rows": rows(1)}, "expected ids and rows of each changed table, got item.rows"),
         ({"item.ids": ids_of(2, 3001), "item.rows": rows(2)}, "row 3000 is new, .* not there"),
         ({"item.ids": ids_of(2), "item.rows": rows(1)}, "row 3000 is new, behind 3000"),
         ({"user.ids": ids_of(2), "user.rows": rows(1, 12)}, "hold 3000 of 3002 rows, and the oth"),
@@ -90,31 +82,6 @@ def test_an_overlay_that_is_none_is_refused(
         open_overlays(open_artifact(version))
     with pytest.raises(ArtifactError, match=message):
         open_model(version, verify=False)
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_each_damaged_file_of_a_delta_is_named(version: Path, damage: str) -> None:
-    each_file_refused(version, damage)
-
-
-def test_a_damaged_manifest_of_a_delta_is_refused(version: Path) -> None:
-    path = version / "manifest.json"
-    content = path.read_bytes()
-    for damage in ("a byte less", "a bit of its last byte"):
-        DAMAGES[damage][0](path)
-        with pytest.raises(ArtifactError, match=r"manifest\.json"):
-            open_artifact(version)
-        path.write_bytes(content)
-    path.unlink()
-    with pytest.raises(NotFoundError):
-        Repository(version.parents[1]).manifest("ranker", 2)
-
-
-def test_an_overlay_that_no_manifest_lists_is_refused(version: Path) -> None:
-    [path] = (version / "overlays").iterdir()
-    shutil.copy(path, path.with_name("other.safetensors"))
-    with pytest.raises(ArtifactError, match=r"overlays/other.safetensors: not listed in the man"):
-        open_model(version)
 
 
 def test_a_delta_under_another_number_or_model_is_refused(version: Path) -> None:
@@ -160,39 +127,3 @@ def test_a_delta_needs_nothing_of_its_base(version: Path, other: str | None) -> 
     assert np.array_equal(open_model(version).run(samples)["score"], expected)
     later = publish_delta("ranker", drawn_changes(delta_spec(), 2), version.parents[1])
     assert (later.version, later.base) == (3, 2)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"base": None}, "overlays: expected one or more, and a base, or none"),
-        ({"overlays": []}, "overlays: expected one or more, and a base, or none"),
-        ({"overlays": ["../1/tower.pt2"]}, "overlays.0"),
-        ({"overlays": ["overlays/none.safetensors"]}, "is used but has no size and hash"),
-        ({"overlays": None}, "its pieces hold 3000 of 3,?002 rows"),
-        (
-            {"format_version": 1},
-            "expected 2 for 0 tables with raw ids, 0 with ordered rows, 0 sequences and a base",
-        ),
-        (
-            {"base": {"version": 2, "sha256": "0" * 64}},
-            "base.version: expected one before 2, got 2",
-        ),
-        ({"base": {"version": 0, "sha256": "0" * 64}}, "base.version"),
-        ({"base": {"version": 1, "sha256": "0"}}, "base.sha256"),
-        ({"base": {"version": 1, "sha256": "0" * 64, "changes": ""}}, "base.changes"),
-    ],
-)
-def test_a_manifest_that_contradicts_itself_is_refused(
-    version: Path, change: dict[str, Any], message: str
-) -> None:
-    def edit(document: dict[str, Any]) -> None:
-        for name, value in change.items():
-            if value is None:
-                del document[name]
-            else:
-                document[name] = value
-
-    edit_manifest(version, edit)
-    with pytest.raises(ArtifactError, match=message):
-        open_artifact(version)
