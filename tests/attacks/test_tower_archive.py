@@ -128,24 +128,14 @@ def test_the_honest_archive_is_read(honest: Entries, path: Path) -> None:
     [
         "torch.ops.aten.from_file.default",
         "torch.ops.aten.empty.memory_format",
-        "torch.ops.aten.rand.default",
         "torch.ops.aten.relu_.default",
-        "torch.ops.aten.as_strided.default",
-        "torch.ops.aten.set_.source_Tensor",
         # Export rewrites these: a reader never has to bound their steps, windows and sizes.
         "torch.ops.aten.gru.input",
-        "torch.ops.aten.lstm.input",
-        "torch.ops.aten.max_pool1d.default",
-        "torch.ops.aten.adaptive_avg_pool1d.default",
-        "torch.ops.aten.index_add.default",
         "torch.ops.higher_order.while_loop",
-        "torch.ops.higher_order.cond",
         "torch.ops.fbgemm.anything.default",
-        "torch.load",
         "os.system",
         "builtins.eval",
         "_operator.pow",
-        "_operator.attrgetter",
         "torch.ops.aten.linear.__class__",
         "",
     ],
@@ -199,58 +189,45 @@ def test_a_weight_stored_as_a_pickle_is_refused(honest: Entries, path: Path) -> 
     assert not trace.exists()
 
 
-def test_expressions_are_not_evaluated(honest: Entries, path: Path) -> None:
+def test_nothing_that_a_program_says_is_evaluated(honest: Entries, path: Path) -> None:
     trace = path.parent / "trace"
+    code = creating(trace)
 
-    def poison(value: object) -> object:
+    def with_expressions(value: object) -> object:
         if isinstance(value, dict):
             return {
-                key: creating(trace) if key == "expr_str" else poison(item)
+                key: code if key == "expr_str" else with_expressions(item)
                 for key, item in value.items()
             }
-        return [poison(item) for item in value] if isinstance(value, list) else value
+        return [with_expressions(item) for item in value] if isinstance(value, list) else value
 
-    poisoned = json.dumps(poison(json.loads(honest[MODEL]))).encode()
-    assert b"__import__" in poisoned
-    scores(written(honest | {MODEL: poisoned}, path))
-    assert not trace.exists()
+    document: Any = with_expressions(json.loads(honest[MODEL]))
+    poisoned = honest | {MODEL: json.dumps(document).encode()}
+    scores(written(poisoned, path))
+    assert b"__import__" in poisoned[MODEL] and not trace.exists()
     # The attack is real: torch's own reader evaluates it, whatever it makes of the result.
     with contextlib.suppress(Exception):
         torch.export.load(path)
     assert trace.exists()
-
-
-def test_guards_and_metadata_are_not_executed(honest: Entries, path: Path) -> None:
-    trace = path.parent / "trace"
-
-    def edit(document: dict[str, Any]) -> None:
-        document["guards_code"] = [creating(trace)]
-        document["range_constraints"] = {creating(trace): {"min_val": 1, "max_val": 2}}
-        document["graph_module"]["metadata"] = {"custom": creating(trace)}
-        document["graph_module"]["module_call_graph"] = creating(trace)
-        for node in graph_of(document)["nodes"]:
-            node["metadata"] = {"stack_trace": creating(trace), "custom": creating(trace)}
-
-    scores(written(edited(honest, MODEL, edit), path))
-    assert not trace.exists()
-
-
-def test_names_of_the_file_do_not_reach_the_generated_code(honest: Entries, path: Path) -> None:
-    trace = path.parent / "trace"
+    trace.unlink()
+    document["guards_code"] = [code]
+    document["range_constraints"] = {code: {"min_val": 1, "max_val": 2}}
+    document["graph_module"]["metadata"] = {"custom": code}
+    document["graph_module"]["module_call_graph"] = code
+    for node in graph_of(document)["nodes"]:
+        node["metadata"] = {"stack_trace": code, "custom": code}
+    # Names would stand in the generated code.
     names = {
         argument["as_tensor"]["name"]
-        for node in graph_of(json.loads(honest[MODEL]))["nodes"]
+        for node in graph_of(document)["nodes"]
         for argument in node["outputs"]
         if "as_tensor" in argument
     }
-    assert names
-    data = honest[MODEL].decode()
-    evil = f"x\n    {creating(trace)}\n    y"
+    text = json.dumps(document)
     for name in names:
-        data = data.replace(json.dumps(name), json.dumps(evil + name))
-    path = written(honest | {MODEL: data.encode()}, path)
-    scores(path)
-    assert "__import__" not in str(read_program(path).code)
+        text = text.replace(json.dumps(name), json.dumps(f"x\n    {code}\n    y{name}"))
+    scores(written(honest | {MODEL: text.encode()}, path))
+    assert names and "__import__" not in str(read_program(path).code)
     assert not trace.exists()
 
 
@@ -284,10 +261,6 @@ ARGUMENT = {"name": "v", "graph": {}, "class_fqn": "os.system"}
     ("argument", "match"),
     [
         ({"as_graph": ARGUMENT}, "kind 'as_graph' is not allowed"),
-        ({"as_custom_obj": ARGUMENT}, "kind 'as_custom_obj' is not allowed"),
-        ({"as_operator": "os.system"}, "kind 'as_operator' is not allowed"),
-        ({"as_string_to_argument": {}}, "kind 'as_string_to_argument' is not allowed"),
-        ({"as_complex": {"real": 1.0, "imag": 0.0}}, "kind 'as_complex' is not allowed"),
         ({"as_sym_int": {"as_expr": {"expr_str": "1"}}}, "expected one of as_int, as_name"),
         ({"as_tensor": {"name": "nowhere"}}, "the name 'nowhere' is not defined"),
         ({"as_scalar_type": 9}, "expected a dtype among"),
@@ -383,14 +356,11 @@ SEQUENCE = {"width": 4, "max_length": 9, "fixed": False, "dense": {}}
     ("names", "match"),
     [
         ({"inputs": ["a", "b"], "outputs": ["score"]}, "expected 1 distinct names"),
-        ({"inputs": [3], "outputs": ["score"]}, "expected a string"),
         ({"inputs": ["embeddings"]}, "the member 'outputs'"),
         ([], "the member 'inputs'"),
         (NAMED | {"sequences": ["a"]}, "sequences: expected an object"),
         (NAMED | {"sequences": {"a": {}}}, "a: expected an object with the member 'width'"),
         (NAMED | {"sequences": {"a": SEQUENCE | {"width": 0}}}, "width: expected a number of 1"),
-        (NAMED | {"sequences": {"a": SEQUENCE | {"width": 2.5}}}, "width: expected an integer"),
-        (NAMED | {"sequences": {"a": SEQUENCE | {"max_length": -1}}}, "not negative"),
         (NAMED | {"sequences": {"a": SEQUENCE | {"max_length": 2**64}}}, "at most 64 bits"),
         (NAMED | {"sequences": {"a": SEQUENCE | {"fixed": 1}}}, "fixed: expected true or false"),
         (NAMED | {"sequences": {"a": SEQUENCE | {"dense": {"b": "1"}}}}, "b: expected an integer"),
@@ -410,14 +380,11 @@ def nested(depth: int) -> str:
     return f"[1, {opening * depth}{inner}{']}' * depth}]"
 
 
-@pytest.mark.parametrize("depth", [10, 5000])
-@pytest.mark.parametrize("field", ["in_spec", "out_spec"])
-def test_a_tree_of_any_depth_says_no_names(
-    depth: int, field: str, honest: Entries, path: Path
-) -> None:
+def test_a_tree_of_any_depth_says_no_names(honest: Entries, path: Path) -> None:
     def edit(document: dict[str, Any]) -> None:
         document["graph_module"]["metadata"] = {"custom": "[" * 100_000}
-        document["graph_module"]["module_call_graph"][0]["signature"][field] = nested(depth)
+        signature = document["graph_module"]["module_call_graph"][0]["signature"]
+        signature["in_spec"] = signature["out_spec"] = nested(5000)
 
     scores(written(edited(honest, MODEL, edit), path))
 
@@ -431,7 +398,6 @@ def test_a_tree_of_any_depth_says_no_names(
         ({"strides": [{"as_int": 2**40}, {"as_int": 1}]}, "its entry holds 16"),
         ({"strides": [{"as_int": -4}, {"as_int": 1}]}, "not negative"),
         ({"storage_offset": {"as_int": 1}}, "needs 17 elements"),
-        ({"storage_offset": {"as_int": -1}}, "not negative"),
         ({"sizes": [{"as_int": 16}]}, "as many strides as sizes"),
         ({"sizes": [{"as_expr": {"expr_str": "16"}}, {"as_int": 1}]}, "a plain integer"),
         ({"sizes": [{"as_int": 2**62}] * 2, "strides": [{"as_int": 0}] * 2}, "not a tensor"),
@@ -610,15 +576,6 @@ def test_a_program_that_says_more_than_it_takes_is_refused(sequential: Entries, 
     written(edited(sequential, MODEL, fixed), path)
     with pytest.raises(TowerError, match="for a length of 9 alone: set max_length = 9 and pad_to"):
         loaded(path, history=SequenceInput(4, 8, fixed=True))
-
-
-def test_a_reader_that_knows_no_sequences_refuses_them_by_number(
-    sequential: Entries, path: Path
-) -> None:
-    written(sequential, path)
-    words = r"tower.pt2: expected 1 input \(embeddings\), the program has 3"
-    with pytest.raises(TowerError, match=words):
-        loaded(path, embedding_width=4)
 
 
 class OfNumbers(nn.Module):
