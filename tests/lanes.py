@@ -16,7 +16,6 @@ import pytest
 # Tests that have a long form.
 SOAK_FILES = (
     "tests/attacks/test_campaign.py",
-    "tests/attacks/test_mutations.py",
     "tests/end_to_end/test_releases.py",
     "tests/end_to_end/test_sigterm.py",
     "tests/serving/http_api/test_openapi.py",
@@ -37,7 +36,6 @@ REST_FILES = (
     "tests/attacks/test_logs.py",
     "tests/attacks/test_reading_time.py",
     "tests/attacks/test_sequences.py",
-    "tests/attacks/test_shared_features.py",
     "tests/attacks/test_shared_memory.py",
     "tests/attacks/test_shortened_tables.py",
     "tests/attacks/test_streams.py",

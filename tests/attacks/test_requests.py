@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import grpc
@@ -10,6 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from serving.grpc_api.handlers import INFER_METHOD, PREDICT_METHOD
+from sharded_infer.client.request_message import request_message
+from tests.attacks.faulty_calls import altered
 from tests.support.servers import (
     MODEL,
     Ranker,
@@ -21,7 +25,6 @@ from tests.support.servers import (
 )
 
 MAX_BATCH = 64
-INFER = "/inference.GRPCInferenceService/ModelInfer"
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 TOO_LARGE = grpc.StatusCode.RESOURCE_EXHAUSTED
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
@@ -242,7 +245,7 @@ def test_the_largest_batch_that_is_allowed_is_answered(target: Target) -> None:
 
 
 def test_bytes_that_are_no_message_are_an_invalid_argument(target: Target) -> None:
-    send = target.channel.unary_unary(INFER)
+    send = target.channel.unary_unary(INFER_METHOD)
     whole = infer_request(GOOD).SerializeToString()
     for data in (b"\xff", b"\xff" * 100, whole[:-1], b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x01\xff"):
         with pytest.raises(grpc.RpcError) as raised:
@@ -252,6 +255,29 @@ def test_bytes_that_are_no_message_are_an_invalid_argument(target: Target) -> No
     with pytest.raises(grpc.RpcError) as raised:
         target.channel.unary_unary("/inference.GRPCInferenceService/ModelMetadata")(b"\xff")
     assert raised.value.code() is INVALID
+    target.check_alive()
+
+
+def predict_message() -> bytes:
+    candidates = {"dense": np.zeros((3, 4), np.float32), "item": id64(1, 2, 3)}
+    return request_message(MODEL, user={"user": [7], "brand": [1, 2]}, candidates=candidates)
+
+
+GOOD_MESSAGES = {
+    INFER_METHOD: infer_request(GOOD).SerializeToString(),
+    PREDICT_METHOD: predict_message(),
+}
+
+
+@pytest.mark.parametrize("method", GOOD_MESSAGES)
+def test_altered_messages_are_refused_in_words_or_answered(target: Target, method: str) -> None:
+    """That accepted ones are read rightly, the readers' own tests show."""
+    random, good = Random(1), GOOD_MESSAGES[method]
+    ask = target.channel.unary_unary(method)
+    calls = [ask.future(altered(random, good), timeout=60) for _ in range(1000)]
+    codes = {call.code() for call in calls}
+    assert codes <= {grpc.StatusCode.OK, INVALID, NOT_FOUND, TOO_LARGE} and len(codes) > 2
+    assert all(call.details() for call in calls if call.code() is not grpc.StatusCode.OK)
     target.check_alive()
 
 
