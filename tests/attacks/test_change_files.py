@@ -24,8 +24,6 @@ ONE, TWO = torch.ones(1, 4), torch.tensor([1, 2])
     ("tensors", "words"),
     [
         ({"item": TWO}, "'item': expected <table>.ids, <table>.values"),
-        ({".ids": TWO}, "'.ids': expected <table>.ids"),
-        ({"item.weights": ONE}, "'item.weights': expected <table>.ids"),
         ({"item.ids": TWO}, "table 'item': expected ids with one kind of rows, got ids"),
         ({"item.values": ONE}, "table 'item': expected ids with one kind of rows, got values"),
         (
@@ -36,9 +34,7 @@ ONE, TWO = torch.ones(1, 4), torch.tensor([1, 2])
             {"item.ids": TWO, "item.values": ONE},
             r"'item.values': expected 2 rows, one for each id, .*, got \[1, 4\] torch.float32",
         ),
-        ({"item.ids": TWO, "item.values": torch.ones(2)}, r"got \[2\] torch.float32"),
         ({"item.ids": TWO, "item.values": torch.ones(2, 0)}, r"got torch.float32 \[2, 0\]"),
-        ({"item.ids": TWO[:1], "item.values": ONE.long()}, r"got \[1, 4\] torch.int64"),
         ({"item.ids": TWO[:1], "item.int8": ONE}, r"of torch.uint8, got \[1, 4\] torch.float32"),
         ({"item.ids": ONE[0, :1], "item.values": ONE}, "'item.ids': expected whole numbers"),
         ({"item.ids": torch.ones(1, 2).long(), "item.values": ONE}, "expected one number an id"),
@@ -76,30 +72,22 @@ LISTS: list[Any] = [[1.0, 2.0], [3.0, 4.0]]
     ("columns", "words"),
     [
         ({"id": None}, "no column 'id', only 'table', 'values'"),
-        ({"values": None}, "no column 'values', only 'id', 'table'"),
         ({"table": None}, "expected a column 'table', or a table for all rows; got neither"),
         ({"id": [1.0, 2.0]}, "'id': expected whole numbers, got double"),
         ({"id": [1, None]}, "'id': expected a value in each row, got none in 1 of 2"),
-        ({"table": [1, 2]}, "'table': expected strings, got int64"),
-        ({"table": ["item", None]}, "'table': expected a value in each row, got none in 1 of 2"),
         ({"values": [1.0, 2.0]}, "'values': expected a list of numbers in each row, got double"),
-        ({"values": ["ab", "cd"]}, "expected a list of numbers in each row, got string"),
         ({"values": [[1.0, 2.0], None]}, "expected numbers in each row, got none in some"),
-        ({"values": [[1.0, 2.0], [1.0, None]]}, "expected numbers in each row, got none in some"),
         ({"values": [[1.0, 2.0], [1.0]]}, "as many numbers in each row of a table, got 1 and 2"),
         (
             {"values": [[], []]},
             "as many numbers in each row of a table, got 0 and 0|expected float",
         ),
         ({"values": [[1, 2], [3, 4]]}, "expected floating numbers or bytes, got .* of int64"),
-        ({"values": [["a"], ["b"]]}, "expected floating numbers or bytes, got .* of string"),
-        ({"values": [[[1.0]], [[2.0]]]}, "expected floating numbers or bytes, got .* of list<"),
         (
             {"values": pa.array([[1, 2], [3, 4]], pa.list_(pa.uint8()))},
             "table 'item': expected floating numbers, .* got rows of 2 uint8",
         ),
         ({"removed": [0, 1]}, "'removed': expected booleans, got int64"),
-        ({"removed": [False, None]}, "'removed': expected a value in each row, got none in 1"),
         ({"id": [7, 7]}, "table 'item': ids: id 7 comes twice"),
         ({"id": [7, 7], "removed": [True, False]}, "table 'item': id 7 is changed and removed"),
     ],
@@ -142,12 +130,9 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "column", "words"),
     [
-        ("key_id", pa.array([1.0, 2.0]), "'key_id': expected whole numbers, got double"),
         ("key_id", pa.array([1, None]), "'key_id': expected a value in each row"),
         ("global_step", pa.array(["1", "2"]), "'global_step': expected whole numbers"),
-        ("table_fqn", pa.array([b"a", b"b"]), "'table_fqn': expected strings, got binary"),
         ("embedding", pa.array([[1.0], [1.0, 2.0]]), "as many numbers .*, got 1 and 2"),
-        ("embedding", pa.array([[1, 2], [3, 4]]), "expected floating numbers or bytes"),
     ],
 )
 def test_dumps_with_other_columns_are_refused(

@@ -36,15 +36,12 @@ KEYS, VALUES = "users_emb_keys.rank_1.world_size_2", "users_emb_values.rank_1.wo
     [
         (_cut(KEYS, 15), f"{KEYS}: expected rows of 8 bytes, got 15 bytes"),
         (_cut(KEYS, 8), f"{VALUES}: expected 1 row of 4 numbers, one for each id of .*, got 8"),
-        (_cut(KEYS, 0), f"{VALUES}: expected 0 rows of 4 numbers"),
         (_cut(VALUES, 30), f"{VALUES}: expected rows of 4 bytes, got 30 bytes"),
-        (_cut(VALUES, 16), f"{VALUES}: expected 2 rows of 4 numbers, one for each id of .*, got 4"),
         (lambda folder: (folder / VALUES).unlink(), f"{VALUES}: no such file"),
         (
             lambda folder: (folder / KEYS).unlink(),
             r"expected parts 0 to 1, got \[0\], none of part 1",
         ),
-        (_rename(KEYS, "users_emb_keys.rank_2.world_size_2"), "expected parts 0 to 1"),
         (_rename(KEYS, "users_emb_keys.rank_1.world_size_3"), "a second part 1 of 3"),
         (_rename(KEYS, "users_emb_keys.rank_01.world_size_2"), "emb_values.rank_01.*no such file"),
     ],
@@ -92,7 +89,6 @@ KEPT = {"users.keys": np.arange(3), "users.values": np.zeros((3, 4), np.float32)
     [
         ({"users.keys": np.arange(2)}, r"'users.values': expected 2 rows .* got \[3, 4\]"),
         ({"users.keys": np.zeros(3)}, "'users.keys': expected whole numbers, got torch.float64"),
-        ({"users.keys": np.zeros((3, 2), int)}, r"'users.keys': expected one number an id"),
         ({"users.values": np.zeros(3, np.float32)}, r"expected 3 rows of floating .* got \[3\]"),
         ({"users.values": np.zeros((3, 4), np.uint8)}, "floating numbers.*torch.uint8"),
     ],
@@ -115,7 +111,6 @@ def test_a_npz_file_without_rows_is_refused(tmp_path: Path) -> None:
     ("names", "words"),
     [
         (["u/part_0", "u/part_2"], r"table 'u': expected parts from 0 up, got \[0, 2\]"),
-        (["u/part_1"], r"table 'u': expected parts from 0 up, got \[1\]"),
         (["u", "u/part_0"], r"table 'u': expected parts from 0 up, got \[-1, 0\]"),
         (["u/part_0", "u/part_00"], "'u/part_00-keys': a second part 0"),
     ],

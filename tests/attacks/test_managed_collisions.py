@@ -68,22 +68,16 @@ def _integers(*shape: int) -> Tensor:
     ("key", "place", "value", "words"),
     [
         (IDS, 1, 5, "segment 0: expected ids in ascending order, each once, got 5"),
-        (IDS, 1, 4, "segment 0: expected ids in ascending order"),
         (IDS, 1, MOST, "segment 0: expected ids in ascending order"),
         (IDS, 4, 10, "segment 1: row-wise sharding sends id 10 to segment 0"),
         (ROWS, 0, 4, "id 5 has row 4, expected one of its segment, 0 to 3"),
         (ROWS, 6, -1, f"id {MOST} has row -1, expected one of its segment"),
-        (ROWS, 4, 2**62, "expected one of its segment, 4 to 7"),
         (SEGMENTS, 0, 1, "expected segments from row 0 up"),
-        (SEGMENTS, 1, 0, "expected segments from row 0 up"),
-        (SEGMENTS, 1, 2**62, "expected segments from row 0 up"),
         (SEGMENTS, 2, -1, "has row 6|row-wise sharding sends|ascending order"),
         (IDS, None, torch.zeros(8), "expected whole numbers, got torch.float32"),
         (IDS, None, _integers(2, 4), r"one number an id, got \[2, 4"),
-        (IDS, None, torch.tensor(3), r"one number an id, got \[\]"),
         (IDS, None, _integers(0), "expected 0 numbers, got 8"),
         (ROWS, None, _integers(7), "expected 8 numbers, got 7"),
-        (SEGMENTS, None, torch.zeros(3), "expected whole numbers"),
     ],
 )
 def test_altered_mch_is_refused(key: str, place: int | None, value: Any, words: str) -> None:
