@@ -16,11 +16,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 import serving.cli
-from serving.bench.load.generator import run_closed
-from serving.bench.load.library import load_generator_refusal
-from serving.bench.load.process import run_in_process
-from serving.bench.servers.server_under_test import target_of
-from serving.bench.workloads.workload import Workload, workload_named
 from serving.metrics.families.request_families import PHASES
 from tests.support.server_pages import samples
 from tests.support.server_processes import free_port

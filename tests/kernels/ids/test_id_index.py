@@ -109,21 +109,6 @@ def test_several_ranges_make_the_bytes_of_one(
     IdIndex.open(whole).check(1024)
 
 
-def test_an_index_has_sixteen_bytes_an_id() -> None:
-    assert IndexLayout(10**8, 10, -(-(10**8) // 4)).size < 16 * 10**8 + 20_000
-    assert len(written(random_ids(40_000), np.zeros(40_000, np.int64), 1)) < 16 * 40_000 + 17_000
-
-
-def test_ids_that_fill_one_bucket_are_spread_by_another_seed() -> None:
-    ids = same_home(5000)
-    data = written(ids, np.arange(5000), 5000)
-    index = IdIndex.open(data)
-    index.check(5000)
-    assert index._layout.seed == 1
-    assert index.rows(ids).tolist() == list(range(5000))
-    assert index.rows(same_home(5100)[5000:]).tolist() == [-1] * 100
-
-
 def test_ids_chosen_against_every_known_seed_are_spread_by_a_random_one() -> None:
     hashes = np.arange(1400, dtype=np.uint64) + np.uint64(2**63)
     chosen = [unmixed(hashes, seed) for seed in range(16)]

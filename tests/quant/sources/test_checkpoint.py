@@ -241,7 +241,15 @@ def test_files_of_other_kinds_are_called_what_they_are(tmp_path: Path) -> None:
         open_weights(path)
 
 
-@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    "content",
+    [
+        lambda bomb: {"ads": WEIGHT, "hook": bomb},
+        lambda bomb: {"state_dict": {"ads": WEIGHT, "hook": bomb}},
+        lambda bomb: None,
+    ],
+    ids=["a state dict", "a checkpoint", "a bare pickle"],
+)
 def test_a_malicious_checkpoint_is_refused_without_running_its_code(
     content: Callable[[Bomb], object], tmp_path: Path
 ) -> None:

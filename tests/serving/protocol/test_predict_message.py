@@ -244,11 +244,6 @@ def test_weights_of_an_input_that_has_none_are_left_to_the_portable_path() -> No
     assert reader.read_message(good(), MessageFormat.PREDICT) is not None
 
 
-def test_bytes_that_are_no_message_are_refused() -> None:
-    with pytest.raises(RequestError, match="unreadable"):
-        PORTABLE.read_message(b"\xff\xff", form=MessageFormat.PREDICT)
-
-
 def test_headers_are_the_same_by_either_reader() -> None:
     written = request_message(
         "small",

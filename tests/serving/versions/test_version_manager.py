@@ -21,6 +21,7 @@ from serving.versions.version_manager import VersionManager
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.errors import ArtifactError, GateError, NotFoundError
 from sharded_infer.repositories.repository import Repository
+from tests.support.manifest_file import edit_manifest
 from tests.support.servers import MODEL
 from tests.support.traffic import Publisher, Shelf, flip_bit
 from tests.support.waiting import until
@@ -140,17 +141,9 @@ def test_a_number_that_was_used_again_is_an_error_and_the_loaded_rows_are_served
     assert server.meant() == 2
 
 
-def test_a_worker_that_cannot_load_it_keeps_it_from_all(publisher: Publisher) -> None:
-    server = Server(publisher, workers=2)
-    server.start()
-    publisher.good()
-    server.watcher.look()
-    server.watcher.step()
-    server.installers[0].catch_up()
-    release = server.manager.shared_state.releases()[1].models[MODEL]
-    (coming,) = (
-        assigned_version for assigned_version in release.assigned if not assigned_version.ready
-    )
+def test_a_worker_that_cannot_load_it_keeps_it_from_all(pair: Server) -> None:
+    [*_, coming] = pair.manager.shared_state.releases()[1].models[MODEL].assigned
+    assert not coming.ready
     report = WorkerReport(failed={coming.key: ("open", "there is no memory for it")})
     pair.manager.shared_state.report(1, report)
     pair.settle()

@@ -141,13 +141,6 @@ def test_no_state_of_an_optimizer_is_a_table_and_every_matrix_has_a_line(
     assert "# CHECK: 'linear.fc.weight' [4, 3] is left out: 'linear' in its key" in draft
 
 
-def test_where_nothing_tells_every_matrix_is_a_table_to_check() -> None:
-    weights = {"C1": torch.zeros(4, 3), "C2": torch.zeros(5, 3)}
-    assert [(t.name, t.weights) for t in drafted(weights).tables] == [("C1", None), ("C2", None)]
-    lines = [line for line in checks_of(weights) if line.startswith("name")]
-    assert len(lines) == 2 and all("is this an embedding table?" in line for line in lines)
-
-
 @pytest.mark.parametrize(
     ("architecture", "options"),
     [

@@ -58,13 +58,26 @@ def test_a_weighted_mean_of_torchrec_needs_the_specs_word(rec: TorchRec) -> None
         assert resolved(of_tables(table, weighted=said), weighted).tables[0].weighted is said
 
 
-@pytest.mark.parametrize(("said", "mode"), [("sum", "mean"), ("mean", "sum")])
-def test_another_pooling_than_the_modules_is_refused_by_table(said: str, mode: str) -> None:
-    with pytest.raises(
-        SpecError,
-        match=f"table 'genres': the spec says pooling '{said}', .* pools by '{mode}'",
-    ):
-        resolved(with_pooling(said), bag(mode))
+@pytest.mark.parametrize(
+    ("said", "options", "words"),
+    [
+        ({"pooling": "sum"}, {"mode": "mean"}, "the spec says pooling 'sum', .* pools by 'mean'"),
+        ({"pooling": "mean"}, {"mode": "sum"}, "the spec says pooling 'mean', .* pools by 'sum'"),
+        ({}, {"mode": "max"}, "pools by 'max', which is not supported"),
+        ({"padding_idx": 0}, {"mode": "sum"}, "the spec says padding_idx 0, .* has none;"),
+        (
+            {"padding_idx": 0},
+            {"mode": "sum", "padding_idx": 3},
+            "the spec says padding_idx 0, .* has 3;",
+        ),
+    ],
+)
+def test_what_the_module_contradicts_is_refused_by_table(
+    said: dict[str, Any], options: dict[str, Any], words: str
+) -> None:
+    spec = replace(ONE, tables=(replace(ONE.tables[0], **said),))
+    with pytest.raises(SpecError, match=f"table 'genres'.*{words}"):
+        resolved(spec, bag(**options))
 
 
 def test_what_the_spec_leaves_out_is_the_modules() -> None:

@@ -156,11 +156,8 @@ AT_ONCE: Arrays = {"sparse.values": ids(12), "sparse.lengths": np.ones((3, B), n
     [
         # Names.
         ({"usr": ids(B)}, "'usr' is not one of the model's: .*; did you mean 'user'?"),
-        ({"%": ids(B)}, "input '%' is not one of the model's: [a-z., ]+$"),
         ({"user.length": LENGTHS}, "'user.length' is not one of .*; did you mean 'user.lengths'"),
         ({"usage": ids(B)}, "'usage' is not one of the model's: [a-z., ]+$"),
-        ({"context.lengths": LENGTHS}, "'context.lengths' is not one of"),
-        ({"nobody.weights": scales(B)}, "'nobody.weights' is not one of"),
         ({"user.lengths": LENGTHS}, "'user.lengths' came without 'user'"),
         ({"user.weights": scales(B)}, "'user.weights' came without 'user'"),
         ({"sparse.lengths": np.ones((3, B), np.int32)}, "'sparse.values' is missing"),

@@ -232,11 +232,6 @@ def test_advice_that_is_followed_works(data: st.DataObject) -> None:
     assert ("store " in words, "add " in words) == (lower is not None, wider is not None)
 
 
-def test_a_lower_format_that_is_advised_does_fit() -> None:
-    table = StoredTable("big", 1000, 64, RowFormat.INT8)
-    checked(load_of([TableUse(table), plain("small", 10, 10)], topology_of([60_000, 60_000])))
-
-
 def test_a_heavy_table_is_cut_and_the_reason_is_told() -> None:
     uses = [plain("heavy", 10**6, 132, 100), *(plain(f"t{i}", 1000, 68) for i in range(20))]
     result = checked(load_of(uses, "h100:4"))

@@ -390,8 +390,6 @@ class Mixing(nn.Module):
         lambda x: x / x.shape[0],
     ],
     ids=[
-        "mean",
-        "softmax",
         "largest",
         "running sum",
         "turned round",

@@ -178,29 +178,6 @@ def test_the_report_says_scores_by_output(tmp_path: Path) -> None:
     assert [found.fp32_auc for found in gates[1].output_auc] == [None, 1.0]
 
 
-def test_an_unknown_output_is_refused() -> None:
-    with pytest.raises(ValueError, match="gate.outputs: 'valeu' is not one of the outputs click, "):
-        spec_of(GateSpec(outputs={"valeu": OutputGate()}))
-
-
-def test_a_spec_and_a_version_without_outputs_of_their_own_say_nothing_of_them(
-    tmp_path: Path,
-) -> None:
-    spec = ModelSpec(name="one", tables=(TableSpec("item", ROWS, DIM),))
-    assert "outputs" not in dump_spec(spec)["gate"]
-    with_one = spec_of(RELATIVE)
-    assert parse_spec(dump_spec(with_one)) == with_one
-    version = publish(spec, weights(), Summed(), tmp_path)
-    manifest = json.loads((version.path / "manifest.json").read_text())
-    assert "outputs" not in manifest["golden"]
-    assert b'"outputs"' not in (version.path / "report.json").read_bytes()
-
-
-class Summed(nn.Module):
-    def forward(self, embeddings: Tensor) -> Tensor:
-        return embeddings.sum(1)
-
-
 @pytest.mark.parametrize(
     ("weight", "words"),
     [

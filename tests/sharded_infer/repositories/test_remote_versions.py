@@ -41,19 +41,6 @@ def ranges_asked(s3: S3Server, sha256: str) -> list[tuple[int, int]]:
     return sorted((int(first), int(last) + 1) for first, last in asked)
 
 
-def test_a_bucket_holds_manifests_and_files_by_their_hash(
-    repository: Repository, publish_copy: Publisher, s3: S3Server, prefix: str
-) -> None:
-    publish_copy(repository)
-    manifest = repository.open("small").manifest
-    hashes = {record.sha256 for record in manifest.files.values()}
-    wanted = {f"small/files/{sha256}" for sha256 in hashes} | {
-        "small/1/manifest.json",
-        "small/highest_version",
-    }
-    assert {key.removeprefix(prefix) for key in s3.keys(prefix)} == wanted
-
-
 def test_a_file_that_is_there_is_not_uploaded_again(
     repository: Repository, publish_copy: Publisher, s3: S3Server
 ) -> None:

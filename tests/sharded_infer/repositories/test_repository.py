@@ -3,13 +3,14 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
 from sharded_infer.artifacts.manifest import MANIFEST_NAME, Manifest
-from sharded_infer.errors import NotFoundError
+from sharded_infer.errors import ArtifactError, NotFoundError
 from sharded_infer.repositories.repository import Repository
 from tests.support.publisher import Publisher
 
@@ -74,24 +75,6 @@ def test_a_committed_version_is_all_that_is_left(
     assert everything_below(repository.path / "small") == wanted
 
 
-def test_a_model_has_versions_of_its_own(repository: Repository, manifest: Manifest) -> None:
-    commit(repository, manifest)
-    assert commit(repository, replace(manifest, model="other")) == 1
-    assert repository.models() == ["other", "small"]
-
-
-def test_a_folder_without_a_manifest_is_no_version(
-    repository: Repository, manifest: Manifest
-) -> None:
-    commit(repository, manifest)
-    commit(repository, manifest)
-    (repository.path / "small" / "2" / MANIFEST_NAME).unlink()
-    assert repository.versions("small") == [1]
-    assert repository.open("small").path.name == "1"
-    with pytest.raises(NotFoundError, match="model 'small' has no version 2; it has 1"):
-        repository.open("small", 2)
-
-
 @pytest.mark.parametrize("name", ["01", "0", "-1", "1.5", "one", "²", "1a", ".staging-1"])
 def test_only_plain_numbers_are_versions(
     repository: Repository, manifest: Manifest, name: str
@@ -142,16 +125,6 @@ def test_what_a_killed_publisher_left_is_swept_and_what_a_living_one_has_is_not(
     assert sorted(os.listdir(repository.path / "small")) == ["1", "2", "highest_version"]
 
 
-def test_threads_never_share_a_number(repository: Repository, manifest: Manifest) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        versions = list(threads.map(lambda _: commit(repository, manifest), range(40)))
-    assert sorted(versions) == list(range(1, 41))
-    left = {*map(str, versions), "highest_version"}
-    assert set(os.listdir(repository.path / "small")) == left
-    for version in versions:
-        assert repository.open("small", version).manifest.version == version
-
-
 def test_processes_never_share_a_number(
     repository: Repository, manifest: Manifest, published_version: Path
 ) -> None:
@@ -180,6 +153,27 @@ def test_stagings_that_begin_and_end_at_once_do_not_sweep_each_other(
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(stage, range(600)))
     assert os.listdir(repository.path / "small") == []
+
+
+def test_only_versions_count_for_the_next_number(
+    repository: Repository, publish_copy: Publisher
+) -> None:
+    publish_copy(repository)
+    home = repository.path / "small"
+    (home / "7").mkdir()
+    (home / "9").symlink_to(home / "1")
+    for name in ("9223372036854775808", "9007199254740992", "1" * 5000, "08", "x"):
+        with suppress(OSError):
+            (home / name).mkdir()
+            (home / name / "manifest.json").write_bytes((home / "1/manifest.json").read_bytes())
+    assert publish_copy(repository) == 2
+    assert repository.versions("small") == [1, 2, 9]
+    (home / "3").mkdir()
+    (home / "3" / "notes.txt").write_text("not empty")
+    assert publish_copy(repository) == 4
+    (home / "highest_version").write_text("next week")
+    with pytest.raises(ArtifactError, match="highest_version: expected a version number, got b'ne"):
+        publish_copy(repository)
 
 
 def test_a_file_that_was_damaged_is_not_shared(

@@ -372,14 +372,6 @@ def test_an_input_that_is_changed_in_place_is_named() -> None:
     refused(Returning(lambda d, e: d.mul_(2)[:, 0]), "changes its input 'dense' in place")
 
 
-def test_one_tensor_cannot_stand_for_two_outputs() -> None:
-    refused(seeded(Interaction), "expected the outputs", outputs=("a", "b"))
-
-
-def test_output_names_must_be_distinct() -> None:
-    refused(seeded(Heads), "distinct output names", outputs=("a", "a"))
-
-
 def test_a_tower_of_other_inputs_or_outputs_is_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "tower.pt2"
     stored(seeded(Interaction), path)

@@ -83,31 +83,6 @@ def test_three_deltas_in_a_chain_have_the_bits_of_a_whole_publication(
     assert_same_bits(compacted.path, whole, spec)
 
 
-class Positions(nn.Module):
-    def forward(self, seen: Tensor, seen_lengths: Tensor, embeddings: Tensor) -> Tensor:
-        positions = torch.arange(seen.shape[1], dtype=torch.float32)[None, :, None]
-        rows = (seen / (1 + positions)).sum((1, 2)) / 100
-        return torch.tanh(rows + embeddings.mean(1) + seen_lengths.to(torch.float32) / 10)
-
-
-def test_rows_of_sequences_change_as_all_others(tmp_path: Path) -> None:
-    sequences = {"seen": SequenceSpec(10, features=("item", "x"))}
-    spec = replace(delta_spec(), sequences=sequences)
-    weights, tower = trained_rows(spec), Positions()
-    publish_whole(spec, weights, tmp_path / "deltas", tower=tower)
-    for seed in range(2):
-        changes = drawn_changes(spec, seed, new=20)
-        published = publish_delta("ranker", changes, tmp_path / "deltas")
-        spec, weights = changed(spec, weights, changes)
-    whole = publish_whole(spec, weights, tmp_path / "whole", tower=tower)
-    assert_same_bits(published.path, whole, spec)
-    compacted = compact(tmp_path / "deltas", "ranker")
-    assert table_bytes(compacted.path) == table_bytes(whole)
-    manifest = open_artifact(compacted.path).manifest
-    assert (manifest.base, manifest.format_version) == (None, 2)
-    assert_same_bits(compacted.path, whole, spec)
-
-
 def test_a_delta_stores_the_changed_rows_and_links_all_else(repository: Path) -> None:
     base, spec = repository / "ranker" / "1", delta_spec()
     published = publish_delta("ranker", drawn_changes(spec, 1), repository)

@@ -74,13 +74,6 @@ def test_nothing_of_an_untrusted_version_is_fetched(
     assert read and not [path for path in read if "/files/" in path]
 
 
-def test_an_unsigned_version_leaves_no_trace_of_signatures(
-    publish_copy: Publisher, tmp_path: Path
-) -> None:
-    publish_copy(Repository(tmp_path / "models"))
-    assert sorted(os.listdir(tmp_path / "models" / "small")) == ["1", "highest_version"]
-
-
 def test_a_version_is_signed_before_it_is_there(
     publish_copy: Publisher, s3: S3Server, s3_url: str, key: KeyFiles
 ) -> None:
