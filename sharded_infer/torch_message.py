@@ -3,9 +3,13 @@
 import re
 from typing import Final
 
-__all__ = ["torch_message"]
+from torch import nn
+
+__all__ = ["in_submodule", "torch_message"]
 
 _MOST_CHARACTERS: Final = 500
+# Names of a module in frames of its own methods, of copy.deepcopy, and of loops over modules.
+_LOCALS: Final = ("self", "x", "part")
 # Terminal control sequences and single control characters.
 _CONTROL: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b.")
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
@@ -40,3 +44,18 @@ def torch_message(error: BaseException) -> str:
             lines.append(cleaned)
     message = " ".join(lines) or type(error).__name__
     return message if len(message) <= _MOST_CHARACTERS else f"{message[:_MOST_CHARACTERS]}..."
+
+
+def in_submodule(root: nn.Module, error: BaseException) -> str:
+    """Words on the innermost submodule of `root` in an error's traceback, or nothing."""
+    # The module in a wrapper for export has its own names.
+    root = getattr(root, "tower", root)
+    names = {id(part): (name, part) for name, part in root.named_modules() if name}
+    found, traceback = "", error.__traceback__
+    while traceback is not None:
+        for local in _LOCALS:
+            if (known := names.get(id(traceback.tb_frame.f_locals.get(local)))) is not None:
+                name, part = known
+                found = f" (submodule {name!r}, a {type(part).__name__})"
+        traceback = traceback.tb_next
+    return found

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from sharded_infer.errors import TowerError
-from sharded_infer.torch_message import torch_message
+from sharded_infer.torch_message import in_submodule, torch_message
 from sharded_infer.towers.program.tower_inputs import EMBEDDINGS, TowerInputs
 
 # They ask a mask's values whether it is causal, which export cannot answer. With False, they read
@@ -24,8 +24,6 @@ _DETECTING: Final = {
     nn.TransformerEncoder: ("is_causal", 3),
     nn.TransformerDecoder: ("tgt_is_causal", 6),
 }
-# Names of the module in frames of its own methods, of copy.deepcopy, and of loops over modules.
-_LOCALS: Final = ("self", "x", "part")
 
 
 class NamedTower(nn.Module):
@@ -111,20 +109,6 @@ def copy_for_export(module: nn.Module) -> nn.Module:
         raise TowerError(
             f"the module cannot be copied{in_submodule(module, error)}: {torch_message(error)}"
         ) from error
-
-
-def in_submodule(root: nn.Module, error: BaseException) -> str:
-    """Words on the innermost submodule of `root` in an error's traceback, or nothing."""
-    root = root.tower if isinstance(root, NamedTower) else root
-    names = {id(part): (name, part) for name, part in root.named_modules() if name}
-    found, traceback = "", error.__traceback__
-    while traceback is not None:
-        for local in _LOCALS:
-            if (known := names.get(id(traceback.tb_frame.f_locals.get(local)))) is not None:
-                name, part = known
-                found = f" (submodule {name!r}, a {type(part).__name__})"
-        traceback = traceback.tb_next
-    return found
 
 
 def _with_default(

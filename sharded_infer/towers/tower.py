@@ -15,7 +15,7 @@ from kernels.product import product_dtypes
 from sharded_infer.errors import InternalError, TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
-from sharded_infer.torch_message import torch_message
+from sharded_infer.torch_message import in_submodule, torch_message
 from sharded_infer.towers.lowering.canonical_forms import (
     drop_whole_slices,
     fold_weights,
@@ -31,12 +31,7 @@ from sharded_infer.towers.lowering.packing import pack_products
 from sharded_infer.towers.lowering.precision import copy_program, lower_precision
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention
 from sharded_infer.towers.lowering.tf32 import emulate_tf32
-from sharded_infer.towers.named_tower import (
-    NamedTower,
-    check_names,
-    copy_for_export,
-    in_submodule,
-)
+from sharded_infer.towers.named_tower import NamedTower, check_names, copy_for_export
 from sharded_infer.towers.program.archive import pack_program, read_packed
 from sharded_infer.towers.program.names import record_names
 from sharded_infer.towers.program.program import open_program, run_program

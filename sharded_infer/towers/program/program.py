@@ -9,8 +9,7 @@ from torch.fx import GraphModule
 
 from kernels.wording import counted
 from sharded_infer.errors import TowerError
-from sharded_infer.torch_message import torch_message
-from sharded_infer.towers.named_tower import in_submodule
+from sharded_infer.torch_message import in_submodule, torch_message
 from sharded_infer.towers.program.archive import read_program
 from sharded_infer.towers.program.graph import NAMES
 from sharded_infer.towers.program.names import ProgramNames, check_sequences
