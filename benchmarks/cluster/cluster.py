@@ -18,7 +18,7 @@ from kernels.wording import counted
 from serving.bench.load.cores import one_core, split_cpus
 from serving.bench.turns import Turns, seconds_of
 from serving.bench.workloads.workload import BenchModel, workload_named
-from serving.commands.bench.options import AllPairsOption, WorkloadOption
+from serving.commands.bench.options import AllPairsOption, RoundsOption, WorkloadOption
 from serving.commands.bench.report import TEXT, Report, bench_command, times
 from serving.commands.options.tower_precision import TowerPrecision
 from serving.demo.server_process import command_process
@@ -55,7 +55,7 @@ def cluster_command(
     precision: TowerPrecision = Precision.BF16,
     hosts: Annotated[int, typer.Option(help="Shard hosts.", min=1, max=64)] = 4,
     pairs: AllPairsOption = None,
-    rounds: Annotated[int, typer.Option(help="Turns of each way.", min=1)] = 5,
+    rounds: RoundsOption = 5,
     requests: Annotated[int, typer.Option(help="Requests of each turn.", min=1)] = 200,
 ) -> Report:
     """Measure a plan over several hosts beside one process.

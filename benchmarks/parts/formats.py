@@ -13,14 +13,13 @@ import typer
 
 from kernels.row_format import RowFormat
 from serving.commands.bench.report import TEXT, Report, bench_command
-from serving.demo.criteo import FEATURES, Examples
 from serving.demo.model import model_input, train_demo
 from sharded_infer.progress import Progress
 from sharded_infer.publishing.quantization import open_format_plan, published_mix
 from sharded_infer.quality.fp32_model import Fp32Model, Mix
 from sharded_infer.quality.quality import CalibrationSamples, measure_quality
-from sharded_infer.specs.feature_statistics import FeatureStatistics, count_statistics
-from sharded_infer.specs.model_spec import ModelSpec, QuantizationSpec
+from sharded_infer.samples.statistics import statistics_of
+from sharded_infer.specs.model_spec import QuantizationSpec
 
 BUDGET_SHARE = 6  # the budgeted mix has this part of the fp32 tables' bytes
 
@@ -60,7 +59,7 @@ def formats_command(
     budgeted = open_format_plan(
         replace(demo.spec, quantization=budget),
         demo.trained.embeddings,
-        _statistics(demo.spec, demo.training),
+        statistics_of(demo.spec, model_input(demo.training)),
         progress,
     )
     mixes = {
@@ -104,15 +103,3 @@ def formats_command(
             "budget_formats": formats,
         },
     )  # fmt: skip
-
-
-def _statistics(spec: ModelSpec, examples: Examples) -> dict[str, FeatureStatistics]:
-    found = {}
-    for index, name in enumerate(FEATURES):
-        starts, lengths = examples.bag_starts[index].tolist(), examples.lengths[index].tolist()
-        bags = (
-            examples.values[start : start + length].tolist()
-            for start, length in zip(starts, lengths, strict=True)
-        )
-        found[name] = count_statistics(bags, spec.tables[index].rows)
-    return found

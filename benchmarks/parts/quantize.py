@@ -22,6 +22,7 @@ import torch
 import typer
 
 from serving.bench.turns import seconds_of
+from serving.commands.bench.options import RoundsOption
 from serving.commands.bench.report import TEXT, Report, bench_command
 from serving.host.malloc import anonymous_bytes
 from sharded_infer.byte_sizes import size_text
@@ -43,7 +44,7 @@ def quantize_command(
     gigabytes: Annotated[
         float, typer.Option(min=0.01, help="Size of the checkpoint, fp32 GB.")
     ] = 2.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each.")] = 5,
+    rounds: RoundsOption = 5,
     folder: Annotated[
         Path | None,
         typer.Option(

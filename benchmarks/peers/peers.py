@@ -22,7 +22,7 @@ from serving.bench.servers.serve import Loading
 from serving.bench.servers.server_under_test import served
 from serving.bench.turns import Turns
 from serving.bench.workloads.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
-from serving.commands.bench.options import ServeOption
+from serving.commands.bench.options import RoundsOption, SecondsOption, ServeOption
 from serving.commands.bench.report import TEXT, Report, bench_command
 from serving.commands.options.tower_precision import on_processors
 from sharded_infer.errors import InputError
@@ -54,8 +54,8 @@ def peers_command(
             callback=on_processors,
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of each load.")] = 3.0,
+    rounds: RoundsOption = 5,
+    seconds: SecondsOption = 3.0,
     serve_option: ServeOption = None,
 ) -> Report:
     """Measure our server beside Triton with TorchRec's model behind it.

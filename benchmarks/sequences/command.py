@@ -12,7 +12,7 @@ from benchmarks.sequences.sequence_traffic import SequenceTraffic
 from benchmarks.sequences.user_caches import measure_user_cache
 from serving.bench.turns import Turns
 from serving.bench.workloads.sequence_models import SEQUENCE_MODELS
-from serving.commands.bench.options import PairsOption, ServeOption
+from serving.commands.bench.options import PairsOption, RoundsOption, SecondsOption, ServeOption
 from serving.commands.bench.report import Report, bench_command
 from serving.commands.options.tower_precision import TowerPrecision
 from sharded_infer.progress import Progress
@@ -75,10 +75,8 @@ def sequences_command(
             max=0.95,
         ),
     ] = 0.6,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of turns.")] = 5,
-    seconds: Annotated[
-        float, typer.Option(min=0.2, help="Seconds of load on each server in a round.")
-    ] = 15.0,
+    rounds: RoundsOption = 5,
+    seconds: SecondsOption = 15.0,
     serve_option: ServeOption = None,
 ) -> Report:
     """Measure servers of towers over users' histories, under requests at random times over gRPC.

@@ -18,7 +18,7 @@ from serving.bench.servers.serve import Loading
 from serving.bench.servers.server_under_test import servers_of
 from serving.bench.turns import Turns
 from serving.bench.workloads.workload import BenchModel, workload_named
-from serving.commands.bench.options import WorkloadOption
+from serving.commands.bench.options import RoundsOption, SecondsOption, WorkloadOption
 from serving.commands.bench.report import Report, bench_command
 from serving.commands.options.tower_precision import TowerPrecision
 from sharded_infer.progress import Progress
@@ -63,10 +63,8 @@ def executors_command(
             min=1,
         ),
     ] = None,
-    rounds: Annotated[
-        int, typer.Option(help="Measurements of each; the medians are shown.", min=1)
-    ] = 3,
-    seconds: Annotated[float, typer.Option(help="Seconds of each measurement.", min=0.2)] = 3.0,
+    rounds: RoundsOption = 3,
+    seconds: SecondsOption = 3.0,
     share: Annotated[
         float, typer.Option(help="arrivals: load as a share of the capacity.", min=0.01)
     ] = 0.7,

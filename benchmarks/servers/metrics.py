@@ -14,7 +14,12 @@ from serving.bench.servers.serve import Loading
 from serving.bench.servers.server_under_test import servers_of
 from serving.bench.turns import Turns
 from serving.bench.workloads.workload import BenchModel, workload_named
-from serving.commands.bench.options import AllPairsOption, WorkloadOption
+from serving.commands.bench.options import (
+    AllPairsOption,
+    RoundsOption,
+    SecondsOption,
+    WorkloadOption,
+)
 from serving.commands.bench.report import Report, bench_command
 from serving.commands.options.tower_precision import TowerPrecision
 from serving.metrics.families.family import Detail
@@ -35,10 +40,8 @@ def metrics_command(
     workload: WorkloadOption = "ranking",
     precision: TowerPrecision = Precision.BF16,
     pairs: AllPairsOption = None,
-    rounds: Annotated[int, typer.Option(help="Rounds of each size.", min=1)] = 15,
-    seconds: Annotated[
-        float, typer.Option(help="Seconds of load on each server in a round.", min=0.2)
-    ] = 4.0,
+    rounds: RoundsOption = 15,
+    seconds: SecondsOption = 4.0,
     concurrency: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 8,
 ) -> Report:
     """Measure throughput with all metrics and with none (`serve --metrics full` and `off`).

@@ -18,7 +18,6 @@ from sharded_infer.errors import PlanError
 from sharded_infer.inputs.merge import merge_inputs
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.progress import Progress
-from sharded_infer.repositories.repository import Repository
 
 _REQUESTS = 64
 _MERGED = (1, 2, 4, 8)  # requests of a batch, offline
@@ -53,8 +52,7 @@ def measure_devices(
     """
     choice = DeviceChoice(choice.gpus, choice.simulated, pairs * max(_MERGED))
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
-        workload.publish(Path(folder), progress, topologies=(topology,))
-        path = Repository(folder).open(workload.name).path
+        path = workload.publish(Path(folder), progress, topologies=(topology,))
         model = open_model(path, devices=choice, verify=False, progress=progress)
         return _measure(workload, model, pairs, seconds, progress)
 

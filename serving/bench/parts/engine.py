@@ -35,7 +35,6 @@ from sharded_infer.engines.model import Model, open_model
 from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.progress import Progress
-from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.host_products import HostProducts
 
@@ -69,8 +68,8 @@ def measure_engine(
         ours: dict[Precision, _Ours] = {}
         with one_core(), torch.inference_mode():
             for precision in precisions:
-                replace(workload, precision=precision).publish(Path(folder), turns.progress)
-                path = Repository(folder).open(workload.name).path
+                own = replace(workload, precision=precision)
+                path = own.publish(Path(folder), turns.progress)
                 model = open_model(path, memory=memory, verify=False, progress=turns.progress)
                 model.map_pages(turns.progress)
                 ours[precision] = _Ours(workload, model, pairs)

@@ -120,14 +120,14 @@ class DlrmV2:
         repository: Path,
         progress: Progress = no_progress,
         topologies: Sequence[str] = ("cpu:1",),
-    ) -> None:
-        """Publish random weights, 132 bytes a row, without holding a table in memory."""
+    ) -> Path:
+        """Publish random weights, 132 bytes a row, without a table in memory; return the path."""
         spec = self.spec()
         weights = _RepeatedRows({table.name: table.rows for table in spec.tables})
         # Drawn as requests are: an int8 tower is calibrated on them.
         drawn = self.draw(np.random.default_rng(_SEED), _GOLDEN_SAMPLES)
         samples = make_input(spec, drawn.inputs())
-        publish(
+        published = publish(
             spec,
             weights,
             self.tower(),
@@ -136,6 +136,7 @@ class DlrmV2:
             samples=samples,
             progress=progress,
         )
+        return published.path
 
     def draw(self, generator: np.random.Generator, pairs: int) -> DlrmRequest:
         """Draw a random request."""

@@ -13,7 +13,7 @@ from serving.bench.workloads.drawn_ids import IdDistribution
 from serving.bench.workloads.sequence_models import SEQUENCE_MODELS
 from serving.commands.bench.engine_devices import BenchDevice, bench_on_devices
 from serving.commands.bench.engine_sequences import bench_sequences
-from serving.commands.bench.options import PairsOption
+from serving.commands.bench.options import PairsOption, RoundsOption
 from serving.commands.bench.report import TEXT, Report, bench_command, times
 from serving.commands.options.tower_precision import on_processors
 from sharded_infer.artifacts.table_memory import TableMemory
@@ -82,7 +82,7 @@ def bench_engine_command(
     seconds: Annotated[
         float, typer.Option(min=0.01, help="Seconds of each variant's turn in a round.")
     ] = 1.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of turns; the medians are shown.")] = 5,
+    rounds: RoundsOption = 5,
 ) -> Report:
     """Measure lookups and tower on one core, beside TorchRec and the machine's limit.
 

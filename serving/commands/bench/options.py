@@ -19,3 +19,5 @@ ServeOption = Annotated[
     list[str] | None,
     typer.Option(help="Option for the server that is started, such as --serve-option=--workers=2."),
 ]
+RoundsOption = Annotated[int, typer.Option(min=1, help="Rounds of turns; the medians are shown.")]
+SecondsOption = Annotated[float, typer.Option(min=0.1, help="Seconds of each measurement.")]

@@ -35,20 +35,27 @@ class Report:
 
 
 def bench_command(measure: Callable[..., Report]) -> Callable[..., None]:
-    """Make a command of a function of a `Progress` and options; it gets the option `--json` too."""
+    """Make a command of a function of options, and perhaps of `progress`; it gets `--json` too."""
+    parameters = dict(inspect.signature(measure).parameters)
+    has_bars = parameters.pop("progress", None) is not None
 
     @functools.wraps(measure)
     def command(*, json_file: Path | None, **options: Any) -> None:
         check_target(json_file)
-        with progress_bars() as progress:
-            report = measure(progress, **options)
+        if has_bars:
+            with progress_bars() as progress:
+                report = measure(progress=progress, **options)
+        else:
+            report = measure(**options)
         if report.columns:
             print_table(report.columns, report.rows, report.title)
-        print_notes(*report.notes)
+        cores = f"{os.cpu_count()} CPU cores, {machine().class_text}"
+        OUT.print("\n".join([*report.notes, cores]), highlight=False, soft_wrap=True)
         write_json(json_file, report.fields)
 
-    _, *options = inspect.signature(measure).parameters.values()
-    command.__signature__ = inspect.Signature([*options, _JSON_FILE])  # type: ignore[attr-defined]
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [*parameters.values(), _JSON_FILE]
+    )
     return command
 
 
@@ -66,12 +73,6 @@ def print_table(
     for row in rows:
         table.add_row(*(_shown(value, c[1]) for value, c in zip(row, columns, strict=True)))
     OUT.print(table)
-
-
-def print_notes(*lines: str) -> None:
-    """Print lines below a table, and the machine's cores and instruction set."""
-    cores = f"{os.cpu_count()} CPU cores, {machine().class_text}"
-    OUT.print("\n".join((*lines, cores)), highlight=False, soft_wrap=True)
 
 
 def times(factor: float, form: str) -> Callable[[float], str]:
