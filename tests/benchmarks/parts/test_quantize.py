@@ -1,14 +1,12 @@
 """The benchmarks of quantization, run for real on little data: what they write, and its sense."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.benchmarks.forked import run_benchmark
-from tests.support.servers import Command
+from tests.benchmarks.conftest import Measure
 
 DATA = Path(os.environ.get("SHARDED_INFER_DATA", Path(__file__).parents[3].parent / "shared/data"))
 SAMPLE = DATA / "criteo_sample.tsv"
@@ -32,13 +30,13 @@ MIXES = [
 TABLES = 26
 
 
-def test_bench_quantize_measures_the_command_beside_fbgemms_operator(tmp_path: Path) -> None:
-    figures, folder = tmp_path / "figures.json", tmp_path / "work"
+def test_bench_quantize_measures_the_command_beside_fbgemms_operator(
+    measure_apart: Measure, tmp_path: Path
+) -> None:
+    folder = tmp_path / "work"
     folder.mkdir()
-    options = ("--gigabytes", 0.02, "--rounds", 1, "--json", figures, "--folder", folder)
-    done = run_benchmark("quantize", *options, seconds=240)
-    assert done.returncode == 0, done.stderr
-    fields = json.loads(figures.read_text())
+    options = ("--gigabytes", 0.02, "--rounds", 1, "--folder", folder)
+    out, fields = measure_apart("quantize", *options, seconds=240)
     assert set(fields) == RATES | {
         "fp32_bytes",
         "int8_ratio",
@@ -51,10 +49,10 @@ def test_bench_quantize_measures_the_command_beside_fbgemms_operator(tmp_path: P
     for name in ("int8", "int4"):
         ratio = fields[f"{name}_gb_per_second"] / fields[f"fbgemm_{name}_gb_per_second"]
         assert fields[f"{name}_ratio"] == pytest.approx(ratio)
-        assert f"{fields[f'{name}_gb_per_second']:.2f}" in done.stdout
+        assert f"{fields[f'{name}_gb_per_second']:.2f}" in out
     # The libraries alone hold some 100 MB.
     assert 50e6 < fields["peak_anonymous_bytes"] < 900e6
-    assert fields["encoder"] in done.stdout and "20.0 MB" in done.stdout
+    assert fields["encoder"] in out and "20.0 MB" in out
     assert list(folder.iterdir()) == []
 
 
@@ -81,27 +79,20 @@ def check_formats(fields: dict[str, Any], rows: int) -> dict[str, dict[str, Any]
     return mixes
 
 
-def test_bench_formats_scores_held_out_clicks_in_every_mix(
-    tmp_path: Path, benchmark: Command
-) -> None:
-    figures = tmp_path / "figures.json"
-    done = benchmark("formats", "--rows", 400, "--json", figures)
-    assert (done.code, done.err) == (0, "")
-    mixes = check_formats(json.loads(figures.read_text()), 400)
+def test_bench_formats_scores_held_out_clicks_in_every_mix(measure: Measure) -> None:
+    out, fields = measure("formats", "--rows", 400)
+    mixes = check_formats(fields, 400)
     for name, mix in mixes.items():
-        (line,) = [one for one in done.out.splitlines() if one.startswith(f"{name}  ")]
+        (line,) = [one for one in out.splitlines() if one.startswith(f"{name}  ")]
         assert f"{mix['auc']:.5f}" in line and f"{mix['mean_score_diff']:.5f}" in line
-    assert "generated clicks: trained on 320 lines, scored 80" in done.out
+    assert "generated clicks: trained on 320 lines, scored 80" in out
 
 
 @pytest.mark.skipif(not SAMPLE.is_file(), reason=f"the sample of real clicks is not at {SAMPLE}")
 def test_on_real_clicks_searched_ranges_change_scores_less_than_minimum_and_maximum(
-    tmp_path: Path, benchmark: Command
+    measure: Measure,
 ) -> None:
-    figures = tmp_path / "figures.json"
-    done = benchmark("formats", "--data", SAMPLE, "--json", figures)
-    assert (done.code, done.err) == (0, "")
-    fields = json.loads(figures.read_text())
+    _, fields = measure("formats", "--data", SAMPLE)
     assert fields["data"] == SAMPLE.name
     mixes = check_formats(fields, SAMPLE.read_bytes().count(b"\n"))
     # Processors round in training otherwise; where few bits are lost, chance has a part in scores.

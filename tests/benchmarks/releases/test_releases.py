@@ -1,30 +1,16 @@
 """`benchmarks releases`: the same load without and with a release."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from serving.bench.load.library import load_generator_refusal
-from serving.bench.workloads.workload import WORKLOADS, Workload
-from tests.support.servers import Command
+from tests.benchmarks.conftest import Measure
 
-needs_load = pytest.mark.skipif(
-    load_generator_refusal() is not None, reason=str(load_generator_refusal())
-)
+pytestmark = pytest.mark.usefixtures("load_generator", "small")
 
 
-@needs_load
-def test_it_releases_under_load_and_no_request_fails(
-    benchmark: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(WORKLOADS, "ragged", Workload("ragged", 5, 50, 4, 3, True, layers=(8,)))
-    file = tmp_path / "releases.json"
+def test_it_releases_under_load_and_no_request_fails(measure: Measure) -> None:
     words = ("releases", "--workload", "ragged", "--rounds", 1, "--seconds", 4)
-    done = benchmark(*words, "--share", 0.1, "--json", file)
-    assert done.code == 0, done.err
-    assert "p99 meanwhile" in done.out
-    fields = json.loads(file.read_text())
+    out, fields = measure(*words, "--share", 0.1)
+    assert "p99 meanwhile" in out
     [one] = fields["rounds"]
     assert fields["failed_requests"] == one["failed"] == 0
     assert one["load_seconds"] > 0
@@ -40,14 +26,10 @@ def test_it_releases_under_load_and_no_request_fails(
     )
 
 
-@needs_load
-def test_deltas_are_measured_beside_a_whole_release(benchmark: Command, tmp_path: Path) -> None:
-    file = tmp_path / "deltas.json"
+def test_deltas_are_measured_beside_a_whole_release(measure: Measure) -> None:
     words = ("releases", "--delta", "--gigabytes", 0.001, "--changed", 0.1)
-    done = benchmark(*words, "--rounds", 1, "--seconds", 25, "--share", 0.05, "--json", file)
-    assert done.code == 0, done.err
-    assert "from publish to served" in done.out
-    fields = json.loads(file.read_text())
+    out, fields = measure(*words, "--rounds", 1, "--seconds", 25, "--share", 0.05)
+    assert "from publish to served" in out
     assert fields["failed_requests"] == 0
     assert fields["changed_rows"] == fields["rows"] // 10
     # A small delta is mostly its golden requests and report.

@@ -1,27 +1,14 @@
 """`benchmarks executors`: its figures, on a small model."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from benchmarks.servers.overload import measure_overloads
 from benchmarks.servers.queueing import simulate_queue
-from serving.bench.load.library import load_generator_refusal
-from serving.bench.workloads.workload import WORKLOADS, Workload
-from tests.support.servers import Command
+from serving.bench.workloads.workload import Workload
+from tests.benchmarks.conftest import Measure
 
-needs_generator = pytest.mark.skipif(
-    load_generator_refusal() is not None, reason=str(load_generator_refusal())
-)
 SMALL = Workload("ranking", 3, 50, 4, 2, ragged=False, layers=(8,))
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Workload:
-    monkeypatch.setitem(WORKLOADS, "ranking", SMALL)
-    return SMALL
 
 
 def test_an_idle_queue_answers_in_the_service_time() -> None:
@@ -43,36 +30,26 @@ def test_a_simulated_queue_waits_as_pollaczek_and_khinchine_say() -> None:
     assert latency.mean() - 1.0 == pytest.approx(0.7 / 0.6, rel=0.05)
 
 
-@needs_generator
-def test_the_matrix_has_every_executor_and_an_echo(
-    benchmark: Command, small: Workload, tmp_path: Path
-) -> None:
-    file = tmp_path / "matrix.json"
+@pytest.mark.usefixtures("load_generator", "small")
+def test_the_matrix_has_every_executor_and_an_echo(measure: Measure) -> None:
     words = ("--pairs", 1, "--concurrency", 2, "--rounds", 1, "--seconds", 0.3)
-    done = benchmark("executors", "matrix", *words, "--json", file)
-    assert done.code == 0, done.err
-    assert "server on one core, load on another" in done.out
-    cells = json.loads(file.read_text())
+    out, cells = measure("executors", "matrix", "--workload", "ragged", *words)
+    assert "server on one core, load on another" in out
     assert [cell["variant"] for cell in cells] == ["inline", "batched", "auto", "echo"]
     assert all(cell["requests_per_second"] > 0 for cell in cells)
     assert cells[0]["mean_batch"] == 1
 
 
-@needs_generator
-def test_arrivals_are_measured_beside_a_queue_with_the_same_arrivals(
-    benchmark: Command, small: Workload, tmp_path: Path
-) -> None:
-    file = tmp_path / "arrivals.json"
+@pytest.mark.usefixtures("load_generator", "small")
+def test_arrivals_are_measured_beside_a_queue_with_the_same_arrivals(measure: Measure) -> None:
     words = ("--pairs", 2, "--share", 0.3, "--rounds", 1, "--seconds", 0.6)
-    done = benchmark("executors", "arrivals", *words, "--json", file)
-    assert done.code == 0, done.err
-    figures = json.loads(file.read_text())
+    _, figures = measure("executors", "arrivals", "--workload", "ragged", *words)
     kinds = {(one["mode"], one["distribution"]) for one in figures}
     assert kinds == {(m, d) for m in ("inline", "auto") for d in ("poisson", "constant")}
     assert all(min(one["latency_ms"]["p99"], one["predicted_ms"]["p99"]) > 0 for one in figures)
 
 
-@needs_generator
+@pytest.mark.usefixtures("load_generator")
 def test_an_overload_is_answered_in_part_and_the_rest_refused_with_a_code() -> None:
     # What is measured one after another is compared: others may have the cores in between.
     for _ in range(3):

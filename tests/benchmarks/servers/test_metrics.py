@@ -1,32 +1,18 @@
 """`benchmarks metrics`: a server that counts beside one that does not."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from benchmarks.servers.metrics import counting_seconds
-from serving.bench.load.library import load_generator_refusal
-from serving.bench.workloads.workload import WORKLOADS, Workload, workload_named
+from serving.bench.workloads.workload import workload_named
 from serving.metrics.families.family import Detail
-from tests.support.servers import Command
-
-needs_load = pytest.mark.skipif(
-    load_generator_refusal() is not None, reason=str(load_generator_refusal())
-)
+from tests.benchmarks.conftest import Measure
 
 
-@needs_load
-def test_it_loads_both_servers_with_requests_of_each_size(
-    benchmark: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(WORKLOADS, "ragged", Workload("ragged", 5, 50, 4, 3, True, layers=(8,)))
-    file = tmp_path / "metrics.json"
+@pytest.mark.usefixtures("load_generator", "small")
+def test_it_loads_both_servers_with_requests_of_each_size(measure: Measure) -> None:
     words = ("metrics", "--workload", "ragged", "--rounds", 2, "--seconds", 0.3)
-    done = benchmark(*words, "--pairs", 2, "--pairs", 1, "--json", file)
-    assert done.code == 0, done.err
-    assert "counting µs" in done.out
-    fields = json.loads(file.read_text())
+    out, fields = measure(*words, "--pairs", 2, "--pairs", 1)
+    assert "counting µs" in out
     assert [one["pairs"] for one in fields["rounds"]] == [2, 2, 1, 1]
     assert [one["pairs"] for one in fields["sizes"]] == [2, 1]
     for one in fields["rounds"]:
