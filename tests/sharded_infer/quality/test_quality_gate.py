@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from sharded_infer.quality.quality import CalibrationSamples
 from sharded_infer.reports.quantization.page import render_quantization_page
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.version_diff import diff_versions
+from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.specs.model_spec import (
     DenseSpec,
     GateSpec,
@@ -202,3 +204,20 @@ def test_scores_that_are_no_numbers_are_blamed_on_the_tower(
 def test_an_unknown_output_is_refused() -> None:
     with pytest.raises(ValueError, match="gate.outputs: 'valeu' is not one of the outputs click, "):
         spec_of(GateSpec(outputs={"valeu": OutputGate()}))
+
+
+def test_an_output_can_name_the_column_of_its_labels(tmp_path: Path) -> None:
+    spec = spec_of(
+        GateSpec(
+            outputs={"value": OutputGate(label="bought"), "click": OutputGate(label="clicked")}
+        )
+    )
+    path = tmp_path / "samples.jsonl"
+    rows = [
+        {"item": [1], "dense": [0.0, 1.0], "bought": 1, "clicked": 0},
+        {"item": [2], "dense": [0.0, 1.0], "bought": 0, "clicked": 1},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    found = read_calibration(spec, path)
+    assert found.labels["value"].tolist() == [1.0, 0.0]
+    assert found.labels["click"].tolist() == [0.0, 1.0]
