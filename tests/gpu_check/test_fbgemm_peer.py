@@ -12,21 +12,6 @@ from tests.gpu_check.fbgemm_peer import FbgemmPeer, operator_constants
 from tests.support.lookup_cases import CASES, Case, fill, store
 
 
-def test_tables_are_copied_to_where_fbgemm_wants_them() -> None:
-    tables = store(Case([(9, 8), (4, 16)], [(1, False), (0, False), (1, False)]), RowFormat.INT8)
-    memory, _, placements, offsets, types, columns, total, *dims = operator_constants(tables)
-    # Rows of 12 and 20 bytes in 16 and 32; tables at multiples of 128.
-    assert offsets.tolist() == [0, 128, 0]
-    assert memory.numel() == 128 + 256
-    rows = memory[128 : 128 + 9 * 16].view(9, 16)
-    begin = tables.byte_offsets[1]
-    assert torch.equal(rows[:, :12], tables.memory[begin : begin + 9 * 12].view(9, 12))
-    assert not rows[:, 12:].any()
-    assert placements.tolist() == [0, 0, 0] and types.tolist() == [2, 2, 2]
-    assert columns.tolist() == [0, 16, 24, 40] and total == 40
-    assert dims == [0, 0, 16, 0, 0]
-
-
 def test_fbgemms_operator_for_the_host_reads_the_copies_by_the_same_arguments() -> None:
     importlib.import_module("fbgemm_gpu")
     operator = torch.ops.fbgemm.int_nbit_split_embedding_codegen_lookup_function.default
