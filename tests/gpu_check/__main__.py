@@ -9,14 +9,11 @@ import argparse
 import faulthandler
 import importlib
 import json
-import math
 import os
-import platform
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +33,8 @@ _LIMITS = {
     "plans": 60.0,
     "tuning": 100.0,
 }
+# Their modules, each with a function `run` of a `Stage`.
+_MODULES = {name: name for name in _LIMITS} | {"tuning": "tuner"}
 _GRACE_SECONDS = 30.0  # of a stage, to import torch
 _BEGINS = 0.8  # the share of a limit after which a stage begins nothing new
 # Stages that must be complete.
@@ -136,118 +135,19 @@ def _run_stage(arguments: argparse.Namespace) -> int:
     def has_time() -> bool:
         return time.monotonic() - began < limit * _BEGINS
 
+    # Only now: Triton must know before whether it interprets.
+    from tests.gpu_check.stage import Stage
+
     device = torch.device("cpu" if arguments.dry_run else "cuda")
     torch.manual_seed(arguments.seed)
     try:
-        save(_STAGES[name](Stage(device, arguments.seed, report, has_time, save)))
+        module = importlib.import_module(f"tests.gpu_check.{_MODULES[name]}")
+        save(module.run(Stage(device, arguments.seed, report, has_time, save)))
     except Exception as error:
         traceback.print_exc()
         failure = f"{name}: {type(error).__name__}: {error}"
         save({"failures": [*latest.get("failures", []), failure]})
     return 0
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Inputs of a stage on a GPU, or a CPU in a dry run, with the report of previous stages.
-
-    `has_time` if another measurement may begin; saved figures replace those of the same name.
-    """
-
-    device: Any
-    seed: int
-    report: Report
-    has_time: Callable[[], bool]
-    save: Save
-
-    @property
-    def is_dry(self) -> bool:
-        return bool(self.device.type == "cpu")
-
-
-def _environment(stage: Stage) -> Report:
-    import torch
-    import triton
-
-    found: Report = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "cuda": torch.version.cuda,
-    }
-    if not stage.is_dry:
-        properties = torch.cuda.get_device_properties(stage.device)
-        found |= {
-            "card": properties.name,
-            "multiprocessors": properties.multi_processor_count,
-            "cache_bytes": properties.L2_cache_size,
-            "memory_bytes": properties.total_memory,
-        }
-    return found
-
-
-def _ceilings(stage: Stage) -> Report:
-    from tests.gpu_check.ceilings import measure_ceilings
-
-    return measure_ceilings(stage.device, stage.save)
-
-
-def _correctness(stage: Stage) -> Report:
-    from tests.gpu_check.correctness import check_kernels
-
-    return check_kernels(stage.device, stage.seed, stage.has_time, stage.save)
-
-
-def _towers(stage: Stage) -> Report:
-    from tests.gpu_check.towers import DLRM_V2, TINY, check_towers
-
-    ceilings = stage.report.get("ceilings", {})
-    sizes = TINY if stage.is_dry else DLRM_V2
-    return check_towers(sizes, stage.device, stage.seed, ceilings, stage.has_time, stage.save)
-
-
-def _plans(stage: Stage) -> Report:
-    from tests.gpu_check.plans import check_plans
-
-    return check_plans(stage.device, stage.has_time)
-
-
-def _engine(stage: Stage) -> Report:
-    import torch
-
-    from tests.gpu_check.dlrm_v2 import TINY_ENGINE, USUAL
-    from tests.gpu_check.engine import measure_engine
-
-    sizes, device = (
-        (TINY_ENGINE, stage.device) if stage.is_dry else (USUAL, torch.device("cuda", 0))
-    )
-    return measure_engine(sizes, device, stage.seed, stage.has_time, stage.save)
-
-
-def _lookups(stage: Stage) -> Report:
-    from tests.gpu_check.lookups import TINY, USUAL, measure_lookups
-
-    copy_rate = stage.report.get("ceilings", {}).get("copy_bytes_per_second", math.nan)
-    sizes = TINY if stage.is_dry else USUAL
-    return measure_lookups(sizes, stage.device, copy_rate, stage.has_time, stage.save)
-
-
-def _tuning(stage: Stage) -> Report:
-    from tests.gpu_check.tuner import TINY, USUAL, tune
-
-    return tune(TINY if stage.is_dry else USUAL, stage.device, stage.has_time, stage.save)
-
-
-_STAGES: dict[str, Callable[[Stage], Report]] = {
-    "environment": _environment,
-    "ceilings": _ceilings,
-    "correctness": _correctness,
-    "lookups": _lookups,
-    "engine": _engine,
-    "towers": _towers,
-    "plans": _plans,
-    "tuning": _tuning,
-}
 
 
 def _missing_package() -> str | None:

@@ -1,52 +1,17 @@
-"""Tables and ids to look up: small ones with a known answer, and large random ones."""
+"""Large random tables, and ids to look up."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
 from kernels.gpu.device_tables import DeviceTables, OutOfRange, copy_to_device, in_place
 from kernels.gpu.row_stride import WIDE_BYTES, WORD_BYTES, device_stride
 from kernels.row_format import HEADER_BYTES, RowFormat
-from quant.encoding.rowwise import encode
 
 # Ids of a bag of each of DLRM-v2's 26 features (MLPerf's multi-hot Criteo data).
 MULTI_HOT = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
-
-
-def small_tables(
-    row_format: RowFormat, shapes: Sequence[tuple[int, int]], generator: torch.Generator
-) -> FusedTables:
-    """Random tables of (rows, dim) on the host, every second one with means."""
-    parts = [
-        encode(row_format, torch.randn(rows, dim, generator=generator)).view(-1)
-        for rows, dim in shapes
-    ]
-    begins = [sum(len(part) for part in parts[:index]) for index in range(len(parts))]
-    return FusedTables(
-        memory=torch.cat(parts),
-        row_format=row_format,
-        byte_offsets=tuple(begins),
-        rows=tuple(rows for rows, _ in shapes),
-        dims=tuple(dim for _, dim in shapes),
-        means=tuple(index % 2 == 1 for index in range(len(shapes))),
-    )
-
-
-def small_bags(
-    tables: FusedTables, lengths: Tensor, generator: torch.Generator, *, weighted: bool
-) -> Bags:
-    """Random ids, with every table's last row among them."""
-    ids = []
-    for rows, count in zip(tables.rows, lengths.sum(1).tolist(), strict=True):
-        drawn = torch.randint(0, rows, (count,), generator=generator)
-        drawn[:1] = rows - 1
-        ids.append(drawn)
-    values = torch.cat(ids)
-    weights = torch.randn(len(values), generator=generator) if weighted else None
-    return Bags(values, lengths, weights)
 
 
 def large_tables(

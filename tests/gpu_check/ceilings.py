@@ -1,11 +1,11 @@
 """The machine's measured limits, of which other figures are fractions."""
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 
 from sharded_infer.engines.device.tower.products import exact_products, with_tf32
+from tests.gpu_check.stage import Report, Stage
 from tests.gpu_check.timing import seconds_of
 
 _COPY_BYTES = 4 << 30
@@ -13,11 +13,9 @@ _MATRIX = 8192
 _SMALL = 64
 
 
-def measure_ceilings(
-    device: torch.device, save: Callable[[dict[str, float]], None]
-) -> dict[str, float]:
+def run(stage: Stage) -> Report:
     """Copy bandwidth, bytes read and written a second; matrix products, operations a second."""
-    is_gpu = device.type == "cuda"
+    device, is_gpu = stage.device, not stage.is_dry
     count = _COPY_BYTES if is_gpu else _SMALL
     source = torch.randint(0, 256, (count,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -29,15 +27,15 @@ def measure_ceilings(
     )
     del source, target
     size = _MATRIX if is_gpu else _SMALL
-    found = {"copy_bytes_per_second": 2 * count / copy_seconds}
-    save(found)
+    found: Report = {"copy_bytes_per_second": 2 * count / copy_seconds}
+    stage.save(found)
     for name, (dtype, multiply) in _PRODUCTS.items():
         left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         out = torch.empty_like(left)
         with exact_products():
             seconds = seconds_of([partial(multiply, left, right, out)], device)
         found[f"{name}_operations_per_second"] = 2 * size**3 / seconds
-        save(found)
+        stage.save(found)
     return found
 
 

@@ -1,7 +1,7 @@
 """The kernels on the GPU against the reference, with fresh random numbers, outputs poisoned."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 
@@ -12,9 +12,9 @@ from kernels.gpu.device_tables import OutOfRange, copy_to_device
 from kernels.gpu.triton_lookup import NOWHERE, TritonLookup, new_outside
 from kernels.gpu.triton_tiles import TileChoice
 from kernels.row_format import RowFormat
-from kernels.stored_rows import decode
-from tests.gpu_check.cases import small_bags, small_tables
 from tests.gpu_check.processes import in_processes
+from tests.gpu_check.stage import Report, Stage
+from tests.support.lookup_cases import Case, fill, sequence_rows, store
 
 _SHAPES = {
     "one dim": [(50, 128), (20, 128), (3, 128)],
@@ -26,24 +26,19 @@ _RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 2**-8}
 _DRY_SHAPES = {"many dims": [(9, 4), (7, 33), (2, 1)]}
 
 
-def check_kernels(
-    device: torch.device,
-    seed: int,
-    has_time: Callable[[], bool],
-    save: Callable[[dict[str, object]], None],
-) -> dict[str, object]:
+def run(stage: Stage) -> Report:
     """Compare every format, pooling, alignment, id and output type with the reference.
 
     On a CPU the interpreter tries a few. Saves and returns comparisons, those left out, and
     failures.
     """
-    is_gpu = device.type == "cuda"
+    is_gpu = not stage.is_dry
     shapes = tuple(_SHAPES if is_gpu else _DRY_SHAPES)
-    if not has_time():
+    if not stage.has_time():
         names = [f"{row_format}, {shape}" for row_format in RowFormat for shape in shapes]
         return {"checked": 0, "left_out": names, "failures": []}
     checked, failures = 0, []
-    cases = [(row_format, shapes, device.type, seed) for row_format in RowFormat]
+    cases = [(row_format, shapes, stage.device.type, stage.seed) for row_format in RowFormat]
     # On a GPU most of the time goes into compiling.
     done = in_processes(_check_format, cases) if is_gpu else ((c, _check_format(c)) for c in cases)
     for (row_format, *_), found in done:
@@ -52,7 +47,7 @@ def check_kernels(
         else:
             failures += found
             checked += len(shapes)
-        save({"checked": checked, "failures": failures})
+        stage.save({"checked": checked, "failures": failures})
     return {"checked": checked, "left_out": [], "failures": failures}
 
 
@@ -72,7 +67,8 @@ def _check_shape(
     row_format: RowFormat, shape: str, device: torch.device, generator: torch.Generator
 ) -> list[str]:
     is_gpu = device.type == "cuda"
-    host = small_tables(row_format, (_SHAPES if is_gpu else _DRY_SHAPES)[shape], generator)
+    shapes = (_SHAPES if is_gpu else _DRY_SHAPES)[shape]
+    host = _tables(row_format, shapes, generator)
     features, batch = len(host.dims), 37 if is_gpu else 3
     lengths = torch.randint(0, 6, (features, batch), generator=generator)
     # Some bags are much longer than others, and some empty.
@@ -82,7 +78,7 @@ def _check_shape(
         (False, 16, torch.bfloat16, torch.int32),
         (True, 1, torch.float32, torch.int64),
     ):
-        bags = small_bags(host, lengths, generator, weighted=weighted)
+        bags = fill(host, lengths.tolist(), weighted=weighted, seed=_drawn(generator))
         lookup = TritonLookup(
             copy_to_device(host, device, alignment=alignment),
             typical_lengths=[100.0 if weighted else 1.0] * features,
@@ -102,7 +98,7 @@ def _check_shape(
             failures.append(f"pooled: ids inside were found outside: {outside.tolist()}")
         rows = torch.full((len(values), max(host.dims)), math.nan, dtype=dtype, device=device)
         lookup.sequence(values, offsets, out=rows, outside=outside)
-        error = _relative_error(rows, _rows(host, bags))
+        error = _relative_error(rows, sequence_rows(host, bags, max(host.dims)))
         if not error <= allowed:
             failures.append(f"sequence, {dtype}, rows at {alignment}: error {error:.2e}")
     return failures
@@ -112,7 +108,7 @@ def _check_strange(
     row_format: RowFormat, device: torch.device, generator: torch.Generator
 ) -> list[str]:
     """Ids outside their tables: the first feature refuses, the second ignores, the third wraps."""
-    host = small_tables(row_format, [(7, 8)] * 3, generator)
+    host = _tables(row_format, [(7, 8)] * 3, generator)
     values = torch.tensor([1, 7, 2, -1, 3, 2**40, 4, -15, 5])
     lengths = torch.tensor([[2, 1], [2, 1], [2, 1]])
     policies = [OutOfRange.REFUSE, OutOfRange.IGNORE, OutOfRange.WRAP]
@@ -129,18 +125,16 @@ def _check_strange(
     return failures
 
 
-def _rows(tables: FusedTables, bags: Bags) -> torch.Tensor:
-    expected = torch.zeros(len(bags.values), max(tables.dims))
-    position = 0
-    for feature, count in enumerate(bags.lengths.sum(1).tolist()):
-        dim, rows = tables.dims[feature], tables.rows[feature]
-        row_bytes = tables.row_format.row_bytes(dim)
-        start = tables.byte_offsets[feature]
-        stored = tables.memory[start : start + rows * row_bytes].view(rows, row_bytes)
-        ids = bags.values[position : position + count]
-        expected[position : position + count, :dim] = decode(tables.row_format, stored[ids], dim)
-        position += count
-    return expected
+def _tables(
+    row_format: RowFormat, shapes: Sequence[tuple[int, int]], generator: torch.Generator
+) -> FusedTables:
+    """Random tables of (rows, dim), every second one with means."""
+    features = [(number, number % 2 == 1) for number in range(len(shapes))]
+    return store(Case(shapes, features), row_format, seed=_drawn(generator))
+
+
+def _drawn(generator: torch.Generator) -> int:
+    return int(torch.randint(2**31, (), generator=generator))
 
 
 def _relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:

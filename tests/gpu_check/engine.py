@@ -5,7 +5,7 @@ Inference's scenarios, in this process, from decoded requests to scores on the h
 """
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from time import perf_counter
@@ -29,6 +29,8 @@ from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.precision import Precision
 from tests.gpu_check.dlrm_v2 import (
+    TINY_ENGINE,
+    USUAL,
     EngineSizes,
     dlrm,
     engine_shape,
@@ -37,6 +39,7 @@ from tests.gpu_check.dlrm_v2 import (
     random_tables,
 )
 from tests.gpu_check.host_part import host_seconds
+from tests.gpu_check.stage import Report, Stage
 from tests.gpu_check.timing import captured, seconds_after, seconds_of
 from tests.gpu_check.towers import Sizes, placed_tower, spread_tower
 
@@ -47,18 +50,13 @@ _LEAST_PAIRS_PER_SECOND = 20_000 * 270
 _MOST_OVERHEAD = 0.05
 
 
-def measure_engine(
-    sizes: EngineSizes,
-    device: torch.device,
-    seed: int,
-    has_time: Callable[[], bool],
-    save: Callable[[dict[str, object]], None],
-) -> dict[str, object]:
+def run(stage: Stage) -> Report:
     """Measure DLRM-v2 from decoded requests to scores, by precision, on a GPU or simulated one.
 
     Saves and returns figures, memory estimated and taken, what was left out, and failures.
     """
-    is_gpu = device.type == "cuda"
+    is_gpu, sizes = not stage.is_dry, TINY_ENGINE if stage.is_dry else USUAL
+    device = torch.device("cuda", 0) if is_gpu else stage.device
     backends = Backends(
         CudaRuntime() if is_gpu else SimulatedRuntime(),
         TritonKernel if is_gpu else lambda tables, _device, _usual_ids: ReferenceLookup(tables),
@@ -68,14 +66,14 @@ def measure_engine(
     free_before = backends.runtime.free(device)
     spec = dlrm(sizes, free_before)
     shape = engine_shape(spec, sizes)
-    placed = random_tables(spec, device, backends.runtime, seed)
-    requests = random_requests(spec, sizes, seed)
+    placed = random_tables(spec, device, backends.runtime, stage.seed)
+    requests = random_requests(spec, sizes, stage.seed)
     batches = merged_batches(sizes, requests)
     measured: list[dict[str, Any]] = []
     left_out: list[str] = []
     failures: list[str] = []
     for precision in sizes.precisions:
-        if not has_time():
+        if not stage.has_time():
             left_out.append(f"engine, {precision}")
             continue
         engines: EngineSet | None = None
@@ -108,7 +106,7 @@ def measure_engine(
                     "memory": asdict(memory),
                 }
             )
-            save({"measured": measured})
+            stage.save({"measured": measured})
             if is_gpu:
                 failures += _judged(measured[-1])
         except Exception as error:  # the others are measured all the same

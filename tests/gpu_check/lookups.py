@@ -1,5 +1,6 @@
 """Speed of lookups over tables much larger than the cache, beside torch's and FBGEMM's."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from kernels.gpu.triton_lookup import TritonLookup, new_outside
 from kernels.row_format import RowFormat
 from tests.gpu_check.cases import MULTI_HOT, large_tables, placed, random_ids
 from tests.gpu_check.fbgemm_peer import FbgemmPeer
+from tests.gpu_check.stage import Report, Stage
 from tests.gpu_check.timing import seconds_of
 
 _TABLES = 26
@@ -58,18 +60,14 @@ class Measured:
     share_of_copy: float
 
 
-def measure_lookups(
-    sizes: Sizes,
-    device: torch.device,
-    copy_rate: float,
-    has_time: Callable[[], bool],
-    save: Callable[[dict[str, object]], None],
-) -> dict[str, object]:
+def run(stage: Stage) -> Report:
     """Time every kernel on every format, kind of bag, kind of ids and batch, while there is time.
 
-    The copy rate is in bytes a second. Saves and returns measurements, with what was left out,
+    Saves and returns measurements, with what was left out,
     notes on peers, and failures of ours.
     """
+    sizes, device = TINY if stage.is_dry else USUAL, stage.device
+    copy_rate = stage.report.get("ceilings", {}).get("copy_bytes_per_second", math.nan)
     measured: list[dict[str, object]] = []
     left_out: list[str] = []
     notes: list[str] = []
@@ -79,7 +77,7 @@ def measure_lookups(
         for kernel, prepare in _kernels(tables, notes):
             for bags, lengths in (("multi-hot", MULTI_HOT), ("one id", (1,) * _TABLES)):
                 name = f"{kernel} {row_format}, {bags}"
-                if not has_time():
+                if not stage.has_time():
                     left_out.append(name)
                     continue
                 try:
@@ -93,7 +91,7 @@ def measure_lookups(
                                 moved / seconds / copy_rate,
                             )  # fmt: skip
                             measured.append(asdict(found))
-                            save({"measured": measured})
+                            stage.save({"measured": measured})
                 except Exception as error:  # the others are measured all the same
                     said = failures if kernel == "triton" else notes
                     said.append(f"{name}: {type(error).__name__}: {error}")

@@ -1,7 +1,6 @@
 """Plans of several ranks on one GPU, their scores beside the host's."""
 
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
+from tests.gpu_check.stage import Report, Stage
 
 # Ranks on one GPU, tables split by rows and columns, a rank in pinned memory.
 _TOPOLOGIES = ("h100:1", "h100:2", "h100:3x0.7KB", "h100:1x0.7KB+host:1")
@@ -25,12 +25,12 @@ _ALLOWED_DIFF = 1e-4
 _CLIENTS = 6
 
 
-def check_plans(device: torch.device, has_time: Callable[[], bool]) -> dict[str, object]:
+def run(stage: Stage) -> Report:
     """Compare plans of several ranks on one GPU (or simulated ones) with the host's scores.
 
     Returns the largest differences by plan, what was left out, and failures.
     """
-    if not has_time():
+    if not stage.has_time():
         return {"max_score_diff": {}, "left_out": list(_TOPOLOGIES), "failures": []}
     differences: dict[str, float] = {}
     failures = []
@@ -45,7 +45,7 @@ def check_plans(device: torch.device, has_time: Callable[[], bool]) -> dict[str,
         for topology in _TOPOLOGIES:
             kinds = [one.kind for one in parse_topology(topology).devices]
             ranks = kinds.count("cuda")
-            choice = DeviceChoice((0,) * ranks, device.type == "cpu", max_batch=64)
+            choice = DeviceChoice((0,) * ranks, stage.is_dry, max_batch=64)
             try:
                 model = open_model(path, topology=topology, devices=choice)
                 differences[topology] = _largest_difference(model.engine.run, host.engine.run, host)

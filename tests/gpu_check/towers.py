@@ -2,7 +2,6 @@
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower import export_tower
 from sharded_infer.zoo.dcnv2 import DCNv2
+from tests.gpu_check.stage import Report, Stage
 from tests.gpu_check.timing import captured, seconds_of
 
 _DENSE = 13
@@ -81,21 +81,15 @@ class MeasuredTower:
     activation_peak_bytes: int | None
 
 
-def check_towers(
-    sizes: Sizes,
-    device: torch.device,
-    seed: int,
-    ceilings: Mapping[str, float],
-    has_time: Callable[[], bool],
-    save: Callable[[dict[str, object]], None],
-) -> dict[str, object]:
+def run(stage: Stage) -> Report:
     """Score random samples in every precision, beside fp32 on the host, and time the tower.
 
     On a CPU tf32 is emulated, nothing is captured. Saves and returns measurements, the scores'
     spread, what was left out, and failures.
     """
+    sizes, ceilings = TINY if stage.is_dry else DLRM_V2, stage.report.get("ceilings", {})
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(stage.seed)
         samples = {batch: _samples(sizes, batch) for batch in sizes.batches}
         module = spread_tower(sizes, samples[sizes.batches[0]])
     with torch.inference_mode():
@@ -105,17 +99,17 @@ def check_towers(
     measured: list[dict[str, object]] = []
     left_out: list[str] = []
     for precision in DEVICE_PRECISIONS:
-        if not has_time():
+        if not stage.has_time():
             left_out.append(f"tower, {precision}")
             continue
         try:
-            tower = placed_tower(module, sizes, precision, device)
+            tower = placed_tower(module, sizes, precision, stage.device)
             for batch, given in samples.items():
                 ceiling = ceilings.get(f"{precision}_operations_per_second", math.nan)
                 found = _measured(tower, given, expected[batch], ceiling, _operations(module))
                 measured.append(asdict(found))
                 failures += _judged(found)
-                save({"measured": measured, "failures": failures})
+                stage.save({"measured": measured, "failures": failures})
         except Exception as error:  # the others are measured all the same
             failures.append(f"tower, {precision}: {type(error).__name__}: {error}")
     return {"measured": measured, "spread": spread, "left_out": left_out, "failures": failures}

@@ -11,6 +11,7 @@ from kernels.gpu.triton_tuning import candidates, shape_key
 from kernels.row_format import RowFormat
 from tests.gpu_check.cases import MULTI_HOT, large_tables, placed, random_ids
 from tests.gpu_check.processes import in_processes
+from tests.gpu_check.stage import Report, Stage
 from tests.gpu_check.timing import seconds_of
 
 _TABLES = 26
@@ -35,17 +36,12 @@ USUAL = TuningSizes((RowFormat.INT8, RowFormat.BF16, RowFormat.INT4), 1_200_000,
 TINY = TuningSizes((RowFormat.INT8,), 9, (1,), 2)
 
 
-def tune(
-    sizes: TuningSizes,
-    device: torch.device,
-    has_time: Callable[[], bool],
-    save: Callable[[dict[str, object]], None],
-) -> dict[str, object]:
+def run(stage: Stage) -> Report:
     """Time candidates on multi-hot bags of uniform ids; save and return seconds and the best."""
-    is_gpu = device.type == "cuda"
+    sizes, device = TINY if stage.is_dry else USUAL, stage.device
     choices = list(candidates())[: sizes.choices]
     failed: list[tuple[RowFormat, TileChoice]] = []
-    if is_gpu:
+    if not stage.is_dry:
         # The cache of Triton is on the disk, which shares compiled kernels.
         cases = [(row_format, choice) for row_format in sizes.formats for choice in choices]
         failed = [case for case, error in in_processes(_compile, cases) if error is not None]
@@ -60,13 +56,13 @@ def tune(
         measured: list[tuple[float, TileChoice]] = []
         times[key] = []
         for choice in choices:
-            if (row_format, choice) in failed or (measured and not has_time()):
+            if (row_format, choice) in failed or (measured and not stage.has_time()):
                 continue
             lookup = TritonLookup(tables, typical_lengths=MULTI_HOT, choice=choice)
             seconds = {batch: _seconds(lookup, batch, sizes.rows) for batch in sizes.batches}
             measured.append((seconds[sizes.batches[-1]], choice))
             times[key].append({"seconds": seconds, "choice": asdict(choice)})
-            save({"times": times})
+            stage.save({"times": times})
         if not measured:
             raise RuntimeError(f"{key}: no choice compiles")
         best[key] = min(measured, key=lambda pair: pair[0])[1]

@@ -21,8 +21,7 @@ from kernels.gpu.device_tables import DeviceTables, OutOfRange, copy_to_device, 
 from kernels.gpu.triton_lookup import NOWHERE, TritonLookup, new_outside
 from kernels.gpu.triton_tiles import TileChoice
 from kernels.row_format import RowFormat
-from kernels.stored_rows import decode
-from tests.support.lookup_cases import BATCHES, CASES, Case, fill, store
+from tests.support.lookup_cases import BATCHES, CASES, Case, fill, sequence_rows, store
 
 HOST = torch.device("cpu")
 BF16_STEP = 2**-7  # the interpreter cuts bf16 off, where a GPU rounds
@@ -191,20 +190,6 @@ def test_sequences_are_the_rows_of_their_ids_in_order(
     tolerance = 1e-6 if dtype is torch.float32 else BF16_STEP
     torch.testing.assert_close(out.float(), expected, rtol=tolerance, atol=1e-6)
     assert bool(buffer[:, -4:].isnan().all())
-
-
-def sequence_rows(tables: FusedTables, bags: Bags, width: int) -> Tensor:
-    expected = torch.zeros(len(bags.values), width)
-    position = 0
-    for feature, count in enumerate(bags.lengths.sum(1).tolist()):
-        row_bytes = tables.row_format.row_bytes(tables.dims[feature])
-        for value in bags.values[position : position + count].tolist():
-            start = tables.byte_offsets[feature] + value * row_bytes
-            stored = tables.memory[start : start + row_bytes].view(1, row_bytes)
-            dim = tables.dims[feature]
-            expected[position, :dim] = decode(tables.row_format, stored, dim)[0]
-            position += 1
-    return expected
 
 
 # Features 0 and 2 refuse, 1 ignores, 3 wraps; tables of 7 rows.
