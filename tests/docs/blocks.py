@@ -23,13 +23,7 @@ _NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A code block.
-
-    Attributes:
-        line: of its fence, from 1.
-        language: as the fence names it; empty: none.
-        reason: why it is not run; empty: it is.
-    """
+    """A code block: its fence's line and language, and the reason why it is not run, if any."""
 
     page: str
     line: int

@@ -46,13 +46,9 @@ _COUNTED = re.compile(r"(# (\w+ )?\w+?)s\b")
 
 @contextmanager
 def own_network(hosts: Path) -> Iterator[ThreadPoolExecutor]:
-    """A thread in a network of its own, in which its children are too; for root alone.
+    """A thread and its children in a network of their own, where `hosts` is /etc/hosts; for root.
 
-    Args:
-        hosts: a file to be made, in the place of /etc/hosts there.
-
-    Raises:
-        OSError, subprocess.CalledProcessError: there may be none.
+    Raises OSError or subprocess.CalledProcessError where there may be none.
     """
     hosts.write_text(f"127.0.0.1 {' '.join(_NAMES)}\n")
     with ThreadPoolExecutor(max_workers=1) as thread:
@@ -77,12 +73,6 @@ class Walk:
     """One page's walk, in the current folder."""
 
     def __init__(self, forker: CommandForker, variables: Mapping[str, str], log: Path) -> None:
-        """Prepares it.
-
-        Args:
-            variables: of the environment, beside the tests' own.
-            log: a file for what servers and Python write.
-        """
         self._forker = forker
         self._environment = {**environment(), **variables}
         self._log = log.open("a")

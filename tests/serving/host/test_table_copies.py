@@ -131,24 +131,6 @@ def test_the_death_of_the_one_who_copies_leaves_the_copy_to_the_next(table: Path
     os.close(writer)
 
 
-def test_several_that_need_it_at_once_share_one(table: Path) -> None:
-    copies = TableCopies()
-    reader, writer = os.pipe()
-
-    def copy() -> Tensor:
-        memory = copies.copy(table, quietly)
-        os.write(writer, b"%d " % inode_of(memory))
-        return memory
-
-    children = [Child(copy) for _ in range(4)]
-    assert all(child.wait_done() for child in children)
-    os.close(writer)
-    assert [os.waitstatus_to_exitcode(child.end()) for child in children] == [0] * 4
-    inodes = os.read(reader, 1000).split()
-    os.close(reader)
-    assert len(inodes) == 4 and len(set(inodes)) == 1
-
-
 def test_a_server_of_one_process_and_a_kernel_that_cannot_share_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -56,7 +56,7 @@ def values_of(found: ModelInput, name: str) -> list[list[int]]:
     return [group.values[a:b].tolist() for a, b in zip(begins, ends, strict=True)]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(sequences_by_chance())
 def test_every_form_is_read_as_the_portable_path_reads_it(inputs: Arrays) -> None:
     message = serialized(inputs)
@@ -71,7 +71,7 @@ def test_every_form_is_read_as_the_portable_path_reads_it(inputs: Arrays) -> Non
     check_same(NATIVE.read_tensors(tensors), PORTABLE.read_tensors(tensors))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(sequences_by_chance())
 def test_predict_is_read_as_the_protocols_form_is(inputs: Arrays) -> None:
     written = as_predict(inputs)
