@@ -1,4 +1,4 @@
-"""Fronts that leave raw ids to shard hosts: bits, counts and refusals of one process."""
+"""Fronts that leave raw ids, also of sequences, to shard hosts: all as in one process."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
 from serving.protocol.lookups.compiled_reader import read_answer
 from serving.protocol.lookups.lookup_messages import write_lookup
-from serving.protocol.lookups.version_key import digest_number, version_key
+from serving.protocol.lookups.version_key import version_key
 from serving.shard_host.held_shares import HeldShare, HeldShares
 from serving.shard_host.lookup_counts import LookupCounter
 from serving.shard_host.lookup_service import LookupService
@@ -18,16 +20,24 @@ from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.engines.model_share import open_share
-from sharded_infer.errors import InternalError, NotFoundError, RequestError
+from sharded_infer.errors import RequestError
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.lookups.placement import mapped_by_hosts, place_stored
 from sharded_infer.lookups.raw_ids import UnknownIdError
 from sharded_infer.lookups.shard_hosts import Front, GroupAnswer, PieceBags, StartedLookup
-from sharded_infer.v1 import shard_host_pb2
+from sharded_infer.specs.model_spec import GateSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.sharded_infer.lookups.test_random_plans import KINDS
-from tests.support.raw_cluster import MAPS, publish_raw_cluster, publish_raw_parts, raw_inputs
+from tests.support.raw_cluster import (
+    MAPS,
+    SPEC,
+    TABLES,
+    publish_raw_cluster,
+    publish_raw_parts,
+    raw_inputs,
+)
 from tests.support.raw_ids import Arrays
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
@@ -38,11 +48,7 @@ OF_USER = "feature 'user_id', sample 1: id {} is not in the id map of table 'use
 
 
 class MessagedHosts:
-    """Hosts in this process, whose messages are written and read as between machines.
-
-    Attributes:
-        asked: each batch's requests, by host.
-    """
+    """Hosts in this process, with messages as between machines; `asked`: of each batch, by host."""
 
     def __init__(self, version: Path, hosts: Collection[int]) -> None:
         self.hosts, self.lost = frozenset(hosts), frozenset[int]()
@@ -118,18 +124,23 @@ def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return publish_raw_parts(folder / "repository", int(request.param[0]))
 
 
+def check_alike(whole: Model, front: Model, inputs: Arrays) -> int:
+    """Compare bits and counts of a request; return how many of its ids are unknown."""
+    expected, found = checked(whole, inputs), checked(front, inputs)
+    [wanted], [got] = run_batch(whole, [expected]), run_batch(front, [found])
+    np.testing.assert_array_equal(got.scores[0], wanted.scores[0])
+    assert got.ids_outside == wanted.ids_outside
+    assert dict(found.ids_unknown) | dict(got.ids_unknown) == dict(expected.ids_unknown)
+    return sum(count for _, count in expected.ids_unknown)
+
+
 def test_scores_have_the_bits_of_one_process_and_unknown_ids_its_counts(version: Path) -> None:
     whole = open_model(version)
     for own in (None, max(hosts_of(version))):
         front, _ = front_of(version, own)
         for seed, batch in enumerate((1, 2, 9, 40)):
             for inputs in requests(batch, seed):
-                expected, found = checked(whole, inputs), checked(front, inputs)
-                [wanted], [got] = run_batch(whole, [expected]), run_batch(front, [found])
-                np.testing.assert_array_equal(got.scores[0], wanted.scores[0])
-                assert got.ids_outside == wanted.ids_outside
-                told = dict(found.ids_unknown) | dict(got.ids_unknown)
-                assert told == dict(expected.ids_unknown)
+                check_alike(whole, front, inputs)
 
 
 def test_each_request_of_a_batch_is_told_its_own_unknown_ids(version: Path) -> None:
@@ -189,53 +200,80 @@ def test_an_unknown_id_is_refused_in_the_words_of_one_process(version: Path) -> 
         assert str(refused.value) == OF_USER.format(strange)
 
 
-def test_a_host_that_maps_other_tables_is_not_asked(version: Path) -> None:
-    front, hosts = front_of(version)
-    front.predict(raw_inputs(2, 0))
-    host, groups = next(iter(hosts.asked[0].items()))
-    other = write_lookup(hosts.key, groups, digest_number("1" * 64))
-    with pytest.raises(NotFoundError, match="holds other rows of it"):
-        _service(host, hosts.shares[host]).look_up(bytes(other))
+# Maps that leave unknown ids out, give them a row, and refuse them; a feature of two tables.
+SEQUENCES = {
+    "seen": SequenceSpec(40, features=("clicked", "page"), dense={"when": 1}),
+    "shops": SequenceSpec(40, features=("shop", "country"), pad="left"),
+    "users": SequenceSpec(3, features=("user_id",), keep="first", pad_to="max_length"),
+}
+WITH = replace(SPEC, sequences=SEQUENCES, gate=GateSpec(max_score_diff=100))
 
 
-@pytest.mark.parametrize("is_compiled", [True, False])
-def test_answers_that_cannot_be_those_of_raw_ids_are_refused(
-    tmp_path: Path, is_compiled: bool
+class Weighed(nn.Module):
+    def forward(self, **inputs: Tensor) -> Tensor:
+        found = [inputs["age"].sum(1), inputs["embeddings"].sum(1)]
+        for name in SEQUENCES:
+            rows = inputs[name]
+            positions = torch.arange(rows.shape[1], dtype=torch.float32)[None, :, None]
+            if SEQUENCES[name].pad == "left":
+                # From the end: how far a batch is padded must not matter.
+                positions = rows.shape[1] - positions
+            found.append((rows / (1 + positions)).sum((1, 2)) + inputs[f"{name}_lengths"])
+        return torch.stack([*found, inputs["when"].sum((1, 2))]).sum(0)
+
+
+@pytest.fixture(scope="module")
+def with_sequences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sequences")
+    return publish_raw_cluster(folder, HOSTS, KINDS, spec=WITH, tower=Weighed())
+
+
+def inputs_of(batch: int, seed: int, *, is_shared: bool = False) -> Arrays:
+    """A request with known and unknown raw ids, whose sequences may be shared by all samples."""
+    shared = tuple(n for one in SEQUENCES.values() for n in one.features) if is_shared else ()
+    arrays = raw_inputs(batch, seed, shared=shared)
+    generator = np.random.default_rng(seed)
+    for one in SEQUENCES.values():
+        lengths = arrays[f"{one.features[0]}.lengths"]
+        for name in one.features[1:]:
+            ids = arrays[name] if len(arrays[name]) else np.zeros(1, np.int64)
+            arrays[name] = generator.choice(ids, int(lengths.sum()))
+            arrays[f"{name}.lengths"] = lengths
+    arrays["when"] = generator.standard_normal(len(arrays["clicked"]), np.float32)
+    arrays["when.lengths"] = arrays["clicked.lengths"]
+    # No longer than the sequence: of longer ones a host is not asked for the rest.
+    users = arrays["user_id.lengths"] = np.minimum(arrays["user_id.lengths"], 3)
+    arrays["user_id"] = arrays["user_id"][: int(users.sum())]
+    return arrays
+
+
+def test_sequences_have_the_bits_of_one_process_and_unknown_ids_its_counts(
+    with_sequences: Path,
 ) -> None:
-    groups, sums = answered(tmp_path)
-    if not is_compiled:
-        groups = [replace(group, stored=None) for group in groups]
-    entries, bags = groups[0].bags.lengths.shape
-    count = entries * bags
-    for unknown, words in (
-        ([2**31] * count, "more unknown ids than group 0 has ids"),
-        (
-            [0] * (count - 1),
-            f"{4 * count - 4} bytes of numbers of unknown ids, expected {4 * count}",
-        ),
-        (
-            [0] * (count + 1),
-            f"{4 * count + 4} bytes of numbers of unknown ids, expected {4 * count}",
-        ),
-    ):
-        refuse(shard_host_pb2.LookupResponse(sums=sums, unknown=unknown), groups, words)
-    for place in ((2, 0, 0), (1, 0, 0), (0, entries, 0), (0, 0, bags)):
-        where = shard_host_pb2.UnknownId(group=place[0], entry=place[1], bag=place[2])
-        words = "refuses an id of group {}, entry {}, bag {}, where no raw".format(*place)
-        refuse(shard_host_pb2.LookupResponse(refused=where), groups, words)
+    whole, unknown = open_model(with_sequences), 0
+    for own in (None, max(hosts_of(with_sequences))):
+        front, _ = front_of(with_sequences, own)
+        for seed, batch in enumerate((1, 2, 9, 1, 2, 9)):
+            unknown += check_alike(whole, front, inputs_of(batch, seed, is_shared=seed > 2))
+    assert unknown > 5
 
 
-def refuse(answer: shard_host_pb2.LookupResponse, groups: Sequence[PieceBags], words: str) -> None:
-    with pytest.raises(InternalError, match=words):
-        read_answer(memoryview(answer.SerializeToString()), groups)
-
-
-def answered(folder: Path) -> tuple[Sequence[PieceBags], Sequence[bytes]]:
-    """A group of raw ids and one of rows for a host, and its sums."""
-    version = publish_raw_cluster(folder, 1, ("whole",))
-    front, hosts = front_of(version)
-    front.predict(raw_inputs(3, 0))
-    [asked] = hosts.asked[0].values()
-    groups = [next(group for group in asked if group.raw is raw) for raw in (True, False)]
-    answer = _service(0, hosts.shares[0]).look_up(bytes(write_lookup(hosts.key, groups)))
-    return groups, list(shard_host_pb2.LookupResponse.FromString(answer).sums)
+def test_an_id_that_is_left_out_of_a_sequence_leaves_zeros_and_its_companion_stays(
+    with_sequences: Path,
+) -> None:
+    known, row = next(iter(MAPS["item"].items()))
+    inputs = inputs_of(1, 0)
+    for name, ids in {"clicked": [known, 77, known], "page": [5, 6, 7]}.items():
+        inputs |= {name: np.array(ids), f"{name}.lengths": np.array([3])}
+    inputs |= {"when": np.zeros(3, np.float32), "when.lengths": np.array([3])}
+    generator = torch.Generator().manual_seed(3)
+    weights = {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in TABLES}
+    for model in (open_model(with_sequences), front_of(with_sequences)[0]):
+        asked = checked(model, inputs)
+        width, dim = WITH.tower_sequences["seen"].width, weights["item"].shape[1]
+        rows = model.engine.embeddings(asked)[0, WITH.embedding_width :]
+        found = rows[: 8 * width].view(8, width)
+        expected = weights["item"][row].to(torch.bfloat16).float()
+        assert torch.equal(found[0, :dim], expected) and torch.equal(found[2, :dim], expected)
+        assert not found[1, :dim].any() and not found[3:].any()
+        assert (found[:3, dim:].abs().sum(1) > 0).all()
