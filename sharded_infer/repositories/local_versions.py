@@ -2,7 +2,7 @@
 
 <repository>/<model>/<version>/manifest.json     marks a version; locked by its users
 <repository>/<model>/labels.json                 replaced by a rename (`labels.py`)
-<repository>/<model>/highest_version             replaced by a rename (`version_numbers.py`)
+<repository>/<model>/highest_version             replaced by a rename (`stored_versions.py`)
 <repository>/<model>/signatures/<sha256>.json    of manifests (`signatures/signature_file.py`)
 <repository>/<model>/.staging-<random>/          being written or removed (`staged_folder.py`)
 <repository>/<model>/.part-<name>/               rows of a version's tables (`local_parts.py`)

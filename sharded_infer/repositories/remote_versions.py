@@ -3,7 +3,7 @@
 <repository>/<model>/<version>/manifest.json     created last, and only if there is none
 <repository>/<model>/files/<sha256>              files of all manifests, stored once
 <repository>/<model>/labels.json                 replaced conditionally (`labels.py`)
-<repository>/<model>/highest_version             replaced conditionally (`version_numbers.py`)
+<repository>/<model>/highest_version             replaced conditionally (`stored_versions.py`)
 <repository>/<model>/signatures/<sha256>.json    of manifests (`signatures/signature_file.py`)
 <repository>/<model>/parts/<name>.json           rows of a version's tables (`remote_parts.py`)
 """

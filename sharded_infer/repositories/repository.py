@@ -33,8 +33,7 @@ from sharded_infer.repositories.signatures.trusted_keys import TrustedKeys
 from sharded_infer.repositories.storage.object_store import ObjectStore
 from sharded_infer.repositories.storage.version_cache import VersionCache, default_cache
 from sharded_infer.repositories.stored_parts import StoredParts
-from sharded_infer.repositories.stored_versions import Leftovers, StoredVersions
-from sharded_infer.repositories.version_numbers import VersionNumbers
+from sharded_infer.repositories.stored_versions import Leftovers, StoredVersions, VersionNumbers
 
 _LOCAL = {"file", "local"}
 

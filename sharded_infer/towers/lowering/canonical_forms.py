@@ -17,8 +17,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from sharded_infer.towers.lowering.constants import add_constant, constant_of
-from sharded_infer.towers.lowering.operator_families import ACTIVATIONS, CLAMPS, DIVISIONS
-from sharded_infer.towers.lowering.rewriting import move_behind, remove_unused, rewrite
+from sharded_infer.towers.lowering.rewriting import (
+    ACTIVATIONS,
+    CLAMPS,
+    DIVISIONS,
+    move_behind,
+    remove_unused,
+    rewrite,
+)
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
 _aten = torch.ops.aten

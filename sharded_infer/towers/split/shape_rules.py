@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import torch
 from torch.fx import Node
 
-from sharded_infer.towers.lowering.operator_families import RESHAPES
+from sharded_infer.towers.lowering.rewriting import RESHAPES
 from sharded_infer.towers.program.operators import Operator
 from sharded_infer.towers.split.parts import Known, Parts, Run, Value, joined_runs, positions_of
 from sharded_infer.towers.split.split_graphs import SplitGraphs

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from sharded_infer.towers.lowering.operator_families import ATTENTION_ARGUMENTS
+from sharded_infer.towers.lowering.rewriting import ATTENTION_ARGUMENTS
 from sharded_infer.towers.program.operators import Operator
 from sharded_infer.towers.split.parts import Known, Value
 from sharded_infer.towers.split.shape_rules import Rule

@@ -27,8 +27,11 @@ def with_pooling(pooling: str | None) -> ModelSpec:
     return replace(ONE, tables=(TableSpec("genres", rows=9, dim=4, pooling=pooling),))
 
 
-def of_tables(*tables: Table) -> ModelSpec:
-    return ModelSpec("rec", tuple(TableSpec(t.name, rows=t.rows, dim=t.dim) for t in tables))
+def of_tables(*tables: Table, weighted: bool | None = None) -> ModelSpec:
+    return ModelSpec(
+        "rec",
+        tuple(TableSpec(t.name, rows=t.rows, dim=t.dim, weighted=weighted) for t in tables),
+    )
 
 
 def test_a_pooling_that_nobody_says_is_a_sum() -> None:

@@ -248,7 +248,10 @@ def test_a_bucket_holds_manifests_and_files_by_their_hash(
     publish_copy(repository)
     manifest = repository.open("small").manifest
     hashes = {record.sha256 for record in manifest.files.values()}
-    wanted = {f"small/files/{sha256}" for sha256 in hashes} | {"small/1/manifest.json"}
+    wanted = {f"small/files/{sha256}" for sha256 in hashes} | {
+        "small/1/manifest.json",
+        "small/highest_version",
+    }
     assert {key.removeprefix(prefix) for key in s3.keys(prefix)} == wanted
 
 

@@ -17,7 +17,7 @@ from torch.fx.node import map_arg
 
 from kernels.sequences.pair_biases import StepFunction, step_function
 from sharded_infer.towers.lowering.constants import constant_of
-from sharded_infer.towers.lowering.operator_families import CLAMPS, RESHAPES
+from sharded_infer.towers.lowering.rewriting import CLAMPS, RESHAPES
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
 _aten = torch.ops.aten

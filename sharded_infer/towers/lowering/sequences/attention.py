@@ -17,8 +17,14 @@ from torch.fx import GraphModule, Node
 
 from kernels.sequences.attention import Attention, Weights
 from sharded_infer.towers.lowering.constants import add_call
-from sharded_infer.towers.lowering.operator_families import ATTENTION_ARGUMENTS, COPIES, RESHAPES
-from sharded_infer.towers.lowering.rewriting import module_of, only_user, remove_unused
+from sharded_infer.towers.lowering.rewriting import (
+    ATTENTION_ARGUMENTS,
+    COPIES,
+    RESHAPES,
+    module_of,
+    only_user,
+    remove_unused,
+)
 from sharded_infer.towers.lowering.sequences.row_operators import RowColumns, RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 

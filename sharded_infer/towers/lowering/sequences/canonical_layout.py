@@ -16,8 +16,13 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from sharded_infer.towers.lowering.operator_families import COPIES, DIVISIONS, RESHAPES
-from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
+from sharded_infer.towers.lowering.rewriting import (
+    COPIES,
+    DIVISIONS,
+    RESHAPES,
+    module_of,
+    remove_unused,
+)
 from sharded_infer.towers.lowering.sequences.attention import AttentionPass
 from sharded_infer.towers.lowering.sequences.request_layouts import RequestLayouts, Rows
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators

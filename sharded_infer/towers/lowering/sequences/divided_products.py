@@ -16,9 +16,8 @@ from torch.fx import GraphModule, Node
 
 from kernels.product import product_dtypes
 from sharded_infer.towers.lowering.constants import add_constant
-from sharded_infer.towers.lowering.operator_families import ACTIVATIONS
 from sharded_infer.towers.lowering.packing import Linear, linear_of, pack_products
-from sharded_infer.towers.lowering.rewriting import only_user, remove_unused
+from sharded_infer.towers.lowering.rewriting import ACTIVATIONS, only_user, remove_unused
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 

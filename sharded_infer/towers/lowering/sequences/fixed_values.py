@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from sharded_infer.towers.lowering.constants import constant_of
-from sharded_infer.towers.lowering.operator_families import (
+from sharded_infer.towers.lowering.rewriting import (
     AND,
     CLAMPS,
     COMPARISONS,

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from sharded_infer.towers.lowering.operator_families import COPIES, RESHAPES
-from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
+from sharded_infer.towers.lowering.rewriting import COPIES, RESHAPES, module_of, remove_unused
 from sharded_infer.towers.lowering.sequences.attention import AttentionPass
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of

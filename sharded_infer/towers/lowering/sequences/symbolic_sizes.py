@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 import torch
 from torch.fx import Node
 
-from sharded_infer.towers.lowering.operator_families import (
+from sharded_infer.towers.lowering.rewriting import (
     CLAMPS,
     COMPARISONS,
     COPIES,

@@ -22,8 +22,14 @@ from torch.fx import GraphModule, Node
 
 from kernels.sequences.attention import Weights
 from sharded_infer.towers.lowering.constants import add_call, add_constant, constant_of
-from sharded_infer.towers.lowering.operator_families import AND, ATTENTION_ARGUMENTS, CLAMPS, OR
-from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
+from sharded_infer.towers.lowering.rewriting import (
+    AND,
+    ATTENTION_ARGUMENTS,
+    CLAMPS,
+    OR,
+    module_of,
+    remove_unused,
+)
 from sharded_infer.towers.lowering.sequences.attention import AttentionPass, hide_later
 from sharded_infer.towers.lowering.sequences.fixed_values import FixedValues, index_of
 from sharded_infer.towers.lowering.sequences.symbolic_sizes import Number, Symbol, SymbolicSizes

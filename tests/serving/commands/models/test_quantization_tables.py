@@ -54,6 +54,12 @@ CALIBRATION = CalibrationReport(
 )
 
 
+@pytest.fixture(autouse=True)
+def piped(monkeypatch: pytest.MonkeyPatch) -> None:
+    # pytest-xdist sets 80, which would cut tables.
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def printed(report: QuantizationReport) -> str:
     with OUT.capture() as capture:
         for part in render_report(json.loads(json.dumps(report.fields()))):

@@ -9,6 +9,7 @@ from torch.fx import Graph, GraphModule
 from sharded_infer.errors import TowerError
 from sharded_infer.towers.program.operators import ALLOWED
 from sharded_infer.towers.program.size_limit import BOUNDED, UNBOUNDED, run_bounded
+from sharded_infer.towers.program.trunc_divide import TRUNC_DIVIDE
 from tests.support.fresh_process import run_alone
 
 _ATEN = torch.ops.aten
@@ -35,7 +36,7 @@ def program_of(operator: Any, *args: Any, **kwargs: Any) -> GraphModule:
 def test_the_bound_of_each_allowed_operator_is_known_or_said_to_be_unknown() -> None:
     names = {
         operator.overloadpacket.__name__
-        for operator in ALLOWED.values()
+        for operator in (*ALLOWED.values(), TRUNC_DIVIDE)
         if isinstance(operator, torch._ops.OpOverload)
     }
     assert names == {*BOUNDED, *UNBOUNDED} and not UNBOUNDED.intersection(BOUNDED)
