@@ -9,9 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from kernels.errors import InputError
-from kernels.ids import id_index
 from kernels.ids.id_index import IdIndex
-from kernels.ids.index_layout import BUCKET, HEADER_BYTES, MOST_STEPS, hashes_of, homes_of
+from kernels.ids.index_layout import BUCKET, HEADER_BYTES, hashes_of, homes_of
 from kernels.ids.index_writer import write_id_index
 
 ROWS = 500
@@ -144,13 +143,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 }
 
 
-@pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_refused_by_the_check_and_harmless_without_it(
-    name: str, small: bool, data: bytearray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if small:
-        monkeypatch.setattr(id_index, "_CHECKED_BUCKETS", MOST_STEPS + 1)
+def test_damage_is_refused_by_the_check_and_harmless_without_it(name: str, data: bytearray) -> None:
     damage, words = DAMAGES[name]
     damage(data, np.frombuffer(data, BUCKET, offset=HEADER_BYTES))
     index = IdIndex.open(bytes(data))

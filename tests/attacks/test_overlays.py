@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.artifacts.table_header import TableEntry, table_file_head
-from sharded_infer.deltas.overlays import open_overlays
 from sharded_infer.engines.model import open_model
 from sharded_infer.errors import ArtifactError
 from sharded_infer.publishing.deltas.delta_publication import publish_delta
@@ -78,8 +76,6 @@ def test_an_overlay_that_is_none_is_refused(
     version: Path, tensors: dict[str, np.ndarray[Any, Any]], message: str
 ) -> None:
     write(version, tensors)
-    with pytest.raises(ArtifactError, match=message):
-        open_overlays(open_artifact(version))
     with pytest.raises(ArtifactError, match=message):
         open_model(version, verify=False)
 
