@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.changes.change_files import open_changes
-from tests.sharded_infer.importing.changes.test_easyrec_deltas import USER, dump
 
 ROWS = np.random.default_rng(1).standard_normal((100, 4)).astype(np.float32)
 
@@ -125,22 +124,3 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "changed.pt").write_bytes(b"anything")
     with pytest.raises(WeightsError, match=r"expected a file of changed rows, .*; got '.pt'"):
         open_changes(tmp_path / "changed.pt")
-
-
-@pytest.mark.parametrize(
-    ("name", "column", "words"),
-    [
-        ("key_id", pa.array([1, None]), "'key_id': expected a value in each row"),
-        ("global_step", pa.array(["1", "2"]), "'global_step': expected whole numbers"),
-        ("embedding", pa.array([[1.0], [1.0, 2.0]]), "as many numbers .*, got 1 and 2"),
-    ],
-)
-def test_dumps_with_other_columns_are_refused(
-    name: str, column: pa.Array, words: str, tmp_path: Path
-) -> None:
-    path = dump(tmp_path / "delta.parquet", 1, {USER: ([1, 2], ROWS[:2])})
-    table = parquet.read_table(path)
-    table = table.set_column(table.column_names.index(name), name, column)
-    parquet.write_table(table, path)
-    with pytest.raises(WeightsError, match=f"{path}.*{words}"):
-        open_changes(path)

@@ -132,8 +132,3 @@ def test_two_collections_with_one_table_are_refused() -> None:
     state = _mch() | {f"other.{key}": value for key, value in _mch().items()}
     with pytest.raises(WeightsError, match="holds 'm.*' and 'other.*expected one"):
         _read_mch(state)
-
-
-def test_a_function_of_ids_must_be_answered_for() -> None:
-    with pytest.raises(WeightsError, match="input_hash 'none' or 'caller'.* no checkpoint holds"):
-        mch_id_map(_mch(), "users", input_hash="murmur")
