@@ -35,7 +35,6 @@ REST_FILES = (
     "tests/attacks/test_http_connections.py",
     "tests/attacks/test_logs.py",
     "tests/attacks/test_reading_time.py",
-    "tests/attacks/test_sequences.py",
     "tests/attacks/test_shared_memory.py",
     "tests/attacks/test_shortened_tables.py",
     "tests/attacks/test_streams.py",

@@ -37,17 +37,8 @@ def tensor(*fields: bytes) -> bytes:
     )
 
 
-def sparse(*fields: bytes) -> bytes:
-    """A PredictRequest with a user's feature of these fields."""
-    feature = message_field(1, text_field(1, "user") + b"".join(fields))
-    return text_field(1, MODEL) + message_field(6, feature)
-
-
 CALLS = {
-    "numbers": (
-        INFER,
-        tensor(bytes_field(3, b"\1"), message_field(5, bytes_field(3, bytes(MANY)))),
-    ),
+    "numbers": (INFER, tensor(message_field(5, bytes_field(3, bytes(MANY))))),
     "sizes of a shape": (INFER, tensor(bytes_field(3, b"\1" * MANY))),
     "numbers one by one": (INFER, tensor(message_field(5, b"\x18\0" * MANY))),
     "empty strings": (INFER, tensor(message_field(5, b"\x42\0" * MANY))),
@@ -139,4 +130,5 @@ def test_an_answer_of_too_many_parts_is_refused() -> None:
 def test_as_many_parts_as_are_allowed_pass() -> None:
     check_size(tensor(message_field(5, bytes_field(3, bytes(INFER_LIMITS.numbers)))), INFER_LIMITS)
     check_size(b"\x2a\0" * INFER_LIMITS.fields, INFER_LIMITS)
-    check_size(sparse(bytes_field(2, bytes(4 * PREDICT_LIMITS.numbers))), PREDICT_LIMITS)
+    ids = bytes_field(2, bytes(4 * PREDICT_LIMITS.numbers))
+    check_size(message_field(6, message_field(1, text_field(1, "user") + ids)), PREDICT_LIMITS)

@@ -1,7 +1,5 @@
-"""Calls whose headers, prefixes or messages are not as gRPC has them: each is refused alone."""
+"""Calls whose headers are not as gRPC has them: each is refused alone."""
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -11,7 +9,6 @@ from tests.attacks.attacker import Served, Target
 from tests.attacks.conftest import INFER
 from tests.attacks.raw_http2 import (
     DATA,
-    END_HEADERS,
     END_STREAM,
     GOAWAY,
     HEADERS,
@@ -20,13 +17,10 @@ from tests.attacks.raw_http2 import (
     block,
     body_frames,
     connect,
-    frame,
     frames,
     headers_frames,
     message,
 )
-
-MIB = 2**20
 
 
 def headers(*more: tuple[bytes, bytes], path: bytes = INFER, **other: bytes) -> bytes:
@@ -63,26 +57,6 @@ REFUSED = {
     "nearly gRPC": headers(content_type=b"application/grpcx"),
     "CONNECT": headers(method=b"CONNECT"),
 }
-
-
-def zipped(size: int) -> bytes:
-    """Zeros that are a thousandth of themselves."""
-    return gzip.compress(bytes(size), 9)
-
-
-def messages(good: bytes) -> dict[str, tuple[bytes, bytes]]:
-    """Headers and bodies that must be refused."""
-    plain, packed = headers(), headers((b"grpc-encoding", b"gzip"))
-    return {
-        "a promise of less": (plain, message(good, length=len(good) // 2)),
-        "compressed as another": (packed, message(zlib.compress(good), compressed=1)),
-        "compressed and cut off": (packed, message(gzip.compress(good)[:-20], compressed=1)),
-        "compressed to a thousandth": (packed, message(zipped(80 * MIB), compressed=1)),
-        "compressed twice": (
-            packed, message(gzip.compress(zipped(80 * MIB)), compressed=1)
-        ),
-        "no protobuf": (plain, message(b"\xff" * 50)),
-    }  # fmt: skip
 
 
 def outcome(address: str, sent: bytes) -> list[Frame]:
@@ -129,22 +103,3 @@ def test_headers_that_are_wrong_are_refused(good: Target, kind: str) -> None:
     sent = headers_frames(REFUSED[kind]) + body_frames(message(good.message))
     came = outcome(good.address, sent)
     assert came and not is_answered(came), came
-
-
-@pytest.mark.parametrize("kind", messages(b""))
-def test_messages_that_are_wrong_are_refused(good: Target, kind: str) -> None:
-    head, body = messages(good.message)[kind]
-    came = outcome(good.address, headers_frames(head) + body_frames(body))
-    assert came and not is_answered(came), came
-
-
-def test_trailers_end_a_call_and_are_not_looked_at(good: Target) -> None:
-    body = frame(DATA, 0, 1, message(good.message))
-    trailers = b"\0\x06x-name\x01a"
-    for last, answered in (
-        (frame(HEADERS, END_STREAM | END_HEADERS, 1, trailers), True),
-        (frame(HEADERS, END_HEADERS, 1, trailers), False),
-        (frame(HEADERS, END_STREAM | END_HEADERS, 1, headers()), False),
-    ):
-        came = outcome(good.address, headers_frames(headers()) + body + last)
-        assert is_answered(came) is answered, came

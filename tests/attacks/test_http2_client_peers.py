@@ -3,12 +3,11 @@
 import socket
 import ssl
 import time
-from pathlib import Path
 
 import pytest
 
 from serving.status import StatusCode
-from serving.transport.client_settings import ClientLimits, ClientTls, Endpoint
+from serving.transport.client_settings import ClientLimits, Endpoint
 from serving.transport.http2_client import Http2Client, OutgoingCall
 from tests.attacks.raw_http2 import (
     CONTINUATION,
@@ -19,7 +18,6 @@ from tests.attacks.raw_http2 import (
     HEADERS,
     PING,
     PRIORITY,
-    RESET,
     SETTINGS,
     WINDOW_UPDATE,
     frame,
@@ -35,7 +33,7 @@ from tests.support.scripted_server import (
     scripted_server,
     trailers,
 )
-from tests.support.tls import IssuedFiles, issue_files
+from tests.support.tls import IssuedFiles
 
 SECONDS = 60.0
 PUSH = 5
@@ -48,26 +46,20 @@ LIMITS = ClientLimits(answer_bytes=2**20, least_backoff_seconds=SECONDS)
 ENDLESS = {
     "bytes that are no HTTP/2": b"HTTP/1.1 400 Bad Request\r\n\r\n",
     "PINGs": frame(PING, 0, 0, bytes(8)),
-    "acknowledged PINGs": frame(PING, 1, 0, bytes(8)),
     "SETTINGS": frame(SETTINGS, 0, 0, b""),
-    "acknowledged SETTINGS": frame(SETTINGS, 1, 0, b""),
     "priorities": frame(PRIORITY, 0, 1, bytes(5)),
     "windows of the connection": frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1"),
     "windows of the call": frame(WINDOW_UPDATE, 0, 1, b"\0\0\0\1"),
-    "windows beyond the largest": frame(WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"),
     "frames of an unknown kind": frame(200, 0, 0, b"x"),
     "interim answers": frame(HEADERS, END_HEADERS, 1, EARLY_HINTS),
     "answers that do not end": frame(HEADERS, END_HEADERS, 1, HEAD),
     "trailers": trailers(1, OK, head=HEAD),
     "headers for no call": frame(HEADERS, END_HEADERS, 99, HEAD),
-    "headers for an even stream": frame(HEADERS, END_HEADERS, 2, HEAD),
     "data for no call": frame(DATA, 0, 99, b"x"),
-    "data for no stream": frame(DATA, 0, 0, b"x"),
     "data before headers": frame(DATA, 0, 1, b"x"),
     "frames larger than allowed": frame(DATA, 0, 1, bytes(2**21)),
     "a settings frame of a wrong size": frame(SETTINGS, 0, 0, b"x"),
     "pushed answers": frame(PUSH, END_HEADERS, 1, b"\0\0\0\2" + HEAD),
-    "resets for no call": frame(RESET, 0, 99, b"\0\0\0\1"),
     "headers that are no HPACK": frame(HEADERS, END_HEADERS, 1, b"\xff" * 20),
     "goodbyes": frame(GOAWAY, 0, 0, bytes(8)),
 }
@@ -223,42 +215,6 @@ def test_a_connection_that_is_cut_is_unavailable(what: str) -> None:
     code, words, connections = ends(once(CUT[what], closes=True))
     assert code is StatusCode.UNAVAILABLE and words.startswith("bad: ")
     assert connections == 2
-
-
-@pytest.mark.parametrize("what", ["within a message", "within a frame"])
-def test_half_an_answer_waits_until_the_deadline(what: str) -> None:
-    with (
-        scripted_server(once(CUT[what])) as server,
-        Http2Client([Endpoint(server.address, "bad")], [PATH], LIMITS) as client,
-    ):
-        client.start([OutgoingCall(0, REQUEST, 0.1)])
-        (answer,) = client.finish()
-        assert answer.status is not None
-        assert answer.status.code is StatusCode.DEADLINE_EXCEEDED
-
-
-def test_bytes_that_are_no_tls_and_tls_without_http2_are_unavailable(tmp_path: Path) -> None:
-    issued = issue_files(tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(issued.certificate, issued.key)
-
-    def plain(connection: socket.socket, _: int) -> None:
-        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100)
-        read_on(connection)
-
-    def other(connection: socket.socket, _: int) -> None:
-        with context.wrap_socket(connection, server_side=True) as secure:
-            read_on(secure)
-
-    for script in (plain, other):
-        with scripted_server(script) as server:
-            endpoints = [Endpoint(server.address, "bad")]
-            with Http2Client(endpoints, [PATH], LIMITS, tls=ClientTls(issued.ca)) as client:
-                client.start([OutgoingCall(0, REQUEST, SECONDS)])
-                (answer,) = client.finish()
-        assert answer.status is not None
-        assert answer.status.code is StatusCode.UNAVAILABLE
-        assert answer.status.message.startswith("bad: TLS: ")
 
 
 def secured(script: Script, issued: IssuedFiles) -> Script:

@@ -64,43 +64,30 @@ def _many(edit: Any) -> bytes:
 HOSTILE = {
     # Lengths.
     "a length beyond the end": b"\x2a\x7f",
-    "a length of 2^31": b"\x2a\x80\x80\x80\x80\x08",
     "a length of 2^63": b"\x2a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01",
     "a length of 2^64 - 1": b"\x2a" + LONG + b"\x01",
     "a length that never ends": b"\x2a" + LONG * 8,
-    "a length without its bytes": GOOD + b"\x3a",
-    "an input that ends in its name": field(5, b"\x0a\x04ite"),
     "a shape that ends in a size": shaped(2) + field(5, field(3, b"\x80")),
     # Tags.
     "field 0": b"\x02\x00" + GOOD,
     "a group that opens": GOOD + b"\x0b",
-    "a group that closes": GOOD + b"\x0c",
-    "a reserved wire type": GOOD + b"\x0f",
     "a tag that never ends": GOOD + LONG * 2,
     # Shapes.
     "sizes whose product wraps to 0": shaped(2**62, 4),
     "sizes whose bytes wrap to 16": shaped(2**61 + 2, raw=bytes(16)),
-    "sizes whose bytes wrap, as INT64": shaped(2**32, 2**29),
     "a negative size": shaped(-1),
-    "two negative sizes": shaped(-2, -1, raw=bytes(16)),
     "the smallest size": shaped(-(2**63), raw=bytes(8)),
     "no bytes for many samples": shaped(2**31 - 1, 0),
-    "no bytes for very many samples": shaped(2**62, 0),
-    "no samples of many ids": shaped(0, 2**62),
     "many dimensions": shaped(*[1] * 5000, raw=bytes(8)),
     "lengths of many samples": shaped(5, 2**40, name=b"sparse.lengths")
     + tensor(b"sparse.values", b"\x00", b""),
     # Counts.
     "more inputs than contents": GOOD + field(5, field(1, b"clicked") + field(2, b"INT64")),
     "more contents than inputs": GOOD + field(7, b"") * 5000,
-    "contents alone": field(7, bytes(8)) * 5000,
     "inputs alone": field(5, field(1, b"item") + field(2, b"INT64") + field(3, b"\x02")) * 5000,
     "one name many times": serialized(DENSE) + tensor(b"item", b"\x02", bytes(16)) * 5000,
     "many unknown names": serialized(DENSE)
     + b"".join(tensor(b"x%d" % i, b"\x01", bytes(8)) for i in range(5000)),
-    "many parameters beside nothing": _many(
-        lambda r: [r.parameters[str(i)].__setattr__("int64_param", i) for i in range(5000)]
-    ),
     # Others.
     "inputs inside inputs": nested(5000),
     "a name of 1 MiB": serialized(DENSE)
