@@ -1,8 +1,7 @@
-"""Signatures of versions that were altered, exchanged or made up, in folders and in buckets."""
+"""Signatures of versions that were altered, exchanged or made up."""
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,29 +17,23 @@ from sharded_infer.repositories.signatures.signature_file import (
     signatures_name,
 )
 from tests.support.publisher import Publisher
-from tests.support.s3_server import BUCKET, S3Server
 from tests.support.signing_keys import KeyFiles, make_key
 
 ORDER = 2**252 + 27742317777372353535851937790883648493  # of the group of ed25519
 
 
 class Store:
-    """A repository, open to an attacker."""
+    """A repository in a folder, open to an attacker."""
 
-    def __init__(self, location: str, client: Callable[[], S3Server]) -> None:
-        self.repository = Repository(location)
-        self._client = client
+    def __init__(self, folder: Path) -> None:
+        self.repository = Repository(folder)
+        self._model = folder / "small"
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a file of the model."""
-        location = self.repository.location
-        if self.repository.is_remote:
-            key = f"{location.removeprefix(f's3://{BUCKET}/')}/small/{name}"
-            self._client().client().put_object(Bucket=BUCKET, Key=key, Body=content)
-        else:
-            path = Path(location, "small", name)
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(content)
+        path = self._model / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
 
     def name(self, version: int) -> str:
         """The file of a version's signatures."""
@@ -57,11 +50,9 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> KeyFiles:
 
 
 @pytest.fixture
-def store(
-    location: str, publish_copy: Publisher, key: KeyFiles, request: pytest.FixtureRequest
-) -> Store:
+def store(tmp_path: Path, publish_copy: Publisher, key: KeyFiles) -> Store:
     """Versions 1 and 2 are signed by the key."""
-    store = Store(location, partial(request.getfixturevalue, "s3"))
+    store = Store(tmp_path / "models")
     for _ in range(2):
         sealing = Sealing.by(read_signing_keys([key.private]))
         publish_copy(store.repository, sealing=sealing)
@@ -127,7 +118,6 @@ FORGED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("location", ["local"], indirect=True)
 @pytest.mark.parametrize("forgery", FORGED)
 def test_forged_signatures_are_refused(store: Store, key: KeyFiles, forgery: str) -> None:
     forged = FORGED[forgery](store.signatures(1)[key.key_id])
@@ -157,10 +147,7 @@ def _file(signatures: object, **more: object) -> bytes:
 
 SPOILED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda _: b"", "the document: Invalid JSON"),
-    "truncated": (lambda c: c[: len(c) // 2], "the document: Invalid JSON"),
-    "not text": (lambda _: b"\xff\xfe" * 50, "the document: Invalid JSON"),
     "nested": (lambda _: b"[" * 60_000, "the document: Invalid JSON"),
-    "a list": (lambda c: json.dumps(_listed(c)).encode(), "the document: Input should be"),
     "none listed": (lambda _: _file([]), "signatures: Tuple should have at least 1 item"),
     "another format": (
         lambda c: json.dumps({"format_version": 2, "signatures": _listed(c)}).encode(),
@@ -171,14 +158,6 @@ SPOILED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a short signature": (
         lambda c: _file([{**_listed(c)[0], "signature": "00" * 63}]),
         "signatures.0.signature: String should match",
-    ),
-    "a number": (
-        lambda c: _file([{**_listed(c)[0], "signature": 7}]),
-        "signatures.0.signature: Input should be a valid string",
-    ),
-    "a long key id": (
-        lambda c: _file([{**_listed(c)[0], "key_id": "0" * 17}]),
-        "signatures.0.key_id: String should match",
     ),
     "a path as key id": (
         lambda c: _file([{**_listed(c)[0], "key_id": "../../../etc/pass"}]),
@@ -191,11 +170,7 @@ SPOILED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("location", "damage"),
-    [*(("local", damage) for damage in SPOILED), ("s3", "truncated"), ("s3", "too large")],
-    indirect=["location"],
-)
+@pytest.mark.parametrize("damage", SPOILED)
 def test_a_damaged_file_of_signatures_is_refused_and_named(
     store: Store, key: KeyFiles, damage: str
 ) -> None:
@@ -218,18 +193,12 @@ def test_many_signatures_are_read_once_and_only_trusted_ones_are_computed(
 
 
 def test_a_link_or_a_folder_in_the_place_of_signatures_is_refused(
-    publish_copy: Publisher, key: KeyFiles, tmp_path: Path
+    store: Store, key: KeyFiles, tmp_path: Path
 ) -> None:
-    repository = Repository(tmp_path / "models")
-    sealing = Sealing.by(read_signing_keys([key.private]))
-    publish_copy(repository, sealing=sealing)
-    path = tmp_path / "models" / "small" / signatures_name(repository.manifest_text("small", 1))
-    trusting = Repository(repository.location, trusted_keys=[key.public])
+    path = tmp_path / "models" / "small" / store.name(1)
     path.rename(tmp_path / "real")
     path.symlink_to(tmp_path / "real")
-    with pytest.raises(ShardedInferError, match="expected a regular file, got a symbolic link"):
-        trusting.manifest("small", 1)
+    assert "expected a regular file, got a symbolic link" in refusal(store, key)
     path.unlink()
     path.mkdir()
-    with pytest.raises(ShardedInferError, match="expected a regular file, got a folder"):
-        trusting.manifest("small", 1)
+    assert "expected a regular file, got a folder" in refusal(store, key)
