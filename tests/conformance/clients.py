@@ -55,13 +55,10 @@ class ConformingServer(RunningServer):
 
     def page(self) -> str:
         """Its metrics."""
-        protection = self.protection
-        if protection is None:
-            with urlopen(self.metrics_url, timeout=_PATIENT_SECONDS) as page:  # noqa: S310
-                return str(page.read().decode())
-        headers = {"authorization": f"Bearer {protection.token}"}
-        request = Request(self.metrics_url, headers=headers)  # noqa: S310 - our own server
-        trust = ssl.create_default_context(cafile=protection.authority)
+        request, trust = Request(self.metrics_url), None  # noqa: S310 - our own server
+        if self.protection is not None:
+            request.add_header("authorization", f"Bearer {self.protection.token}")
+            trust = ssl.create_default_context(cafile=self.protection.authority)
         with urlopen(request, timeout=_PATIENT_SECONDS, context=trust) as page:  # noqa: S310
             return str(page.read().decode())
 

@@ -12,12 +12,9 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests.support.server_processes import free_port
 from tests.support.servers import (
-    MODEL,
     Ranker,
     RunningServer,
     good_inputs,
@@ -110,32 +107,6 @@ def test_a_request_may_be_compressed(
     assert not batches
 
 
-def test_answers_of_a_channel_that_compresses_are_read(server: GrpcServer) -> None:
-    options = [
-        *OWN,
-        ("grpc.default_compression_algorithm", 2),
-        ("grpc.default_compression_level", 3),
-    ]
-    with server.channel(options) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        server.check(stub.ModelInfer(request_of(500), timeout=SECONDS), 500)
-        assert stub.ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=SECONDS).name
-
-
-def test_metadata_of_any_bytes_harms_no_call(server: GrpcServer, stub: Any) -> None:
-    metadata = [
-        ("x-text", "plain words"),
-        ("x-text", "a second value"),
-        ("x-empty", ""),
-        ("x-bytes-bin", bytes(range(256))),
-        ("x-bytes-bin", b""),
-        ("x-long", "v" * 6000),
-    ]
-    server.check(stub.ModelInfer(request_of(2), metadata=metadata, timeout=SECONDS), 2)
-    live = stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata, timeout=SECONDS)
-    assert live.live
-
-
 def test_an_answer_has_gRPCs_metadata_and_no_other(stub: Any) -> None:  # noqa: N802
     _, call = stub.ModelInfer.with_call(request_of(2), timeout=SECONDS)
     assert call.code() is Code.OK
@@ -149,16 +120,6 @@ def test_words_of_a_refusal_arrive_as_they_are(stub: Any) -> None:
         stub.ModelInfer(request, timeout=SECONDS)
     assert refused.value.code() is Code.NOT_FOUND
     assert "näme % of" in refused.value.details() and "模型 🙂" in refused.value.details()
-
-
-def test_a_large_message_arrives_and_a_larger_one_is_refused(server: GrpcServer, stub: Any) -> None:
-    big = request_of(2)
-    big.parameters["filler"].string_param = "x" * (20 << 20)
-    response = code_of(lambda: stub.ModelInfer(big, timeout=SECONDS))
-    assert response in {Code.OK, Code.INVALID_ARGUMENT}
-    big.parameters["filler"].string_param = "x" * (70 << 20)
-    assert code_of(lambda: stub.ModelInfer(big, timeout=SECONDS)) is Code.RESOURCE_EXHAUSTED
-    server.check(stub.ModelInfer(request_of(2), timeout=SECONDS), 2)
 
 
 def test_a_cancelled_call_ends_alone(server: GrpcServer, stub: Any) -> None:
@@ -250,25 +211,6 @@ def test_asyncio_asks_for_everything_at_once(server: GrpcServer) -> None:
     asyncio.run(ask())
 
 
-def test_keepalive_pings_of_a_client_with_calls_are_answered(server: GrpcServer) -> None:
-    options = [
-        *OWN,
-        ("grpc.keepalive_time_ms", 1000),
-        ("grpc.keepalive_timeout_ms", 60_000),
-        ("grpc.http2.max_pings_without_data", 0),
-    ]
-    pause = threading.Event()
-
-    def requests() -> Iterator[Any]:
-        yield request_of(2)
-        pause.wait(2.5)  # for two pings
-        yield request_of(2, 1)
-
-    with server.channel(options) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        assert len(list(stub.ModelStreamInfer(requests(), timeout=SECONDS))) == 2
-
-
 @pytest.mark.parametrize("running", ["plain"], indirect=True)
 def test_one_channel_carries_many_calls_at_once(server: GrpcServer, stub: Any) -> None:
     """As perf_analyzer does, whose C++ client shares one channel."""
@@ -277,11 +219,9 @@ def test_one_channel_carries_many_calls_at_once(server: GrpcServer, stub: Any) -
         server.check(call.result(timeout=SECONDS), 1, seed)
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_calls_outlast_their_connections(tls: bool, ranker: Ranker, tmp_path: Path) -> None:
-    files = issue_files(tmp_path) if tls else None
-    options = ("--max-connection-age", 1)
-    options = (*options, *(() if files is None else files.options()))
+def test_calls_outlast_their_connections(ranker: Ranker, tmp_path: Path) -> None:
+    files = issue_files(tmp_path)
+    options = ("--max-connection-age", 1, *files.options())
     with running_server(ranker.repository, tmp_path / "log", *options) as running:
         server = GrpcServer(running.grpc_url, files, ranker)
         states: list[grpc.ChannelConnectivity] = []
@@ -299,18 +239,3 @@ def test_calls_outlast_their_connections(tls: bool, ranker: Ranker, tmp_path: Pa
                 return states.count(grpc.ChannelConnectivity.IDLE) >= 2
 
             until(ended, "connections have ended", SECONDS)
-
-
-def test_a_client_that_waits_for_the_server_is_answered(ranker: Ranker, tmp_path: Path) -> None:
-    port = free_port()
-    with grpc.insecure_channel(f"127.0.0.1:{port}", OWN) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-        waiting = health.Check.future(
-            health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=120
-        )
-        options = ("--port", port)
-        with running_server(ranker.repository, tmp_path / "log", *options):
-            assert waiting.result().status in {1, 2}
-            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            response = stub.ModelInfer(request_of(2), wait_for_ready=True, timeout=SECONDS)
-            assert response.model_name == MODEL
