@@ -26,7 +26,6 @@ SOAK_FILES = (
 
 # What starts servers of its own.
 REST_FILES = (
-    "tests/attacks/test_certificate_files.py",
     "tests/attacks/test_control_messages.py",
     "tests/attacks/test_foreign_locks.py",
     "tests/attacks/test_grpc_floods.py",
@@ -36,7 +35,6 @@ REST_FILES = (
     "tests/attacks/test_logs.py",
     "tests/attacks/test_reading_time.py",
     "tests/attacks/test_shared_memory.py",
-    "tests/attacks/test_shortened_tables.py",
     "tests/attacks/test_streams.py",
     "tests/attacks/test_stuck_workers.py",
     "tests/attacks/test_tls.py",

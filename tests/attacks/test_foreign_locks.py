@@ -56,7 +56,7 @@ def refused_by_holder(path: Path, act: Callable[[], object]) -> None:
 
 
 @pytest.mark.usefixtures("short_waits")
-def test_a_version_whose_manifest_is_locked_is_not_waited_for_without_end(
+def test_a_manifest_or_a_folder_that_is_locked_is_not_waited_for_without_end(
     tmp_path: Path, publish_copy: Publisher
 ) -> None:
     repository = Repository(tmp_path)
@@ -66,14 +66,6 @@ def test_a_version_whose_manifest_is_locked_is_not_waited_for_without_end(
         refused_by_holder(path, lambda: repository.fetch("small", 1))
         assert repository.in_use("small", 1) and not repository.remove("small", 1)
     repository.release(repository.fetch("small", 1))
-
-
-@pytest.mark.usefixtures("short_waits")
-def test_labels_of_a_folder_that_is_locked_are_not_waited_for_without_end(
-    tmp_path: Path, publish_copy: Publisher
-) -> None:
-    repository = Repository(tmp_path)
-    publish_copy(repository)
     with lock_of_a_reader(tmp_path / "small"):
         refused_by_holder(tmp_path / "small", lambda: repository.set_label("small", "stable", 1))
         assert repository.labels("small") == {}

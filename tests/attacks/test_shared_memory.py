@@ -53,10 +53,7 @@ def memory() -> SharedMemory:
     return SharedMemory(most_bytes=1 << 20)
 
 
-KEYS = (
-    "", "/", "//", ".", "..", "/..", "../etc/passwd", "/../etc/passwd", "a/b", "/a/b", "//a",
-    "a/", "a\0b", "x" * 256, "ü" * 128, "/dev/shm/x",  # noqa: S108
-)  # fmt: skip
+KEYS = ("", "/", "..", "/../etc/passwd", "a/b", "//a", "a/", "a\0b", "x" * 256, "ü" * 128)
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -266,36 +263,27 @@ def test_all_workers_know_the_same_regions(server: RunningServer, make_object: M
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-@pytest.mark.parametrize(
-    ("size", "offset"),
-    [(-1, 0), (1024, -1), (2**63 - 1, 2**63 - 1), (1023, 0), (1024, 2**63 - 1)],
-)
 def test_numbers_that_overflow_or_contradict_are_refused(
-    server: RunningServer, make_object: Make, size: int, offset: int
+    server: RunningServer, make_object: Make
 ) -> None:
-    path = make_object(1 << 12)
     with server.stub() as stub:
         unregister(stub)
-        register(stub, "odd", path.name, 1 << 12)
-        with pytest.raises(grpc.RpcError) as refused:
-            stub.ModelInfer(shared_request("odd", size, offset), timeout=10)
-        assert (
-            refused.value.code().name == "INVALID_ARGUMENT" and "'dense'" in refused.value.details()
-        )
+        register(stub, "odd", make_object(1 << 12).name, 1 << 12)
+        for size, offset in ((-1, 0), (1024, -1), (2**63 - 1, 2**63 - 1), (1023, 0)):
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.ModelInfer(shared_request("odd", size, offset), timeout=10)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert "'dense'" in refused.value.details()
 
 
 def test_a_server_that_offers_no_shared_memory_says_so(ranker: Ranker, tmp_path: Path) -> None:
-    options = ("--no-shared-memory",)
     with (
-        running_server(ranker.repository, tmp_path / "log", *options) as server,
+        running_server(ranker.repository, tmp_path / "log", "--no-shared-memory") as server,
         server.stub() as stub,
     ):
         unregister(stub)
         for call, code in (
-            (
-                lambda: register(stub, "a", "b", 1),
-                "UNIMPLEMENTED",
-            ),
+            (lambda: register(stub, "a", "b", 1), "UNIMPLEMENTED"),
             (lambda: stub.ModelInfer(shared_request("a", 1024)), "INVALID_ARGUMENT"),
         ):
             with pytest.raises(grpc.RpcError) as refused:

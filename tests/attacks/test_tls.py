@@ -1,31 +1,80 @@
 """Clients and files that disturb TLS, beside an honest client that is always answered."""
 
+import os
 import shutil
 import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 
+import grpc
 import pytest
 import trustme
 
-from tests.attacks.attacker import Attacker, Served
+from tests.attacks.attacker import Attacker, Served, Target
 from tests.attacks.campaign import client_hello
 from tests.attacks.conftest import INFER
 from tests.attacks.grpc_attacks import OPENING, Attack
-from tests.attacks.honest_client import beside_an_honest_client, withstand
-from tests.attacks.raw_http2 import END_HEADERS, HEADERS, block, frame
-from tests.attacks.tls_server import TlsServer, serving
-from tests.support.servers import Ranker
+from tests.attacks.honest_client import HonestClient, call, grpc_channel, withstand
+from tests.attacks.raw_http2 import END_HEADERS, HEADERS, block, frame, frames
+from tests.support.servers import Ranker, good_inputs, infer_request, running_server
 from tests.support.tls import IssuedFiles, issue_files
+from tests.support.waiting import until
 
 CALLS = 30
 SLOW, PAUSE_SECONDS = 100, 0.05
 # Renegotiation and old versions are the openssl command's to ask for.
 OPENSSL = shutil.which("openssl")
 needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="the command openssl is missing")
+# Handshakes end soon.
+SHORT_TIMES = """
+import serving.grpc_api.compiled.settings as settings
+settings._HANDSHAKE_SECONDS = 2.0
+import serving.cli
+serving.cli.main()
+"""
+
+
+class TlsServer:
+    """A server that wants certificates of its clients, and what its clients have.
+
+    Attributes:
+        served: by the credentials of an honest client.
+    """
+
+    def __init__(self, folder: Path, address: str, pid: int, files: IssuedFiles) -> None:
+        self.files = files
+        client = files.authority.issue_cert("honest")
+        self._pair = folder / "client.pem"
+        client.private_key_and_cert_chain_pem.write_to_path(str(self._pair))
+        credentials = grpc.ssl_channel_credentials(
+            files.ca.read_bytes(),
+            client.private_key_pem.bytes(),
+            client.cert_chain_pems[0].bytes(),
+        )
+        message = infer_request(good_inputs(3)).SerializeToString()
+        target = Target(address, INFER, message, credentials)
+        with grpc_channel(target) as channel:
+            self.served = Served(target, call(channel, target), pid)
+
+    def context(self) -> ssl.SSLContext:
+        """A client's context with the certificate that the server wants."""
+        context = self.files.context("h2")
+        context.load_cert_chain(self._pair)
+        return context
+
+
+@contextmanager
+def serving(ranker: Ranker, folder: Path) -> Iterator[TlsServer]:
+    files, log = issue_files(folder), folder / "log"
+    options = (*files.options(), "--tls-client-ca", files.ca)
+    with running_server(ranker.repository, log, *options, program=SHORT_TIMES) as server:
+        yield TlsServer(folder, server.grpc_url, server.process.pid, files)
+    text = log.read_text()
+    assert "internal error" not in text and "Traceback" not in text, text
 
 
 @pytest.fixture(scope="module")
@@ -101,46 +150,6 @@ def test_a_client_with_a_certificate_is_answered_beside_others(
     withstand(secure.served, ATTACKS[attack](secure.context()))
 
 
-def without_a_certificate(files: IssuedFiles) -> ssl.SSLContext:
-    return files.context("h2")
-
-
-def with_a_strangers(files: IssuedFiles) -> ssl.SSLContext:
-    context = files.context("h2")
-    trustme.CA().issue_cert("honest").configure_cert(context)
-    return context
-
-
-@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-@pytest.mark.parametrize("make", [without_a_certificate, with_a_strangers])
-def test_clients_without_a_valid_certificate_are_not_answered(
-    secure: TlsServer,
-    make: Callable[[IssuedFiles], ssl.SSLContext],
-    newest: ssl.TLSVersion,
-) -> None:
-    context = make(secure.files)
-    context.maximum_version = newest
-    with beside_an_honest_client(secure.served):
-        for _ in range(CALLS):
-            # With TLS 1.3 the client learns it when it reads.
-            with pytest.raises(OSError):  # noqa: PT011 - of TLS, or the connection's
-                speak(secure.served.target.address, context)
-
-
-def speak(address: str, context: ssl.SSLContext) -> bytes:
-    """What a server says first over TLS."""
-    host, _, port = address.rpartition(":")
-    with (
-        socket.create_connection((host, int(port)), 60) as plain,
-        context.wrap_socket(plain, server_hostname=host) as client,
-    ):
-        client.sendall(OPENING)
-        said = client.recv(65536)
-        if not said:
-            raise ConnectionError("closed")
-        return said
-
-
 @needs_openssl
 @pytest.mark.parametrize("version", ["-tls1", "-tls1_1"])
 def test_old_versions_of_tls_are_refused(secure: TlsServer, version: str) -> None:
@@ -170,5 +179,61 @@ def s_client(
     )
 
 
-def test_a_plain_port_answers_others_while_clients_try_tls(served: Served, tmp_path: Path) -> None:
-    withstand(served, handshakes(issue_files(tmp_path).context("h2")))
+def connected(server: TlsServer) -> ssl.SSLSocket:
+    host, _, port = server.served.target.address.rpartition(":")
+    plain = socket.create_connection((host, int(port)), 60)
+    return server.context().wrap_socket(plain, server_hostname=host)
+
+
+def certificate_of(server: TlsServer) -> bytes:
+    with connected(server) as client:
+        found = client.getpeercert(binary_form=True)
+        assert found is not None
+        return found
+
+
+def _fifo(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+BREAKS: dict[str, Callable[[Path], None]] = {
+    "no PEM": lambda file: file.write_bytes(os.urandom(1000)),
+    "another's": lambda file: trustme.CA().issue_cert("x").private_key_pem.write_to_path(str(file)),
+    "missing": Path.unlink,
+    "a FIFO": _fifo,
+}
+
+
+def test_certificates_are_renewed_and_broken_files_change_nothing(
+    ranker: Ranker, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with serving(ranker, tmp_path) as served:
+        files = served.files
+        honest_client = HonestClient(served.served.target, served.served.answer)
+        with honest_client as honest, connected(served) as held:
+            held.sendall(OPENING)
+            before = certificate_of(served)
+            for wrong, file in zip(
+                BREAKS.values(), cycle((files.key, files.certificate)), strict=False
+            ):
+                kept, said = file.read_bytes(), log.read_text().count("stay as they were")
+                wrong(file)
+                assert certificate_of(served) == before
+                until(
+                    lambda: log.read_text().count("stay as they were") > said,  # noqa: B023
+                    "the log says so",
+                )
+                honest.answered(2)
+                file.unlink(missing_ok=True)
+                file.write_bytes(kept)
+                assert certificate_of(served) == before
+            issued = files.authority.issue_cert("127.0.0.1", "localhost")
+            files.key.write_bytes(issued.private_key_pem.bytes())
+            files.certificate.write_bytes(issued.cert_chain_pems[0].bytes())
+            assert certificate_of(served) != before
+            honest.answered(CALLS)
+            # A connection of before goes on.
+            held.sendall(frame(HEADERS, END_HEADERS, 1, block(b"/no.Such/Method")))
+            assert any(one.stream == 1 for one in frames(held))

@@ -1,23 +1,29 @@
-"""Servers some of whose models cannot be loaded: they serve the others, and say which."""
+"""Models that cannot be loaded, or not served any more: named, and the others are served."""
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2
 
 from tests.attacks.conftest import OTHER
 from tests.support.server_pages import counted, readiness
+from tests.support.server_processes import children_of
 from tests.support.servers import (
     MODEL,
+    Ranker,
     RunningServer,
     good_inputs,
     infer_request,
     run,
     running_server,
+    scores_of,
 )
 from tests.support.traffic import flip_bit
 from tests.support.waiting import until
@@ -77,13 +83,26 @@ def labels_in_the_way(home: Path) -> Callable[[], object]:
     return folder.rmdir
 
 
-@pytest.mark.parametrize(("damage", "workers"), [(cut, 1), (labels_in_the_way, 2)])
+def cut_below_a_label(home: Path) -> Callable[[], object]:
+    for model in (MODEL, OTHER):
+        (home / model / "labels.json").write_text(json.dumps({"stable": 1}))
+    return cut(home)
+
+
+@pytest.mark.parametrize(
+    ("damage", "options"),
+    [
+        (cut, ()),
+        (labels_in_the_way, ("--workers", 2)),
+        (cut_below_a_label, ("--follow", "labels:stable")),
+    ],
+)
 def test_a_server_serves_what_loads_names_what_does_not_and_takes_it_when_it_is_mended(
-    damage: Damage, workers: int, repository: Path, tmp_path: Path
+    damage: Damage, options: tuple[object, ...], repository: Path, tmp_path: Path
 ) -> None:
     mend = damage(repository)
     log = tmp_path / "log"
-    with running_server(repository, log, *POLL, "--workers", workers) as server:
+    with running_server(repository, log, *POLL, *options) as server:
         assert [one["name"] for one in server.ready["models"]] == [MODEL]
         assert set(server.ready["missing"]) == {OTHER}
         code, words = readiness(server)
@@ -142,20 +161,6 @@ def test_a_named_model_that_is_not_published_yet_is_served_when_it_is(
         until(lambda: is_ready(server, OTHER), "the model that came")
 
 
-def test_a_label_on_an_unreadable_version_leaves_out_its_model_alone(
-    repository: Path, tmp_path: Path
-) -> None:
-    for model in (MODEL, OTHER):
-        (repository / model / "labels.json").write_text(json.dumps({"stable": 1}))
-    mend = cut(repository)
-    follow = ("--follow", "labels:stable")
-    with running_server(repository, tmp_path / "log", *POLL, *follow) as server:
-        assert set(server.ready["missing"]) == {OTHER}
-        assert is_ready(server, MODEL) and "too short" in unavailable(server, OTHER)
-        mend()
-        until(lambda: is_ready(server, OTHER), "the mended version")
-
-
 def test_models_that_clients_load_do_not_stop_the_start_either(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -170,3 +175,96 @@ def test_models_that_clients_load_do_not_stop_the_start_either(
             stub.RepositoryModelLoad(asked, timeout=60)
         assert is_ready(server, OTHER)
         until(lambda: readiness(server) == (200, "ready"), "nothing is missing")
+
+
+# Tables that are cut while they are served.
+
+
+@pytest.mark.parametrize(("left", "workers"), [("nothing", 2), ("all but a byte", 1)])
+def test_a_table_that_is_cut_takes_its_version_out_of_service_and_nothing_else(
+    left: str, workers: int, ranker: Ranker, repository: Path, tmp_path: Path
+) -> None:
+    inputs = good_inputs(4)
+    expected = ranker.predict(inputs)["score"]
+    table = table_of(repository, MODEL)
+    content = table.read_bytes()
+    log = tmp_path / "log"
+    with running_server(repository, log, *POLL, "--workers", workers) as server:
+        processes = {server.process.pid, *children_of(server.process.pid)}
+        np.testing.assert_allclose(score(server, inputs), expected, atol=1e-4)
+        os.truncate(table, 0 if left == "nothing" else len(content) - 1)
+        # Refused from the first request on, and the version goes.
+        with pytest.raises(grpc.RpcError) as raised:
+            score(server, inputs)
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+        def is_out_of_service() -> bool:
+            # It is tried once more, and says until then that it loads.
+            state, reason = reasons(server, MODEL)["1"]
+            said = not is_ready(server, MODEL) and str(table) in unavailable(server, MODEL)
+            return said and state == "UNAVAILABLE" and str(table) in reason
+
+        until(lambda: each(server, is_out_of_service), "the version is out of service")
+        code, words = readiness(server)
+        assert code == 200 and words.startswith(f"ready\nnot served: {MODEL} ("), words
+        assert is_ready(server, OTHER)
+        assert f"{table}: has become shorter" in log.read_text()
+        # Nobody died.
+        assert {server.process.pid, *children_of(server.process.pid)} == processes
+        assert counted(server, "sharded_infer_worker_restarts_total") == 0
+        # Whole again, it is served again.
+        table.write_bytes(content)
+        until(lambda: each(server, lambda: is_ready(server, MODEL)), "it is served again")
+        np.testing.assert_allclose(score(server, inputs), expected, atol=1e-4)
+
+
+def each(server: RunningServer, condition: Callable[[], bool]) -> bool:
+    """Whether it holds on many connections, and thus in every worker.
+
+    They follow the repository by themselves, one after another on a busy machine.
+    """
+    return all(condition() for _ in range(8 * server.ready["workers"]))
+
+
+def score(server: RunningServer, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    with server.stub() as stub:
+        found = scores_of(stub.ModelInfer(infer_request(inputs), timeout=10))
+        return np.asarray(found["score"])
+
+
+def test_the_version_before_takes_over_from_one_whose_table_is_cut(
+    ranker: Ranker, repository: Path, tmp_path: Path
+) -> None:
+    home = repository / MODEL
+    coming = Path(shutil.copytree(home / "1", home / ".coming"))
+    manifest = coming / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 2', 1))
+    coming.rename(home / "2")
+    inputs = good_inputs(4)
+    with running_server(repository, tmp_path / "log", *POLL, "--workers", 2) as server:
+        os.truncate(sorted((home / "2" / "tables").iterdir())[0], 0)
+        until(lambda: each(server, lambda: served_version(server) == "1"), "version 1 answers")
+        np.testing.assert_allclose(
+            score(server, inputs), ranker.predict(inputs)["score"], atol=1e-4
+        )
+        until(lambda: readiness(server) == (200, "ready"), "nothing is missing")
+
+
+def served_version(server: RunningServer) -> str:
+    with server.stub() as stub:
+        try:
+            return str(stub.ModelInfer(infer_request(good_inputs(1)), timeout=10).model_version)
+        except grpc.RpcError:
+            return ""
+
+
+def test_huge_pages_hold_a_copy_that_a_cut_file_does_not_touch(
+    ranker: Ranker, repository: Path, tmp_path: Path
+) -> None:
+    inputs = good_inputs(4)
+    expected = ranker.predict(inputs)["score"]
+    with running_server(repository, tmp_path / "log", "--memory", "huge") as server:
+        os.truncate(table_of(repository, MODEL), 0)
+        for _ in range(3):
+            np.testing.assert_allclose(score(server, inputs), expected, atol=1e-4)
+        assert readiness(server) == (200, "ready")
