@@ -154,21 +154,6 @@ def test_an_honest_client_is_answered_during_an_attack(
     until(lambda: Footprint.of(pid).files <= before.files + 2, "the connections are closed")
 
 
-def test_probes_are_answered_where_every_connection_is_in_use(
-    ranker: Ranker, tmp_path: Path
-) -> None:
-    most = 8
-    limits = ("--http-max-connections", most, "--http-max-address-connections", most)
-    with (
-        running_server(ranker.repository, tmp_path / "log", *limits) as server,
-        attacking(server, ATTACKS["silent connections"]) as silent,
-    ):
-        until(silent.struck.is_set, "they are connected", SECONDS)
-        assert is_ready(server)
-        dropped = ("sharded_infer_http_dropped_total", (("reason", "address"),))
-        until(lambda: samples(server.metrics_url)[dropped] >= 600 - most, "the others are dropped")
-
-
 def test_probes_are_answered_where_all_descriptors_are_used(ranker: Ranker, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with running_server(ranker.repository, log) as server:

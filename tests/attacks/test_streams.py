@@ -184,14 +184,20 @@ def test_a_message_that_is_none_is_answered_and_the_stream_goes_on(server: Runni
     assert all(a.infer_response.parameters["triton_final_response"].bool_param for a in answers)
 
 
-def test_a_client_may_have_its_stream_end_at_the_first_error(stub: Any) -> None:
+def test_a_stream_ends_at_a_message_that_is_too_large_or_at_the_first_error_if_asked_to(
+    stub: Any,
+) -> None:
+    huge = infer_request({"dense": np.zeros((5_000_000, 4), np.float32)})
     unknown = infer_request(good_inputs(1), model="nobody")
-    calls = stub.ModelStreamInfer(
-        iter([unknown, large()]), timeout=30, metadata=(("triton_grpc_error", "true"),)
-    )
-    with pytest.raises(grpc.RpcError) as refused:
-        list(calls)
-    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+    at_first = (("triton_grpc_error", "true"),)
+    for request, metadata, code in (
+        (huge, (), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (unknown, at_first, grpc.StatusCode.NOT_FOUND),
+    ):
+        calls = stub.ModelStreamInfer(iter([request, large()]), timeout=30, metadata=metadata)
+        with pytest.raises(grpc.RpcError) as refused:
+            list(calls)
+        assert refused.value.code() is code
 
 
 def test_a_request_of_a_stream_that_cannot_be_in_time_is_refused(stub: Any) -> None:
@@ -200,14 +206,6 @@ def test_a_request_of_a_stream_that_cannot_be_in_time_is_refused(stub: Any) -> N
     answers = list(stub.ModelStreamInfer(iter([late, large(2)]), timeout=30))
     words = {a.infer_response.id: a.error_message for a in answers}
     assert "deadline" in words["1"] and words["2"] == ""
-
-
-def test_a_message_that_is_too_large_ends_its_stream_alone(stub: Any) -> None:
-    huge = infer_request({"dense": np.zeros((5_000_000, 4), np.float32)})
-    calls = stub.ModelStreamInfer(iter([huge]), timeout=30)
-    with pytest.raises(grpc.RpcError) as refused:
-        list(calls)
-    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_streams_share_the_limit_of_requests_in_progress(ranker: Ranker, tmp_path: Path) -> None:
