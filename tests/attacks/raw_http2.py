@@ -62,17 +62,6 @@ def block(
     )
 
 
-def call(path: bytes, stream: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The headers of a gRPC call, which ends with them.
-
-    Args:
-        path: `/service/Method`.
-        stream: odd, and higher than those before on the connection.
-        headers: more of them.
-    """
-    return frame(HEADERS, END_STREAM | END_HEADERS, stream, block(path, headers))
-
-
 def headers_frames(text: bytes, stream: int = 1) -> bytes:
     """HEADERS, and CONTINUATION where they are long."""
     cuts = range(0, len(text), _FRAME_BYTES)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
@@ -61,7 +62,8 @@ def attack(repository: Path, messages: Messages, folder: Path, *, secure: bool) 
     options = files.options() if secure else ()
     with running_server(repository, log, *options, program=SHORT_TIMES) as server:
         pid = server.process.pid
-        target = Target(server.grpc_url, INFER, next(iter(messages)))
+        credentials = grpc.ssl_channel_credentials(files.ca.read_bytes()) if secure else None
+        target = Target(server.grpc_url, INFER, next(iter(messages)), credentials)
         tls = files.context("h2") if secure else None
         fresh = Footprint.of(pid)
         with Campaign(target, messages, seed=0, tls=tls) as warm:
