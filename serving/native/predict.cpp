@@ -154,7 +154,9 @@ class InputsReader {
     }
     if (!feature.has(kWeights)) return true;
     Tensor& weights = request_.tensors[found + 2];
-    if (!model_.is_named(found + 2) || !take(found + 2) || !set(weights, feature.weights, kFp32Type)) return false;
+    if (!model_.is_named(found + 2) || !take(found + 2) ||
+        !set(weights, feature.weights, kFp32Type))
+      return false;
     if (weights.elements != ids.elements) return false;
     weights.rank = ids.rank;
     weights.sizes[0] = ids.sizes[0];
