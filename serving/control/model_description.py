@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from serving.config.version_policy import NAME_PARAMETER
 from serving.metrics.totals import Totals
 from serving.protocol.wire_strings import BYTES, RAW_IDS, STRING_HASH, STRING_HASH_SEED
+from serving.protocol.wire_tensors import KEEP, MAX_LENGTH, SEQUENCE
 from sharded_infer.engines.model import Model
 from sharded_infer.specs.model_spec import ModelSpec
 
-# Prefixes of parameters: of an input's name, for its sequence; of a sequence's name, for how many
-# ids of a sample are used, and which.
-SEQUENCE, MAX_LENGTH, KEEP = "sequence.", "max_length.", "keep."
 # Parameter of the precision of a tower's products.
 PRODUCTS = "products"
 # Platform and backend of every model here.

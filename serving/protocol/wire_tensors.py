@@ -15,6 +15,9 @@ from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import RequestReader
 
 MOST_DIMENSIONS = 64  # NumPy's
+# Prefixes of a model's parameters: of an input's name, for its sequence; of a sequence's name, for
+# how many ids of a sample are used, and which.
+SEQUENCE, MAX_LENGTH, KEEP = "sequence.", "max_length.", "keep."
 
 # Numbers on the wire are little-endian whatever the machine is.
 DTYPES: dict[str, np.dtype[np.generic]] = {

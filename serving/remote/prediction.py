@@ -12,6 +12,7 @@ from tritonclient.grpc import model_config_pb2
 from kernels.ids.id_hash import StringHash
 from serving.protocol.infer_writer import DEFAULT_TABLES
 from serving.protocol.wire_strings import STRING_HASH, STRING_HASH_SEED
+from serving.protocol.wire_tensors import MAX_LENGTH, SEQUENCE
 from serving.remote.caller import ANONYMOUS, Caller
 from serving.remote.failed_call import failed_call
 from serving.remote.triton_inputs import triton_inputs
@@ -21,6 +22,7 @@ from sharded_infer.reports.html.text import visible
 from sharded_infer.samples.request import batch_samples
 from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
 
 _LATEST: Final = "latest"
 _READY: Final = "READY"
@@ -115,12 +117,20 @@ def _latest(address: str, index: Iterable[Any], model: str) -> str:
 
 def _spec_of(config: Any) -> ModelSpec:
     # Names, widths and hashes of strings: a server does not report its tables' sizes.
-    dense, tables = {}, []
+    said = config.parameters
+    dense: dict[str, int] = {}
+    tables: list[TableSpec] = []
+    members: dict[str, list[str]] = {}
+    numbers: dict[str, dict[str, int]] = {}
     for one in config.input:
+        width = max(1, int(one.dims[-1]))
+        sequence = said[SEQUENCE + one.name].string_value if SEQUENCE + one.name in said else None
         if one.data_type == _FLOATS:
-            dense[one.name] = int(one.dims[-1])
+            (dense if sequence is None else numbers.setdefault(sequence, {}))[one.name] = width
             continue
-        said, id_map = config.parameters, None
+        if sequence is not None:
+            members.setdefault(sequence, []).append(one.name)
+        id_map = None
         if STRING_HASH + one.name in said:
             hashed = said[STRING_HASH + one.name].string_value
             seed = said[STRING_HASH_SEED + one.name].string_value
@@ -132,4 +142,10 @@ def _spec_of(config: Any) -> ModelSpec:
         tables=tuple(tables),
         dense=DenseSpec(dense),
         tower=TowerSpec(outputs=outputs),
+        sequences={
+            name: SequenceSpec(
+                int(said[MAX_LENGTH + name].string_value), tuple(features), numbers.get(name, {})
+            )
+            for name, features in members.items()
+        },
     )

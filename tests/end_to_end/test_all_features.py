@@ -499,6 +499,17 @@ def over_stream(cluster: Cluster, inputs: Arrays) -> tuple[list[float], str]:
     return scores_of(response)["score"].tolist(), tables
 
 
+def test_the_command_predicts_with_sequences_and_their_numbers(cluster: Cluster) -> None:
+    inputs = cluster.trained.inputs(1)
+    sample = {name: array.ravel().tolist() for name, array in inputs.items() if "." not in name}
+    done = run(
+        *("predict", "-", "--address", cluster.front.grpc_url, "--model", MODEL),
+        stdin=json.dumps(sample),
+    )
+    assert done.returncode == 0, done.stderr
+    assert np.float32(done.stdout.split()[1]) == np.float32(cluster.trained.scores(inputs)[0])
+
+
 def test_a_killed_host_costs_tables_with_default_rows_no_answer_and_each_answer_says_so(
     cluster: Cluster,
 ) -> None:
@@ -519,8 +530,10 @@ def test_a_killed_host_costs_tables_with_default_rows_no_answer_and_each_answer_
     done = run(*words, stdin=json.dumps({"kind": 3}))
     assert done.returncode == 0, done.stderr
     assert "warning: default rows of tables kind" in done.stderr
+    # Deltas add items to the other model.
+    few = {name: inputs[name] % TABLES[0].rows for name in ("candidate", "clicks")}
     with pytest.raises(grpc.RpcError) as refused:
-        cluster.answer(inputs, model=STRICT)
+        cluster.answer({**inputs, **few}, model=STRICT)
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     assert f"shard host {LOST} at {lost.address}" in refused.value.details()
     until(

@@ -37,6 +37,7 @@ def test_processes_publish_parts_at_once_and_one_joins_them(
     first, second = json.loads(joined.stdout), json.loads(whole.stdout)
     assert (first.pop("version"), second.pop("version")) == (1, 2)
     assert first.pop("path") != second.pop("path")
+    assert first.pop("planning_seconds") > 0 < second.pop("planning_seconds")
     assert first == second
     repository = Repository(location)
     assert manifest_of(repository, 1) == manifest_of(repository, 2)

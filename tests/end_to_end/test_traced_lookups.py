@@ -114,7 +114,8 @@ def test_a_lookup_of_a_request_that_is_not_traced_has_no_span(traced: Traced) ->
 
     before = answered()
     traced.ask(2, sampled=False)
-    assert answered() == before + 1
+    # Both replicas may be asked.
+    assert answered() in (before + 1, before + 2)
     # What came before it would have come by now.
     traced.ask(3)
     traced.spans(3, LOOKUP)
