@@ -87,6 +87,7 @@ def test_a_version_in_parts_on_ray_equals_a_whole_one_though_a_process_was_kille
     expected = json.loads(whole.stdout)
     assert (told.pop("version"), expected.pop("version")) == (1, 2)
     assert told.pop("path") != expected.pop("path")
+    assert told.pop("planning_seconds") > 0 < expected.pop("planning_seconds")
     assert told == expected
     stored = Repository(repository)
     assert manifest_of(stored, 1) == manifest_of(stored, 2)
