@@ -1,5 +1,7 @@
 """Checks of a version before publication or serving: its golden scores, and each sample alone."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -10,7 +12,6 @@ from sharded_infer.errors import ArtifactError, GateError, RequestError
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.quality.quality_gate import check_differences
 from sharded_infer.quality.score_difference import ScoreDifference, score_differences
-from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.precision import Precision
 
 # Samples of the batch that `check_independence` runs: a size that is padded.
@@ -79,30 +80,20 @@ def check_independence(model: Model) -> float:
     for array in samples.dense:
         array[_ALONE:] *= _LOUDNESS
     beside_loud = _first_scores(model.score(samples, embeddings))
-    shorter, padded = _padded_scores(model, samples)
+    by_itself = [
+        np.concatenate([scores[name] for scores in alone]) for name in model.spec.tower.outputs
+    ]
     is_fp32 = model.spec.tower.precision is Precision.FP32
     rounding = _FP32_ROUNDING if is_fp32 else _COARSE_ROUNDING
+    compared = [(beside_loud, together, _SAME_SIZE_ROUNDING, "follows the others'", _MIXES)]
+    if grows := [name for name, one in model.spec.sequences.items() if one.pad_to == "longest"]:
+        own, padded = _padded_scores(model, samples)
+        compared.append((padded, own, rounding, "differs with the padding", _pads(grows)))
+    compared.append((together, by_itself, rounding, "differs from its score alone", _MIXES))
     largest = 0.0
-    for place, name in enumerate(model.spec.tower.outputs):
-        by_itself = np.concatenate([scores[name] for scores in alone])
-        for bound, scores, others, against, advice in (
-            (
-                _SAME_SIZE_ROUNDING,
-                beside_loud[place],
-                together[place],
-                "follows the others'",
-                _MIXES,
-            ),
-            (
-                rounding,
-                padded[place],
-                shorter[place],
-                "differs with the padding",
-                _pads(model.spec),
-            ),
-            (rounding, together[place], by_itself, "differs from its score alone", _MIXES),
-        ):
-            beyond, difference = _beyond(scores, others, bound)
+    for some, others, bound, against, advice in compared:
+        for name, scores, expected in zip(model.spec.tower.outputs, some, others, strict=True):
+            beyond, difference = _beyond(scores, expected, bound)
             if beyond:
                 raise GateError(
                     f"model {model.name!r}: a sample's score {name!r} in a batch of {_TOGETHER} "
@@ -115,7 +106,7 @@ def check_independence(model: Model) -> float:
 def _padded_scores(model: Model, samples: ModelInput) -> tuple[Scores, Scores]:
     """Scores of samples alone, with sequences of their own lengths and padded further."""
     both: list[list[Scores]] = [[], []]
-    for at in range(_ALONE if model.spec.sequences else 1):
+    for at in range(_ALONE):
         one = samples.samples(at, at + 1)
         embeddings = model.engine.embeddings(one)
         for found, positions in zip(both, (0, _PADDED), strict=True):
@@ -135,8 +126,7 @@ _MIXES = (
 )
 
 
-def _pads(spec: ModelSpec) -> str:
-    names = [name for name, one in spec.sequences.items() if one.pad_to == "longest"]
+def _pads(names: Sequence[str]) -> str:
     return (
         f"the tower's score depends on how far {' or '.join(map(repr, names))} is padded (such as "
         "a mean over dimension 1, or a division by its size), but a batch is padded to its longest "
