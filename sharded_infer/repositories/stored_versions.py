@@ -146,13 +146,11 @@ class VersionNumbers:
             )
         while True:
             highest, tag = self._read(where)
-            number = max(highest, self._stored.highest(self._model)) + 1
-            number = number if version is None else version
+            number = version or max(highest, self._stored.highest(self._model)) + 1
             if number > MOST_VERSION:
                 raise ArtifactError(f"{where}: no version number is left above {MOST_VERSION}")
-            content = f"{max(number, highest)}\n".encode()
             if number <= highest or self._stored.replace_file(
-                self._model, HIGHEST_NAME, content, tag, _MAX_BYTES
+                self._model, HIGHEST_NAME, f"{number}\n".encode(), tag, _MAX_BYTES
             ):
                 return number
 
