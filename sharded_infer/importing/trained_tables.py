@@ -46,7 +46,6 @@ class TrainedTable:
         refusal: why a spec cannot describe the module; empty if one can.
         pools: False if the module looks up single rows; None: either.
         weighted: False if the module ignores or refuses weights of ids; None: either.
-        weighted_mean: the module divides a weighted mean by the sum of the weights in training.
     """
 
     said_by: str
@@ -58,7 +57,6 @@ class TrainedTable:
     refusal: str = ""
     pools: bool | None = None
     weighted: bool | None = None
-    weighted_mean: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +180,6 @@ def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
                 refusal=refusal,
                 pools=collection.pools,
                 weighted=collection.is_weighted if collection.pools else None,
-                weighted_mean=pooling == "mean" and stored not in _QUANTIZED,
             )
     return found
 
@@ -242,7 +239,8 @@ def _check_weighted(table: TableSpec, said: TrainedTable) -> None:
             f"table {table.name!r}: the spec says weighted = true, {said.said_by} has no weights "
             "of ids; leave it out of the spec to take the module's"
         )
-    if said.weighted and said.weighted_mean and table.weighted is None:
+    is_trained_mean = said.pooling == "mean" and said.stored is None
+    if said.weighted and is_trained_mean and table.weighted is None:
         raise SpecError(
             f"table {table.name!r}: {said.said_by} pools a weighted mean, which TorchRec divides "
             "by the sum of weights while it trains, and by the number of ids once it is "

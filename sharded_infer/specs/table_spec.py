@@ -31,12 +31,6 @@ def _pooling(value: Any) -> Any:
     return value
 
 
-def _weighted(value: Any) -> Any:
-    if value is not None and not isinstance(value, bool):
-        raise ValueError(f"expected true or false, got {value!r}")
-    return value
-
-
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -78,7 +72,7 @@ class TableSpec:
     required: Annotated[Literal[True] | tuple[Name, ...] | None, BeforeValidator(_required)] = None
     default_row: DefaultRow = None
     id_map: IdMapSpec | None = None
-    weighted: Annotated[bool | None, BeforeValidator(_weighted)] = None
+    weighted: Annotated[bool, Field(strict=True)] | None = None
     ordered: Literal[True] | None = None
 
     @model_validator(mode="after")
