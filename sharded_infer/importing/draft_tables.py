@@ -68,7 +68,7 @@ def draft_tables(
     if not torchrec and len(layers) == len(found):
         # A doubtful table is better than none.
         layers = {key: layer for key, layer in layers.items() if layer.sure}
-    chosen = torchrec or [key for key in found if key not in layers]
+    chosen = dict.fromkeys(torchrec or [key for key in found if key not in layers])
     left_out = [
         layers.get(key) or LayerWeight(key, source.shape(key), "its key is no table's", sure=False)
         for key in found
