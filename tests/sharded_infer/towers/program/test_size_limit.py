@@ -1,12 +1,14 @@
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Interpreter
 
 from sharded_infer.errors import TowerError
+from sharded_infer.towers.program import size_limit
 from sharded_infer.towers.program.operators import ALLOWED
 from sharded_infer.towers.program.size_limit import BOUNDED, UNBOUNDED, run_bounded
 from sharded_infer.towers.program.trunc_divide import TRUNC_DIVIDE
@@ -89,6 +91,77 @@ def test_a_tensor_that_is_too_large_is_refused_before_it_is_made(
         args = (*args, torch.zeros(2**11, 1, 1))
     with pytest.raises(TowerError, match=r"^tower: operator .* makes a tensor \["):
         run_bounded(program_of(operator, *args, **kwargs), "tower")
+
+
+_SQUARE = torch.zeros(2**7, 2**7)
+
+
+@pytest.mark.parametrize(
+    ("operator", "args"),
+    [
+        (_ATEN.mm.default, (_SQUARE, _SQUARE)),
+        (_ATEN.linear.default, (_SQUARE, _SQUARE)),
+        (_ATEN.addmm.default, (torch.zeros(1), _SQUARE, _SQUARE)),
+        (_ATEN.bmm.default, (_SQUARE[None], _SQUARE[None])),
+        (_ATEN.einsum.default, ("ij,kj->ik", [_SQUARE, _SQUARE])),
+        (_ATEN.tensordot.default, (_SQUARE, _SQUARE, [1], [0])),
+        (_ATEN.scaled_dot_product_attention.default, (_SQUARE[None, None, :, :64],) * 3),
+        (_ATEN.conv1d.default, (_SQUARE[None], torch.zeros(2**7, 2**7, 1))),
+        (_ATEN.bilinear.default, (_SQUARE[:8], _SQUARE[:8], torch.zeros(2**4, 2**7, 2**7))),
+    ],
+    ids=[
+        *["mm", "linear", "addmm", "bmm", "einsum", "tensordot", "attention", "conv1d", "bilinear"]
+    ],
+)
+def test_a_product_of_too_much_work_is_refused_before_it_is_computed(
+    operator: Any, args: Sequence[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = program_of(operator, *args)
+    monkeypatch.setattr(size_limit, "MOST_WORK", 2**21)
+    run_bounded(program, "tower")
+    monkeypatch.setattr(size_limit, "MOST_WORK", 2**21 - 1)
+    computed = Mock()
+    monkeypatch.setattr(Interpreter, "call_function", computed)
+    expected = rf"^tower: up to operator {operator} the program computes 2\.1e\+06 "
+    with pytest.raises(TowerError, match=expected):
+        run_bounded(program, "tower")
+    computed.assert_not_called()
+
+
+def test_the_work_of_all_operators_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, root = Graph(), nn.Module()
+    rows = graph.call_function(_ATEN.expand.default, (graph.get_attr("zero"), [2**10]))
+    sums = [graph.call_function(_ATEN.sum.default, (rows,)) for _ in range(4)]
+    graph.output(tuple(sums))
+    root.register_buffer("zero", torch.zeros(1))
+    monkeypatch.setattr(size_limit, "MOST_WORK", 4 * 64 * 2**10)
+    run_bounded(GraphModule(root, graph), "tower")
+    monkeypatch.setattr(size_limit, "MOST_WORK", 4 * 64 * 2**10 - 1)
+    with pytest.raises(TowerError, match=r"operator aten\.sum\.default .* computes 2\.6e"):
+        run_bounded(GraphModule(root, graph), "tower")
+
+
+def test_the_memory_of_results_needed_together_is_bounded() -> None:
+    def program(sums: int) -> GraphModule:
+        graph, root = Graph(), nn.Module()
+        rows = graph.get_attr("rows")
+        for _ in range(sums):
+            rows = graph.call_function(_ATEN.add.Tensor, (rows, 1))
+        large = [graph.call_function(_ATEN.zeros.default, ([2**20],)) for _ in range(3)]
+        graph.output((rows, *large))
+        root.register_buffer("rows", torch.zeros(2**20))
+        return GraphModule(root, graph)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(size_limit, "MOST_BYTES", 4 * 4 * 2**20)
+        # Of a chain of results two are needed at the same time.
+        run_bounded(program(20), "tower")
+        patched.setattr(size_limit, "MOST_BYTES", 4 * 4 * 2**20 - 1)
+        with pytest.raises(
+            TowerError,
+            match=r"operator aten\.zeros\.default, the program needs results of 16777216",
+        ):
+            run_bounded(program(20), "tower")
 
 
 def test_a_tensor_after_one_whose_size_follows_from_values_is_refused() -> None:
