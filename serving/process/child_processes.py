@@ -62,16 +62,16 @@ class ChildProcesses:
             _become_child(parent, lambda: self._run(number))
         self._numbers[pid] = number
 
-    def reap(self) -> list[int]:
-        """Reap processes that have ended since the last call, and return their numbers."""
-        ended = []
+    def reap(self) -> dict[int, str]:
+        """Reap processes that have ended since the last call; how each ended, by number."""
+        ended = {}
         while self._numbers:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
             number = self._numbers.pop(pid)
-            _log.warning("%s (process %d) ended: %s", child_name(number), pid, _reason(status))
-            ended.append(number)
+            ended[number] = _reason(status)
+            _log.warning("%s (process %d) ended: %s", child_name(number), pid, ended[number])
         return ended
 
     def start_again(self, number: int) -> None:

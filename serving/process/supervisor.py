@@ -155,7 +155,7 @@ def supervise(
         # Loaded objects stay: a garbage collection that visits them would copy their pages.
         gc.collect()
         gc.freeze()
-        manager.shared_state.detach(0)
+        manager.shared_state.detach(0, "")
         for number in (WATCHER, *sorted(workers)):
             children.start(number)
         parent = _Parent(config, children, store, metrics, state, manager)
@@ -238,9 +238,9 @@ class _Parent:
             elif came in _ENDING:
                 self._state.drain()
                 return
-            for number in self._children.reap():
+            for number, reason in self._children.reap().items():
                 if number >= 0:
-                    self._handle_exit(number, started)
+                    self._handle_exit(number, reason, started)
                 self._children.start_again(number)
             self._watch.end_silent()
             self._unload()
@@ -249,10 +249,10 @@ class _Parent:
                 started = True
                 on_started()
 
-    def _handle_exit(self, worker: int, started: bool) -> None:
+    def _handle_exit(self, worker: int, reason: str, started: bool) -> None:
         self._state.set_serving(worker, False)
         self._state.set_silent(worker, False)
-        self._shared_state.detach(worker)
+        self._shared_state.detach(worker, f"{child_name(worker)} ended ({reason})")
         self._metrics.worker_died(worker)
         if not started:
             raise InputError(f"{child_name(worker)} could not start; its error is above")

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from serving.errors import UnavailableError
+from serving.metrics.families.model_families import OPEN_PHASE
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.load_phases import LoadPhases
 from serving.versions.loaded_version import LoadedVersion, ServingOverrides, WeightedVersion
@@ -92,7 +93,7 @@ class ServedVersions:
         verify_files(artifact, progress)
         metrics = self._metrics.version(model, version)
         loaded_version = self.loader.load(
-            artifact.path, metrics, phases=LoadPhases("open"), progress=progress
+            artifact.path, metrics, phases=LoadPhases(OPEN_PHASE), progress=progress
         )
         self.add(loaded_version)
         self.offer({model: {"": version, str(version): version}})

@@ -5,6 +5,7 @@ requests.
 """
 
 from serving.host.shared_document import LockedDocument, SharedDocument
+from serving.metrics.families.model_families import OPEN_PHASE
 from serving.versions.state import (
     LOAD_REQUESTS,
     RELEASES,
@@ -55,14 +56,31 @@ class SharedState:
         """
         self._reports[worker].write(REPORT.dump_json(report))
 
-    def detach(self, worker: int) -> None:
-        """Removes a dead worker, by its number from 0."""
-        self._reports[worker].write(b"")
+    def detach(self, worker: int, reason: str) -> None:
+        """Removes a dead worker, by its number from 0.
+
+        A version that it was opening has failed for `reason`: its successor would die of it too.
+        """
+        report = self._report_of(worker)
+        if report is None or not report.opening:
+            self._reports[worker].write(b"")
+            return
+        failed = (OPEN_PHASE, f"{reason} while it opened the version")
+        self.report(worker, WorkerReport(failed={report.opening: failed}))
+
+    def failed(self, worker: int) -> dict[int, tuple[str, str]]:
+        """Failures that a worker's predecessor reported."""
+        report = self._report_of(worker)
+        return {} if report is None else dict(report.failed)
 
     def reports(self) -> list[WorkerReport]:
         """Reports of the attached workers."""
-        texts = [document.read()[1] for document in self._reports]
-        return [REPORT.validate_json(text) for text in texts if text]
+        reports = [self._report_of(worker) for worker in range(len(self._reports))]
+        return [report for report in reports if report is not None]
+
+    def _report_of(self, worker: int) -> WorkerReport | None:
+        text = self._reports[worker].read()[1]
+        return REPORT.validate_json(text) if text else None
 
     @property
     def load_requests_sequence(self) -> int:

@@ -155,11 +155,13 @@ class WorkerReport:
     Attributes:
         loaded: keys of loaded versions.
         failed: phase and reason by key.
+        opening: key of the version that is being opened and that no worker serves yet; 0: none.
         seen: sequence of the shared state whose names are in effect.
     """
 
     loaded: tuple[int, ...] = ()
     failed: dict[int, tuple[str, str]] = field(default_factory=dict)
+    opening: int = 0
     seen: int = 0
 
 

@@ -14,7 +14,7 @@ from kernels.errors import LostMemoryError
 from serving.errors import DeadlineError
 from serving.host.background import lower_priority, paced, yielding_often
 from serving.host.malloc import give_back_freed_memory
-from serving.metrics.families.model_families import HOSTS_PHASE, SERVE_PHASE
+from serving.metrics.families.model_families import HOSTS_PHASE, OPEN_PHASE, SERVE_PHASE
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.load_failures import without_frames
 from serving.versions.load_phases import LoadPhases
@@ -58,7 +58,9 @@ class VersionInstaller:
         self._worker = worker
         self._seen = -1
         self._releases = DesiredState()
-        self._failed: dict[int, tuple[str, str]] = {}
+        self._failed = shared_state.failed(worker)
+        # Key of a version that no worker serves yet.
+        self._opening = 0
         self._showing = False
         # Held to set names, and to report: two threads do.
         self._saying = threading.Lock()
@@ -67,7 +69,7 @@ class VersionInstaller:
         self._threads: list[threading.Thread] = []
         # The first error of each model that could not be loaded here.
         self.errors: dict[str, Exception] = {}
-        shared_state.report(worker, WorkerReport())
+        shared_state.report(worker, WorkerReport(failed=self._failed))
 
     def catch_up(self, progress: Progress = no_progress) -> None:
         """Loads and offers the assigned versions on the calling thread, before requests come."""
@@ -205,8 +207,12 @@ class VersionInstaller:
         loaded = False
         while (missing := self._missing()) is not None:
             model, assigned_version = missing
+            if not assigned_version.ready:
+                self._opening = assigned_version.key
+                self._report()
             with yielding_often():
                 self._load_one(model, assigned_version, progress)
+            self._opening = 0
             self._report()
             loaded = True
         return loaded
@@ -220,7 +226,7 @@ class VersionInstaller:
         return None
 
     def _load_one(self, model: str, assigned_version: AssignedVersion, progress: Progress) -> None:
-        phases = LoadPhases("open")
+        phases = LoadPhases(OPEN_PHASE)
         metrics = self._metrics.releases(model)
         try:
             counters = metrics.version(assigned_version.version)
@@ -255,7 +261,7 @@ class VersionInstaller:
                 if self._store.is_loaded(release.model, assigned_version.version)
             )
             self._shared_state.report(
-                self._worker, WorkerReport(loaded, dict(self._failed), self._seen)
+                self._worker, WorkerReport(loaded, dict(self._failed), self._opening, self._seen)
             )
 
 

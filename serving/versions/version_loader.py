@@ -6,7 +6,7 @@ from pathlib import Path
 
 from serving.host.malloc import anonymous_bytes
 from serving.host.memory import available_bytes
-from serving.metrics.families.model_families import HOSTS_PHASE
+from serving.metrics.families.model_families import HOSTS_PHASE, OPEN_PHASE
 from serving.metrics.server_metrics import VersionMetrics
 from serving.metrics.version_info import MappedTable, VersionInfo
 from serving.protocol.infer_writer import InferWriter
@@ -94,7 +94,7 @@ class VersionLoader:
     def _loaded(
         self, path: Path, metrics: VersionMetrics, phases: LoadPhases, progress: Progress
     ) -> LoadedVersion:
-        with phases.phase("open"):
+        with phases.phase(OPEN_PHASE):
             artifact = open_artifact(path)
             plan = artifact.plan(self._topology)
             devices = self._devices(plan)
@@ -109,7 +109,7 @@ class VersionLoader:
                 memory = self._table_memory(artifact, progress, on_gpus=devices is not None)
                 self._check_memory(artifact, memory)
         copies = self.overrides.copies
-        with phases.phase("open"):
+        with phases.phase(OPEN_PHASE):
             try:
                 model = Model(
                     artifact,

@@ -31,7 +31,8 @@ SCORE_BOUNDARIES = (
 # its golden requests, until the last worker has done so. "hosts", of a front: its shard hosts have
 # the version, and answer.
 HOSTS_PHASE = "hosts"
-LOAD_PHASES = ("fetch", "verify", HOSTS_PHASE, "memory", "open", "warm_up", "golden", "workers")
+OPEN_PHASE = "open"
+LOAD_PHASES = ("fetch", "verify", HOSTS_PHASE, "memory", OPEN_PHASE, "warm_up", "golden", "workers")
 
 # What a version or a model is, at every level of detail.
 _state = partial(largest, detail=Detail.OFF)

@@ -3,7 +3,7 @@ import re
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from prometheus_client import generate_latest
@@ -153,9 +153,35 @@ def test_a_worker_that_cannot_load_it_keeps_it_from_all(pair: Server) -> None:
 
 
 def test_a_worker_that_is_dead_is_not_waited_for(pair: Server) -> None:
-    pair.manager.shared_state.detach(1)
+    pair.manager.shared_state.detach(1, "killed")
     del pair.installers[1]
     pair.settle()
+    assert pair.meant() == 2
+
+
+def test_a_version_whose_opening_ends_a_worker_is_not_opened_by_its_successor(
+    pair: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+
+    def end(path: Path, *_args: object, **_kwargs: object) -> NoReturn:
+        opened.append(path)
+        raise KeyboardInterrupt
+
+    shared_state = pair.manager.shared_state
+    with monkeypatch.context() as patched:
+        patched.setattr(pair.stores[1].loader, "load", end)
+        with pytest.raises(KeyboardInterrupt):
+            pair.installers[1].catch_up()
+        shared_state.detach(1, "worker 1 ended (killed by SIGFPE)")
+        pair.installers[1] = pair.manager.installer(pair.stores[1], 1)
+        pair.installers[1].catch_up()
+    assert len(opened) == 1
+    pair.settle()
+    assert pair.meant() == 1
+    reason = "worker 1 ended (killed by SIGFPE) while it opened the version"
+    assert pair.index()[2] == ("UNAVAILABLE", f"failed at open: {reason}")
+    pair.settle(again=True)
     assert pair.meant() == 2
 
 
