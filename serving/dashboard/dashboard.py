@@ -111,10 +111,9 @@ class Dashboard:
         if self._shared_state.sequence == self._seen:
             return
         self._seen, releases = self._shared_state.releases()
-        paths = [h.path for model in releases.models.values() for h in model.assigned]
         self._swaps.see(releases, self._clock(), self._phases)
         self._releases = releases
-        self._plans.draw(paths)
+        self._plans.draw(h for model in releases.models.values() for h in model.assigned)
 
     def _content(self, request: PageRequest) -> Content | None:
         path = request.path

@@ -1,13 +1,15 @@
 """Plans of a server's versions, each drawn once."""
 
+import hashlib
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from serving.dashboard.answer import HTML, Content
-from sharded_infer.artifacts.artifact import open_artifact
-from sharded_infer.errors import ShardedInferError
+from serving.versions.state import AssignedVersion
+from sharded_infer.artifacts.artifact import artifact_of, read_manifest
+from sharded_infer.errors import ArtifactError, ShardedInferError
 from sharded_infer.reports.html.text import escaped
 from sharded_infer.reports.plan.drawing import render_plan_figures
 
@@ -42,14 +44,21 @@ class Plans:
         """Plan of a version by its folder; None until it is drawn."""
         return self._drawn.get(path)
 
-    def draw(self, paths: Iterable[str]) -> None:
-        """Draws the versions' plans in new folders, and drops those not listed."""
+    def draw(self, versions: Iterable[AssignedVersion]) -> None:
+        """Draws the plans of versions in new folders, and drops those not listed."""
         known = self._drawn
-        self._drawn = {path: known.get(path) or self._draw(Path(path)) for path in paths}
+        self._drawn = {
+            version.path: known.get(version.path) or self._draw(Path(version.path), version.digest)
+            for version in versions
+        }
 
-    def _draw(self, path: Path) -> DrawnPlan:
+    def _draw(self, path: Path, digest: str) -> DrawnPlan:
         try:
-            artifact = open_artifact(path)
+            manifest_text = read_manifest(path)
+            # The one whose signature was checked.
+            if hashlib.sha256(manifest_text).hexdigest() != digest:
+                raise ArtifactError("its manifest has changed since it was verified")
+            artifact = artifact_of(path, manifest_text)
             plan = artifact.plan(self._topology)
             figures = render_plan_figures(plan, artifact.manifest.model_spec())
         except (ShardedInferError, OSError) as error:

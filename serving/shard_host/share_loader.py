@@ -16,6 +16,8 @@ from sharded_infer.repositories.share_fetch import fetch_share
 _log = logging.getLogger("sharded_infer")
 # Fronts move to a new version one after another.
 _KEPT_VERSIONS = 2
+# Of a model's older versions, those with most leases: anyone who reaches a host may lease.
+_MOST_OLDER = 4
 
 
 class ShareLoader:
@@ -95,10 +97,20 @@ class ShareLoader:
         # Wanted versions must be here first: fronts may still call for the others.
         if any((model, version) not in self._held for version in wanted):
             return
-        older = [key for key in self._held if key[0] == model and key[1] not in wanted]
-        for key in older:
-            if self._shares.leases(self._held[key][0].key):
+        older = {
+            key: self._shares.leases(held.key)
+            for key, (held, _) in self._held.items()
+            if key[0] == model and key[1] not in wanted
+        }
+        kept = sorted(older, key=lambda key: (older[key], key), reverse=True)[:_MOST_OLDER]
+        for key, leases in older.items():
+            if leases and key in kept:
                 continue
+            if leases:
+                _log.warning(
+                    "%s version %d: fronts lease more than %d older versions: the one with fewest "
+                    "leases is let go", *key, _MOST_OLDER,
+                )  # fmt: skip
             _, path = self._held.pop(key)
             self._publish()
             self._repository.release(path)

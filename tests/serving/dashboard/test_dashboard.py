@@ -1,8 +1,10 @@
+import hashlib
 import json
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,9 +90,11 @@ def values(document: dict[str, Any], family: str) -> list[Any]:
 
 
 def assigned_version(
-    version: int, key: int, *, ready: bool = True, path: str = "/nowhere"
+    version: int, key: int, *, ready: bool = True, path: Path = Path("/nowhere")
 ) -> AssignedVersion:
-    return AssignedVersion(key, version, path, created=5.0, ready=ready)
+    manifest = path / "manifest.json"
+    digest = hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.exists() else ""
+    return AssignedVersion(key, version, str(path), 5.0, digest, ready)
 
 
 # ---------------------------------------------------------------- paths
@@ -219,7 +223,7 @@ def test_the_state_is_told_at_once(
 def test_models_have_their_versions_names_failures_and_plans(
     dashboard: Dashboard, shared_state: SharedState, ranker: Ranker
 ) -> None:
-    path = str(ranker.model.artifact.path)
+    path = ranker.model.artifact.path
     model = ModelState(
         MODEL,
         published=(1, 2, 3),

@@ -1,7 +1,7 @@
 from array import array
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.core import Metric
@@ -109,23 +109,33 @@ def test_swaps_are_what_differs_on_the_shared_state() -> None:
 
 
 def test_plans_are_drawn_once_and_forgotten_with_their_versions(ranker: Ranker) -> None:
-    plans, path = Plans(None), str(ranker.model.artifact.path)
-    plans.draw([path])
-    drawn = plans.get(path)
+    plans, version = Plans(None), assigned_version(1, 1, path=ranker.model.artifact.path)
+    plans.draw([version])
+    drawn = plans.get(version.path)
     assert drawn is not None and drawn.table_bytes > 0
-    plans.draw([path])
-    assert plans.get(path) is drawn
+    plans.draw([version])
+    assert plans.get(version.path) is drawn
     plans.draw([])
-    assert plans.get(path) is None
+    assert plans.get(version.path) is None
 
 
-@pytest.mark.parametrize("topology", [None, "cpu:77"])
+@pytest.mark.parametrize(
+    ("topology", "change", "reason"),
+    [
+        ("cpu:77", {}, "no plan for topology"),
+        (None, {"path": "/nowhere"}, "so no published version"),
+        (None, {"digest": "0"}, "its manifest has changed since it was verified"),
+    ],
+)
 def test_a_plan_that_cannot_be_read_is_a_sentence(
-    ranker: Ranker, tmp_path: Path, topology: str | None
+    ranker: Ranker, topology: str | None, change: dict[str, Any], reason: str
 ) -> None:
-    path = tmp_path if topology is None else ranker.model.artifact.path
-    plans = Plans(topology)
-    plans.draw([str(path)])
-    drawn = plans.get(str(path))
+    plans, version = (
+        Plans(topology),
+        replace(assigned_version(1, 1, path=ranker.model.artifact.path), **change),
+    )
+    plans.draw([version])
+    drawn = plans.get(version.path)
     assert drawn is not None and drawn.topology == ""
     assert drawn.content.body.startswith(b"<p>The plan cannot be shown: ")
+    assert reason in drawn.content.body.decode()
