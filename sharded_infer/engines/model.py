@@ -23,6 +23,7 @@ from sharded_infer.engines.host_engine import HostEngine
 from sharded_infer.engines.model_engine import ModelEngine, padded_dense
 from sharded_infer.engines.stored_tower import StoredTower
 from sharded_infer.engines.user_cache import UserCache
+from sharded_infer.engines.zero_padding import ZeroPadding
 from sharded_infer.errors import DeviceError, InternalError
 from sharded_infer.inputs.columns import columns_of
 from sharded_infer.inputs.finite_check import FiniteCheck
@@ -59,6 +60,7 @@ class Model:
         id_maps: by table, of those whose raw ids are mapped here.
         row_maps: these, and the row orders of ordered tables.
         work: a batch's counts for its cost.
+        zero_padding: warns of requests that look padded without lengths.
         users: states of users, kept between requests; None: none are.
         products: precision of the tower's products on the host; None: it is on devices.
     """
@@ -98,6 +100,7 @@ class Model:
         self.users: UserCache | None = None
         self.products: HostProducts | None = None
         self._finite = FiniteCheck(self.spec)
+        self.zero_padding = ZeroPadding(self.spec)
         self.is_front = front is not None
         tables = artifact.manifest.stored_tables()
         if devices is not None and plan.has_gpus:
@@ -260,6 +263,7 @@ class Model:
         Raises:
             RequestError: an id is outside a table whose policy is `error`.
         """
+        self.zero_padding.look(model_input)
         scores = self.engine.run(model_input).scores
         return dict(zip(self.spec.tower.outputs, scores, strict=True))
 
