@@ -115,6 +115,8 @@ def serve_shards(
                     server.show_health(is_serving)
                     state.set_serving(0, is_serving)
 
+            if not shares.all():
+                _log.warning("holds no version: not ready until one can be loaded")
             show()
             metrics.serving(True, slots=server.thread_count)
             ProcessSampler(tuple, metrics).start()
