@@ -16,17 +16,13 @@ from dataclasses import dataclass
 from kernels.wording import counted
 from serving.observability.request_timeline import BatchFacts, RequestTimeline
 
-PHASES = (
-    "queue", "batch_mates", "decode", "lookup", "tower", "encode", "page_faults", "preempted",
-    "other",
-)  # fmt: skip
 # Time to map and clear a page of 4 KiB; measured 0.3 to 1 µs on the machines of docs/benchmarks.md.
 _MINOR_FAULT_SECONDS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class SlowCause:
-    """Why a request was slow: one of `PHASES`, its seconds, and text for people."""
+    """Why a request was slow: a cause of `time_parts`, its seconds, and text for people."""
 
     phase: str
     seconds: float
@@ -36,7 +32,7 @@ class SlowCause:
 def judge(request: RequestTimeline) -> SlowCause:
     """Finds the largest part of a request's time."""
     parts = time_parts(request)
-    phase = max(PHASES, key=lambda name: parts[name])
+    phase = max(parts, key=lambda name: parts[name])
     return SlowCause(phase, parts[phase], _reason(phase, parts[phase], request))
 
 

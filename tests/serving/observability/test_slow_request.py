@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 
 from serving.host.thread_usage import ThreadUsage
+from serving.metrics.families.request_families import BLAMED
 from serving.observability.request_timeline import BatchFacts, RequestTimeline
-from serving.observability.slow_request import PHASES, judge, time_parts
+from serving.observability.slow_request import judge, time_parts
 from tests.serving.scheduler.timelines import ALONE, QUIET, request
 
 BUSY = ThreadUsage(0.1, 0.1, 0, 0, 0)
@@ -57,7 +58,7 @@ def test_the_largest_part_of_the_time_is_the_reason_and_the_parts_add_up(
     assert slow_cause.phase == phase
     assert [word for word in words if word not in slow_cause.reason] == []
     parts = time_parts(slow)
-    assert tuple(sorted(parts)) == tuple(sorted(PHASES))
+    assert tuple(sorted(parts)) == tuple(sorted(BLAMED))
     assert min(parts.values()) >= 0.0
     assert sum(parts.values()) == pytest.approx(slow.whole_seconds)
 
