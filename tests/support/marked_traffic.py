@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from tests.support.marked_rows import MODEL, MarkedInputs, marked_inputs, marked_rows
 from tests.support.servers import infer_request, scores_of
+from tests.support.waiting import in_threads, until
 
 _BATCH = 5
 _PAUSE_SECONDS = 0.005
@@ -38,6 +39,11 @@ class MarkedTraffic:
     versions: Counter[int] = field(default_factory=Counter)
     repeats: int = 0
     losses: Counter[str] = field(default_factory=Counter)
+
+    def go_on(self, more: int = 50) -> None:
+        """Wait until more requests are over."""
+        asked = len(self.seconds)
+        until(lambda: len(self.seconds) > asked + more, "requests go on")
 
     def answered_share(self) -> float:
         return 1 - len(self.errors) / len(self.seconds)
@@ -91,15 +97,8 @@ def marked_traffic(
                     seen.seconds.append(time.monotonic() - began)
                     break
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_threads(clients, run, stop):
         yield seen
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 def _is_lost(error: grpc.RpcError) -> bool:

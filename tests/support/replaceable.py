@@ -73,10 +73,7 @@ def running_pairs(
 ) -> Iterator[Pairs]:
     """Two replicas of each host and two fronts; None as exit code for a test that kills them."""
     ports = [[free_port(), free_port()] for _ in range(HOSTS)]
-    lines = [
-        "{} = ['127.0.0.1:{}', '127.0.0.1:{}']".format(number, *pair)
-        for number, pair in enumerate(ports)
-    ]
+    lines = [f"{n} = {[f'127.0.0.1:{port}' for port in pair]}" for n, pair in enumerate(ports)]
     named = folder / "hosts.toml"
     named.write_text("\n".join(("timeout_ms = 5000", "[hosts]", *lines, "")))
 

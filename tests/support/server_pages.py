@@ -1,7 +1,11 @@
 """Pages of a running server's HTTP port."""
 
+import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,10 +21,11 @@ def samples(url: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 
 def page(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310 - our own http URL
-        assert response.status == 200 and response.headers["Content-Type"].startswith("text/plain")
-        text: str = response.read().decode()
-        return text
+    status, text, headers = fetch(url, seconds=10.0)
+    if status != 200:
+        raise OSError(f"{url}: status {status}")
+    assert headers["Content-Type"].startswith("text/plain")
+    return text
 
 
 def counted(server: RunningServer, name: str, **labels: str) -> float:
@@ -41,17 +46,31 @@ def by_worker(server: RunningServer) -> dict[str, float]:
     }
 
 
+def fetch(
+    url: str,
+    data: bytes | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    *,
+    tls: ssl.SSLContext | None = None,
+    seconds: float = 60.0,
+) -> tuple[int, str, Any]:
+    """Status, body and headers of an HTTP answer, whatever it is."""
+    request = urllib.request.Request(url, data, dict(headers))  # noqa: S310 - our own server
+    try:
+        with urllib.request.urlopen(request, timeout=seconds, context=tls) as answer:  # noqa: S310
+            return answer.status, answer.read().decode(), answer.headers
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode(), error.headers
+
+
 def readiness(server: RunningServer, path: str = "/ready") -> tuple[int, str]:
     """Status and text of `/ready`, or another path; 0 without an answer."""
     try:
-        url = server.metrics_url.replace("/metrics", path)
-        with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310 - our own http URL
-            return response.status, response.read().decode().strip()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode().strip()
+        status, text, _ = fetch(server.http_url + path, seconds=10.0)
     except OSError as error:
         return 0, str(error)
+    return status, text.strip()
 
 
 def metric(server: RunningServer, name: str, **labels: str) -> dict[str, float]:

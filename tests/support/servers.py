@@ -35,6 +35,7 @@ from sharded_infer import (
     open_model,
     publish,
 )
+from sharded_infer.specs.release_spec import ReleaseSpec
 from tests.support.forked_command import ForkedProcess, command_forker, environment
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -73,12 +74,7 @@ def ranker_spec() -> ModelSpec:
         tables=(
             TableSpec("user", 50, 8),
             TableSpec(
-                "item",
-                97,
-                16,
-                pooling="mean",
-                features=("item", "history"),
-                out_of_range="ignore",
+                "item", 97, 16, pooling="mean", features=("item", "history"), out_of_range="ignore"
             ),
             TableSpec("category", 13, 4, format=RowFormat.BF16, out_of_range="modulo"),
             TableSpec("brand", 20, 12, pooling="mean", format=RowFormat.BF16),
@@ -111,15 +107,20 @@ def publish_ranker(
     seed: int = 5,
     name: str = MODEL,
     topology: str = "cpu:2",
+    *,
+    release: ReleaseSpec | None = None,
+    change: Callable[[RankerTower], object] = lambda tower: None,
 ) -> Ranker:
     """Publish the ranker, planned for two ranks; another seed gives it other scores."""
-    spec = replace(ranker_spec(), name=name)
+    spec = replace(ranker_spec(), name=name, release=release or ReleaseSpec())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         tables = {
             t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling or "sum") for t in spec.tables
         }
         tower = RankerTower(spec.embedding_width)
+    with torch.no_grad():
+        change(tower)
     published = publish(spec, tables, tower, repository, topologies=(topology,), **PROVENANCE)
     return Ranker(repository, open_model(published.path), tables, tower)
 
@@ -154,7 +155,6 @@ def infer_request(inputs: Arrays, *, model: str = MODEL, request_id: str = "") -
 
 
 def json_inputs(inputs: Arrays) -> list[dict[str, Any]]:
-    """The inputs of a request's JSON."""
     return [
         {
             "name": name,
@@ -164,6 +164,12 @@ def json_inputs(inputs: Arrays) -> list[dict[str, Any]]:
         }
         for name, array in inputs.items()
     ]
+
+
+def check_bits(found: Mapping[str, Any], expected: Arrays) -> None:
+    assert found.keys() == expected.keys()
+    for name, scores in expected.items():
+        np.testing.assert_array_equal(found[name], scores)
 
 
 def scores_of(response: Any) -> dict[str, NDArray[np.float32]]:
@@ -355,16 +361,21 @@ def running_server(
         ready = read_ready(process, log)
         yield RunningServer(process, ready["grpc_url"], ready["metrics_url"], log, ready)
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        end(process)
     assert exit_code is None or process.returncode == exit_code, log.read_text()
+
+
+def end(process: CommandProcess, *, is_told: bool = False) -> None:
+    """End a process that may have been told to; a second signal would kill it at its end."""
+    if process.poll() is None and not is_told:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
 
 
 def read_ready(process: CommandProcess, log: Path) -> dict[str, Any]:

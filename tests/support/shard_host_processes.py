@@ -1,16 +1,19 @@
 """Processes of `sharded-infer serve-shards`, and a model whose plan has several hosts."""
 
-import signal
-import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.servers import CommandProcess, Ranker, publish_ranker, read_ready, start_command
-
-_STOP_SECONDS = 60.0
+from tests.support.servers import (
+    CommandProcess,
+    Ranker,
+    end,
+    publish_ranker,
+    read_ready,
+    start_command,
+)
 
 
 @dataclass(slots=True)
@@ -47,16 +50,7 @@ def running_shard_host(
         host = ShardHostProcess(process, ready["grpc_url"], log, ready)
         yield host
     finally:
-        # Once Python ends, it handles no signal: a second one would kill the process.
-        if process.poll() is None and not (host is not None and host.is_ending):
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        end(process, is_told=host is not None and host.is_ending)
     assert exit_code is None or process.returncode == exit_code, log.read_text()
 
 

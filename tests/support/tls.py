@@ -16,6 +16,12 @@ class IssuedFiles:
     certificate: Path
     key: Path
 
+    def renew(self, authority: trustme.CA) -> None:
+        """Issue a key and a certificate for 127.0.0.1, ::1 and localhost."""
+        issued = authority.issue_cert("127.0.0.1", "::1", "localhost")
+        issued.private_key_pem.write_to_path(str(self.key))
+        self.certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
+
     def options(self) -> tuple[object, ...]:
         return ("--tls-certificate", self.certificate, "--tls-key", self.key)
 
@@ -28,11 +34,8 @@ class IssuedFiles:
 
 
 def issue_files(folder: Path) -> IssuedFiles:
-    """Certificates of a new authority for 127.0.0.1, ::1 and localhost."""
     authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1", "::1", "localhost")
     files = IssuedFiles(authority, *(folder / f"{name}.pem" for name in ("ca", "cert", "key")))
     authority.cert_pem.write_to_path(str(files.ca))
-    issued.private_key_pem.write_to_path(str(files.key))
-    files.certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
+    files.renew(authority)
     return files

@@ -19,6 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.support.manifest_file import edit_manifest
 from tests.support.servers import DATATYPES, MODEL, RunningServer, good_inputs, publish_ranker
+from tests.support.waiting import in_threads
 
 BATCH = 4
 # For servers that follow their repository.
@@ -72,10 +73,7 @@ def ask(client: Any, version: str = "", parameters: dict[str, Any] | None = None
     began = time.monotonic()
     try:
         result = client.infer(
-            MODEL,
-            triton_inputs(good_inputs(BATCH)),
-            model_version=version,
-            parameters=parameters,
+            MODEL, triton_inputs(good_inputs(BATCH)), model_version=version, parameters=parameters
         )
     except InferenceServerException as error:
         return Answer(began, time.monotonic(), error=str(error))
@@ -94,25 +92,16 @@ def client_of(server: RunningServer) -> Iterator[Any]:
 def traffic(server: RunningServer, clients: int = 3, pause: float = 0.002) -> Iterator[Traffic]:
     seen, stop = Traffic(), threading.Event()
 
-    def run() -> None:
+    def run(_: int) -> None:
         with client_of(server) as client:
             while not stop.wait(pause):
                 seen.answers.append(ask(client))
 
-    threads = [threading.Thread(target=run) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_threads(clients, run, stop):
         yield seen
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 class Shelf:
-    """Rankers of different scores, made on demand."""
-
     def __init__(self, home: Path) -> None:
         self._home = home
         self._made: dict[int, tuple[Path, NDArray[np.float32]]] = {}
@@ -140,17 +129,9 @@ class Publisher:
         return self._put()
 
     def with_flipped_bit(self) -> int:
-        """A version whose table file differs from its manifest."""
-
-        def flip(path: Path) -> None:
-            table = next(path.glob("tables/*.safetensors"))
-            flip_bit(table)
-
-        return self._put(flip)
+        return self._put(lambda path: flip_bit(next(path.glob("tables/*.safetensors"))))
 
     def with_other_golden_scores(self) -> int:
-        """A version whose golden scores are wrong."""
-
         def change(path: Path) -> None:
             golden = path / "golden.safetensors"
             tensors = load_file(golden)
