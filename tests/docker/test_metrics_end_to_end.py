@@ -30,7 +30,7 @@ from tests.docker.dashboard_queries import (
 )
 from tests.docker.programs import output_of
 from tests.docker.prometheus_server import NEEDS_PROMETHEUS, Prometheus, running_prometheus
-from tests.support.fronts import code_of, replicas_file
+from tests.support.fronts import code_of, hosts_file
 from tests.support.raw_ids import publish_words
 from tests.support.server_pages import page, samples
 from tests.support.servers import (
@@ -155,7 +155,7 @@ def _running_front(folder: Path) -> Iterator[tuple[RunningServer, ShardHostProce
             )
             for place, number in enumerate((0, 1, 1))
         ]
-        file = replicas_file(folder, {0: hosts[:1], 1: hosts[1:]})
+        file = hosts_file(folder, {0: hosts[:1], 1: hosts[1:]})
         server = running_server(ranker.repository, folder / "front", "--shard-hosts", file)
         yield stack.enter_context(server), hosts[1]
 

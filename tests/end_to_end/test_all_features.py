@@ -1,14 +1,8 @@
-"""One model with every kind of row, on a front and two shard hosts that are processes.
-
-Raw ids and strings, sequences, ordered rows, weights, deltas, and default rows for a host that is
-stopped or killed. Rows are whole numbers and halves, whose sums are exact in any order: scores are
-those of a loop over the trained rows, to the bit.
-"""
+"""One model with every kind of row, on a front and two shard hosts that are processes."""
 
 import json
 import os
 import signal
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -45,10 +39,10 @@ from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import ModelSpec, QuantizationSpec, TableSpec, TowerSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
-from tests.support.fronts import SECONDS, hosts_file
+from tests.support.fronts import SECONDS, hosts_file, running_front, running_hosts
 from tests.support.raw_cluster import replace_plan
 from tests.support.raw_ids import source_of
-from tests.support.server_pages import counted
+from tests.support.server_pages import counted, fetch
 from tests.support.servers import (
     MODEL,
     Arrays,
@@ -56,10 +50,9 @@ from tests.support.servers import (
     infer_request,
     json_inputs,
     run,
-    running_server,
     scores_of,
 )
-from tests.support.shard_host_processes import ShardHostProcess, end_all, running_shard_host
+from tests.support.shard_host_processes import ShardHostProcess, running_shard_host
 from tests.support.waiting import until
 
 HOSTS, LOST = 2, 1
@@ -111,7 +104,7 @@ SHARDS = (
 
 
 class Tower(nn.Module):
-    """Sums of small numbers."""
+    """Sums of small numbers, which are exact in any order."""
 
     def forward(
         self,
@@ -132,7 +125,6 @@ class Sum(nn.Module):
 
 
 def drawn(count: int, dim: int, seed: int) -> Tensor:
-    """Whole numbers and halves."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(-8, 9, (count, dim), generator=generator) / 2
 
@@ -233,12 +225,10 @@ class Cluster:
         return self.folder / "repository"
 
     def newest(self) -> Path:
-        """The folder of the version that is served."""
         model = self.repository / MODEL
         return model / str(Repository(self.repository).versions(MODEL)[-1])
 
     def restart_lost(self) -> None:
-        """Starts the killed host again, at its address."""
         lost = self.hosts[LOST]
         port = lost.address.rpartition(":")[2]
         log = lost.log.with_suffix(".again")
@@ -316,7 +306,6 @@ def publish_planned(spec: ModelSpec, trained: Trained, repository: Path) -> Path
 
 
 def publish_plain(repository: Path) -> None:
-    """One table, on the host that is lost."""
     table = TableSpec("kind", 6, 4, default_row=(-0.5,) * 4)
     rows = {"kind": drawn(6, 4, seed=1)}
     path = publish(ModelSpec(PLAIN, (table,)), rows, Sum(), repository, topologies=("cpu:2",)).path
@@ -344,24 +333,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     trained.lost_items = {item for item, row in enumerate(rows) if row >= 30} | {60, 61}
     assert trained.lost_items - {60, 61} != set(range(30, 60))
     with ExitStack() as stack:
-        hosts = {
-            number: stack.enter_context(
-                running_shard_host(
-                    folder / "repository",
-                    number,
-                    folder / f"host{number}",
-                    *QUICK,
-                    exit_code=None if number == LOST else 0,
-                )
-            )
-            for number in range(HOSTS)
-        }
-        stack.callback(end_all, hosts.values())
-        named = ("--shard-hosts", hosts_file(folder, hosts, LONG))
+        places = (folder / "repository", folder)
+        lost = stack.enter_context(running_hosts(*places, (LOST,), *QUICK, exit_code=None))
+        hosts = {**stack.enter_context(running_hosts(*places, (0,), *QUICK)), **lost}
         options = ("--memory", "map", "--user-cache-mib", 16, *QUICK)
-        front = stack.enter_context(
-            running_server(folder / "repository", folder / "front", *named, *options)
-        )
+        front = stack.enter_context(running_front(*places, hosts, *options, more=LONG))
         yield Cluster(folder, trained, hosts, front, stack)
 
 
@@ -402,11 +378,8 @@ def test_metadata_and_configuration_describe_sequences_and_raw_ids(cluster: Clus
     said = {name: parameter.string_value for name, parameter in parameters.items()}
     for name in ("clicks", "kind", "age"):
         assert said[f"sequence.{name}"] == "seen"
-    assert (said["max_length.seen"], said["keep.seen"], said["keep.shops"]) == (
-        "20",
-        "last",
-        "first",
-    )
+    asked_for = ("max_length.seen", "keep.seen", "keep.shops")
+    assert [said[name] for name in asked_for] == ["20", "last", "first"]
     assert (said["raw_ids.user_id"], said["string_hash.user_id"]) == ("INT64, BYTES", "xxh3_64")
 
 
@@ -477,8 +450,7 @@ def test_a_stopped_host_is_waited_for_no_longer_than_a_lookup_and_then_not_at_al
 def over_rest(cluster: Cluster, inputs: Arrays) -> tuple[list[float], str]:
     body = json.dumps({"inputs": json_inputs(inputs)}).encode()
     url = f"{cluster.front.http_url}/v2/models/{MODEL}/infer"
-    with urllib.request.urlopen(url, body, SECONDS) as answer:  # noqa: S310 - our own server
-        read = json.load(answer)
+    read = json.loads(fetch(url, body)[1])
     return read["outputs"][0]["data"], read.get("parameters", {}).get(DEFAULTS, "")
 
 

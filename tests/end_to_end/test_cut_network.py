@@ -11,7 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2_grpc
 
 from tests.support.marked_rows import MODEL, marked_inputs, publish_marked
-from tests.support.marked_traffic import MarkedTraffic, marked_traffic
+from tests.support.marked_traffic import marked_traffic
 from tests.support.namespaces import Network, network
 from tests.support.servers import infer_request, running_server
 from tests.support.shard_host_processes import end_all, running_shard_host
@@ -33,10 +33,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def running_places(
-    net: Network, repository: Path, folder: Path, replicas: Replicas
-) -> Iterator[None]:
-    """A shard host in each namespace."""
+def running_front(
+    net: Network, repository: Path, folder: Path, replicas: Replicas, more: str
+) -> Iterator[str]:
+    """A shard host in each namespace, and the address of their front."""
     with ExitStack() as stack, ThreadPoolExecutor(4) as starters:
         started = [
             running_shard_host(
@@ -50,35 +50,16 @@ def running_places(
             for place in places
         ]
         stack.callback(end_all, list(starters.map(stack.enter_context, started)))
-        yield
-
-
-@contextmanager
-def running_front(
-    net: Network, repository: Path, folder: Path, replicas: Replicas, more: str
-) -> Iterator[str]:
-    """Shard hosts, and the address of their front.
-
-    Args:
-        more: lines of the hosts file.
-    """
-    with running_places(net, repository, folder, replicas):
         lines = [
             f"{number} = {[f'{net.addresses[place]}:{PORT}' for place in places]}"
             for number, places in replicas.items()
         ]
-        named = folder / "hosts.toml"
+        named, address = folder / "hosts.toml", folder / "front.socket"
         named.write_text("\n".join((more, "[hosts]", *lines, "")))
-        options = ("--shard-hosts", named, "--unix-socket", folder / "front.socket")
+        options = ("--shard-hosts", named, "--unix-socket", address)
         program = net.front_program()
         with running_server(repository, folder / "front", *options, program=program):
-            yield f"unix:{folder / 'front.socket'}"
-
-
-def go_on(seen: MarkedTraffic) -> None:
-    """Waits for more answers."""
-    asked = len(seen.seconds)
-    until(lambda: len(seen.seconds) > asked + 200, "requests are answered")
+            yield f"unix:{address}"
 
 
 def test_a_cut_replica_costs_no_answer_and_is_asked_again_when_its_link_is_mended(
@@ -92,18 +73,17 @@ def test_a_cut_replica_costs_no_answer_and_is_asked_again_when_its_link_is_mende
         marked_traffic([front], deadline=SECONDS) as seen,
     ):
         # Latencies are known, and there is credit for hedges.
-        go_on(seen)
+        seen.go_on(200)
         for place in (1, 2, 1):
             net.cut(place)
-            go_on(seen)
+            seen.go_on(200)
             net.mend(place)
-            go_on(seen)
+            seen.go_on(200)
     assert seen.errors == []
     assert seen.wrong == []
 
 
 def status_of(front: str, seconds: float) -> tuple[str, str]:
-    """The status of a request, and its words."""
     request = infer_request(marked_inputs(3, np.random.default_rng(0)), model=MODEL)
     options = [("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(front, options=options) as channel:

@@ -5,7 +5,6 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sharded_infer.artifacts.manifest import blocks_name
@@ -25,12 +24,13 @@ from tests.support.fronts import (
     running_hosts,
 )
 from tests.support.s3_server import S3Server
-from tests.support.server_pages import samples
+from tests.support.server_pages import counted
 from tests.support.servers import (
     MODEL,
     Command,
     Ranker,
     RunningServer,
+    check_bits,
     good_inputs,
     publish_ranker,
     run,
@@ -53,8 +53,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
 
 def lost(front: RunningServer, host: int, code: str) -> float:
     """Lookups of a host that failed their batch."""
-    labels = ("code", code), ("host", str(host))
-    return samples(front.metrics_url).get(("sharded_infer_shard_lost_lookups_total", labels), 0)
+    return counted(front, "sharded_infer_shard_lost_lookups_total", code=code, host=str(host))
 
 
 @pytest.mark.parametrize(("own", "workers"), [(False, 1), (True, 2)])
@@ -63,15 +62,13 @@ def test_a_front_answers_with_the_bits_of_a_server_that_holds_all_tables(
 ) -> None:
     numbers = (1, 2) if own else (0, 1, 2)
     with (
-        running_hosts(published, tmp_path, numbers) as hosts,
-        running_front(published, tmp_path, hosts, "--workers", workers) as front,
+        running_hosts(published.repository, tmp_path, numbers) as hosts,
+        running_front(published.repository, tmp_path, hosts, "--workers", workers) as front,
         running_server(published.repository, tmp_path / "whole") as whole,
     ):
         for seed in range(10):
             inputs = good_inputs(1 + 3 * seed, seed)
-            found, expected = infer(front, inputs), infer(whole, inputs)
-            for name, scores in expected.items():
-                np.testing.assert_array_equal(found[name], scores)
+            check_bits(infer(front, inputs), infer(whole, inputs))
         with ThreadPoolExecutor(8) as clients:
             for done in [clients.submit(check, front, published, 3, seed) for seed in range(100)]:
                 done.result(SECONDS)
@@ -92,8 +89,8 @@ def test_a_plan_that_names_its_front_is_served(tmp_path: Path) -> None:
     # The item table has no room, and the others have.
     assert tables == {0: {"user", "category", "brand"}, 1: {"item"}}
     with (
-        running_hosts(published, tmp_path, (1,)) as hosts,
-        running_front(published, tmp_path, hosts) as front,
+        running_hosts(published.repository, tmp_path, (1,)) as hosts,
+        running_front(published.repository, tmp_path, hosts) as front,
     ):
         for seed in range(5):
             check(front, published, 1 + 3 * seed, seed)
@@ -108,9 +105,9 @@ def test_a_front_asks_a_bucket_for_no_rows_but_its_own(
     artifact = folder.open(MODEL, 1)
     plan, manifest = artifact.plan(), artifact.manifest
     mine = {piece.file for piece in share_of(place_stored(plan, artifact), 0 if own else None)}
-    with running_hosts(published, tmp_path, (1, 2) if own else (0, 1, 2)) as hosts:
+    with running_hosts(published.repository, tmp_path, (1, 2) if own else (0, 1, 2)) as hosts:
         s3.requests.clear()
-        with running_front(published, tmp_path, hosts, "-r", s3_url) as front:
+        with running_front(published.repository, tmp_path, hosts, "-r", s3_url) as front:
             check(front, published, 5)
     got = " ".join(path for method, path, _ in s3.requests if method == "GET")
     asked = {name for name, record in manifest.files.items() if record.sha256 in got}
@@ -124,8 +121,8 @@ def test_a_stopped_host_costs_the_lookups_time_and_no_more(
     # Long enough for the busiest machine to load with, and shorter than the call's own time.
     seconds = "timeout_ms = 5000"
     with (
-        running_hosts(published, tmp_path, (0, 1, 2)) as hosts,
-        running_front(published, tmp_path, hosts, more=seconds) as front,
+        running_hosts(published.repository, tmp_path, (0, 1, 2)) as hosts,
+        running_front(published.repository, tmp_path, hosts, more=seconds) as front,
     ):
         os.kill(hosts[1].process.pid, signal.SIGSTOP)
         try:
@@ -142,17 +139,14 @@ def test_a_front_moves_to_a_version_when_all_its_hosts_have_it(tmp_path: Path) -
     first = publish_for_hosts(tmp_path, HOSTS, RANK_BYTES)
     quick = ("--poll-seconds", 0.1)
     with (
-        running_hosts(first, tmp_path, (0, 1), *quick) as some,
+        running_hosts(first.repository, tmp_path, (0, 1), *quick) as some,
         # It reads the repository when it is told to.
-        running_hosts(first, tmp_path, (2,), "--poll-seconds", 0) as last,
-        running_front(first, tmp_path, {**some, **last}, *quick) as front,
+        running_hosts(first.repository, tmp_path, (2,), "--poll-seconds", 0) as last,
+        running_front(first.repository, tmp_path, {**some, **last}, *quick) as front,
     ):
         second = publish_for_hosts(tmp_path, HOSTS, RANK_BYTES, seed=6)
-        failed = (
-            "sharded_infer_version_load_failures_total",
-            (("model", MODEL), ("phase", "hosts")),
-        )
-        until(lambda: samples(front.metrics_url).get(failed, 0) > 1, "it waits for the last host")
+        failed = "sharded_infer_version_load_failures_total"
+        until(lambda: counted(front, failed, phase="hosts") > 1, "it waits for the last host")
         check(front, first, 5)
         last[2].process.send_signal(signal.SIGHUP)
         until(lambda: is_of(front, second), "it moves")
@@ -170,9 +164,9 @@ def test_a_front_shows_its_hosts_a_certificate_and_a_token(
     options = (*files.options(), "--tls-client-ca", files.ca, "--tokens-file", tokens)
     names = [path.name for path in (files.ca, files.certificate, files.key)]
     tls = 'tls = {{ca = "{}", certificate = "{}", key = "{}"}}'.format(*names)
-    with running_hosts(published, tmp_path, (0, 1, 2), *options) as hosts:
+    with running_hosts(published.repository, tmp_path, (0, 1, 2), *options) as hosts:
         with running_front(
-            published, tmp_path, hosts, more=f'token_file = "token"\n{tls}'
+            published.repository, tmp_path, hosts, more=f'token_file = "token"\n{tls}'
         ) as front:
             check(front, published, 4)
         (tmp_path / "token.other").write_text(f"{TOKEN[:-1]}X")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.test_live_page import browser, page_url  # noqa: F401 - a fixture
-from tests.support.fronts import check, replicas_file
+from tests.end_to_end.test_live_page import browser  # noqa: F401 - a fixture
+from tests.support.fronts import check, hosts_file
 from tests.support.live_page import chromium_refusal, opened
 from tests.support.servers import MODEL, running_server
 from tests.support.shard_host_processes import publish_for_hosts, running_shard_host
@@ -28,11 +28,11 @@ def test_replicas_are_shown_with_their_state_and_versions(
         running_shard_host(ranker.repository, 1, tmp_path / "one") as one,
         running_shard_host(ranker.repository, 1, tmp_path / "two") as two,
     ):
-        file = replicas_file(tmp_path, {1: (one, two)})
+        file = hosts_file(tmp_path, {1: (one, two)})
         options = ("--shard-hosts", file, "--workers", 2)
         with (
             running_server(ranker.repository, tmp_path / "front", *options) as front,
-            opened(browser, page_url(front)) as live,
+            opened(browser, front.http_url) as live,
         ):
 
             def shown(address: str) -> list[str]:

@@ -11,25 +11,13 @@ import grpc
 import pytest
 
 from tests.support.live_page import CHROMIUM, Watched, chromium_refusal, opened
-from tests.support.server_pages import samples
+from tests.support.server_pages import counted
 from tests.support.server_processes import free_port
-from tests.support.servers import (
-    MODEL,
-    RunningServer,
-    good_inputs,
-    infer_request,
-    running_server,
-)
+from tests.support.servers import MODEL, RunningServer, good_inputs, infer_request, running_server
 from tests.support.traffic import Publisher, Shelf, traffic
 
 # What stands where there is no figure.
 NOTHING = "\N{EN DASH}"
-# Charts that are shown once there is something to show, and their metrics.
-LATE_CHARTS = {
-    "cpu": "worker_cpu_seconds",
-    "memory": "worker_resident_bytes",
-    "ranks": "rank_busy_seconds",
-}
 _REFUSAL = chromium_refusal()
 pytestmark = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
 
@@ -62,37 +50,13 @@ def live_server(
     assert "internal error" not in log.read_text()
 
 
-def page_url(server: RunningServer) -> str:
-    return server.metrics_url.removesuffix("metrics")
-
-
 @pytest.fixture
 def live(browser: Any, live_server: RunningServer) -> Iterator[Watched]:
     """The page; at the end nothing went wrong in it, and no other origin was asked."""
-    with opened(browser, page_url(live_server)) as watched:
+    with opened(browser, live_server.http_url) as watched:
         yield watched
     assert watched.errors == []
     assert watched.origins == {live_server.metrics_url.split("/")[2]}
-
-
-def await_late_charts(live: Watched) -> None:
-    for chart in LATE_CHARTS:
-        live.until(f"!document.getElementById('chart-{chart}').closest('figure').hidden")
-
-
-def requests_in_all(live: Watched) -> int:
-    texts = live.page.locator("tr[data-version] td:last-child").all_inner_texts()
-    return sum(int(text.replace(",", "")) for text in texts if text != NOTHING)
-
-
-def counted(server: RunningServer) -> int:
-    return int(
-        sum(
-            value
-            for (name, _), value in samples(server.metrics_url).items()
-            if name == "sharded_infer_requests_total"
-        )
-    )
 
 
 def test_the_page_counts_what_the_metrics_page_counts_as_requests_come(
@@ -103,10 +67,18 @@ def test_the_page_counts_what_the_metrics_page_counts_as_requests_come(
         facts = live.facts()
         assert facts["p50"].endswith(("µs", "ms")) and facts["Samples"].endswith("/s")
         assert facts["Workers"] == "2" and facts["Errors"].endswith("%")
-        live.wait(lambda: counted(live_server) > 20, "more requests are answered")
-    total = counted(live_server)
-    live.wait(lambda: requests_in_all(live) == total, "the page counts them all")
-    assert counted(live_server) == total
+        live.wait(
+            lambda: counted(live_server, "sharded_infer_requests_total") > 20,
+            "more requests are answered",
+        )
+    total = counted(live_server, "sharded_infer_requests_total")
+
+    def shown() -> int:
+        texts = live.page.locator("tr[data-version] td:last-child").all_inner_texts()
+        return sum(int(text.replace(",", "")) for text in texts if text != NOTHING)
+
+    live.wait(lambda: shown() == total, "the page counts them all")
+    assert counted(live_server, "sharded_infer_requests_total") == total
     described = live.page.locator("#requests .plot").first.get_attribute("aria-label")
     assert described.startswith("Latency: now p50 ") and NOTHING not in described
 
@@ -162,7 +134,7 @@ def test_a_chosen_theme_is_remembered_and_the_system_is_followed_otherwise(
         colour: str = watched.page.evaluate(script)
         return colour
 
-    with opened(browser, page_url(live_server), color_scheme="dark") as watched:
+    with opened(browser, live_server.http_url, color_scheme="dark") as watched:
         assert background(watched) == "rgb(20, 23, 27)"
         watched.page.select_option("#theme", "light")
         assert background(watched) == "rgb(255, 255, 255)"
@@ -176,7 +148,9 @@ def test_a_chosen_theme_is_remembered_and_the_system_is_followed_otherwise(
 
 def test_all_controls_are_reached_by_the_keyboard_and_the_focus_is_seen(live: Watched) -> None:
     live.page.wait_for_selector("#plan figure")
-    await_late_charts(live)
+    # Charts that are shown once there is something to show.
+    for chart in ("cpu", "memory", "ranks"):
+        live.until(f"!document.getElementById('chart-{chart}').closest('figure').hidden")
     script = """() => {
       const at = document.activeElement, style = getComputedStyle(at);
       const seen = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1;
@@ -220,7 +194,7 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_page(
     size = {"width": width, "height": 844}
     with (
         traffic(live_server, clients=1, pause=0.02),
-        opened(browser, page_url(live_server), color_scheme=theme, viewport=size) as watched,
+        opened(browser, live_server.http_url, color_scheme=theme, viewport=size) as watched,
     ):
         watched.page.wait_for_selector("#plan figure")
         watched.page.locator(".chart button").first.click()
@@ -262,7 +236,7 @@ def test_the_page_says_that_a_server_drains_is_gone_and_is_back(
     port = free_port()
     with (
         started(publisher.location, tmp_path / "log", port) as server,
-        opened(browser, page_url(server)) as watched,
+        opened(browser, server.http_url) as watched,
     ):
         state = "document.getElementById('state').textContent"
         assert watched.text("#state") == "Ready"

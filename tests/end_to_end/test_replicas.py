@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import grpc
-import numpy as np
 import pytest
 
 from serving.remote_lookups.fronts import Fronts
@@ -19,17 +18,11 @@ from tests.support.fronts import (
     all_are_answered,
     check,
     code_of,
-    replicas_file,
+    hosts_file,
+    running_front,
 )
-from tests.support.server_pages import samples
-from tests.support.servers import (
-    MODEL,
-    Ranker,
-    RunningServer,
-    good_inputs,
-    infer_request,
-    running_server,
-)
+from tests.support.server_pages import counted
+from tests.support.servers import MODEL, Ranker, check_bits, good_inputs, infer_request
 from tests.support.shard_host_processes import (
     ShardHostProcess,
     publish_for_hosts,
@@ -63,7 +56,6 @@ def running_replica(
 
 @contextmanager
 def running_pairs(ranker: Ranker, folder: Path) -> Iterator[Hosts]:
-    """Host 0 once and host 1 twice."""
     with ExitStack() as stack:
         yield {
             number: [
@@ -74,21 +66,12 @@ def running_pairs(ranker: Ranker, folder: Path) -> Iterator[Hosts]:
         }
 
 
-@contextmanager
-def running_front(
-    ranker: Ranker, folder: Path, hosts: Hosts, *options: object, more: str = LOOKUP_TIME
-) -> Iterator[RunningServer]:
-    named = ("--shard-hosts", replicas_file(folder, hosts, more))
-    with running_server(ranker.repository, folder / "front", *named, *options) as server:
-        yield server
-
-
 def test_a_killed_replica_costs_no_answer_and_its_successor_is_asked(
     published: Ranker, tmp_path: Path
 ) -> None:
     with (
         running_pairs(published, tmp_path) as hosts,
-        running_front(published, tmp_path, hosts) as front,
+        running_front(published.repository, tmp_path, hosts, more=LOOKUP_TIME) as front,
         ThreadPoolExecutor(4) as clients,
     ):
         first, second = hosts[1]
@@ -103,10 +86,9 @@ def test_a_killed_replica_costs_no_answer_and_its_successor_is_asked(
         assert code == "UNAVAILABLE"
         assert all(f"shard host 1 at {one.address}" in words for one in (first, second))
         # Before, a check may have found the first one dead, and no lookup.
-        host = (("host", "1"),)
         for name in ("retries_total", "failures_total", "lookup_seconds_count"):
-            told = f"sharded_infer_shard_{name}", host
-            until(lambda told=told: samples(front.metrics_url).get(told, 0) > 0, "it is counted")
+            told = f"sharded_infer_shard_{name}"
+            until(lambda: counted(front, told, host="1") > 0, "it is counted")  # noqa: B023
         port = first.address.rpartition(":")[2]
         with running_replica(published, 1, tmp_path / "again", "--port", port):
             # Each thread of the front connects by itself.
@@ -117,7 +99,7 @@ def test_a_killed_replica_costs_no_answer_and_its_successor_is_asked(
 def test_a_stopped_replica_costs_no_answer(published: Ranker, tmp_path: Path) -> None:
     with (
         running_pairs(published, tmp_path) as hosts,
-        running_front(published, tmp_path, hosts) as front,
+        running_front(published.repository, tmp_path, hosts, more=LOOKUP_TIME) as front,
     ):
         # Latencies are known, and there is credit for hedges.
         for seed in range(300):
@@ -136,7 +118,9 @@ def test_a_stopped_host_costs_a_request_its_own_deadline_and_no_other_request(
 ) -> None:
     with (
         running_pairs(published, tmp_path) as hosts,
-        running_front(published, tmp_path, {0: hosts[0], 1: hosts[1][:1]}) as front,
+        running_front(
+            published.repository, tmp_path, {0: hosts[0], 1: hosts[1][:1]}, more=LOOKUP_TIME
+        ) as front,
         ThreadPoolExecutor(1) as clients,
     ):
         check(front, published, 2)
@@ -160,7 +144,9 @@ def test_a_stopped_host_costs_a_request_its_own_deadline_and_no_other_request(
 def test_the_hosts_file_is_read_anew_when_it_changes(published: Ranker, tmp_path: Path) -> None:
     with (
         running_pairs(published, tmp_path) as hosts,
-        running_front(published, tmp_path, {0: hosts[0], 1: hosts[1][:1]}) as front,
+        running_front(
+            published.repository, tmp_path, {0: hosts[0], 1: hosts[1][:1]}, more=LOOKUP_TIME
+        ) as front,
     ):
         check(front, published, 3)
         (tmp_path / "refused.toml").write_text("[hosts]\n1 = 5\n")
@@ -169,7 +155,7 @@ def test_the_hosts_file_is_read_anew_when_it_changes(published: Ranker, tmp_path
         until(lambda: "stay as they were" in log.read_text(), "it is refused")
         assert "hosts.1: expected an address" in log.read_text()
         check(front, published, 3)
-        replicas_file(tmp_path, {0: hosts[0], 1: hosts[1][1:]}, LOOKUP_TIME)
+        hosts_file(tmp_path, {0: hosts[0], 1: hosts[1][1:]}, LOOKUP_TIME)
         until(lambda: "read anew" in log.read_text(), "it is read")
         hosts[1][0].process.kill()
         for seed in range(30):
@@ -188,7 +174,7 @@ def test_replicas_that_held_nothing_are_checked_before_a_request_fails(tmp_path:
             running_replica(second, 1, tmp_path / "early") as early,
         ):
             # It looks at its hosts now, and never again.
-            file = replicas_file(tmp_path, {0: [other], 1: [early, late]}, LOOKUP_TIME)
+            file = hosts_file(tmp_path, {0: [other], 1: [early, late]}, LOOKUP_TIME)
             fronts, artifact = Fronts(file, answer_bytes=2**20), second.model.artifact
             front = open_model(artifact.path, front=fronts.front_of(artifact, second.model.plan))
             early.process.kill()
@@ -200,6 +186,4 @@ def test_replicas_that_held_nothing_are_checked_before_a_request_fails(tmp_path:
             late.process.send_signal(signal.SIGHUP)
             words = f"holds {MODEL} version 2"
             until(lambda: words in late.log.read_text(), "it is loaded")
-            found, expected = front.predict(good_inputs(3)), second.predict(good_inputs(3))
-            for name, scores in expected.items():
-                np.testing.assert_array_equal(found[name], scores)
+            check_bits(front.predict(good_inputs(3)), second.predict(good_inputs(3)))

@@ -1,7 +1,5 @@
 """Shard hosts as processes: their lookups, asked from here, the versions they hold, their pages."""
 
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,11 +17,12 @@ from sharded_infer.errors import ShardHostError
 from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.v1 import shard_host_pb2, shard_host_pb2_grpc
 from tests.support.fronts import check, running_front, running_hosts
-from tests.support.server_pages import samples
+from tests.support.server_pages import fetch, samples
 from tests.support.servers import (
     MODEL,
     Ranker,
     RunningServer,
+    check_bits,
     good_inputs,
     publish_ranker,
     running_server,
@@ -40,6 +39,7 @@ SECONDS = 60.0
 HOSTS = 3
 RANK_BYTES = 1400
 HOST = ("host", "1")
+GROUP = shard_host_pb2.LookupGroup(pieces=[0], lengths=b"\1", length_bytes=1, ids=b"\0", id_bytes=1)
 VERSION = (HOST, ("model", MODEL), ("version", "1"))
 TOKENS = "front-0123456789abcdef predict\nprometheus-0123456789 metrics\n"
 
@@ -53,12 +53,11 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
 def hosts(
     published: Ranker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[int, ShardHostProcess]]:
-    with running_hosts(published, tmp_path_factory.mktemp("logs"), (0, 1, 2)) as running:
+    with running_hosts(published.repository, tmp_path_factory.mktemp("logs"), (0, 1, 2)) as running:
         yield running
 
 
 def front_of(ranker: Ranker, addresses: dict[int, str]) -> Model:
-    """The published model as a front opens it."""
     artifact = ranker.model.artifact
     listed = {number: (address,) for number, address in addresses.items()}
     clients = HostClients(HostSettings(listed, SECONDS), answer_bytes=2**20)
@@ -66,16 +65,9 @@ def front_of(ranker: Ranker, addresses: dict[int, str]) -> Model:
     return open_model(artifact.path, front=Front(remote))
 
 
-def addresses_of(hosts: dict[int, ShardHostProcess]) -> dict[int, str]:
-    return {number: host.address for number, host in hosts.items()}
-
-
-def check_bits(front: Model, ranker: Ranker, batch: int, seed: int = 0) -> None:
+def check_front(front: Model, ranker: Ranker, batch: int, seed: int = 0) -> None:
     inputs = good_inputs(batch, seed)
-    found, expected = front.predict(inputs), ranker.predict(inputs)
-    assert found.keys() == expected.keys()
-    for name, scores in expected.items():
-        np.testing.assert_array_equal(found[name], scores)
+    check_bits(front.predict(inputs), ranker.predict(inputs))
 
 
 def test_grpcs_own_client_is_answered(
@@ -86,11 +78,8 @@ def test_grpcs_own_client_is_answered(
         [held] = stub.Describe(shard_host_pb2.DescribeRequest(), timeout=SECONDS).versions
         key = version_key(published.model.artifact.manifest)
         assert (held.model, held.version, held.manifest, held.host) == (*key, 1)
-        group = shard_host_pb2.LookupGroup(
-            pieces=[0], lengths=b"\1", length_bytes=1, ids=b"\0", id_bytes=1
-        )
         request = shard_host_pb2.LookupRequest(
-            model=key.model, version=key.version, manifest=key.manifest, groups=[group]
+            model=key.model, version=key.version, manifest=key.manifest, groups=[GROUP]
         )
         [sums] = stub.Lookup(request, timeout=SECONDS).sums
         assert np.isfinite(np.frombuffer(sums, "<f4")).all()
@@ -120,10 +109,7 @@ def test_what_a_host_does_not_hold_is_refused_by_name_and_counted_by_code(
     words: str,
 ) -> None:
     key = version_key(published.model.artifact.manifest)
-    group = shard_host_pb2.LookupGroup(
-        pieces=[0], lengths=b"\1", length_bytes=1, ids=b"\0", id_bytes=1
-    )
-    fields: dict[str, object] = {**key._asdict(), "groups": [group], **changes}
+    fields: dict[str, object] = {**key._asdict(), "groups": [GROUP], **changes}
     before = counts_of(hosts[1])
     with grpc.insecure_channel(hosts[1].address) as channel:
         stub = shard_host_pb2_grpc.ShardHostStub(channel)
@@ -144,8 +130,8 @@ def answers(front: Model) -> bool:
 
 def test_hosts_hold_the_two_newest_versions(tmp_path: Path) -> None:
     first = publish_for_hosts(tmp_path, HOSTS, RANK_BYTES)
-    with running_hosts(first, tmp_path, (0, 1, 2), "--poll-seconds", 0.1) as running:
-        addresses = addresses_of(running)
+    with running_hosts(first.repository, tmp_path, (0, 1, 2), "--poll-seconds", 0.1) as running:
+        addresses = {number: host.address for number, host in running.items()}
         fronts = [(front_of(first, addresses), first)]
         for seed in (6, 7):
             newer = publish_for_hosts(tmp_path, HOSTS, RANK_BYTES, seed)
@@ -153,7 +139,7 @@ def test_hosts_hold_the_two_newest_versions(tmp_path: Path) -> None:
             until(lambda: answers(front), "the new version is held")  # noqa: B023
             fronts.append((front, newer))
             for one, ranker in fronts[-2:]:
-                check_bits(one, ranker, 9, seed)
+                check_front(one, ranker, 9, seed)
         gone = fronts[0][0]
         until(lambda: not answers(gone), "the oldest is let go")
         with pytest.raises(ShardHostError, match="version 1: this host does not hold it"):
@@ -194,13 +180,11 @@ def test_a_host_that_no_plan_has_says_which_there_are_and_is_live_but_not_ready(
 
 @pytest.fixture(scope="module")
 def front(
-    published: Ranker,
-    hosts: dict[int, ShardHostProcess],
-    tmp_path_factory: pytest.TempPathFactory,
+    published: Ranker, hosts: dict[int, ShardHostProcess], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
     """The first of two fronts; the other has two workers."""
     folder = tmp_path_factory.mktemp("fronts")
-    with running_front(published, folder, hosts) as one:
+    with running_front(published.repository, folder, hosts) as one:
         named = ("--shard-hosts", folder / "hosts.toml", "--workers", 2)
         with running_server(published.repository, folder / "two", *named):
             yield one
@@ -216,14 +200,8 @@ def counts_of(host: ShardHostProcess) -> dict[str, float]:
 
 
 def answer_of(host: ShardHostProcess, path: str, token: str = "") -> tuple[int, str]:
-    url = host.ready["metrics_url"].replace("/metrics", path)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        asked = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own http URL
-        with urllib.request.urlopen(asked, timeout=10) as response:  # noqa: S310
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+    return fetch(host.ready["metrics_url"].replace("/metrics", path), headers=headers)[:2]
 
 
 def grown(host: ShardHostProcess, before: dict[str, float]) -> dict[str, float]:

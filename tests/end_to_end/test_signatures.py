@@ -1,31 +1,20 @@
 """Servers and shard hosts that load only signed versions, and keys that rotate under traffic."""
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
-
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.signatures.keys import read_signing_keys, sign_with
-from tests.support.fronts import running_front
+from tests.support.fronts import check, running_front, running_hosts
 from tests.support.server_pages import metric
-from tests.support.servers import (
-    MODEL,
-    Command,
-    good_inputs,
-    infer_request,
-    running_server,
-    scores_of,
-)
-from tests.support.shard_host_processes import publish_for_hosts, running_shard_host
+from tests.support.servers import MODEL, Command, running_server
+from tests.support.shard_host_processes import publish_for_hosts
 from tests.support.signing_keys import KeyFiles, make_key
 from tests.support.traffic import POLL, Publisher, ask, client_of, states, traffic
 from tests.support.waiting import until
 
 
 def sign(location: Path | str, version: int, *keys: KeyFiles) -> None:
-    """Signs a published version."""
     repository = Repository(location)
     text = repository.manifest_text(MODEL, version)
     read = read_signing_keys(key.private for key in keys)
@@ -33,7 +22,6 @@ def sign(location: Path | str, version: int, *keys: KeyFiles) -> None:
 
 
 def trust(file: Path, *keys: KeyFiles) -> None:
-    """Replaces the file of trusted keys."""
     file.with_suffix(".new").write_text("".join(key.public.read_text() for key in keys))
     file.with_suffix(".new").replace(file)
 
@@ -110,36 +98,24 @@ def test_shard_hosts_and_fronts_load_only_what_is_signed(tmp_path: Path) -> None
     sign(ranker.repository, 1, key)
     options = (*POLL, "--trusted-key", key.public)
     with ExitStack() as stack:
-        host = stack.enter_context(
-            running_shard_host(ranker.repository, 1, tmp_path / "host", *options)
-        )
-        front = stack.enter_context(running_front(ranker, tmp_path, {1: host}, *options))
-        stub = stack.enter_context(front.stub())
+        hosts = stack.enter_context(running_hosts(ranker.repository, tmp_path, (1,), *options))
+        front = stack.enter_context(running_front(ranker.repository, tmp_path, hosts, *options))
         client = stack.enter_context(client_of(front))
-        inputs = good_inputs(3)
-        answer = stub.ModelInfer(infer_request(inputs))
-        _check(scores_of(answer), ranker.predict(inputs))
+        check(front, ranker, 3)
         with_other_scores = publish_for_hosts(tmp_path, 2, 4000, seed=9)
         said = f"{MODEL}/2/manifest.json: expected a signature by key {key.key_id}"
         until(
             lambda: (
                 f"its share cannot be loaded: {ranker.repository}/{said}"
-                in (tmp_path / "host").read_text()
+                in hosts[1].log.read_text()
             ),
             "the host refuses it",
         )
         until(lambda: said in states(client).get(2, ("", ""))[1], "the front refuses it")
-        assert stub.ModelInfer(infer_request(inputs)).model_version == "1"
+        assert ask(client).version == 1
         sign(ranker.repository, 2, key)
         until(lambda: ask(client).version == 2, "both have the signed version")
-        _check(scores_of(stub.ModelInfer(infer_request(inputs))), with_other_scores.predict(inputs))
-        host.is_ending = True
-        host.process.terminate()
-
-
-def _check(got: Mapping[str, object], expected: Mapping[str, object]) -> None:
-    for name, scores in expected.items():
-        np.testing.assert_allclose(got[name], scores, atol=1e-5, rtol=0)  # type: ignore[arg-type]
+        check(front, with_other_scores, 3)
 
 
 def test_a_version_is_published_signed_rotated_and_verified_by_commands(
@@ -147,14 +123,12 @@ def test_a_version_is_published_signed_rotated_and_verified_by_commands(
 ) -> None:
     old, new = make_key(tmp_path, "old"), make_key(tmp_path, "new")
     models = publisher.repository
-    sharded_infer(
-        "repo", "sign", models, MODEL, "--sign-key", new.private, "--trusted-key", old.public
-    ).refused(f"expected a signature by key {old.key_id}")
+    words = ("repo", "sign", models, MODEL, "--sign-key", new.private, "--trusted-key", old.public)
+    sharded_infer(*words).refused(f"expected a signature by key {old.key_id}")
     fields = sharded_infer(
         "repo", "sign", models, f"{MODEL}@1", "--sign-key", old.private, "--json"
     ).json()
     assert fields["added"] == fields["signed_by"] == [old.key_id]
-    words = ("repo", "sign", models, MODEL, "--sign-key", new.private, "--trusted-key", old.public)
     assert sharded_infer(*words, "--dry-run").out.startswith("would sign ")
     assert sharded_infer(*words).out == f"signed {models}/{MODEL}/1 by key {new.key_id}\n"
     both = sorted([old.key_id, new.key_id])

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-import numpy as np
 import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `tracing` is not installed")
 
 from tests.end_to_end.test_tracing import METHOD, parent_of, trace_of
 from tests.support.collector import SERVER, Collector, Span, running_collector
-from tests.support.fronts import replicas_file
+from tests.support.fronts import hosts_file
 from tests.support.server_pages import samples
 from tests.support.servers import (
     Ranker,
     RunningServer,
+    check_bits,
     good_inputs,
     infer_request,
     running_server,
@@ -48,8 +48,7 @@ class Traced:
         metadata = [("traceparent", parent_of(number, sampled))]
         with self.front.stub() as stub:
             found = scores_of(stub.ModelInfer(infer_request(inputs), metadata=metadata))
-        for name, scores in self.ranker.predict(inputs).items():
-            np.testing.assert_array_equal(found[name], scores)
+        check_bits(found, self.ranker.predict(inputs))
 
     def spans(self, number: int, name: str, count: int = 1) -> list[Span]:
         """Those of a trace, once as many have come."""
@@ -72,7 +71,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
             running_shard_host(ranker.repository, 1, folder / "one", *options) as one,
             running_shard_host(ranker.repository, 1, folder / "two", *options) as two,
         ):
-            hosts = ("--shard-hosts", replicas_file(folder, {1: (one, two)}))
+            hosts = ("--shard-hosts", hosts_file(folder, {1: (one, two)}))
             ratio = ("--trace-ratio", 0)
             with running_server(
                 ranker.repository, folder / "front", *hosts, *options, *ratio
@@ -125,7 +124,7 @@ def test_a_lookup_of_a_request_that_is_not_traced_has_no_span(traced: Traced) ->
 def test_a_lookup_that_failed_has_a_span_with_its_status(traced: Traced, tmp_path: Path) -> None:
     with running_shard_host(traced.ranker.repository, 0, tmp_path / "host") as only:
         hosts = {0: (only,), 1: traced.replicas}
-        file = replicas_file(tmp_path, hosts, "timeout_ms = 60000")
+        file = hosts_file(tmp_path, hosts, "timeout_ms = 60000")
         options = ("--shard-hosts", file, "--trace-ratio", 0)
         endpoint = ("--trace-endpoint", traced.collector.url)
         with running_server(

@@ -1,6 +1,6 @@
 """Processes of `serve --shard-hosts`, and requests to them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -19,50 +19,44 @@ from tests.support.servers import (
 from tests.support.shard_host_processes import ShardHostProcess, end_all, running_shard_host
 
 SECONDS = 60.0
+# By number, each with its replicas.
+Hosts = Mapping[int, ShardHostProcess | Sequence[ShardHostProcess]]
 
 
 @contextmanager
 def running_hosts(
-    ranker: Ranker, folder: Path, numbers: Sequence[int], *options: object
+    repository: Path | str,
+    folder: Path,
+    numbers: Iterable[int],
+    *options: object,
+    exit_code: int | None = 0,
 ) -> Iterator[dict[int, ShardHostProcess]]:
     with ExitStack() as stack:
-        hosts = {
-            number: stack.enter_context(
-                running_shard_host(ranker.repository, number, folder / f"host{number}", *options)
-            )
-            for number in numbers
-        }
+        hosts = {}
+        for number in numbers:
+            log = folder / f"host{number}"
+            host = running_shard_host(repository, number, log, *options, exit_code=exit_code)
+            hosts[number] = stack.enter_context(host)
         stack.callback(end_all, hosts.values())
         yield hosts
 
 
 @contextmanager
 def running_front(
-    ranker: Ranker,
-    folder: Path,
-    hosts: Mapping[int, ShardHostProcess],
-    *options: object,
-    more: str = "",
+    repository: Path | str, folder: Path, hosts: Hosts, *options: object, more: str = ""
 ) -> Iterator[RunningServer]:
     named = ("--shard-hosts", hosts_file(folder, hosts, more))
-    with running_server(ranker.repository, folder / "front", *named, *options) as server:
+    with running_server(repository, folder / "front", *named, *options) as server:
         yield server
 
 
-def hosts_file(folder: Path, hosts: Mapping[int, ShardHostProcess], more: str = "") -> Path:
-    return replicas_file(folder, {number: (host,) for number, host in hosts.items()}, more)
-
-
-def replicas_file(
-    folder: Path, hosts: Mapping[int, Sequence[ShardHostProcess]], more: str = ""
-) -> Path:
+def hosts_file(folder: Path, hosts: Hosts, more: str = "") -> Path:
     file, new = folder / "hosts.toml", folder / "hosts.toml.new"
     lines = []
-    for number, replicas in hosts.items():
-        addresses = ", ".join(f'"{replica.address}"' for replica in replicas)
-        lines.append(
-            f"{number} = [{addresses}]" if len(replicas) > 1 else f"{number} = {addresses}"
-        )
+    for number, host in hosts.items():
+        replicas = [host] if isinstance(host, ShardHostProcess) else host
+        places = [replica.address for replica in replicas]
+        lines.append(f"{number} = {places if len(places) > 1 else places[0]!r}")
     new.write_text("\n".join((more, "[hosts]", *lines, "")))
     new.replace(file)
     return file
@@ -73,11 +67,14 @@ def infer(server: RunningServer, inputs: Arrays, seconds: float = SECONDS) -> Ar
         return scores_of(stub.ModelInfer(infer_request(inputs), timeout=seconds))
 
 
-def check(server: RunningServer, ranker: Ranker, batch: int, seed: int = 0) -> None:
+def is_of(front: RunningServer, ranker: Ranker, batch: int = 3, seed: int = 0) -> bool:
     inputs = good_inputs(batch, seed)
-    found = infer(server, inputs)
-    for name, expected in ranker.predict(inputs).items():
-        assert np.abs(found[name] - expected).max() < 1e-5
+    found, expected = infer(front, inputs), ranker.predict(inputs)
+    return all(np.abs(found[name] - scores).max() < 1e-5 for name, scores in expected.items())
+
+
+def check(server: RunningServer, ranker: Ranker, batch: int, seed: int = 0) -> None:
+    assert is_of(server, ranker, batch, seed)
 
 
 def code_of(server: RunningServer, seconds: float = SECONDS) -> tuple[str, str]:
@@ -91,9 +88,3 @@ def code_of(server: RunningServer, seconds: float = SECONDS) -> tuple[str, str]:
 def all_are_answered(server: RunningServer) -> bool:
     """True if many requests succeed, enough to use each thread of the front."""
     return all(code_of(server)[0] == "OK" for _ in range(20))
-
-
-def is_of(front: RunningServer, ranker: Ranker) -> bool:
-    inputs = good_inputs(3)
-    found, expected = infer(front, inputs), ranker.predict(inputs)
-    return all(np.abs(found[name] - scores).max() < 1e-5 for name, scores in expected.items())
