@@ -46,8 +46,6 @@ REST_FILES = (
     "tests/conformance/test_model_control.py",
     "tests/docker/test_prometheus_rules.py",
     "tests/end_to_end/test_all_features.py",
-    "tests/end_to_end/test_clients.py",
-    "tests/end_to_end/test_cluster_bits.py",
     "tests/end_to_end/test_cut_network.py",
     "tests/end_to_end/test_delta_swaps.py",
     "tests/end_to_end/test_devices.py",
@@ -60,7 +58,6 @@ REST_FILES = (
     "tests/end_to_end/test_probes.py",
     "tests/end_to_end/test_promotion.py",
     "tests/end_to_end/test_publish_parts.py",
-    "tests/end_to_end/test_raw_ids.py",
     "tests/end_to_end/test_replicas.py",
     "tests/end_to_end/test_repo_watch.py",
     "tests/end_to_end/test_rest.py",
@@ -263,10 +260,8 @@ LONGEST_FILES = (
     "tests/end_to_end/test_unix_sockets.py",
     "tests/end_to_end/test_workers.py",
     "tests/sharded_infer/engines/test_instruction_sets.py",
-    "tests/end_to_end/test_clients.py",
-    "tests/end_to_end/test_cluster_bits.py",
-    "tests/end_to_end/test_releases.py",
     "tests/end_to_end/test_live_page.py",
+    "tests/end_to_end/test_releases.py",
     "tests/end_to_end/test_security.py",
     "tests/end_to_end/test_tracing.py",
     "tests/gpu_check/test_gpu_check.py",
@@ -285,12 +280,7 @@ FAST_SECONDS = 180
 
 
 def assign_lanes(items: Iterable[pytest.Item], root: Path) -> None:
-    """Marks each test with its lane.
-
-    Args:
-        items: the collected tests, in any order.
-        root: the folder that the lists' paths begin at.
-    """
+    """Marks each test with its lane."""
     pairwise: dict[str, list[pytest.Item]] = {}
     for item in items:
         path = item.path.relative_to(root).as_posix()
@@ -331,12 +321,7 @@ def third_of(path: str) -> int:
 
 
 def check_processor_time(item: pytest.Item, seconds: float) -> None:
-    """Fails a fast test that took too long; a server that it asks is not counted.
-
-    Args:
-        item: the test.
-        seconds: of processor time, which its process took.
-    """
+    """Fails a fast test that took too long; a server that it asks is not counted."""
     if seconds > FAST_PROCESSOR_SECONDS and is_fast(item):
         pytest.fail(
             f"took {seconds:.1f} s of processor time, expected at most {FAST_PROCESSOR_SECONDS} s "
@@ -349,9 +334,6 @@ def all_pairs(cases: Mapping[str, Sequence[str]]) -> set[str]:
 
     Greedy: the case with most new pairs is next, of equals the one whose name is first. With fewer
     than two parameters nothing is left out.
-
-    Args:
-        cases: each case's values by its name, one a parameter.
     """
     pairs = {name: _pairs(cases[name]) for name in sorted(cases)}
     if not any(pairs.values()):

@@ -1,8 +1,6 @@
 """Ids that are strings, in every form of a request to running servers."""
 
 import json
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +15,8 @@ from tritonclient.grpc import service_pb2
 from serving.protocol.wire_strings import packed_strings
 from sharded_infer.client import Bags, Client, PredictError, hash_strings
 from tests.support.raw_ids import WORD_SEED, WORDS, publish_words
-from tests.support.servers import (
-    Command,
-    RunningServer,
-    json_inputs,
-    running_server,
-    scores_of,
-)
+from tests.support.server_pages import fetch
+from tests.support.servers import Command, RunningServer, json_inputs, running_server, scores_of
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +27,8 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    folder = tmp_path_factory.mktemp("server")
-    options = ("--shared-memory",)
-    with running_server(words, folder / "log", *options) as running:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with running_server(words, log, "--shared-memory") as running:
         yield running
 
 
@@ -58,9 +50,7 @@ def test_the_configuration_says_which_inputs_take_raw_ids_and_strings(
     assert {name: told[name] for name in told if not name.startswith("version.")} == SAID
     # What most clients send.
     assert {one.name: one.datatype for one in metadata.inputs}["word"] == "INT64"
-    url = f"{server.http_url}/v2/models/words/config"
-    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own server
-        shown = json.load(answer)["parameters"]
+    shown = json.loads(fetch(f"{server.http_url}/v2/models/words/config")[1])["parameters"]
     assert {name: value["string_value"] for name, value in shown.items()} == told
 
 
@@ -101,25 +91,38 @@ def test_strings_come_raw_or_typed_over_grpc_and_as_json_or_binary_over_http(
     assert http_scores(server, head + b"".join(parts.values()), len(head)) == WANTED
     assert http_scores(server, json_body([[one] for one in ASKED])) == WANTED
     for data, said in (([1] * 5, "expected strings"), (["\ud800"] * 5, "no text")):
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            http_scores(server, json_body(data))
-        assert refused.value.code == 400 and said in refused.value.read().decode()
+        status, refusal = http_answer(server, json_body(data))
+        assert status == 400 and said in refusal
 
 
-def json_body(words: list[Any]) -> bytes:
+def json_body(words: list[Any], **parameters: object) -> bytes:
     word = {"name": "word", "datatype": "BYTES", "shape": [5, 1], "data": words}
-    return json.dumps({"inputs": [*json_inputs({"age": AGE}), word]}).encode()
+    inputs = [*json_inputs({"age": AGE}), word]
+    return json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+
+
+def http_answer(server: RunningServer, body: bytes, head: int | None = None) -> tuple[int, str]:
+    """The answer to a body, of which the first bytes are JSON."""
+    headers = {} if head is None else {"Inference-Header-Content-Length": str(head)}
+    return fetch(f"{server.http_url}/v2/models/words/infer", body, headers)[:2]
 
 
 def http_scores(server: RunningServer, body: bytes, head: int | None = None) -> list[float]:
-    """Scores of a body, of which the first bytes are JSON."""
-    headers = {} if head is None else {"Inference-Header-Content-Length": str(head)}
-    request = urllib.request.Request(  # noqa: S310 - our own server
-        f"{server.http_url}/v2/models/words/infer", body, headers
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - our own server
-        scores: list[float] = json.load(answer)["outputs"][0]["data"]
-        return scores
+    status, text = http_answer(server, body, head)
+    assert status == 200, text
+    scores: list[float] = json.loads(text)["outputs"][0]["data"]
+    return scores
+
+
+def test_rest_says_how_many_ids_are_unknown_where_that_is_asked_for(server: RunningServer) -> None:
+    def answer(**parameters: object) -> tuple[int, str]:
+        return http_answer(server, json_body([[word] for word in ASKED], **parameters))
+
+    for more in ({}, {"unknown_ids": False}):
+        assert "parameters" not in json.loads(answer(**more)[1])
+    assert json.loads(answer(unknown_ids=True)[1])["parameters"] == {"unknown_ids.word": 1}
+    status, words = answer(unknown_ids=1)
+    assert status == 400 and "parameter 'unknown_ids': expected bool_param" in words
 
 
 def test_our_client_sends_strings(server: RunningServer) -> None:
