@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from sharded_infer.client import Bags, CallSettings, Client, PredictError
+from sharded_infer.client import Bags, CallSettings, Client
 from tests.support.server_processes import workers_of
 from tests.support.servers import (
     MODEL,
     Ranker,
     RunningServer,
+    check_bits,
     good_inputs,
     running_server,
 )
@@ -50,16 +49,9 @@ def candidates() -> dict[str, object]:
     }
 
 
-def check_scores(found: dict[str, NDArray[np.float32]], ranker: Ranker) -> None:
-    wanted = ranker.predict(good_inputs(BATCH))
-    assert set(found) == set(wanted)
-    for name, scores in wanted.items():
-        np.testing.assert_array_equal(found[name], scores)
-
-
 def test_scores_are_the_models_to_the_bit(client: Client, ranker: Ranker) -> None:
     answer = client.predict(MODEL, candidates=candidates(), request_id="r-1")
-    check_scores(answer.scores, ranker)
+    check_bits(answer.scores, ranker.predict(good_inputs(BATCH)))
     assert (answer.model, answer.version, answer.request_id) == (MODEL, 1, "r-1")
     timing = answer.timing
     # Seconds, not thousandths of them: no call takes a minute.
@@ -73,29 +65,7 @@ def test_what_the_user_brings_is_shared_by_all_candidates(client: Client, ranker
     apart = client.predict(MODEL, user={"user": 7, "brand": [1, 2]}, candidates=inputs)
     repeated = {"user": [7] * BATCH, "brand": [[1, 2]] * BATCH, **inputs}
     together = client.predict(MODEL, candidates=repeated)
-    for name, scores in together.scores.items():
-        np.testing.assert_array_equal(apart.scores[name], scores)
-
-
-@pytest.mark.parametrize(
-    ("fields", "code", "words"),
-    [
-        ({"model": "other"}, "NOT_FOUND", "no model 'other'"),
-        ({"user": {"usr": 1}}, "INVALID_ARGUMENT", "feature 'usr'.*did you mean 'user'"),
-        (
-            {"user": {"user": 50, "dense": [0.0] * 4}},
-            "INVALID_ARGUMENT",
-            "'user', sample 0: id 50",
-        ),
-        ({"candidates": {"item": [1] * 65}}, "RESOURCE_EXHAUSTED|INVALID_ARGUMENT", "65|dense"),
-        ({}, "INVALID_ARGUMENT", "no inputs"),
-    ],
-)
-def test_mistakes_are_named(
-    client: Client, fields: dict[str, object], code: str, words: str
-) -> None:
-    with pytest.raises(PredictError, match=f"({code}): .*({words})"):
-        client.predict(**({"model": MODEL} | fields))  # type: ignore[arg-type]
+    check_bits(apart.scores, together.scores)
 
 
 def test_retries_bridge_the_death_of_a_worker(ranker: Ranker, tmp_path: Path) -> None:
@@ -107,5 +77,6 @@ def test_retries_bridge_the_death_of_a_worker(ranker: Ranker, tmp_path: Path) ->
         os.kill(victim, signal.SIGKILL)
         for client in clients:
             for _ in range(5):
-                check_scores(client.predict(MODEL, candidates=candidates()).scores, ranker)
+                answer = client.predict(MODEL, candidates=candidates())
+                check_bits(answer.scores, ranker.predict(good_inputs(BATCH)))
             client.close()

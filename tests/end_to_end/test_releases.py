@@ -5,11 +5,8 @@ import signal
 import time
 from pathlib import Path
 
-from sharded_infer.repositories.repository import Repository
 from tests.support.server_pages import metric
-from tests.support.server_processes import (
-    resident_bytes,
-)
+from tests.support.server_processes import resident_bytes
 from tests.support.servers import MODEL, running_server
 from tests.support.traffic import POLL, Publisher, ask, client_of, flip_bit, states, traffic
 from tests.support.waiting import until
@@ -96,56 +93,12 @@ def test_a_broken_version_is_reported_and_the_old_one_serves_on(
     assert seen.versions() == [1, 2, 5]
 
 
-def test_a_label_moves_and_moves_back_at_a_look_without_a_load(
-    publisher: Publisher, tmp_path: Path
-) -> None:
-    publisher.good()
-    repository = Repository(publisher.repository)
-    repository.set_label(MODEL, "stable", 1)
-    options = ("--poll-seconds", 0, "--follow", "labels:stable,canary", "--workers", 2)
-    with (
-        running_server(publisher.repository, tmp_path / "log", *options) as server,
-        client_of(server) as client,
-        traffic(server, clients=2) as seen,
-    ):
-        assert (ask(client).version, ask(client, "stable").version) == (1, 1)
-        assert "has no version 'canary'" in ask(client, "canary").error
-
-        def move(label: str, version: int) -> None:
-            repository.set_label(MODEL, label, version)
-            server.process.send_signal(signal.SIGHUP)
-            until(lambda: ask(client, label).version == version, f"{label} {version}")
-
-        move("canary", 2)
-        assert ask(client).version == 1
-        assert ask(client, parameters={"label": "canary"}).version == 2
-        assert ask(client, "2").version == 2
-        assert metric(server, "label_version") == {"default": 1, "stable": 1, "canary": 2}
-        # Both are loaded: moving is a matter of the look.
-        loads = metric(server, "version_loads_total")
-        for version in (2, 1, 2, 1):
-            move("stable", version)
-            assert ask(client, "canary").version == 2
-        assert metric(server, "version_loads_total") == loads
-        # A label stays where it is when its new version cannot be loaded.
-        broken = publisher.with_flipped_bit()
-        repository.set_label(MODEL, "stable", broken)
-        server.process.send_signal(signal.SIGHUP)
-        until(lambda: "altered" in states(client).get(broken, ("", ""))[1], "it is refused")
-        assert ask(client, "stable").version == 1
-    assert seen.errors() == []
-    assert seen.wrong(publisher.expected) == []
-
-
 def test_memory_comes_back_from_versions_that_are_unloaded(
     publisher: Publisher, tmp_path: Path
 ) -> None:
     options = ("--poll-seconds", 0.05)
     served = running_server(publisher.repository, tmp_path / "log", *options, forked=False)
-    with (
-        served as server,
-        client_of(server) as client,
-    ):
+    with served as server, client_of(server) as client:
 
         def swap() -> int:
             version = publisher.good()
@@ -163,7 +116,6 @@ def test_memory_comes_back_from_versions_that_are_unloaded(
 
 
 def mapped_versions(pid: int) -> set[str]:
-    """The versions whose tables a process has mapped."""
     mapped = Path(f"/proc/{pid}/maps").read_text().splitlines()
     lines = [line for line in mapped if "/tables/" in line]
     return {line.split("/tables/")[0].rpartition("/")[2] for line in lines}

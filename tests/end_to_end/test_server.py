@@ -1,31 +1,25 @@
 """A server's life: loading, ready, its end, refused starts, and its metrics page."""
 
-import shutil
 import signal
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-import serving.cli
-from serving.metrics.families.request_families import PHASES
-from tests.support.server_pages import samples
-from tests.support.server_processes import free_port
+from tests.support.server_pages import counted
+from tests.support.server_processes import free_port, port_of
 from tests.support.servers import (
     MODEL,
+    Command,
     Ranker,
     RunningServer,
     good_inputs,
     infer_request,
-    run,
     running_server,
     start_command,
 )
@@ -112,41 +106,6 @@ def test_an_open_health_watch_is_told_of_the_end_and_does_not_delay_it(
     assert "draining" in log and "Traceback" not in log
 
 
-def test_a_model_copied_to_another_name_is_refused(ranker: Ranker, tmp_path: Path) -> None:
-    shutil.copytree(ranker.repository / MODEL, tmp_path / "copied")
-    done = run("serve", "-r", tmp_path, "--port", 0, "--http-port", 0)
-    assert done.returncode == 1
-    assert f"is of model {MODEL!r}, its folder of 'copied'" in done.stderr
-
-
-def test_a_damaged_version_is_not_served_and_the_file_is_named(
-    ranker: Ranker, tmp_path: Path
-) -> None:
-    repository = tmp_path / "repository"
-    shutil.copytree(ranker.repository, repository)
-    damaged = sorted((repository / MODEL / "1" / "tables").iterdir())[0]
-    content = bytearray(damaged.read_bytes())
-    content[-1] ^= 1
-    damaged.write_bytes(content)
-    done = run("serve", "-r", repository, "--port", 0, "--http-port", 0, "--json")
-    assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.count(str(damaged)) == done.stderr.count("altered") == 1, done.stderr
-    assert done.stderr.splitlines()[-1].startswith(f"error: {damaged}")
-    assert "Traceback" not in done.stderr
-
-
-@pytest.fixture
-def own_process_settings() -> Iterator[None]:
-    """Puts back what `serve` changes of the process it runs in."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    threads = torch.get_num_threads()
-    yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("own_process_settings")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -165,20 +124,15 @@ def test_a_server_that_cannot_start_exits_with_1_and_says_why(
     ranker: Ranker,
     server: RunningServer,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    sharded_infer: Command,
 ) -> None:
-    taken = server.metrics_url.rpartition(":")[2].partition("/")[0]
-    places = {"empty": tmp_path, "ranker": ranker.repository, "taken": taken}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    places = {"empty": tmp_path, "ranker": ranker.repository, "taken": port_of(server.metrics_url)}
     named = [option.format(**places) for option in options]
-    ports = ["--port", "0", "--http-port", "0"]
-    monkeypatch.setattr(sys, "argv", ["sharded-infer", "serve", *ports, *named])
-    with pytest.raises(SystemExit) as exited:
-        serving.cli.main()
-    printed = capsys.readouterr()
-    assert exited.value.code == 1 and printed.out == ""
-    assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
-    assert [word for word in words if word.format(**places) not in printed.err] == []
+    done = sharded_infer("serve", "--port", 0, "--http-port", 0, *named)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    done.refused(*(word.format(**places) for word in words))
 
 
 def test_what_is_ready_is_printed_as_one_line_of_json(server: RunningServer) -> None:
@@ -191,7 +145,12 @@ def test_what_is_ready_is_printed_as_one_line_of_json(server: RunningServer) -> 
 def test_counts_equal_the_requests_sent_by_code_and_in_samples(
     server: RunningServer, stub: Any
 ) -> None:
-    before = samples(server.metrics_url)
+    def counts() -> list[float]:
+        names, codes = ("samples", "ids_out_of_range"), ("OK", "INVALID_ARGUMENT", "NOT_FOUND")
+        totals = [counted(server, f"sharded_infer_{name}_total") for name in names]
+        return totals + [counted(server, "sharded_infer_requests_total", code=c) for c in codes]
+
+    before = counts()
     for size in (1, 5, 30):
         stub.ModelInfer(infer_request(good_inputs(size)), timeout=10)
     outside = {"dense": np.zeros((2, 4), np.float32), "item": np.array([[97, 3], [-1, 2**40]])}
@@ -200,29 +159,7 @@ def test_counts_equal_the_requests_sent_by_code_and_in_samples(
     for request in (refused, refused, infer_request(outside, model="elsewhere")):
         with pytest.raises(grpc.RpcError):
             stub.ModelInfer(request, timeout=10)
-    after = samples(server.metrics_url)
-    grown = {key: value - before.get(key, 0.0) for key, value in after.items()}
-    labels = (("model", MODEL), ("version", "1"))
-
-    def count(name: str, **more: str) -> float:
-        return grown[name, tuple(sorted((*labels, *more.items())))]
-
-    assert count("sharded_infer_requests_total", code="OK") == 4
-    assert count("sharded_infer_requests_total", code="INVALID_ARGUMENT") == 2
-    unknown = (("code", "NOT_FOUND"), ("model", "unknown"), ("version", ""))
-    assert grown["sharded_infer_requests_total", unknown] == 1
-    assert count("sharded_infer_samples_total") == 38
-    assert count("sharded_infer_ids_out_of_range_total") == 3
-    assert count("sharded_infer_request_seconds_count") == 4
-    assert count("sharded_infer_request_seconds_bucket", le="+Inf") == 4
-    spent = [count("sharded_infer_phase_seconds_sum", phase=phase) for phase in PHASES]
-    for phase in PHASES:
-        assert count("sharded_infer_phase_seconds_count", phase=phase) == 4
-    assert all(seconds > 0 for seconds in spent)
-    assert sum(spent) <= count("sharded_infer_request_seconds_sum")
     # A client has its answer before the server has counted it as over.
-    until(
-        lambda: samples(server.metrics_url)["sharded_infer_requests_in_flight", ()] == 0,
-        "all are counted as over",
-    )
-    assert not any("elsewhere" in label for key in after for pair in key[1] for label in pair)
+    in_flight = "sharded_infer_requests_in_flight"
+    until(lambda: counted(server, in_flight) == 0, "all are counted as over")
+    assert [now - then for now, then in zip(counts(), before, strict=True)] == [38, 3, 4, 2, 1]

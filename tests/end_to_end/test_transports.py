@@ -1,7 +1,6 @@
 """What a transport refuses by itself, without the message: a real port, a real client."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import grpc
@@ -30,8 +29,6 @@ class GrpcAdmission:
     data_plane: DataPlane
     metrics: ServerMetrics
     channel: grpc.Channel
-    transport: NativeTransport
-    seconds: float = 5.0
 
     def call(self, message: bytes, seconds: float | None) -> grpc.Call:
         return self.channel.unary_unary(INFER_METHOD).future(message, timeout=seconds)
@@ -50,15 +47,14 @@ class GrpcAdmission:
 
     def takes(self, seconds: float) -> None:
         """Makes every request take at least so long; one shorter call is refused."""
-        self.seconds = seconds
         self.data_plane.dispatcher.backlog = lambda: seconds
         # A thread tells the I/O thread after a step, maybe later than it answered that step's call.
         until(lambda: self.call(GARBAGE, seconds / 2).code() is _REFUSED, "calls are refused")
         until(lambda: self.unknown() == 1.0, "the refusal is counted")
 
 
-@contextmanager
-def _admission(ranker: Ranker) -> Iterator[GrpcAdmission]:
+@pytest.fixture
+def admission(ranker: Ranker) -> Iterator[GrpcAdmission]:
     config = ServerConfig(ranker.repository, port=0)
     metrics = ServerMetrics()
     store = ServedVersions(Repository(ranker.repository), metrics, topology=None, max_batch=256)
@@ -72,16 +68,11 @@ def _admission(ranker: Ranker) -> Iterator[GrpcAdmission]:
     transport.warm(store.warm_up)
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            yield GrpcAdmission(data_plane, metrics, channel, transport)
+            admission = GrpcAdmission(data_plane, metrics, channel)
+            admission.takes(5.0)
+            yield admission
     finally:
         transport.stop(5.0)
-
-
-@pytest.fixture
-def admission(ranker: Ranker) -> Iterator[GrpcAdmission]:
-    with _admission(ranker) as admission:
-        admission.takes(5.0)
-        yield admission
 
 
 def test_a_hopeless_call_is_refused_and_counted_without_its_message(
