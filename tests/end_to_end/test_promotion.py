@@ -3,33 +3,30 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from time import time
 
 import pytest
-import torch
-from torch import nn
 
 from serving.errors import PromotionError
 from serving.remote.promotion.promoter import PromotionPlan, promote
-from sharded_infer import Repository, publish
+from sharded_infer import Repository
 from sharded_infer.specs.release_spec import ReleaseSpec
 from tests.support.server_pages import metric
 from tests.support.servers import (
     MODEL,
-    RankerTower,
     RunningServer,
     good_inputs,
     killed_at_end,
-    ranker_spec,
+    publish_ranker,
     run,
     running_server,
     start_command,
 )
 from tests.support.traffic import BATCH, client_of, triton_inputs
-from tests.support.waiting import until
+from tests.support.waiting import in_threads, until
 
 FOLLOW = ("--follow", "labels:stable,canary", "--poll-seconds", 0.2)
 # Not of request times, which depend on what else the machine does.
@@ -42,17 +39,13 @@ LEASE = ("--lease", "10s")
 
 def put(repository: Path, *, is_shifted: bool = False) -> int:
     """Publishes a version with the bounds, always of the same weights."""
-    spec = replace(ranker_spec(), release=BOUNDS)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        tables = {
-            t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling or "sum") for t in spec.tables
-        }
-        tower = RankerTower(spec.embedding_width)
-    if is_shifted:
-        with torch.no_grad():
-            tower.score.bias += 3.0
-    return publish(spec, tables, tower, repository, topologies=("cpu:1",)).version
+    ranker = publish_ranker(
+        repository,
+        topology="cpu:1",
+        release=BOUNDS,
+        change=lambda tower: tower.score.bias.add_(3.0 * is_shifted),
+    )
+    return ranker.model.artifact.manifest.version
 
 
 @contextmanager
@@ -60,22 +53,15 @@ def keyed_traffic(server: RunningServer, clients: int = 2) -> Iterator[None]:
     """Asks from several clients without end, each time with another key."""
     stop, keys = threading.Event(), count()
 
-    def ask() -> None:
+    def ask(_: int) -> None:
         with client_of(server) as client:
             while not stop.is_set():
                 key = next(keys)
                 inputs = triton_inputs(good_inputs(BATCH, key))
                 client.infer(MODEL, inputs, parameters={"routing_key": key})
 
-    threads = [threading.Thread(target=ask) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_threads(clients, ask, stop):
         yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 @dataclass(frozen=True)
@@ -89,7 +75,6 @@ class Served:
         return self.repository.label_history(MODEL).versions["stable"]
 
     def publish_canary(self, *, is_shifted: bool = False) -> int:
-        """Publishes a version as `canary`, and waits until it is loaded."""
         version = put(Path(self.repository.location), is_shifted=is_shifted)
         self.repository.set_label(MODEL, "canary", version)
         until(lambda: metric(self.server, "label_version").get("canary") == version, "it is loaded")

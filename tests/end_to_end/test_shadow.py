@@ -7,22 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import tritonclient.http as triton_http
 from numpy.typing import NDArray
-from torch import nn
 
 from serving.metrics.families.model_families import SCORE_BOUNDARIES
-from sharded_infer import publish
 from sharded_infer.repositories.repository import Repository
 from tests.support.server_pages import counted, metric
 from tests.support.servers import (
     MODEL,
     Command,
-    RankerTower,
     RunningServer,
     good_inputs,
-    ranker_spec,
+    publish_ranker,
     run,
     running_server,
 )
@@ -35,26 +31,12 @@ SHIFT = 0.25
 STABLE, SHIFTED = 1, 2
 
 
-def put(repository: Path, shift: float) -> None:
-    """Publishes the ranker of the same weights, with something added to each of its labels."""
-    spec = ranker_spec()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        tower = RankerTower(spec.embedding_width)
-        tables = {
-            t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling or "sum") for t in spec.tables
-        }
-    with torch.no_grad():
-        tower.labels.bias += shift
-    publish(spec, tables, tower, repository)
-
-
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two versions, as it is and shifted: `stable` and `canary`."""
     made = tmp_path_factory.mktemp("shadow") / "repository"
     for label, shift in (("stable", 0.0), ("canary", SHIFT)):
-        put(made, shift)
+        publish_ranker(made, change=lambda tower: tower.labels.bias.add_(shift))  # noqa: B023
         Repository(made).set_label(MODEL, label, STABLE if label == "stable" else SHIFTED)
     return made
 
@@ -66,11 +48,6 @@ def scored(server: RunningServer, version: int = SHIFTED, **labels: str) -> floa
 def infer(client: Any, seed: int, version: str = "", batch: int = 4) -> dict[str, NDArray[Any]]:
     result = client.infer(MODEL, triton_inputs(good_inputs(batch, seed)), model_version=version)
     return {name: result.as_numpy(name) for name in ("score", "labels")}
-
-
-def rest_infer(server: RunningServer, seed: int) -> None:
-    with triton_http.InferenceServerClient(server.http_address) as client:
-        client.infer(MODEL, triton_inputs(good_inputs(4, seed), triton_http))
 
 
 def distance(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> float:
@@ -134,7 +111,8 @@ def test_the_shadow_scores_what_the_default_answered_and_the_differences_are_see
             "distance": pytest.approx(shown_distance(server, "labels")),
         }  # fmt: skip
         assert figures["score"]["mean_difference"] == 0
-        rest_infer(server, 1)
+        with triton_http.InferenceServerClient(server.http_address) as http:
+            http.infer(MODEL, triton_inputs(good_inputs(4, 1), triton_http))
         until(lambda: scored(server, code="OK") == count + 1, "HTTP has a shadow too")
         assert scored(server) == count + 1
     assert "internal error" not in (tmp_path / "log").read_text()
