@@ -8,8 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.error import URLError
 
 import grpc
 import numpy as np
@@ -20,6 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from sharded_infer.v1 import predictor_pb2, predictor_pb2_grpc
+from tests.support import server_pages
 from tests.support.server_processes import free_port
 from tests.support.servers import (
     MODEL,
@@ -30,6 +30,7 @@ from tests.support.servers import (
     infer_request,
     running_server,
 )
+from tests.support.tls import IssuedFiles, issue_files
 from tests.support.waiting import until
 
 PREDICT, ADMIN, METRICS = "predict-0123456789ab", "admin-0123456789abcd", "metrics-0123456789ab"
@@ -57,7 +58,6 @@ def code_of(call: Callable[[], object]) -> tuple[Code, str]:
 
 
 def codes_of(call: Callable[..., object], message: object, *tokens: str | None) -> list[Code]:
-    """What a call ends with, by token."""
     return [code_of(partial(call, message, metadata=bearer(t), timeout=30))[0] for t in tokens]
 
 
@@ -71,23 +71,10 @@ def infer(stub: Any, token: str | None = None, **inputs: Any) -> Any:
     return stub.ModelInfer(request, metadata=bearer(token), timeout=30)
 
 
-def metric_value(running: RunningServer, name: str, code: str) -> float:
-    lines = fetch(running.metrics_url, METRICS)[1].splitlines()
-    found = [line for line in lines if line.startswith(name + "{") and f'code="{code}"' in line]
-    return sum(float(line.rsplit(" ", 1)[1]) for line in found)
-
-
 def fetch(
     url: str, token: str | None = None, data: bytes | None = None, tls: Any = None
 ) -> tuple[int, str, Any]:
-    """Status, body and headers of an HTTP answer, whatever it is."""
-    request = Request(url, data=data, headers=dict(bearer(token)))  # noqa: S310 - our own server
-    try:
-        with urlopen(request, timeout=30, context=tls) as answer:  # noqa: S310
-            return answer.status, answer.read().decode(), answer.headers
-    except HTTPError as error:
-        with error:
-            return error.code, error.read().decode(), error.headers
+    return server_pages.fetch(url, data, dict(bearer(token)), tls=tls)
 
 
 def private_file(path: Path, text: str) -> Path:
@@ -122,12 +109,7 @@ def stub(guarded: RunningServer) -> Iterator[Any]:
         ("ServerMetadata", service_pb2.ServerMetadataRequest(), None, METRICS),
         ("LogSettings", service_pb2.LogSettingsRequest(), PREDICT, ADMIN),
         ("TraceSetting", service_pb2.TraceSettingRequest(), PREDICT, ADMIN),
-        (
-            "SystemSharedMemoryStatus",
-            service_pb2.SystemSharedMemoryStatusRequest(),
-            PREDICT,
-            ADMIN,
-        ),
+        ("SystemSharedMemoryStatus", service_pb2.SystemSharedMemoryStatusRequest(), PREDICT, ADMIN),
         (
             "RepositoryModelLoad",
             service_pb2.RepositoryModelLoadRequest(model_name=MODEL),
@@ -221,7 +203,9 @@ def test_http_asks_for_the_same_tokens(
 
 def test_http_calls_that_are_not_let_in_are_counted(guarded: RunningServer) -> None:
     def counted() -> float:
-        return metric_value(guarded, "sharded_infer_requests_total", "PERMISSION_DENIED")
+        lines = fetch(guarded.metrics_url, METRICS)[1].splitlines()
+        begin = 'sharded_infer_requests_total{code="PERMISSION_DENIED"'
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(begin))
 
     before = counted()
     url = f"{guarded.http_url}/v2/models/{MODEL}/infer"
@@ -357,7 +341,6 @@ def test_limits_of_connections_hold(ranker: Ranker, tmp_path: Path) -> None:
 
 
 def _held(over: threading.Event) -> Iterator[Any]:
-    """One request of a call that goes on."""
     yield infer_request(good_inputs(2))
     over.wait(60)
 
@@ -378,42 +361,21 @@ def test_a_client_that_pings_too_often_is_dropped(ranker: Ranker, tmp_path: Path
             until(lambda: grpc.ChannelConnectivity.IDLE in states[2:], "it is dropped")
 
 
-class Certificates:
-    """An authority, and files of what it has issued."""
-
-    def __init__(self, folder: Path) -> None:
-        self.authority = trustme.CA()
-        self.certificate, self.key, self.ca = (folder / f"{n}.pem" for n in ("cert", "key", "ca"))
-        self.authority.cert_pem.write_to_path(str(self.ca))
-        self.renew(self.authority)
-
-    def renew(self, authority: trustme.CA) -> None:
-        issued = authority.issue_cert("localhost")
-        self.key.write_bytes(issued.private_key_pem.bytes())
-        self.certificate.write_bytes(b"".join(p.bytes() for p in issued.cert_chain_pems))
-
-    def options(self) -> tuple[object, ...]:
-        return ("--tls-certificate", self.certificate, "--tls-key", self.key)
-
-
 @contextmanager
 def tls_stub(
     running: RunningServer, authority: trustme.CA, client: trustme.LeafCert | None = None
 ) -> Iterator[Any]:
-    credentials = grpc.ssl_channel_credentials(
-        authority.cert_pem.bytes(),
-        None if client is None else client.private_key_pem.bytes(),
-        None if client is None else client.cert_chain_pems[0].bytes(),
-    )
-    url = running.grpc_url.replace("127.0.0.1", "localhost")
+    pair = () if client is None else (client.private_key_pem, client.cert_chain_pems[0])
+    files = [part.bytes() for part in (authority.cert_pem, *pair)]
+    credentials = grpc.ssl_channel_credentials(*files)
     options = [("grpc.use_local_subchannel_pool", 1)]
-    with grpc.secure_channel(url, credentials, options) as channel:
+    with grpc.secure_channel(running.grpc_url, credentials, options) as channel:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
 @pytest.fixture
-def certificates(tmp_path: Path) -> Certificates:
-    return Certificates(tmp_path)
+def certificates(tmp_path: Path) -> IssuedFiles:
+    return issue_files(tmp_path)
 
 
 def trusting(authority: trustme.CA) -> ssl.SSLContext:
@@ -423,13 +385,13 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
 
 
 def test_tls_refuses_plain_clients_and_takes_new_certificates_without_a_restart(
-    ranker: Ranker, tmp_path: Path, certificates: Certificates
+    ranker: Ranker, tmp_path: Path, certificates: IssuedFiles
 ) -> None:
     first, other = certificates.authority, trustme.CA()
     log = tmp_path / "log"
     options = (*certificates.options(), "--workers", 2)
     with running_server(ranker.repository, log, *options) as running:
-        url = running.metrics_url.replace("127.0.0.1", "localhost")
+        url = running.metrics_url
         assert url.startswith("https://")
         with running.stub() as plain:
             assert code_of(lambda: infer(plain))[0] is Code.UNAVAILABLE
@@ -462,7 +424,7 @@ def test_tls_refuses_plain_clients_and_takes_new_certificates_without_a_restart(
 
 
 def test_mtls_refuses_clients_without_a_certificate_of_its_authority(
-    ranker: Ranker, tmp_path: Path, certificates: Certificates
+    ranker: Ranker, tmp_path: Path, certificates: IssuedFiles
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
     options = (
@@ -497,7 +459,7 @@ def test_a_public_address_needs_tls_or_tokens_or_a_word_that_it_is_meant(
 
 
 def test_settings_that_contradict_each_other_are_refused(
-    ranker: Ranker, sharded_infer: Command, certificates: Certificates, tmp_path: Path
+    ranker: Ranker, sharded_infer: Command, certificates: IssuedFiles, tmp_path: Path
 ) -> None:
     words = ("serve", "-r", ranker.repository, "--port", 0, "--http-port", 0)
     sharded_infer(*words, "--tls-key", certificates.key).refused("tls_certificate", "both")
@@ -506,6 +468,6 @@ def test_settings_that_contradict_each_other_are_refused(
     sharded_infer(*words, "--admin-address", "9000").refused("HOST:PORT", "'9000'")
     sharded_infer(*words, "--tokens-file", tmp_path / "none").refused("tokens_file", "none")
     (tmp_path / "other").mkdir()
-    other = Certificates(tmp_path / "other")
+    other = issue_files(tmp_path / "other")
     mixed = ("--tls-certificate", certificates.certificate, "--tls-key", other.key)
     sharded_infer(*words, *mixed).refused("TLS", certificates.certificate.name)
