@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,56 +16,38 @@ from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.importing.id_maps.id_map_source import IdMapSource
 from sharded_infer.planning.plan import Plan, StoredTable, dump_plan
 from sharded_infer.publishing.publication import publish
-from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec, SharedRows
+from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, QuantizationSpec, TableSpec
 from tests.sharded_infer.lookups.test_random_plans import cuts, random_plan
+from tests.support import raw_ids
 from tests.support.manifest_file import edit_manifest
-from tests.support.raw_ids import STRANGE, Arrays, Ids, Sum, source_of
+from tests.support.raw_ids import STRANGE, Arrays, Ids, Sum, source_of, unknown_ids
 
 HASHED = HashedRows(rows=32, buckets=4, divided=True)
+
+
+def sized(
+    name: str, rows: int, dim: int, row_format: RowFormat | None = None, **changes: Any
+) -> TableSpec:
+    """A table of `raw_ids` in another size."""
+    [table] = (table for table in raw_ids.TABLES if table.name == name)
+    return replace(table, rows=rows, dim=dim, format=row_format, **changes)
+
+
 TABLES = (
+    sized("user", 240, 16, RowFormat.INT8, id_map=IdMapSpec("error", strings="xxh3_64", seed=5)),
+    sized("item", 160, 8, RowFormat.BF16),
+    sized("shop", 200, 4),
+    sized("ad", 120, 32, RowFormat.INT4),
     TableSpec(
-        "user",
-        rows=240,
-        dim=16,
-        format=RowFormat.INT8,
-        features=("user_id",),
-        id_map=IdMapSpec("error", strings="xxh3_64", seed=5),
-    ),
-    TableSpec(
-        "item",
-        rows=160,
-        dim=8,
-        pooling="mean",
-        format=RowFormat.BF16,
-        features=("clicked", "bought"),
-        id_map=IdMapSpec("zero"),
-    ),
-    TableSpec("shop", rows=200, dim=4, id_map=IdMapSpec(SharedRows((19,)))),
-    TableSpec(
-        "ad",
-        rows=120,
-        dim=32,
-        format=RowFormat.INT4,
-        features=("ad", "shop"),
-        id_map=IdMapSpec(SharedRows((3, 7, 29), input_size=1000)),
-    ),
-    TableSpec(
-        "page",
-        rows=HASHED.rows,
-        dim=20,
+        *("page", HASHED.rows, 20),
         pooling="mean",
         format=RowFormat.INT8,
         id_map=IdMapSpec(HASHED),
     ),
-    TableSpec("country", rows=7, dim=4, out_of_range="ignore"),
+    sized("country", 7, 4),
 )
-SPEC = ModelSpec(
-    "raw",
-    TABLES,
-    dense=DenseSpec({"age": 1}),
-    quantization=QuantizationSpec("fp32"),
-)
+SPEC = ModelSpec("raw", TABLES, dense=DenseSpec({"age": 1}), quantization=QuantizationSpec("fp32"))
 USERS = [f"user {number}".encode() for number in range(235)]
 
 
@@ -95,16 +78,15 @@ def publish_raw_cluster(
     topologies, sources = (f"cpu:{2 * hosts}",), raw_sources()
     weights, tower = trained_weights(), tower or Sum()
     path = publish(spec, weights, tower, repository, topologies=topologies, id_maps=sources).path
-    manifest = open_artifact(path).manifest
-    plan = random_plan(
-        np.random.default_rng([hosts, seed]),
-        hosts,
-        kinds=kinds,
-        tables=manifest.stored_tables(),
-        name=next(iter(manifest.plans)),
-    )
-    replace_plan(path, plan)
+    draw_plan(path, hosts, seed, kinds=kinds)
     return path
+
+
+def draw_plan(version: Path, hosts: int, seed: int = 0, **options: Any) -> None:
+    manifest = open_artifact(version).manifest
+    [name] = manifest.plans
+    generator, tables = np.random.default_rng([hosts, seed]), manifest.stored_tables()
+    replace_plan(version, random_plan(generator, hosts, tables=tables, name=name, **options))
 
 
 def publish_raw_parts(repository: Path, hosts: int, **more: Any) -> Path:
@@ -112,8 +94,7 @@ def publish_raw_parts(repository: Path, hosts: int, **more: Any) -> Path:
     topology = narrow_topology(repository.parent, hosts)
     options = {"id_maps": raw_sources(), "topologies": (topology,), **more}
     path = publish(SPEC, trained_weights(), Sum(), repository, **options).path
-    manifest = open_artifact(path).manifest
-    tables = {table.name: table for table in manifest.model_spec().tables}
+    tables = {table.name: table for table in open_artifact(path).manifest.model_spec().tables}
 
     def cut(table: StoredTable, generator: np.random.Generator) -> list[int]:
         id_map = tables[table.name].id_map
@@ -123,15 +104,7 @@ def publish_raw_parts(repository: Path, hosts: int, **more: Any) -> Path:
         inner = generator.choice(partition.first_rows[1:], 3)
         return sorted({0, table.rows, *inner.tolist()})
 
-    plan = random_plan(
-        np.random.default_rng([hosts, 0]),
-        hosts,
-        kinds=("rows", "grid"),
-        tables=manifest.stored_tables(),
-        name=next(iter(manifest.plans)),
-        cut_rows=cut,
-    )
-    replace_plan(path, plan)
+    draw_plan(path, hosts, kinds=("rows", "grid"), cut_rows=cut)
     return path
 
 
@@ -189,6 +162,5 @@ def _ids(generator: np.random.Generator, table: TableSpec, count: int) -> Ids:
     known = [*MAPS[table.name]]
     # A few repeat often, so that rows have fewer bytes than sums.
     some = [*known[:3] * 20, *known]
-    strange = [*generator.integers(-(2**63), 2**63 - 1, 8).tolist(), 3, 340, 670, 999, 1001, -7]
-    others = [] if table.id_map.unknown == "error" else strange
+    others = [] if table.id_map.unknown == "error" else unknown_ids(generator)
     return generator.choice(np.array([*some, *others], np.int64), count)

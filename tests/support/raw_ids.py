@@ -165,7 +165,7 @@ def raw_request(
             ids = generator.integers(-2, owners[0].rows + 2, lengths.sum()).tolist()
         else:
             known = [*model.maps[owners[0].name]]
-            others = [] if owners[0].id_map.unknown == "error" else _unknown(generator)
+            others = [] if owners[0].id_map.unknown == "error" else unknown_ids(generator)
             ids = generator.choice(np.array([*known, *others], np.int64), lengths.sum()).tolist()
         scales = generator.standard_normal(len(ids), dtype=np.float32)
         _put(raw, name, ids, lengths.tolist(), scales if name in weighted else None)
@@ -184,7 +184,7 @@ def raw_request(
     return raw, plain
 
 
-def _unknown(generator: np.random.Generator) -> list[int]:
+def unknown_ids(generator: np.random.Generator) -> list[int]:
     return [*generator.integers(-(2**63), 2**63 - 1, 8).tolist(), 3, 340, 670, 999, 1001, -7]
 
 
