@@ -15,11 +15,7 @@ def ask(
     method: PredictMethod = PredictMethod.MODEL_INFER,
     **fields: Any,
 ) -> Any:
-    """The answer of a call, or the status that says why there is none.
-
-    Args:
-        fields: of `DataPlane.submit`.
-    """
+    """The answer of a call, or the status that says why; fields are those of `DataPlane.submit`."""
     answers: list[Any] = []
     plane.submit(MESSAGE_CODECS[method], request, answers.append, method=method, **fields)
     while not answers:

@@ -18,13 +18,15 @@ RANKS = [1, 2, 4, 8]
 MOST = 2**63 - 1
 
 
+def jagged(ids: Ids) -> dict[str, Any]:
+    ones = torch.ones(len(ids), dtype=torch.int64)
+    return {"f": jagged_tensor.JaggedTensor(values=torch.from_numpy(ids), lengths=ones)}
+
+
 def remapped(module: Any, ids: Ids) -> Ids:
     """Rows of the module, -1 for ids that it leaves out."""
-    given = jagged_tensor.JaggedTensor(
-        values=torch.from_numpy(ids), lengths=torch.ones(len(ids), dtype=torch.int64)
-    )
     with torch.no_grad():
-        out = module.remap(module.preprocess({"f": given}))["f"]
+        out = module.remap(module.preprocess(jagged(ids)))["f"]
     rows, lengths = out.values().numpy(), out.lengths().numpy()
     if len(rows) == len(ids):
         return rows
@@ -71,10 +73,7 @@ def mch(rows: int, input_size: int = MOST, **options: Any) -> Any:
 
 def train(module: Any, ids: Ids) -> None:
     module.train()
-    given = jagged_tensor.JaggedTensor(
-        values=torch.from_numpy(ids), lengths=torch.ones(len(ids), dtype=torch.int64)
-    )
-    module.profile({"f": given})
+    module.profile(jagged(ids))
     module.eval()
 
 

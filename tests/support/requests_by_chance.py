@@ -106,10 +106,7 @@ def _all_at_once(draw: st.DrawFn, drawn: _Ids, batch: int) -> Arrays:
     totals = lengths.sum(axis=1).tolist()
     sent = zip(drawn.spec.sparse_inputs, totals, strict=True)
     ids = np.concatenate([drawn.draw(draw, name, total) for name, total in sent])
-    inputs: Arrays = {
-        "sparse.values": _narrow(draw, ids),
-        "sparse.lengths": _narrow(draw, lengths),
-    }
+    inputs: Arrays = {"sparse.values": _narrow(draw, ids), "sparse.lengths": _narrow(draw, lengths)}
     if draw(st.booleans()):
         inputs["sparse.weights"] = _floats(draw, len(ids))
     return inputs

@@ -74,7 +74,6 @@ def read_preface(connection: socket.socket) -> None:
 
 
 def read_on(connection: socket.socket) -> None:
-    """Read until the client has left."""
     while connection.recv(65536):
         pass
 

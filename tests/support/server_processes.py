@@ -3,7 +3,7 @@
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,32 +73,34 @@ def workers_of(server: RunningServer) -> list[int]:
 
 def standby_of(server: RunningServer) -> int:
     """The process that answers the pages."""
-    found: set[int] = set()
+    port = port_of(server.metrics_url)
 
-    def is_found() -> bool:
-        # The kernel's list of sockets may lack one while others come and go.
-        port = port_of(server.metrics_url)
-        found.clear()
-        found.update(listeners_among(children_of(server.process.pid), port))
-        found.difference_update(workers_of(server))
-        return len(found) == 1
+    def answering() -> set[int]:
+        pages = listeners_among(children_of(server.process.pid), port)
+        return {*pages} - {*workers_of(server)}
 
-    until(is_found, "one process answers the pages")
-    return found.pop()
+    return _only(answering, "one process answers the pages")
 
 
 def follower_of(server: RunningServer) -> int:
     """The child that answers neither RPCs nor pages."""
+
+    def others() -> set[int]:
+        return {*children_of(server.process.pid)} - {*workers_of(server), standby_of(server)}
+
+    return _only(others, "one process follows the repository")
+
+
+def _only(find: Callable[[], set[int]], what: str) -> int:
     found: set[int] = set()
 
     def is_found() -> bool:
-        # The kernel's list of sockets may lack a worker.
-        others = {*workers_of(server), standby_of(server)}
+        # The kernel's list of sockets may lack one while others come and go.
         found.clear()
-        found.update({*children_of(server.process.pid)} - others)
+        found.update(find())
         return len(found) == 1
 
-    until(is_found, "one process follows the repository")
+    until(is_found, what)
     return found.pop()
 
 
