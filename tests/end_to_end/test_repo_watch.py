@@ -72,9 +72,8 @@ def test_a_rollback_is_done_when_the_version_is_the_default_and_not_before(
         assert ask(client).version == 1
         repository.set_label(MODEL, "canary", 2)
         repository.set_weights(MODEL, {"stable": 95, "canary": 5})
-        until(
-            lambda: counted(server, "sharded_infer_version_share", version="2") == 0.05, "weights"
-        )
+        share = "sharded_infer_version_share"
+        until(lambda: counted(server, share, version="2") == 0.05, "weights")
         page = ("--metrics", server.metrics_url)
         shown = run("repo", "watch", server.grpc_url, "--timeout", 0, *page).stdout
         assert "default, stable" in shown and "95.0%" in shown and "5.0%" in shown

@@ -1,6 +1,5 @@
 """Several worker processes on one port: shared load, counts and memory; deaths, and the end."""
 
-import logging
 import os
 import signal
 import socket
@@ -9,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,6 @@ from tests.support.servers import (
 )
 from tests.support.waiting import until
 
-_log = logging.getLogger(__name__)
 _REFUSAL = load_generator_refusal()
 needs_load = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
 OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
@@ -63,24 +61,26 @@ def messages_of(count: int) -> list[bytes]:
     return [infer_request(good_inputs(3, seed)).SerializeToString() for seed in range(count)]
 
 
+@contextmanager
+def two_workers(ranker: Ranker, folder: Path, *options: object) -> Iterator[RunningServer]:
+    with running_server(ranker.repository, folder / "log", "--workers", 2, *options) as server:
+        yield server
+    assert "internal error" not in server.log.read_text()
+
+
 @pytest.fixture(scope="module")
 def pair(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Two workers; a test that kills one waits for its successor."""
-    log = tmp_path_factory.mktemp("pair") / "stderr"
-    options = ("--workers", 2)
-    with running_server(ranker.repository, log, *options) as server:
+    with two_workers(ranker, tmp_path_factory.mktemp("pair")) as server:
         yield server
-    assert "internal error" not in log.read_text()
 
 
 @pytest.fixture(scope="module")
 def ageing(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Two workers that let no connection grow older than a second."""
-    log = tmp_path_factory.mktemp("ageing") / "stderr"
-    options = ("--workers", 2, "--max-connection-age", 1)
-    with running_server(ranker.repository, log, *options) as server:
+    folder = tmp_path_factory.mktemp("ageing")
+    with two_workers(ranker, folder, "--max-connection-age", 1) as server:
         yield server
-    assert "internal error" not in log.read_text()
 
 
 @needs_load
@@ -100,7 +100,6 @@ def test_many_connections_spread_over_the_workers_and_get_the_opened_versions_sc
             # Batches of other sizes round otherwise.
             np.testing.assert_allclose(scores[name], values, rtol=0, atol=1e-6)
     assert set(grown) == {"0", "1"} and sum(grown.values()) == result.counts["OK"]
-    _log.info("requests by worker, 40 connections: %s", grown)
     assert min(grown.values()) > 0.05 * sum(grown.values()), grown
 
 
@@ -129,12 +128,9 @@ def test_one_channel_under_load_comes_to_every_worker_and_no_request_fails(
 
 
 class Watch:
-    """Reads `/ready` and the counters over and over.
+    """What `/ready` says over and over, pages that broke off, and counters that fell.
 
-    Attributes:
-        readiness: what `/ready` said, how often.
-        broken: how often a page broke off; a killed worker takes those with it that it was writing.
-        fallen: counters that were less than before.
+    A killed worker takes those pages with it that it was writing.
     """
 
     def __init__(self, server: RunningServer) -> None:
@@ -156,11 +152,10 @@ class Watch:
             code, text = readiness(self._server)
             try:
                 page = samples(self._server.metrics_url)
-            except OSError as error:
-                code, text, page = 0, str(error), {}
+            except OSError:
+                code, page = 0, {}
             if code == 0:
                 self.broken += 1
-                _log.info("a page broke off: %s", text)
                 continue
             self.readiness[code, text] += 1
             now = {k: v for k, v in page.items() if _only_grows(k[0])}
@@ -198,15 +193,13 @@ def test_a_killed_worker_costs_its_own_requests_at_most_and_is_replaced(
         )
         os.kill(victim, signal.SIGKILL)
         until(lambda: not is_alive(victim), "the worker is gone")
-        took = until(replaced, "a successor serves")
+        until(replaced, "a successor serves")
         result = flying.result(60)
         until(lambda: watch.readiness[200, "ready"] > 5, "the page has been looked at")
-    _log.info("a successor served %.2f s after its worker was killed", took)
     assert counted(pair, "sharded_infer_worker_restarts_total") == restarts + 1
     assert victim not in workers_of(pair)
     assert set(result.counts) <= {"OK", "UNAVAILABLE"}, (result.counts, result.errors)
     lost = result.counts.get("UNAVAILABLE", 0)
-    _log.info("of %d requests %d failed", len(result.codes), lost)
     # In flight when it was killed, and again on connections that its socket took while it went.
     assert lost <= 2 * connections
     # What the worker had counted but not sent is all that the two can differ by.
@@ -305,13 +298,8 @@ def test_clients_that_honour_readiness_see_no_failure_at_sigterm(
             server.process.send_signal(signal.SIGTERM)
             until(lambda: readiness(server) == (503, "draining"), "it drains")
             until(lambda: not stub.ServerReady(is_ready, timeout=10).ready, "not ready")
-            until(
-                lambda: (
-                    health.Check(HEALTH, timeout=10).status
-                    == health_pb2.HealthCheckResponse.NOT_SERVING
-                ),
-                "not healthy",
-            )
+            not_serving = health_pb2.HealthCheckResponse.NOT_SERVING
+            until(lambda: health.Check(HEALTH, timeout=10).status == not_serving, "not healthy")
             for _ in range(5):
                 assert _ask_on_own_connection(server, request)
                 assert stub.ModelInfer(request, timeout=10).model_name == MODEL
