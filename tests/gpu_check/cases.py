@@ -1,5 +1,6 @@
 """Large random tables, and ids to look up."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -60,7 +61,7 @@ def random_ids(
     """
     count = sum(lengths) * batch
     if skewed:
-        ranks = (torch.rand(count, device=device, dtype=torch.float64) * _log(rows)).exp() - 1
+        ranks = (torch.rand(count, device=device, dtype=torch.float64) * math.log(rows)).exp() - 1
         # A product with an odd number scatters neighbours.
         ids = (ranks.long() * 2654435761).remainder(rows)
     else:
@@ -69,7 +70,3 @@ def random_ids(
     offsets = torch.zeros(len(each) + 1, dtype=torch.int64, device=device)
     torch.cumsum(each, 0, out=offsets[1:])
     return ids.to(torch.int32), offsets.to(torch.int32)
-
-
-def _log(number: int) -> float:
-    return float(torch.tensor(float(number), dtype=torch.float64).log())

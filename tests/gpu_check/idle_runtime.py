@@ -2,34 +2,14 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sharded_infer.engines.device.runtime.runtime import Work
+from sharded_infer.engines.device.runtime.simulated_runtime import SimulatedRuntime
 
 
-class IdleRuntime:
+class IdleRuntime(SimulatedRuntime):
     """A `Runtime` in which nothing runs, and all memory is the host's."""
-
-    workspace_bytes = 0
-
-    def tensors_of(self, device: torch.device) -> torch.device:
-        return torch.device("cpu")
-
-    def pinned(self, count: int) -> Tensor:
-        return torch.zeros(count, dtype=torch.uint8)
-
-    def pinned_for_good(self, count: int) -> Tensor:
-        return self.pinned(count)
-
-    def empty(self, device: torch.device, count: int) -> Tensor:
-        return torch.zeros(max(1, count), dtype=torch.uint8)[:count]
-
-    def stream(self, device: torch.device) -> Any:
-        return None
-
-    def event(self) -> Any:
-        return None
 
     def run(self, stream: Any, work: Work) -> None:
         """Does nothing."""
@@ -48,15 +28,3 @@ class IdleRuntime:
 
     def synchronize(self, event: Any) -> None:
         """Does nothing."""
-
-    def capture(self, stream: Any, work: Work) -> Work:
-        return work
-
-    def release_cached(self, device: torch.device) -> None:
-        """Does nothing."""
-
-    def free(self, device: torch.device) -> int | None:
-        return None
-
-    def allocated(self, device: torch.device) -> int:
-        return 0

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -151,14 +151,11 @@ def _embedding_bag(tables: FusedTables, lengths: Sequence[int]) -> _Run:
         tables.memory[begin : begin + rows * row_bytes].view(torch.float16).view(rows, _DIM)
         for begin in tables.byte_offsets
     ]
-    known: dict[tuple[int, int], Tensor] = {}
 
+    @cache
     def bag_offsets(length: int, batch: int) -> Tensor:
-        if (length, batch) not in known:
-            known[length, batch] = torch.arange(
-                0, length * batch + 1, length, dtype=torch.int32, device=tables.memory.device
-            )
-        return known[length, batch]
+        device, end = tables.memory.device, length * batch + 1
+        return torch.arange(0, end, length, dtype=torch.int32, device=device)
 
     def run(values: Tensor, _offsets: Tensor, out: Tensor) -> None:
         batch, begin = len(out), 0

@@ -18,14 +18,9 @@ from tests.gpu_check.stage import Report, Stage
 from tests.gpu_check.timing import captured, seconds_of
 
 _DENSE = 13
-# Score differences that rounding explains, for scores spread as by `_spread`: some four times
+# Score differences that rounding explains, for scores spread as by `spread_tower`: some four times
 # those of a CPU, where tf32 is emulated.
-_ALLOWED = {
-    Precision.FP32: 5e-5,
-    Precision.TF32: 6e-3,
-    Precision.BF16: 5e-2,
-    Precision.FP16: 5e-3,
-}
+_ALLOWED = {Precision.FP32: 5e-5, Precision.TF32: 6e-3, Precision.BF16: 5e-2, Precision.FP16: 5e-3}
 # A replay starts the kernels of the eager run; a library may add in another order.
 _REPLAY = {Precision.FP32: 5e-5, Precision.TF32: 1e-3, Precision.BF16: 1e-2, Precision.FP16: 2e-3}
 _MANY = 32  # samples of which one at least shows rounding
@@ -116,12 +111,11 @@ def run(stage: Stage) -> Report:
 
 
 def spread_tower(sizes: Sizes, given: tuple[Tensor, Tensor] | None = None) -> DCNv2:
-    """A tower of random weights whose scores spread on the given samples; None draws some."""
-    return _spread(_built(sizes), given or _samples(sizes, 64))
+    """A tower of random weights whose scores spread as a trained one's, not all near one half.
 
-
-def _built(sizes: Sizes) -> DCNv2:
-    return DCNv2(
+    They spread on the given samples; None draws some.
+    """
+    module = DCNv2(
         dense_width=_DENSE,
         feature_dims=[sizes.dim] * sizes.features,
         bottom=sizes.bottom,
@@ -129,10 +123,7 @@ def _built(sizes: Sizes) -> DCNv2:
         cross_layers=sizes.crosses,
         cross_rank=sizes.rank,
     ).eval()
-
-
-def _spread(module: DCNv2, given: tuple[Tensor, Tensor]) -> DCNv2:
-    """Draw its layers so that scores spread as a trained tower's, not all near one half."""
+    given = given or _samples(sizes, 64)
     linears = [one for one in module.modules() if isinstance(one, nn.Linear)]
     with torch.no_grad():
         for linear in linears:
@@ -160,8 +151,7 @@ def placed_tower(
     module: DCNv2, sizes: Sizes, precision: Precision, device: torch.device
 ) -> DeviceTower:
     """The tower on a device, exported and read back as an artifact's."""
-    described = {"dense": _DENSE}, sizes.features * sizes.dim, ("score",)
-    dense, width, outputs = described
+    dense, width, outputs = {"dense": _DENSE}, sizes.features * sizes.dim, ("score",)
     program = export_tower(
         module, dense=dense, embedding_width=width, outputs=outputs, precision=precision
     )

@@ -1,7 +1,7 @@
 """Times choices of the pooling kernel on the GPU, and keeps the best of each shape."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 
@@ -78,7 +78,7 @@ def _seconds(lookup: TritonLookup, batch: int, rows: int) -> float:
         random_ids(MULTI_HOT, batch=batch, rows=rows, skewed=False, device=device)
         for _ in range(_SETS if device.type == "cuda" else 1)
     ]
-    steps = [_step(lookup, *ids, out, outside) for ids in sets]
+    steps = [partial(lookup.pooled, *ids, out=out, outside=outside) for ids in sets]
     return seconds_of(steps, device, cold=True)
 
 
@@ -92,13 +92,3 @@ def _compile(case: tuple[RowFormat, TileChoice]) -> None:
     lookup = TritonLookup(tables, typical_lengths=MULTI_HOT, choice=choice)
     lookup.pooled(*ids, out=out, outside=new_outside(device))
     torch.cuda.synchronize(device)
-
-
-def _step(
-    lookup: TritonLookup,
-    values: torch.Tensor,
-    offsets: torch.Tensor,
-    out: torch.Tensor,
-    outside: torch.Tensor,
-) -> Callable[[], None]:
-    return lambda: lookup.pooled(values, offsets, out=out, outside=outside)
