@@ -67,42 +67,24 @@ def victims(location: str, version: Path, folder: Path) -> Iterator[Victims]:
 
 
 def kill_publishers(
-    location: str, publish: Publisher, folder: Path, *, moments: int, seed: int
-) -> None:
-    """After each kill all listed versions verify, and the next publisher succeeds."""
-    _kill_publishers("publish", location, publish, publish, folder, moments=moments, seed=seed)
-
-
-def kill_deltas(
-    location: str, publish: Publisher, folder: Path, *, moments: int, seed: int
-) -> None:
-    """`kill_publishers` for publishers that each change rows of the previous version."""
-
-    def change(repository: Repository) -> int:
-        return publish_delta("small", drawn_change(repository), repository).version
-
-    publish(Repository(location))
-    _kill_publishers("delta", location, publish, change, folder, moments=moments, seed=seed)
-
-
-def _kill_publishers(
-    action: str,
     location: str,
-    first: Publisher,
-    publish: Callable[[Repository], int],
+    publish: Publisher,
     folder: Path,
     *,
     moments: int,
     seed: int,
+    action: str = "publish",
+    change: Callable[[Repository], int] | None = None,
 ) -> None:
+    """After each kill all listed versions verify, and the next publisher succeeds."""
     repository, chance = Repository(location), random.Random(seed)
-    with victims(location, first.source.path, folder) as killed:
+    with victims(location, publish.source.path, folder) as killed:
         # The first creates the folders.
         killed.steps(action)
         steps, checked, kills = killed.steps(action), set[int](), 0
         for _ in range(moments):
             kills += killed.kill_at(action, chance.randint(1, steps))
-            version = publish(repository)
+            version = (change or publish)(repository)
             listed = repository.versions("small")
             assert listed[-1] == version
             assert repository.labels("small")["stable"] in listed
@@ -112,6 +94,16 @@ def _kill_publishers(
                 repository.release(path)
             checked |= set(listed)
         assert kills > moments // 2
+
+
+def kill_deltas(location: str, publish: Publisher, folder: Path, **more: int) -> None:
+    """`kill_publishers` for publishers that each change rows of the previous version."""
+
+    def change(repository: Repository) -> int:
+        return publish_delta("small", drawn_change(repository), repository).version
+
+    publish(Repository(location))
+    kill_publishers(location, publish, folder, **more, action="delta", change=change)
 
 
 def kill_readers(
