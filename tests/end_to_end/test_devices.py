@@ -36,7 +36,6 @@ SPEC = replace(ranker_spec(), serving=ServingSpec(max_batch=32))
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
-    """The ranker, planned for two GPUs."""
     made = publish_ranker(tmp_path_factory.mktemp("host"))
     repository = tmp_path_factory.mktemp("cards")
     published = publish(SPEC, made.tables, made.tower, repository, topologies=("h100:2", "cpu:1"))
@@ -72,7 +71,6 @@ def test_batches_count_at_the_sizes_of_their_graphs(server: RunningServer) -> No
 
 
 def batch_counts(stub: Any) -> Counter[int]:
-    """How many batches have been run, by their size."""
     [found] = stub.ModelStatistics(service_pb2.ModelStatisticsRequest(name=MODEL)).model_stats
     return Counter({one.batch_size: one.compute_infer.count for one in found.batch_stats})
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -42,8 +41,6 @@ user_inputs = ["history"]
 
 
 class Tower(nn.Module):
-    """A mean of what was seen, beside the candidate."""
-
     def __init__(self) -> None:
         super().__init__()
         self.top = nn.Linear(16 + 24 + 1, 1)
@@ -72,64 +69,44 @@ def sample(generator: np.random.Generator) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def trained() -> nn.ModuleDict:
+def test_a_published_version_scores_histories_as_the_trained_modules_do(
+    sharded_infer: Command, tmp_path: Path
+) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return nn.ModuleDict(
-            {"item": nn.Embedding(ITEMS, 16), "action": nn.Embedding(ACTIONS, 8), "tower": Tower()}
-        )
-
-
-@pytest.fixture(scope="module")
-def folder(trained: nn.ModuleDict, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model's files, as whoever trained it leaves them."""
-    folder = tmp_path_factory.mktemp("feed")
-    torch.save(trained.state_dict(), folder / "weights.pt")
-    (folder / "model.toml").write_text(MODEL_TOML)
+        item, action, tower = nn.Embedding(ITEMS, 16), nn.Embedding(ACTIONS, 8), Tower()
+    modules = nn.ModuleDict({"item": item, "action": action, "tower": tower})
+    torch.save(modules.state_dict(), tmp_path / "weights.pt")
+    (tmp_path / "model.toml").write_text(MODEL_TOML)
     program = export_tower(
-        trained["tower"],
+        tower,
         dense={"price": 1},
         embedding_width=16,
         outputs=("score",),
         precision=Precision.FP32,
         sequences={"history": SequenceInput(width=24, max_length=LONGEST, dense={"age": 1})},
     )
-    write_program(program, folder / "tower.pt2")
-    generator = np.random.default_rng(0)
-    lines = (json.dumps(sample(generator)) + "\n" for _ in range(200))
-    (folder / "samples.jsonl").write_text("".join(lines))
-    return folder
-
-
-@pytest.fixture
-def words(folder: Path) -> tuple[object, ...]:
-    return ("--spec", folder / "model.toml", "--weights", folder / "weights.pt")
-
-
-def test_a_published_version_scores_histories_as_the_trained_modules_do(
-    sharded_infer: Command, words: tuple[object, ...], folder: Path, trained: nn.ModuleDict,
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    samples, target = folder / "samples.jsonl", tmp_path / "models"
-    done = sharded_infer(
-        "publish", *words, "-r", target, "--calibration", samples, "--samples", samples
-    )
+    write_program(program, tmp_path / "tower.pt2")
+    generator, samples = np.random.default_rng(0), tmp_path / "samples.jsonl"
+    samples.write_text("".join(json.dumps(sample(generator)) + "\n" for _ in range(200)))
+    words = ("--spec", tmp_path / "model.toml", "--weights", tmp_path / "weights.pt")
+    options = ("-r", tmp_path / "models", "--calibration", samples, "--samples", samples)
+    done = sharded_infer("publish", *words, *options)
     assert done.code == 0, done.err
     assert "calibration, 200 samples: scores differ by" in done.out
-    model = open_model(target / "feed" / "1")
+    model = open_model(tmp_path / "models" / "feed" / "1")
     one = sample(np.random.default_rng(7))
     count = min(len(one["seen"]), LONGEST)
     assert count > 0
     last = {name: torch.tensor(one[name][-count:]) for name in ("seen", "action", "age")}
     with torch.no_grad():
-        rows = [trained["item"](last["seen"]), trained["action"](last["action"])]
-        wanted = trained["tower"](
+        rows = [item(last["seen"]), action(last["action"])]
+        wanted = tower(
             torch.tensor([[one["price"]]]),
             torch.cat(rows, 1)[None],
             torch.tensor([count]),
             last["age"][None, :, None],
-            trained["item"](torch.tensor([one["candidate"]])),
+            item(torch.tensor([one["candidate"]])),
         )
     found = model.predict([one])
     np.testing.assert_allclose(found["score"], wanted.numpy(), atol=0.01)

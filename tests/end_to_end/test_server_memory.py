@@ -1,8 +1,4 @@
-"""What a server says that it will hold, what it holds, and what it loads to do so.
-
-Bytes of the kernel's account of a process (`/proc/PID/smaps`), of three models: a small one,
-MLPerf's DLRM-v2 with its tables cut, and one with a wide tower.
-"""
+"""What a server says that it will hold, what it holds by `/proc/PID/smaps`, and what it loads."""
 
 import re
 import time

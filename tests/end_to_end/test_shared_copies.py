@@ -1,7 +1,4 @@
-"""`--memory huge` with several workers: one copy of each version, whenever it came.
-
-Of a version that came later, and in a worker that came later still, by the kernel's account.
-"""
+"""`--memory huge` with several workers: one copy of each version, whenever it or they came."""
 
 import os
 import signal
@@ -10,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from kernels.row_format import RowFormat
 from sharded_infer import (
@@ -19,11 +15,11 @@ from sharded_infer import (
     ModelSpec,
     QuantizationSpec,
     TableSpec,
-    TowerSpec,
     open_model,
     publish,
 )
 from sharded_infer.artifacts.shared_pages import why_not_shared
+from tests.support.raw_ids import Sum
 from tests.support.server_pages import counted
 from tests.support.server_processes import children_of, workers_of
 from tests.support.servers import RunningServer, infer_request, running_server, scores_of
@@ -34,30 +30,20 @@ pytestmark = pytest.mark.skipif(
 )
 WORKERS, ROWS, DIM = 4, 200_000, 128
 INPUTS = {
-    "dense": np.zeros((100, 1), np.float32),
+    "age": np.zeros((100, 1), np.float32),
     "ids": np.arange(ROWS, dtype=np.int32).reshape(100, ROWS // 100),
 }
-
-
-class WideTower(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.score = nn.Linear(1 + DIM, 1)
-
-    def forward(self, dense: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
-        return {"score": self.score(torch.cat([dense, embeddings], dim=1)).squeeze(1)}
 
 
 def publish_wide(repository: Path) -> Path:
     spec = ModelSpec(
         name="wide",
         tables=(TableSpec("ids", ROWS, DIM),),
-        dense=DenseSpec({"dense": 1}),
-        tower=TowerSpec(outputs=("score",)),
+        dense=DenseSpec({"age": 1}),
         quantization=QuantizationSpec(format=RowFormat.INT8),
     )
     tables = {"ids": nn.EmbeddingBag(ROWS, DIM, mode="sum")}
-    return publish(spec, tables, WideTower(), repository).path
+    return publish(spec, tables, Sum(), repository).path
 
 
 def copies_of(server: RunningServer) -> dict[int, dict[int, Mapping[str, int]]]:

@@ -1,7 +1,4 @@
-"""SIGTERM under load: every call is answered or UNAVAILABLE, however many workers there are.
-
-SHARDED_INFER_SOAK=1 makes it a hundred servers instead of six; `-s` shows what came of the calls.
-"""
+"""SIGTERM under load: every call is answered or UNAVAILABLE, however many workers there are."""
 
 import http.client
 import os
@@ -50,11 +47,7 @@ OK, UNAVAILABLE = "OK", "UNAVAILABLE"
 
 
 class Clients:
-    """Clients of several kinds, which ask until the server is gone.
-
-    Attributes:
-        counts: outcomes of calls, by the kind of client.
-    """
+    """Clients of several kinds, which ask until the server is gone, and outcomes by kind."""
 
     def __init__(self, server: RunningServer, ranker: Ranker) -> None:
         self._server = server
@@ -96,11 +89,7 @@ class Clients:
         )
 
     def end(self) -> None:
-        """The server is gone: waits for the clients' ends.
-
-        Raises:
-            Exception: what no client may meet.
-        """
+        """The server is gone: waits for the clients' ends; raises what no client may meet."""
         self._gone.set()
         for one in self._running:
             one.result(2 * SECONDS)

@@ -1,6 +1,5 @@
 """TorchRec's collection with weighted ids under two heads, published in both ways and served."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, mse_loss
 
 from kernels.row_format import RowFormat
-from sharded_infer import (
-    DenseSpec,
-    ModelSpec,
-    TableSpec,
-    TowerSpec,
-)
+from sharded_infer import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from tests.end_to_end.whole_model import TOLERANCES, WholeModel, check_served, stored_as, train
-from tests.support.servers import Command
 
 torchrec = pytest.importorskip("torchrec", reason="TorchRec is not installed; see the bench extra")
 
@@ -46,8 +39,6 @@ def arguments(rows: pd.DataFrame) -> tuple[Tensor, Any]:
 
 
 class TwoHeads(nn.Module):
-    """A probability and a logit."""
-
     def __init__(self) -> None:
         super().__init__()
         self.shared = nn.Sequential(nn.Linear(2 + 4 * DIM, 24), nn.ReLU())
@@ -119,21 +110,4 @@ def test_a_weighted_collection_under_two_heads_scores_as_it_does(
     watching: WholeModel, row_format: RowFormat, tmp_path: Path
 ) -> None:
     watching.publish_modules(stored_as(SPEC, row_format), tmp_path / "models")
-    check_served(watching, tmp_path / "models", tmp_path / "log", TOLERANCES[row_format])
-
-
-@pytest.mark.parametrize(
-    ("row_format", "outputs"),
-    [(RowFormat.FP32, ("click", "seconds")), (RowFormat.INT8, ("seconds", "click"))],
-)
-def test_its_files_score_as_it_does_with_outputs_in_either_order(
-    watching: WholeModel,
-    row_format: RowFormat,
-    outputs: tuple[str, ...],
-    tmp_path: Path,
-    sharded_infer: Command,
-) -> None:
-    spec = replace(stored_as(SPEC, row_format), tower=TowerSpec(outputs=outputs))
-    done = watching.publish_files(spec, tmp_path, sharded_infer)
-    assert done.code == 0, done.err
     check_served(watching, tmp_path / "models", tmp_path / "log", TOLERANCES[row_format])

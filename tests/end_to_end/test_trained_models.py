@@ -22,6 +22,7 @@ ITEMS, USERS, GENRES, PADDED = 150, 90, 18, 4
 DIM, LENGTH, SAMPLES = 8, 5, 600
 HISTORY = tuple(f"hist_{place}" for place in range(LENGTH))
 NUMBERS = ("I1", "I2")
+WIDTHS = dict.fromkeys(NUMBERS, 1)
 
 
 class Head(nn.Module):
@@ -97,7 +98,7 @@ SPEC = ModelSpec(
         TableSpec("item", ITEMS + 1, DIM, features=("item", *HISTORY), padding_idx=0),
         TableSpec("genre", GENRES + 1, DIM, pooling="mean", features=("genres",), padding_idx=0),
     ),
-    dense=DenseSpec({**dict.fromkeys(NUMBERS, 1), "mask": LENGTH}),
+    dense=DenseSpec({**WIDTHS, "mask": LENGTH}),
     gate=GateSpec(max_auc_drop=0.001),
 )
 
@@ -158,7 +159,6 @@ def test_files_score_as_the_model_does(
 
 
 def changed(**by_table: dict[str, Any]) -> ModelSpec:
-    """The description with fields of some tables changed."""
     tables = tuple(replace(t, **by_table.get(t.name, {})) for t in SPEC.tables)
     return replace(SPEC, tables=tables)
 
@@ -182,10 +182,7 @@ MISTAKES = {
     "the candidate behind the history": (changed(item={"features": (*HISTORY, "item")}), SAID),
     "the history in another order": (changed(item={"features": ("item", *HISTORY[::-1])}), SAID),
     "a dense input left out": (replace(SPEC, dense=DenseSpec({"I1": 1, "mask": LENGTH})), "I2"),
-    "a mask of another width": (
-        replace(SPEC, dense=DenseSpec({**dict.fromkeys(NUMBERS, 1), "mask": 1})),
-        "mask",
-    ),
+    "a mask of another width": (replace(SPEC, dense=DenseSpec({**WIDTHS, "mask": 1})), "mask"),
     "a sum for the mean": (changed(genre={"pooling": "sum"}), SAID),
     "another padding": (changed(genre={"padding_idx": 1}), SAID),
     "padding left out": (changed(genre={"padding_idx": None}), SAID),

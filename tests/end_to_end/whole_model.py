@@ -30,13 +30,7 @@ TOLERANCES = {RowFormat.FP32: 1e-5, RowFormat.INT8: 1e-3}
 
 @dataclass(frozen=True, slots=True)
 class WholeModel:
-    """What somebody has who trained a model.
-
-    Attributes:
-        arguments: rows of the data as the module's arguments.
-        frame: the data, with a column for each input and the label.
-        tower: the dense part, which has the module's own parameters.
-    """
+    """What somebody has who trained a model: `arguments` makes the module's of rows of the data."""
 
     module: nn.Module
     arguments: Callable[[Any], tuple[Any, ...]]
@@ -86,7 +80,6 @@ class WholeModel:
 
 
 def stored_as(spec: ModelSpec, row_format: RowFormat) -> ModelSpec:
-    """The description with one format for all tables."""
     return replace(spec, quantization=QuantizationSpec(row_format))
 
 
