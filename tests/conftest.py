@@ -40,7 +40,6 @@ TABLES = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the choice of a part of the slow lane."""
     parser.addoption(
         "--third", type=int, choices=range(THIRDS), help="run a third of the slow tests"
     )
@@ -81,7 +80,6 @@ def pytest_collection_modifyitems(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Holds fast tests to their lane's time."""
     began = time.process_time()
     yield
     check_processor_time(item, time.process_time() - began)
@@ -148,7 +146,6 @@ def published_version(
 
 @pytest.fixture
 def version_copy(published_version: Path, tmp_path: Path) -> Path:
-    """The published version, to be altered."""
     return shutil.copytree(published_version, tmp_path / "small" / "1")
 
 

@@ -142,13 +142,9 @@ def test_the_datatypes_of_the_page_are_those_that_are_accepted(
     assert f"{reader.datatypes(name)}{shape}" in row
 
 
-def _notebook() -> str:
-    page = (ROOT / "docs" / "python.md").read_text()
-    return next(block for block in _blocks(page, "python") if "open_model" in block)
-
-
 def test_the_notebook_is_typed_as_strictly_as_its_user_wants(tmp_path: Path) -> None:
-    (tmp_path / "notebook.py").write_text(_notebook())
+    blocks = _blocks((ROOT / "docs" / "python.md").read_text(), "python")
+    (tmp_path / "notebook.py").write_text(next(b for b in blocks if "open_model" in b))
     # Of their packages nothing is looked at: pandas has no types of its own.
     words = ("--strict", "--follow-imports", "silent", "--disable-error-code", "import-untyped")
     cache = ("--cache-dir", str(ROOT / ".mypy_cache" / "notebook"))
