@@ -333,11 +333,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     trained.lost_items = {item for item, row in enumerate(rows) if row >= 30} | {60, 61}
     assert trained.lost_items - {60, 61} != set(range(30, 60))
     with ExitStack() as stack:
-        places = (folder / "repository", folder)
-        lost = stack.enter_context(running_hosts(*places, (LOST,), *QUICK, exit_code=None))
-        hosts = {**stack.enter_context(running_hosts(*places, (0,), *QUICK)), **lost}
+        home = (folder / "repository", folder)
+        lost = stack.enter_context(running_hosts(*home, (LOST,), *QUICK, exit_code=None))
+        hosts = {**stack.enter_context(running_hosts(*home, (0,), *QUICK)), **lost}
         options = ("--memory", "map", "--user-cache-mib", 16, *QUICK)
-        front = stack.enter_context(running_front(*places, hosts, *options, more=LONG))
+        front = stack.enter_context(running_front(*home, hosts, *options, more=LONG))
         yield Cluster(folder, trained, hosts, front, stack)
 
 
