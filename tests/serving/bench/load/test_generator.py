@@ -3,13 +3,12 @@
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,10 @@ from serving.bench.load.process import run_in_process
 from serving.bench.load.result import LoadResult
 from serving.bench.load.schedule import constant_schedule, poisson_schedule
 from serving.bench.load.target import Target
+from serving.bench.servers.server_under_test import target_of
+from tests.attacks.raw_http2 import GOAWAY, RESET, frame
+from tests.serving.transport.test_http2_client_failures import OK, answer_call, asked
+from tests.support.scripted_server import HEAD, Script, scripted_server, trailers
 
 _REFUSAL = load_generator_refusal()
 pytestmark = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
@@ -84,27 +87,9 @@ def target() -> Iterator[Target]:
 
 
 @contextmanager
-def _peer(serve: Callable[[socket.socket], None]) -> Iterator[Target]:
-    """A peer that accepts connections but is no gRPC server."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def accept() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                # The client may be gone before it is answered.
-                with connection, suppress(OSError):
-                    serve(connection)
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            yield Target("127.0.0.1", listener.getsockname()[1])
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+def _peer(script: Script) -> Iterator[Target]:
+    with scripted_server(script) as server:
+        yield target_of(server.address)
 
 
 def opened(target: Target, *messages: bytes, calls: int = 1, **more: Any) -> LoadResult:
@@ -237,16 +222,6 @@ def test_unanswered_calls_are_given_up_as_cancelled(target: Target) -> None:
     assert "given up" in result.errors[1]
 
 
-def test_connections_that_grow_old_cost_no_call() -> None:
-    options = ("grpc.max_connection_age_ms=300", "grpc.max_connection_age_grace_ms=5000")
-    with _server(*options) as (target, _):
-        result = run_closed(
-            target, [b"x", b"sleep 0.02"], connections=3, concurrency=8, seconds=2.0
-        )
-    assert set(result.counts) == {"OK"}, result.errors
-    assert (result.reconnects >= 2).all()
-
-
 def test_a_killed_server_is_unavailable_until_it_is_back() -> None:
     with _server() as (target, process):
 
@@ -290,71 +265,36 @@ def test_nobody_there_is_refused() -> None:
 
 
 def test_a_peer_that_speaks_something_else_is_refused() -> None:
-    def serve(connection: socket.socket) -> None:
-        connection.settimeout(1)
+    def script(connection: socket.socket, _: int) -> None:
         if connection.recv(100):
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    with _peer(serve) as target, pytest.raises(InputError, match="no HTTP/2 connection"):
+    with _peer(script) as target, pytest.raises(InputError, match="no HTTP/2 connection"):
         opened(target, b"x")
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def _headers(stream: int, end: bool, **pairs: str) -> bytes:
-    """A HEADERS frame whose names and values are literals (RFC 7541, section 6.2.2)."""
-    block = b""
-    for name, value in pairs.items():
-        word = name.replace("status_", ":status").replace("_", "-").encode()
-        block += bytes([0, len(word)]) + word + bytes([len(value)]) + value.encode()
-    return _frame(1, 4 | end, stream, block)
-
-
-def _streams(connection: socket.socket) -> Iterator[int]:
-    """Numbers of the streams whose requests are complete, from a client's connection."""
-    if not connection.recv(24, socket.MSG_WAITALL).startswith(b"PRI"):
-        return  # the first look whether somebody listens
-    connection.sendall(_frame(4, 0, 0, b"") + _frame(4, 1, 0, b""))
-    while header := connection.recv(9, socket.MSG_WAITALL):
-        kind, flags, stream = struct.unpack(">BBI", header[3:])
-        if length := int.from_bytes(header[:3], "big"):
-            connection.recv(length, socket.MSG_WAITALL)
-        if kind == 0 and flags & 1:
-            yield stream
-
-
-def _ok(stream: int) -> bytes:
-    return (
-        _headers(stream, False, status_="200", content_type="application/grpc")
-        + _frame(0, 0, stream, b"\0\0\0\0\2ok")
-        + _headers(stream, True, grpc_status="0")
-    )
 
 
 @pytest.mark.parametrize(
     ("answer", "code", "text"),
     [
-        (lambda s: _headers(s, True, status_="503"), 14, "HTTP status 503"),
-        (lambda s: _headers(s, True, status_="200"), 2, "no grpc-status"),
-        (lambda s: _headers(s, True, status_="200", grpc_status="99"), 2, None),
-        (lambda s: _headers(s, True, status_="200", grpc_status="0"), 13, "exactly one"),
-        (lambda s: _frame(3, 0, s, struct.pack(">I", 8)), 1, "HTTP/2 error 8"),
-        (lambda s: _frame(3, 0, s, struct.pack(">I", 11)), 8, "HTTP/2 error 11"),
-        (lambda s: _frame(3, 0, s, struct.pack(">I", 2)), 13, "HTTP/2 error 2"),
-        (lambda s: _frame(3, 0, s, struct.pack(">I", 7)), 14, "HTTP/2 error 7"),
+        (lambda s: trailers(s, (b":status", b"503")), 14, "HTTP status 503"),
+        (lambda s: trailers(s, head=HEAD), 2, "no grpc-status"),
+        (lambda s: trailers(s, (b"grpc-status", b"99"), head=HEAD), 2, None),
+        (lambda s: trailers(s, OK, head=HEAD), 13, "exactly one"),
+        (lambda s: frame(RESET, 0, s, b"\0\0\0\x08"), 1, "HTTP/2 error 8"),
+        (lambda s: frame(RESET, 0, s, b"\0\0\0\x0b"), 8, "HTTP/2 error 11"),
+        (lambda s: frame(RESET, 0, s, b"\0\0\0\x02"), 13, "HTTP/2 error 2"),
+        (lambda s: frame(RESET, 0, s, b"\0\0\0\x07"), 14, "HTTP/2 error 7"),
         (lambda s: b"\xff" * 50, 14, "the connection was lost"),
     ],
 )
 def test_answers_that_are_none_have_a_status_too(
     answer: Callable[[int], bytes], code: int, text: str | None
 ) -> None:
-    def serve(connection: socket.socket) -> None:
-        for stream in _streams(connection):
+    def script(connection: socket.socket, _: int) -> None:
+        for stream in asked(connection):
             connection.sendall(answer(stream))
 
-    with _peer(serve) as target:
+    with _peer(script) as target:
         result = opened(target, b"x", drain_seconds=2)
     assert result.codes.tolist() == [code]
     assert result.errors == ({} if text is None else result.errors)
@@ -364,17 +304,19 @@ def test_answers_that_are_none_have_a_status_too(
 def test_calls_that_a_leaving_server_did_not_take_are_sent_again() -> None:
     seen: list[int] = []
 
-    def serve(connection: socket.socket) -> None:
-        for stream in _streams(connection):
+    def script(connection: socket.socket, _: int) -> None:
+        for stream in asked(connection):
             seen.append(stream)
             if len(seen) == 3:
                 # It took the first two streams, 1 and 3, and answers them.
-                connection.sendall(_frame(7, 0, 0, struct.pack(">II", 3, 0)) + _ok(1) + _ok(3))
+                connection.sendall(frame(GOAWAY, 0, 0, b"\0\0\0\3" + bytes(4)))
+                for taken in (1, 3):
+                    answer_call(connection, taken)
                 return
             if len(seen) > 3:
-                connection.sendall(_ok(stream))
+                answer_call(connection, stream)
 
-    with _peer(serve) as target:
+    with _peer(script) as target:
         result = opened(target, b"x", calls=3)
     assert result.counts == {"OK": 3}
     assert seen == [1, 3, 5, 1] and result.reconnects.tolist() == [1]
@@ -384,15 +326,15 @@ def test_calls_that_a_leaving_server_did_not_take_are_sent_again() -> None:
 def test_calls_on_a_lost_connection_are_unavailable_and_later_ones_are_not() -> None:
     seen: list[int] = []
 
-    def serve(connection: socket.socket) -> None:
-        for stream in _streams(connection):
+    def script(connection: socket.socket, _: int) -> None:
+        for stream in asked(connection):
             seen.append(stream)
             if len(seen) == 2:
                 return
             if len(seen) > 2:
-                connection.sendall(_ok(stream))
+                answer_call(connection, stream)
 
-    with _peer(serve) as target:
+    with _peer(script) as target:
         schedule = np.array([0.0, 0.0, 2.0])
         result = run_open(target, [b"x"], connections=1, schedule=schedule)
     assert result.codes.tolist() == [14, 14, 0]
