@@ -21,7 +21,7 @@ from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower import export_tower
 from tests.support.delta_model import Scorer, delta_spec, publish_whole, trained_rows
-from tests.support.servers import Command, CommandProcess, start_command
+from tests.support.servers import Command, CommandProcess, run, start_command
 from tests.support.waiting import until
 
 
@@ -38,35 +38,31 @@ def changes_file(path: Path, *ids: int) -> Path:
     return path
 
 
-def output_of(process: CommandProcess) -> str:
+def ended(process: CommandProcess) -> int:
+    code = process.wait()
     assert process.stdout is not None
-    with process.stdout as stdout:
-        out = stdout.read()
-    process.wait()
-    return out
+    process.stdout.close()
+    return code
 
 
-def run(folder: Path, *words: object, fails: bool = False) -> tuple[dict[str, Any], str]:
-    log = folder / "stderr"
-    with log.open("w") as errors:
-        process = start_command(*words, stderr=errors)
-    out = output_of(process)
-    assert (process.returncode != 0) == fails, log.read_text()
-    return json.loads(out or "{}"), log.read_text()
+def answer_of(*words: object) -> Any:
+    done = run(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_changed_rows_are_published_from_files(repository: Path, tmp_path: Path) -> None:
     files = [changes_file(tmp_path / f"{n}.safetensors", n, 5) for n in (1, 2)]
     words = [word for file in files for word in ("--changed", file)]
-    found, _ = run(tmp_path, "publish", "-r", repository, *words, "--note", "two files", "--json")
-    assert found["version"] == 2
-    assert found["base"] == 1
-    assert found["changed_rows"] == {"item": 3}
-    assert found["stored_bytes"] == 3 * 20
+    published = answer_of("publish", "-r", repository, *words, "--note", "two files")
+    assert published["version"] == 2
+    assert published["base"] == 1
+    assert published["changed_rows"] == {"item": 3}
+    assert published["stored_bytes"] == 3 * 20
     provenance = open_artifact(repository / "ranker" / "2").manifest.provenance
     assert provenance is not None
     assert provenance.note == "two files"
-    compacted, _ = run(tmp_path, "repo", "compact", repository, "ranker", "--json")
+    compacted = answer_of("repo", "compact", repository, "ranker")
     assert (compacted["version"], compacted["compacted"], compacted["overlays"]) == (3, 2, 1)
 
 
@@ -78,13 +74,12 @@ def test_rows_of_whole_weights_that_differ_are_found(repository: Path, tmp_path:
         {f"{name}.weight": rows for name, rows in weights.items()}, tmp_path / "w.safetensors"
     )
     words = ("publish", "-r", repository, "--base", 1, "--weights", tmp_path / "w.safetensors")
-    found, _ = run(tmp_path, *words, "--json")
-    assert found["changed_rows"] == {"item": 3}
-    _, error = run(tmp_path, *words[:4], 2, *words[5:], fails=True)
-    assert "no row differs from the base's" in error
+    assert answer_of(*words)["changed_rows"] == {"item": 3}
+    again = (*words[:4], 2, *words[5:])
+    assert "no row differs from the base's" in run(*again).stderr
     save_file({"item.weight": weights["item"][:9]}, tmp_path / "w.safetensors")
-    _, error = run(tmp_path, *words[:4], 2, *words[5:], fails=True)
-    assert "table 'item': expected 3001 rows and more, as the base has, got 9" in error
+    said = "table 'item': expected 3001 rows and more, as the base has, got 9"
+    assert said in run(*again).stderr
 
 
 def test_another_tower_comes_with_the_rows(repository: Path, tmp_path: Path) -> None:
@@ -96,9 +91,9 @@ def test_another_tower_comes_with_the_rows(repository: Path, tmp_path: Path) -> 
         precision=Precision.FP32,
     )
     write_program(program, tmp_path / "tower.pt2")
-    words = ("publish", "-r", repository, "--tower", tmp_path / "tower.pt2", "--json")
-    found, _ = run(tmp_path, *words, "--changed", changes_file(tmp_path / "1.safetensors", 1))
-    assert found["changed_rows"] == {"item": 1}
+    words = ("publish", "-r", repository, "--tower", tmp_path / "tower.pt2")
+    changed = changes_file(tmp_path / "1.safetensors", 1)
+    assert answer_of(*words, "--changed", changed)["changed_rows"] == {"item": 1}
     base, delta = (repository / "ranker" / str(number) / "tower.pt2" for number in (1, 2))
     assert base.read_bytes() != delta.read_bytes()
 
@@ -177,19 +172,18 @@ def test_files_are_published_as_they_come(repository: Path, tmp_path: Path) -> N
     changes_file(folder / "step_11.safetensors", 11)
     until(lambda: 3 in opened.versions("ranker"), "the next file is a version")
     process.kill()
-    output_of(process)
+    ended(process)
     changes_file(folder / "step_12.safetensors", 12)
     process = follow()
     until(lambda: 4 in opened.versions("ranker"), "a new follower goes on")
     assert through(4) == "step_12.safetensors"
     (folder / "step_13.safetensors").write_bytes(b"damaged")
-    output_of(process)
-    assert process.returncode == 1
+    assert ended(process) == 1
     assert "step_13.safetensors" in log.read_text()
     assert opened.versions("ranker") == [1, 2, 3, 4]
     (folder / "step_13.safetensors").unlink()
     process = follow()
     time.sleep(1)
     process.send_signal(signal.SIGINT)
-    output_of(process)
+    ended(process)
     assert opened.versions("ranker") == [1, 2, 3, 4]
