@@ -1,13 +1,6 @@
 import pytest
 
-from serving.control.server_settings import (
-    TRACE_SETTINGS,
-    Setting,
-    changed_levels,
-    check_trace_changes,
-    log_settings,
-)
-from serving.errors import NotOfferedError
+from serving.control.server_settings import Setting, changed_levels, log_settings
 from serving.observability.log_levels import LogLevels
 from sharded_infer.errors import RequestError
 
@@ -40,17 +33,3 @@ def test_a_setting_without_a_value_stays_as_it_is() -> None:
 def test_a_value_of_another_kind_is_refused(changes: dict[str, Setting | None], kind: str) -> None:
     with pytest.raises(RequestError, match=f"got {kind}$"):
         changed_levels(LogLevels(), changes)
-
-
-def test_a_setting_of_one_value_takes_no_other() -> None:
-    with pytest.raises(NotOfferedError, match="log_format"):
-        changed_levels(LogLevels(), {"log_format": "ISO8601"})
-
-
-def test_traces_stay_as_they_are() -> None:
-    check_trace_changes({name: [value] for name, value in TRACE_SETTINGS.items()})
-    check_trace_changes(dict.fromkeys(TRACE_SETTINGS, ()))
-    with pytest.raises(NotOfferedError, match="trace_rate"):
-        check_trace_changes({"trace_rate": ["1"]})
-    with pytest.raises(RequestError, match="unknown"):
-        check_trace_changes({"unknown": ["1"]})
