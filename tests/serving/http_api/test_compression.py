@@ -4,7 +4,7 @@ import zlib
 import pytest
 
 from serving.http_api.compression import chosen_encoding, deflate, inflate
-from sharded_infer.errors import RequestError, RequestTooLargeError
+from sharded_infer.errors import RequestTooLargeError
 
 
 def test_what_is_deflated_inflates_to_the_same() -> None:
@@ -21,12 +21,6 @@ def test_what_is_deflated_inflates_to_the_same() -> None:
 def test_a_body_that_grows_past_its_limit_is_refused() -> None:
     with pytest.raises(RequestTooLargeError, match="more than 999 bytes"):
         inflate(zlib.compress(bytes(1000)), "deflate", 999)
-
-
-def test_a_body_that_is_not_what_it_says_is_refused() -> None:
-    for body in (b"text", gzip.compress(b"text")[:-1], gzip.compress(b"text") + b"x"):
-        with pytest.raises(RequestError, match="gzip"):
-            inflate(body, "gzip", 100)
 
 
 @pytest.mark.parametrize(
