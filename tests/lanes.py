@@ -80,7 +80,6 @@ REST_FILES = (
     "tests/serving/cluster/test_managed_process.py",
     "tests/serving/commands/models/test_publish_changes.py",
     "tests/serving/commands/models/test_quantize.py",
-    "tests/serving/metrics/test_batch_counter.py",
     "tests/serving/metrics/test_version_info.py",
     "tests/serving/remote/promotion/test_promoter.py",
     "tests/serving/remote/test_caller.py",

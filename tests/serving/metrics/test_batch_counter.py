@@ -1,23 +1,9 @@
-from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
-
 import pytest
-from tritonclient.grpc import service_pb2
 
 from serving.metrics.batch_counter import SIZES, ExecutedBatches
 from serving.metrics.cells import MetricCells
 from serving.metrics.request_counter import Answered
 from sharded_infer.towers.batch_sizes import padded_sizes
-from tests.support.servers import (
-    MODEL,
-    Ranker,
-    good_inputs,
-    infer_request,
-    running_server,
-)
 
 
 def answered(samples: int) -> Answered:
@@ -99,47 +85,3 @@ def test_a_version_that_takes_anothers_place_begins_at_zero() -> None:
     assert batches.totals() == ()
     batches.count([answered(7)])
     assert batches_of(batches) == {7: 1}
-
-
-# ---------------------------------------------------------------- real servers
-
-
-def statistics_of(stub: Any) -> Any:
-    [found] = stub.ModelStatistics(service_pb2.ModelStatisticsRequest(name=MODEL)).model_stats
-    return found
-
-
-def counts_of(found: Any) -> dict[int, int]:
-    return {batch.batch_size: batch.compute_infer.count for batch in found.batch_stats}
-
-
-def ask(stubs: Sequence[Any], sizes: Sequence[int]) -> None:
-    """Sequential requests, in turn over connections."""
-    for number, size in enumerate(sizes):
-        stubs[number % len(stubs)].ModelInfer(infer_request(good_inputs(size)), timeout=30)
-
-
-def test_a_servers_statistics_have_every_batch_at_its_size(ranker: Ranker, tmp_path: Path) -> None:
-    options = ("--workers", 2, "--metrics", "off")
-    sizes = [5, 17, 5, 1, 40, 18, 5, 100] * 3
-    with (
-        running_server(ranker.repository, tmp_path / "log", *options) as server,
-        ExitStack() as stack,
-    ):
-        # Connections of their own find every worker.
-        stubs = [stack.enter_context(server.stub()) for _ in range(8)]
-        assert counts_of(statistics_of(stubs[0])) == {}
-        ask(stubs, sizes)
-        found = statistics_of(stubs[0])
-    wanted = Counter(map(ranker.model.engine.run_size, sizes))
-    assert counts_of(found) == wanted
-    assert found.execution_count == len(sizes)
-    for phase in ("compute_input", "compute_infer", "compute_output"):
-        assert all(getattr(one, phase).count == wanted[one.batch_size] for one in found.batch_stats)
-        assert all(getattr(one, phase).ns > 0 for one in found.batch_stats)
-        spent = sum(getattr(one, phase).ns for one in found.batch_stats)
-        whole = getattr(found.inference_stats, phase).ns
-        # Each is rounded to nanoseconds; the inference's has what comes around lookups and tower.
-        rounding = 2 * len(found.batch_stats)
-        assert spent <= whole + rounding
-        assert phase == "compute_infer" or spent >= whole - rounding
