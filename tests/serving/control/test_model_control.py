@@ -19,10 +19,10 @@ SERVED = ModelState(
 )
 
 
-def follow(shared_state: SharedState, answer: ModelState | None) -> threading.Thread:
-    """Plays the repository watcher: reads the first load request, and answers it or not."""
+def outcome(answer: ModelState | None, act: Callable[[ModelControl], None]) -> None:
+    shared_state = SharedState(1)
 
-    def run() -> None:
+    def watch_repository() -> None:
         while not (load_requests := shared_state.load_requests()):
             pass
         serial = load_requests["m"].serial
@@ -30,14 +30,8 @@ def follow(shared_state: SharedState, answer: ModelState | None) -> threading.Th
         shared_state.post(DesiredState(models=models, answered=serial))
         shared_state.report(0, WorkerReport(seen=shared_state.sequence))
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=watch_repository)
     thread.start()
-    return thread
-
-
-def outcome(answer: ModelState | None, act: Callable[[ModelControl], None]) -> None:
-    shared_state = SharedState(1)
-    thread = follow(shared_state, answer)
     try:
         act(ModelControl(shared_state, LATEST))
     finally:

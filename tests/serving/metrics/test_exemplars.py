@@ -12,16 +12,6 @@ from tests.support.fresh_process import run_alone
 FIRST, SECOND = bytes(range(16)), bytes(range(16, 32))
 
 
-def exemplars_of_page(metrics: ServerMetrics) -> dict[str, dict[str, str]]:
-    text = exposition.generate_latest(metrics.registry).decode()
-    return {
-        sample.labels["le"]: sample.exemplar.labels
-        for family in parser.text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == "sharded_infer_request_seconds_bucket" and sample.exemplar
-    }
-
-
 def test_the_latest_of_all_processes_is_shown_in_each_bucket() -> None:
     cells = MetricCells(2)
     exemplars = Exemplars(cells, 3)
@@ -60,9 +50,13 @@ def test_the_page_names_the_trace_beside_the_bucket_that_the_request_fell_into()
     version.exemplar(0.0331, SECOND)
     version.exemplar(99.0, SECOND)
     traces = {"0.033": FIRST, "0.04": SECOND, "+Inf": SECOND}
-    assert exemplars_of_page(metrics) == {
-        boundary: {"trace_id": trace.hex()} for boundary, trace in traces.items()
-    }
+    text = exposition.generate_latest(metrics.registry).decode()
+    assert {
+        sample.labels["le"]: sample.exemplar.labels
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "sharded_infer_request_seconds_bucket" and sample.exemplar
+    } == {boundary: {"trace_id": trace.hex()} for boundary, trace in traces.items()}
 
 
 def test_nothing_is_kept_where_histograms_are_not() -> None:

@@ -1,4 +1,4 @@
-from pathlib import Path
+import os
 from time import monotonic
 
 import pytest
@@ -11,6 +11,7 @@ from serving.versions.served_versions import ServedVersions, report_dropped, rep
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.repositories.repository import Repository
 from tests.serving.inference.planes import samples_of
+from tests.support.server_processes import resident_bytes
 from tests.support.servers import MODEL, Ranker
 
 
@@ -90,15 +91,8 @@ def test_processor_time_and_memory_are_the_process_own(
     watch.look(monotonic())
     first = page_of(metrics)
     assert first["sharded_infer_worker_cpu_seconds_total"] > 0.0
-    resident_kib = int(
-        next(
-            line.split()[1]
-            for line in Path("/proc/self/status").read_text().splitlines()
-            if line.startswith("VmRSS")
-        )
-    )
     resident = first["sharded_infer_worker_resident_bytes"]
-    assert resident == pytest.approx(resident_kib * 1024, rel=0.1)
+    assert resident == pytest.approx(resident_bytes(os.getpid()), rel=0.1)
     sum(range(3_000_000))
     watch.look(monotonic())
     grown = page_of(metrics)["sharded_infer_worker_cpu_seconds_total"]

@@ -11,16 +11,6 @@ from tests.support.servers import infer_request
 BACKENDS: tuple[Backend, ...] = ("portable", "native")
 
 
-def spec(serving: ServingSpec) -> ModelSpec:
-    return ModelSpec(
-        name="small",
-        tables=(TableSpec("user", 50, 8), TableSpec("item", 50, 8)),
-        dense=DenseSpec({"dense": 2}),
-        tower=TowerSpec(),
-        serving=serving,
-    )
-
-
 def decode(
     serving: ServingSpec = ServingSpec(),  # noqa: B008 - frozen
     limits: InputLimits = InputLimits(),  # noqa: B008 - frozen
@@ -32,7 +22,9 @@ def decode(
         "item": np.zeros((2, 1), np.int64),
         **inputs,
     }
-    model = spec(serving)
+    tables = (TableSpec("user", 50, 8), TableSpec("item", 50, 8))
+    dense = DenseSpec({"dense": 2})
+    model = ModelSpec("small", tables, dense=dense, tower=TowerSpec(), serving=serving)
     reader = InputReader(model, max_batch=8, limits=limits)
     reader.read_message(infer_request(arrays).SerializeToString())
 
