@@ -19,16 +19,6 @@ def costs_of(measured: Mapping[int, float]) -> Costs:
 TABLES = st.dictionaries(st.integers(1, 2048), st.floats(1e-5, 1.0), min_size=1, max_size=12)
 
 
-@pytest.mark.parametrize(
-    ("samples", "seconds"),
-    [(1, 1.0), (4, 1.0), (6, 2.0), (8, 3.0), (12, 4.0), (16, 5.0), (32, 10.0)],
-)
-def test_a_prediction_lies_on_the_line_between_the_sizes_around_it(
-    samples: int, seconds: float
-) -> None:
-    assert costs_of({8: 3.0, 16: 5.0, 4: 1.0}).predicted(samples) == seconds
-
-
 @given(TABLES, st.lists(st.tuples(st.integers(1, 5000), st.floats(1e-6, 10.0)), max_size=5))
 def test_more_samples_never_cost_less(
     table: dict[int, float], timings: list[tuple[int, float]]
@@ -54,14 +44,6 @@ def test_a_timing_moves_the_prediction_towards_it_and_not_past_it(
         assert costs.predicted(samples) != before
 
 
-def test_one_hiccup_counts_as_four_times_the_prediction_and_no_more() -> None:
-    costs = costs_of({8: 1.0})
-    for _ in range(50):
-        costs.observe(8, 1.0, 0.0)
-    costs.observe(8, 1000.0, 0.0)
-    assert costs.predicted(8) == pytest.approx(1.3)
-
-
 @pytest.mark.parametrize("factor", [0.5, 1.8])
 def test_twenty_batches_teach_most_of_a_change(factor: float) -> None:
     costs = costs_of({8: 1.0})
@@ -80,20 +62,6 @@ def test_a_table_that_is_off_learns_the_curve(curve: Curve, factor: float) -> No
         costs.observe(samples, curve(samples) * generator.uniform(0.95, 1.05), 0.0)
     for samples in (1, 3, 10, 50, 270, 700, 1024):
         assert costs.predicted(samples) == pytest.approx(curve(samples), rel=0.1)
-
-
-def test_a_size_is_stale_until_it_ran_and_a_second_after() -> None:
-    costs = costs_of(measured(linear))
-    assert costs.is_stale(64, 0.0)
-    costs.observe(64, linear(64), 5.0)
-    assert not costs.is_stale(64, 5.9) and costs.is_stale(64, 6.1)
-    assert costs.is_stale(256, 5.0)
-
-
-def test_a_size_that_hardly_counted_in_a_batch_stays_stale() -> None:
-    costs = costs_of(measured(linear))
-    costs.observe(272, linear(272), 5.0)
-    assert not costs.is_stale(256, 5.0) and costs.is_stale(512, 5.0)
 
 
 def test_a_size_that_a_hiccup_made_look_dear_is_forgiven() -> None:
