@@ -18,27 +18,6 @@ def known(published: Any = (), **more: Any) -> KnownVersions:
     return KnownVersions(tuple(published), **more)
 
 
-def test_the_latest_version_is_loaded_and_meant_once_it_is_ready() -> None:
-    assert decide(LATEST, known([1, 2])).load == (2,)
-    assert decide(LATEST, known([1, 2], assigned=[2])).names == {}
-    assert decide(LATEST, known([1, 2], ready=[2])).names == {DEFAULT_NAME: 2}
-
-
-def test_the_old_version_is_meant_until_the_new_one_is_ready_and_one_stays_beside_it() -> None:
-    loading = decide(LATEST, known([1, 2], ready=[1], assigned=[2], names={"": 1}))
-    assert (loading.names, loading.unload) == ({"": 1}, frozenset())
-    ready = decide(LATEST, known([1, 2], ready=[1, 2], names={"": 1}))
-    assert (ready.names, ready.previous, ready.unload) == ({"": 2}, {"": 1}, frozenset())
-    next_one = known([1, 2, 3], ready=[1, 2, 3], names=ready.names, previous=ready.previous)
-    assert decide(LATEST, next_one).unload == {1}
-
-
-def test_a_failed_version_is_passed_over_and_the_next_newest_is_wanted() -> None:
-    assert decide(LATEST, known([1, 2, 3], failed=[3])).load == (2,)
-    served = decide(LATEST, known([1, 2], ready=[1], failed=[2], names={"": 1}))
-    assert (served.load, served.names, served.unload) == ((), {"": 1}, frozenset())
-
-
 def test_several_latest_versions_are_loaded_from_the_newest() -> None:
     policy = parse_policy("latest:2")
     assert decide(policy, known([1, 2, 3])).load == (3, 2)
@@ -102,14 +81,6 @@ def test_a_label_moves_only_to_a_version_that_is_ready_and_back_without_a_load()
         ),
     )
     assert back.load == () and back.names == names
-
-
-def test_a_label_whose_version_failed_stays_where_it_was() -> None:
-    decision = decide(
-        LABELS,
-        known([1, 2], labels={"stable": 2}, ready=[1], failed=[2], names={"": 1, "stable": 1}),
-    )
-    assert (decision.load, decision.names) == ((), {"": 1, "stable": 1})
 
 
 def test_a_label_that_is_removed_names_nothing_and_the_next_is_the_default() -> None:
