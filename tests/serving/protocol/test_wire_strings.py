@@ -37,8 +37,3 @@ def test_no_strings_are_no_ids() -> None:
 def test_strings_that_do_not_fit_their_shape_are_refused(data: object, words: str) -> None:
     with pytest.raises(RequestError, match=f"input 'f': .*{words}|input 'f': {words}"):
         hashed_strings("f", [2], data, XXH3)  # type: ignore[arg-type]
-
-
-def test_a_shape_of_many_elements_takes_no_memory() -> None:
-    with pytest.raises(RequestError, match="bytes at least, got 8"):
-        hashed_strings("f", [2**62], b"\0" * 8, XXH3)
