@@ -106,9 +106,7 @@ def test_summaries_stand_whole_on_a_line_of_80_columns(
     assert all(f"{e.name} {e.summary}" in lines for e in entries[words])
 
 
-def test_every_command_of_a_group_can_be_called_and_a_typo_is_told(
-    sharded_infer: Command,
-) -> None:
+def test_every_command_of_a_group_can_be_called_and_a_typo_is_told(sharded_infer: Command) -> None:
     assert "REPO" in sharded_infer("repo", "list", "--help").out
     done = sharded_infer("repo", "lst")
     assert done.code == 2 and "did you mean 'list'?" in done.err

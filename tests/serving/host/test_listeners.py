@@ -48,9 +48,7 @@ def test_an_address_that_this_machine_has_not_is_left_out(monkeypatch: pytest.Mo
         listen_on("a-name", 8001)
 
 
-def test_a_port_that_one_address_has_not_is_not_had_at_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_port_that_one_address_has_not_is_not_had_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     resolve(monkeypatch, FOUR, SIX)
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
         port = taken.getsockname()[1]

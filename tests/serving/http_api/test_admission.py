@@ -52,9 +52,7 @@ def test_changes_are_refused_from_other_sites(case: str) -> None:
     HttpAdmission(None).admit("POST", f"/v2/models/{MODEL}/infer", headers, peer)
 
 
-def test_a_server_stays_as_it_is_when_another_sites_page_posts_to_it(
-    server: RunningServer,
-) -> None:
+def test_a_server_stays_as_it_is_when_another_sites_page_posts_to_it(server: RunningServer) -> None:
     address = urlsplit(server.metrics_url).netloc
     for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
         with closing(http.client.HTTPConnection(address, timeout=20.0)) as connection:

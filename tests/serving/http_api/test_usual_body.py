@@ -29,9 +29,7 @@ from tests.support.requests_by_chance import (
 )
 
 IO = VersionIO(
-    InputReader(SPEC, max_batch=MAX_BATCH),
-    InferWriter("m", 1, ()),
-    PredictWriter("m", 1, ()),
+    InputReader(SPEC, max_batch=MAX_BATCH), InferWriter("m", 1, ()), PredictWriter("m", 1, ())
 )
 PORTABLE = PortableReader(SPEC, max_batch=MAX_BATCH)
 INPUTS: Arrays = {

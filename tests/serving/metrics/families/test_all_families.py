@@ -11,13 +11,7 @@ from serving.metrics.families.server_families import PAGE_FAMILIES, SERVER_FAMIL
 from serving.metrics.families.shadow_families import SHADOW_FAMILIES
 from tests.support.fresh_process import CHECKOUT
 
-FAMILIES = (
-    *VERSION_FAMILIES,
-    *SHADOW_FAMILIES,
-    *MODEL_FAMILIES,
-    *SERVER_FAMILIES,
-    *PAGE_FAMILIES,
-)
+FAMILIES = (*VERSION_FAMILIES, *SHADOW_FAMILIES, *MODEL_FAMILIES, *SERVER_FAMILIES, *PAGE_FAMILIES)
 OTHER_UNITS = re.compile(
     r"_(ms|us|ns|millis\w*|micro\w*|minutes|hours|kb|mb|mib|kib|gib|percent)\b"
 )
