@@ -10,53 +10,38 @@ _WORTHWHILE_GAIN = 1.25
 
 
 def batch_from(queue: RequestQueue[Request], position: int, now: float) -> tuple[int, int]:
-    """Forms the batch that starts at a position of a non-empty queue, if it began at `now`.
-
-    Returns:
-        The number of requests, which are consecutive, and the number of samples.
-    """
-    predicted, policy, places = queue.costs.predicted, queue.policy, queue.places
-    first: Request = places[position].request
+    """Consecutive requests and samples of the batch at a position, if it began at `now`."""
+    predicted, policy, waiting = queue.costs.predicted, queue.policy, queue.requests
+    first = waiting[position]
     samples, seconds, earliest_end = first.samples, predicted(first.samples), first.latest_end
     end = position + 1
-    while policy.mode is not BatchingMode.INLINE and end < len(places):
-        request: Request = places[end].request
+    while policy.mode is not BatchingMode.INLINE and end < len(waiting):
+        request = waiting[end]
         together = samples + request.samples
         longer = predicted(together)
         earliest_end = min(earliest_end, request.latest_end)
         if together > policy.max_batch or now + longer > earliest_end:
             break
-        behind, requests = len(places) - end, end - position
-        if policy.mode is BatchingMode.AUTO and not is_worth_batching(
-            queue, request.samples, added=longer - seconds, requests=requests, behind=behind
-        ):
+        # The request and those behind it gain what joining saves; those in the batch lose what it
+        # adds. A large saving is always taken, because it raises throughput.
+        alone, added = predicted(request.samples), longer - seconds
+        saved = alone - added
+        raises_throughput = saved >= _WORTHWHILE_SAVING * alone
+        shortens_waits = saved * (len(waiting) - end) > added * (end - position)
+        if policy.mode is BatchingMode.AUTO and not (raises_throughput or shortens_waits):
             break
         samples, seconds, end = together, longer, end + 1
     return end - position, samples
-
-
-def is_worth_batching(
-    queue: RequestQueue[Request], samples: int, *, added: float, requests: int, behind: int
-) -> bool:
-    """True if a request should join a batch instead of running after it.
-
-    The request and the `behind - 1` requests that wait behind it gain what joining saves. The
-    requests in the batch lose the `added` seconds. A large saving is always taken, because it
-    raises throughput.
-    """
-    alone = queue.costs.predicted(samples)
-    saved = alone - added
-    return saved >= _WORTHWHILE_SAVING * alone or saved * behind > added * requests
 
 
 def gains_from_batching(queue: RequestQueue[Request]) -> bool:
     """True if joining all waiting requests saves enough of a further request's cost."""
     if queue.policy.mode is BatchingMode.INLINE or queue.samples >= queue.policy.max_batch:
         return False
-    one = queue.head().samples
+    head = queue.requests[0].samples
     predicted = queue.costs.predicted
-    added = predicted(queue.samples + one) - predicted(queue.samples)
-    return added <= (1.0 - _WORTHWHILE_SAVING) * predicted(one)
+    added = predicted(queue.samples + head) - predicted(queue.samples)
+    return added <= (1.0 - _WORTHWHILE_SAVING) * predicted(head)
 
 
 def early_drops(queue: RequestQueue[Request], now: float, slots: int) -> int:
@@ -70,7 +55,7 @@ def early_drops(queue: RequestQueue[Request], now: float, slots: int) -> int:
     second, and more requests wait than can be answered in time.
     """
     predicted, largest = queue.costs.predicted, queue.policy.max_batch
-    head = queue.head()
+    head = queue.requests[0]
     alone, whole = predicted(head.samples), predicted(min(queue.samples, largest))
     if queue.policy.mode is BatchingMode.INLINE or not alone <= head.latest_end - now < whole:
         return 0
@@ -81,7 +66,7 @@ def early_drops(queue: RequestQueue[Request], now: float, slots: int) -> int:
     for share in (1.0, 0.5, 0.25):
         enough = (
             at
-            for at, (_, _, request) in enumerate(queue.places)
+            for at, request in enumerate(queue.requests)
             if request.latest_end - now >= max(share * whole, predicted(request.samples))
         )
         position = next(enough, 0)
@@ -95,9 +80,9 @@ def early_drops(queue: RequestQueue[Request], now: float, slots: int) -> int:
 def _is_late(queue: RequestQueue[Request], start: float, slots: int) -> bool:
     # True if the last deadline is missed even if all earlier requests run in full batches.
     samples = queue.samples
-    for place in reversed(queue.places):
-        if place.request.latest_end != float("inf"):
+    for request in reversed(queue.requests):
+        if request.latest_end != float("inf"):
             before, last = queue.full_batches(samples)
-            return bool(start + before / slots + last > place.request.latest_end)
-        samples -= place.request.samples
+            return start + before / slots + last > request.latest_end
+        samples -= request.samples
     return False

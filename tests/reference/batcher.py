@@ -1,24 +1,11 @@
-"""Decides which requests run next and which run together, without threads, clocks or I/O.
+"""Decides which requests run next and which run together, as `serving.scheduler.batcher`."""
 
-offer(request, now)   queues a request, or refuses it: no room, or the deadline cannot be met
-take(now)             returns the batch to run now, if a slot is free and a queue is ready
-finish(batch, …)      frees the slot and reports the batch's time to the cost table
-cancel(request)       removes a request whose client has gone
-
-Each version has its own queue (`request_queue.py`), and the batcher picks among the queues. The
-compiled batcher takes the same decisions.
-"""
-
-from itertools import count, islice
+from itertools import count
 from math import isnan
 from typing import Any, Generic
 
 from serving.scheduler.batcher import Batch, QueueLimits, Taken
-from serving.scheduler.queued_request import (
-    DEFAULT_PRIORITY,
-    LOWEST_PRIORITY,
-    RequestState,
-)
+from serving.scheduler.queued_request import DEFAULT_PRIORITY, LOWEST_PRIORITY, RequestState
 from serving.scheduler.refusals import deadline_passed, deadline_unreachable, queue_full
 from tests.reference.batch_forming import batch_from, early_drops, gains_from_batching
 from tests.reference.request_queue import (
@@ -36,18 +23,7 @@ _LONGEST_BACKLOG, _BACKLOG_STEP = 2.0, 2.0**-7
 
 
 class Batcher(Generic[Request]):
-    """Schedules all queues of a process. Not thread-safe: the caller holds a lock.
-
-    Every time is in seconds on one clock, which the caller chooses.
-    """
-
     def __init__(self, *, slots: int = 1, limits: QueueLimits | None = None) -> None:
-        """Starts with all slots free.
-
-        Args:
-            slots: batches that may run at once, one per core. The queues' `device_slots` replace
-                this number where they are set.
-        """
         self.slots = self._cores = slots
         self._limits = limits or QueueLimits()
         self._queues: list[RequestQueue[Request]] = []
@@ -60,12 +36,10 @@ class Batcher(Generic[Request]):
         self._urgent = (DEFAULT_PRIORITY, float("-inf"))
 
     def add_queue(self, queue: RequestQueue[Request]) -> None:
-        """Adds a version's queue."""
         self._queues.append(queue)
         self._fit_slots()
 
     def remove_queue(self, queue: RequestQueue[Request]) -> None:
-        """Removes a version's queue. Requests that wait in it, or still arrive, are run first."""
         queue.leaving = True
         if not len(queue):
             self._queues.remove(queue)
@@ -78,16 +52,9 @@ class Batcher(Generic[Request]):
 
     @property
     def idle_slots(self) -> int:
-        """Free slots; negative after the number of slots was reduced."""
         return self.slots - len(self._running)
 
     def offer(self, request: Request, now: float) -> None:
-        """Queues a request.
-
-        Raises:
-            DeadlineError: the deadline has passed or cannot be met.
-            QueueFullError: there is no room; carries the time after which to retry.
-        """
         if request.priority < DEFAULT_PRIORITY:
             self._urgent = (request.priority, now)
         request.queue.saw(request.samples)
@@ -112,22 +79,13 @@ class Batcher(Generic[Request]):
     def deadline_unreachable(
         self, queue: RequestQueue[Request], deadline: float, priority: int, now: float
     ) -> bool:
-        """Whether `offer` would refuse a one-sample request now because of its deadline.
-
-        Args:
-            priority: as the client sent it; 0 means the default.
-        """
         if deadline <= now:
             return True
         key = key_of(now, deadline, min(priority, LOWEST_PRIORITY) or DEFAULT_PRIORITY)
         return self._expected_end(queue, 1, key, now) > latest_end_of(now, deadline)
 
     def deadline_unreachable_anywhere(self, deadline: float, now: float) -> bool:
-        """Whether every queue's `offer` would refuse a request that has not been read yet.
-
-        The request is assumed to be as small and as urgent as any recent one. The first small or
-        urgent request after many others may therefore be refused although `offer` would accept it.
-        """
+        # A request that has not been read yet may be as small and as urgent as any recent one.
         key = key_of(now, deadline, self._unread_priority(now))
         latest_end = latest_end_of(now, deadline)
         for queue in self._queues:
@@ -137,10 +95,6 @@ class Batcher(Generic[Request]):
         return bool(self._queues)
 
     def backlog(self, now: float) -> float:
-        """Seconds to the nearest deadline that is reachable, to 8 ms and at most 2 s.
-
-        For nearer ones `deadline_unreachable_anywhere` is true.
-        """
         reachable, step = _LONGEST_BACKLOG, _LONGEST_BACKLOG / 2
         while step >= _BACKLOG_STEP:
             if not self.deadline_unreachable_anywhere(now + (reachable - step), now):
@@ -149,11 +103,9 @@ class Batcher(Generic[Request]):
         return 0.0 if reachable <= _BACKLOG_STEP else reachable
 
     def urgent_lead(self, now: float) -> float:
-        """Seconds by which an unread request may go before others with its deadline."""
         return (DEFAULT_PRIORITY - self._unread_priority(now)) * PRIORITY_SECONDS
 
     def take(self, now: float) -> Taken[Request]:
-        """Takes the batch to run now, and drops requests that cannot be answered in time."""
         taken: Taken[Request] = Taken(None)
         while len(self._running) < self.slots:
             # A queue that waits for more requests does not delay the other queues.
@@ -167,17 +119,12 @@ class Batcher(Generic[Request]):
         return taken
 
     def next_request(self, now: float) -> Request | None:
-        """The first request of the next batch; None if no slot is free or no queue is ready."""
         if len(self._running) >= self.slots:
             return None
         queue = self._next_queue(now)
-        return None if queue is None else queue.head()
+        return None if queue is None else queue.requests[0]
 
     def linger_seconds(self, now: float) -> float:
-        """Seconds that the next batch may wait for more requests; 0 or less: do not wait.
-
-        The wait is at most the batch's own run time, and leaves time to meet its deadline.
-        """
         first = self.next_request(now)
         if first is None or not gains_from_batching(first.queue):
             return 0.0
@@ -185,7 +132,6 @@ class Batcher(Generic[Request]):
         return min(seconds, first.latest_end - now - seconds)
 
     def due(self, now: float) -> float:
-        """When to call `take` again if nothing else happens; infinity means never."""
         if len(self._running) >= self.slots:
             return float("inf")
         return min((queue.due(now) for queue in self._queues), default=float("inf"))
@@ -193,29 +139,17 @@ class Batcher(Generic[Request]):
     def finish(
         self, batch: Batch[Request], *, seconds: float, now: float, cpu_seconds: float | None = None
     ) -> None:
-        """Frees a batch's slot and records its run time.
-
-        Args:
-            seconds: the batch's elapsed time.
-            cpu_seconds: processor time of the batch's thread; None means all of `seconds`.
-        """
         self._running.remove(batch)
         batch.queue.costs.observe(batch.samples, seconds, now, cpu_seconds=cpu_seconds)
 
     def cancel(self, request: Request) -> bool:
-        """Removes a request from its queue.
-
-        Returns:
-            Whether it was waiting; False if it is running or has already left.
-        """
         if request.state is not RequestState.WAITING:
             return False
         self._leave(request, RequestState.CANCELLED)
         return True
 
     def expire(self, now: float) -> list[Request]:
-        """Removes and returns every request whose deadline has passed."""
-        late = [r for queue in self._queues for r in queue.in_order() if r.deadline <= now]
+        late = [r for queue in self._queues for r in queue.requests if r.deadline <= now]
         for request in late:
             self._leave(request, RequestState.EXPIRED)
         return late
@@ -225,11 +159,10 @@ class Batcher(Generic[Request]):
         return DEFAULT_PRIORITY if now - seen >= _PRIORITY_SECONDS_REMEMBERED else priority
 
     def _next_queue(self, now: float) -> RequestQueue[Request] | None:
-        """The ready queue with the earliest key; its batch runs next."""
         first, earliest = None, float("inf")
         for queue in self._queues:
-            if queue.places and queue.due(now) <= now and queue.head_key() < earliest:
-                first, earliest = queue, queue.head_key()
+            if queue.due(now) <= now and queue.requests[0].key < earliest:
+                first, earliest = queue, queue.requests[0].key
         return first
 
     def _count(self, request: Request, sign: int) -> None:
@@ -238,7 +171,7 @@ class Batcher(Generic[Request]):
         self.size_bytes += sign * request.size_bytes
 
     def _leave(self, request: Request, state: RequestState) -> None:
-        request.queue.remove(request)
+        request.queue.requests.remove(request)
         request.state = state
         self._count(request, -1)
         if request.queue.leaving and not len(request.queue):
@@ -263,7 +196,7 @@ class Batcher(Generic[Request]):
     ) -> float:
         before, own = queue.work_ahead(samples, key)
         for other in self._queues:
-            if other is not queue and other.places:
+            if other is not queue and other.requests:
                 before += other.work_before(key)
         start = now
         if len(self._running) >= self.slots:
@@ -283,11 +216,11 @@ class Batcher(Generic[Request]):
     ) -> Batch[Request] | None:
         if self._first(queue, now, dropped) is None:
             return None
-        for request in list(islice(queue.in_order(), early_drops(queue, now, self.slots))):
+        for request in queue.requests[: early_drops(queue, now, self.slots)]:
             self._leave(request, RequestState.INFEASIBLE)
             dropped.append(request)
         size, samples = batch_from(queue, 0, now)
-        requests = tuple(islice(queue.in_order(), size))
+        requests = tuple(queue.requests[:size])
         for request in requests:
             self._leave(request, RequestState.RUNNING)
         return Batch(queue, requests, samples, now, queue.costs.predicted(samples))
@@ -296,7 +229,7 @@ class Batcher(Generic[Request]):
         self, queue: RequestQueue[Request], now: float, dropped: list[Request]
     ) -> Request | None:
         while len(queue):
-            request = queue.head()
+            request = queue.requests[0]
             if request.deadline <= now:
                 self._leave(request, RequestState.EXPIRED)
             elif now + queue.costs.predicted(request.samples) > request.latest_end and not (

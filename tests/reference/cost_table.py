@@ -10,12 +10,8 @@ has not run for a second. The estimate must exceed its warm-up time by a larger 
 observed batch did.
 
 The costs of sizes are learnt from the thread's processor time. The stretch is elapsed time divided
-by processor time, one figure for all sizes: other threads and processes on the core cause it,
-whatever the size. The gain from batching must not depend on when each size last ran.
-
-A tenth is slow enough to ignore a single outlier, and fast enough to learn nine tenths of a change
-within 20 batches. The first live timings of a size count more: warm-up runs batches back to back,
-and a server does other work in between.
+by it, one figure for all sizes: the gain from batching must not depend on when each size last ran.
+The first live timings of a size count more, because a server does other work between batches.
 """
 
 from bisect import bisect_left
@@ -28,15 +24,10 @@ _STALE_RATE = 0.5
 _LARGEST_RATIO = 4.0
 # Seconds without a live timing after which an estimate may be wrong: see `is_stale`.
 _STALE_SECONDS = 1.0
-# Clients choose sizes. Few occur, and the bound keeps a hostile client from filling memory.
-_MOST_PREDICTED = 4096
 
 
 class CostTable:
-    """Estimated seconds of a batch by its samples. Not thread-safe: the caller holds a lock."""
-
     def __init__(self, measured: Mapping[int, float]) -> None:
-        """Starts with warm-up seconds by samples: at least one size, all values positive."""
         self._sizes = sorted(measured)
         # Other work on the machine only adds to a timing: no size costs more than a larger one
         # did.
@@ -47,20 +38,11 @@ class CostTable:
         # learnt, so that an outlier of one size does not stay with the larger sizes.
         self._rising = list(self._seconds)
         self._stretch = 1.0
-        # Results of `predicted` since the last timing.
-        self._predicted: dict[int, float] = {}
         self._timings = [0] * len(self._sizes)
         self._observed = [float("-inf")] * len(self._sizes)
 
     def predicted(self, samples: int) -> float:
-        """Estimated seconds of a batch of at least one sample."""
-        known = self._predicted
-        seconds = known.get(samples)
-        if seconds is None:
-            if len(known) >= _MOST_PREDICTED:
-                known.clear()
-            seconds = known[samples] = self._worked(samples) * self._stretch
-        return seconds
+        return self._worked(samples) * self._stretch
 
     def _worked(self, samples: int) -> float:
         return _between(self._sizes, self._rising, samples)
@@ -68,10 +50,6 @@ class CostTable:
     def observe(
         self, samples: int, seconds: float, now: float, *, cpu_seconds: float | None = None
     ) -> None:
-        """Learns from a batch's elapsed and processor time (None: all of it).
-
-        `now` is in seconds, on any one clock.
-        """
         burnt = seconds if cpu_seconds is None else min(cpu_seconds, seconds)
         self._stretch += _LEARNING_RATE * (
             min(seconds / max(burnt, 1e-9), _LARGEST_RATIO) - self._stretch
@@ -91,7 +69,6 @@ class CostTable:
                 self._seconds[smaller] = min(self._seconds[smaller], self._seconds[at])
         self._forgive(samples, burnt, now)
         self._rising = list(accumulate(self._seconds, max))
-        self._predicted = {}
 
     def _forgive(self, samples: int, burnt: float, now: float) -> None:
         # A size that an outlier made look expensive is avoided, and would not be measured again.
@@ -102,11 +79,8 @@ class CostTable:
                 self._seconds[at] += _LEARNING_RATE * (worse * before - seconds)
 
     def is_stale(self, samples: int, now: float) -> bool:
-        """True if no batch near this size has run for a second.
-
-        An estimate that is too high would refuse every request and never be corrected. If it is
-        stale, one request is admitted to measure it.
-        """
+        # An estimate that is too high would refuse every request and never be corrected: if no
+        # batch near this size has run for a second, one request is admitted to measure it.
         most, _ = max(self._neighbours(samples), key=lambda neighbour: neighbour[1])
         return now - self._observed[most] > _STALE_SECONDS
 
@@ -124,7 +98,6 @@ class CostTable:
 
 
 def _between(sizes: Sequence[int], seconds: Sequence[float], samples: int) -> float:
-    """Interpolates between the sizes around `samples`; beyond the largest, in proportion."""
     right = bisect_left(sizes, samples)
     if right == len(sizes):
         return seconds[-1] * samples / sizes[-1]
