@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -34,8 +35,6 @@ class Arrival:
 
 
 class Simulated(OrderedRequest):
-    """A request that knows what it was to be."""
-
     __slots__ = ("arrival",)
 
     def __init__(self, queue: VersionQueue, arrival: Arrival, **fields: Any) -> None:
@@ -62,7 +61,7 @@ class VirtualServer:
         self.runs: list[Run] = []
         self.most_waiting = 0
         self._service = service
-        self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._timer = NEVER
         self._arrivals: Iterator[Arrival] = iter(())
@@ -73,29 +72,29 @@ class VirtualServer:
         self._arrivals = iter(arrivals)
         self._expect_next()
         while self._events:
-            self.now, _, happen, subject = heapq.heappop(self._events)
-            happen(subject)
+            self.now, _, happen = heapq.heappop(self._events)
+            happen()
         return self
 
     def delays(self) -> list[float]:
         return [run.ended - request.arrived for run in self.runs for request in run.batch.requests]
 
-    def in_time(self) -> list[Simulated]:
-        """The requests that were answered before their deadline."""
+    def in_time(self, begin: float = -1.0, end: float = NEVER) -> list[Simulated]:
+        """Requests that were answered before their deadline, between two moments."""
         return [
             request
             for run in self.runs
             for request in run.batch.requests
-            if run.ended <= request.deadline
+            if begin < run.ended <= min(end, request.deadline)
         ]
 
-    def _at(self, when: float, happen: Callable[[Any], None], subject: Any) -> None:
-        heapq.heappush(self._events, (when, next(self._order), happen, subject))
+    def _at(self, when: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._order), happen))
 
     def _expect_next(self) -> None:
         arrival = next(self._arrivals, None)
         if arrival is not None:
-            self._at(arrival.at, self._arrive, arrival)
+            self._at(arrival.at, partial(self._arrive, arrival))
 
     def _arrive(self, arrival: Arrival) -> None:
         request = Simulated(
@@ -113,13 +112,12 @@ class VirtualServer:
         self._expect_next()
         self._take()
 
-    def _wake(self, _: None) -> None:
+    def _wake(self) -> None:
         if self.now >= self._timer:
             self._timer = NEVER
             self._take()
 
-    def _finish(self, subject: tuple[Batch, float]) -> None:
-        batch, seconds = subject
+    def _finish(self, batch: Batch, seconds: float) -> None:
         self.runs.append(Run(batch, self.now))
         self.batcher.finish(batch, seconds=seconds, now=self.now)
         self._take()
@@ -127,11 +125,11 @@ class VirtualServer:
     def _take(self) -> None:
         while (batch := self.batcher.take(self.now).batch) is not None:
             seconds = self._service(batch)
-            self._at(self.now + seconds, self._finish, (batch, seconds))
+            self._at(self.now + seconds, partial(self._finish, batch, seconds))
         due = self.batcher.due(self.now)
         if due < self._timer:
             self._timer = due
-            self._at(due, self._wake, None)
+            self._at(due, self._wake)
 
 
 def linear(samples: int) -> float:
@@ -149,25 +147,18 @@ def mixed(samples: int) -> float:
     return 1e-3 + 10e-6 * samples
 
 
-def measured(curve: Curve, *, largest: int = 1024, factor: float = 1.0) -> dict[int, float]:
+def measured(curve: Curve, *, factor: float = 1.0) -> dict[int, float]:
     """Seconds of a warm-up by samples, at the powers of two; `factor`: what they are off by."""
-    sizes = [2**power for power in range(largest.bit_length())]
-    return {size: factor * curve(size) for size in sizes}
+    return {2**power: factor * curve(2**power) for power in range(11)}
 
 
 def queue_of(
-    curve: Curve,
-    mode: BatchingMode = BatchingMode.AUTO,
-    *,
-    max_delay: float = 0.001,
-    factor: float = 1.0,
+    curve: Curve, mode: BatchingMode = BatchingMode.AUTO, *, factor: float = 1.0
 ) -> VersionQueue:
-    """A queue that merges up to 1,024 samples."""
-    return VersionQueue(BatchingPolicy(mode, 1024, max_delay), measured(curve, factor=factor))
+    return VersionQueue(BatchingPolicy(mode, 1024, 0.001), measured(curve, factor=factor))
 
 
 def noisy(curve: Curve, generator: random.Random, noise: float = 0.05) -> Callable[[Batch], float]:
-    """Service times around a curve: uniform within ± `noise`."""
     return lambda batch: curve(batch.samples) * generator.uniform(1.0 - noise, 1.0 + noise)
 
 

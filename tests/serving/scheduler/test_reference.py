@@ -300,18 +300,6 @@ def test_every_decision_and_refusal_is_that_of_the_reference(scene: Scene) -> No
     stage.check_queues()
 
 
-def test_thousands_of_steps_with_hundreds_waiting_leave_no_difference() -> None:
-    policies = [BatchingPolicy(mode, 64, 0.01) for mode in BatchingMode]
-    tables = [{1: 1e-3, 64: 2e-3}, {1: 1e-4, 8: 3e-4, 64: 5e-4}, {4: 1e-3}]
-    stage = Stage(Scene(1, 2, QueueLimits(requests=20_000), policies, tables, 60, 1e-4))
-    most = 0
-    for _ in range(3000):
-        stage.act()
-        most = max(most, stage.compiled.requests)
-    stage.check_queues()
-    assert most > 1000, "few waited"
-
-
 def test_a_queue_that_nobody_holds_is_kept_while_the_batcher_needs_it() -> None:
     batcher: Batcher[QueuedRequest] = Batcher()
     queue = VersionQueue(BatchingPolicy(), measured(linear))
