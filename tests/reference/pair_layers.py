@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.sequences.pair_layers import Activation, PairLayer, PairLayers
+from kernels.sequences.pair_layers import Activation, PairLayers
 
 
 def pair_layers_by_torch(
@@ -21,13 +21,10 @@ def pair_layers_by_torch(
             y = y + by_position
         if number == 0 and by_candidate is not None:
             y = y + by_candidate.unsqueeze(1)
-        y = _activated(layer, y)
+        if layer.activation is Activation.RELU:
+            y = y.relu()
+        elif layer.activation is Activation.SLOPE and layer.slope is not None:
+            y = torch.where(y > 0, y, layer.slope * y)
+        elif layer.activation is Activation.SIGMOID:
+            y = y.sigmoid()
     return y.squeeze(-1)
-
-
-def _activated(layer: PairLayer, y: Tensor) -> Tensor:
-    if layer.activation is Activation.RELU:
-        return y.relu()
-    if layer.activation is Activation.SLOPE and layer.slope is not None:
-        return torch.where(y > 0, y, layer.slope * y)
-    return y.sigmoid() if layer.activation is Activation.SIGMOID else y
