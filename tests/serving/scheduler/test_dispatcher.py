@@ -30,7 +30,6 @@ from tests.support.waiting import until
 # Nothing in a test that passes takes so long.
 HANG_SECONDS = 20.0
 SLOTS = pytest.mark.parametrize("slots", [1, 2])
-MODES = pytest.mark.parametrize("mode", list(BatchingMode))
 AUTO = BatchingPolicy()
 INLINE = BatchingPolicy(BatchingMode.INLINE)
 # Seconds of a batch by samples: merging saves time, so that batches wait for more.
@@ -41,48 +40,48 @@ class TaskError(Exception):
     """The failure that a task asks for."""
 
 
-@dataclass(slots=True)
-class Task:
-    """A request's work, whose result may be an exception (`fails`) or whose batch raises."""
-
-    tag: int
-    fails: bool = False
-    breaks: bool = False
-    seconds: float = 0.0
-    gate: threading.Event | None = None
-
-
 class TaskRequest(QueuedRequest):
-    """A request for a task, which counts how often `on_done` was called."""
+    """A task, whose result may be an exception (`fails`) or whose batch raises (`breaks`).
 
-    __slots__ = ("answers", "ended", "task")
+    `answers` counts how often `on_done` was called.
+    """
 
-    def __init__(self, queue: VersionQueue, task: Task, **fields: Any) -> None:
+    __slots__ = ("answers", "breaks", "ended", "fails", "gate", "seconds", "tag")
+
+    def __init__(
+        self,
+        queue: VersionQueue,
+        tag: int,
+        *,
+        fails: bool = False,
+        breaks: bool = False,
+        seconds: float = 0.0,
+        gate: threading.Event | None = None,
+        **fields: Any,
+    ) -> None:
         super().__init__(queue, on_done=self._count, **fields)
-        self.task = task
+        self.tag, self.fails, self.breaks, self.seconds = tag, fails, breaks, seconds
+        self.gate = gate
         self.answers = 0
         self.ended = threading.Event()
 
     def _count(self, _request: QueuedRequest) -> None:
         self.answers += 1
         self.ended.set()
-        if self.task.breaks:
+        if self.breaks:
             raise TaskError("the client's connection")
 
     def check_answer(self) -> None:
-        """It has its own result, or its own exception if it asked for one, once."""
-        assert self.ended.wait(HANG_SECONDS), f"no answer: {self.task}"
+        assert self.ended.wait(HANG_SECONDS), f"no answer: {self.tag}"
         assert self.answers == 1
-        if self.task.fails:
-            assert isinstance(self.error, TaskError) and self.error.args == (self.task.tag,)
+        if self.fails:
+            assert isinstance(self.error, TaskError) and self.error.args == (self.tag,)
         else:
-            assert (self.error, self.result) == (None, ("answer", self.task.tag))
+            assert (self.error, self.result) == (None, ("answer", self.tag))
 
 
 @dataclass(slots=True)
 class Recorder:
-    """An `execute`, and what the dispatcher called: batches, side by side at most, and drops."""
-
     batches: list[list[int]] = field(default_factory=list)
     most: int = 0
     dropped: list[tuple[int, RequestState]] = field(default_factory=list)
@@ -90,8 +89,7 @@ class Recorder:
     _running: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def execute(self, requests: Sequence[TaskRequest]) -> Sequence[Any]:
-        tasks = [request.task for request in requests]
+    def execute(self, tasks: Sequence[TaskRequest]) -> Sequence[Any]:
         with self._lock:
             self._running += 1
             self.most = max(self.most, self._running)
@@ -113,7 +111,7 @@ class Recorder:
         self.observed.append(batch)
 
     def drop(self, request: TaskRequest) -> None:
-        self.dropped.append((request.task.tag, request.state))
+        self.dropped.append((request.tag, request.state))
 
     @property
     def tags(self) -> list[int]:
@@ -150,13 +148,8 @@ class Process:
         **task: Any,
     ) -> TaskRequest:
         now = monotonic()
-        return TaskRequest(
-            self.queues[queue],
-            Task(tag, **task),
-            samples=samples,
-            arrived=now - age,
-            deadline=now + seconds_left,
-        )
+        task |= {"arrived": now - age, "deadline": now + seconds_left}
+        return TaskRequest(self.queues[queue], tag, samples=samples, **task)
 
     def offer(self, *requests: TaskRequest) -> None:
         for request in requests:
@@ -164,7 +157,6 @@ class Process:
 
     @contextmanager
     def running(self) -> Iterator[BatchThreads]:
-        """A thread for each slot, as a server has them."""
         threads = BatchThreads(self.dispatcher)
         threads.start(lambda: None)
         try:
@@ -210,16 +202,19 @@ def random_request(process: Process, tag: int, generator: random.Random) -> Task
     )
 
 
-def offer_from_threads(
-    process: Process, threads: BatchThreads, *, clients: int, requests: int
-) -> list[TaskRequest]:
-    """Offers random requests, of which some are cancelled; each that was taken is answered."""
+@SLOTS
+@pytest.mark.parametrize("mode", list(BatchingMode))
+def test_every_request_is_answered_once_and_no_wake_up_is_lost(
+    mode: BatchingMode, slots: int
+) -> None:
+    # Deadlines pass, clients go away, batches fill and fail; a lost wake-up leaves a request.
+    process = Process(BatchingPolicy(mode, 64, 0.0005), AUTO, slots=slots)
     offered: list[TaskRequest] = []
     tags = count()
 
     def offer(seed: int) -> None:
         generator = random.Random(seed)
-        for _ in range(requests):
+        for _ in range(150):
             request = random_request(process, next(tags), generator)
             with suppress(DeadlineError):
                 process.offer(request)
@@ -230,27 +225,16 @@ def offer_from_threads(
             if generator.random() < 0.2:
                 sleep(generator.choice([0.0001, 0.001, 0.003]))
 
-    with ThreadPoolExecutor(clients) as pool:
-        list(pool.map(offer, range(clients)))
-    assert next(tags) == clients * requests
-    for request in offered:
-        assert request.ended.wait(HANG_SECONDS), f"no answer: {request.task}"
-    return offered
-
-
-@SLOTS
-@MODES
-def test_every_request_is_answered_once_and_no_wake_up_is_lost(
-    mode: BatchingMode, slots: int
-) -> None:
-    # Deadlines pass, clients go away, batches fill and fail; a lost wake-up leaves a request.
-    process = Process(BatchingPolicy(mode, 64, 0.0005), AUTO, slots=slots)
     with process.running() as threads:
-        offered = offer_from_threads(process, threads, clients=8, requests=150)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(offer, range(8)))
+        assert next(tags) == 8 * 150
+        for request in offered:
+            assert request.ended.wait(HANG_SECONDS), f"no answer: {request.tag}"
     ran = process.recorder.tags
     assert len(ran) == len(set(ran)), "a request ran twice"
     for request in offered:
-        if request.task.tag in ran:
+        if request.tag in ran:
             request.check_answer()
         else:
             assert request.answers == 1
@@ -302,12 +286,6 @@ def test_an_exception_is_its_requests_alone_and_of_a_batch_that_raises_all_reque
     process.check_idle()
 
 
-# ---------------------------------------------------------------- cancelled, late, refused
-
-
-# ---------------------------------------------------------------- batched queues
-
-
 def batched(max_delay: float) -> BatchingPolicy:
     return BatchingPolicy(BatchingMode.BATCHED, 8, max_delay)
 
@@ -324,24 +302,12 @@ def test_the_rest_of_a_full_batch_runs_after_the_delay() -> None:
     assert [len(batch) for batch in process.recorder.batches] == [1, 8, 3]
 
 
-def test_a_batched_request_waits_no_longer_than_its_deadline_allows() -> None:
-    process = Process(batched(10 * HANG_SECONDS), costs={1: 1.0})
-    request = process.request(1, seconds_left=1.5)
-    with process.running() as threads:
-        process.offer(request)
-        threads.wake()
-        request.check_answer()
-
-
-# ---------------------------------------------------------------- tasks for idle slots
-
-
 def idle_request(process: Process) -> TaskRequest:
     """Stands for a task; its queue is known to the batcher only while it waits."""
     queue = VersionQueue(INLINE, COSTS)
     process.dispatcher.add_queue(queue)
     process.dispatcher.remove_queue(queue)
-    return TaskRequest(queue, Task(-1), samples=1, arrived=monotonic(), priority=LOWEST_PRIORITY)
+    return TaskRequest(queue, -1, samples=1, arrived=monotonic(), priority=LOWEST_PRIORITY)
 
 
 @SLOTS
