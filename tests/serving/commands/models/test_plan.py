@@ -113,12 +113,8 @@ def test_a_lost_rank_is_replanned_and_compared(spec: Path, tmp_path: Path) -> No
     [
         ((), "expected --spec, or --compare"),
         (("--spec", "{spec}", "--max-move", "1GB"), "need --from-plan"),
-        (("--spec", "{spec}", "--topology", "moon:2"), "unknown device 'moon'"),
         (("--spec", "{spec}", "--topology", "cpu:1x1MB"), "bytes too many"),
-        (("--spec", "{spec}", "--from-plan", "{spec}"), "not a file that"),
-        (("--spec", "{spec}", "--samples", "{spec}"), "line 2: not JSON"),
         (("--compare", "{spec}", "{spec}"), "not a file that"),
-        (("--compare", "none.json", "none.json"), "none.json: cannot be read"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(spec: Path, words: tuple[str, ...], reason: str) -> None:
@@ -172,9 +168,7 @@ def test_a_memory_budget_is_divided_over_the_tables(tmp_path: Path) -> None:
     item, user, country = kept
     assert sum(one["bytes"] for one in kept) <= 2_000_000
     # Most ids are of `item`, and skewed.
-    assert item["rows"] > 20_000 and 0.8 < item["hit_rate"] < 0.95
-    assert item["hit_rate"] - 0.15 < item["page_hit_rate"] < item["hit_rate"]
-    assert 0 < user["rows"] < 50_000
+    assert item["rows"] > 20_000 and 0.8 < item["hit_rate"] < 0.95 and 0 < user["rows"] < 50_000
     assert item["reads_per_second"] == pytest.approx(1000 * 20 * (1 - item["hit_rate"]))
     assert country["table"] == "country"
     explained = run("plan", *words, "--explain").output

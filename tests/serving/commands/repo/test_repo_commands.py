@@ -253,21 +253,15 @@ def test_what_changed_between_versions_is_told_by_table(
         changed["ads"][row] = torch.arange(8)
     publish(trained_spec, changed, trained_tower, location)
     fields = sharded_infer("repo", "diff", location, "small", 1, "latest", "--json").json()
-    assert {t["name"]: t["rows_changed"] for t in fields["tables"]} == {
-        "ads": 7,
-        "country": 0,
-        "user": 0,
-        "item": 0,
-    }
+    changes = {t["name"]: t["rows_changed"] for t in fields["tables"]}
+    assert changes == {"ads": 7, "country": 0, "user": 0, "item": 0}
     assert not fields["tower_changed"]
     told = sharded_infer("repo", "diff", location, "small", 1, 2)
     assert "7 (14.0%)" in told.out and "tower unchanged" in told.out
 
 
 def test_the_other_commands_take_urls_too(
-    files: Files,
-    s3_url: str,
-    sharded_infer: Command,
+    files: Files, s3_url: str, sharded_infer: Command
 ) -> None:
     words = ("publish", "--spec", files.spec, "--weights", files.weights, "-r", s3_url)
     fields = sharded_infer(*words, "--json").json()
@@ -278,12 +272,6 @@ def test_the_other_commands_take_urls_too(
     sample = '{"dense": [0.5, -1, 0, 2], "C1": 7, "C1_history": [1, 2], "C2": [3, 4]}'
     scored = sharded_infer("predict", "-", "-r", s3_url, "--json", stdin=sample).json()
     assert len(scored["scores"]["score"]) == 1
-
-
-def test_a_bucket_that_does_not_exist_is_refused(s3: S3Server, sharded_infer: Command) -> None:
-    for words in (("list",), ("gc", "--keep", 1), ("verify",)):
-        done = sharded_infer("repo", words[0], "s3://nowhere/models", *words[1:])
-        done.refused("s3://nowhere/models: no such bucket")
 
 
 def test_a_version_is_published_with_where_it_came_from(
