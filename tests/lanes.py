@@ -134,7 +134,6 @@ SLOW_FILES = (
     "tests/serving/bench/load/test_http_generator.py",
     "tests/serving/bench/parts/test_device_scenarios.py",
     "tests/serving/commands/bench/test_bench_engine.py",
-    "tests/serving/commands/bench/test_bench_engine_sequences.py",
     "tests/serving/commands/bench/test_bench_lookup.py",
     "tests/serving/commands/bench/test_bench_serve.py",
     "tests/serving/demo/sequences/test_training.py",

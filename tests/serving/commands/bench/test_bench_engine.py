@@ -12,7 +12,6 @@ from torch import nn
 import serving.bench.parts.engine as engine_measurement
 from serving.bench.load.cores import one_core
 from serving.bench.parts.installed_torchrec import torchrec_is_installed
-from serving.bench.parts.lookup import private_memory
 from serving.bench.parts.machine_limit import MatrixProducts, random_products
 from serving.bench.workloads.dlrm_v2 import DlrmV2, one_user
 from serving.bench.workloads.dlrm_v2_shape import IDS_OF_A_BAG, ROWS
@@ -106,20 +105,6 @@ def test_drawn_ids_are_rows_of_the_table(distribution: IdDistribution, rows: int
     assert ids.min() >= 0 and ids.max() < rows
 
 
-def test_a_few_rows_get_much_of_zipfs_ids_and_little_of_uniform_ones() -> None:
-    shares = {}
-    for distribution in IdDistribution:
-        ids = draw_ids(np.random.default_rng(0), distribution, 100_000, 20_000)
-        counts = np.sort(np.unique(ids, return_counts=True)[1])
-        shares[distribution] = counts[-100:].sum() / counts.sum()
-    assert shares[IdDistribution.ZIPF] > 0.4 and shares[IdDistribution.UNIFORM] < 0.05
-
-
-@pytest.mark.parametrize("huge", [False, True])
-def test_private_memory_has_the_bytes_that_were_asked_for(huge: bool) -> None:
-    assert private_memory(5000, huge=huge).shape == (5000,)
-
-
 def test_a_core_is_given_back() -> None:
     before = os.sched_getaffinity(0), torch.get_num_threads()
     with one_core():
@@ -210,17 +195,6 @@ def test_torchrecs_model_pools_its_rows_and_scores_alike_in_both_precisions() ->
     assert torch.allclose(scores[0], scores[1], atol=0.01)
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
-    done = run("bench", "engine", "--json", tmp_path / "none" / "engine.json")
-    assert done.returncode == 1
-    assert "cannot be written: expected a file in an existing folder" in done.stderr
-
-
-def test_another_workload_is_refused() -> None:
-    done = run("bench", "engine", "--workload", "ragged")
-    assert done.returncode != 0 and "dlrm-v2" in done.stderr
-
-
 def test_on_devices_it_measures_offline_and_server(tmp_path: Path) -> None:
     file = tmp_path / "engine.json"
     words = ("--device", "simulated", "--topology", "h100:2", "--gpus", "0,0", "--max-rows", 50)
@@ -249,3 +223,24 @@ def test_without_a_gpu_the_engine_on_gpus_says_so() -> None:
         pytest.skip("there is a GPU")
     done = run("bench", "engine", "--device", "cuda", "--max-rows", 50)
     assert done.returncode == 1 and "no CUDA device was found" in done.stderr
+
+
+@pytest.mark.parametrize("workload", ["din", "sasrec", "hstu-small"])
+def test_the_figures_of_sequences_are_written_for_each_precision(
+    workload: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "figures.json"
+    sizes = ("--max-rows", 50, "--history", 9, "--candidates", 3, "--rounds", 1, "--seconds", 0.01)
+    words = ("--workload", workload, *sizes, "--precision", "fp32", "--precision", "bf16")
+    ran = run("bench", "engine", *words, "--json", target)
+    assert ran.returncode == 0, ran.stderr
+    assert "history with every candidate, bf16" in ran.stdout
+    fields = json.loads(target.read_text())
+    assert (fields["workload"], fields["history"], fields["candidates"]) == (workload, 9, 3)
+    assert list(fields["towers"]) == ["fp32", "bf16"]
+    for tower in fields["towers"].values():
+        assert tower["over_per_candidate"] == tower["each_seconds"] / tower["once_seconds"]
+        parts = tower["product_seconds"] + tower["copy_seconds"]
+        assert tower["limit_fraction"] == parts / tower["once_seconds"]
+        assert min(tower.values()) > 0
+    assert fields | fields["towers"][fields["precision"]] == fields
