@@ -14,18 +14,12 @@ SETTINGS = declared_settings(ServerConfig)
 
 
 def read(
-    folder: Path,
-    text: str = "",
-    environment: dict[str, str] | None = None,
-    **flags: object,
+    folder: Path, text: str = "", environment: dict[str, str] | None = None, **flags: object
 ) -> dict[str, tuple[Any, str]]:
     file = folder / "server.toml"
     file.write_text(text)
     found = read_settings(
-        SETTINGS,
-        flags={"repository": "models", **flags},
-        environment=environment or {},
-        file=file,
+        SETTINGS, flags={"repository": "models", **flags}, environment=environment or {}, file=file
     )
     return {name: (one.value, one.source.replace(str(file), "file")) for name, one in found.items()}
 
@@ -95,11 +89,6 @@ def test_a_variable_that_means_nothing_as_a_value_is_refused_by_its_name(tmp_pat
             read(tmp_path, environment={variable: text})
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="none.toml: cannot be read"):
-        read_settings(SETTINGS, flags={}, environment={}, file=tmp_path / "none.toml")
-
-
 def test_what_must_be_said_and_is_not_is_refused() -> None:
     with pytest.raises(InputError, match="--repository, SHARDED_INFER_REPOSITORY or a key"):
         read_settings(SETTINGS, flags={}, environment={}, file=None)
@@ -121,10 +110,7 @@ def test_an_old_name_is_taken_from_every_source_and_said_in_a_warning(tmp_path: 
     ):
         file.write_text(text)
         found = read_settings(
-            SETTINGS,
-            flags={"repository": "models", **flags},
-            environment=environment,
-            file=file,
+            SETTINGS, flags={"repository": "models", **flags}, environment=environment, file=file
         )
         assert (found["http_port"].value, found["http_port"].source) == (7, where)
         (words,) = old_names(found)

@@ -36,8 +36,8 @@ class Waiting:
         self.changes: list[int] = []
         self.woken = 0
         self.standby.plane.calls = CallsInProgress(self.changes.append)
-        config = ServerConfig(Path("unused"), max_concurrent_requests=1)
-        self.predictions = Predictions(config, self.standby.plane, self._wake)
+        plane = self.standby.plane
+        self.predictions = Predictions(ServerConfig(Path("unused")), plane, self._wake)
 
     def _wake(self) -> None:
         self.woken += 1
@@ -46,10 +46,13 @@ class Waiting:
         request = HttpRequest("POST", "", "", headers, REQUEST.body)
         return await self.predictions.answer(NAMES, request, client.when_lost)
 
-    async def until_waiting(self) -> None:
+    async def begin(self, client: "Client") -> "asyncio.Task[HttpAnswer]":
+        """Ask, and return once the request waits."""
+        asked = asyncio.create_task(self.ask(client))
         async with asyncio.timeout(10):
             while not self.standby.plane.dispatcher.waiting[0]:
                 await asyncio.sleep(0.005)
+        return asked
 
 
 def error_of(answer: HttpAnswer) -> tuple[int, Any]:
@@ -59,8 +62,7 @@ def error_of(answer: HttpAnswer) -> tuple[int, Any]:
 def test_a_request_leaves_the_queue_with_its_client(ranker: Ranker) -> None:
     async def run() -> None:
         waiting, client = Waiting(ranker), Client()
-        asked = asyncio.ensure_future(waiting.ask(client))
-        await waiting.until_waiting()
+        asked = await waiting.begin(client)
         assert waiting.woken == 1
         client.leave()
         status, words = error_of(await asyncio.wait_for(asked, 10))
@@ -71,27 +73,10 @@ def test_a_request_leaves_the_queue_with_its_client(ranker: Ranker) -> None:
     asyncio.run(run())
 
 
-def test_one_more_than_may_be_in_progress_is_refused(ranker: Ranker) -> None:
-    async def run() -> None:
-        waiting, client = Waiting(ranker), Client()
-        asked = asyncio.ensure_future(waiting.ask(client))
-        await waiting.until_waiting()
-        refused = waiting.predictions.refuse()
-        assert refused is not None and refused.status == 429
-        assert ("Retry-After", "1") in refused.headers
-        assert (await waiting.ask(client)).status == 429
-        client.leave()
-        await asked
-        assert waiting.predictions.refuse() is None
-
-    asyncio.run(run())
-
-
 def test_a_server_that_drains_takes_no_more_and_waits_for_those_it_has(ranker: Ranker) -> None:
     async def run() -> None:
         waiting, client = Waiting(ranker), Client()
-        asked = asyncio.ensure_future(waiting.ask(client))
-        await waiting.until_waiting()
+        asked = await waiting.begin(client)
         waiting.predictions.drain()
         assert error_of(await waiting.ask(client)) == (503, "the server is draining")
         over = asyncio.ensure_future(asyncio.to_thread(waiting.predictions.wait, 10.0))

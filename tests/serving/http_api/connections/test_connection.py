@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,8 +29,6 @@ LIMITS = HttpLimits(
 
 
 class NoModels:
-    """An API without requests."""
-
     def refuse(self, method: str, path: str) -> None:
         return None
 
@@ -159,18 +156,6 @@ def test_who_answers_is_told_that_the_client_has_left(size: int) -> None:
             assert api.asked.wait(10)
             assert not api.left.is_set()
         assert api.left.wait(10)
-
-
-def test_the_connection_that_waited_longest_gives_way_to_one_too_many() -> None:
-    limits = replace(LIMITS, header_seconds=30, idle_seconds=30)
-    with serving_http(limits) as pages, ExitStack() as stack:
-        held = [stack.enter_context(connect(pages)) for _ in range(limits.max_connections)]
-        # It has waited for less time than those after it.
-        assert _is_live(held[0])
-        with connect(pages) as another:
-            assert _is_live(another)
-            assert until_closed(held[1]) == b""
-            assert all(_is_live(client) for client in (held[0], *held[2:], another))
 
 
 def test_pages_that_accept_no_more_leave_the_socket_to_others() -> None:
