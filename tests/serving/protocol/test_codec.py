@@ -30,21 +30,10 @@ INPUTS: Arrays = {
     "bid": np.ones((2, 1), np.float32),
     "item": np.array([1, 2]),
 }
-MESSAGE = serialized(INPUTS, id="7")
+ID = "größe-7"
+MESSAGE = serialized(INPUTS, id=ID)
 _, TEXT, CONTENTS = binary_body(MESSAGE)
-TEXT = TEXT.replace(b"{", b'{"id":"7",', 1)
-Read = tuple[Codec[Any, Any], Any]
-FORMS: dict[str, Callable[[], Read]] = {
-    "ModelInferRequest": lambda: (MESSAGE_CODECS[PredictMethod.MODEL_INFER], MESSAGE),
-    "PredictRequest": lambda: (
-        MESSAGE_CODECS[PredictMethod.PREDICT],
-        request_message(SPEC.name, candidates=INPUTS, request_id="7"),
-    ),
-    "binary tensors": lambda: (
-        JsonCodec(),
-        read_request(SPEC.name, "", TEXT + CONTENTS, len(TEXT)),
-    ),
-}
+TEXT = TEXT.replace(b"{", b'{"id":"%s",' % ID.encode(), 1)
 
 
 class Answer(NamedTuple):
@@ -54,7 +43,6 @@ class Answer(NamedTuple):
 
 
 def read_parameters(parameters: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
-    """Tables whose default rows were taken, and counts of unknown ids by table."""
     tables = parameters.pop("sharded_infer_default_tables", "")
     unknown = {name.removeprefix("unknown_ids."): count for name, count in parameters.items()}
     return tables.split(",") if tables else [], unknown
@@ -62,7 +50,9 @@ def read_parameters(parameters: dict[str, Any]) -> tuple[list[str], dict[str, in
 
 def read_infer(answer: bytes) -> Answer:
     response = service_pb2.ModelInferResponse.FromString(answer)
-    assert (response.model_name, response.model_version, response.id) == ("small", "3", "7")
+    assert (response.model_name, response.model_version, response.id) == ("small", "3", ID)
+    shapes = [(output.datatype, list(output.shape)) for output in response.outputs]
+    assert shapes == [("FP32", [2]), ("FP32", [2, 2])]
     contents = zip(response.outputs, response.raw_output_contents, strict=True)
     scores = {output.name: np.frombuffer(raw, "<f4").tolist() for output, raw in contents}
     parameters = {
@@ -73,7 +63,7 @@ def read_infer(answer: bytes) -> Answer:
 
 def read_predict(answer: bytes) -> Answer:
     response = predictor_pb2.PredictResponse.FromString(answer)
-    assert (response.model, response.version, response.request_id) == ("small", 3, "7")
+    assert (response.model, response.version, response.request_id) == ("small", 3, ID)
     scores = {output.name: list(output.values) for output in response.outputs}
     return Answer(scores, list(response.default_tables), dict(response.unknown_ids))
 
@@ -81,7 +71,7 @@ def read_predict(answer: bytes) -> Answer:
 def read_http(answer: Any) -> Answer:
     document = json.loads(infer_answer(answer, OutputForms(False, {})).body)
     assert (document["model_name"], document["model_version"]) == ("small", "3")
-    assert document["id"] == "7"
+    assert document["id"] == ID
     scores = {output["name"]: output["data"] for output in document["outputs"]}
     return Answer(scores, *read_parameters(document.get("parameters", {})))
 
@@ -89,15 +79,22 @@ def read_http(answer: Any) -> Answer:
 @pytest.mark.parametrize(
     ("form", "read"),
     [
-        ("ModelInferRequest", read_infer),
-        ("PredictRequest", read_predict),
-        ("binary tensors", read_http),
+        ((MESSAGE_CODECS[PredictMethod.MODEL_INFER], MESSAGE), read_infer),
+        (
+            (
+                MESSAGE_CODECS[PredictMethod.PREDICT],
+                request_message(SPEC.name, candidates=INPUTS, request_id=ID),
+            ),
+            read_predict,
+        ),
+        ((JsonCodec(), read_request(SPEC.name, "", TEXT + CONTENTS, len(TEXT))), read_http),
     ],
+    ids=["ModelInferRequest", "PredictRequest", "binary tensors"],
 )
 def test_answers_keep_scores_that_the_batch_overwrites_and_name_default_rows_and_unknown_ids(
-    form: str, read: Callable[[Any], Answer]
+    form: tuple[Codec[Any, Any], Any], read: Callable[[Any], Answer]
 ) -> None:
-    codec, request = FORMS[form]()
+    codec, request = form
     for tables, unknown in (
         ([], {}),
         (["item"], {}),
