@@ -2,7 +2,7 @@
 
 import ctypes
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from serving.inference.request_reports import RequestReports
 from serving.inference.shadows.shadow_request import ShadowRequest
 from serving.inference.shadows.shadows import Shadows
 from serving.metrics.server_metrics import ServerMetrics
-from serving.observability.request_timeline import RequestTimeline
 from serving.observability.trace_settings import TraceSampling
 from serving.observability.tracer import Tracer
 from serving.protocol.codec import INFER_CODEC, MESSAGE_CODECS
@@ -37,14 +36,19 @@ from serving.status import Status, StatusCode
 from serving.transport.library import EVENT
 from serving.versions.served_versions import ServedVersions
 from sharded_infer.engines.executor import run_batch
-from sharded_infer.engines.model import Model
 from sharded_infer.inputs.merge import merge_inputs
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.v1 import predictor_pb2
 from tests.serving.inference.planes import Plane, plane_of, samples_of
 from tests.support.asking import ask
-from tests.support.requests_by_chance import MAX_BATCH, SPEC, inputs_by_chance, serialized
+from tests.support.requests_by_chance import (
+    MAX_BATCH,
+    SPEC,
+    check_same,
+    inputs_by_chance,
+    serialized,
+)
 from tests.support.servers import MODEL, Ranker, good_inputs, infer_request, scores_of
 
 METHODS = (None, PredictMethod.MODEL_INFER, PredictMethod.PREDICT)
@@ -103,7 +107,6 @@ class Wire:
         return numbers, left
 
     def gone(self, held: HeldCalls, numbers: Sequence[int]) -> list[int]:
-        """Reports disconnected clients; returns the positions that are left."""
         events = np.zeros(len(numbers), EVENT)
         events["call"], events["kind"], events["method"] = numbers, CANCELLED, INFER
         return list(held.take(events.ctypes.data, len(numbers)))
@@ -152,10 +155,8 @@ class Place:
         return [self.wire.answers.pop(number) for number in numbers]
 
 
-def make_place(
-    ranker: Ranker, reports: RequestReports | None = None, shadows: Shadows | None = None
-) -> Place:
-    return place_of(ranker.repository, MODEL, reports=reports, shadows=shadows)
+def make_place(ranker: Ranker, **fields: Any) -> Place:
+    return place_of(ranker.repository, MODEL, **fields)
 
 
 def place_of(repository: Path, model: str, **fields: Any) -> Place:
@@ -323,7 +324,6 @@ def test_calls_are_held_for_what_names_mean_now(ranker: Ranker) -> None:
 
 
 def page(metrics: ServerMetrics) -> dict[tuple[str, str], float]:
-    """Samples of counts, without times."""
     timed = ("seconds", "created", "process_", "python_", "cost_ratio", "available", "objective")
     return {
         (sample.name, str(sample.labels)): sample.value
@@ -417,7 +417,6 @@ def test_held_calls_run_beside_others_in_one_batch(ranker: Ranker) -> None:
 
 
 def check_near(place: Place, sent: bytes, answer: bytes | Status) -> None:
-    """Compare with the request's scores when it runs alone."""
     own, alone = (scores_of(infer_response(a)) for a in (answer, ask(place.other, sent)))
     for name, scores in alone.items():
         np.testing.assert_allclose(own[name], scores, atol=1e-2)
@@ -482,32 +481,17 @@ def test_of_held_calls_those_whose_deadline_passes_are_refused_and_the_others_an
 
 
 @pytest.fixture
-def sent_spans() -> list[RequestTimeline]:
-    return []
+def tracer(request: pytest.FixtureRequest) -> Iterator[Tracer]:
+    tracer = Tracer(TraceSampling(request.param), lambda _: True, period_seconds=3600.0)
+    yield tracer
+    tracer.stop()
 
 
-@pytest.fixture
-def tracer(sent_spans: list[RequestTimeline]) -> Iterator[Callable[[float], Tracer]]:
-    made: list[Tracer] = []
-
-    def make(ratio: float) -> Tracer:
-        def send(requests: Sequence[RequestTimeline]) -> bool:
-            sent_spans.extend(requests)
-            return True
-
-        made.append(Tracer(TraceSampling(ratio), send, period_seconds=3600.0))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.stop()
-
-
+@pytest.mark.parametrize("tracer", [0.25], indirect=True)
 def test_chance_draws_as_many_as_the_ratio_says_and_each_is_traced(
-    ranker: Ranker, tracer: Callable[[float], Tracer]
+    ranker: Ranker, tracer: Tracer
 ) -> None:
-    made = tracer(0.25)
-    place = make_place(ranker, RequestReports(made, 0.0))
+    place = make_place(ranker, reports=RequestReports(tracer, 0.0))
     drawn = 0
     for _ in range(20):
         _, left = place.wire.take(place.held, (message(1),) * 100, headers=b"\0" * 8)
@@ -516,15 +500,14 @@ def test_chance_draws_as_many_as_the_ratio_says_and_each_is_traced(
         place.own.work_off()
     # Of 2,000 draws: more than seven standard deviations.
     assert 360 < drawn < 640
-    traces = [made.begin((), drawn=True) for _ in range(100)]
-    assert all(one is not None and one.trace_id & (2**64 - 1) < made.bound for one in traces)
+    traces = [tracer.begin((), drawn=True) for _ in range(100)]
+    assert all(one is not None and one.trace_id & (2**64 - 1) < tracer.bound for one in traces)
     assert len({one.trace_id for one in traces if one is not None}) == 100
 
 
-def test_calls_whose_client_decides_on_tracing_are_left(
-    ranker: Ranker, tracer: Callable[[float], Tracer]
-) -> None:
-    place = make_place(ranker, RequestReports(tracer(0.0), 0.0))
+@pytest.mark.parametrize("tracer", [0.0], indirect=True)
+def test_calls_whose_client_decides_on_tracing_are_left(ranker: Ranker, tracer: Tracer) -> None:
+    place = make_place(ranker, reports=RequestReports(tracer, 0.0))
     header = (11).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"traceparentx"
     other = (3).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"foox"
     assert place.wire.take(place.held, (message(),), headers=other + header)[1] == [0]
@@ -540,7 +523,9 @@ class Beside:
         self.place = make_place(ranker, shadows=self.shadows)
         store = self.place.store
         metrics = self.place.own.metrics.version(MODEL, 2)
-        store.add(replace(store.get(MODEL), metrics=metrics, model=_numbered(ranker.model, 2)))
+        model = ranker.model
+        second: Any = SimpleNamespace(name=MODEL, version=2, spec=model.spec, work=model.work)
+        store.add(replace(store.get(MODEL), metrics=metrics, model=second))
         store.offer({MODEL: {"": 1, "1": 1, "canary": 2}})
 
     def taken(self) -> list[ShadowRequest]:
@@ -549,10 +534,6 @@ class Beside:
         while (one := self.shadows.take()) is not None:
             found.append(one[0])
         return found
-
-
-def _numbered(model: Model, version: int) -> Any:
-    return SimpleNamespace(name=model.name, version=version, spec=model.spec, work=model.work)
 
 
 def test_messages_and_scores_are_kept_for_a_shadow_when_their_answers_are_sent(
@@ -625,15 +606,16 @@ def test_failed_calls_and_those_with_default_rows_have_no_shadow(
 def test_slow_calls_are_reported_as_others_are(
     ranker: Ranker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = make_place(ranker, RequestReports(None, 1e-6))
+    place = make_place(ranker, reports=RequestReports(None, 1e-6))
     with caplog.at_level("WARNING", logger="sharded_infer"):
         place.ask(message(3, id="slow-one"), message(1))
     assert {vars(one)["request_id"] for one in caplog.records} == {"slow-one", ""}
     assert place.own.total("slow_requests_total") == 2
 
 
-def small_calls(keep: list[Any]) -> tuple[HeldCalls, Batcher[Any], NativeReader]:
-    """Held calls of the small model, whose batches never run."""
+@settings(max_examples=150, deadline=None)
+@given(st.lists(inputs_by_chance(), min_size=1, max_size=4))
+def test_merged_calls_are_what_the_reference_merges(requests: list[dict[str, Any]]) -> None:
     batcher: Batcher[Any] = Batcher(limits=QueueLimits())
     held = HeldCalls(
         batcher,
@@ -646,35 +628,10 @@ def small_calls(keep: list[Any]) -> tuple[HeldCalls, Batcher[Any], NativeReader]
     queue = VersionQueue(BatchingPolicy(BatchingMode.BATCHED, 10_000, 0.0), {1: 1e-9})
     batcher.add_queue(queue)
     model = SimpleNamespace(name=SPEC.name, version=1, spec=SPEC, work=BatchWork(SPEC))
-    version: Any = SimpleNamespace(
-        io=SimpleNamespace(reader=SimpleNamespace(native=reader)), queue=queue, model=model
-    )
+    io = SimpleNamespace(reader=SimpleNamespace(native=reader))
+    version: Any = SimpleNamespace(io=io, queue=queue, model=model)
     held.versions.add(version)
     held.versions.set_names({(SPEC.name, ""): version})
-    keep.append(version)
-    return held, batcher, reader
-
-
-def arrays_of(batch: ModelInput) -> list[Any]:
-    groups = [
-        (
-            g.features,
-            g.values.tolist(),
-            g.lengths.tolist(),
-            None if g.weights is None else g.weights.tolist(),
-        )
-        for g in batch.groups
-    ]
-    repeats = None if batch.repeats is None else batch.repeats.tolist()
-    dense = [one.tolist() for one in batch.dense]
-    return [batch.batch_size, groups, dense, batch.ids_outside, repeats, batch.ids_checked]
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(inputs_by_chance(), min_size=1, max_size=4))
-def test_merged_calls_are_what_the_reference_merges(requests: list[dict[str, Any]]) -> None:
-    keep: list[Any] = []
-    held, batcher, reader = small_calls(keep)
     wire = Wire()
     wire.attach(held)
     messages = [serialized(inputs) for inputs in requests]
@@ -689,12 +646,14 @@ def test_merged_calls_are_what_the_reference_merges(requests: list[dict[str, Any
     assert running is not None
     (batch,) = running.requests
     described = held.described(batch.handles)
-    assert [arrays_of(one.model_input) for one in described] == [arrays_of(one) for one in taken]
+    for call, wanted in zip(described, taken, strict=True):
+        check_same(call.model_input, wanted)
     merged = held.merged(batch)
     if merged is not None and len(taken) > 1:
-        wanted = arrays_of(merge_inputs(taken))
+        wanted = merge_inputs(taken)
         # One row of a dense input is repeated for its samples in both.
-        assert arrays_of(merged) == wanted
+        np.testing.assert_array_equal(merged.repeats, wanted.repeats)
+        check_same(replace(merged, repeats=None), replace(wanted, repeats=None))
     alike = {tuple(g.features for g in one.groups) for one in taken}
     if len(alike) == 1 and all(one.groups[0].batch_size == one.batch_size for one in taken):
         assert merged is not None
