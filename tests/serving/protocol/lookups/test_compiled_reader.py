@@ -45,8 +45,12 @@ def group_of(
 
 
 def stored_of(numbers: Sequence[int]) -> StoredPieces:
+    return stored_pieces([PIECES[number] for number in numbers])
+
+
+def stored_pieces(pieces: Sequence[tuple[RowFormat, int, bool]]) -> StoredPieces:
+    """Pieces by their format, columns and pooling."""
     assert KERNEL is not None
-    pieces = [PIECES[number] for number in numbers]
     return StoredPieces(
         np.array([(d, f.row_bytes(d), KERNEL.formats[f], mean) for f, d, mean in pieces], np.int64),
         sum(dim for _, dim, _ in pieces),
