@@ -20,7 +20,6 @@ from tests.support.shard_host_processes import (
 )
 
 TOKEN = "front-0123456789abcdef"  # noqa: S105 - of these tests
-SECONDS = 60_000
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +38,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardHostProcess]
 def hosts_file(folder: Path, *, number: int, address: str) -> Path:
     file = folder / "hosts.toml"
     (folder / "token").write_text(TOKEN)
-    file.write_text(
-        f'timeout_ms = {SECONDS}\ntoken_file = "token"\n[hosts]\n{number} = "{address}"\n'
-    )
+    file.write_text(f'timeout_ms = 60000\ntoken_file = "token"\n[hosts]\n{number} = "{address}"\n')
     return file
 
 

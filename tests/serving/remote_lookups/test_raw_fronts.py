@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,8 +44,6 @@ from tests.support.raw_ids import Arrays
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 HOSTS = 3
-# Of whose rows a hash of their ids makes parts.
-PARTED = {"user", "item", "shop", "ad"}
 OF_USER = "feature 'user_id', sample 1: id {} is not in the id map of table 'user'"
 
 
@@ -55,7 +55,11 @@ class MessagedHosts:
         self.asked: list[Mapping[int, Sequence[PieceBags]]] = []
         self.key = version_key(open_artifact(version).manifest)
         self.shares = {host: HeldShare(self.key, open_share(version, host)) for host in hosts}
-        self._services = {host: _service(host, held) for host, held in self.shares.items()}
+        self._services = {}
+        for host, held in self.shares.items():
+            shares = HeldShares()
+            shares.replace([held])
+            self._services[host] = LookupService(shares, host, LookupCounter())
 
     def start(
         self,
@@ -64,7 +68,12 @@ class MessagedHosts:
         may_lose: Collection[int] = (),
     ) -> StartedLookup:
         self.asked.append(asked)
-        return _Started(self, asked)
+
+        def finish() -> Mapping[int, Sequence[GroupAnswer]]:
+            return {host: self.answer(host, groups) for host, groups in asked.items()}
+
+        started: Any = SimpleNamespace(finish=finish, cancel=lambda: None)
+        return started
 
     def answer(self, host: int, groups: Sequence[PieceBags]) -> Sequence[GroupAnswer]:
         message = write_lookup(self.key, groups, self.shares[host].number)
@@ -73,23 +82,6 @@ class MessagedHosts:
             return read_answer(memoryview(answer), groups)
         except UnknownIdError as error:
             raise UnknownIdError(error.where, host) from error
-
-
-class _Started:
-    def __init__(self, hosts: MessagedHosts, asked: Mapping[int, Sequence[PieceBags]]) -> None:
-        self._hosts, self._asked = hosts, asked
-
-    def finish(self) -> Mapping[int, Sequence[GroupAnswer]]:
-        return {host: self._hosts.answer(host, groups) for host, groups in self._asked.items()}
-
-    def cancel(self) -> None:
-        """Nothing has been started."""
-
-
-def _service(host: int, held: HeldShare) -> LookupService:
-    shares = HeldShares()
-    shares.replace([held])
-    return LookupService(shares, host, LookupCounter())
 
 
 def hosts_of(version: Path) -> set[int]:
@@ -104,15 +96,6 @@ def front_of(version: Path, own: int | None = None) -> tuple[Model, MessagedHost
 
 def checked(model: Model, inputs: Arrays) -> ModelInput:
     return InputPolicy(model.spec, model.id_maps).apply(make_input(model.spec, inputs))
-
-
-def requests(batch: int, seed: int) -> list[Arrays]:
-    shared = ("user_id", "bought", "shop")
-    return [
-        raw_inputs(batch, seed),
-        raw_inputs(batch, seed, weighted=True),
-        raw_inputs(batch, seed, shared=shared),
-    ]
 
 
 @pytest.fixture(scope="module", params=["mixed", "2 parted", "4 parted"])
@@ -139,8 +122,10 @@ def test_scores_have_the_bits_of_one_process_and_unknown_ids_its_counts(version:
     for own in (None, max(hosts_of(version))):
         front, _ = front_of(version, own)
         for seed, batch in enumerate((1, 2, 9, 40)):
-            for inputs in requests(batch, seed):
-                check_alike(whole, front, inputs)
+            check_alike(whole, front, raw_inputs(batch, seed))
+            check_alike(whole, front, raw_inputs(batch, seed, weighted=True))
+            shared = raw_inputs(batch, seed, shared=("user_id", "bought", "shop"))
+            check_alike(whole, front, shared)
 
 
 def test_each_request_of_a_batch_is_told_its_own_unknown_ids(version: Path) -> None:
@@ -158,7 +143,7 @@ def test_a_front_opens_no_id_map_of_tables_that_hosts_map(version: Path) -> None
     artifact = open_artifact(version)
     placed, spec = place_stored(artifact.plan(None), artifact), artifact.manifest.model_spec()
     if any(table.id_map and table.id_map.partition for table in spec.tables):
-        assert mapped_by_hosts(placed, spec) == PARTED
+        assert mapped_by_hosts(placed, spec) == {"user", "item", "shop", "ad"}
     for own in (None, max(hosts_of(version))):
         front, hosts = front_of(version, own)
         theirs = mapped_by_hosts(placed, spec, own)

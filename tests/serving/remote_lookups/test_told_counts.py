@@ -11,7 +11,6 @@ from tests.serving.inference.planes import samples_of
 
 
 def failing_group() -> tuple[ReplicaGroup, Replica]:
-    """A group that has ejected a replica, and the other one."""
     one, two = Replica("h:1"), Replica("h:2")
     group = ReplicaGroup(1, (one, two), Random(3))
     for _ in range(MOST_FAILURES):
