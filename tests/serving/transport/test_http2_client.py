@@ -10,11 +10,7 @@ import pytest
 from serving.status import Status, StatusCode
 from serving.transport.client_settings import ClientLimits, ClientTls, Endpoint
 from serving.transport.events import Event
-from serving.transport.http2_client import (
-    Answer,
-    Http2Client,
-    OutgoingCall,
-)
+from serving.transport.http2_client import Answer, Http2Client, OutgoingCall
 from serving.transport.http2_server import Http2Server
 from sharded_infer.errors import InputError, InternalError
 from tests.support.echo_servers import PATH, compiled_echo, grpcio_echo
@@ -61,7 +57,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 def four(
     request: pytest.FixtureRequest, kind: str, issued: IssuedFiles
 ) -> Iterator[tuple[list[str], ClientTls | None]]:
-    """Four servers of a kind, and their client's settings."""
     files = issued if request.param == "tls" else None
     with ExitStack() as stack:
         servers: list[AbstractContextManager[str]] = [SERVERS[kind](files) for _ in range(4)]
@@ -80,10 +75,7 @@ def test_four_servers_are_asked_at_once(four: tuple[list[str], ClientTls | None]
 
 
 def test_many_calls_share_a_connection(kind: str) -> None:
-    with (
-        SERVERS[kind]() as address,
-        client_of(f"localhost:{address.rpartition(':')[2]}") as client,
-    ):
+    with SERVERS[kind]() as address, client_of(f"localhost:{address.rpartition(':')[2]}") as client:
         sent = [bytes([at % 256]) * at for at in range(300)]
         client.start([OutgoingCall(0, one, SECONDS) for one in sent[:150]])
         client.start([OutgoingCall(0, one, SECONDS) for one in sent[150:]])
@@ -224,9 +216,7 @@ def test_other_addresses_are_refused(address: str) -> None:
         client_of(address)
 
 
-def test_both_ends_may_show_certificates_and_plain_and_tls_do_not_meet(
-    issued: IssuedFiles,
-) -> None:
+def test_both_ends_may_show_certificates_and_plain_and_tls_do_not_meet(issued: IssuedFiles) -> None:
     known = ClientTls(issued.ca, issued.certificate, issued.key)
     with (
         compiled_echo(issued, client_ca=issued.ca) as address,

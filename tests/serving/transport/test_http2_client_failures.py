@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -31,25 +30,14 @@ from tests.attacks.raw_http2 import (
     frames,
     message,
 )
+from tests.serving.transport.test_http2_client import SECONDS, client_of
 from tests.support.echo_servers import LIMITS, PATH, compiled_echo, grpcio_echo
-from tests.support.scripted_server import (
-    HEAD,
-    read_on,
-    read_preface,
-    scripted_server,
-    trailers,
-)
+from tests.support.scripted_server import HEAD, read_on, read_preface, scripted_server, trailers
 from tests.support.tls import issue_files
 from tests.support.waiting import until
 
-SECONDS = 60.0
 REFUSED, CANCEL = 7, 8
 OK = (b"grpc-status", b"0")
-
-
-def client_of(*addresses: str, limits: ClientLimits = ClientLimits()) -> Http2Client:  # noqa: B008
-    endpoints = [Endpoint(address, f"host-{at}") for at, address in enumerate(addresses)]
-    return Http2Client(endpoints, [PATH], limits)
 
 
 def statuses(client: Http2Client, *calls: OutgoingCall) -> list[Status | None]:
@@ -240,11 +228,6 @@ def test_a_connection_that_ends_within_a_call_is_tried_again_if_the_caller_allow
         assert server.connections == 2
 
 
-def answer_from(first: int, connection: socket.socket, number: int) -> None:
-    if number >= first:
-        answer_calls(connection)
-
-
 def test_a_call_is_sent_twice_at_most_and_its_server_asked_again_after_a_pause() -> None:
     calls = []
 
@@ -261,8 +244,12 @@ def test_a_call_is_sent_twice_at_most_and_its_server_asked_again_after_a_pause()
             (status,) = statuses(client, OutgoingCall(0, b"text", SECONDS))
             assert status is not None and status.code is StatusCode.UNAVAILABLE
         assert (calls, server.connections) == ([0, 1], 2)
+
+    def comes_back(connection: socket.socket, number: int) -> None:
+        if number >= 4:
+            answer_calls(connection)
+
     limits = ClientLimits(least_backoff_seconds=0.02, most_backoff_seconds=0.1)
-    comes_back = partial(answer_from, 4)
     with scripted_server(comes_back) as server, client_of(server.address, limits=limits) as client:
         until(lambda: echoes(client), "it answers after pauses")
         assert server.connections == 5

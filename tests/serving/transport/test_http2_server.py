@@ -1,5 +1,4 @@
 import base64
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -17,7 +16,6 @@ from tests.support.waiting import until
 
 PATH = "/test.Service/Method"
 MANY = 2**20
-SECONDS = 60.0
 LIMITS = replace(
     DEFAULTS,
     message_bytes=MANY,
@@ -31,19 +29,21 @@ LIMITS = replace(
 
 @contextmanager
 def answering(
-    listeners: list[socket.socket], limits: Limits = LIMITS, busy_poll_seconds: float = 0.0
-) -> Iterator[Http2Server]:
+    limits: Limits = LIMITS, busy_poll_seconds: float = 0.0
+) -> Iterator[tuple[Http2Server, str]]:
+    listeners = listen_on("127.0.0.1", 0)
+    url = f"127.0.0.1:{listeners[0].getsockname()[1]}"
     methods = [Method(PATH, False, AccessBit.PREDICT, with_headers=True)]
     server = Http2Server(listeners, methods, limits, tls=None, busy_poll_seconds=busy_poll_seconds)
     try:
-        yield server
+        yield server, url
     finally:
         server.stop()
 
 
 def next_event(server: Http2Server) -> Event:
     reader = EventReader(server.fetch)
-    for _ in range(round(SECONDS)):
+    for _ in range(60):
         events = reader.fetch(1000)
         assert events is not None
         if events:
@@ -52,8 +52,8 @@ def next_event(server: Http2Server) -> Event:
     raise AssertionError("no event came")
 
 
-def metadata_of(server: Http2Server, port: int, headers: Headers) -> list[tuple[str, str | bytes]]:
-    with Peer(f"127.0.0.1:{port}") as peer:
+def metadata_of(server: Http2Server, url: str, headers: Headers) -> list[tuple[str, str | bytes]]:
+    with Peer(url) as peer:
         stream = peer.begin(headers, path=PATH)
         peer.put(stream, framed(b"message"), ends=True)
         event = next_event(server)
@@ -66,23 +66,19 @@ def test_metadata_of_bytes_may_come_joined() -> None:
     first, second = b"\x00\xfb\xff", bytes(range(256))
     texts = [base64.b64encode(value).decode() for value in (first, second)]
     headers = [("x-a-bin", f"{texts[0]},{texts[1].rstrip('=')} , {texts[0]}"), ("x-b", "1,2")]
-    listeners = listen_on("127.0.0.1", 0)
-    port = listeners[0].getsockname()[1]
-    with answering(listeners) as server:
-        assert metadata_of(server, port, headers) == [
+    with answering() as (server, url):
+        assert metadata_of(server, url, headers) == [
             ("x-a-bin", first),
             ("x-a-bin", second),
             ("x-a-bin", first),
             ("x-b", "1,2"),
         ]
-        assert metadata_of(server, port, [("x-a-bin", "")]) == [("x-a-bin", b"")]
+        assert metadata_of(server, url, [("x-a-bin", "")]) == [("x-a-bin", b"")]
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.03])
 def test_calls_are_answered_while_threads_look_for_them_and_after(pause: float) -> None:
-    listeners = listen_on("127.0.0.1", 0)
-    url = f"127.0.0.1:{listeners[0].getsockname()[1]}"
-    with answering(listeners, busy_poll_seconds=0.01) as server, Peer(url) as peer:
+    with answering(busy_poll_seconds=0.01) as (server, url), Peer(url) as peer:
         for number in range(20):
             sleep(pause)
             stream = peer.begin(path=PATH)
@@ -92,10 +88,8 @@ def test_calls_are_answered_while_threads_look_for_them_and_after(pause: float) 
 
 
 def test_an_address_leaves_calls_to_others_whatever_connections_it_has() -> None:
-    listeners = listen_on("127.0.0.1", 0)
-    url = f"127.0.0.1:{listeners[0].getsockname()[1]}"
     limits = replace(LIMITS, calls=1024, connection_calls=2000)
-    with answering(listeners, limits) as server, ExitStack() as stack:
+    with answering(limits) as (server, url), ExitStack() as stack:
         reader, handed, sent = EventReader(server.fetch), 0, 0
 
         def taken(source: str, connections: int) -> int:
@@ -122,9 +116,7 @@ def test_an_address_leaves_calls_to_others_whatever_connections_it_has() -> None
 
 
 def test_an_address_leaves_memory_to_others_whatever_connections_it_has() -> None:
-    listeners = listen_on("127.0.0.1", 0)
-    url = f"127.0.0.1:{listeners[0].getsockname()[1]}"
-    with answering(listeners) as server, ExitStack() as stack:
+    with answering() as (server, url), ExitStack() as stack:
         for _ in range(12):
             peer = stack.enter_context(Peer(url, source="127.66.1.1"))
             for _ in range(20):
