@@ -154,23 +154,6 @@ def test_threads_count_every_unknown_id() -> None:
     assert reader.unknown_ids.sum() == 4 * 500 * 2
 
 
-@pytest.mark.parametrize("backend", ["portable", "native"])
-def test_ids_of_a_table_without_its_map_stay_raw_whatever_they_are(backend: Any) -> None:
-    reader = InputReader(SPEC, max_batch=2, id_maps=MAPS, backend=backend)
-    ids = np.array([[-1, 2**63 - 1], [-(2**63), 5]])
-    # Beside one whose padding is left out.
-    found = reader.read_message(
-        message_of({**DENSE, "left": ids, "padded": np.array([5, 8]), "row": np.array([1, 5])})
-    )
-    (group,) = found.groups
-    place = [feature.name for feature in SPEC.features].index("left")
-    start = int(group.lengths[:place].sum())
-    assert group.values[start : start + 4].tolist() == ids.ravel().tolist()
-    assert group.lengths[place].tolist() == [2, 2] and found.ids_outside == 0
-    if reader.native is not None:
-        assert reader.native.read_message(message_of({**DENSE, "left": ids})) is not None
-
-
 def test_an_id_map_that_shrinks_is_an_error_of_the_portable_path(tmp_path: Path) -> None:
     one = SPEC.mapped_tables[1]
     generator = np.random.default_rng(0)
