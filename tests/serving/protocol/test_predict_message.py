@@ -32,7 +32,6 @@ from tests.support.requests_by_chance import (
 
 PORTABLE = PortableReader(SPEC, max_batch=MAX_BATCH)
 NATIVE = NativeReader(SPEC, max_batch=MAX_BATCH)
-INFER = PortableReader(SPEC, max_batch=MAX_BATCH)
 CONTEXT, BID = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(1, np.float32)
 DENSE = {"context": CONTEXT}
 FEATURES = {feature.name for feature in SPEC.features}
@@ -85,7 +84,7 @@ def test_every_form_is_read_as_the_protocols_form_is(inputs: Arrays) -> None:
     written = as_predict(inputs)
     if written is None:
         return
-    wanted = INFER.read_message(serialized(inputs))
+    wanted = PORTABLE.read_message(serialized(inputs))
     check_same(PORTABLE.read_message(written, form=MessageFormat.PREDICT), wanted)
     found = native(written)
     assert found is not None
@@ -136,20 +135,14 @@ def test_mutated_messages_are_read_as_the_portable_path_reads_them(
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(inputs: dict[str, Any], words: str) -> None:
+    dense = list(inputs.get("dense", ()))
+    if all(values["name"] != "context" for values in dense):
+        dense.append({"name": "context", "values": [0] * 6})
+    sparse = inputs.get("sparse", [{"name": "item", "ids": [1, 2]}])
     written = message(
         model="small",
         user={"dense": [{"name": "bid", "values": [1]}]},
-        candidates={
-            "sparse": inputs.get("sparse", [{"name": "item", "ids": [1, 2]}]),
-            "dense": [
-                *inputs.get("dense", []),
-                *(
-                    []
-                    if any(d["name"] == "context" for d in inputs.get("dense", []))
-                    else [{"name": "context", "values": [0] * 6}]
-                ),
-            ],
-        },
+        candidates={"sparse": sparse, "dense": dense},
     )
     assert native(written) is None
     with pytest.raises(RequestError, match=words):

@@ -117,13 +117,9 @@ def test_an_unusual_header_is_left_to_protobuf(edit: Callable[[Any], object]) ->
     assert header_of(request).model_version == "3"
 
 
-def _label_alone(request: Any) -> None:
-    request.model_version = ""
-    _set("label", string_param="stable")(request)
-
-
 def test_a_label_stands_for_the_version_and_protobuf_reads_it() -> None:
-    request = message(_label_alone)
+    request = message(_set("label", string_param="stable"))
+    request.model_version = ""
     assert header_of(request).model_version == "stable"
     assert read_header(request.SerializeToString()) is None
 

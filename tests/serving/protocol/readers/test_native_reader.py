@@ -140,13 +140,10 @@ def test_changed_bytes_are_never_read_differently(inputs: Arrays, seed: int) -> 
         check_agrees(changed)
 
 
-def _append_typed(request: Any) -> None:
-    tensor = request.inputs.add(name="clicked", datatype="INT64", shape=[2])
-    tensor.contents.int64_contents.extend([1, 2])
-
-
 EDITS: dict[str, Callable[[Any], object]] = {
-    "typed contents": _append_typed,
+    "typed contents": lambda r: r.inputs.add(
+        name="clicked", datatype="INT64", shape=[2], contents={"int64_contents": [1, 2]}
+    ),
     "contents of one too few": lambda r: r.raw_input_contents.pop(),
     "no inputs": lambda r: (r.ClearField("inputs"), r.ClearField("raw_input_contents")),
     "a tensor's parameter": lambda r: r.inputs[0].parameters["x"].__setattr__("int64_param", 1),

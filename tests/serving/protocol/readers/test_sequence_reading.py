@@ -30,6 +30,7 @@ MAPS = id_maps()
 COUNTS = UnknownIds(SPEC), UnknownIds(SPEC)
 PORTABLE = PortableReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS, unknown_ids=COUNTS[1])
 NATIVE = NativeReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS, unknown_ids=COUNTS[0])
+READER = InputReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS)
 PRICE = np.ones((1, 1), np.float32)
 GOOD: Arrays = {
     "price": PRICE,
@@ -129,7 +130,7 @@ def test_what_does_not_fit_is_said_by_the_portable_path(changes: Any, words: str
     message = serialized(inputs)
     assert native(message) is None
     with pytest.raises(RequestError, match=words):
-        InputReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS).read_message(message)
+        READER.read_message(message)
 
 
 HISTORY = {
@@ -142,8 +143,7 @@ HISTORY = {
 
 def test_a_users_history_is_sent_once() -> None:
     message = request_message("m", user={**HISTORY, "price": 1.0}, candidates={"candidate": [1, 2]})
-    reader = InputReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS)
-    found = reader.read_message(message, form=MessageFormat.PREDICT)
+    found = READER.read_message(message, form=MessageFormat.PREDICT)
     assert found.batch_size == 2
     assert values_of(found, "action") == [[4, -1, -1]]
     assert values_of(found, "pair") == [np.arange(6, dtype="f4").view(np.uint32).tolist()]
@@ -182,9 +182,8 @@ def test_what_is_wrong_in_a_predict_call_is_refused_by_name(
     if "price" not in candidates:
         user = {**user, "price": 1.0}
     message = request_message("m", user=user, candidates=candidates)
-    reader = InputReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS)
     with pytest.raises(RequestError, match=words):
-        reader.read_message(message, form=MessageFormat.PREDICT)
+        READER.read_message(message, form=MessageFormat.PREDICT)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +203,5 @@ def test_numbers_of_other_clients_are_refused_by_name(
     request.candidates.sparse.add(name="query", ids=[1, 2])
     request.candidates.sparse.add(name="shop", ids=[1, 2])
     getattr(request, side).dense.add(name="spent", values=[0.5] * values, lengths=lengths)
-    reader = InputReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS)
     with pytest.raises(RequestError, match=words):
-        reader.read_message(request.SerializeToString(), form=MessageFormat.PREDICT)
+        READER.read_message(request.SerializeToString(), form=MessageFormat.PREDICT)
