@@ -12,22 +12,12 @@ from serving.remote.caller import TOKEN_VARIABLE, CallerFiles, read_caller
 from sharded_infer.errors import InputError
 from tests.end_to_end.test_security import Certificates, private_file
 from tests.serving.commands.bench.test_bench_serve import SMALL
-from tests.support.servers import (
-    DENSE_WIDTH,
-    MODEL,
-    Command,
-    Ranker,
-    RunningServer,
-    running_server,
-)
+from tests.support.servers import DENSE_WIDTH, MODEL, Command, Ranker, RunningServer, running_server
 
 ALL, METRICS = "all-0123456789abcdef", "metrics-0123456789ab"
 PREDICT = "predict-0123456789ab"
 TOKENS = f"{ALL} predict,metrics # all\n{METRICS} metrics # page\n"
 SAMPLE = json.dumps({"dense": [0] * DENSE_WIDTH})
-needs_generator = pytest.mark.skipif(
-    load_generator_refusal() is not None, reason=str(load_generator_refusal())
-)
 
 
 class Guarded:
@@ -52,7 +42,6 @@ class Guarded:
 
     @property
     def options(self) -> tuple[object, ...]:
-        """All options that the server requires."""
         return ("--tls-ca", self.ca, *self.pair, "--token-file", self.token)
 
 
@@ -139,8 +128,6 @@ def test_tokens_that_are_refused_are_said_to_be(
 
 
 class Plain(NamedTuple):
-    """A server that asks for tokens, without TLS."""
-
     running: RunningServer
     log: Path
     folder: Path
@@ -170,7 +157,7 @@ def test_a_metrics_page_that_refuses_the_token_is_named(
     assert TOKEN_VARIABLE not in plain.log.read_text()
 
 
-@needs_generator
+@pytest.mark.skipif(load_generator_refusal() is not None, reason=str(load_generator_refusal()))
 def test_bench_serve_sends_a_token(
     plain: Plain, sharded_infer: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,19 +7,14 @@ import pytest
 from serving.remote.promotion.chance import highest_share, is_beyond_chance
 
 
-def tail(count: int, total: int, share: float) -> float:
-    return sum(
-        comb(total, k) * share**k * (1 - share) ** (total - k) for k in range(count, total + 1)
-    )
-
-
 @pytest.mark.parametrize("total", [1, 2, 10, 99, 400])
 @pytest.mark.parametrize("share", [0.0001, 0.01, 0.3, 0.99])
 def test_a_count_is_beyond_chance_where_the_exact_sum_is_below_a_thousandth(
     total: int, share: float
 ) -> None:
     for count in range(total + 1):
-        exact = tail(count, total, share)
+        tail = range(count, total + 1)
+        exact = sum(comb(total, k) * share**k * (1 - share) ** (total - k) for k in tail)
         if not 0.000999 < exact < 0.001001:
             assert is_beyond_chance(count, total, share) == (exact < 0.001), count
 

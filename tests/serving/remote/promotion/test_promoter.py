@@ -43,7 +43,6 @@ def labelled(tmp_path: Path, publish_copy: Publisher) -> Repository:
 
 @pytest.fixture
 def labelled_anywhere(stored: Repository, publish_copy: Publisher) -> Repository:
-    """The same, in a folder and in an object store."""
     return filled(stored, publish_copy)
 
 
@@ -179,7 +178,8 @@ def test_a_killed_promotion_is_resumed_at_its_step(
     with log.open("w") as errors:
         watched = ("--steps", "1,5,50", "--watch", "1.5s", "--lease", "1s")
         with killed_at_end(start_command(*words, *watched, stderr=errors)):
-            until(lambda: _step(labelled_anywhere) == 1, "the second step")
+            history = labelled_anywhere.label_history
+            until(lambda: (p := history("small").promotion) and p.step == 1, "the second step")
     left = labelled_anywhere.label_history("small").promotion
     assert left is not None and left.step >= 1
     until(lambda: left.has_expired(time()), "the lease is over")
@@ -192,11 +192,6 @@ def test_a_killed_promotion_is_resumed_at_its_step(
     assert labelled_anywhere.labels("small") == {"canary": 2, "stable": 2}
 
 
-def _step(repository: Repository) -> int:
-    promotion = repository.label_history("small").promotion
-    return -1 if promotion is None else promotion.step
-
-
 def test_what_cannot_be_promoted_is_refused_before_anything_changes(
     labelled: Repository, page: CountingPage
 ) -> None:
@@ -204,19 +199,19 @@ def test_what_cannot_be_promoted_is_refused_before_anything_changes(
     urls = [page.url]
     with pytest.raises(NotFoundError, match="no label 'beta'"):
         promote(labelled, "small", urls, replace(PLAN, source="beta"))
-    with pytest.raises(InputError, match="expected another label"):
-        promote(labelled, "small", urls, replace(PLAN, source="stable"))
-    for steps in ((), (5, 5), (0, 5), (5, 100), tuple(range(1, 40))):
-        with pytest.raises(InputError, match="steps: expected 1 to 32 ascending percents"):
-            promote(labelled, "small", urls, replace(PLAN, steps=steps))
-    with pytest.raises(InputError, match="watch: expected more than 0 s"):
-        promote(labelled, "small", urls, replace(PLAN, watch_seconds=0))
+    of_steps = "steps: expected 1 to 32 ascending percents"
+    steps: tuple[tuple[int, ...], ...] = ((), (5, 5), (0, 5), (5, 100), tuple(range(1, 40)))
+    for words, servers, plan in (
+        ("expected another label", urls, replace(PLAN, source="stable")),
+        *((of_steps, urls, replace(PLAN, steps=percents)) for percents in steps),
+        ("watch: expected more than 0 s", urls, replace(PLAN, watch_seconds=0)),
+        ("expected the URL of one server or more", [], PLAN),
+        ("expected the URL of its HTTP port", ["127.0.0.1:8000"], PLAN),
+    ):
+        with pytest.raises(InputError, match=words):
+            promote(labelled, "small", servers, plan)
     with pytest.raises(InputError, match="no promotion to resume"):
         promote(labelled, "small", urls, PLAN, resume=True)
-    with pytest.raises(InputError, match="expected the URL of one server or more"):
-        promote(labelled, "small", [], PLAN)
-    with pytest.raises(InputError, match="expected the URL of its HTTP port"):
-        promote(labelled, "small", ["127.0.0.1:8000"], PLAN)
     page.broken = True
     with pytest.raises(InputError, match="metrics page http://127.0.0.1"):
         promote(labelled, "small", urls, PLAN)
