@@ -36,7 +36,6 @@ def requests_by_chance() -> list[Answered]:
 
 
 def counted(detail: Detail, objective: float) -> list[float]:
-    """All cells after requests came one by one and in batches."""
     cells = MetricCells(1)
     first = cells.allocate(sum(family.cells for family in VERSION_FAMILIES))
     block = FamilyBlock(VERSION_FAMILIES, ("ranker", "7"), first)

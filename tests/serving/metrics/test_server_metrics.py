@@ -2,7 +2,6 @@
 
 import threading
 
-import grpc
 import numpy as np
 import prometheus_client
 import pytest
@@ -64,7 +63,6 @@ def value(page: Samples, name: str, **labels: str) -> float:
 
 
 def busy_metrics() -> ServerMetrics:
-    """Everything is counted at least once."""
     metrics = ServerMetrics()
     version = metrics.version("ranker", 7)
     version.describe(FACTS)
@@ -95,9 +93,6 @@ def busy_metrics() -> ServerMetrics:
     return metrics
 
 
-# ---------------------------------------------------------------- the page
-
-
 def test_every_family_is_on_the_page_before_anything_is_counted() -> None:
     metrics = ServerMetrics()
     families = list(metrics.registry.collect())
@@ -106,19 +101,13 @@ def test_every_family_is_on_the_page_before_anything_is_counted() -> None:
     assert all(f.documentation.endswith(".") for f in families)
     assert not any(f.samples for f in families if f.name in {d.name for d in VERSION_FAMILIES})
     page = samples(metrics.registry)
+    single = ("requests_in_flight", "minor_page_faults_total", "traces_dropped_total", "workers")
+    of_worker = ("requests_total", "cpu_seconds_total", "resident_bytes", "huge_page_bytes")
     assert page == {
-        ("sharded_infer_requests_in_flight", ()): 0,
-        ("sharded_infer_minor_page_faults_total", ()): 0,
-        ("sharded_infer_traces_dropped_total", ()): 0,
+        **{(f"sharded_infer_{n}", ()): 0 for n in (*single, "slots", "worker_restarts_total")},
         **{("sharded_infer_http_dropped_total", (("reason", r),)): 0 for r in HTTP_DROPS},
         **{("sharded_infer_grpc_dropped_total", (("reason", r),)): 0 for r in GRPC_DROPS},
-        ("sharded_infer_workers", ()): 0,
-        ("sharded_infer_slots", ()): 0,
-        ("sharded_infer_worker_restarts_total", ()): 0,
-        ("sharded_infer_worker_requests_total", (("worker", "0"),)): 0,
-        ("sharded_infer_worker_cpu_seconds_total", (("worker", "0"),)): 0,
-        ("sharded_infer_worker_resident_bytes", (("worker", "0"),)): 0,
-        ("sharded_infer_worker_huge_page_bytes", (("worker", "0"),)): 0,
+        **{(f"sharded_infer_worker_{n}", (("worker", "0"),)): 0 for n in of_worker},
     }
 
 
@@ -133,10 +122,6 @@ def test_a_new_version_shows_zeros_and_of_all_codes_only_ok() -> None:
     assert codes == ["OK"]
     reasons = {dict(labels).get("reason") for _, labels in page} - {None}
     assert reasons == {*REFUSALS, *HTTP_DROPS, *GRPC_DROPS}
-
-
-def test_the_codes_are_grpcs() -> None:
-    assert set(CODES) == {code.name for code in grpc.StatusCode} and len(CODES) == 17
 
 
 def test_every_count_is_where_it_belongs() -> None:
@@ -220,9 +205,6 @@ def test_batches_are_counted_as_prometheus_client_does() -> None:
     assert not any(name.endswith("_created") for name, _ in page)
 
 
-# ---------------------------------------------------------------- versions
-
-
 def test_a_versions_metrics_are_the_same_each_time_and_versions_do_not_mix() -> None:
     metrics = ServerMetrics()
     first, second = metrics.version("ranker", 7), metrics.version("ranker", 8)
@@ -261,9 +243,6 @@ def test_hundreds_of_versions_fit_and_too_many_are_refused() -> None:
     assert metrics.version("ranker", 499).totals().requests == 1
 
 
-# ---------------------------------------------------------------- statistics
-
-
 def test_statistics_agree_with_the_page() -> None:
     metrics = busy_metrics()
     version = metrics.version("ranker", 7)
@@ -284,9 +263,6 @@ def test_statistics_agree_with_the_page() -> None:
     assert {part.count for part in (*parts, totals.success)} == {3}
     assert sum(part.nanoseconds for part in parts) == totals.success.nanoseconds == 6 * 10**9
     assert totals.last_request_ms > 1.6e12
-
-
-# ---------------------------------------------------------------- threads and processes
 
 
 def test_threads_that_count_at_once_lose_nothing() -> None:

@@ -12,7 +12,6 @@ from serving.metrics.shadow_metrics import WINDOW_SECONDS, ShadowMetrics
 from serving.metrics.version_info import VersionInfo
 
 NAN, INF = float("nan"), float("inf")
-Page = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def shadow_of(metrics: ServerMetrics, version: int = 2) -> ShadowMetrics:

@@ -17,7 +17,6 @@ FEATURES = tuple(feature.name for feature in SPEC.features)
 
 
 def counted(batches: list[ModelInput]) -> dict[str, int]:
-    """What one process counts, by name."""
     cells = MetricCells(1)
     first = cells.allocate(len(NAMED_PLACES))
     facts = FactCells(cells)
@@ -44,7 +43,6 @@ def empty_by_hand(request: ModelInput) -> dict[str, int]:
 
 @given(sent=st.lists(inputs_by_chance(), min_size=1, max_size=4))
 def test_every_sample_without_ids_is_counted(sent: list[Arrays]) -> None:
-    """Requests one by one and as one batch, with bags that samples share."""
     requests = [InputPolicy(SPEC).apply(make_input(SPEC, inputs)) for inputs in sent]
     by_hand = [empty_by_hand(request) for request in requests]
     wanted = {name: sum(one[name] for one in by_hand) for name in SPEC.sparse_inputs}
