@@ -82,7 +82,6 @@ def cluster_of(text: str, folder: Path) -> ClusterFile:
 
 
 def taken(words: list[str], command: Command) -> dict[str, Any]:
-    """Values of an option reader for these words."""
     settings = command(*words, "--print-config").json()
     return {name: said["value"] for name, said in settings.items()}
 

@@ -18,10 +18,7 @@ from serving.http_api.http_server import HttpServer, listen
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.shared_state import SharedState
 from serving.versions.state import AssignedVersion, DesiredState, Failure, ModelState
-from tests.support.servers import (
-    PROVENANCE_TEXT,
-    Ranker,
-)
+from tests.support.servers import PROVENANCE_TEXT, Ranker
 
 HTML = "text/html,application/xhtml+xml,*/*;q=0.8"
 MODEL = "ranker"
@@ -36,8 +33,6 @@ class Clock:
 
 
 class Counting(CollectorRegistry):
-    """Counts its collections."""
-
     def __init__(self) -> None:
         super().__init__()
         self.times = 0
@@ -95,9 +90,6 @@ def assigned_version(
     manifest = path / "manifest.json"
     digest = hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.exists() else ""
     return AssignedVersion(key, version, str(path), 5.0, digest, ready)
-
-
-# ---------------------------------------------------------------- paths
 
 
 def test_who_asks_for_html_gets_the_page_and_who_does_not_gets_the_metrics(
@@ -159,9 +151,6 @@ def test_no_file_of_the_page_names_another_host(dashboard: Dashboard) -> None:
     for path in ("/dashboard", "/dashboard/main.js", "/dashboard/page.css", "/dashboard/base.css"):
         answer = dashboard.answer(PageRequest("GET", path))
         assert answer is not None and b"://" not in answer.body
-
-
-# ---------------------------------------------------------------- the document
 
 
 def test_fifty_pages_cost_one_look_at_the_metrics_a_second(

@@ -10,13 +10,10 @@ from serving.dashboard.plans import Plans
 from serving.dashboard.reading import KEPT_SECONDS, History, Reading, read_metrics
 from serving.dashboard.swaps import Swap, Swaps
 from serving.versions.state import DesiredState, Failure, ModelState
-from tests.serving.dashboard.test_dashboard import Clock, assigned_version
+from tests.serving.dashboard.test_dashboard import Clock, assigned_version, clock
 from tests.support.servers import MODEL, Ranker
 
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+__all__ = ["clock"]
 
 
 def empty(at: float, _: Reading | None) -> Reading:

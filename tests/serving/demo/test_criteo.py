@@ -19,7 +19,6 @@ def line(
     integers: dict[int, str] | None = None,
     categories: dict[int, str] | None = None,
 ) -> str:
-    """One line of the format: the named fields, all others empty."""
     dense = [(integers or {}).get(position, "") for position in range(DENSE_COUNT)]
     named = [(categories or {}).get(position, "") for position in range(CATEGORY_COUNT)]
     return "\t".join([label, *dense, *named])
@@ -91,8 +90,7 @@ def test_an_empty_or_absent_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_vocabulary_numbers_frequent_values_and_sends_all_others_to_id_0(tmp_path: Path) -> None:
     training = log_of(
-        tmp_path,
-        *(line("0", {}, {0: value}) for value in ("b", "a", "b", "a", "c", "", "b")),
+        tmp_path, *(line("0", {}, {0: value}) for value in ("b", "a", "b", "a", "c", "", "b"))
     )
     vocabulary = Vocabulary.fit(training, min_count=2)
     assert vocabulary.rows == (3,) + (1,) * 25
@@ -125,33 +123,15 @@ def test_dense_values_are_clipped_logarithms_and_zero_when_missing(tmp_path: Pat
     np.testing.assert_allclose(dense, [[np.log(8.0)] + [0.0] * 12], rtol=1e-6)
 
 
-def jagged(lengths: np.ndarray, values: np.ndarray) -> Examples:
-    count = lengths.shape[1]
-    return Examples(
-        labels=np.arange(count, dtype=np.float32),
-        dense=np.arange(count * 13, dtype=np.float32).reshape(count, 13),
-        lengths=lengths.astype(np.int32),
-        values=values.astype(np.int64),
-        rows=(1000,) * lengths.shape[0],
-    )
-
-
-def bags(examples: Examples) -> list[list[list[int]]]:
-    """Each feature's bags, sliced from the values one by one."""
-    remaining = examples.values.tolist()
-    cut = [
-        [[remaining.pop(0) for _ in range(length)] for length in feature]
-        for feature in examples.lengths.tolist()
-    ]
-    assert not remaining
-    return cut
-
-
 def test_selected_examples_come_in_the_order_asked_for() -> None:
-    examples = jagged(np.array([[1, 0, 2], [0, 3, 1]]), np.arange(7))
+    dense = np.arange(39, dtype=np.float32).reshape(3, 13)
+    lengths = np.array([[1, 0, 2], [0, 3, 1]], np.int32)
+    examples = Examples(np.arange(3, dtype=np.float32), dense, lengths, np.arange(7), (1000,) * 2)
     picked = examples.select(np.array([2, 1, 2]))
-    assert bags(picked) == [[[1, 2], [], [1, 2]], [[6], [3, 4, 5], [6]]]
-    assert picked.labels.tolist() == [2.0, 1.0, 2.0]
-    assert picked.dense.tolist() == examples.dense[[2, 1, 2]].tolist()
-    assert picked.lengths.dtype == np.int32 and picked.values.dtype == np.int64
-    assert bags(examples.slice(1, 99)) == [[[], [1, 2]], [[3, 4, 5], [6]]]
+    assert picked.lengths.tolist() == [[2, 0, 2], [1, 3, 1]] and picked.lengths.dtype == np.int32
+    assert picked.values.tolist() == [1, 2, 1, 2, 6, 3, 4, 5, 6]
+    assert picked.labels.tolist() == [2.0, 1.0, 2.0] and picked.values.dtype == np.int64
+    assert picked.dense.tolist() == dense[[2, 1, 2]].tolist()
+    part = examples.slice(1, 99)
+    assert part.lengths.tolist() == [[0, 2], [3, 1]]
+    assert part.values.tolist() == [1, 2, 3, 4, 5, 6]

@@ -25,7 +25,6 @@ def pages(state: ServerState) -> Iterator[HttpServer]:
 
 
 def ask(pages: HttpServer, path: str, method: str = "GET") -> tuple[int, str, str]:
-    """Status, content type and text."""
     connection = http.client.HTTPConnection("127.0.0.1", pages.server_port, timeout=10)
     with closing(connection):
         connection.request(method, path)

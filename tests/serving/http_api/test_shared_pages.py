@@ -5,8 +5,6 @@ from serving.http_api.shared_pages import SharedPages
 
 
 class Pages:
-    """Makes numbered pages, each on request."""
-
     def __init__(self) -> None:
         self.made = 0
         self.running = 0

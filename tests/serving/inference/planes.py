@@ -26,7 +26,6 @@ ENDLESS = 10**9
 
 
 def predict_bytes(*, model: str = MODEL, **parameters: int) -> bytes:
-    """A request of two samples with parameters."""
     request = infer_request(good_inputs(2), model=model)
     for name, value in parameters.items():
         request.parameters[name].int64_param = value
@@ -57,7 +56,6 @@ class Plane:
             pass
 
     def total(self, name: str, **labels: str) -> float:
-        """Sum of a family's samples with these labels."""
         return sum(
             sample.value
             for sample in samples_of(self.metrics)
@@ -65,7 +63,6 @@ class Plane:
         )
 
     def totals_by(self, label: str, name: str, **labels: str) -> dict[str, float]:
-        """Samples of a family with these labels that are not zero, by another label."""
         return {
             sample.labels[label]: sample.value
             for sample in samples_of(self.metrics)

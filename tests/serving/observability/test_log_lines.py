@@ -133,20 +133,10 @@ def test_a_program_that_keeps_its_own_log_keeps_it(root_handlers: list[logging.H
     assert logging.getLogger("sharded_infer").isEnabledFor(logging.DEBUG)
 
 
-# ---------------------------------------------------------------- repeated lines
-
-
-class Clock:
-    seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 class Log:
     def __init__(self) -> None:
-        self.clock = Clock()
-        self.handler = LimitedLog(self.clock)
+        self.seconds = 100.0
+        self.handler = LimitedLog(lambda: self.seconds)
         self.handler.setStream(io.StringIO())
         self.handler.setFormatter(LogLines(LogFormat.TEXT))
 
@@ -156,7 +146,6 @@ class Log:
         return logger
 
     def lines(self) -> list[str]:
-        """Written lines, without times."""
         written = self.handler.stream.getvalue()  # type: ignore[attr-defined]
         return [
             line.split(" ", 2)[2] if line[:1] == "2" else line for line in written.split("\n")[:-1]
@@ -175,10 +164,10 @@ def test_a_line_comes_once_a_second_and_says_how_many_did_not(log: Log) -> None:
     for _ in range(5):
         ours.warning("full")
     assert log.lines() == ["WARNING full"]
-    log.clock.seconds += 0.9
+    log.seconds += 0.9
     ours.warning("full")
     assert log.lines() == ["WARNING full"]
-    log.clock.seconds += 0.1
+    log.seconds += 0.1
     ours.warning("full")
     # The last of five is written, for four more; what came with it waits.
     assert log.lines() == ["WARNING full", "WARNING full (left_out=4)"]
@@ -188,7 +177,7 @@ def test_what_was_left_out_last_is_told_by_the_next_record_or_at_the_end(log: Lo
     ours = log.named("sharded_infer")
     for _ in range(3):
         ours.warning("full")
-    log.clock.seconds += 5
+    log.seconds += 5
     ours.warning("draining")
     assert log.lines() == ["WARNING full", "WARNING full (left_out=1)", "WARNING draining"]
     for _ in range(4):
@@ -208,7 +197,7 @@ def test_lines_that_may_come_again_are_not_kept(log: Log) -> None:
     ours = log.named("sharded_infer")
     for number in range(100):
         ours.info("version %d", number)
-        log.clock.seconds += 0.5
+        log.seconds += 0.5
     assert len(log.handler._written) <= 2
     ours.info("version 99")
     assert log.lines() == [f"INFO version {number}" for number in range(100)]

@@ -1,7 +1,7 @@
 import os
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -31,14 +31,6 @@ def tracer_of(
         capacity=capacity,
         period_seconds=period_seconds,
     )
-
-
-def told(sent: list[RequestTimeline], taken: bool = True) -> Callable[..., bool]:
-    def send(requests: Sequence[RequestTimeline]) -> bool:
-        sent.extend(requests)
-        return taken
-
-    return send
 
 
 @pytest.mark.parametrize("follows_parent", [False, True])
@@ -98,7 +90,12 @@ def test_requests_are_sent_in_order_by_a_thread_of_the_lowest_priority() -> None
 
 def test_the_end_of_a_process_sends_what_waits() -> None:
     sent: list[RequestTimeline] = []
-    tracer = tracer_of(told(sent), [], period_seconds=3600.0)
+
+    def send(requests: Sequence[RequestTimeline]) -> bool:
+        sent.extend(requests)
+        return True
+
+    tracer = tracer_of(send, [], period_seconds=3600.0)
     tracer.record(REQUEST)
     tracer.stop()
     assert sent == [REQUEST]

@@ -60,7 +60,6 @@ class Server:
         self.watcher = self.manager.watcher()
 
     def settle(self, *, again: bool = False) -> None:
-        """Looks, and continues until nothing is left to be done."""
         self.watcher.look(again=again)
         while self.watcher.step():
             for installer in self.installers:
@@ -80,7 +79,6 @@ class Server:
 
 @pytest.fixture
 def server(publisher: Publisher) -> Server:
-    """One worker, which has version 1."""
     server = Server(publisher)
     server.start()
     return server

@@ -1,29 +1,27 @@
 import http.server
 import json
 import threading
-from functools import partial
-from urllib.parse import urlsplit
+from dataclasses import replace
 
 import pytest
 
 from serving.bench.load.http_generator import run_http_closed
-from serving.bench.load.process import run_in_process
 from serving.bench.load.target import Target
+from serving.bench.servers.server_under_test import target_of
 from sharded_infer.errors import InputError
 from tests.support.servers import Ranker, RunningServer, good_inputs, infer_request
 
 MESSAGES = [infer_request(good_inputs(3, seed)).SerializeToString() for seed in range(4)]
 
 
-def target_of(server: RunningServer) -> Target:
-    parts = urlsplit(server.metrics_url)
-    return Target(str(parts.hostname), int(parts.port or 0), is_http=True)
+def http_target(server: RunningServer) -> Target:
+    return replace(target_of(server.http_address), is_http=True)
 
 
 def test_every_call_is_answered_with_the_scores_of_its_message(
     server: RunningServer, ranker: Ranker
 ) -> None:
-    result = run_http_closed(target_of(server), MESSAGES, concurrency=3, seconds=0.5)
+    result = run_http_closed(http_target(server), MESSAGES, concurrency=3, seconds=0.5)
     assert result.counts == {"OK": len(result.codes)} and len(result.codes) > 10
     assert not result.errors and not result.reconnects.any()
     assert result.connection_calls.sum() == len(result.codes) and len(result.connection_calls) == 3
@@ -37,23 +35,17 @@ def test_every_call_is_answered_with_the_scores_of_its_message(
         assert [output["name"] for output in document["outputs"]] == ["score", "labels"]
 
 
-def test_a_process_of_its_own_brings_the_same(server: RunningServer) -> None:
-    load = partial(
-        run_http_closed,
-        target_of(server),
-        MESSAGES,
-        concurrency=2,
-        seconds=0.3,
-        warm_up_seconds=0.1,
+def test_calls_of_the_warm_up_are_left_out(server: RunningServer) -> None:
+    result = run_http_closed(
+        http_target(server), MESSAGES, concurrency=2, seconds=0.3, warm_up_seconds=0.1
     )
-    result = run_in_process(load, None)
     assert result.counts == {"OK": len(result.codes)} and sorted(result.responses) == [0, 1, 2, 3]
     assert (result.scheduled >= 0).all() and result.connection_calls.sum() > len(result.codes)
 
 
 def test_refusals_are_counted_by_their_code(server: RunningServer) -> None:
     other = infer_request(good_inputs(1), model="other").SerializeToString()
-    result = run_http_closed(target_of(server), [other], concurrency=1, seconds=0.2)
+    result = run_http_closed(http_target(server), [other], concurrency=1, seconds=0.2)
     assert set(result.counts) == {"NOT_FOUND"} and "other" in result.errors[5]
     assert result.ok_in_window == 0 and not result.responses
 

@@ -1,13 +1,9 @@
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from serving.http_api.connections.connection_table import (
-    PROBE_PLACES,
-    ConnectionTable,
-    Drop,
-    Stage,
-)
+from serving.http_api.connections.connection_table import PROBE_PLACES, ConnectionTable, Drop, Stage
 from serving.http_api.connections.limits import HttpLimits
 
 LIMITS = HttpLimits(
@@ -25,23 +21,14 @@ class Connection:
     only_probes: bool = False
     unsent: int = 0
 
-    def late(self, stage: Stage) -> None:
-        raise NotImplementedError
-
-    def abort(self) -> None:
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        raise NotImplementedError
-
 
 @pytest.fixture
 def table() -> ConnectionTable:
     return ConnectionTable(LIMITS)
 
 
-def entered(table: ConnectionTable, address: str, now: float) -> Connection:
-    connection = Connection(address)
+def entered(table: ConnectionTable, address: str, now: float) -> Any:
+    connection: Any = Connection(address)
     table.enter(connection, now)
     return connection
 
@@ -90,7 +77,7 @@ def test_each_stage_has_its_time(table: ConnectionTable, stage: Stage, seconds: 
 def test_probes_have_places_of_their_own(table: ConnectionTable) -> None:
     for now in range(4):
         table.move(entered(table, f"a{now}", now), None, now)
-    probes = [Connection("p", only_probes=True) for _ in range(PROBE_PLACES)]
+    probes: list[Any] = [Connection("p", only_probes=True) for _ in range(PROBE_PLACES)]
     assert table.probe_to_go() is None
     for probe in probes:
         assert table.has_probe_place

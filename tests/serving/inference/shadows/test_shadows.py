@@ -5,11 +5,7 @@ from typing import Any
 import pytest
 
 from serving.inference.shadows.shadow_request import ShadowRequest
-from serving.inference.shadows.shadows import (
-    MOST_WAITING,
-    MOST_WAITING_BYTES,
-    Shadows,
-)
+from serving.inference.shadows.shadows import MOST_WAITING, MOST_WAITING_BYTES, Shadows
 from serving.metrics.families.shadow_families import SHADOW_DROPPED, SHADOWING
 from serving.metrics.server_metrics import ServerMetrics
 from serving.protocol.request_header import RequestHeader
@@ -45,7 +41,6 @@ class Place:
         return ShadowRequest(version or self.one, Any, b"message", **{**known, **fields})
 
     def taken(self) -> list[Any]:
-        """All requests that may run, each with its shadow."""
         found = []
         while (one := self.shadows.take()) is not None:
             found.append(one)
