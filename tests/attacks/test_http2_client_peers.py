@@ -174,10 +174,7 @@ BAD_ANSWERS = {
     "two messages": (frame(DATA, 0, 1, 2 * message(b"x")) + trailers(1, OK), StatusCode.INTERNAL),
     "more than was declared": (frame(DATA, 0, 1, message(b"x") + b"y"), StatusCode.INTERNAL),
     "compressed": (frame(DATA, 0, 1, message(b"x", compressed=1)), StatusCode.INTERNAL),
-    "4 GiB": (
-        frame(DATA, 0, 1, message(b"", length=2**32 - 1)),
-        StatusCode.RESOURCE_EXHAUSTED,
-    ),
+    "4 GiB": (frame(DATA, 0, 1, message(b"", length=2**32 - 1)), StatusCode.RESOURCE_EXHAUSTED),
     "nothing": (trailers(1, OK), StatusCode.INTERNAL),
     "half a prefix": (frame(DATA, 0, 1, b"\0\0") + trailers(1, OK), StatusCode.INTERNAL),
     "half a message": (

@@ -15,12 +15,7 @@ from tests.attacks.attacker import MIB, Attacker, Footprint, Target
 from tests.attacks.grpc_attacks import Attack
 from tests.attacks.http_client import INFER, document
 from tests.support.server_pages import samples
-from tests.support.servers import (
-    Ranker,
-    RunningServer,
-    good_inputs,
-    running_server,
-)
+from tests.support.servers import Ranker, RunningServer, good_inputs, running_server
 from tests.support.waiting import until
 
 MOST, MOST_OF_ADDRESS = 200, 150

@@ -165,12 +165,7 @@ def test_a_npy_file_of_a_shape_that_it_does_not_hold_is_refused(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    "ranges",
-    [
-        ((0, 80), (72, 152)),
-        ((0, 80), (88, 168)),
-        ((80, 0), (80, 160)),
-    ],
+    "ranges", [((0, 80), (72, 152)), ((0, 80), (88, 168)), ((80, 0), (80, 160))]
 )
 def test_ranges_of_a_safetensors_file_that_overlap_or_leave_it_are_refused(
     tmp_path: Path, ranges: tuple[tuple[int, int], ...]

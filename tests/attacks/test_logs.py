@@ -15,13 +15,7 @@ from tests.attacks.grpc_attacks import FLOODS, OPENING, UNFINISHED, Attack
 from tests.attacks.honest_client import call, grpc_channel
 from tests.attacks.http_client import connect
 from tests.attacks.raw_http2 import END_HEADERS, END_STREAM, HEADERS, block, frame
-from tests.support.servers import (
-    Ranker,
-    RunningServer,
-    good_inputs,
-    infer_request,
-    running_server,
-)
+from tests.support.servers import Ranker, RunningServer, good_inputs, infer_request, running_server
 from tests.support.waiting import until
 
 SECRET = b"s3cr3t"
@@ -44,11 +38,7 @@ SECRET_HEADERS = (
     (b"traceparent", b"s3cr3t\xff"),
     (b"x-s3cr3t\xff", b"s3cr3t"),
 )
-HTTP_LINES = (
-    b"GET /s3cr3t\xff HTTP/1.1\r\n",
-    b"s3cr3t\xff\r\n",
-    b"GET / HTTP/1.1\r\ns3cr3t\r\n",
-)
+HTTP_LINES = (b"GET /s3cr3t\xff HTTP/1.1\r\n", b"s3cr3t\xff\r\n", b"GET / HTTP/1.1\r\ns3cr3t\r\n")
 MOST_BYTES = 100_000
 # Each is dropped for a reason of its own.
 KINDS = (

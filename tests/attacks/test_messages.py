@@ -15,10 +15,7 @@ from sharded_infer.errors import RequestError
 from tests.support.requests_by_chance import MAX_BATCH, SPEC, Arrays, serialized
 
 READER = InputReader(SPEC, max_batch=MAX_BATCH)
-DENSE: Arrays = {
-    "context": np.ones((2, 3), np.float32),
-    "bid": np.ones((2, 1), np.float32),
-}
+DENSE: Arrays = {"context": np.ones((2, 3), np.float32), "bid": np.ones((2, 1), np.float32)}
 GOOD = serialized({**DENSE, "item": np.array([1, 2])})
 LONG = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff"  # of a varint that goes on
 SECONDS, BYTES = 1.0, 4 << 20

@@ -165,8 +165,7 @@ def test_a_name_that_is_no_utf_8_is_no_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"),
-    [("--slots", "1025"), ("--workers", "0"), ("--poll-seconds", "-1")],
+    ("setting", "value"), [("--slots", "1025"), ("--workers", "0"), ("--poll-seconds", "-1")]
 )
 def test_settings_of_a_server_have_bounds_from_every_source(
     sharded_infer: Command,

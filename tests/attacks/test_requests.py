@@ -144,9 +144,7 @@ CASES = {
         TOO_LARGE,
     ),
     "samples without ids, which cost a client nothing": refused(
-        with_user(shape=(2**45, 0), raw=b""),
-        f"{2**45} samples | at most {MAX_BATCH}",
-        TOO_LARGE,
+        with_user(shape=(2**45, 0), raw=b""), f"{2**45} samples | at most {MAX_BATCH}", TOO_LARGE
     ),
     "a message that is too large": refused(
         infer_request({"dense": fp32(1, 4), "user": np.zeros((1, 200_000), np.int64)}),

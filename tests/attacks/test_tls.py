@@ -51,9 +51,7 @@ class TlsServer:
         self._pair = folder / "client.pem"
         client.private_key_and_cert_chain_pem.write_to_path(str(self._pair))
         credentials = grpc.ssl_channel_credentials(
-            files.ca.read_bytes(),
-            client.private_key_pem.bytes(),
-            client.cert_chain_pems[0].bytes(),
+            files.ca.read_bytes(), client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()
         )
         message = infer_request(good_inputs(3)).SerializeToString()
         target = Target(address, INFER, message, credentials)

@@ -513,11 +513,7 @@ def sequential() -> Entries:
 
 def loaded(path: Path, *, embedding_width: int = 0, **sequences: SequenceInput) -> Tower:
     return Tower.load(
-        path,
-        dense={},
-        embedding_width=embedding_width,
-        sequences=sequences,
-        outputs=["score"],
+        path, dense={}, embedding_width=embedding_width, sequences=sequences, outputs=["score"]
     )
 
 

@@ -21,15 +21,7 @@ SOURCES = (
     "tests/attacks/native/echo_server.cpp",
     *(
         f"serving/native/transport/{name}.cpp"
-        for name in (
-            "answers",
-            "calls",
-            "connections",
-            "messages",
-            "server",
-            "socket",
-            "upkeep",
-        )
+        for name in ("answers", "calls", "connections", "messages", "server", "socket", "upkeep")
     ),
 )
 CLIENT_SOURCES = (

@@ -253,12 +253,7 @@ def make_client(kind: str, server: RunningServer) -> Client:
 
 
 def infer(
-    client: Client,
-    model: str,
-    inputs: Arrays,
-    *,
-    outputs: Sequence[str] = (),
-    **named: Any,
+    client: Client, model: str, inputs: Arrays, *, outputs: Sequence[str] = (), **named: Any
 ) -> Any:
     """Asks for scores."""
     tensors = [client.input(name, array) for name, array in inputs.items()]

@@ -8,12 +8,7 @@ import pytest
 import trustme
 
 from tests.conformance.clients import Client, ConformingServer, Protection, make_client
-from tests.support.servers import (
-    Ranker,
-    RunningServer,
-    publish_ranker,
-    running_server,
-)
+from tests.support.servers import Ranker, RunningServer, publish_ranker, running_server
 from tests.support.tls import IssuedFiles, issue_files
 
 TOKEN = "conforming-0123456789ab"  # noqa: S105 - of these tests
@@ -43,9 +38,7 @@ def server(
 
 @pytest.fixture(scope="session", params=["plain", "tls"])
 def running(
-    request: pytest.FixtureRequest,
-    ranker: Ranker,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[RunningServer, IssuedFiles | None]]:
     """A server and, with TLS, its certificates."""
     folder = tmp_path_factory.mktemp("running")

@@ -19,13 +19,7 @@ from hyperframe.frame import (
 from tritonclient.grpc import service_pb2
 
 from tests.support.http2_peer import INFER, Answer, Peer, framed
-from tests.support.servers import (
-    Ranker,
-    RunningServer,
-    good_inputs,
-    infer_request,
-    scores_of,
-)
+from tests.support.servers import Ranker, RunningServer, good_inputs, infer_request, scores_of
 from tests.support.tls import IssuedFiles
 
 LARGEST_WINDOW = 2**31 - 1

@@ -10,11 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.http2_peer import INFER, framed
-from tests.support.servers import (
-    RunningServer,
-    good_inputs,
-    infer_request,
-)
+from tests.support.servers import RunningServer, good_inputs, infer_request
 from tests.support.tls import IssuedFiles
 
 _SECONDS = 120

@@ -11,13 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.support.http2_peer import Peer
-from tests.support.servers import (
-    Ranker,
-    RunningServer,
-    good_inputs,
-    infer_request,
-    running_server,
-)
+from tests.support.servers import Ranker, RunningServer, good_inputs, infer_request, running_server
 from tests.support.tls import IssuedFiles
 
 SECONDS = 60.0

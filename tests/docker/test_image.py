@@ -15,10 +15,7 @@ from tests.support.servers import publish_ranker
 MOST_BYTES = 1_200_000_000
 _SECONDS = 180.0
 
-pytestmark = [
-    *ASKS_FOR_RELEASE,
-    pytest.mark.skipif(missing() is not None, reason=str(missing())),
-]
+pytestmark = [*ASKS_FOR_RELEASE, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 
 @pytest.fixture(scope="module")

@@ -321,9 +321,7 @@ def test_each_host_of_the_plan_is_a_set_whose_ordinals_are_its_replicas(
 
 
 @every_cluster
-def test_replicas_lie_on_different_nodes_and_one_at_a_time_is_disturbed(
-    template: Template,
-) -> None:
+def test_replicas_lie_on_different_nodes_and_one_at_a_time_is_disturbed(template: Template) -> None:
     for workload in template.workloads.values():
         budget = template.of("PodDisruptionBudget")[workload.name]["spec"]
         assert budget["maxUnavailable"] == 1

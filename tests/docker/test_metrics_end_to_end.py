@@ -33,27 +33,13 @@ from tests.docker.prometheus_server import NEEDS_PROMETHEUS, Prometheus, running
 from tests.support.fronts import code_of, hosts_file
 from tests.support.raw_ids import publish_words
 from tests.support.server_pages import page, samples
-from tests.support.servers import (
-    MODEL,
-    RunningServer,
-    environment,
-    good_inputs,
-    running_server,
-)
+from tests.support.servers import MODEL, RunningServer, environment, good_inputs, running_server
 from tests.support.shard_host_processes import (
     ShardHostProcess,
     publish_for_hosts,
     running_shard_host,
 )
-from tests.support.traffic import (
-    BATCH,
-    Publisher,
-    Shelf,
-    ask,
-    client_of,
-    traffic,
-    triton_inputs,
-)
+from tests.support.traffic import BATCH, Publisher, Shelf, ask, client_of, traffic, triton_inputs
 from tests.support.waiting import until
 
 pytestmark = NEEDS_PROMETHEUS

@@ -15,25 +15,19 @@ pytestmark = [
 
 
 def test_fifty_killed_publishers_leave_a_repository_whole(
-    location: str,
-    publish_copy: Publisher,
-    tmp_path: Path,
+    location: str, publish_copy: Publisher, tmp_path: Path
 ) -> None:
     kill_publishers(location, publish_copy, tmp_path / "victims", moments=50, seed=1)
 
 
 def test_fifty_killed_readers_leave_a_cache_whole(
-    s3_url: str,
-    publish_copy: Publisher,
-    tmp_path: Path,
+    s3_url: str, publish_copy: Publisher, tmp_path: Path
 ) -> None:
     kill_readers(s3_url, publish_copy, tmp_path / "victims", moments=50, seed=1)
 
 
 def test_fifty_killed_collections_leave_what_they_did_not_remove_whole(
-    location: str,
-    publish_copy: Publisher,
-    tmp_path: Path,
+    location: str, publish_copy: Publisher, tmp_path: Path
 ) -> None:
     kill_collections(location, publish_copy, tmp_path / "victims", moments=50, seed=1)
 
