@@ -116,9 +116,7 @@ def test_what_is_no_file_is_refused_without_waiting(kind: tuple[Path, Read]) -> 
 
 
 @pytest.mark.parametrize(("name", "read"), [("id", open_id_file), ("item.ids", open_changes)])
-def test_arrays_of_objects_or_of_one_name_are_refused_without_unpickling(
-    name: str, read: Read, tmp_path: Path
-) -> None:
+def test_arrays_of_objects_or_one_name_are_refused(name: str, read: Read, tmp_path: Path) -> None:
     arrays: dict[str, Any] = {name: np.array([{"a": 1}], dtype=object), "item.values": ROWS[:1]}
     np.savez(path := tmp_path / "file.npz", **arrays)
     with pytest.raises(WeightsError, match=rf"'{name}\.npy': expected numbers, got NumPy's dtype"):
@@ -200,9 +198,7 @@ def twice(path: Path) -> None:
         ("parquet", twice, "two columns 'id'"),
     ],
 )
-def test_a_file_of_ids_that_contradicts_itself_is_refused(
-    suffix: str, write: Write, words: str, tmp_path: Path
-) -> None:
+def test_odd_id_files_are_refused(suffix: str, write: Write, words: str, tmp_path: Path) -> None:
     write(path := tmp_path / f"ids.{suffix}")
     with pytest.raises(WeightsError, match=words):
         read_ids(path)
@@ -290,7 +286,6 @@ ID = TWO[:1]
 
 
 def of_tensors(**tensors: torch.Tensor) -> Write:
-    """Tensors of the table `item`."""
     copies = {f"item.{name}": tensor.clone() for name, tensor in tensors.items()}
     return lambda path: save_tensors(copies, path)
 
@@ -367,9 +362,7 @@ ODD_COLUMNS: list[tuple[Write, str]] = [
         ("pt", lambda path: path.write_bytes(b"x"), "a file of changed rows, .*; got '.pt'"),
     ],
 )
-def test_a_file_of_changes_that_contradicts_itself_is_refused(
-    suffix: str, write: Write, words: str, tmp_path: Path
-) -> None:
+def test_odd_changes_are_refused(suffix: str, write: Write, words: str, tmp_path: Path) -> None:
     write(path := tmp_path / f"changed.{suffix}")
     with pytest.raises(WeightsError, match=f"{path}.*{words}"):
         open_changes(path)

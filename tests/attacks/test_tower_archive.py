@@ -57,7 +57,6 @@ def written(entries: Entries, path: Path, method: int = zipfile.ZIP_STORED) -> P
 
 
 def edited(entries: Entries, name: str, edit: Callable[[Any], object]) -> Entries:
-    """The entries with the JSON document `name` changed by `edit`."""
     document = json.loads(entries[name])
     edit(document)
     return entries | {name: json.dumps(document).encode()}
@@ -99,8 +98,6 @@ def path(tmp_path: Path) -> Path:
 
 
 class Bomb:
-    """Creates a file when unpickled."""
-
     def __init__(self, trace: Path) -> None:
         self.trace = trace
 
@@ -109,7 +106,6 @@ class Bomb:
 
 
 def creating(trace: Path) -> str:
-    """An expression that creates a file when evaluated."""
     return f"__import__('pathlib').Path({str(trace)!r}).touch()"
 
 
@@ -123,9 +119,7 @@ def test_the_honest_archive_is_read(honest: Entries, path: Path) -> None:
     torch.testing.assert_close(scores(written(honest, path)), Small()(torch.ones(2, 4)))
 
 
-def test_operators_are_checked_before_anything_is_read_or_built(
-    honest: Entries, path: Path
-) -> None:
+def test_operators_are_checked_before_anything_is_built(honest: Entries, path: Path) -> None:
     def edit(document: dict[str, Any]) -> None:
         graph_of(document)["nodes"][-1]["target"] = "os.system"
         graph_of(document)["nodes"][0]["inputs"] = "nonsense"
@@ -201,9 +195,7 @@ def test_nothing_that_a_program_says_is_evaluated(honest: Entries, path: Path) -
 
 
 @pytest.mark.parametrize("place", ["name", "string"])
-def test_code_in_an_argument_is_refused_or_stays_a_string(
-    place: str, honest: Entries, path: Path
-) -> None:
+def test_code_in_arguments_is_refused_or_a_string(place: str, honest: Entries, path: Path) -> None:
     trace = path.parent / "trace"
 
     def edit(document: dict[str, Any]) -> None:
@@ -381,9 +373,7 @@ ODD: list[tuple[Change, str]] = [
 
 
 @pytest.mark.parametrize(("change", "match"), ODD)
-def test_an_odd_archive_is_refused_by_what_is_odd(
-    change: Change, match: str, honest: Entries, path: Path
-) -> None:
+def test_an_odd_archive_is_refused(change: Change, match: str, honest: Entries, path: Path) -> None:
     refused(change(honest), path, match)
 
 
@@ -439,9 +429,7 @@ def test_a_compressed_bomb_is_refused_before_it_is_inflated(honest: Entries, pat
         read_program(path)
 
 
-def test_an_entry_that_claims_more_than_the_archive_has_is_refused(
-    honest: Entries, path: Path
-) -> None:
+def test_an_entry_that_claims_more_than_there_is_is_refused(honest: Entries, path: Path) -> None:
     data = written(honest, path).read_bytes()
     claimed = (2**31).to_bytes(4, "little")
     # In the central directory, both sizes stand 26 bytes before the entry's name.
@@ -519,30 +507,19 @@ def test_a_program_that_says_more_than_it_takes_is_refused(sequential: Entries, 
 
 
 class OfNumbers(nn.Module):
-    """Makes tensors of the literals 11 and 13, by a factory and by a column times a row."""
-
     def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
-        steps = torch.arange(13)
-        return embeddings.sum(1) + torch.zeros(11, 2).sum() + (steps[:, None] * steps).sum()
+        return embeddings.sum(1) + torch.zeros(11, 2).sum()
 
 
-@pytest.mark.parametrize(
-    ("honest_size", "huge", "operator"),
-    [
-        (b'"as_ints":[11,2]', b'"as_ints":[%d,2]' % (2**41), "aten.zeros.default"),
-        (b'"as_int":13', b'"as_int":%d' % (2**21), "aten.mul.Tensor"),
-    ],
-)
-def test_a_tensor_that_takes_all_memory_is_refused_before_it_is_made(
-    honest_size: bytes, huge: bytes, operator: str, path: Path
-) -> None:
+def test_a_tensor_that_takes_all_memory_is_refused_before_it_is_made(path: Path) -> None:
     program = export_tower(
         OfNumbers(), dense={}, embedding_width=4, outputs=["score"], precision=Precision.FP32
     )
     entries = packed(program)
     loaded(written(entries, path), embedding_width=4)
-    assert honest_size in entries[MODEL]
-    model = entries[MODEL].replace(honest_size, huge)
+    model = entries[MODEL].replace(b'"as_ints":[11,2]', b'"as_ints":[%d,2]' % (2**41))
+    assert model != entries[MODEL]
     written(entries | {MODEL: model}, path)
-    with pytest.raises(TowerError, match=f"operator {operator} makes a tensor .*at most {2**30}"):
+    words = f"operator aten.zeros.default makes a tensor .*at most {2**30}"
+    with pytest.raises(TowerError, match=words):
         loaded(path, embedding_width=4)
