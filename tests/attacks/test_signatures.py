@@ -23,25 +23,34 @@ ORDER = 2**252 + 27742317777372353535851937790883648493  # of the group of ed255
 
 
 class Store:
-    """A repository in a folder, open to an attacker."""
+    """A repository in a folder, open to an attacker, and the key that signed versions 1 and 2."""
 
-    def __init__(self, folder: Path) -> None:
-        self.repository = Repository(folder)
+    def __init__(self, folder: Path, key: KeyFiles) -> None:
+        self.repository, self.key = Repository(folder), key
+        self.altered = f"altered: the signature by key {key.key_id}"
         self._model = folder / "small"
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a file of the model."""
         path = self._model / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
 
     def name(self, version: int) -> str:
-        """The file of a version's signatures."""
         return signatures_name(self.repository.manifest_text("small", version))
 
     def signatures(self, version: int) -> dict[str, bytes]:
         text = self.repository.manifest_text("small", version)
         return dict(self.repository.signatures.of("small", text))
+
+    def refusal(self, version: int = 1) -> str:
+        """Why a server that trusts the key does not take the version."""
+        trusting = Repository(self.repository.location, trusted_keys=[self.key.public])
+        with pytest.raises(ShardedInferError) as refused:
+            trusting.manifest("small", version)
+        with pytest.raises(ShardedInferError) as unfetched:
+            trusting.fetch("small", version)
+        assert str(unfetched.value) == str(refused.value)
+        return str(refused.value)
 
 
 @pytest.fixture(scope="module")
@@ -51,55 +60,34 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> KeyFiles:
 
 @pytest.fixture
 def store(tmp_path: Path, publish_copy: Publisher, key: KeyFiles) -> Store:
-    """Versions 1 and 2 are signed by the key."""
-    store = Store(tmp_path / "models")
+    store = Store(tmp_path / "models", key)
     for _ in range(2):
         sealing = Sealing.by(read_signing_keys([key.private]))
         publish_copy(store.repository, sealing=sealing)
     return store
 
 
-def refusal(store: Store, key: KeyFiles, version: int = 1) -> str:
-    """Why a server that trusts the key does not take the version."""
-    trusting = Repository(store.repository.location, trusted_keys=[key.public])
-    with pytest.raises(ShardedInferError) as refused:
-        trusting.manifest("small", version)
-    with pytest.raises(ShardedInferError) as unfetched:
-        trusting.fetch("small", version)
-    assert str(unfetched.value) == str(refused.value)
-    return str(refused.value)
-
-
-def test_a_signature_of_another_version_is_refused(store: Store, key: KeyFiles) -> None:
-    store.write(store.name(1), dump_signatures(store.signatures(2)))
-    assert f"altered: the signature by key {key.key_id}" in refusal(store, key)
-
-
-def test_a_signed_manifest_under_another_number_or_model_is_refused(
-    store: Store, key: KeyFiles, publish_copy: Publisher
-) -> None:
+def test_a_moved_manifest_is_refused(store: Store, publish_copy: Publisher) -> None:
     first = store.repository.manifest_text("small", 1)
     store.write("3/manifest.json", first)
-    assert "says version 1, its folder 3" in refusal(store, key, 3)
-    sealing = Sealing.by(read_signing_keys([key.private]))
+    assert "says version 1, its folder 3" in store.refusal(3)
+    sealing = Sealing.by(read_signing_keys([store.key.private]))
     for _ in range(3):
         publish_copy(store.repository, model="other", sealing=sealing)
     other = store.repository.manifest_text("other", 3)
     store.write("3/manifest.json", other)
     store.write(signatures_name(other), dump_signatures(sealing.sign(other)))
-    assert "the manifest is of model 'other', its folder of 'small'" in refusal(store, key, 3)
+    assert "the manifest is of model 'other', its folder of 'small'" in store.refusal(3)
 
 
-def test_a_manifest_that_was_altered_with_its_checksum_is_refused(
-    store: Store, key: KeyFiles
-) -> None:
+def test_a_manifest_altered_with_its_checksum_is_refused(store: Store) -> None:
     text = store.repository.manifest_text("small", 1)
     altered = text.replace(b"small", b"smalL", 1)
     before = store.signatures(1)
     store.write("1/manifest.json", altered)
-    assert f"expected a signature by key {key.key_id}" in refusal(store, key)
+    assert f"expected a signature by key {store.key.key_id}" in store.refusal()
     store.write(signatures_name(altered), dump_signatures(before))
-    assert "is of something else" in refusal(store, key)
+    assert "is of something else" in store.refusal()
 
 
 def _malleable(signature: bytes) -> bytes:
@@ -108,31 +96,30 @@ def _malleable(signature: bytes) -> bytes:
     return signature[:32] + s.to_bytes(32, "little")
 
 
-FORGED: dict[str, Callable[[bytes], bytes]] = {
-    "zeros": lambda _: bytes(64),
-    "the identity and zero": lambda _: b"\1" + bytes(63),
-    "S beyond the order": _malleable,
-    "one bit": lambda s: bytes([s[0] ^ 1]) + s[1:],
-    "the last bit": lambda s: s[:-1] + bytes([s[-1] ^ 128]),
-    "halves exchanged": lambda s: s[32:] + s[:32],
+def _foreign(store: Store) -> bytes:
+    foreign = make_key(Path(store.repository.location).parent, "foreign")
+    text = store.repository.manifest_text("small", 1)
+    (made,) = sign_with(read_signing_keys([foreign.private]), text).values()
+    return made
+
+
+FORGED: dict[str, Callable[[bytes, Store], bytes]] = {
+    "zeros": lambda *_: bytes(64),
+    "the identity and zero": lambda *_: b"\1" + bytes(63),
+    "S beyond the order": lambda s, _: _malleable(s),
+    "one bit": lambda s, _: bytes([s[0] ^ 1]) + s[1:],
+    "the last bit": lambda s, _: s[:-1] + bytes([s[-1] ^ 128]),
+    "halves exchanged": lambda s, _: s[32:] + s[:32],
+    "of another version": lambda _, store: store.signatures(2)[store.key.key_id],
+    "of a foreign key": lambda _, store: _foreign(store),
 }
 
 
 @pytest.mark.parametrize("forgery", FORGED)
-def test_forged_signatures_are_refused(store: Store, key: KeyFiles, forgery: str) -> None:
-    forged = FORGED[forgery](store.signatures(1)[key.key_id])
-    store.write(store.name(1), dump_signatures({key.key_id: forged}))
-    assert f"altered: the signature by key {key.key_id}" in refusal(store, key)
-
-
-def test_a_foreign_signature_under_a_trusted_keys_id_is_refused(
-    store: Store, key: KeyFiles, tmp_path: Path
-) -> None:
-    foreign = make_key(tmp_path, "foreign")
-    text = store.repository.manifest_text("small", 1)
-    (made,) = sign_with(read_signing_keys([foreign.private]), text).values()
-    store.write(store.name(1), dump_signatures({key.key_id: made}))
-    assert f"altered: the signature by key {key.key_id}" in refusal(store, key)
+def test_forged_and_exchanged_signatures_are_refused(store: Store, forgery: str) -> None:
+    forged = FORGED[forgery](store.signatures(1)[store.key.key_id], store)
+    store.write(store.name(1), dump_signatures({store.key.key_id: forged}))
+    assert store.altered in store.refusal()
 
 
 def _listed(content: bytes) -> list[dict[str, str]]:
@@ -171,34 +158,28 @@ SPOILED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.parametrize("damage", SPOILED)
-def test_a_damaged_file_of_signatures_is_refused_and_named(
-    store: Store, key: KeyFiles, damage: str
-) -> None:
+def test_damaged_signatures_are_refused_and_named(store: Store, damage: str) -> None:
     spoil, words = SPOILED[damage]
     name = store.name(1)
     store.write(name, spoil(dump_signatures(store.signatures(1))))
-    said = refusal(store, key)
+    said = store.refusal()
     assert name in said and words in said
     # Who names no keys does not look at it.
     assert store.repository.manifest("small", 1).version == 1
 
 
-def test_many_signatures_are_read_once_and_only_trusted_ones_are_computed(
-    store: Store, key: KeyFiles
-) -> None:
+def test_of_many_signatures_only_trusted_ones_are_computed(store: Store) -> None:
     most = {f"{number:016x}": bytes(64) for number in range(300)}
     store.write(store.name(1), dump_signatures({**most, **store.signatures(1)}))
-    Repository(store.repository.location, trusted_keys=[key.public]).fetch("small", 1)
+    Repository(store.repository.location, trusted_keys=[store.key.public]).fetch("small", 1)
     assert len(parse_signatures(dump_signatures(most), "here")) == 300
 
 
-def test_a_link_or_a_folder_in_the_place_of_signatures_is_refused(
-    store: Store, key: KeyFiles, tmp_path: Path
-) -> None:
+def test_links_and_folders_are_no_signatures(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "models" / "small" / store.name(1)
     path.rename(tmp_path / "real")
     path.symlink_to(tmp_path / "real")
-    assert "expected a regular file, got a symbolic link" in refusal(store, key)
+    assert "expected a regular file, got a symbolic link" in store.refusal()
     path.unlink()
     path.mkdir()
-    assert "expected a regular file, got a folder" in refusal(store, key)
+    assert "expected a regular file, got a folder" in store.refusal()
