@@ -1,7 +1,4 @@
-"""Messages of kilobytes that stand for millions of objects: refused before any is made.
-
-No other test sends them compressed, or counts the parts of a lookup and of an answer.
-"""
+"""Messages of kilobytes that stand for millions of objects: refused before any is made."""
 
 import gzip
 import http.client
@@ -14,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
+from serving.grpc_api.handlers import INFER_METHOD, PREDICT_METHOD
 from serving.protocol.lookups.lookup_messages import read_describe, read_described, read_lookup
 from serving.protocol.lookups.sum_messages import read_sums
 from serving.protocol.lookups.unknown_messages import read_refusal
@@ -26,32 +24,27 @@ from tests.support.servers import MODEL, RunningServer, good_inputs, infer_reque
 from tests.support.string_requests import SPEC
 
 MANY = 4 * 2**20
-INFER = "/inference.GRPCInferenceService/ModelInfer"
-PREDICT = "/sharded_infer.v1.Predictor/Predict"
 
 
 def tensor(*fields: bytes) -> bytes:
-    """A ModelInferRequest of one INT64 input with these fields."""
     return text_field(1, MODEL) + message_field(
         5, text_field(1, "user") + text_field(2, "INT64") + b"".join(fields)
     )
 
 
 CALLS = {
-    "numbers": (INFER, tensor(message_field(5, bytes_field(3, bytes(MANY))))),
-    "sizes of a shape": (INFER, tensor(bytes_field(3, b"\1" * MANY))),
-    "numbers one by one": (INFER, tensor(message_field(5, b"\x18\0" * MANY))),
-    "empty strings": (INFER, tensor(message_field(5, b"\x42\0" * MANY))),
-    "parameters": (INFER, tensor(b"\x22\0" * MANY)),
-    "empty inputs": (INFER, text_field(1, MODEL) + b"\x2a\0" * MANY),
-    "features": (PREDICT, text_field(1, MODEL) + message_field(7, b"\x0a\0" * MANY)),
+    "numbers": (INFER_METHOD, tensor(message_field(5, bytes_field(3, bytes(MANY))))),
+    "sizes of a shape": (INFER_METHOD, tensor(bytes_field(3, b"\1" * MANY))),
+    "numbers one by one": (INFER_METHOD, tensor(message_field(5, b"\x18\0" * MANY))),
+    "empty strings": (INFER_METHOD, tensor(message_field(5, b"\x42\0" * MANY))),
+    "parameters": (INFER_METHOD, tensor(b"\x22\0" * MANY)),
+    "empty inputs": (INFER_METHOD, text_field(1, MODEL) + b"\x2a\0" * MANY),
+    "features": (PREDICT_METHOD, text_field(1, MODEL) + message_field(7, b"\x0a\0" * MANY)),
 }
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_a_message_of_too_many_parts_is_refused_and_others_are_answered(
-    case: str, server: RunningServer
-) -> None:
+def test_too_many_parts_are_refused_and_others_answered(case: str, server: RunningServer) -> None:
     path, message = CALLS[case]
     good = infer_request(good_inputs(3))
     with (
@@ -79,9 +72,7 @@ DOCUMENTS = {
 
 
 @pytest.mark.parametrize("case", DOCUMENTS)
-def test_json_of_too_many_values_is_refused_and_probes_are_answered(
-    case: str, server: RunningServer
-) -> None:
+def test_too_much_json_is_refused_and_probes_are_answered(case: str, server: RunningServer) -> None:
     body, host = gzip.compress(DOCUMENTS[case]), urlsplit(server.metrics_url).netloc
 
     def ask(method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:

@@ -1,9 +1,7 @@
 """Control characters and markup in what others wrote: shown, and never obeyed by a terminal."""
 
 import logging
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +22,7 @@ WRITTEN = {"\n"}
 
 
 def assert_harmless(done: Done, *, whole: bool = True) -> None:
-    """Nothing of it reaches a terminal.
-
-    Args:
-        whole: all of it is shown as it was written, neither taken for markup nor for a picture.
-    """
+    """Nothing of it reaches a terminal, or is taken for markup or a picture if all is shown."""
     said = done.out + done.err
     assert [c for c in said if not c.isprintable() and c not in WRITTEN] == []
     shown = said.replace("\n", "")
@@ -53,9 +47,7 @@ def repository(tmp_path: Path, publish_copy: Publisher) -> Repository:
 
 
 @pytest.mark.parametrize("words", ["inspect -r", "repo show"])
-def test_a_manifests_text_is_printed_without_them(
-    repository: Repository, sharded_infer: Command, words: str
-) -> None:
+def test_manifests_are_harmless(repository: Repository, sharded_infer: Command, words: str) -> None:
     more = ("small", "1") if words == "repo show" else ()
     done = sharded_infer(*words.split(), repository.path, *more)
     assert done.code == 0, done
@@ -63,7 +55,7 @@ def test_a_manifests_text_is_printed_without_them(
 
 
 @pytest.mark.parametrize("words", ["repo list", "repo verify", "repo show", "repo diff", "verify"])
-def test_what_a_file_is_called_and_what_a_manifest_says_wrong_is_printed_without_them(
+def test_errors_are_printed_harmless(
     repository: Repository, sharded_infer: Command, words: str
 ) -> None:
     for version in ("1", "2"):
@@ -77,9 +69,7 @@ def test_what_a_file_is_called_and_what_a_manifest_says_wrong_is_printed_without
     assert_harmless(sharded_infer(*words.split(), *place, *more), whole=False)
 
 
-def test_a_model_that_is_called_so_is_listed_without_them(
-    repository: Repository, sharded_infer: Command
-) -> None:
+def test_a_model_name_is_shown_without_them(repository: Repository, sharded_infer: Command) -> None:
     version = repository.path / HOSTILE.replace("/", "|") / "1"
     version.mkdir(parents=True)
     (version / "manifest.json").write_text("{}")
@@ -88,8 +78,6 @@ def test_a_model_that_is_called_so_is_listed_without_them(
 
 
 class _HostileServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """Says them wherever a server may say anything."""
-
     def RepositoryIndex(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         entry = service_pb2.RepositoryIndexResponse.ModelIndex
         said = entry(name=HOSTILE, version="1", state=HOSTILE, reason=HOSTILE)
@@ -101,24 +89,18 @@ class _HostileServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ig
     ModelConfig = ModelInfer
 
 
-@contextmanager
-def _hostile_server() -> Iterator[str]:
+def test_what_a_server_says_is_printed_without_them(sharded_infer: Command, tmp_path: Path) -> None:
+    samples = tmp_path / "samples.json"
+    samples.write_text('[{"x": [0.5]}]')
     server = grpc.server(ThreadPoolExecutor(2))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_HostileServer(), server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:
-        yield address
-    finally:
-        server.stop(None).wait()
-
-
-def test_what_a_server_says_is_printed_without_them(sharded_infer: Command, tmp_path: Path) -> None:
-    samples = tmp_path / "samples.json"
-    samples.write_text('[{"x": [0.5]}]')
-    with _hostile_server() as address:
         assert_harmless(sharded_infer("repo", "watch", address, "--timeout", 0))
         assert_harmless(sharded_infer("predict", samples, "--address", address, "-m", "small"))
+    finally:
+        server.stop(None).wait()
 
 
 def test_a_log_line_has_none(caplog: pytest.LogCaptureFixture) -> None:

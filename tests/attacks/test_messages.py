@@ -2,16 +2,16 @@
 
 import time
 import tracemalloc
-from typing import Any
 
 import numpy as np
 import pytest
-from tritonclient.grpc import service_pb2
 
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.request_header import read_header
 from sharded_infer.errors import RequestError
+from sharded_infer.v1.wire import message_field as field
+from sharded_infer.v1.wire import varint
 from tests.support.requests_by_chance import MAX_BATCH, SPEC, Arrays, serialized
 
 READER = InputReader(SPEC, max_batch=MAX_BATCH)
@@ -21,28 +21,13 @@ LONG = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff"  # of a varint that goes on
 SECONDS, BYTES = 1.0, 4 << 20
 
 
-def varint(value: int) -> bytes:
-    value &= 2**64 - 1
-    groups = []
-    while value >= 128:
-        groups.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*groups, value])
-
-
-def field(number: int, content: bytes) -> bytes:
-    return bytes([number << 3 | 2]) + varint(len(content)) + content
-
-
 def tensor(name: bytes, shape: bytes, raw: bytes, datatype: bytes = b"INT64") -> bytes:
-    """An input and its contents."""
     body = field(1, name) + field(2, datatype) + field(3, shape)
     return field(5, body) + field(7, raw)
 
 
 def shaped(*sizes: int, raw: bytes = b"", name: bytes = b"item") -> bytes:
-    """The dense inputs and one more of any shape."""
-    return serialized(DENSE) + tensor(name, b"".join(map(varint, sizes)), raw)
+    return serialized(DENSE) + tensor(name, b"".join(varint(size % 2**64) for size in sizes), raw)
 
 
 def nested(depth: int) -> bytes:
@@ -50,12 +35,6 @@ def nested(depth: int) -> bytes:
     for _ in range(depth):
         content = field(5, content)
     return content
-
-
-def _many(edit: Any) -> bytes:
-    request = service_pb2.ModelInferRequest()
-    edit(request)
-    return bytes(request.SerializeToString())
 
 
 HOSTILE = {
@@ -88,7 +67,7 @@ HOSTILE = {
     # Others.
     "inputs inside inputs": nested(5000),
     "a name of 1 MiB": serialized(DENSE)
-    + _many(lambda r: r.inputs.add(name="i" * (1 << 20), datatype="INT64"))
+    + field(5, field(1, b"i" * (1 << 20)) + field(2, b"INT64"))
     + b"\x3a\x00",
     "a name that is not text": serialized(DENSE) + tensor(b"\xff\xfe", b"\x01", bytes(8)),
     "nothing": b"",

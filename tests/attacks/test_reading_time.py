@@ -1,9 +1,4 @@
-"""Whatever reads what others wrote takes time in proportion to its size, hostile or not.
-
-Each document is made of some pieces and of sixteen times as many. Processor time may grow to four
-times what is proportional, which a quadratic reader exceeds by far and a busy machine does not;
-what is read in no time at all is not compared.
-"""
+"""Whatever reads what others wrote takes time in proportion to its size, hostile or not."""
 
 import gc
 import json
@@ -43,14 +38,18 @@ from sharded_infer.specs.spec_file import load_spec
 from sharded_infer.towers.program.graph import parse_graph
 from sharded_infer.towers.program.json_element import Element
 from sharded_infer.v1 import predictor_pb2
-from tests.attacks.test_messages import field, varint
+from sharded_infer.v1.wire import message_field as field
+from sharded_infer.v1.wire import varint
 from tests.support.requests_by_chance import MAX_BATCH, SPEC
 
+# Pieces of a document, how many times as many another has, and how many times as long it may take:
+# a quadratic reader takes 256 times as long, and a busy machine makes it four times.
 PIECES, MORE, GROWTH = 500, 16, 64
 NO_TIME = 0.05  # seconds of the larger document
 
 Make = Callable[[int], bytes]
 Read = Callable[[bytes, Path], object]
+READER = InputReader(SPEC, max_batch=MAX_BATCH)
 
 
 def names(count: int) -> list[str]:
@@ -82,7 +81,7 @@ REST: dict[str, Make] = {
     "a number of many digits": lambda n: b'{"id":' + b"9" * 100 * n + b"}",
     "a fraction of many digits": lambda n: b'{"id":0.' + b"9" * 100 * n + b"}",
     "escapes": lambda n: b'{"id":"' + b"\\ud800" * n + b'"}',
-    "an input's parameters": lambda n: infer(
+    "input parameters": lambda n: infer(
         inputs=[tensor(parameters=dict.fromkeys(names(n), 0))]
     ),
     "inputs": lambda n: infer(inputs=[tensor(name=name) for name in names(n)]),
@@ -94,7 +93,6 @@ REST: dict[str, Make] = {
 
 
 def of_map(number: int, count: int) -> bytes:
-    """Entries of a map of parameters."""
     return b"".join(field(number, field(1, name.encode()) + field(2, b"\x10\x01"))
                     for name in names(count))  # fmt: skip
 
@@ -203,10 +201,7 @@ PLAN: dict[str, Make] = {
 }
 
 
-def read_plan(text: bytes, _: Path) -> None:
-    check_plan(load_plan(text), {"t": StoredTable("t", 1 << 20, 1 << 20, RowFormat.INT8)})
-
-
+STORED = StoredTable("t", 1 << 20, 1 << 20, RowFormat.INT8)
 LABELS: dict[str, Make] = {
     "versions before": lambda n: document({"history": {"a": [1] * n}}),
     "labels of before": lambda n: document({"history": {name: [1] for name in names(n)}}),
@@ -283,12 +278,11 @@ INDEX: dict[str, Make] = {
 def read_infer(message: bytes, _: Path) -> None:
     with suppress(ShardedInferError):
         header_of(parse_request(message)).output_positions(SPEC.tower.outputs)
-    InputReader(SPEC, max_batch=MAX_BATCH).read_message(message)
+    READER.read_message(message)
 
 
 def read_rest(text: bytes, _: Path) -> None:
-    reader = InputReader(SPEC, max_batch=MAX_BATCH)
-    io = VersionIO(reader, InferWriter("m", 1, ()), PredictWriter("m", 1, ()))
+    io = VersionIO(READER, InferWriter("m", 1, ()), PredictWriter("m", 1, ()))
     request = read_request("m", "", text, len(text))
     with suppress(ShardedInferError):
         request.header().output_positions(SPEC.tower.outputs)
@@ -314,12 +308,7 @@ READERS: dict[str, tuple[dict[str, Make], Read]] = {
     "a predict request over REST": (REST, read_rest),
     "a control request over REST": (REST, read_control),
     "ModelInferRequest": (INFER, read_infer),
-    "PredictRequest": (
-        PREDICT,
-        lambda m, _: InputReader(SPEC, max_batch=MAX_BATCH).read_message(
-            m, form=MessageFormat.PREDICT
-        ),
-    ),
+    "PredictRequest": (PREDICT, lambda m, _: READER.read_message(m, form=MessageFormat.PREDICT)),
     "a manifest": (MANIFEST, lambda text, _: parse_manifest(text, "manifest.json")),
     "a spec": (TOML, lambda text, path: load_spec(at(path / "model.toml", text))),
     "a topology": (TOML, lambda text, path: load_topology(at(path / "topology.toml", text))),
@@ -329,7 +318,7 @@ READERS: dict[str, tuple[dict[str, Make], Read]] = {
             SETTINGS, flags={}, environment={}, file=at(path / "server.toml", text)
         ),
     ),
-    "a plan": (PLAN, read_plan),
+    "a plan": (PLAN, lambda text, _: check_plan(load_plan(text), {"t": STORED})),
     "labels": (LABELS, lambda text, _: parse_labels(text, "labels.json")),
     "samples in JSON": (SAMPLES, read_samples(read_json)),
     "samples in TSV": (TSV, read_samples(read_tsv)),
