@@ -34,15 +34,12 @@ MANY, ROUNDS = 300, 20
 
 
 class Client:
-    """A connection, and what comes on it."""
-
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._frames = frames(connection)
         self._wait_for_settings()
 
     def send(self, sent: Iterable[bytes]) -> None:
-        """Sends frames."""
         self._connection.sendall(b"".join(sent))
 
     def is_expelled(self) -> bool:
@@ -62,16 +59,14 @@ class Client:
 
 @pytest.fixture
 def silent() -> Iterator[tuple[Http2Server, Client]]:
-    """A server, and a client of it."""
     with silent_server(PATH) as (server, address), connect(address) as connection:
         connection.settimeout(60)
         yield server, Client(connection)
 
 
 def headers(stream: int, timeout: str) -> bytes:
-    return frame(
-        HEADERS, END_HEADERS, stream, block(PATH.encode(), [(b"grpc-timeout", timeout.encode())])
-    )
+    head = block(PATH.encode(), [(b"grpc-timeout", timeout.encode())])
+    return frame(HEADERS, END_HEADERS, stream, head)
 
 
 def whole(stream: int, timeout: str) -> bytes:
@@ -86,10 +81,29 @@ def of_round(number: int) -> range:
     return range(1 + 2 * MANY * number, 1 + 2 * MANY * (number + 1), 2)
 
 
-def assert_expelled(server: Http2Server, client: Client, flood: Callable[[int], None]) -> None:
-    """The client, which floods in rounds, loses its connection for its resets."""
+# The last are whole when they are reset, and nobody has fetched them.
+FLOODS = [
+    *((begun, timeout, 0.0) for begun in (headers, whole) for timeout in ("60S", "50m", "1n")),
+    (whole, "1m", 0.002),
+]
+
+
+@pytest.mark.parametrize(("begun", "timeout", "pause"), FLOODS)
+def test_clients_that_reset_their_calls_at_once_lose_their_connection(
+    silent: tuple[Http2Server, Client],
+    begun: Callable[[int, str], bytes],
+    timeout: str,
+    pause: float,
+) -> None:
+    server, client = silent
     for number in range(ROUNDS):
-        flood(number)
+        streams = of_round(number)
+        if pause:
+            client.send(begun(stream, timeout) for stream in streams)
+            time.sleep(pause)
+            client.send(reset(stream) for stream in streams)
+        else:
+            client.send(begun(stream, timeout) + reset(stream) for stream in streams)
         if client.is_expelled():
             break
     else:
@@ -97,35 +111,7 @@ def assert_expelled(server: Http2Server, client: Client, flood: Callable[[int], 
     until(lambda: server.counters.too_many_resets == 1, "the connection is counted")
 
 
-@pytest.mark.parametrize("begun", [headers, whole])
-@pytest.mark.parametrize("timeout", ["60S", "50m", "1n"])
-def test_calls_that_are_reset_at_once_end_their_connection(
-    silent: tuple[Http2Server, Client], begun: Callable[[int, str], bytes], timeout: str
-) -> None:
-    server, client = silent
-    assert_expelled(
-        server,
-        client,
-        lambda number: client.send(begun(s, timeout) + reset(s) for s in of_round(number)),
-    )
-
-
-def test_calls_that_nobody_has_fetched_cannot_be_reset_without_end(
-    silent: tuple[Http2Server, Client],
-) -> None:
-    server, client = silent
-
-    def flood(number: int) -> None:
-        client.send(whole(s, "1m") for s in of_round(number))
-        time.sleep(0.002)
-        client.send(reset(s) for s in of_round(number))
-
-    assert_expelled(server, client, flood)
-
-
-def test_clients_may_give_up_all_their_calls_at_their_deadlines(
-    silent: tuple[Http2Server, Client],
-) -> None:
+def test_clients_may_give_up_all_calls_at_deadlines(silent: tuple[Http2Server, Client]) -> None:
     server, client = silent
     reader = EventReader(server.fetch)
     for number in range(ROUNDS):
