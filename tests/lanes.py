@@ -26,11 +26,8 @@ SOAK_FILES = (
 
 # What starts servers of its own.
 REST_FILES = (
-    "tests/attacks/test_control_messages.py",
-    "tests/attacks/test_foreign_locks.py",
-    "tests/attacks/test_grpc_floods.py",
-    "tests/attacks/test_grpc_headers.py",
-    "tests/attacks/test_http_bodies.py",
+    "tests/attacks/test_bodies.py",
+    "tests/attacks/test_grpc.py",
     "tests/attacks/test_http_connections.py",
     "tests/attacks/test_logs.py",
     "tests/attacks/test_reading_time.py",
@@ -153,12 +150,10 @@ SLOW_FILES = (
 REST_TESTS: Mapping[str, tuple[str, ...]] = {
     "tests/attacks/test_hostile_files.py": (
         "test_a_running_server_follows_other_models_while_ones_labels_are_a_fifo",
-        "test_commands_do_not_wait_for_a_fifo_and_name_it",
+        "test_commands_name_fifos_and_do_not_wait",
+        "test_other_models_get_new_versions_while_ones_manifest_is_locked",
     ),
-    "tests/attacks/test_options.py": (
-        "test_a_server_refuses_files_that_are_none",
-        "test_no_text_ends_a_command_with_a_traceback",
-    ),
+    "tests/attacks/test_options.py": ("test_no_text_ends_a_command_with_a_traceback",),
     "tests/conformance/test_description.py": ("test_a_log_setting_holds_in_every_worker",),
     "tests/end_to_end/test_predictor.py": ("test_retries_bridge_the_death_of_a_worker",),
     "tests/serving/commands/test_lazy_group.py": ("test_help_imports_nothing_heavy",),

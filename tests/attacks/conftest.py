@@ -2,14 +2,14 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.attacks.attacker import Served, Target
-from tests.attacks.honest_client import call, grpc_channel
+from tests.attacks.attacker import Served, Target, call, grpc_channel
 from tests.support.servers import (
     Ranker,
     RunningServer,
@@ -48,11 +48,22 @@ def repository(ranker: Ranker, published_version: Path, tmp_path: Path) -> Path:
     return home
 
 
+@contextmanager
+def attacked_server(
+    repository: Path, log: Path, *options: object, program: str | None = None
+) -> Iterator[RunningServer]:
+    """A server that meets no error of its own."""
+    with running_server(repository, log, *options, program=program) as server:
+        yield server
+    text = log.read_text()
+    assert "internal error" not in text and "Traceback" not in text, text[:5000]
+
+
 @pytest.fixture(scope="session")
 def served(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A default server of few descriptors."""
     log = tmp_path_factory.mktemp("served") / "stderr"
-    with running_server(ranker.repository, log, program=FEW_DESCRIPTORS) as server:
+    with attacked_server(ranker.repository, log, program=FEW_DESCRIPTORS) as server:
         inputs = good_inputs(3)
         target = Target(server.grpc_url, INFER, infer_request(inputs).SerializeToString())
         with grpc_channel(target) as channel:
@@ -60,10 +71,8 @@ def served(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         response = service_pb2.ModelInferResponse.FromString(answer)
         assert np.array_equal(scores_of(response)["score"], ranker.predict(inputs)["score"])
         yield Served(target, answer, server.process.pid)
-    text = log.read_text()
-    assert "internal error" not in text and "Traceback" not in text, text
     # A busy machine has slow requests, of which there are some lines a second.
-    others = [line for line in text.splitlines() if 'event="slow_request"' not in line]
+    others = [line for line in log.read_text().splitlines() if 'event="slow_request"' not in line]
     assert sum(map(len, others)) < MOST_LOG_BYTES, others[:20]
 
 
@@ -74,5 +83,5 @@ def guarded(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     tokens = folder / "tokens"
     tokens.touch(0o600)
     tokens.write_text(f"{PREDICT_TOKEN} predict # ranking\n{ADMIN_TOKEN} admin # operators\n")
-    with running_server(ranker.repository, folder / "log", "--tokens-file", tokens) as running:
+    with attacked_server(ranker.repository, folder / "log", "--tokens-file", tokens) as running:
         yield running

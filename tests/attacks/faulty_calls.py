@@ -1,6 +1,8 @@
 """Connections whose calls each have a fault, drawn by chance: what is sent, and how it ends."""
 
+import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
@@ -21,7 +23,7 @@ from tests.attacks.raw_http2 import (
     message,
     setting,
 )
-from tests.attacks.test_grpc_headers import REFUSED
+from tests.attacks.test_grpc import REFUSED
 
 # A connection with more resets is told to calm down; the floods do that.
 _MOST_CALLS = 6
@@ -40,12 +42,7 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FaultyConnection:
-    """What a client sends on one connection.
-
-    Attributes:
-        sent: with the preface.
-        calls: that it has, each with a fault.
-    """
+    """What a client sends on one connection, with its preface, and the number of calls in it."""
 
     sent: bytes
     calls: int
@@ -151,8 +148,14 @@ _CALL_FAULTS: tuple[Callable[[Random, Target, int], bytes], ...] = (
 
 
 def altered(random: Random, data: bytes) -> bytes:
-    """A few bytes changed, anywhere."""
     changed = bytearray(data)
     for _ in range(random.randint(1, 8)):
         changed[random.randrange(len(changed))] = random.randrange(256)
     return bytes(changed)
+
+
+def client_hello(tls: ssl.SSLContext) -> bytes:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        tls.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1").do_handshake()
+    return outgoing.read()

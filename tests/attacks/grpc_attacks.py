@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable
 
-from tests.attacks.attacker import MIB, Attacker
+from tests.attacks.attacker import MIB, Attack, Attacker
 from tests.attacks.raw_http2 import (
     CONTINUATION,
     DATA,
@@ -25,7 +25,6 @@ from tests.attacks.raw_http2 import (
     setting,
 )
 
-Attack = Callable[[Attacker], None]
 # Frames of a flood that are sent at once, and what ends one round of a flood without an end.
 _AT_ONCE, _MOST_SENDS = 500, 200
 _CANCEL = (8).to_bytes(4, "big")
@@ -38,17 +37,12 @@ def _headers(attacker: Attacker, stream: int, flags: int = END_HEADERS) -> bytes
 
 
 def _call(attacker: Attacker, stream: int) -> bytes:
-    return _headers(attacker, stream) + frame(
-        DATA, END_STREAM, stream, message(attacker.target.message)
-    )
+    body = message(attacker.target.message)
+    return _headers(attacker, stream) + frame(DATA, END_STREAM, stream, body)
 
 
 def hold(connections: int, calls: int, begun: bytes = b"") -> Attack:
-    """Calls that are begun and not ended, on some connections.
-
-    Args:
-        begun: what is sent of each call's message.
-    """
+    """Calls of which no more is sent than the beginning of their messages."""
 
     def attack(attacker: Attacker) -> None:
         for _ in range(connections):
@@ -62,8 +56,6 @@ def hold(connections: int, calls: int, begun: bytes = b"") -> Attack:
 
 
 def silent(connections: int, opening: bytes) -> Attack:
-    """Connections that say no more than their beginning."""
-
     def attack(attacker: Attacker) -> None:
         for _ in range(connections):
             attacker.connect(opening)
@@ -73,8 +65,6 @@ def silent(connections: int, opening: bytes) -> Attack:
 
 
 def slow(connections: int, make: Callable[[Attacker], bytes], opening: bytes = OPENING) -> Attack:
-    """Connections that send byte after byte."""
-
     def attack(attacker: Attacker) -> None:
         clients = [attacker.connect(opening) for _ in range(connections)]
         for byte in make(attacker):
@@ -88,8 +78,6 @@ def slow(connections: int, make: Callable[[Attacker], bytes], opening: bytes = O
 
 
 def flood(piece: bytes, *, reads: bool = True, opening: bytes = OPENING) -> Attack:
-    """One connection after another that sends the same without an end."""
-
     def attack(attacker: Attacker) -> None:
         with attacker.connect(opening) as client:
             for _ in range(_MOST_SENDS):
@@ -103,8 +91,6 @@ def flood(piece: bytes, *, reads: bool = True, opening: bytes = OPENING) -> Atta
 
 
 def endless_headers(more: bytes) -> Attack:
-    """Headers of which more comes always."""
-
     def attack(attacker: Attacker) -> None:
         with attacker.connect() as client:
             client.sendall(_headers(attacker, 1, 0))
@@ -115,8 +101,6 @@ def endless_headers(more: bytes) -> Attack:
 
 
 def many_calls(make: Callable[[Attacker, int], bytes]) -> Attack:
-    """Calls of which each goes wrong at once; a closed connection is made anew."""
-
     def attack(attacker: Attacker) -> None:
         with attacker.connect() as client:
             for first in range(1, 100_000, 200):
@@ -146,7 +130,6 @@ def never_read(connections: int, *, opening: bytes, rounds: int) -> Attack:
 
 
 def _refusals_unread(attacker: Attacker) -> None:
-    """Refused calls beyond all limits, without a word that the limits have been read."""
     client = attacker.connect()
     refused = block(b"/no.Such/Method")
     for first in itertools.count(1, 2000):
@@ -182,7 +165,6 @@ def _windows_up_and_down(attacker: Attacker) -> None:
 
 
 def _streams(attacker: Attacker) -> None:
-    """Streams of all kinds, opened and left."""
     with attacker.connect() as client:
         paths = (
             b"/inference.GRPCInferenceService/ModelStreamInfer",
@@ -217,7 +199,6 @@ def broken_frames(path: bytes, stream: int) -> tuple[bytes, ...]:
 
 
 def _odd_bytes(attacker: Attacker) -> None:
-    """What is no HTTP/2 at all, or a frame where none may come."""
     for begun in (
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         CLIENT_HELLO,
@@ -257,9 +238,7 @@ UNFINISHED: dict[str, Attack] = {
 }
 FLOODS: dict[str, Attack] = {
     "rapid resets": many_calls(lambda a, s: _headers(a, s) + frame(RESET, 0, s, _CANCEL)),
-    "rapid resets of whole calls": many_calls(
-        lambda a, s: _call(a, s) + frame(RESET, 0, s, _CANCEL)
-    ),
+    "resets of whole calls": many_calls(lambda a, s: _call(a, s) + frame(RESET, 0, s, _CANCEL)),
     "resets that the server is made to send": many_calls(
         lambda a, s: _headers(a, s) + frame(WINDOW_UPDATE, 0, s, bytes(4))
     ),

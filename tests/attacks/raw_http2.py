@@ -11,13 +11,14 @@ PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 6, 7, 8, 9
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 INITIAL_WINDOW = 4
 _FRAME_BYTES = 16_000
+GRPC = b"application/grpc"
+Pairs = Iterable[tuple[bytes, bytes]]
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     """A frame (RFC 9113, 4.1)."""
-    return (
-        len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-    )
+    size = len(payload).to_bytes(3, "big")
+    return size + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 def header(name: bytes, value: bytes) -> bytes:
@@ -35,19 +36,8 @@ def _text(text: bytes) -> bytes:
     return length + bytes([left]) + text
 
 
-def block(
-    path: bytes,
-    headers: Iterable[tuple[bytes, bytes]] = (),
-    *,
-    method: bytes = b"POST",
-    content_type: bytes = b"application/grpc",
-) -> bytes:
-    """A gRPC call's headers, encoded.
-
-    Args:
-        path: `/service/Method`.
-        headers: more of them.
-    """
+def block(path: bytes, more: Pairs = (), *, method: bytes = b"POST", kind: bytes = GRPC) -> bytes:
+    """A gRPC call's headers, encoded; the path is `/service/Method`."""
     return b"".join(
         header(name, value)
         for name, value in (
@@ -55,15 +45,14 @@ def block(
             (b":scheme", b"http"),
             (b":path", path),
             (b":authority", b"x"),
-            (b"content-type", content_type),
+            (b"content-type", kind),
             (b"te", b"trailers"),
-            *headers,
+            *more,
         )
     )
 
 
 def headers_frames(text: bytes, stream: int = 1) -> bytes:
-    """HEADERS, and CONTINUATION where they are long."""
     cuts = range(0, len(text), _FRAME_BYTES)
     return b"".join(
         frame(
@@ -80,9 +69,7 @@ def body_frames(body: bytes, stream: int = 1, *, ends: bool = True) -> bytes:
     """DATA of any size; the last frame ends the stream."""
     parts = [body[at : at + _FRAME_BYTES] for at in range(0, len(body), _FRAME_BYTES)] or [b""]
     flags = [0] * (len(parts) - 1) + [END_STREAM if ends else 0]
-    return b"".join(
-        frame(DATA, flag, stream, part) for flag, part in zip(flags, parts, strict=True)
-    )
+    return b"".join(frame(DATA, flag, stream, p) for flag, p in zip(flags, parts, strict=True))
 
 
 def message(text: bytes, *, compressed: int = 0, length: int | None = None) -> bytes:
@@ -92,13 +79,10 @@ def message(text: bytes, *, compressed: int = 0, length: int | None = None) -> b
 
 
 def setting(name: int, value: int) -> bytes:
-    """A SETTINGS frame with one setting."""
     return frame(SETTINGS, 0, 0, name.to_bytes(2, "big") + value.to_bytes(4, "big"))
 
 
 class Frame(NamedTuple):
-    """A frame that came."""
-
     kind: int
     flags: int
     stream: int
@@ -106,14 +90,7 @@ class Frame(NamedTuple):
 
 
 def frames(client: socket.socket, *, credit: bool = True) -> Iterator[Frame]:
-    """The frames that come until the peer closes; acknowledges SETTINGS and PING.
-
-    Args:
-        credit: whether what is read may be sent again.
-
-    Raises:
-        TimeoutError: nothing came in the socket's time.
-    """
+    """The frames that come until the peer closes; acknowledges SETTINGS and PING."""
     read = bytearray()
     while True:
         while len(read) >= 9 and len(read) >= 9 + int.from_bytes(read[:3], "big"):
@@ -142,13 +119,7 @@ def frames(client: socket.socket, *, credit: bool = True) -> Iterator[Frame]:
 def connect(
     address: str, *, source: str = "127.0.0.1", opening: bytes | None = None
 ) -> socket.socket:
-    """A connection that has sent its preface.
-
-    Args:
-        address: HOST:PORT.
-        source: the client's own address.
-        opening: what it sends first instead.
-    """
+    """A connection from an address that has sent its preface, or something else first."""
     host, _, port = address.rpartition(":")
     client = socket.create_connection((host, int(port)), 20, (source, 0))
     client.sendall(PREFACE + frame(SETTINGS, 0, 0, b"") if opening is None else opening)

@@ -1,35 +1,34 @@
-"""What is no regular file, or is far too large, in a repository: refused, not waited for."""
+"""What is no regular file, far too large or locked without end: named, and not waited for."""
 
+import fcntl
 import json
 import os
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from sharded_infer.artifacts.table_file import map_table_file
-from sharded_infer.errors import ArtifactError, ShardedInferError
+from sharded_infer.errors import ArtifactError, ShardedInferError, StorageError
+from sharded_infer.files import file_lock
+from sharded_infer.files.file_lock import locked
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.storage.file_cache import FileCache
+from sharded_infer.repositories.storage.version_cache import VersionCache
 from sharded_infer.repositories.version_copy import copy_version
 from sharded_infer.towers.program.archive import read_program
 from tests.attacks.test_artifact import INT8
+from tests.support.manifest_file import edit_manifest
 from tests.support.publisher import Publisher
 from tests.support.servers import Command, run, running_server
-from tests.support.traffic import POLL, ask, client_of
+from tests.support.traffic import POLL, ask, client_of, states
 from tests.support.traffic import Publisher as RankerPublisher
 from tests.support.waiting import until
 
 _SECONDS = 60.0  # of a command that should end at once
-
-
-def _fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def _endless(path: Path) -> None:
-    path.symlink_to("/dev/zero")
 
 
 def _socket(path: Path) -> None:
@@ -46,8 +45,8 @@ def _sparse(path: Path) -> None:
 
 
 KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "FIFO": (_fifo, "expected a regular file, got a FIFO"),
-    "link": (_endless, "a symbolic link"),
+    "FIFO": (os.mkfifo, "expected a regular file, got a FIFO"),
+    "link": (lambda path: path.symlink_to("/dev/zero"), "a symbolic link"),
     "socket": (_socket, "expected a regular file, got a socket"),
     "folder": (Path.mkdir, "expected a regular file, got a folder"),
     "200 GB": (_sparse, "214748364800 bytes"),
@@ -55,7 +54,6 @@ KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 def put(path: Path, kind: str) -> str:
-    """Puts something else in a file's place; what is said of it."""
     path.unlink(missing_ok=True)
     make, words = KINDS[kind]
     make(path)
@@ -64,7 +62,6 @@ def put(path: Path, kind: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path, publish_copy: Publisher) -> Repository:
-    """Two models; one of them has a label."""
     repository = Repository(tmp_path / "models")
     for model in ("other", "small"):
         publish_copy(repository, model=model)
@@ -82,9 +79,7 @@ READERS: dict[str, Callable[[Repository, Path], object]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", READERS)
-def test_every_reader_refuses_what_is_no_file_or_too_large_and_names_it(
-    repository: Repository, name: str, kind: str
-) -> None:
+def test_readers_refuse_and_name_odd_files(repository: Repository, name: str, kind: str) -> None:
     words = put(repository.path / name, kind)
     if kind == "200 GB" and name.endswith(("tower.pt2", INT8)):
         # Such files may be as large: what they say is not what they hold.
@@ -104,9 +99,7 @@ def test_every_reader_refuses_what_is_no_file_or_too_large_and_names_it(
         ("serve -m small --port 0 --http-port 0 -r", "labels.json"),
     ],
 )
-def test_commands_do_not_wait_for_a_fifo_and_name_it(
-    repository: Repository, words: str, name: str
-) -> None:
+def test_commands_name_fifos_and_do_not_wait(repository: Repository, words: str, name: str) -> None:
     put(repository.path / "small" / name, "FIFO")
     done = run(*words.split(), repository.path, seconds=_SECONDS)
     assert done.returncode == (0 if words == "repo list" and name != "labels.json" else 1), done
@@ -114,10 +107,6 @@ def test_commands_do_not_wait_for_a_fifo_and_name_it(
     assert f"small/{name}" in said and "got a FIFO" in said and "Traceback" not in said
     if words.startswith("repo"):
         assert "other" in done.stdout
-
-
-def _without_manifest(version: Path) -> None:
-    (version / "manifest.json").unlink()
 
 
 def _elsewhere(version: Path) -> None:
@@ -128,7 +117,10 @@ def _elsewhere(version: Path) -> None:
 @pytest.mark.parametrize(
     ("hide", "words"),
     [
-        (_without_manifest, "small/2: expected a folder with a manifest.json"),
+        (
+            lambda version: (version / "manifest.json").unlink(),
+            "small/2: expected a folder with a manifest.json",
+        ),
         (_elsewhere, "small/2: expected a folder, got a symbolic link"),
         (lambda version: put(version / "manifest.json", "folder"), "got a folder"),
         (lambda version: put(version / "manifest.json", "FIFO"), "got a FIFO"),
@@ -153,9 +145,8 @@ def test_a_version_that_cannot_be_seen_is_reported(
         done = sharded_infer("repo", "verify", repository.path, *more)
         assert done.code == 1, done
         assert (is_only and more) or words in done.err, done
-    (of_json,) = json.loads(sharded_infer("repo", "verify", repository.path, "--json").out)[
-        "errors"
-    ]
+    done = sharded_infer("repo", "verify", repository.path, "--json")
+    (of_json,) = json.loads(done.out)["errors"]
     assert words in of_json
 
 
@@ -167,9 +158,7 @@ def test_a_copy_refuses_what_is_no_file(repository: Repository, tmp_path: Path) 
     assert not (tmp_path / "copies" / "small" / "1").exists()
 
 
-def test_locks_of_a_publisher_that_are_none_are_left_alone(
-    repository: Repository, publish_copy: Publisher
-) -> None:
+def test_strange_locks_are_left_alone(repository: Repository, publish_copy: Publisher) -> None:
     strange = repository.path / "small" / ".staging-strange.lock"
     os.mkfifo(strange)
     assert publish_copy(repository) == 2
@@ -187,4 +176,115 @@ def test_a_running_server_follows_other_models_while_ones_labels_are_a_fifo(
         until(lambda: "small/labels.json" in log.read_text(), "the FIFO is reported")
         version = publisher.good()
         until(lambda: ask(client).version == version, "the other model's new version")
+    assert "internal error" not in log.read_text()
+
+
+SHORT_WAITS = """
+import sharded_infer.files.file_lock as file_lock
+file_lock.WAIT_SECONDS = file_lock.STALLED_SECONDS = 0.5
+import serving.cli
+serving.cli.main()
+"""
+
+
+@contextmanager
+def lock_of_a_reader(path: Path) -> Iterator[None]:
+    """Whoever may read a file or folder may lock it alone."""
+    handle = os.open(path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_lock, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(file_lock, "STALLED_SECONDS", 0.1)
+
+
+def refused_by_holder(path: Path, act: Callable[[], object]) -> None:
+    with pytest.raises(StorageError) as caught:
+        act()
+    words = f"{path}: process {os.getpid()} ("
+    assert words in str(caught.value) and "has held a lock on it for more than" in str(caught.value)
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_no_locked_manifest_or_folder_is_awaited(tmp_path: Path, publish_copy: Publisher) -> None:
+    repository = Repository(tmp_path)
+    publish_copy(repository)
+    path = tmp_path / "small" / "1" / "manifest.json"
+    with lock_of_a_reader(path):
+        refused_by_holder(path, lambda: repository.fetch("small", 1))
+        assert repository.in_use("small", 1) and not repository.remove("small", 1)
+    repository.release(repository.fetch("small", 1))
+    with lock_of_a_reader(tmp_path / "small"):
+        refused_by_holder(tmp_path / "small", lambda: repository.set_label("small", "stable", 1))
+        assert repository.labels("small") == {}
+    assert repository.set_label("small", "stable", 1).versions == {"stable": 1}
+
+
+@pytest.mark.usefixtures("short_waits")
+@pytest.mark.parametrize("name", ["eviction", "building", "use"])
+def test_a_cache_whose_files_are_locked_is_not_waited_for_without_end(
+    name: str, tmp_path: Path, publish_copy: Publisher, s3_url: str
+) -> None:
+    publish_copy(Repository(s3_url))
+    cache = tmp_path / "here"
+    Repository(s3_url, VersionCache(cache)).open("small")
+    (path,) = cache.rglob(name)
+    fetched = Repository(s3_url, VersionCache(cache))
+    with lock_of_a_reader(path):
+        refused_by_holder(path, lambda: fetched.fetch("small", 1))
+    fetched.fetch("small", 1)
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_who_makes_progress_is_waited_for_however_long_it_takes(tmp_path: Path) -> None:
+    path, asked = tmp_path / "partial", 0
+    path.touch()
+    holder = os.open(path, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+
+    def grown() -> int:
+        # A holder that is at work at each of many looks, each later than the limit of the wait.
+        nonlocal asked
+        asked += 1
+        if asked == 30:
+            fcntl.flock(holder, fcntl.LOCK_UN)
+        return asked
+
+    with locked(path, grown):
+        assert asked == 30
+    os.close(holder)
+    assert FileCache(tmp_path).used_bytes() == 0
+
+
+def test_other_models_get_new_versions_while_ones_manifest_is_locked(
+    publisher: RankerPublisher, publish_copy: Publisher, tmp_path: Path
+) -> None:
+    models = Repository(publisher.repository)
+    publish_copy(models)
+    log = tmp_path / "log"
+    with (
+        running_server(publisher.repository, log, *POLL, program=SHORT_WAITS) as server,
+        client_of(server) as client,
+    ):
+
+        def is_ready(model: str) -> bool:
+            return states(client, model).get(2, ("",))[0] == "READY"
+
+        home = publisher.repository / "ranker"
+        coming = Path(shutil.copytree(home / "1", home / ".coming"))
+        edit_manifest(coming, lambda manifest: manifest.update(version=2))
+        with lock_of_a_reader(coming / "manifest.json"):
+            coming.rename(home / "2")
+            until(lambda: "ranker/2/manifest.json" in log.read_text(), "the lock is reported")
+            assert f"process {os.getpid()} (" in log.read_text()
+            publish_copy(models)
+            until(lambda: is_ready("small"), "the other's new version")
+            assert not is_ready("ranker")
+        until(lambda: is_ready("ranker"), "the version that was locked")
     assert "internal error" not in log.read_text()

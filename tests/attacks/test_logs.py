@@ -9,10 +9,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.attacks.attacker import Attacker, Target
+from tests.attacks.attacker import Attack, Attacker, Target, call, grpc_channel
 from tests.attacks.conftest import INFER, PREDICT_TOKEN
-from tests.attacks.grpc_attacks import FLOODS, OPENING, UNFINISHED, Attack
-from tests.attacks.honest_client import call, grpc_channel
+from tests.attacks.grpc_attacks import FLOODS, OPENING, UNFINISHED
 from tests.attacks.http_client import connect
 from tests.attacks.raw_http2 import END_HEADERS, END_STREAM, HEADERS, block, frame
 from tests.support.servers import Ranker, RunningServer, good_inputs, infer_request, running_server
@@ -80,17 +79,7 @@ def secrets(attacker: Attacker) -> None:
                 return
 
 
-def send_secrets_over_http(server: RunningServer) -> None:
-    for line in HTTP_LINES:
-        for name, value in SECRET_HEADERS:
-            with connect(server) as client:
-                client.sendall(line + name + b": " + value + b"\r\n\r\n")
-                client.recv(65536)
-
-
-def test_each_kind_of_line_comes_once_a_second_and_has_nothing_of_a_client(
-    ranker: Ranker, tmp_path: Path
-) -> None:
+def test_each_line_comes_once_a_second_without_client_words(ranker: Ranker, tmp_path: Path) -> None:
     attacks: dict[str, Attack] = {kind: (UNFINISHED | FLOODS)[kind] for kind in KINDS}
     attacks["secrets"] = secrets
     log = tmp_path / "log"
@@ -98,26 +87,27 @@ def test_each_kind_of_line_comes_once_a_second_and_has_nothing_of_a_client(
         message = infer_request(good_inputs(3)).SerializeToString()
         target = Target(server.grpc_url, INFER, message)
         with ExitStack() as stack:
-            attackers = [
-                stack.enter_context(Attacker(target, attack)) for attack in attacks.values()
-            ]
+            attackers = [stack.enter_context(Attacker(target, make)) for make in attacks.values()]
             for one in attackers:
                 until(one.struck.is_set, "the attack has been made", 120.0)
-            send_secrets_over_http(server)
+            for line in HTTP_LINES:
+                for name, value in SECRET_HEADERS:
+                    with connect(server) as client:
+                        client.sendall(line + name + b": " + value + b"\r\n\r\n")
+                        client.recv(65536)
             until(lambda: log.read_text().count(DROPPED) > 2, "drops are logged")
         with grpc_channel(target) as channel:
             assert call(channel, target)
     text = log.read_text()
     assert SECRET.decode() not in text and "\\xff" not in text, text[:3000]
     assert "Traceback" not in text, text[:3000]
-    lines = [LINE.fullmatch(line) for line in text.splitlines()]
-    assert None not in lines, text[:3000]
     times: dict[str, list[datetime]] = defaultdict(list)
-    for line in lines:
-        assert line is not None
-        if line[2] != "INFO":
+    for logged in text.splitlines():
+        parts = LINE.fullmatch(logged)
+        assert parts is not None, logged
+        if parts[2] != "INFO":
             # Counts differ, and so does which reasons there are.
-            times[re.sub(r":.*|\d+", "", line[3])].append(datetime.fromisoformat(line[1]))
+            times[re.sub(r":.*|\d+", "", parts[3])].append(datetime.fromisoformat(parts[1]))
     assert len(times[DROPPED]) > 1, text[:3000]
     for kind, moments in times.items():
         most = SLOW_LINES if kind.startswith("slow request") else 1

@@ -9,10 +9,10 @@ import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.grpc_api.handlers import INFER_METHOD, PREDICT_METHOD
 from sharded_infer.client.request_message import request_message
+from tests.attacks.conftest import attacked_server
 from tests.attacks.faulty_calls import altered
 from tests.support.servers import (
     MODEL,
@@ -20,7 +20,6 @@ from tests.support.servers import (
     RunningServer,
     good_inputs,
     infer_request,
-    running_server,
     scores_of,
 )
 
@@ -29,7 +28,6 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 TOO_LARGE = grpc.StatusCode.RESOURCE_EXHAUSTED
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
 GOOD = good_inputs(3)
-Refusal = tuple[Any, list[str], grpc.StatusCode]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +36,12 @@ class Target:
 
     server: RunningServer
     channel: grpc.Channel
+    stub: Any
     expected: dict[str, NDArray[np.float32]]
 
-    def ask(self, request: Any, seconds: float = 10.0) -> Any:
-        """Sends a message."""
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
-        return stub.ModelInfer(request, timeout=seconds)
-
     def check_alive(self) -> None:
-        """A good request is answered as before, to the bit."""
         assert self.server.process.poll() is None, self.server.log.read_text()
-        got = scores_of(self.ask(infer_request(GOOD)))
+        got = scores_of(self.stub.ModelInfer(infer_request(GOOD), timeout=10))
         for name, scores in self.expected.items():
             assert np.array_equal(got[name], scores), name
 
@@ -59,30 +52,21 @@ def target(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     limits = ("--max-batch", MAX_BATCH, "--max-message-mib", 1, "--max-concurrent-requests", 1024)
     log = tmp_path_factory.mktemp("requests") / "stderr"
     with (
-        running_server(ranker.repository, log, *limits) as server,
+        attacked_server(ranker.repository, log, *limits) as server,
         grpc.insecure_channel(server.grpc_url) as channel,
+        server.stub() as stub,
     ):
-        yield Target(server, channel, ranker.predict(GOOD))
-    assert "Traceback" not in log.read_text(), log.read_text()
+        yield Target(server, channel, stub, ranker.predict(GOOD))
 
 
 def edited(edit: Callable[[Any], object]) -> Any:
-    """The good request after an edit."""
     request = infer_request(GOOD)
     edit(request)
     return request
 
 
-def with_user(
-    datatype: str = "INT64", shape: tuple[int, ...] = (3,), raw: bytes = bytes(24)
-) -> Any:
-    """The good request with its input `user` altered on the wire."""
-    request = infer_request(GOOD)
-    position = [tensor.name for tensor in request.inputs].index("user")
-    request.inputs[position].datatype = datatype
-    request.inputs[position].shape[:] = shape
-    request.raw_input_contents[position] = raw
-    return request
+def good(**inputs: NDArray[np.generic]) -> Any:
+    return infer_request({**GOOD, **inputs})
 
 
 def share_memory(tensors: Any) -> None:
@@ -90,112 +74,85 @@ def share_memory(tensors: Any) -> None:
     tensors[0].parameters["shared_memory_byte_size"].int64_param = 48
 
 
+def of_model(name: str, version: str = "") -> Any:
+    request = infer_request(GOOD, model=name)
+    request.model_version = version
+    return request
+
+
 def id64(*ids: int) -> NDArray[np.int64]:
     return np.array(ids, np.int64)
 
 
-def fp32(*shape: int) -> NDArray[np.float32]:
-    return np.zeros(shape, np.float32)
-
-
-def refused(request: Any, words: str, code: grpc.StatusCode = INVALID) -> Refusal:
-    return request, words.split(" | "), code
-
-
-HIGH = 2**63 - 1
+ONE_DENSE = np.zeros((1, 4), np.float32)
+HIGH, MOST = 2**63 - 1, f"at most {MAX_BATCH}"
 # What else is refused, and in which words, the readers' own tests have.
-CASES = {
-    "an odd datatype": refused(with_user(datatype="int64"), "'user' | 'int64'"),
-    "more dimensions than arrays may have": refused(
-        with_user(shape=(3, *[1] * 80)), "'user' | dimensions"
+BAD: dict[str, tuple[Any, str]] = {
+    "an unknown output": (
+        edited(lambda r: r.outputs.add(name="scores")),
+        "'scores' | score, labels",
     ),
-    "an unknown input, close to one": refused(
-        infer_request({**GOOD, "histroy": id64(1, 2, 3)}), "'histroy' | did you mean 'history'?"
+    "one raw content too few": (
+        edited(lambda r: r.raw_input_contents.pop()),
+        "raw_input_contents | 8 inputs | got 7",
     ),
-    "an unknown output": refused(
-        edited(lambda r: r.outputs.add(name="scores")), "'scores' | score, labels"
-    ),
-    "one raw content too few": refused(
-        edited(lambda r: r.raw_input_contents.pop()), "raw_input_contents | 8 inputs | got 7"
-    ),
-    "shared memory for an input": refused(
-        edited(lambda r: (share_memory(r.inputs), r.raw_input_contents.__delitem__(0))),
-        "'dense' | shared memory",
-        NOT_FOUND,
-    ),
-    "shared memory for an output": refused(
-        edited(lambda r: share_memory([r.outputs.add(name="score")])),
-        "'score' | shared memory",
-        NOT_FOUND,
-    ),
-    "the largest id": refused(
-        infer_request({**GOOD, "brand": id64(0, HIGH, 2)}),
-        f"'brand' | sample 1 | id {HIGH} | 0 to 19",
-    ),
-    "no inputs": refused(
-        service_pb2.ModelInferRequest(model_name=MODEL), "the request has no inputs"
-    ),
-    "no samples": refused(
-        infer_request({"dense": fp32(0, 4), "user": id64()}), "empty | 'user' | no samples"
-    ),
-    "one sample too many": refused(
+    "the largest id": (good(brand=id64(0, HIGH, 2)), f"'brand' | sample 1 | id {HIGH} | 0 to 19"),
+}
+LARGE: dict[str, tuple[Any, str]] = {
+    "one sample too many": (
         infer_request(good_inputs(MAX_BATCH + 1)),
-        f"{MAX_BATCH + 1} samples | at most {MAX_BATCH}",
-        TOO_LARGE,
+        f"{MAX_BATCH + 1} samples | {MOST}",
     ),
-    "samples without ids, which cost a client nothing": refused(
-        with_user(shape=(2**45, 0), raw=b""), f"{2**45} samples | at most {MAX_BATCH}", TOO_LARGE
-    ),
-    "a message that is too large": refused(
-        infer_request({"dense": fp32(1, 4), "user": np.zeros((1, 200_000), np.int64)}),
+    "a message that is too large": (
+        infer_request({"dense": ONE_DENSE, "user": np.zeros((1, 200_000), np.int64)}),
         f"message | {2**20}",
-        TOO_LARGE,
-    ),
-    "an unknown model": refused(infer_request(GOOD, model="other"), "'other'", NOT_FOUND),
-    "no model": refused(infer_request(GOOD, model=""), "model ''", NOT_FOUND),
-    "a model that is a path": refused(
-        infer_request(GOOD, model="../ranker"), "'../ranker'", NOT_FOUND
-    ),
-    "an unknown version": refused(
-        edited(lambda r: setattr(r, "model_version", "2")),
-        f"'{MODEL}' | '2' | version 1",
-        NOT_FOUND,
-    ),
-    "a version that is no number": refused(
-        edited(lambda r: setattr(r, "model_version", "latest")), f"'{MODEL}' | 'latest'", NOT_FOUND
     ),
 }
+MISSING: dict[str, tuple[Any, str]] = {
+    "shared memory for an input": (
+        edited(lambda r: (share_memory(r.inputs), r.raw_input_contents.__delitem__(0))),
+        "'dense' | shared memory",
+    ),
+    "shared memory for an output": (
+        edited(lambda r: share_memory([r.outputs.add(name="score")])),
+        "'score' | shared memory",
+    ),
+    "an unknown model": (of_model("other"), "'other'"),
+    "no model": (of_model(""), "model ''"),
+    "a model that is a path": (of_model("../ranker"), "'../ranker'"),
+    "an unknown version": (of_model(MODEL, "2"), f"'{MODEL}' | '2' | version 1"),
+    "a version that is no number": (of_model(MODEL, "latest"), f"'{MODEL}' | 'latest'"),
+}
+CODES = {**dict.fromkeys(BAD, INVALID), **dict.fromkeys(LARGE, TOO_LARGE)}
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_bad_request_is_refused_in_words_and_the_next_one_is_answered(
-    target: Target, case: str
-) -> None:
-    request, words, code = CASES[case]
+@pytest.mark.parametrize("case", [*BAD, *LARGE, *MISSING])
+def test_a_bad_request_is_refused_in_words_and_the_next_answered(target: Target, case: str) -> None:
+    request, words = (BAD | LARGE | MISSING)[case]
     with pytest.raises(grpc.RpcError) as raised:
-        target.ask(request)
+        target.stub.ModelInfer(request, timeout=10)
     message = raised.value.details()
-    assert raised.value.code() is code, message
-    assert [word for word in words if word not in message] == [], message
+    assert raised.value.code() is CODES.get(case, NOT_FOUND), message
+    assert [word for word in words.split(" | ") if word not in message] == [], message
     target.check_alive()
 
 
 def test_the_largest_batch_that_is_allowed_is_answered(target: Target) -> None:
-    response = target.ask(infer_request(good_inputs(MAX_BATCH)))
+    response = target.stub.ModelInfer(infer_request(good_inputs(MAX_BATCH)), timeout=10)
     assert scores_of(response)["labels"].shape == (MAX_BATCH, 3)
 
 
 def test_bytes_that_are_no_message_are_an_invalid_argument(target: Target) -> None:
-    send = target.channel.unary_unary(INFER_METHOD)
     whole = infer_request(GOOD).SerializeToString()
-    for data in (b"\xff", b"\xff" * 100, whole[:-1], b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x01\xff"):
+    for method, data in (
+        *((INFER_METHOD, data) for data in (b"\xff", b"\xff" * 100, whole[:-1])),
+        *((INFER_METHOD, data) for data in (b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x01\xff")),
+        ("/inference.GRPCInferenceService/ModelMetadata", b"\xff"),
+    ):
         with pytest.raises(grpc.RpcError) as raised:
-            send(data, timeout=10)
+            target.channel.unary_unary(method)(data, timeout=10)
         assert raised.value.code() is INVALID, (data, raised.value.details())
-        assert "ModelInferRequest" in raised.value.details()
-    with pytest.raises(grpc.RpcError) as raised:
-        target.channel.unary_unary("/inference.GRPCInferenceService/ModelMetadata")(b"\xff")
-    assert raised.value.code() is INVALID
+        assert method != INFER_METHOD or "ModelInferRequest" in raised.value.details()
     target.check_alive()
 
 
@@ -223,25 +180,20 @@ def test_altered_messages_are_refused_in_words_or_answered(target: Target, metho
 
 
 def test_a_message_that_grows_as_it_is_unpacked_is_refused_as_exhausted(target: Target) -> None:
-    stub = service_pb2_grpc.GRPCInferenceServiceStub(target.channel)
-    large = infer_request({"dense": fp32(1, 4), "user": np.zeros((1, 500_000), np.int64)})
+    large = infer_request({"dense": ONE_DENSE, "user": np.zeros((1, 500_000), np.int64)})
     with pytest.raises(grpc.RpcError) as raised:
-        stub.ModelInfer(large, timeout=10, compression=grpc.Compression.Gzip)
+        target.stub.ModelInfer(large, timeout=10, compression=grpc.Compression.Gzip)
     assert raised.value.code() is TOO_LARGE
     target.check_alive()
 
 
 def test_errors_of_many_clients_do_not_mix(target: Target) -> None:
-    stub = service_pb2_grpc.GRPCInferenceServiceStub(target.channel)
-    calls = []
-    for number in range(200):
-        bad = number % 2 == 1
-        request = (
-            infer_request({**GOOD, "user": id64(0, 50 + number, 1)}) if bad else infer_request(GOOD)
-        )
-        calls.append((number, bad, stub.ModelInfer.future(request, timeout=30)))
-    for number, bad, call in calls:
-        if bad:
+    # Every second one is bad.
+    requests = [infer_request(GOOD) for _ in range(200)]
+    requests[1::2] = [good(user=id64(0, 50 + number, 1)) for number in range(1, 200, 2)]
+    calls = [target.stub.ModelInfer.future(request, timeout=30) for request in requests]
+    for number, call in enumerate(calls):
+        if number % 2:
             assert call.code() is INVALID and f"id {50 + number} " in call.details()
         else:
             got = scores_of(call.result())

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.support.server_pages import samples
+from tests.attacks.conftest import attacked_server
+from tests.support.server_pages import counted
 from tests.support.servers import (
     MODEL,
     Ranker,
@@ -26,7 +27,7 @@ from tests.support.servers import (
 from tests.support.waiting import until
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
-IN_FLIGHT = ("sharded_infer_requests_in_flight", ())
+IN_FLIGHT = "sharded_infer_requests_in_flight"
 MOST_STREAMS, MOST_REQUESTS = 3, 8
 
 
@@ -52,10 +53,8 @@ class Sender:
 def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     log = tmp_path_factory.mktemp("streams") / "stderr"
     limits = ("--max-streams", MOST_STREAMS, "--max-stream-requests", MOST_REQUESTS)
-    with running_server(ranker.repository, log, *limits) as server:
+    with attacked_server(ranker.repository, log, *limits) as server:
         yield server
-    text = log.read_text()
-    assert "Traceback" not in text and "internal error" not in text, text
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def stub(server: RunningServer, ranker: Ranker) -> Iterator[Any]:
     with server.stub() as stub:
         yield stub
         check_alive(stub, ranker)
-    until(lambda: samples(server.metrics_url)[IN_FLIGHT] == 0, "nothing is left in flight")
+    until(lambda: counted(server, IN_FLIGHT) == 0, "nothing is left in flight")
 
 
 def large(number: int = 0) -> Any:
@@ -77,32 +76,30 @@ def check_alive(stub: Any, ranker: Ranker) -> None:
     assert np.array_equal(scores["score"], ranker.predict(inputs)["score"])
 
 
-def test_a_client_that_does_not_read_is_not_read_either(
-    stub: Any, server: RunningServer, ranker: Ranker
-) -> None:
+def opens(stub: Any) -> bool:
+    try:
+        return not next(stub.ModelStreamInfer(iter([large()]), timeout=60)).error_message
+    except grpc.RpcError:
+        return False
+
+
+def test_who_does_not_read_is_not_read(stub: Any, server: RunningServer, ranker: Ranker) -> None:
     total = 2000
     calls = stub.ModelStreamInfer((large(n) for n in range(total)), timeout=120)
-    answered: dict[str, float] = {"before": -1.0}
+    answered = [-1.0]
 
     def stands_still() -> bool:
         # Two looks that far apart find the same number.
         time.sleep(0.3)
-        now = _answered(server)
-        still = answered["before"] == now
-        answered["before"] = now
-        return still
+        answered.append(counted(server, "sharded_infer_requests_total"))
+        return answered[-1] == answered[-2]
 
     until(stands_still, "the stream stands still")
-    assert answered["before"] < total, "all were answered: the client was not slow enough"
-    assert samples(server.metrics_url)[IN_FLIGHT] <= MOST_REQUESTS + 1
+    assert answered[-1] < total, "all were answered: the client was not slow enough"
+    assert counted(server, IN_FLIGHT) <= MOST_REQUESTS + 1
     check_alive(stub, ranker)
     ids = sorted(int(response.infer_response.id) for response in calls)
     assert ids == list(range(total))
-
-
-def _answered(server: RunningServer) -> float:
-    found = samples(server.metrics_url)
-    return sum(v for (name, _), v in found.items() if name == "sharded_infer_requests_total")
 
 
 @pytest.mark.usefixtures("stub")
@@ -113,7 +110,7 @@ def test_a_client_that_goes_away_leaves_nothing_behind(server: RunningServer) ->
             assert not next(calls).error_message
             if ending == "cancel":
                 calls.cancel()
-        until(lambda: samples(server.metrics_url)[IN_FLIGHT] == 0, "all is given up")
+        until(lambda: counted(server, IN_FLIGHT) == 0, "all is given up")
 
 
 def test_only_so_many_streams_are_open(stub: Any, ranker: Ranker) -> None:
@@ -131,14 +128,7 @@ def test_only_so_many_streams_are_open(stub: Any, ranker: Ranker) -> None:
     for sender, calls in zip(senders, open_ones, strict=True):
         sender.close()
         assert list(calls) == []
-
-    def opens() -> bool:
-        try:
-            return not next(stub.ModelStreamInfer(iter([large()]), timeout=10)).error_message
-        except grpc.RpcError:
-            return False
-
-    until(opens, "a stream can be opened again")
+    until(lambda: opens(stub), "a stream can be opened again")
 
 
 def test_silent_streams_give_way_when_all_are_taken(server: RunningServer, stub: Any) -> None:
@@ -146,23 +136,17 @@ def test_silent_streams_give_way_when_all_are_taken(server: RunningServer, stub:
     answers = stub.ModelStreamInfer(iter(busy), timeout=120)
     silent = [stub.ModelStreamInfer(iter(Sender()), timeout=120) for _ in range(MOST_STREAMS - 1)]
 
-    def opens() -> bool:
+    def one_more_opens() -> bool:
         busy.send(large())
         assert not next(answers).error_message, "a stream with requests goes on"
-        try:
-            return not next(stub.ModelStreamInfer(iter([large()]), timeout=60)).error_message
-        except grpc.RpcError:
-            return False
+        return opens(stub)
 
-    until(lambda: not opens(), "all streams are taken")
-    until(opens, "a silent stream gives way")
+    until(lambda: not one_more_opens(), "all streams are taken")
+    until(one_more_opens, "a silent stream gives way")
     until(lambda: any(one.done() for one in silent), "its client is told")
     (ended,) = (one for one in silent if one.done())
     assert ended.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "no request" in ended.details()
-    dropped = samples(server.metrics_url)[
-        "sharded_infer_grpc_dropped_total", (("reason", "silent"),)
-    ]
-    assert dropped == 1
+    assert counted(server, "sharded_infer_grpc_dropped_total", reason="silent") == 1
     busy.close()
     assert list(answers) == []
     for one in silent:
@@ -184,9 +168,7 @@ def test_a_message_that_is_none_is_answered_and_the_stream_goes_on(server: Runni
     assert all(a.infer_response.parameters["triton_final_response"].bool_param for a in answers)
 
 
-def test_a_stream_ends_at_a_message_that_is_too_large_or_at_the_first_error_if_asked_to(
-    stub: Any,
-) -> None:
+def test_a_stream_ends_at_a_large_message_or_at_the_first_error_if_asked_to(stub: Any) -> None:
     huge = infer_request({"dense": np.zeros((5_000_000, 4), np.float32)})
     unknown = infer_request(good_inputs(1), model="nobody")
     at_first = (("triton_grpc_error", "true"),)
@@ -221,9 +203,7 @@ def test_streams_share_the_limit_of_requests_in_progress(ranker: Ranker, tmp_pat
         assert all("in progress: 4 requests" in word for word in words - {""})
 
 
-def test_a_server_that_ends_answers_what_came_and_says_why_the_stream_ends(
-    ranker: Ranker, tmp_path: Path
-) -> None:
+def test_a_server_that_ends_answers_what_came_and_says_why(ranker: Ranker, tmp_path: Path) -> None:
     options = ("--drain-seconds", 600)
     with (
         running_server(ranker.repository, tmp_path / "log", *options) as server,
@@ -231,9 +211,8 @@ def test_a_server_that_ends_answers_what_came_and_says_why_the_stream_ends(
     ):
         sender = Sender(*(large(n) for n in range(40)))
         calls = stub.ModelStreamInfer(iter(sender), timeout=60)
-        first = next(calls)
+        answers = [next(calls)]
         server.process.send_signal(signal.SIGTERM)
-        answers = [first]
         with pytest.raises(grpc.RpcError) as ended:
             answers.extend(calls)
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE

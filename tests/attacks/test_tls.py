@@ -14,13 +14,21 @@ import grpc
 import pytest
 import trustme
 
-from tests.attacks.attacker import Attacker, Served, Target
-from tests.attacks.campaign import client_hello
-from tests.attacks.conftest import INFER
-from tests.attacks.grpc_attacks import OPENING, Attack
-from tests.attacks.honest_client import HonestClient, call, grpc_channel, withstand
+from tests.attacks.attacker import (
+    Attack,
+    Attacker,
+    HonestClient,
+    Served,
+    Target,
+    call,
+    grpc_channel,
+    withstand,
+)
+from tests.attacks.conftest import INFER, attacked_server
+from tests.attacks.faulty_calls import client_hello
+from tests.attacks.grpc_attacks import OPENING
 from tests.attacks.raw_http2 import END_HEADERS, HEADERS, block, frame, frames
-from tests.support.servers import Ranker, good_inputs, infer_request, running_server
+from tests.support.servers import Ranker, good_inputs, infer_request
 from tests.support.tls import IssuedFiles, issue_files
 from tests.support.waiting import until
 
@@ -39,11 +47,7 @@ serving.cli.main()
 
 
 class TlsServer:
-    """A server that wants certificates of its clients, and what its clients have.
-
-    Attributes:
-        served: by the credentials of an honest client.
-    """
+    """A server that wants certificates of its clients, and what its clients have."""
 
     def __init__(self, folder: Path, address: str, pid: int, files: IssuedFiles) -> None:
         self.files = files
@@ -59,7 +63,6 @@ class TlsServer:
             self.served = Served(target, call(channel, target), pid)
 
     def context(self) -> ssl.SSLContext:
-        """A client's context with the certificate that the server wants."""
         context = self.files.context("h2")
         context.load_cert_chain(self._pair)
         return context
@@ -69,10 +72,8 @@ class TlsServer:
 def serving(ranker: Ranker, folder: Path) -> Iterator[TlsServer]:
     files, log = issue_files(folder), folder / "log"
     options = (*files.options(), "--tls-client-ca", files.ca)
-    with running_server(ranker.repository, log, *options, program=SHORT_TIMES) as server:
+    with attacked_server(ranker.repository, log, *options, program=SHORT_TIMES) as server:
         yield TlsServer(folder, server.grpc_url, server.process.pid, files)
-    text = log.read_text()
-    assert "internal error" not in text and "Traceback" not in text, text
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +83,6 @@ def secure(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def slow_handshakes(hello: bytes) -> Attack:
-    """Many connections that send a byte now and then."""
-
     def attack(attacker: Attacker) -> None:
         clients = [attacker.connect(b"") for _ in range(SLOW)]
         for at in range(len(hello)):
@@ -97,8 +96,6 @@ def slow_handshakes(hello: bytes) -> Attack:
 
 
 def again(opening: bytes) -> Attack:
-    """Connections one after another that say this and go."""
-
     def attack(attacker: Attacker) -> None:
         with attacker.connect(opening) as client, suppress(OSError):
             client.recv(65536)
@@ -107,8 +104,6 @@ def again(opening: bytes) -> Attack:
 
 
 def handshakes(context: ssl.SSLContext) -> Attack:
-    """Handshakes one after another, as far as the server takes part, and a call on each."""
-
     def attack(attacker: Attacker) -> None:
         with (
             attacker.connect(b"") as plain,
@@ -121,8 +116,6 @@ def handshakes(context: ssl.SSLContext) -> Attack:
 
 
 def half_handshakes(hello: bytes) -> Attack:
-    """Handshakes that are broken off after each number of bytes."""
-
     def attack(attacker: Attacker) -> None:
         for at in range(0, len(hello), 16):
             attacker.connect(hello[:at]).close()
@@ -142,9 +135,7 @@ ATTACKS: dict[str, Callable[[ssl.SSLContext], Attack]] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_client_with_a_certificate_is_answered_beside_others(
-    secure: TlsServer, attack: str
-) -> None:
+def test_a_certified_client_is_answered_beside_others(secure: TlsServer, attack: str) -> None:
     withstand(secure.served, ATTACKS[attack](secure.context()))
 
 
@@ -164,17 +155,13 @@ def test_a_client_cannot_negotiate_anew(secure: TlsServer) -> None:
     assert "no renegotiation" in done.stderr.lower(), done.stderr
 
 
-def s_client(
-    secure: TlsServer, *options: str, said: str = ""
-) -> "subprocess.CompletedProcess[str]":
+def s_client(secure: TlsServer, *more: str, said: str = "") -> "subprocess.CompletedProcess[str]":
     pair = str(secure.files.certificate.parent / "client.pem")
-    words = [
+    argv = [
         str(OPENSSL), "s_client", "-connect", secure.served.target.address, "-alpn", "h2",
-        "-cert", pair, "-key", pair, *options,
+        "-cert", pair, "-key", pair, *more,
     ]  # fmt: skip
-    return subprocess.run(
-        words, input=said, capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run(argv, input=said, capture_output=True, text=True, timeout=60, check=False)
 
 
 def connected(server: TlsServer) -> ssl.SSLSocket:
@@ -190,32 +177,24 @@ def certificate_of(server: TlsServer) -> bytes:
         return found
 
 
-def _fifo(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-BREAKS: dict[str, Callable[[Path], None]] = {
+BREAKS: dict[str, Callable[[Path], object]] = {
     "no PEM": lambda file: file.write_bytes(os.urandom(1000)),
     "another's": lambda file: trustme.CA().issue_cert("x").private_key_pem.write_to_path(str(file)),
     "missing": Path.unlink,
-    "a FIFO": _fifo,
+    "a FIFO": lambda file: (file.unlink(), os.mkfifo(file)),
 }
 
 
-def test_certificates_are_renewed_and_broken_files_change_nothing(
-    ranker: Ranker, tmp_path: Path
-) -> None:
+def test_certificates_are_renewed_and_broken_files_ignored(ranker: Ranker, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with serving(ranker, tmp_path) as served:
         files = served.files
-        honest_client = HonestClient(served.served.target, served.served.answer)
-        with honest_client as honest, connected(served) as held:
+        target = served.served.target
+        with HonestClient(target, served.served.answer) as honest, connected(served) as held:
             held.sendall(OPENING)
             before = certificate_of(served)
-            for wrong, file in zip(
-                BREAKS.values(), cycle((files.key, files.certificate)), strict=False
-            ):
+            places = cycle((files.key, files.certificate))
+            for wrong, file in zip(BREAKS.values(), places, strict=False):
                 kept, said = file.read_bytes(), log.read_text().count("stay as they were")
                 wrong(file)
                 assert certificate_of(served) == before

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.attacker import Attacker, Target
+from tests.attacks.attacker import Attacker, HonestClient, Target
 from tests.attacks.grpc_attacks import FLOODS, UNFINISHED
-from tests.attacks.honest_client import HonestClient
 from tests.attacks.test_http2_client_peers import hostile_scripts, secured
 from tests.support.echo_servers import compiled_echo
 from tests.support.scripted_server import scripted_server
@@ -35,12 +34,12 @@ FLAGS = ("-std=c++17", "-O1", "-g", "-pthread", "-fno-sanitize-recover=all")
 ATTACKS = UNFINISHED | FLOODS
 CALLS = 10
 ROUNDS = 15
-_SECONDS = 300
+SECONDS = 300
 
 
 def build(sources: Iterable[str], sanitizers: str, program: Path) -> None:
     command = ["g++", *FLAGS, f"-fsanitize={sanitizers}", "-I.", *sources, "-o", program, "-ldl"]
-    subprocess.run(command, cwd=ROOT, timeout=_SECONDS, check=True)
+    subprocess.run(command, cwd=ROOT, timeout=SECONDS, check=True)
 
 
 @pytest.fixture(scope="module", params=["thread", "address,undefined"])
@@ -62,7 +61,7 @@ def server(
         yield Target(f"127.0.0.1:{port}", path, b"echo" * 700)
         process.stdin.close()
         left = process.stdout.read()
-        code = process.wait(_SECONDS)
+        code = process.wait(SECONDS)
     assert (code, left) == (0, "0 calls, 0 connections, 0 bytes\n"), left + log.read_text()[:6000]
 
 
@@ -81,9 +80,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-def test_servers_meet_no_fault_of_the_client_that_a_sanitizer_finds(
-    client: Path, secure: bool, tmp_path: Path
-) -> None:
+def test_sanitizers_find_no_fault_in_the_client(client: Path, secure: bool, tmp_path: Path) -> None:
     issued = issue_files(tmp_path) if secure else None
     with ExitStack() as stack:
         addresses = [stack.enter_context(compiled_echo(issued))]
@@ -92,8 +89,6 @@ def test_servers_meet_no_fault_of_the_client_that_a_sanitizer_finds(
             addresses.append(stack.enter_context(scripted_server(script)).address)
         ports = [address.rpartition(":")[2] for address in addresses]
         command = [client, str(ROUNDS), str(issued.ca) if issued else "-", *ports]
-        done = subprocess.run(
-            command, timeout=_SECONDS, check=False, capture_output=True, text=True
-        )
+        done = subprocess.run(command, timeout=SECONDS, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[:6000]
     assert int(done.stdout.removesuffix(" ended\n")) >= ROUNDS * len(ports)

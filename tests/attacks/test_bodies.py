@@ -1,17 +1,19 @@
-"""Bodies that nobody asked for, that nobody may send, or that are too many to be held."""
+"""Bodies and messages that nobody asked for or may send, or that are too many to be held."""
 
+import json
 import socket
 from contextlib import ExitStack
 
+import grpc
 import pytest
 
-from tests.attacks.conftest import PREDICT_TOKEN
-from tests.attacks.http_client import INFER, connect
+from tests.attacks.attacker import MIB
+from tests.attacks.conftest import ADMIN_TOKEN, PREDICT_TOKEN
+from tests.attacks.http_client import INFER, connect, post
 from tests.support.server_processes import resident_bytes
 from tests.support.servers import RunningServer
 from tests.support.waiting import until
 
-MIB = 2**20
 BODY = 62 * MIB
 LENGTH = f"Content-Length: {BODY}\r\n"
 CHUNKED = "Transfer-Encoding: chunked\r\n"
@@ -48,7 +50,6 @@ def sent_of(client: socket.socket, size: int, *, chunked: bool = False) -> int:
 
 
 def status_of(client: socket.socket) -> int:
-    """The status of the answer that came, or comes."""
     came = b""
     while not came.endswith(b"\r\n\r\n"):
         came += client.recv(1)
@@ -73,9 +74,7 @@ def test_a_body_that_nobody_asks_for_is_not_taken_in(guarded: RunningServer, cas
 
 
 @pytest.mark.parametrize(("line", "status"), [("GET /live", 200), (f"POST {INFER}", 401)])
-def test_whoever_sends_a_little_too_much_or_asks_first_reads_the_answer(
-    guarded: RunningServer, line: str, status: int
-) -> None:
+def test_who_sends_more_or_asks_is_answered(guarded: RunningServer, line: str, status: int) -> None:
     little = f"Content-Length: {MIB // 2}\r\n\r\n".encode() + bytes(MIB // 2)
     asks = f"{LENGTH}Expect: 100-continue\r\n\r\n".encode()
     for rest in (little, asks):
@@ -89,9 +88,8 @@ def test_whoever_sends_a_little_too_much_or_asks_first_reads_the_answer(
 
 def test_bodies_are_bounded_together_and_their_memory_comes_back(guarded: RunningServer) -> None:
     before = resident(guarded)
-    head = (
-        f"POST {INFER} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {PREDICT_TOKEN}\r\n{LENGTH}\r\n"
-    )
+    token = f"Authorization: Bearer {PREDICT_TOKEN}\r\n"
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\n{token}{LENGTH}\r\n"
     with ExitStack() as stack:
         clients = [stack.enter_context(connect(guarded)) for _ in range(6)]
         # The last bytes never come: all are held, but for those that are too many.
@@ -103,3 +101,39 @@ def test_bodies_are_bounded_together_and_their_memory_comes_back(guarded: Runnin
         assert status_of(clients[-1]) == 429
         assert resident(guarded) - before < 400 * MIB
     until(lambda: resident(guarded) - before < 100 * MIB, "the memory is given back")
+
+
+LOAD = "/inference.GRPCInferenceService/RepositoryModelLoad"
+LIVE = "/inference.GRPCInferenceService/ServerLive"
+UNREADABLE = b"\x22\xff\xff\xff\xff"
+# A field that no message has.
+LARGE = b"\x7a\x81\x80\x40" + bytes(MIB + 1)
+
+
+UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
+CONTROL: dict[str, tuple[str, bytes, str, grpc.StatusCode, str]] = {
+    "unreadable, no token": (LOAD, UNREADABLE, "", UNAUTHENTICATED, ""),
+    "large, no token": (LOAD, LARGE, "", UNAUTHENTICATED, ""),
+    "unreadable": (LOAD, UNREADABLE, ADMIN_TOKEN, grpc.StatusCode.INVALID_ARGUMENT, "unreadable"),
+    "a large load": (LOAD, LARGE, ADMIN_TOKEN, grpc.StatusCode.RESOURCE_EXHAUSTED, "1048576"),
+    "a large probe": (LIVE, LARGE, ADMIN_TOKEN, grpc.StatusCode.RESOURCE_EXHAUSTED, "1048576"),
+}
+
+
+@pytest.mark.parametrize("case", CONTROL)
+def test_a_control_message_is_read_after_the_token(guarded: RunningServer, case: str) -> None:
+    method, message, token, code, words = CONTROL[case]
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
+    with (
+        grpc.insecure_channel(guarded.grpc_url) as channel,
+        pytest.raises(grpc.RpcError) as refused,
+    ):
+        channel.unary_unary(method)(message, timeout=30, metadata=metadata)
+    assert refused.value.code() is code and words in refused.value.details()
+
+
+def test_a_large_body_of_a_control_call_is_refused_over_rest(guarded: RunningServer) -> None:
+    body = json.dumps({"parameters": {"x": "y" * MIB}}).encode()
+    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+    status, answer = post(guarded, body, headers, "/v2/repository/index")
+    assert status == 429 and "1048576" in answer["error"]

@@ -1,12 +1,13 @@
-"""Calls whose headers are not as gRPC has them: each is refused alone."""
+"""gRPC clients that flood, stall, hold calls, or send headers that gRPC has not."""
 
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from tests.attacks.attacker import Served, Target
+from tests.attacks.attacker import Served, Target, withstand
 from tests.attacks.conftest import INFER
+from tests.attacks.grpc_attacks import FLOODS, UNFINISHED
 from tests.attacks.raw_http2 import (
     DATA,
     END_STREAM,
@@ -21,6 +22,15 @@ from tests.attacks.raw_http2 import (
     headers_frames,
     message,
 )
+
+ATTACKS = UNFINISHED | FLOODS
+# Three at once, each of another kind.
+GROUPS = [tuple(ATTACKS)[first::11] for first in range(11)]
+
+
+@pytest.mark.parametrize("attacks", GROUPS, ids=" + ".join)
+def test_others_are_answered_and_nothing_is_left(served: Served, attacks: tuple[str, ...]) -> None:
+    withstand(served, *(ATTACKS[attack] for attack in attacks))
 
 
 def headers(*more: tuple[bytes, bytes], path: bytes = INFER, **other: bytes) -> bytes:
@@ -54,13 +64,12 @@ REFUSED = {
     "a negative timeout": headers((b"grpc-timeout", b"-1S")),
     "no time": headers((b"grpc-timeout", b"0n")),
     "an unknown encoding": headers((b"grpc-encoding", b"\xff")),
-    "nearly gRPC": headers(content_type=b"application/grpcx"),
+    "nearly gRPC": headers(kind=b"application/grpcx"),
     "CONNECT": headers(method=b"CONNECT"),
 }
 
 
 def outcome(address: str, sent: bytes) -> list[Frame]:
-    """What comes back for stream 1, up to the end of it or of the connection."""
     with connect(address) as client:
         came = []
         # A server that has refused the first bytes may have closed before the last.
@@ -77,13 +86,11 @@ def outcome(address: str, sent: bytes) -> list[Frame]:
 
 
 def is_answered(came: list[Frame]) -> bool:
-    """Whether a message came, and the call ended well."""
     return DATA in [one.kind for one in came] and came[-1].kind == HEADERS
 
 
 @pytest.fixture
 def good(served: Served) -> Iterator[Target]:
-    """The server, which still answers afterwards."""
     target = served.target
     yield target
     sent = headers_frames(headers()) + body_frames(message(target.message))
