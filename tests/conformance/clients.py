@@ -1,13 +1,9 @@
-"""NVIDIA's clients of the Open Inference Protocol behind one face, so that one suite asks them all.
-
-The clients have the same methods, apart from how they are awaited, how they stream and what their
-errors' codes look like. What describes something comes as a dict, as the JSON form has it.
-"""
+"""NVIDIA's clients of the Open Inference Protocol behind one face, for one suite."""
 
 import asyncio
 import queue
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +11,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import numpy as np
+import pytest
 import tritonclient.grpc as sync_grpc
 import tritonclient.grpc.aio as aio_grpc
 import tritonclient.http as sync_http
@@ -27,17 +24,12 @@ from tests.support.servers import DATATYPES, RunningServer
 Arrays = Mapping[str, NDArray[np.generic]]
 # What came for one request of a stream.
 Answer = tuple[Any, InferenceServerException | None]
-_PATIENT_SECONDS = 120.0
+_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What a protected server's clients need.
-
-    Attributes:
-        authority: file of the certificate that signed the server's.
-        token: with all scopes.
-    """
+    """What a protected server's clients need: its authority's file and a token of all scopes."""
 
     authority: Path
     token: str
@@ -45,27 +37,20 @@ class Protection:
 
 @dataclass(slots=True)
 class ConformingServer(RunningServer):
-    """A server that the suite asks.
-
-    Attributes:
-        protection: what its clients need; None: nothing.
-    """
+    """A server that the suite asks, and what its clients need."""
 
     protection: Protection | None = None
 
     def page(self) -> str:
-        """Its metrics."""
         request, trust = Request(self.metrics_url), None  # noqa: S310 - our own server
         if self.protection is not None:
             request.add_header("authorization", f"Bearer {self.protection.token}")
             trust = ssl.create_default_context(cafile=self.protection.authority)
-        with urlopen(request, timeout=_PATIENT_SECONDS, context=trust) as page:  # noqa: S310
+        with urlopen(request, timeout=_SECONDS, context=trust) as page:  # noqa: S310
             return str(page.read().decode())
 
 
 class _Token(InferenceServerClientPlugin):
-    """Sends a token with every call."""
-
     def __init__(self, token: str) -> None:
         self._token = token
 
@@ -74,12 +59,7 @@ class _Token(InferenceServerClientPlugin):
 
 
 class _GrpcClient:
-    """What the two clients over gRPC have in common.
-
-    Attributes:
-        streams: whether its transport has streams.
-        explains: whether it raises why a model is not ready, or only says that it is not.
-    """
+    """What the two clients over gRPC have in common."""
 
     streams = True
     explains = True
@@ -92,7 +72,6 @@ class _GrpcClient:
         return self.call(method, *arguments, **named, as_json=True)
 
     def response(self, result: Any) -> dict[str, Any]:
-        """A result as it came, without its contents."""
         response: dict[str, Any] = result.get_response(as_json=True)
         return response
 
@@ -105,13 +84,10 @@ class _GrpcClient:
         return sync_grpc.InferRequestedOutput(name)
 
     def code(self, error: InferenceServerException) -> str:
-        """The name of the gRPC status code that an error stands for."""
         return str(error.status()).removeprefix("StatusCode.")
 
 
 class SyncClient(_GrpcClient):
-    """tritonclient.grpc."""
-
     def __init__(self, url: str, protection: Protection | None) -> None:
         self._client = sync_grpc.InferenceServerClient(url, **_tls(protection))
         if protection is not None:
@@ -128,7 +104,7 @@ class SyncClient(_GrpcClient):
             for request in requests:
                 self._client.async_stream_infer(**request)
                 sent += 1
-            return [came.get(timeout=_PATIENT_SECONDS) for _ in range(sent)]
+            return [came.get(timeout=_SECONDS) for _ in range(sent)]
         finally:
             self._client.stop_stream()
 
@@ -188,9 +164,7 @@ class HttpClient:
         options: dict[str, Any] = {}
         if protection is not None:
             options = {"ssl": True, "ssl_options": {"ca_certs": str(protection.authority)}}
-        self._client = sync_http.InferenceServerClient(
-            url, network_timeout=_PATIENT_SECONDS, **options
-        )
+        self._client = sync_http.InferenceServerClient(url, network_timeout=_SECONDS, **options)
         if protection is not None:
             self._client.register_plugin(_Token(protection.token))
 
@@ -244,7 +218,6 @@ def _tls(protection: Protection | None) -> dict[str, Any]:
 
 
 def make_client(kind: str, server: RunningServer) -> Client:
-    """A client by the name that the suite's parameters have for it."""
     protection = server.protection if isinstance(server, ConformingServer) else None
     if kind == "http":
         return HttpClient(urlsplit(server.metrics_url).netloc, protection)
@@ -255,7 +228,14 @@ def make_client(kind: str, server: RunningServer) -> Client:
 def infer(
     client: Client, model: str, inputs: Arrays, *, outputs: Sequence[str] = (), **named: Any
 ) -> Any:
-    """Asks for scores."""
     tensors = [client.input(name, array) for name, array in inputs.items()]
     wanted = [client.output(name) for name in outputs] or None
     return client.call("infer", model, tensors, outputs=wanted, **named)
+
+
+def refused(code: str, words: str, client: Client, call: Callable[[], object]) -> None:
+    """A call ends with a code and an error that has the words."""
+    with pytest.raises(InferenceServerException) as error:
+        call()
+    assert client.code(error.value) == code, error.value
+    assert words in error.value.message()

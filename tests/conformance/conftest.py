@@ -5,14 +5,12 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import trustme
 
 from tests.conformance.clients import Client, ConformingServer, Protection, make_client
 from tests.support.servers import Ranker, RunningServer, publish_ranker, running_server
 from tests.support.tls import IssuedFiles, issue_files
 
 TOKEN = "conforming-0123456789ab"  # noqa: S105 - of these tests
-LESSER_TOKEN = "lesser-0123456789ab"  # noqa: S105
 
 
 @pytest.fixture(scope="session")
@@ -51,23 +49,15 @@ def running(
 
 
 def conforming(running: RunningServer, protection: Protection | None) -> ConformingServer:
-    """The same server, with what its clients need."""
     known = {field.name: getattr(running, field.name) for field in fields(RunningServer)}
     return ConformingServer(**known, protection=protection)
 
 
 def protected(folder: Path) -> tuple[Protection, tuple[object, ...]]:
-    """What clients need, and the server's options."""
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1", "localhost")
-    ca, certificate, key, tokens = (folder / name for name in ("ca", "cert", "key", "tokens"))
-    authority.cert_pem.write_to_path(str(ca))
-    issued.private_key_pem.write_to_path(str(key))
-    certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
+    files, tokens = issue_files(folder), folder / "tokens"
     tokens.touch(0o600)
-    tokens.write_text(f"{TOKEN} predict,admin,metrics\n{LESSER_TOKEN} predict,metrics # lesser\n")
-    options = ("--tls-certificate", certificate, "--tls-key", key, "--tokens-file", tokens)
-    return Protection(ca, TOKEN), options
+    tokens.write_text(f"{TOKEN} predict,admin,metrics\n")
+    return Protection(files.ca, TOKEN), (*files.options(), "--tokens-file", tokens)
 
 
 @pytest.fixture(params=["grpc", "aio", "http"])

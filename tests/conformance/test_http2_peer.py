@@ -1,7 +1,7 @@
 """HTTP/2 as RFC 9113 allows it and few clients send it; Python's `h2` judges the answers."""
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,8 +28,6 @@ STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 @dataclass(frozen=True, slots=True)
 class PeerServer:
-    """A server, and how peers connect to it."""
-
     address: str
     tls: ssl.SSLContext | None
     ranker: Ranker
@@ -60,6 +58,12 @@ def server(running: tuple[RunningServer, IssuedFiles | None], ranker: Ranker) ->
     return PeerServer(listening.grpc_url, tls, ranker)
 
 
+@pytest.fixture
+def peer(server: PeerServer) -> Iterator[Peer]:
+    with server.peer() as peer:
+        yield peer
+
+
 def test_a_call_may_come_one_byte_at_a_time(server: PeerServer) -> None:
     with server.peer(piece=1) as peer:
         server.check(peer.call(message_of(2)), 2)
@@ -67,7 +71,7 @@ def test_a_call_may_come_one_byte_at_a_time(server: PeerServer) -> None:
 
 
 @pytest.mark.parametrize("padding", [0, 1, 255])
-def test_headers_and_data_may_be_padded(server: PeerServer, padding: int) -> None:
+def test_headers_and_data_may_be_padded(server: PeerServer, peer: Peer, padding: int) -> None:
     def padded(frame: Frame) -> Iterable[Frame]:
         if isinstance(frame, HeadersFrame):
             frame.flags.add("PADDED")
@@ -75,17 +79,16 @@ def test_headers_and_data_may_be_padded(server: PeerServer, padding: int) -> Non
         yield frame
 
     # More padding than the windows hold: it must be given back too.
-    with server.peer() as peer:
-        message = message_of(700)
-        stream = peer.begin()
-        peer.send(padded)
-        for at in range(0, len(message) + 5, 50):
-            ends = at + 50 >= len(message) + 5
-            peer.put(stream, framed(message)[at : at + 50], ends=ends, padding=padding)
-        server.check(peer.wait(stream), 700)
+    message = message_of(700)
+    stream = peer.begin()
+    peer.send(padded)
+    for at in range(0, len(message) + 5, 50):
+        ends = at + 50 >= len(message) + 5
+        peer.put(stream, framed(message)[at : at + 50], ends=ends, padding=padding)
+    server.check(peer.wait(stream), 700)
 
 
-def test_headers_may_go_on_in_continuations(server: PeerServer) -> None:
+def test_headers_may_go_on_in_continuations(server: PeerServer, peer: Peer) -> None:
     parts = 8
 
     def split(frame: Frame) -> Iterable[Frame]:
@@ -104,20 +107,18 @@ def test_headers_may_go_on_in_continuations(server: PeerServer) -> None:
                 more.flags.add("END_HEADERS")
             yield more
 
-    with server.peer() as peer:
-        server.check(peer.call(message_of(2), [("x-long", "v" * 4000)], rewrite=split), 2)
+    server.check(peer.call(message_of(2), [("x-long", "v" * 4000)], rewrite=split), 2)
 
 
-def test_calls_may_be_interleaved_by_a_few_bytes(server: PeerServer) -> None:
-    with server.peer() as peer:
-        bodies = {peer.begin(): framed(message_of(2, seed)) for seed in range(20)}
-        longest = max(map(len, bodies.values()))
-        for at in range(0, longest, 7):
-            for stream, body in bodies.items():
-                if at < len(body):
-                    peer.put(stream, body[at : at + 7], ends=at + 7 >= len(body))
-        for seed, stream in enumerate(bodies):
-            server.check(peer.wait(stream), 2, seed)
+def test_calls_may_be_interleaved_by_a_few_bytes(server: PeerServer, peer: Peer) -> None:
+    bodies = {peer.begin(): framed(message_of(2, seed)) for seed in range(20)}
+    longest = max(map(len, bodies.values()))
+    for at in range(0, longest, 7):
+        for stream, body in bodies.items():
+            if at < len(body):
+                peer.put(stream, body[at : at + 7], ends=at + 7 >= len(body))
+    for seed, stream in enumerate(bodies):
+        server.check(peer.wait(stream), 2, seed)
 
 
 def test_an_answer_comes_byte_by_byte_through_a_window_of_one_byte(server: PeerServer) -> None:
@@ -153,38 +154,36 @@ def test_windows_may_be_as_large_as_they_can(server: PeerServer) -> None:
         server.check(peer.call(message_of(2000)), 2000)
 
 
-def test_a_window_that_overflows_ends_its_stream_or_the_connection(server: PeerServer) -> None:
-    with server.peer() as peer:
-        stream = peer.begin()
+def test_an_overflowing_window_ends_a_stream_or_connection(server: PeerServer, peer: Peer) -> None:
+    stream = peer.begin()
+    peer.send()
+    frame = WindowUpdateFrame(stream)
+    frame.window_increment = LARGEST_WINDOW
+    peer.write(frame.serialize())
+    assert peer.wait(stream).reset == 3  # FLOW_CONTROL_ERROR
+    server.check(peer.call(message_of(2)), 2)
+    frame.stream_id = 0
+    peer.write(frame.serialize())
+    peer.read_to_end()
+
+
+def test_settings_may_change_during_a_call(server: PeerServer, peer: Peer) -> None:
+    stream = peer.begin()
+    body = framed(message_of(400))
+    changes: list[dict[SettingCodes, int]] = [
+        {SettingCodes.INITIAL_WINDOW_SIZE: 10, SettingCodes.HEADER_TABLE_SIZE: 0},
+        {SettingCodes.MAX_FRAME_SIZE: 2**24 - 1},
+        {SettingCodes.HEADER_TABLE_SIZE: 4096, SettingCodes.ENABLE_PUSH: 0},
+        {SettingCodes.MAX_FRAME_SIZE: 16384, SettingCodes.INITIAL_WINDOW_SIZE: 3},
+    ]
+    for at, change in enumerate(changes):
+        peer.put(stream, body[at * 5 : at * 5 + 5])
+        peer.http2.update_settings(change)
         peer.send()
-        frame = WindowUpdateFrame(stream)
-        frame.window_increment = LARGEST_WINDOW
-        peer.write(frame.serialize())
-        assert peer.wait(stream).reset == 3  # FLOW_CONTROL_ERROR
-        server.check(peer.call(message_of(2)), 2)
-        frame.stream_id = 0
-        peer.write(frame.serialize())
-        peer.read_to_end()
-
-
-def test_settings_may_change_while_a_call_is_sent_and_answered(server: PeerServer) -> None:
-    with server.peer() as peer:
-        stream = peer.begin()
-        body = framed(message_of(400))
-        changes: list[dict[SettingCodes, int]] = [
-            {SettingCodes.INITIAL_WINDOW_SIZE: 10, SettingCodes.HEADER_TABLE_SIZE: 0},
-            {SettingCodes.MAX_FRAME_SIZE: 2**24 - 1},
-            {SettingCodes.HEADER_TABLE_SIZE: 4096, SettingCodes.ENABLE_PUSH: 0},
-            {SettingCodes.MAX_FRAME_SIZE: 16384, SettingCodes.INITIAL_WINDOW_SIZE: 3},
-        ]
-        for at, change in enumerate(changes):
-            peer.put(stream, body[at * 5 : at * 5 + 5])
-            peer.http2.update_settings(change)
-            peer.send()
-        peer.put(stream, body[20:], ends=True)
-        peer.until(lambda: peer.acknowledged == 1 + len(changes))
-        server.check(peer.wait(stream), 400)
-        assert max(peer.answers[stream].sizes) <= 10
+    peer.put(stream, body[20:], ends=True)
+    peer.until(lambda: peer.acknowledged == 1 + len(changes))
+    server.check(peer.wait(stream), 400)
+    assert max(peer.answers[stream].sizes) <= 10
 
 
 def test_headers_are_compressed_in_the_tables_that_the_client_allows(server: PeerServer) -> None:
@@ -199,79 +198,73 @@ def test_headers_are_compressed_in_the_tables_that_the_client_allows(server: Pee
 
 
 @pytest.mark.parametrize("end", ["trailers", "an empty frame"])
-def test_a_request_may_end_with_trailers_or_an_empty_frame(server: PeerServer, end: str) -> None:
-    with server.peer() as peer:
-        stream = peer.begin()
-        peer.put(stream, framed(message_of(2)))
-        if end == "trailers":
-            peer.http2.send_headers(stream, [("x-checksum", "1")], end_stream=True)
-        else:
-            peer.http2.send_data(stream, b"", end_stream=True)
-        peer.send()
-        server.check(peer.wait(stream), 2)
+def test_trailers_or_an_empty_frame_end_a_request(server: PeerServer, peer: Peer, end: str) -> None:
+    stream = peer.begin()
+    peer.put(stream, framed(message_of(2)))
+    if end == "trailers":
+        peer.http2.send_headers(stream, [("x-checksum", "1")], end_stream=True)
+    else:
+        peer.http2.send_data(stream, b"", end_stream=True)
+    peer.send()
+    server.check(peer.wait(stream), 2)
 
 
-def test_priorities_and_unknown_frames_are_ignored(server: PeerServer) -> None:
-    with server.peer() as peer:
-        stream = peer.begin()
-        body = framed(message_of(2))
-        peer.put(stream, body[:10])
-        for number in (0, stream):
-            unknown = ExtensionFrame(0xFA, number, flag_byte=0xFF, body=b"?" * 100)
-            unknown.body_len = len(unknown.body)
-            peer.write(unknown.serialize())
-        priority = PriorityFrame(stream)
-        priority.depends_on, priority.stream_weight, priority.exclusive = 0, 255, True
-        peer.write(priority.serialize())
-        idle = PriorityFrame(stream + 100)
-        idle.depends_on, idle.stream_weight = stream, 3
-        peer.write(idle.serialize())
-        peer.put(stream, body[10:], ends=True)
-        server.check(peer.wait(stream), 2)
+def test_priorities_and_unknown_frames_are_ignored(server: PeerServer, peer: Peer) -> None:
+    stream = peer.begin()
+    body = framed(message_of(2))
+    peer.put(stream, body[:10])
+    for number in (0, stream):
+        unknown = ExtensionFrame(0xFA, number, flag_byte=0xFF, body=b"?" * 100)
+        unknown.body_len = len(unknown.body)
+        peer.write(unknown.serialize())
+    priority = PriorityFrame(stream)
+    priority.depends_on, priority.stream_weight, priority.exclusive = 0, 255, True
+    peer.write(priority.serialize())
+    idle = PriorityFrame(stream + 100)
+    idle.depends_on, idle.stream_weight = stream, 3
+    peer.write(idle.serialize())
+    peer.put(stream, body[10:], ends=True)
+    server.check(peer.wait(stream), 2)
 
 
-def test_a_ping_comes_back_as_it_was(server: PeerServer) -> None:
-    with server.peer() as peer:
-        stream = peer.begin()
-        peer.send()
-        peer.http2.ping(b"\0\1\2\3\xfc\xfd\xfe\xff")
-        peer.send()
-        peer.until(lambda: peer.pongs)
-        assert peer.pongs == [b"\0\1\2\3\xfc\xfd\xfe\xff"]
-        peer.put(stream, framed(message_of(2)), ends=True)
-        server.check(peer.wait(stream), 2)
+def test_a_ping_comes_back_as_it_was(server: PeerServer, peer: Peer) -> None:
+    stream = peer.begin()
+    peer.send()
+    peer.http2.ping(b"\0\1\2\3\xfc\xfd\xfe\xff")
+    peer.send()
+    peer.until(lambda: peer.pongs)
+    assert peer.pongs == [b"\0\1\2\3\xfc\xfd\xfe\xff"]
+    peer.put(stream, framed(message_of(2)), ends=True)
+    server.check(peer.wait(stream), 2)
 
 
-def test_calls_that_began_before_a_clients_goaway_are_answered(server: PeerServer) -> None:
-    with server.peer() as peer:
-        stream = peer.begin()
-        body = framed(message_of(2))
-        peer.put(stream, body[:10])
-        peer.write(GoAwayFrame(0, last_stream_id=0).serialize())
-        peer.put(stream, body[10:], ends=True)
-        server.check(peer.wait(stream), 2)
-        peer.read_to_end()
+def test_calls_begun_before_a_clients_goaway_are_answered(server: PeerServer, peer: Peer) -> None:
+    stream = peer.begin()
+    body = framed(message_of(2))
+    peer.put(stream, body[:10])
+    peer.write(GoAwayFrame(0, last_stream_id=0).serialize())
+    peer.put(stream, body[10:], ends=True)
+    server.check(peer.wait(stream), 2)
+    peer.read_to_end()
 
 
-def test_a_stream_of_messages_may_be_cut_anywhere(server: PeerServer) -> None:
-    with server.peer() as peer:
-        stream = peer.begin(path=STREAM)
-        body = b"".join(framed(message_of(1 + seed % 3, seed)) for seed in range(6))
-        for at in range(0, len(body), 11):
-            peer.put(stream, body[at : at + 11], ends=at + 11 >= len(body))
-        answer = peer.wait(stream)
-        assert answer.status() == "0" and len(answer.messages()) == 6
-        for text in answer.messages():
-            response = service_pb2.ModelStreamInferResponse.FromString(text)
-            assert response.error_message == "" and response.infer_response.model_name
+def test_a_stream_of_messages_may_be_cut_anywhere(server: PeerServer, peer: Peer) -> None:
+    stream = peer.begin(path=STREAM)
+    body = b"".join(framed(message_of(1 + seed % 3, seed)) for seed in range(6))
+    for at in range(0, len(body), 11):
+        peer.put(stream, body[at : at + 11], ends=at + 11 >= len(body))
+    answer = peer.wait(stream)
+    assert answer.status() == "0" and len(answer.messages()) == 6
+    for text in answer.messages():
+        response = service_pb2.ModelStreamInferResponse.FromString(text)
+        assert response.error_message == "" and response.infer_response.model_name
 
 
-def test_a_stream_without_messages_ends_well(server: PeerServer) -> None:
-    with server.peer() as peer:
-        stream = peer.begin(path=STREAM, ends=True)
-        peer.send()
-        answer = peer.wait(stream)
-        assert answer.status() == "0" and not answer.body
+def test_a_stream_without_messages_ends_well(server: PeerServer, peer: Peer) -> None:
+    stream = peer.begin(path=STREAM, ends=True)
+    peer.send()
+    answer = peer.wait(stream)
+    assert answer.status() == "0" and not answer.body
 
 
 @pytest.mark.parametrize(
@@ -284,18 +277,17 @@ def test_a_stream_without_messages_ends_well(server: PeerServer) -> None:
     ],
 )
 def test_what_is_no_call_is_told_so_by_http(
-    server: PeerServer, headers: list[tuple[str, str]], status: str
+    server: PeerServer, peer: Peer, headers: list[tuple[str, str]], status: str
 ) -> None:
-    with server.peer() as peer:
-        answer = peer.call(message_of(2), headers)
-        assert answer.headers[":status"] == status
-        assert answer.headers.get("allow") == ("POST" if status == "405" else None)
-        assert answer.reset in {None, 0} and peer.closed is False
-        # With and without a body, and the connection stays.
-        stream = peer.begin(headers, ends=True)
-        peer.send()
-        assert peer.wait(stream).headers[":status"] == status
-        server.check(peer.call(message_of(2)), 2)
+    answer = peer.call(message_of(2), headers)
+    assert answer.headers[":status"] == status
+    assert answer.headers.get("allow") == ("POST" if status == "405" else None)
+    assert answer.reset in {None, 0} and peer.closed is False
+    # With and without a body, and the connection stays.
+    stream = peer.begin(headers, ends=True)
+    peer.send()
+    assert peer.wait(stream).headers[":status"] == status
+    server.check(peer.call(message_of(2)), 2)
 
 
 @pytest.mark.parametrize(
@@ -309,13 +301,12 @@ def test_what_is_no_call_is_told_so_by_http(
     ],
 )
 def test_a_refusal_has_a_status_and_the_connection_stays(
-    server: PeerServer, headers: list[tuple[str, str]], path: str, code: str
+    server: PeerServer, peer: Peer, headers: list[tuple[str, str]], path: str, code: str
 ) -> None:
-    with server.peer() as peer:
-        answer = peer.call(message_of(2), headers, path=path)
-        assert answer.headers[":status"] == "200" and answer.status() == code
-        assert answer.reset in {None, 0}
-        server.check(peer.call(message_of(2)), 2)
+    answer = peer.call(message_of(2), headers, path=path)
+    assert answer.headers[":status"] == "200" and answer.status() == code
+    assert answer.reset in {None, 0}
+    server.check(peer.call(message_of(2)), 2)
 
 
 @pytest.mark.parametrize(
@@ -331,13 +322,10 @@ def test_a_refusal_has_a_status_and_the_connection_stays(
     ],
     ids=["none", "no prefix", "cut off", "two", "a flag", "compressed", "huge"],
 )
-def test_a_body_that_is_not_one_message_is_refused_with_a_status(
-    server: PeerServer, body: bytes, code: str
-) -> None:
-    with server.peer() as peer:
-        stream = peer.begin()
-        peer.send()
-        peer.http2.send_data(stream, body, end_stream=True)
-        peer.send()
-        assert peer.wait(stream).status() == code
-        server.check(peer.call(message_of(2)), 2)
+def test_odd_bodies_have_a_status(server: PeerServer, peer: Peer, body: bytes, code: str) -> None:
+    stream = peer.begin()
+    peer.send()
+    peer.http2.send_data(stream, body, end_stream=True)
+    peer.send()
+    assert peer.wait(stream).status() == code
+    server.check(peer.call(message_of(2)), 2)

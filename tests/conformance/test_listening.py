@@ -19,9 +19,7 @@ MESSAGE = infer_request(good_inputs(2)).SerializeToString()
 
 
 @pytest.mark.parametrize("host", ["localhost", "::1"])
-def test_a_host_is_listened_on_by_name_and_over_ipv6(
-    ranker: Ranker, tmp_path: Path, host: str
-) -> None:
+def test_a_host_is_listened_on_by_name_and_ipv6(ranker: Ranker, tmp_path: Path, host: str) -> None:
     options = ("--host", host)
     with running_server(ranker.repository, tmp_path / "log", *options) as running:
         assert running.grpc_url.rpartition(":")[0] == ("[::1]" if host == "::1" else host)
@@ -34,9 +32,7 @@ def test_a_host_is_listened_on_by_name_and_over_ipv6(
 
 
 @pytest.mark.parametrize("running", ["tls"], indirect=True)
-def test_tls_without_h2_in_alpn_is_refused_and_not_left_waiting(
-    running: tuple[RunningServer, IssuedFiles],
-) -> None:
+def test_tls_without_h2_in_alpn_ends_at_once(running: tuple[RunningServer, IssuedFiles]) -> None:
     server, files = running
     host, _, port = server.grpc_url.rpartition(":")
     for offered in ((), ("http/1.1",), ("h3", "spdy/3")):
