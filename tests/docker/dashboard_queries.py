@@ -22,7 +22,8 @@ _VARIABLES = {
     "$__rate_interval": "5s",
 }
 _METRIC = re.compile(r"[a-z_]*:?sharded_infer_[a-z0-9_]+(?::[a-z0-9_]+)?")
-_HISTOGRAM_SERIES = ("_bucket", "_sum", "_count")
+# Of a histogram's series.
+_ENDING = re.compile("_(bucket|sum|count)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +35,19 @@ class Asked:
 
     @property
     def metrics(self) -> set[str]:
-        """The names of all metrics in it, recorded ones too."""
         return set(_METRIC.findall(self.expression))
 
 
 @cache
 def dashboards() -> dict[str, Any]:
-    """Each dashboard's document, by the name of its file."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(DASHBOARDS.glob("*.json"))}
 
 
 def panels(dashboard: Any) -> list[Any]:
-    """The panels of a dashboard, without its rows."""
     return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
 def substituted(expression: str) -> str:
-    """An expression as Grafana sends it."""
     for variable, value in _VARIABLES.items():
         expression = expression.replace(variable, value)
     assert "$" not in expression, expression
@@ -58,7 +55,6 @@ def substituted(expression: str) -> str:
 
 
 def panel_queries(name: str) -> list[Asked]:
-    """All queries of a dashboard's panels."""
     return [
         Asked(f"{name}: {panel['title']}", substituted(target["expr"]))
         for panel in panels(dashboards()[name])
@@ -67,25 +63,18 @@ def panel_queries(name: str) -> list[Asked]:
 
 
 def rules(file: str) -> Iterator[dict[str, Any]]:
-    """The rules of a file, of all groups."""
     for group in yaml.safe_load((RULES / file).read_text())["groups"]:
         yield from group["rules"]
 
 
 @cache
 def recorded() -> dict[str, Asked]:
-    """The expression of each recording rule, by what it records."""
-    return {
-        rule["record"]: Asked(rule["record"], rule["expr"]) for rule in rules("recording.rules.yml")
-    }
+    found = rules("recording.rules.yml")
+    return {rule["record"]: Asked(rule["record"], rule["expr"]) for rule in found}
 
 
 def alerts_without_thresholds() -> list[Asked]:
-    """The alerts' expressions with comparisons that answer 0 or 1 instead of leaving series out.
-
-    What is left needs every part to have series whose labels match. Earlier values are those of now
-    where there are none.
-    """
+    """The alerts' expressions with comparisons that answer 0 or 1 instead of leaving series out."""
     return [
         Asked(
             rule["alert"],
@@ -102,12 +91,5 @@ def families(asked: Asked) -> set[str]:
         if metric in rules_by_name:
             found |= families(rules_by_name[metric])
         else:
-            found.add(family_of(metric))
+            found.add(_ENDING.sub("", metric))
     return found
-
-
-def family_of(series: str) -> str:
-    """The name of a histogram's series without its ending; others are as they are."""
-    for ending in _HISTOGRAM_SERIES:
-        series = series.removesuffix(ending)
-    return series

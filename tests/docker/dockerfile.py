@@ -1,15 +1,25 @@
-"""The Dockerfile's instructions, by the stages that they make."""
+"""The Dockerfile's instructions, by the stages that they make, and programs of others."""
 
+import subprocess
 from pathlib import Path
+from typing import Any
 
 from dockerfile_parse import DockerfileParser
+
+
+def output_of(*words: object, **options: Any) -> str:
+    """Standard output of a program, which must succeed; `options` are of `subprocess.run`."""
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    done = subprocess.run([*map(str, words)], check=False, **(streams | options))
+    assert done.returncode == 0, f"{words}\n{done.stdout[-3000:]}\n{(done.stderr or '')[-3000:]}"
+    return str(done.stdout)
+
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 
 
 def instructions() -> list[dict[str, str]]:
-    """What the file says, without its comments."""
     parser = DockerfileParser(path=str(DOCKER / "Dockerfile"), cache_content=True)
     structure: list[dict[str, str]] = parser.structure
     return [one for one in structure if one["instruction"] != "COMMENT"]
@@ -36,5 +46,4 @@ def whole(name: str) -> list[tuple[str, str]]:
 
 
 def values(stage: str, instruction: str) -> list[str]:
-    """What a stage's instructions of one kind say, in their order."""
     return [value for kind, value in whole(stage) if kind == instruction]

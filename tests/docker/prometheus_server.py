@@ -36,7 +36,6 @@ class Prometheus:
     began: float
 
     def get(self, path: str, **parameters: object) -> Any:
-        """The data of an answer of the API."""
         query = urlencode(parameters, doseq=True)
         with urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as response:  # noqa: S310
             answer = json.load(response)
@@ -50,10 +49,8 @@ class Prometheus:
 
     def over_time(self, expression: str, until: float) -> list[float]:
         """All values of an expression since the start, second by second; NaN are left out."""
-        found = self.get("query_range", query=expression, start=self.began, end=until, step=1)[
-            "result"
-        ]
-        values = [float(value) for one in found for _, value in one["values"]]
+        found = self.get("query_range", query=expression, start=self.began, end=until, step=1)
+        values = [float(value) for one in found["result"] for _, value in one["values"]]
         return [value for value in values if value == value]
 
 
@@ -94,7 +91,6 @@ def running_prometheus(home: Path, *targets: str) -> Iterator[Prometheus]:
 
 
 def is_ready(url: str) -> bool:
-    """Whether a Prometheus at this URL answers."""
     with suppress(OSError), urlopen(f"{url}/-/ready", timeout=30) as answer:  # noqa: S310 - ours
         return bool(answer.status == 200)
     return False

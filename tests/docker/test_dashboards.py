@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.docker.dashboard_queries import ROOT, dashboards, panels
-from tests.docker.programs import output_of
+from tests.docker.dockerfile import output_of
 
 NAMES = ("releases", "resources", "service", "shards")
 _COMMAND = re.compile(r"`sharded-infer ((?:[a-z]+ ?)+)")
@@ -59,7 +59,6 @@ def test_the_runbook_names_commands_and_options_that_exist() -> None:
 
 
 def _unknown_words(text: str) -> list[str]:
-    """The commands and options that a text names and the command line does not have."""
     reference = (ROOT / "docs" / "cli.md").read_text()
     commands = [words.strip() for words in _COMMAND.findall(text)]
     unknown = [name for name in commands if f"`sharded-infer {name}`" not in reference]

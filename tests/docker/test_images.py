@@ -24,11 +24,6 @@ SCRAPED: Any = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_te
 _EXACT_TAG = re.compile(r"[\w./-]+:\d+\.\d+\.\d+[\w.-]*")
 
 
-def _pins() -> dict[str, str]:
-    lines = [line for line in REQUIREMENTS.read_text().splitlines() if not line.startswith("#")]
-    return dict(line.split("==") for line in lines)
-
-
 def test_every_base_is_one_exact_version_of_python() -> None:
     named = stages()
     (argument,) = [value for kind, value in named.pop("") if kind == "ARG"]
@@ -77,7 +72,8 @@ def test_torch_and_fbgemm_are_the_pair_that_the_project_needs() -> None:
 
 
 def test_every_dependency_is_pinned_to_a_version_that_is_allowed() -> None:
-    pins = _pins()
+    lines = [line for line in REQUIREMENTS.read_text().splitlines() if not line.startswith("#")]
+    pins = dict(line.split("==") for line in lines)
     for name, requirement in _needed().items():
         if name not in PAIR:
             assert Version(pins[name]) in requirement.specifier, name

@@ -17,8 +17,7 @@ from serving.remote_lookups.hosts_file import read_hosts
 from sharded_infer.byte_sizes import parse_size
 from sharded_infer.files.cache_folder import CACHE_VARIABLE
 from sharded_infer.repositories.storage.version_cache import CACHE_SIZE_VARIABLE
-from tests.docker.dockerfile import DOCKER, ROOT, values
-from tests.docker.programs import output_of
+from tests.docker.dockerfile import DOCKER, ROOT, output_of, values
 from tests.support.servers import Command
 
 PAGE = ROOT / "docs" / "kubernetes.md"
@@ -27,9 +26,7 @@ TEMPLATES = DOCKER / "kubernetes"
 RELEASES = ("1.34", "1.37")
 # Beyond the draining time: workers that hang, then the process that answers HTTP.
 PATIENCE_SECONDS = 10
-NEEDS_KUBECTL = pytest.mark.skipif(
-    shutil.which("kubectl") is None, reason="kubectl is not installed"
-)
+NEEDS_KUBECTL = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is missing")
 # The cluster as it is in the tree, and as the page changes it.
 NAMES = (
     "server",
@@ -40,8 +37,6 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Workload:
-    """A Deployment or a StatefulSet."""
-
     kind: str
     name: str
     spec: dict[str, Any]
@@ -279,9 +274,7 @@ def test_pods_run_as_the_image_does(template: Template) -> None:
 
 
 @pytest.mark.parametrize("template", NAMES[:1], indirect=True)
-def test_a_server_has_the_processors_of_its_batches_and_the_times_of_the_page(
-    template: Template, settings: Settings
-) -> None:
+def test_a_server_has_its_cores_and_the_pages_times(template: Template, settings: Settings) -> None:
     (workload,) = template.workloads.values()
     taken = settings(workload)
     assert taken["follow"] == "labels:stable"
@@ -296,9 +289,7 @@ def test_a_server_has_the_processors_of_its_batches_and_the_times_of_the_page(
 
 
 @every_cluster
-def test_each_host_of_the_plan_is_a_set_whose_ordinals_are_its_replicas(
-    template: Template, settings: Settings, tmp_path: Path
-) -> None:
+def test_hosts_are_sets_of_replicas(template: Template, settings: Settings, tmp_path: Path) -> None:
     file = tmp_path / "hosts.toml"
     file.write_text(template.hosts_file)
     expected = {}

@@ -28,7 +28,7 @@ from tests.docker.dashboard_queries import (
     recorded,
     substituted,
 )
-from tests.docker.programs import output_of
+from tests.docker.dockerfile import output_of
 from tests.docker.prometheus_server import NEEDS_PROMETHEUS, Prometheus, running_prometheus
 from tests.support.fronts import code_of, hosts_file
 from tests.support.raw_ids import publish_words
@@ -54,11 +54,7 @@ _IMPOSSIBLE_MICROSECONDS = 1
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What is left when the load is over, seconds since 1970: the Prometheus that watched.
-
-    `pages` are of the server, of one of raw ids whose rows are in tiers, of a shard host, and of a
-    server with a shadow.
-    """
+    """What is left when the load is over: the Prometheus that watched, and the servers' pages."""
 
     prometheus: Prometheus
     targets: int
@@ -66,7 +62,6 @@ class Observed:
     pages: dict[str, str]
 
     def families(self) -> set[str]:
-        """The names on the pages, counters with `_total`."""
         return {
             family.name + ("_total" if family.type == "counter" else "")
             for one in self.pages.values()
@@ -111,7 +106,10 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
         targets = [urlsplit(url).netloc for url in (*urls.values(), front.metrics_url)]
         with running_prometheus(home, *targets) as prometheus:
             _stop_a_replica(front, replica)
-            _send_random_requests(server, repository)
+            # As the compose file's load does.
+            words_of_it = ("--repository", repository, "--server", server.grpc_url, "--seconds", 2)
+            script = ROOT / "docker" / "send_requests.py"
+            output_of(sys.executable, script, *words_of_it, env=environment())
             with traffic(shadow, clients=1, pause=0.02):
                 _load(server, publisher, words)
             pages = {name: page(url) for name, url in urls.items()}
@@ -120,7 +118,6 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
 
 @contextmanager
 def _running_shadow(folder: Path, shelf: Shelf) -> Iterator[RunningServer]:
-    """A server whose default version has another one beside it."""
     (folder / "repository" / MODEL).mkdir(parents=True)
     versions = Publisher(folder / "repository", shelf)
     for label in ("stable", "canary"):
@@ -136,10 +133,8 @@ def _running_front(folder: Path) -> Iterator[tuple[RunningServer, ShardHostProce
     ranker = publish_for_hosts(folder, 2, 2000)
     with ExitStack() as stack:
         hosts = [
-            stack.enter_context(
-                running_shard_host(ranker.repository, number, folder / f"host{place}")
-            )
-            for place, number in enumerate((0, 1, 1))
+            stack.enter_context(running_shard_host(ranker.repository, number, folder / f"host{at}"))
+            for at, number in enumerate((0, 1, 1))
         ]
         file = hosts_file(folder, {0: hosts[:1], 1: hosts[1:]})
         server = running_server(ranker.repository, folder / "front", "--shard-hosts", file)
@@ -166,13 +161,6 @@ def _stop_a_replica(front: RunningServer, replica: ShardHostProcess) -> None:
         until(is_left_alone, "it is left alone")
     finally:
         os.kill(replica.process.pid, signal.SIGCONT)
-
-
-def _send_random_requests(server: RunningServer, repository: Path) -> None:
-    """As the compose file's load does."""
-    words = ("--repository", repository, "--server", server.grpc_url, "--seconds", 2)
-    script = ROOT / "docker" / "send_requests.py"
-    output_of(sys.executable, script, *words, env=environment())
 
 
 def _load(server: RunningServer, publisher: Publisher, words: RunningServer) -> None:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.docker.dashboard_queries import ROOT, rules
-from tests.docker.programs import output_of
+from tests.docker.dockerfile import output_of
 from tests.docker.prometheus_server import CONFIGURATION, NEEDS_PROMETHEUS
 
 RUNBOOK = ROOT / "docs" / "runbook.md"
