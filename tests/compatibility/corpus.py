@@ -41,25 +41,20 @@ class Corpus(NamedTuple):
 
     @property
     def models(self) -> Path:
-        """The repository."""
         return self.folder / "models"
 
     @property
     def files(self) -> Path:
-        """Samples, descriptions and topologies."""
         return self.folder / "files"
 
     def versions(self) -> list[tuple[str, int]]:
-        """Every model and version."""
         repository = Repository(self.models)
         return [(m, version) for m in repository.models() for version in repository.versions(m)]
 
     def path(self, model: str, version: int) -> Path:
-        """A version's folder."""
         return self.models / model / str(version)
 
     def request(self, model: str) -> Arrays:
-        """The inputs of the model's request."""
         return dict(load_file(self.folder / "requests" / f"{model}.safetensors"))
 
     def scores(self, model: str, version: int) -> Arrays:
@@ -67,17 +62,14 @@ class Corpus(NamedTuple):
         return dict(load_file(self.folder / "scores" / f"{model}-{version}.safetensors"))
 
     def message_path(self, model: str) -> Path:
-        """The file of the model's request as bytes of a PredictRequest."""
         return self.folder / "messages" / f"{model}.predict"
 
     def values(self) -> dict[str, Any]:
-        """What the release read."""
         values: dict[str, Any] = json.loads((self.folder / "values.json").read_text())
         return values
 
 
 def releases() -> list[str]:
-    """The releases that there is a corpus of, the newest last."""
     names = [path.name.removesuffix(_SUFFIX) for path in FOLDER.glob(f"*{_SUFFIX}")]
     return sorted(names, key=lambda name: [int(part) for part in name.split(".")])
 
@@ -93,15 +85,11 @@ def stored(release: str) -> Corpus:
 
 
 def copied(release: str, folder: Path) -> Corpus:
-    """A corpus that a test may change, in a folder to be made."""
     return Corpus(Path(shutil.copytree(stored(release).folder, folder)), release)
 
 
 def score_all(version: Path, request: Arrays) -> Arrays:
-    """The scores of a request by every plan, with one intra-op thread, as servers have it.
-
-    In the published precision, whatever is faster here.
-    """
+    """The scores of a request by every plan, with one intra-op thread, as servers have it."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -70,7 +70,6 @@ def surface() -> Listing:
 
 
 def _protos(file: FileDescriptor) -> Iterator[tuple[str, str]]:
-    """Fields, values of enumerations and methods, by their full names."""
     kinds = {v: k for k, v in vars(FieldDescriptor).items() if k.startswith("TYPE_")}
     messages = list(file.message_types_by_name.values())
     enumerations = list(file.enum_types_by_name.values())
@@ -99,7 +98,6 @@ def _protos(file: FileDescriptor) -> Iterator[tuple[str, str]]:
 
 
 def _routes() -> Iterator[tuple[str, str]]:
-    """Methods and paths."""
     for path, methods in json.loads(_OPENAPI.read_text())["paths"].items():
         for method, operation in methods.items():
             # Beside methods, a path has its parameters.
@@ -133,7 +131,6 @@ def _options(command: Any, called: str) -> Iterator[str]:
 
 
 def _python(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """The names of a module, parameters of its functions and public members of its classes."""
     for name in module.__all__:
         value = getattr(module, name)
         full = f"{module.__name__}.{name}"
@@ -165,11 +162,6 @@ def read_listing(release: str) -> Listing:
     return listing
 
 
-def write_listing() -> None:
-    """Stores this code's listing as that of the newest release."""
-    LISTING.write_text(json.dumps(surface(), indent=1, sort_keys=True) + "\n")
-
-
 def names_that_went(before: Listing, now: Listing) -> set[str]:
     """Names that are no more, or mean something else now; without what belonged to such a name."""
     went = {
@@ -193,7 +185,6 @@ def numbers_used_again(before: Listing, now: Listing) -> list[str]:
 
 
 def _place(name: str, says: str) -> tuple[str, str]:
-    """A field's message and number."""
     return name.rpartition(".")[0], says.partition(":")[0]
 
 
@@ -210,4 +201,5 @@ def _owners(name: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    write_listing()
+    # As that of the newest release.
+    LISTING.write_text(json.dumps(surface(), indent=1, sort_keys=True) + "\n")

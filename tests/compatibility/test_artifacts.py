@@ -38,9 +38,7 @@ def check_scores(model: str, got: Arrays, expected: Arrays) -> None:
 
 
 @pytest.mark.parametrize(("corpus", "model", "version"), VERSIONS)
-def test_a_version_scores_by_every_plan_as_its_release_scored(
-    corpus: Corpus, model: str, version: int
-) -> None:
+def test_a_version_scores_as_its_release_scored(corpus: Corpus, model: str, version: int) -> None:
     scores = score_all(corpus.path(model, version), corpus.request(model))
     check_scores(model, scores, corpus.scores(model, version))
 

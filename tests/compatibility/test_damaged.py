@@ -20,16 +20,11 @@ LATER_FORMAT = 3
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
-    """A copy of what the newest release wrote."""
     return copied(NEWEST, tmp_path / "corpus")
 
 
 class Kind(NamedTuple):
-    """A kind of file: one of it, and what reads it.
-
-    Attributes:
-        place: what errors may name instead of the file.
-    """
+    """A kind of file: one of it, what reads it, and what errors may name instead of the file."""
 
     file: str
     read: Callable[[Corpus], object]
@@ -38,10 +33,6 @@ class Kind(NamedTuple):
 
 def _version(model: str, number: int) -> Callable[[Corpus], object]:
     return lambda corpus: open_model(corpus.path(model, number))
-
-
-def _plan(corpus: Corpus) -> object:
-    return open_model(corpus.path("hosts", 1), topology="front-and-hosts")
 
 
 def _signed(corpus: Corpus) -> object:
@@ -54,10 +45,6 @@ def _calibration(name: str) -> Callable[[Corpus], object]:
     return lambda corpus: read_calibration(spec, corpus.files / name)
 
 
-def _labels(corpus: Corpus) -> object:
-    return Repository(corpus.models).label_history("hosts")
-
-
 KINDS = {
     "manifest": Kind("models/formats/1/manifest.json", _version("formats", 1)),
     "table": Kind("models/formats/1/tables/int4-00000.safetensors", _version("formats", 1)),
@@ -66,13 +53,18 @@ KINDS = {
     ),
     "tower": Kind("models/tower_int8/1/tower.pt2", _version("tower_int8", 1)),
     "golden requests": Kind("models/formats/2/golden.safetensors", _version("formats", 2)),
-    "plan": Kind("models/hosts/1/plans/front-and-hosts.json", _plan),
+    "plan": Kind(
+        "models/hosts/1/plans/front-and-hosts.json",
+        lambda c: open_model(c.path("hosts", 1), topology="front-and-hosts"),
+    ),
     "report": Kind("models/formats/1/report.json", _version("formats", 1)),
     "places of rows": Kind("models/ordered/1/row_places/item.places", _version("ordered", 1)),
     "id map": Kind("models/raw/1/id_maps/item.index", _version("raw", 1)),
     "changed rows": Kind("models/fresh/2/overlays/*.safetensors", _version("fresh", 2)),
     "signatures": Kind("models/buckets/signatures/*.json", _signed),
-    "labels": Kind("models/hosts/labels.json", _labels),
+    "labels": Kind(
+        "models/hosts/labels.json", lambda c: Repository(c.models).label_history("hosts")
+    ),
     "calibration": Kind("files/calibration.safetensors", _calibration("calibration.safetensors")),
     "calibration lines": Kind(
         "files/calibration.jsonl", _calibration("calibration.jsonl"), place="line 1"
@@ -99,9 +91,7 @@ def _refused(corpus: Corpus, kind: str, words: str = ".") -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_is_read_and_refused_with_another_byte_and_when_it_was_cut(
-    corpus: Corpus, kind: str
-) -> None:
+def test_a_file_is_read_and_refused_when_altered_or_cut(corpus: Corpus, kind: str) -> None:
     KINDS[kind].read(corpus)
     path = _path(corpus, kind)
     content = path.read_bytes()
@@ -115,8 +105,6 @@ def test_a_file_is_read_and_refused_with_another_byte_and_when_it_was_cut(
 
 
 def _later(change: dict[str, Any]) -> Callable[[Path], None]:
-    """Adds keys of a later release to a JSON file."""
-
     def write(path: Path) -> None:
         path.write_text(json.dumps(json.loads(path.read_text()) | change))
 
@@ -124,7 +112,6 @@ def _later(change: dict[str, Any]) -> Callable[[Path], None]:
 
 
 def _later_line(line: str) -> Callable[[Path], None]:
-    """Adds a line of a later release to a text."""
     return lambda path: path.write_text(f"{line}\n{path.read_text()}")
 
 

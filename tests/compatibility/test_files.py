@@ -26,7 +26,6 @@ LATER = ("changes", "weights", "promotions")
 
 
 def plain_values(corpus: Corpus) -> dict[str, Any]:
-    """What this code reads in the files and labels that every release has."""
     spec = Repository(corpus.models).open("formats", 1).manifest.model_spec()
     files = ("calibration.safetensors", "calibration.jsonl")
     repository = Repository(corpus.models)
@@ -87,7 +86,6 @@ def later_values(corpus: Corpus) -> dict[str, Any]:
 
 
 def as_stored(values: Any) -> Any:
-    """Values as JSON holds them: lists for tuples."""
     return json.loads(json.dumps(values))
 
 

@@ -25,7 +25,6 @@ def corpus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def server(corpus: Corpus) -> Iterator[RunningServer]:
-    """A server of all versions."""
     # In the published precision, whatever is faster here.
     options = ("--follow", f"latest:{MOST_VERSIONS}", "--strict", "--precision", "published")
     log = corpus.folder / "log"
@@ -33,9 +32,7 @@ def server(corpus: Corpus) -> Iterator[RunningServer]:
         yield running
 
 
-def test_a_server_scores_as_the_release_that_wrote_a_version(
-    corpus: Corpus, server: RunningServer
-) -> None:
+def test_a_server_scores_as_a_versions_release(corpus: Corpus, server: RunningServer) -> None:
     repository = Repository(corpus.models)
     with server.stub() as stub:
         for model, version in corpus.versions():
@@ -51,9 +48,7 @@ def test_a_server_scores_as_the_release_that_wrote_a_version(
             assert len(scores) == len(expected) // len(repository.manifest(model, version).plans)
 
 
-def test_a_server_answers_the_messages_of_the_releases_client(
-    corpus: Corpus, server: RunningServer
-) -> None:
+def test_a_server_answers_the_releases_client(corpus: Corpus, server: RunningServer) -> None:
     repository = Repository(corpus.models)
     with grpc.insecure_channel(server.grpc_url) as channel:
         predict = channel.unary_unary(METHOD, response_deserializer=PredictResponse.FromString)

@@ -26,7 +26,6 @@ def now() -> Listing:
 
 
 def announced() -> set[str]:
-    """The names in the first column of the page's table."""
     section = PAGE.read_text().partition("## Names that changed")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \|", section, re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}

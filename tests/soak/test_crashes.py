@@ -1,6 +1,7 @@
 """Publishers, readers and collections killed at many moments; run with SHARDED_INFER_SOAK=1."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,25 +15,12 @@ pytestmark = [
 ]
 
 
-def test_fifty_killed_publishers_leave_a_repository_whole(
-    location: str, publish_copy: Publisher, tmp_path: Path
+@pytest.mark.parametrize("kill", [kill_publishers, kill_collections, kill_deltas])
+def test_what_fifty_killed_writers_leave_in_a_repository_is_whole(
+    kill: Callable[..., object], location: str, publish_copy: Publisher, tmp_path: Path
 ) -> None:
-    kill_publishers(location, publish_copy, tmp_path / "victims", moments=50, seed=1)
+    kill(location, publish_copy, tmp_path / "victims", moments=50, seed=1)
 
 
-def test_fifty_killed_readers_leave_a_cache_whole(
-    s3_url: str, publish_copy: Publisher, tmp_path: Path
-) -> None:
+def test_killed_readers_harm_no_cache(s3_url: str, publish_copy: Publisher, tmp_path: Path) -> None:
     kill_readers(s3_url, publish_copy, tmp_path / "victims", moments=50, seed=1)
-
-
-def test_fifty_killed_collections_leave_what_they_did_not_remove_whole(
-    location: str, publish_copy: Publisher, tmp_path: Path
-) -> None:
-    kill_collections(location, publish_copy, tmp_path / "victims", moments=50, seed=1)
-
-
-def test_fifty_killed_publishers_of_deltas_leave_a_repository_whole(
-    location: str, publish_copy: Publisher, tmp_path: Path
-) -> None:
-    kill_deltas(location, publish_copy, tmp_path / "victims", moments=50, seed=1)

@@ -1,10 +1,4 @@
-"""Two replicas of everything, of which one process after another is killed by SIGKILL.
-
-A random one is killed every second and started again at its port. The last of a pair is never
-killed: while its replica starts, nobody else could answer.
-
-SHARDED_INFER_SOAK=1 makes it ten minutes instead of twenty seconds; `-s` shows the figures.
-"""
+"""Two replicas of everything, of which one process after another is killed, but no last one."""
 
 import os
 import time
@@ -43,9 +37,8 @@ def test_killed_processes_cost_no_answer(tmp_path: Path) -> None:
     ):
 
         def victims() -> list[Replaceable]:
-            return [
-                one for pair in pairs.all() if all(each.is_ready for each in pair) for one in pair
-            ]
+            whole = [pair for pair in pairs.all() if all(each.is_ready for each in pair)]
+            return [one for pair in whole for one in pair]
 
         with marked_traffic(pairs.addresses, deadline=DEADLINE) as seen:
             until(lambda: len(seen.seconds) > 100, "there is traffic")
