@@ -108,7 +108,7 @@ class Campaign:
         half = AT_ONCE // 2
         begun = [self._begin(faulty) for faulty in drawn[:half]]
         method = self._target.path.decode()
-        sent = [
+        sent: list[tuple[bytes, Any]] = [
             (text, channel.unary_unary(method).future(text, timeout=SECONDS))
             for channel in self._honest
             for text in self._random.choices(list(self._scores), k=IN_FLIGHT)

@@ -28,6 +28,7 @@ from tests.attacks.conftest import INFER, attacked_server
 from tests.attacks.faulty_calls import client_hello
 from tests.attacks.grpc_attacks import OPENING
 from tests.attacks.raw_http2 import END_HEADERS, HEADERS, block, frame, frames
+from tests.attacks.test_hostile_files import put
 from tests.support.servers import Ranker, good_inputs, infer_request
 from tests.support.tls import IssuedFiles, issue_files
 from tests.support.waiting import until
@@ -181,7 +182,7 @@ BREAKS: dict[str, Callable[[Path], object]] = {
     "no PEM": lambda file: file.write_bytes(os.urandom(1000)),
     "another's": lambda file: trustme.CA().issue_cert("x").private_key_pem.write_to_path(str(file)),
     "missing": Path.unlink,
-    "a FIFO": lambda file: (file.unlink(), os.mkfifo(file)),
+    "a FIFO": lambda file: put(file, "FIFO"),
 }
 
 

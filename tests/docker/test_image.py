@@ -169,7 +169,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_small_and_has_neither_compiler_nor_pip(image: Image) -> None:
     # Each file once, as an engine counts them.
     assert int(output_of("du", "-sb", str(image.root)).split()[0]) <= MOST_BYTES
-    found = [*image.root.glob("opt/sharded-infer/bin/pip*")]
+    found: list[object] = [*image.root.glob("opt/sharded-infer/bin/pip*")]
     found += [n for n in ("gcc", "g++", "strip") if (image.root / "usr/bin" / n).exists()]
     assert found == []
 
