@@ -1,28 +1,18 @@
 """`benchmarks cluster`: its figures, from real shard hosts, and the bits that they stand for."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from serving.bench.workloads.workload import WORKLOADS, Workload
-from tests.support.servers import Command
+from tests.benchmarks.conftest import Measure
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("hosts", [2, 3])
-def test_scores_are_equal_and_every_figure_is_there(
-    hosts: int, benchmark: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(WORKLOADS, "ragged", Workload("ragged", 6, 500, 16, 3, True, layers=(8,)))
-    file = tmp_path / "cluster.json"
+def test_scores_are_equal_and_every_figure_is_there(hosts: int, measure: Measure) -> None:
     words = ("cluster", "--workload", "ragged", "--hosts", hosts, "--rounds", 2)
-    more = ("--requests", 3, "--pairs", 1, "--pairs", 40, "--json", file)
-    done = benchmark(*words, *more)
-    assert done.code == 0, done.err
-    assert done.out.count("bits equal") == 2
-    sizes = json.loads(file.read_text())["sizes"]
-    assert [size["pairs"] for size in sizes] == [1, 40]
-    for size in sizes:
+    out, fields = measure(*words, "--requests", 3, "--pairs", 1, "--pairs", 40)
+    assert out.count("bits equal") == 2
+    assert [size["pairs"] for size in fields["sizes"]] == [1, 40]
+    for size in fields["sizes"]:
         times = size["times"]
         assert size["bits_equal"] and size["hosts"] == hosts
         assert times.keys() == {"one process", "shard hosts", "plain gRPC"}

@@ -1,17 +1,11 @@
 """`benchmarks ids`, as users run it."""
 
-import json
-from pathlib import Path
-
-from tests.benchmarks.forked import run_benchmark
+from tests.benchmarks.conftest import Measure
 
 
-def test_it_measures_known_and_unknown_ids_beside_the_peers(tmp_path: Path) -> None:
-    file = tmp_path / "ids.json"
-    done = run_benchmark("ids", "--entries", 20_000, "--seconds", 0.05, "--json", file)
-    assert done.returncode == 0, done.stderr
-    assert "20,000 ids" in done.stdout and "times what a known one takes" in done.stdout
-    fields = json.loads(file.read_text())
+def test_it_measures_known_and_unknown_ids_beside_the_peers(measure_apart: Measure) -> None:
+    out, fields = measure_apart("ids", "--entries", 20_000, "--seconds", 0.05)
+    assert "20,000 ids" in out and "times what a known one takes" in out
     measured = fields["measurement"]
     assert fields["entries"] == 20_000
     assert fields["ids_per_second"] == measured["known"] > 0

@@ -1,6 +1,5 @@
 """`benchmarks ranking`, as users run it."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +10,15 @@ from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.engines.model import open_model
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.precision import Precision
-from tests.benchmarks.forked import run_benchmark
+from tests.benchmarks.conftest import Measure
 
 
-def test_it_measures_both_forms_of_each_model_and_precision(tmp_path: Path) -> None:
-    file = tmp_path / "ranking.json"
+def test_it_measures_both_forms_of_each_model_and_precision(measure_apart: Measure) -> None:
     words = ("--model", "deepfm", "--model", "two-tower", "--precision", "fp32")
     more = ("--precision", "int8", "--pairs", 270, "--rows", 50, "--requests", 3)
-    done = run_benchmark("ranking", *words, *more, "--json", file)
-    assert done.returncode == 0, done.stderr
-    assert "20 of 26 features the user's" in done.stdout
-    measured = json.loads(file.read_text())["measurements"]
+    out, fields = measure_apart("ranking", *words, *more)
+    assert "20 of 26 features the user's" in out
+    measured = fields["measurements"]
     assert [(one["model"], one["precision"]) for one in measured] == [
         (model, precision) for model in ("deepfm", "two-tower") for precision in ("fp32", "int8")
     ]

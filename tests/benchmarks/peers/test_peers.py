@@ -1,6 +1,5 @@
 """`benchmarks peers`: our server beside Triton, which is the real one."""
 
-import json
 import warnings
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from benchmarks.peers.triton_server import DEFAULT_FOLDER, model_name, triton_se
 from serving.bench.load.library import load_generator_refusal
 from serving.bench.parts.installed_torchrec import torchrec_is_installed
 from serving.bench.workloads.dlrm_v2 import DlrmV2
+from tests.benchmarks.conftest import Measure
 from tests.support.servers import Command
 
 ROOT = Path(__file__).parents[3]
@@ -31,9 +31,9 @@ needs_peers = pytest.mark.skipif(
 
 @needs_torchrec
 def test_without_triton_it_says_how_to_install_it(benchmark: Command, tmp_path: Path) -> None:
-    done = benchmark("peers", "--triton", tmp_path)
-    assert done.code == 1
-    assert "Triton is not there: run `make triton`, or `pip install --no-deps" in done.err
+    benchmark("peers", "--triton", tmp_path).refused(
+        "Triton is not there: run `make triton`, or `pip install --no-deps"
+    )
 
 
 @needs_peers
@@ -64,23 +64,15 @@ def test_triton_answers_with_the_scores_of_torchrecs_model() -> None:
 
 @needs_peers
 @pytest.mark.timeout(900)
-def test_it_loads_both_servers_in_turns(benchmark: Command, tmp_path: Path) -> None:
-    file = tmp_path / "peers.json"
+def test_it_loads_both_servers_in_turns(measure: Measure) -> None:
     words = ("peers", "--triton", TRITON, "--max-rows", 300, "--precision", "bf16")
-    done = benchmark(*words, "--rounds", 1, "--seconds", 1, "--json", file)
-    assert done.code == 0, done.err
-    assert "over Triton, bf16" in done.out
-    fields = json.loads(file.read_text())
-    servers = {(one["server"], one["variant"]) for one in fields["measurements"]}
-    assert servers == {("Triton", "fp32"), ("Triton", "bf16"), ("ours", "bf16")}
-    assert {one["pairs"] for one in fields["measurements"]} == {270, 16, 1}
-    assert all(
-        one["requests_per_second"] > 0 and one["cpu_ms"] > 0 for one in fields["measurements"]
-    )
-    rates = {
-        (one["server"], one["variant"], one["pairs"]): one["rounds"]
-        for one in fields["measurements"]
-    }
+    out, fields = measure(*words, "--rounds", 1, "--seconds", 1)
+    assert "over Triton, bf16" in out
+    measured = fields["measurements"]
+    rates = {(one["server"], one["variant"], one["pairs"]): one["rounds"] for one in measured}
+    variants = (("Triton", "fp32"), ("Triton", "bf16"), ("ours", "bf16"))
+    assert set(rates) == {(*of, pairs) for of in variants for pairs in (270, 16, 1)}
+    assert all(one["requests_per_second"] > 0 and one["cpu_ms"] > 0 for one in measured)
     assert len(fields["ratios"]) == 6
     for one in fields["ratios"]:
         [ours] = rates["ours", one["ours"], one["pairs"]]

@@ -49,6 +49,16 @@ def test_arrivals_are_measured_beside_a_queue_with_the_same_arrivals(measure: Me
     assert all(min(one["latency_ms"]["p99"], one["predicted_ms"]["p99"]) > 0 for one in figures)
 
 
+def test_the_scheduler_is_measured_by_the_number_of_waiting_requests(
+    measure_apart: Measure,
+) -> None:
+    words = ("--rounds", 1, "--concurrency", 1, "--concurrency", 40)
+    out, costs = measure_apart("executors", "scheduler", *words)
+    assert "microseconds of processor time a request" in out
+    assert [one["waiting"] for one in costs] == [1, 40]
+    assert all(min(one["alike"], one["different"], one["dispatcher"]) > 0.0 for one in costs)
+
+
 @pytest.mark.usefixtures("load_generator")
 def test_an_overload_is_answered_in_part_and_the_rest_refused_with_a_code() -> None:
     # What is measured one after another is compared: others may have the cores in between.

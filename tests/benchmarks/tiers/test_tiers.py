@@ -1,20 +1,19 @@
 """`benchmarks tiers`: a table larger than its memory, of which order and tiers make more."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.conftest import Measure
 from tests.support.servers import Command
 
 
-def test_the_command_finds_more_rows_in_tiers(benchmark: Command, tmp_path: Path) -> None:
-    file = tmp_path / "tiers.json"
+def test_the_command_finds_more_rows_in_tiers(measure: Measure, tmp_path: Path) -> None:
     sizes = ("--gigabytes", 0.02, "--memory", 0.005, "--exponent", 1.05, "--seconds", 0.1)
-    done = benchmark("tiers", *sizes, "--rocksdb", "--folder", tmp_path, "--json", file)
-    assert "0.02 GiB in 0.005 GiB of memory" in done.out
-    [one] = json.loads(file.read_text())["rates"]
+    out, fields = measure("tiers", *sizes, "--rocksdb", "--folder", tmp_path)
+    assert "0.02 GiB in 0.005 GiB of memory" in out
+    [one] = fields["rates"]
     for way in ("ordered", "tiers"):
         assert one["mapped"]["hit_rate"] < one[way]["hit_rate"]
     assert one["ideal_hit_rate"] == pytest.approx(one["hit_rate"], abs=0.02)
