@@ -43,9 +43,7 @@ def test_a_ratio_that_other_processes_could_not_read_is_not_used(tmp_path: Path)
     assert remember("tower", 0.75) is recall("tower") is None
 
 
-def test_a_user_without_a_home_has_no_ratios(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_user_without_a_home_has_no_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 

@@ -1,7 +1,4 @@
-import io
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -10,9 +7,8 @@ from torch import Tensor, nn
 from sharded_infer.errors import TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
-from sharded_infer.towers.program.archive import pack_program, read_packed, write_program
 from sharded_infer.towers.program.tower_inputs import TowerInputs
-from sharded_infer.towers.tower import Tower, export_tower
+from sharded_infer.towers.tower import Tower
 from tests.sharded_infer.towers.sequence_towers import (
     DENSE,
     GROWING,
@@ -23,28 +19,16 @@ from tests.sharded_infer.towers.sequence_towers import (
     seeded,
     sequences_of,
 )
+from tests.sharded_infer.towers.stored import Signature, load_back, read_back
 
 SIZES = ((1, 1), (2, 2), (3, 5), (5, 2), (5, 5), (9, LONGEST))
 
 
 @cache
 def tower_of(name: str, precision: Precision = Precision.FP32) -> Tower:
-    sequences = sequences_of(name)
-    program = export_tower(
-        seeded(name),
-        dense=DENSE,
-        embedding_width=WIDTH,
-        sequences=sequences,
-        outputs=("score",),
-        precision=precision,
-        calibration=tuple(inputs_of(200, LONGEST, seed=1).values()),
-    )
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "tower.pt2"
-        write_program(program, path)
-        return Tower.load(
-            path, dense=DENSE, embedding_width=WIDTH, sequences=sequences, outputs=("score",)
-        )
+    signature = Signature(WIDTH, DENSE, sequences_of(name))
+    calibration = tuple(inputs_of(200, LONGEST, seed=1).values())
+    return load_back(signature.export(seeded(name), precision, calibration), signature)
 
 
 def scores_of(tower: Tower, inputs: dict[str, Tensor]) -> Tensor:
@@ -92,23 +76,13 @@ def test_a_tower_in_a_low_precision_scores_close_to_its_module(
         assert 0 < error < BOUNDS[precision], error
 
 
-def test_a_tower_without_pooled_features_need_not_take_embeddings(tmp_path: Path) -> None:
+def test_a_tower_without_pooled_features_need_not_take_embeddings() -> None:
     class Sums(nn.Module):
         def forward(self, history: Tensor, history_lengths: Tensor) -> Tensor:
             return history.sum((1, 2)) + history_lengths
 
-    sequences = {"history": SequenceInput(3, 9)}
-    path = tmp_path / "tower.pt2"
-    program = export_tower(
-        Sums(),
-        dense={},
-        embedding_width=0,
-        sequences=sequences,
-        outputs=("score",),
-        precision=Precision.FP32,
-    )
-    write_program(program, path)
-    tower = Tower.load(path, dense={}, embedding_width=0, sequences=sequences, outputs=("score",))
+    signature = Signature(sequences={"history": SequenceInput(3, 9)})
+    tower = load_back(signature.export(Sums()), signature)
     history, lengths = torch.randn(4, 6, 3), torch.tensor([6, 0, 1, 2])
     [score] = tower([history, lengths], torch.empty(4, 0))
     torch.testing.assert_close(score, Sums()(history, lengths))
@@ -124,27 +98,11 @@ class TwoHistories(nn.Module):
         return attended.sum((1, 2)) + lengths + inputs["embeddings"].sum(1)
 
 
-TWO = {
-    "clicks": SequenceInput(4, 30, dense={"when": 1, "price": 2}),
-    "views": SequenceInput(7, 8),
-}
-
-
-def exported(
-    module: nn.Module, sequences: dict[str, SequenceInput]
-) -> torch.export.ExportedProgram:
-    return export_tower(
-        module,
-        dense={},
-        embedding_width=2,
-        sequences=sequences,
-        outputs=("score",),
-        precision=Precision.FP32,
-    )
+TWO = {"clicks": SequenceInput(4, 30, dense={"when": 1, "price": 2}), "views": SequenceInput(7, 8)}
 
 
 def test_two_sequences_may_have_different_lengths() -> None:
-    stored = read_packed(io.BytesIO(pack_program(exported(TwoHistories(), TWO))), "tower")
+    stored = read_back(Signature(2, sequences=TWO).export(TwoHistories()))
     for clicks, views in ((1, 1), (3, 8), (30, 2), (8, 8)):
         inputs = {
             "clicks": torch.randn(5, clicks, 4),
@@ -171,9 +129,6 @@ class OfHistory(nn.Module):
         return made + embeddings[:, 0]
 
 
-ONE = {"history": SequenceInput(4, 9)}
-
-
 @pytest.mark.parametrize(
     ("function", "words"),
     [
@@ -197,7 +152,7 @@ ONE = {"history": SequenceInput(4, 9)}
 )  # fmt: skip
 def test_a_module_that_does_not_take_every_length_is_refused(function: object, words: str) -> None:
     with pytest.raises(TowerError, match=words):
-        exported(OfHistory(function), ONE)
+        Signature(2, sequences={"history": SequenceInput(4, 9)}).export(OfHistory(function))
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,13 @@ from torch import nn
 from sharded_infer.errors import TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.program.archive import pack_program, write_program
-from sharded_infer.towers.tower import Tower, export_tower
+from sharded_infer.towers.tower import Tower
+from tests.sharded_infer.towers.stored import Signature
 
 FEATURES, DIM = 4, 8
 DENSE = {"dense": 5}
 EMBEDDING_WIDTH = FEATURES * DIM
+USUAL = Signature(EMBEDDING_WIDTH, DENSE)
 
 # bf16 keeps 8 significant bits: a rounding error of at most 2**-9 in every factor of a few layers.
 BF16_BOUND = 2e-2
@@ -99,32 +101,17 @@ def batch_of(size: int, dense: Mapping[str, int] = DENSE) -> dict[str, torch.Ten
 def stored(
     module: nn.Module,
     path: Path,
-    outputs: tuple[str, ...] = ("score",),
     precision: Precision = Precision.FP32,
-    dense: Mapping[str, int] = DENSE,
+    signature: Signature = USUAL,
 ) -> Tower:
-    program = export_tower(
-        module, dense=dense, embedding_width=EMBEDDING_WIDTH, outputs=outputs, precision=precision
-    )
-    write_program(program, path)
-    return Tower.load(path, dense=dense, embedding_width=EMBEDDING_WIDTH, outputs=outputs)
-
-
-@pytest.mark.parametrize("module_type", [Interaction, Attention])
-def test_a_stored_tower_scores_as_its_module_does(
-    module_type: type[nn.Module], tmp_path: Path
-) -> None:
-    module = seeded(module_type)
-    tower = stored(module, tmp_path / "tower.pt2")
-    for batch in (1, 2, 7, 300):
-        inputs = batch_of(batch)
-        (score,) = tower([inputs["dense"]], inputs["embeddings"])
-        torch.testing.assert_close(score, module.eval()(**inputs))
+    write_program(signature.export(module, precision), path)
+    return signature.load(path)
 
 
 def test_a_dict_of_outputs_comes_in_the_declared_order(tmp_path: Path) -> None:
     module = seeded(Heads)
-    tower = stored(module, tmp_path / "tower.pt2", ("click", "rating"), dense={})
+    signature = Signature(EMBEDDING_WIDTH, outputs=("click", "rating"))
+    tower = stored(module, tmp_path / "tower.pt2", signature=signature)
     assert tower.output_widths == (None, 3)
     for batch in (1, 9):
         inputs = batch_of(batch, {})
@@ -134,72 +121,59 @@ def test_a_dict_of_outputs_comes_in_the_declared_order(tmp_path: Path) -> None:
         torch.testing.assert_close(rating, expected["rating"])
 
 
-def test_export_leaves_the_module_as_it_was(tmp_path: Path) -> None:
+def test_export_leaves_the_module_as_it_was() -> None:
     module = seeded(Attention).train()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    stored(module, tmp_path / "tower.pt2", precision=Precision.BF16)
+    USUAL.export(module, Precision.BF16)
     assert module.training
     assert all(parameter.requires_grad for parameter in module.parameters())
     for name, tensor in module.state_dict().items():
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16, Precision.FP16])
 @pytest.mark.parametrize("module_type", [Interaction, Attention])
-def test_scores_in_a_low_precision_are_close_to_fp32_ones(
+def test_scores_are_the_modules_but_for_rounding_in_the_precision(
     module_type: type[nn.Module], precision: Precision, tmp_path: Path
 ) -> None:
     module = seeded(module_type)
-    tower = stored(module, tmp_path / "tower.pt2", precision=precision)
+    tower = stored(module, tmp_path / "tower.pt2", precision)
     # fp16 has three bits more.
     bound = BF16_BOUND if precision is Precision.BF16 else BF16_BOUND / 8
-    for batch in (1, 2, 300):
+    for batch in (1, 2, 7, 300):
         inputs = batch_of(batch)
         (score,) = tower([inputs["dense"]], inputs["embeddings"])
         assert score.dtype is torch.float32 and score.is_inference()
-        error = (score - module.eval()(**inputs)).abs().max().item()
-        # Equal scores would say that nothing ran in the precision.
-        assert 0 < error < bound
+        expected = module.eval()(**inputs)
+        if precision is Precision.FP32:
+            torch.testing.assert_close(score, expected)
+        else:
+            # Equal scores would say that nothing ran in the precision.
+            assert 0 < (score - expected).abs().max().item() < bound
 
 
-def test_a_weight_beyond_fp16_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_weight_beyond_fp16_is_refused_by_name() -> None:
     module = seeded(Interaction)
     with torch.no_grad():
         module.bottom[0].weight[2, 3] = -70000.0  # type: ignore[index, union-attr, operator]
     words = r"weight '.*bottom.0.weight': 70000 is beyond torch.float16, which ends at 65504"
     with pytest.raises(TowerError, match=words):
-        stored(module, tmp_path / "tower.pt2", precision=Precision.FP16)
-    stored(module, tmp_path / "tower.pt2", precision=Precision.BF16)
+        USUAL.export(module, Precision.FP16)
+    USUAL.export(module, Precision.BF16)
 
 
 def test_a_tower_computes_in_tf32_when_told(tmp_path: Path) -> None:
-    module = seeded(Interaction)
-    stored(module, tmp_path / "tower.pt2")
+    path, inputs = tmp_path / "tower.pt2", batch_of(300)
     plain, rounded = (
-        Tower.load(
-            tmp_path / "tower.pt2",
-            dense=DENSE,
-            embedding_width=EMBEDDING_WIDTH,
-            outputs=["score"],
-            tf32=tf32,
-        )
-        for tf32 in (False, True)
+        tower([inputs["dense"]], inputs["embeddings"])[0]
+        for tower in (stored(seeded(Interaction), path), USUAL.load(path, tf32=True))
     )
-    inputs = batch_of(300)
-    scores = [tower([inputs["dense"]], inputs["embeddings"])[0] for tower in (plain, rounded)]
-    assert 1e-6 < (scores[0] - scores[1]).abs().max() < BF16_BOUND / 8
+    assert 1e-6 < (plain - rounded).abs().max() < BF16_BOUND / 8
 
 
-def test_only_inner_matrix_products_run_in_bf16(tmp_path: Path) -> None:
-    program = export_tower(
-        seeded(Attention),
-        dense=DENSE,
-        embedding_width=EMBEDDING_WIDTH,
-        outputs=["score"],
-        precision=Precision.BF16,
-    )
+def test_only_inner_matrix_products_run_in_bf16() -> None:
     seen: dict[str, list[torch.dtype]] = {}
-    for node in program.graph.nodes:
+    for node in USUAL.export(seeded(Attention), Precision.BF16).graph.nodes:
         tensors = [a.meta["val"] for a in node.all_input_nodes if torch.is_tensor(a.meta["val"])]
         seen.setdefault(str(node.target), []).extend(tensor.dtype for tensor in tensors)
     linear = seen["aten.linear.default"]
@@ -210,17 +184,10 @@ def test_only_inner_matrix_products_run_in_bf16(tmp_path: Path) -> None:
 
 
 def test_the_same_program_gives_the_same_bytes() -> None:
-    def pack() -> bytes:
-        program = export_tower(
-            seeded(Interaction),
-            dense=DENSE,
-            embedding_width=EMBEDDING_WIDTH,
-            outputs=["score"],
-            precision=Precision.BF16,
-        )
-        return pack_program(program)
-
-    assert pack() == pack()
+    first, second = (
+        pack_program(USUAL.export(seeded(Interaction), Precision.BF16)) for _ in range(2)
+    )
+    assert first == second
 
 
 def test_the_archive_tells_nothing_of_the_publishers_files(tmp_path: Path) -> None:
@@ -235,7 +202,7 @@ def test_the_archive_tells_nothing_of_the_publishers_files(tmp_path: Path) -> No
 
 def test_torch_export_can_load_a_stored_tower(tmp_path: Path) -> None:
     path = tmp_path / "tower.pt2"
-    tower = stored(seeded(Interaction), path, precision=Precision.BF16)
+    tower = stored(seeded(Interaction), path, Precision.BF16)
     inputs = batch_of(4)
     theirs = torch.export.load(io.BytesIO(path.read_bytes())).module()
     (score,) = theirs(inputs["dense"], inputs["embeddings"])
@@ -246,13 +213,7 @@ def test_torch_export_can_load_a_stored_tower(tmp_path: Path) -> None:
 
 def refused(module: nn.Module, match: str, outputs: tuple[str, ...] = ("score",)) -> None:
     with pytest.raises(TowerError, match=match):
-        export_tower(
-            module,
-            dense=DENSE,
-            embedding_width=EMBEDDING_WIDTH,
-            outputs=outputs,
-            precision=Precision.FP32,
-        )
+        USUAL._replace(outputs=outputs).export(module)
 
 
 class Returning(nn.Module):
@@ -276,23 +237,11 @@ class Greedy(nn.Module):
         return dense
 
 
-@pytest.mark.parametrize(
-    ("module", "outputs", "match"),
-    [
-        (
-            Other(),
-            ("score",),
-            r"does not accept \['dense'\]; it accepts \['embeddings', 'numbers'\]",
-        ),
-        (Greedy(), ("score",), r"requires \['context'\]"),
-        (Interaction(), ("a", "b"), "expected the outputs"),
-        (Heads(), ("a", "a"), "distinct output names"),
-    ],
-)
-def test_inputs_and_outputs_that_are_not_the_modules_are_named(
-    module: nn.Module, outputs: tuple[str, ...], match: str
-) -> None:
-    refused(module, match, outputs)
+def test_inputs_and_outputs_that_are_not_the_modules_are_named() -> None:
+    refused(Other(), r"does not accept \['dense'\]; it accepts \['embeddings', 'numbers'\]")
+    refused(Greedy(), r"requires \['context'\]")
+    refused(Interaction(), "expected the outputs", ("a", "b"))
+    refused(Heads(), "distinct output names", ("a", "a"))
 
 
 @pytest.mark.parametrize(
@@ -345,27 +294,14 @@ class Nested(nn.Module):
         return self.inner(dense)[:, 0] + embeddings.sum(1)
 
 
-@pytest.mark.parametrize(
-    ("part", "match"),
-    [
-        (
-            lambda: torch.jit.script(nn.ReLU()),
-            "submodule 'inner.1' is a scripted module .ReLU.; us",
-        ),
-        (Uncopyable, r"cannot be copied \(submodule 'inner.1', a Uncopyable\)"),
-        (
-            lambda: nn.Linear(3, 5),
-            r"fails on inputs of shapes .* \(submodule 'inner.1', a Linear\)",
-        ),
-        (Counting, "changes its buffer 'inner.1.seen' when it is called"),
-    ],
-    ids=["scripted", "uncopyable", "misshapen", "counting"],
-)
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-def test_a_submodule_that_no_tower_can_have_is_named(
-    part: Callable[[], nn.Module], match: str
-) -> None:
-    refused(Nested(part()), match)
+def test_a_submodule_that_no_tower_can_have_is_named() -> None:
+    scripted = torch.jit.script(nn.ReLU())
+    refused(Nested(scripted), "submodule 'inner.1' is a scripted module .ReLU.; us")
+    refused(Nested(Uncopyable()), r"cannot be copied \(submodule 'inner.1', a Uncopyable\)")
+    misfit = r"fails on inputs of shapes .* \(submodule 'inner.1', a Linear\)"
+    refused(Nested(nn.Linear(3, 5)), misfit)
+    refused(Nested(Counting()), "changes its buffer 'inner.1.seen' when it is called")
 
 
 def test_an_input_that_is_changed_in_place_is_named() -> None:
@@ -375,10 +311,10 @@ def test_an_input_that_is_changed_in_place_is_named() -> None:
 def test_a_tower_of_other_inputs_or_outputs_is_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "tower.pt2"
     stored(seeded(Interaction), path)
-    more = {"dense": 5, "context": 2}
-    with pytest.raises(TowerError, match=r"expected 3 inputs \(dense, context, embeddings\).*2"):
-        Tower.load(path, dense=more, embedding_width=EMBEDDING_WIDTH, outputs=["score"])
-    with pytest.raises(TowerError, match=r"expected 2 outputs \(click, rating\), got 1"):
-        Tower.load(path, dense=DENSE, embedding_width=EMBEDDING_WIDTH, outputs=["click", "rating"])
-    with pytest.raises(TowerError, match=r"tower.pt2 fails on inputs of shapes \[\[4, 6\]"):
-        Tower.load(path, dense={"dense": 6}, embedding_width=EMBEDDING_WIDTH, outputs=["score"])
+    for changes, words in (
+        ({"dense": DENSE | {"context": 2}}, r"expected 3 inputs \(dense, context, embeddings\).*2"),
+        ({"outputs": ("click", "rating")}, r"expected 2 outputs \(click, rating\), got 1"),
+        ({"dense": {"dense": 6}}, r"tower.pt2 fails on inputs of shapes \[\[4, 6\]"),
+    ):
+        with pytest.raises(TowerError, match=words):
+            USUAL._replace(**changes).load(path)

@@ -12,16 +12,15 @@ import torch
 from kernels.machine import MAX_INSTRUCTION_SET
 from kernels.product import product_dtypes
 from tests.sharded_infer.towers.lowering.test_int8 import needs_exact_int8
+from tests.support.fresh_process import CHECKOUT
 
 # In a process of its own: kernels are kept for good.
 SCRIPT = """
 import ctypes, sys, torch
 from torch import nn
 from sharded_infer.specs.precision import Precision
-from sharded_infer.towers.tower import Tower, export_tower
-from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower_kernels import kernel_bytes
-from pathlib import Path
+from tests.sharded_infer.towers.stored import Signature, load_back
 
 FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
 class Mallinfo2(ctypes.Structure):
@@ -41,13 +40,9 @@ class Layers(nn.Module):
         return embeddings.squeeze(1)
 
 torch.set_num_threads(1)
-told = {"dense": {}, "embedding_width": 96, "outputs": ["score"]}
-program = export_tower(
-    Layers(), **told, precision=Precision(sys.argv[1]), calibration=[torch.randn(64, 96)]
-)
-path = Path(sys.argv[2])
-write_program(program, path)
-tower = Tower.load(path, **told)
+signature = Signature(96)
+program = signature.export(Layers(), Precision(sys.argv[1]), [torch.randn(64, 96)])
+tower = load_back(program, signature)
 tower((), torch.zeros(300, 96))
 before = libc.mallinfo2().uordblks
 sizes = range(8, 200, 8)
@@ -61,9 +56,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def estimated_and_held(precision: str, folder: Path, most: str) -> tuple[float, float]:
+def estimated_and_held(precision: str, most: str) -> tuple[float, float]:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, precision, f"{folder}/tower.pt2"],
+        [sys.executable, "-c", SCRIPT, precision],
+        cwd=CHECKOUT,
         capture_output=True,
         text=True,
         check=True,
@@ -76,8 +72,8 @@ def estimated_and_held(precision: str, folder: Path, most: str) -> tuple[float, 
 @pytest.mark.parametrize(
     "precision", ["fp32", "bf16", pytest.param("int8", marks=needs_exact_int8)]
 )
-def test_kernels_of_a_size_hold_what_is_estimated(precision: str, tmp_path: Path) -> None:
-    estimated, held = estimated_and_held(precision, tmp_path, "baseline")
+def test_kernels_of_a_size_hold_what_is_estimated(precision: str) -> None:
+    estimated, held = estimated_and_held(precision, "baseline")
     # Where the processor has no instructions for bf16, oneDNN's kernels are a third as large.
     flags = Path("/proc/cpuinfo").read_text()
     most = 4.0 if precision == "bf16" and "avx512_bf16" not in flags else 1.25
@@ -85,10 +81,8 @@ def test_kernels_of_a_size_hold_what_is_estimated(precision: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("int8", torch.int8)])
-def test_compiled_products_hold_nothing_for_a_size(
-    precision: str, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_compiled_products_hold_nothing_for_a_size(precision: str, dtype: torch.dtype) -> None:
     if dtype not in product_dtypes():
         pytest.skip(f"products of {precision} are not compiled for this machine")
-    estimated, held = estimated_and_held(precision, tmp_path, "")
+    estimated, held = estimated_and_held(precision, "")
     assert estimated == 0 and held < 10_000

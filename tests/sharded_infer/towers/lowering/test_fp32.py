@@ -1,5 +1,3 @@
-import io
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -8,9 +6,8 @@ from torch.fx import GraphModule
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.fp32 import compute_in_fp32
-from sharded_infer.towers.program.archive import pack_program, read_packed
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR
-from sharded_infer.towers.tower import export_tower
+from tests.sharded_infer.towers.stored import Signature, read_back
 
 WIDTH = 96
 LOW = {torch.bfloat16, torch.float16, torch.int8, torch.uint8}
@@ -44,15 +41,7 @@ def inputs(size: int) -> Tensor:
 
 
 def program_of(module: nn.Module, precision: Precision) -> GraphModule:
-    exported = export_tower(
-        module,
-        dense={},
-        embedding_width=WIDTH,
-        outputs=("score",),
-        precision=precision,
-        calibration=[inputs(512)],
-    )
-    return read_packed(io.BytesIO(pack_program(exported)), "the test's tower")
+    return read_back(Signature(WIDTH).export(module, precision, [inputs(512)]))
 
 
 def check_equal(program: GraphModule, module: nn.Module) -> None:

@@ -15,9 +15,11 @@ from sharded_infer.towers.lowering.compiled_products import CompiledProduct, Cro
 from sharded_infer.towers.lowering.fused_steps import Step
 from sharded_infer.towers.lowering.packing import pack_products, packable_dtypes
 from sharded_infer.towers.program.archive import read_program, write_program
-from sharded_infer.towers.tower import Tower, export_tower
+from sharded_infer.towers.tower import Tower
+from tests.sharded_infer.towers.stored import Signature
 
 WIDTH = 96
+SIGNATURE = Signature(WIDTH)
 DTYPES = {
     Precision.FP32: torch.float32,
     Precision.BF16: torch.bfloat16,
@@ -25,12 +27,7 @@ DTYPES = {
     Precision.INT8: torch.int8,
 }
 # Sums in another order; in a low precision a factor may round to its neighbour.
-BOUNDS = {
-    Precision.FP32: 1e-5,
-    Precision.BF16: 3e-3,
-    Precision.FP16: 1e-3,
-    Precision.INT8: 3e-3,
-}
+BOUNDS = {Precision.FP32: 1e-5, Precision.BF16: 3e-3, Precision.FP16: 1e-3, Precision.INT8: 3e-3}
 WAYS = ("compiled", "oneDNN")
 on_every_way = pytest.mark.parametrize("way", WAYS)
 in_every_precision = pytest.mark.parametrize("precision", DTYPES)
@@ -82,20 +79,8 @@ def written(kind: type[nn.Module], precision: Precision, path: Path) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         module = kind().eval()
-    program = export_tower(
-        module,
-        dense={},
-        embedding_width=WIDTH,
-        outputs=("score",),
-        precision=precision,
-        calibration=[inputs(512)],
-    )
-    write_program(program, path)
+    write_program(SIGNATURE.export(module, precision, [inputs(512)]), path)
     return path
-
-
-def loaded(path: Path) -> Tower:
-    return Tower.load(path, dense={}, embedding_width=WIDTH, outputs=("score",))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +99,7 @@ def load(stored: dict[Precision, Path], monkeypatch: pytest.MonkeyPatch) -> Load
             assert not product_dtypes()
         elif DTYPES[precision] not in product_dtypes():
             pytest.skip(f"products of {precision} are not compiled for this machine")
-        return loaded(stored[precision])
+        return SIGNATURE.load(stored[precision])
 
     return load_one
 
@@ -191,7 +176,7 @@ def test_crosses_of_onednns_products_are_one_step_each(load: Load, precision: Pr
 
 def test_what_is_broadcast_or_scaled_is_no_cross(tmp_path: Path) -> None:
     path = written(Broadcasting, Precision.FP32, tmp_path / "tower.pt2")
-    tower = loaded(path)
+    tower = SIGNATURE.load(path)
     assert modules(tower, Step) == modules(tower, CrossedProduct) == 0
     expected = score(read_program(path), inputs(5))
     torch.testing.assert_close(tower((), inputs(5))[0], expected, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,3 @@
-import io
 import math
 
 import numpy as np
@@ -10,8 +9,7 @@ from torch.fx import GraphModule
 from sharded_infer.errors import TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.lowering.tf32 import emulate_tf32, round_to_tf32
-from sharded_infer.towers.program.archive import pack_program, read_packed
-from sharded_infer.towers.tower import export_tower
+from tests.sharded_infer.towers.stored import Signature, read_back
 
 STEP = 2.0**-10  # between TF32 numbers from 1 to 2
 
@@ -70,10 +68,7 @@ class Every(nn.Module):
 
 
 def program_of(module: nn.Module, precision: Precision) -> GraphModule:
-    program = export_tower(
-        module, dense={}, embedding_width=8, outputs=("score",), precision=precision
-    )
-    return read_packed(io.BytesIO(pack_program(program)), "the tower")
+    return read_back(Signature(8).export(module, precision))
 
 
 def test_inner_products_of_every_kind_get_rounded_factors_and_the_last_none() -> None:

@@ -1,6 +1,5 @@
 """Operators of common towers: exported, stored, read back and compared with the eager module."""
 
-import io
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +13,12 @@ from torch.nn.utils import parametrizations, prune, spectral_norm
 
 from sharded_infer.errors import TowerError
 from sharded_infer.specs.precision import Precision
-from sharded_infer.towers.program.archive import pack_program, read_packed, write_program
-from sharded_infer.towers.tower import Tower, export_tower
+from sharded_infer.towers.program.archive import write_program
+from tests.sharded_infer.towers.stored import Signature, read_back
 
 FEATURES, DIM, DENSE = 4, 8, 5
 WIDTH = FEATURES * DIM
-BATCHES = (1, 5, 64)
+SIGNATURE = Signature(WIDTH, {"dense": DENSE})
 
 Compute = Callable[[Any, Tensor, Tensor], Tensor]
 
@@ -54,15 +53,13 @@ def vectors(embeddings: Tensor) -> Tensor:
     return embeddings.reshape(embeddings.shape[0], FEATURES, DIM)
 
 
+def first_of(found: Tensor | tuple[Tensor, ...]) -> Tensor:
+    return found[0] if isinstance(found, tuple) else found
+
+
 def of_vectors(layer: nn.Module) -> Snippet:
     """The layer on `[B, 4, 8]`."""
-
-    def compute(self: Any, dense: Tensor, embeddings: Tensor) -> Tensor:
-        found = self.layer(vectors(embeddings))
-        result: Tensor = (found[0] if isinstance(found, tuple) else found).flatten(1)
-        return result
-
-    return Snippet(compute, layer=layer)
+    return Snippet(lambda s, d, e: first_of(s.layer(vectors(e))).flatten(1), layer=layer)
 
 
 def of_images(layer: nn.Module) -> Snippet:
@@ -72,13 +69,7 @@ def of_images(layer: nn.Module) -> Snippet:
 
 def of_rows(layer: nn.Module) -> Snippet:
     """The layer on `[B, 32]`."""
-
-    def compute(self: Any, dense: Tensor, embeddings: Tensor) -> Tensor:
-        found = self.layer(embeddings)
-        result: Tensor = found[0] if isinstance(found, tuple) else found
-        return result
-
-    return Snippet(compute, layer=layer)
+    return Snippet(lambda s, d, e: first_of(s.layer(e)), layer=layer)
 
 
 def of_function(function: Callable[[Tensor, Tensor], Tensor]) -> Snippet:
@@ -297,24 +288,12 @@ def samples(batch: int) -> tuple[Tensor, Tensor]:
     )
 
 
-def exported(
-    module: nn.Module, precision: Precision = Precision.FP32
-) -> torch.export.ExportedProgram:
-    return export_tower(
-        module,
-        dense={"dense": DENSE},
-        embedding_width=WIDTH,
-        outputs=("score",),
-        precision=precision,
-    )
-
-
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("name", MATRIX)
 def test_a_snippet_scores_as_its_module_does_once_stored_and_read_back(name: str) -> None:
     module = filled(MATRIX[name])
-    stored = read_packed(io.BytesIO(pack_program(exported(module))), "tower")
-    for batch in BATCHES:
+    stored = read_back(SIGNATURE.export(module))
+    for batch in (1, 5, 64):
         inputs = samples(batch)
         with torch.no_grad():
             expected = module(*inputs)
@@ -348,20 +327,12 @@ def test_a_recurrent_tower_keeps_its_scores_and_holds_each_weight_once(
 ) -> None:
     module = Sequence(kind).eval()
     embeddings = torch.randn(100, 160, generator=generator())
-    program = export_tower(
-        module,
-        dense={},
-        embedding_width=160,
-        outputs=("score",),
-        precision=precision,
-        calibration=[embeddings],
-    )
-    path = tmp_path / "tower.pt2"
-    write_program(program, path)
+    signature, path = Signature(160), tmp_path / "tower.pt2"
+    write_program(signature.export(module, precision, [embeddings]), path)
     weights = sum(4 * parameter.numel() for parameter in module.parameters())
     # Ten steps read one weight: neither the file nor the server has ten of it.
     assert path.stat().st_size < 2 * weights + 2**19
-    tower = Tower.load(path, dense={}, embedding_width=160, outputs=("score",))
+    tower = signature.load(path)
     held = {id(tensor): tensor.numel() for tensor in tower.program.buffers()}
     assert sum(held.values()) < 2 * weights / 4
     for batch in (1, 100):
@@ -390,4 +361,4 @@ def test_what_cannot_be_rewritten_is_refused_with_a_substitute(
     module: nn.Module, words: str
 ) -> None:
     with pytest.raises(TowerError, match=words):
-        exported(module)
+        SIGNATURE.export(module)

@@ -1,13 +1,9 @@
-import io
-
 import pytest
 import torch
 from torch import Tensor, nn
 
-from sharded_infer.specs.precision import Precision
-from sharded_infer.towers.program.archive import pack_program, read_packed
 from sharded_infer.towers.program.trunc_divide import TRUNC_DIVIDE, TRUNC_DIVIDE_NUMBER
-from sharded_infer.towers.tower import export_tower
+from tests.sharded_infer.towers.stored import Signature, read_back
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32], ids=str)
@@ -37,14 +33,7 @@ class Dividing(nn.Module):
 
 
 def test_a_stored_program_survives_the_least_integer_by_minus_one() -> None:
-    program = export_tower(
-        Dividing(),
-        dense={"dense": 2},
-        embedding_width=1,
-        outputs=["score"],
-        precision=Precision.FP32,
-    )
-    stored = read_packed(io.BytesIO(pack_program(program)), "tower")
+    stored = read_back(Signature(1, {"dense": 2}).export(Dividing()))
     fine = torch.tensor([[7.0, -8.0]])
     embeddings = torch.ones(1, 1)
     assert torch.equal(stored(fine, embeddings)[0], Dividing()(fine, embeddings))

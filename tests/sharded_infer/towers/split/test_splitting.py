@@ -1,17 +1,14 @@
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sharded_infer.specs.precision import Precision
-from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.split.parts import Run
 from sharded_infer.towers.split.split_tower import SplitTower
-from sharded_infer.towers.tower import Tower, export_tower
+from sharded_infer.towers.tower import Tower
 from tests.sharded_infer.towers.split.ranking_towers import (
     DENSE,
     DIM,
@@ -23,6 +20,7 @@ from tests.sharded_infer.towers.split.ranking_towers import (
     dcnv2,
     dlrm,
 )
+from tests.sharded_infer.towers.stored import Signature, load_back
 
 TOWERS: dict[str, Callable[[], nn.Module]] = {
     "two-tower": TwoTower,
@@ -50,18 +48,8 @@ def tower_of(name: str, precision: Precision) -> Tower:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
         module = (TOWERS | {"dlrm": dlrm})[name]().eval()
-    exported = export_tower(
-        module,
-        dense={"dense": DENSE},
-        embedding_width=WIDTH,
-        outputs=("score",),
-        precision=precision,
-        calibration=inputs(500, seed=1),
-    )
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "tower.pt2"
-        write_program(exported, path)
-        return Tower.load(path, dense={"dense": DENSE}, embedding_width=WIDTH, outputs=("score",))
+    signature = Signature(WIDTH, {"dense": DENSE})
+    return load_back(signature.export(module, precision, inputs(500, seed=1)), signature)
 
 
 def runs_of(features: tuple[int, ...]) -> list[Run]:
