@@ -1,7 +1,4 @@
-"""Rankers over a history of 16 numbers a position and the age of each, as users write them.
-
-Each scores `embeddings`: 8 numbers of a user's feature, then 16 of a candidate.
-"""
+"""Rankers over a history and its ages, of a user's 8 numbers and then 16 of a candidate."""
 
 from collections.abc import Callable
 

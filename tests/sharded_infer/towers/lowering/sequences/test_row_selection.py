@@ -61,18 +61,6 @@ def indexed(steps: Tensor, lengths: Tensor) -> Tensor:
     return steps[torch.arange(steps.shape[0]), lengths - 1]
 
 
-def last(steps: Tensor, lengths: Tensor) -> Tensor:
-    return steps[:, -1] + lengths.unsqueeze(1)
-
-
-def second_to_last(steps: Tensor, lengths: Tensor) -> Tensor:
-    return steps[:, -2]
-
-
-def first(steps: Tensor, lengths: Tensor) -> Tensor:
-    return steps[:, 0]
-
-
 def inputs(length: int, used: int | None = None) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(length)
     history = torch.randn(1, length, DIM, generator=generator)
@@ -91,8 +79,15 @@ def selected(read: Read, *, pointwise: bool) -> tuple[nn.Module, torch.fx.GraphM
     return module, program, moved  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("pointwise", [False, True])
-@pytest.mark.parametrize("read", [gathered, indexed, last, second_to_last, first])
+@pytest.mark.parametrize(
+    ("read", "pointwise"),
+    [
+        *((read, pointwise) for read in (gathered, indexed) for pointwise in (False, True)),
+        (lambda steps, lengths: steps[:, -1] + lengths.unsqueeze(1), True),
+        (lambda steps, lengths: steps[:, -2], False),
+        (lambda steps, lengths: steps[:, 0], False),
+    ],
+)
 def test_the_last_layer_computes_one_row(read: Read, pointwise: bool) -> None:
     module, program, moved = selected(read, pointwise=pointwise)
     assert moved == 1
@@ -118,20 +113,15 @@ def test_positions_outside_fail_as_before() -> None:
                 program(*inputs(5, used))
 
 
-def twice(steps: Tensor, lengths: Tensor) -> Tensor:
-    return steps[:, -1] + steps.mean(1)
-
-
-def each_its_own(steps: Tensor, lengths: Tensor) -> Tensor:
-    order = torch.arange(DIM).view(1, 1, -1) % 2
-    return steps.gather(1, order).squeeze(1)
-
-
-def several(steps: Tensor, lengths: Tensor) -> Tensor:
-    return steps[torch.tensor([0, 0]), torch.tensor([0, 1])].sum(0, keepdim=True)
-
-
-@pytest.mark.parametrize("read", [twice, each_its_own, several])
+@pytest.mark.parametrize(
+    "read",
+    [
+        # Twice, other ones of each column, and several.
+        lambda steps, _: steps[:, -1] + steps.mean(1),
+        lambda steps, _: steps.gather(1, torch.arange(DIM).view(1, 1, -1) % 2).squeeze(1),
+        lambda steps, _: steps[torch.tensor([0, 0]), torch.tensor([0, 1])].sum(0, keepdim=True),
+    ],
+)
 def test_rows_that_others_read_are_computed(read: Read) -> None:
     module, program, moved = selected(read, pointwise=False)
     assert moved == 0

@@ -101,28 +101,22 @@ def test_what_mixes_rows_lies_between_passes() -> None:
     assert order.index(torch.ops.aten.flip.default) < order.index("_rows_1")
 
 
-def alone(layers: Layers, one: Tensor, other: Tensor) -> Tensor:
-    return layers.first(one).cumsum(1)[..., :DIM] + other
-
-
-def sums_alone(layers: Layers, one: Tensor, other: Tensor) -> Tensor:
-    return (one + other).relu() * one
-
-
-def large(layers: Layers, one: Tensor, other: Tensor) -> Tensor:
-    return layers.large(one).relu().sum(-1, keepdim=True) + other
-
-
-def by_position(layers: Layers, one: Tensor, other: Tensor) -> Tensor:
-    return (one.unsqueeze(2) + layers.by_position).sum(2).cumsum(1) + other
-
-
 def pairs(layers: Layers, one: Tensor, other: Tensor) -> Tensor:
     scores = one @ other.transpose(1, 2)  # as wide as the sequence is long
     return (scores.relu() * scores) @ other
 
 
-@pytest.mark.parametrize("mix", [alone, sums_alone, large, by_position, pairs])
+@pytest.mark.parametrize(
+    "mix",
+    [
+        # One product alone, sums alone, a large product, and numbers by position.
+        lambda layers, one, other: layers.first(one).cumsum(1)[..., :DIM] + other,
+        lambda layers, one, other: (one + other).relu() * one,
+        lambda layers, one, other: layers.large(one).relu().sum(-1, keepdim=True) + other,
+        lambda layers, one, other: (one.unsqueeze(2) + layers.by_position).sum(2).cumsum(1) + other,
+        pairs,
+    ],
+)
 def test_what_is_not_worth_a_pass_or_no_step_stays(
     mix: Callable[[Layers, Tensor, Tensor], Tensor],
 ) -> None:

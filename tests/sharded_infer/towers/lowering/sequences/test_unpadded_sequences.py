@@ -53,6 +53,12 @@ def use_whole(program: GraphModule) -> int:
     return remove_padding(program, whole)
 
 
+def check(program: GraphModule, tower: Tower, most: float = 0.0) -> None:
+    for length in (1, 2, 7, LONGEST):
+        given = inputs(length)
+        torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=most)
+
+
 def calls(program: GraphModule) -> list[str]:
     """Remaining operators, except for views and sizes."""
     views = {"slice", "unsqueeze", "sym_size", "sub", "add"}
@@ -94,69 +100,33 @@ def from_the_end(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
     return history + tower.rows(places)
 
 
-def from_the_begin(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    return history + tower.rows(order(history))
-
-
-def from_a_place(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    return history + tower.waves[order(history) + 3]
-
-
-def last_of(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    return history.index_select(1, (lengths - 1).clamp(min=0))
-
-
-def second_of(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    return history.index_select(1, torch.zeros_like(lengths))
-
-
-@pytest.mark.parametrize(
-    "computed",
-    [
-        *(hidden_by_fill, hidden_by_where, hidden_by_factor, hidden_by_sum),
-        *(from_the_end, from_the_begin, from_a_place, last_of, second_of),
-    ],
-)
-def test_what_padding_needs_is_left_out(computed: Computed) -> None:
-    tower, program = exported(computed)
-    assert use_whole(program) > 0
-    assert calls(program) == []
-    for length in (1, 2, 7, LONGEST):
-        given = inputs(length)
-        torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=0)
-
-
 def biased(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
     places = order(history)
     distances = (places.unsqueeze(1) - places).clamp(0, LONGEST - 1)
     return tower.biases[distances] + history @ history.transpose(1, 2)
 
 
-def waving(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    return history + torch.sin(order(history).unsqueeze(1) / 3.0).clamp(min=-0.5)
-
-
-def test_what_positions_say_is_computed_once() -> None:
-    for computed, left in ((biased, ["transpose", "matmul"]), (waving, [])):
-        tower, program = exported(computed)
-        assert use_whole(program) > 0
-        assert calls(program) == left
-        for length in (1, 2, 7, LONGEST):
-            given = inputs(length)
-            torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=0)
-
-
-def counted(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    """Depends on the whole's length at each position."""
-    return history / (order(history) + lengths).unsqueeze(1)
-
-
-def cut_in_two(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    return history.masked_fill((order(history) >= lengths // 2).unsqueeze(1), 0.0)
-
-
-def of_others(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    return history.masked_fill((history.argsort(1) >= lengths), 0.0)
+@pytest.mark.parametrize(
+    "computed",
+    [
+        *(hidden_by_fill, hidden_by_where, hidden_by_factor, hidden_by_sum, from_the_end, biased),
+        # From the begin, from a place, the last, the first, and waves.
+        lambda tower, history, lengths: history + tower.rows(order(history)),
+        lambda tower, history, lengths: history + tower.waves[order(history) + 3],
+        lambda _, history, lengths: history.index_select(1, (lengths - 1).clamp(min=0)),
+        lambda _, history, lengths: history.index_select(1, torch.zeros_like(lengths)),
+        lambda _, history, lengths: (
+            history + torch.sin(order(history).unsqueeze(1) / 3.0).clamp(min=-0.5)
+        ),
+    ],
+)
+def test_what_padding_needs_is_left_out_and_what_positions_say_computed_once(
+    computed: Computed,
+) -> None:
+    tower, program = exported(computed)
+    assert use_whole(program) > 0
+    assert calls(program) == (["transpose", "matmul"] if computed is biased else [])
+    check(program, tower)
 
 
 def with_numbers_of(numbers: Callable[[Tensor, Tensor], Tensor]) -> Computed:
@@ -181,26 +151,23 @@ NUMBERS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
 )
 
 
-@pytest.mark.parametrize("numbers", NUMBERS)
-def test_other_numbers_of_positions_keep_their_values(
-    numbers: Callable[[Tensor, Tensor], Tensor],
-) -> None:
-    tower, program = exported(with_numbers_of(numbers))
-    use_whole(program)
-    for length in (1, 2, 7, LONGEST):
-        given = inputs(length)
-        torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("computed", [counted, cut_in_two, of_others])
+@pytest.mark.parametrize(
+    "computed",
+    [
+        # By the whole's length at each position, cut in two, and by the order of others.
+        lambda _, history, lengths: history / (order(history) + lengths).unsqueeze(1),
+        lambda _, history, lengths: history.masked_fill(
+            (order(history) >= lengths // 2).unsqueeze(1), 0.0
+        ),
+        lambda _, history, lengths: history.masked_fill(history.argsort(1) >= lengths, 0.0),
+    ],
+)
 def test_what_is_not_padding_stays(computed: Computed) -> None:
     tower, program = exported(computed)
     before = calls(program)
     use_whole(program)
     assert set(before) - set(calls(program)) <= {"arange"}
-    for length in (1, 2, 7, LONGEST):
-        given = inputs(length)
-        torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=0)
+    check(program, tower)
 
 
 def of_one_more(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
@@ -221,13 +188,18 @@ def from_the_end_of_what_grows(tower: Tower, history: Tensor, lengths: Tensor) -
     return history + torch.cos(places / 3.0)[places - 1].unsqueeze(1)
 
 
-@pytest.mark.parametrize("computed", [of_one_more, filled_with_lengths, from_the_end_of_what_grows])
-def test_what_the_longest_does_not_begin_with_is_computed_anew(computed: Computed) -> None:
+@pytest.mark.parametrize(
+    "computed",
+    [
+        *map(with_numbers_of, NUMBERS),
+        # What the longest does not begin with.
+        *(of_one_more, filled_with_lengths, from_the_end_of_what_grows),
+    ],
+)
+def test_other_numbers_of_positions_keep_their_values(computed: Computed) -> None:
     tower, program = exported(computed)
     use_whole(program)
-    for length in (1, 2, 7, LONGEST):
-        given = inputs(length)
-        torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=0)
+    check(program, tower)
 
 
 def heads(history: Tensor) -> Tensor:
@@ -256,9 +228,7 @@ def attention_left(computed: Computed) -> list[AttentionPass]:
     tower, program = exported(computed)
     use_whole(program)
     fuse_attention(program)
-    for length in (1, 2, 7, LONGEST):
-        given = inputs(length)
-        torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=1e-6)
+    check(program, tower, 1e-6)
     return [one for one in program.modules() if isinstance(one, AttentionPass)]
 
 
@@ -285,15 +255,9 @@ def test_attention_needs_no_mask(computed: Computed) -> None:
     use_whole(program)
     assert fuse_attention(program) == 1
     use_whole(program)
-    [node] = program.graph.find_nodes(op="call_module", target=attention_name(program))
-    assert node.args[3:5] == (None, None)
-    found = program.get_submodule(str(node.target))
-    assert isinstance(found, AttentionPass) and found.attention.causal
-    for length in (1, 2, 7, LONGEST):
-        given = inputs(length)
-        torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=1e-5)
-
-
-def attention_name(program: GraphModule) -> str:
-    [name] = [n for n, one in program.named_modules() if isinstance(one, AttentionPass)]
-    return name
+    [(name, found)] = (
+        (name, one) for name, one in program.named_modules() if isinstance(one, AttentionPass)
+    )
+    [node] = program.graph.find_nodes(op="call_module", target=name)
+    assert node.args[3:5] == (None, None) and found.attention.causal
+    check(program, tower, 1e-5)
