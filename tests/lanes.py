@@ -220,7 +220,6 @@ REST_VALUES: Mapping[str, frozenset[str]] = {
 
 # Products of parameters: fast are as many cases as have each pair of two parameters' values.
 PAIRWISE_FILES = (
-    "tests/kernels/gpu/test_reference_lookup.py",
     "tests/kernels/sequences/test_passes.py",
     "tests/kernels/test_dense_step.py",
     "tests/kernels/test_pooled_lookup.py",

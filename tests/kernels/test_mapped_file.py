@@ -89,20 +89,16 @@ def test_zeros_at_the_end_of_a_file_hide_no_cut(tmp_path: Path) -> None:
 
 
 def test_a_mapping_that_is_freed_gives_its_place_back(tmp_path: Path) -> None:
-    # More than there are places.
-    for _ in range(70_000):
-        file = mapped_again(tmp_path / "table")
-    os.truncate(file.path, 0)
+    path = tmp_path / "table"
+    path.write_bytes(b"\1" * 10)
+    with path.open("rb") as opened:
+        mapping = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        # More than there are places.
+        for _ in range(70_000):
+            file = MappedFile(path, opened.fileno(), memoryview(mapping))
+    os.truncate(path, 0)
     with pytest.raises(LostMemoryError):
         file.check()
-
-
-def mapped_again(path: Path) -> MappedFile:
-    if not path.exists():
-        path.write_bytes(b"\1" * 10)
-    with path.open("rb") as file:
-        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return MappedFile(path, file.fileno(), memoryview(mapping))
 
 
 FOREIGN = """

@@ -1,11 +1,8 @@
-"""Reference x backends x formats x shapes of tables and bags.
-
-Tables lie between bytes that decode to NaN, and uninitialized memory is NaN, so stray reads and
-writes show.
-"""
+"""Reference x backends x formats x shapes; NaN around tables and outputs shows stray accesses."""
 
 import importlib.util
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +11,12 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.backends.backend import LookupBackend
-from kernels.backends.native import NativeBackend
+from kernels.backends.fbgemm import FbgemmBackend
+from kernels.backends.native import NativeBackend, gather_rows
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.machine import instruction_sets
+from kernels.machine import InstructionSet, instruction_sets
 from kernels.pooled_lookup import BACKENDS, PooledLookup
 from kernels.row_format import RowFormat
 from tests.kernels.test_row_overlay import overlaid
@@ -163,31 +161,49 @@ def test_lengths_that_are_not_those_of_the_values_are_refused(
 def test_tables_on_a_device_are_refused(backend: str) -> None:
     # The meta device stands for any that is not the host.
     tables = store(CASES["sums"], RowFormat.INT8)
-    elsewhere = type(tables)(
-        tables.memory.to("meta"),
-        tables.row_format,
-        tables.byte_offsets,
-        tables.rows,
-        tables.dims,
-        tables.means,
-    )
+    elsewhere = replace(tables, memory=tables.memory.to("meta"))
     with pytest.raises(InputError, match=f"{backend}: {backend} reads host memory, .* on meta"):
         PooledLookup(elsewhere, backend=backend)
 
 
 @pytest.mark.usefixtures("poisoned_memory")
-@pytest.mark.parametrize("candidate", BACKENDS, ids=lambda candidate: candidate.name)
-def test_it_writes_where_it_is_told_and_nowhere_else(candidate: type[LookupBackend]) -> None:
-    tables = store(CASES["sums and means"], RowFormat.INT8)
-    bags = fill(tables, BATCHES["ragged"], weighted=True)
-    lookup = PooledLookup(tables, backend=candidate.name)
-    expected = lookup(bags)
-    for dtype in candidate.out_dtypes:
-        around = torch.full((len(expected), tables.total_dim + 9), torch.nan, dtype=dtype)
-        out = around[:, 4:-5]
-        assert lookup(bags, out=out) is out
-        assert torch.equal(out, expected.to(dtype))
-        assert bool(around[:, :4].isnan().all()) and bool(around[:, -5:].isnan().all())
+@pytest.mark.parametrize("row_format", RowFormat)
+def test_it_writes_where_it_is_told_and_nowhere_else(row_format: RowFormat) -> None:
+    dims = (1, 5, 16, 33, 128, 200)
+    features = [(table, table % 2 == 1) for table in range(len(dims))]
+    tables = store(Case([(9, dim) for dim in dims], features), row_format)
+    lengths = torch.randint(0, 30, (len(dims), 7), generator=torch.Generator().manual_seed(1))
+    bags = fill(tables, lengths.tolist(), weighted=True)
+    backends: list[LookupBackend] = [
+        NativeBackend(tables, instruction_set=one) for one in instruction_sets()
+    ]
+    if is_for_fbgemm(tables):
+        backends.append(FbgemmBackend(tables))
+    for backend in backends:
+        expected = backend.pool(bags)
+        for dtype in backend.out_dtypes:
+            around = torch.full((7, sum(dims) + 20), torch.nan, dtype=dtype)
+            out = around[:, 7:-13]
+            assert backend.pool(bags, out) is out
+            assert torch.equal(out, expected.to(dtype))
+            assert bool(around[:, :7].isnan().all()) and bool(around[:, -13:].isnan().all())
+        lookup = PooledLookup(tables, backend=backend.name)
+        assert lookup(bags, out=(out := torch.empty(7, sum(dims)))) is out
+
+
+def test_an_instruction_set_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    baseline = (InstructionSet.BASELINE,)
+    monkeypatch.setattr("kernels.machine.instruction_sets", lambda: baseline)
+    with pytest.raises(InputError, match="native: no avx2 here, only baseline"):
+        NativeBackend(store(CASES["sums"], RowFormat.INT8), instruction_set=InstructionSet.AVX2)
+
+
+def test_a_bare_gather_reads_the_rows_it_is_asked_for() -> None:
+    rows = torch.randint(0, 256, (50, 132), dtype=torch.uint8)
+    ids = torch.randint(0, 50, (256,))
+    assert torch.equal(gather_rows(rows, ids), rows[ids])
+    with pytest.raises(InputError, match="ids: expected int64"):
+        gather_rows(rows, ids.int())
 
 
 @pytest.mark.parametrize("backend", [candidate.name for candidate in BACKENDS])

@@ -96,7 +96,10 @@ def assert_same(found: Stepped, wanted: Stepped) -> None:
 @compiled
 @pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize(("width", "inputs"), SIZES)
-def test_a_product_is_that_of_torch(dtype: torch.dtype, width: int, inputs: int) -> None:
+def test_a_product_is_that_of_torch_and_its_weight_unpacks_to_itself(
+    dtype: torch.dtype, width: int, inputs: int
+) -> None:
+    assert torch.equal(PackedWeight(weight := weight_of(dtype, width, inputs)).unpacked(), weight)
     product = product_of(dtype, width, inputs)
     for rows in ROWS:
         x = x_of(dtype, rows, inputs)
@@ -169,14 +172,6 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype) -> None:
     if dtype is not torch.int8:
         wanted = product.by_torch(x).x
         torch.testing.assert_close(whole, wanted, rtol=1e-5, atol=1e-4)
-
-
-@compiled
-@pytest.mark.usefixtures("limit")
-@pytest.mark.parametrize(("width", "inputs"), SIZES)
-def test_a_packed_weight_unpacks_to_itself(dtype: torch.dtype, width: int, inputs: int) -> None:
-    weight = weight_of(dtype, width, inputs)
-    assert torch.equal(PackedWeight(weight).unpacked(), weight)
 
 
 @compiled

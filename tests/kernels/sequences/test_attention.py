@@ -5,14 +5,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from kernels.machine import InstructionSet, instruction_sets
+from kernels.machine import InstructionSet
 from kernels.sequences.attention import Attention, Weights
-
-every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
-
-
-def numbers(*shape: int, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+from tests.kernels.drawn import FUSED, every_set, numbers
 
 
 def heads_of(samples: int, length: int, heads: int, width: int, seed: int) -> tuple[Tensor, ...]:
@@ -72,10 +67,9 @@ def test_a_query_has_the_same_bits_in_every_batch(
 
 
 def test_instruction_sets_with_fused_products_have_the_same_bits() -> None:
-    fused = [s for s in instruction_sets() if s is not InstructionSet.BASELINE]
     inputs = heads_of(2, 83, 2, 16, seed=2)
     for weights in Weights:
-        found = [Attention(weights, instruction_set=one)(*inputs) for one in fused]
+        found = [Attention(weights, instruction_set=one)(*inputs) for one in FUSED]
         assert all(torch.equal(one, found[0]) for one in found)
 
 

@@ -10,33 +10,23 @@ WEIGHTS = torch.randn(64, generator=torch.Generator().manual_seed(0))
 SPECIAL = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-45, 3.4e38, -3.4e38, 1.0])
 
 
-def by_logarithm(numbers: Tensor) -> Tensor:
-    return WEIGHTS[(numbers.clamp(min=1.0).log() / 0.301).long().clamp(0, 63)]
-
-
-def by_days(numbers: Tensor) -> Tensor:
-    return WEIGHTS[(numbers / 86_400).floor().long().clamp(0, 63)]
-
-
-def by_distance(numbers: Tensor) -> Tensor:
-    return WEIGHTS[numbers.abs().sqrt().long().clamp(0, 63)]
-
-
-def by_sign(numbers: Tensor) -> Tensor:
-    return 1 / numbers.sign()
-
-
-def the_same(numbers: Tensor) -> Tensor:
-    return torch.full_like(numbers, 7.0)
-
-
 def table_of(function: Callable[[Tensor], Tensor]) -> StepFunction:
     found = step_function(function)
     assert found is not None
     return found
 
 
-@pytest.mark.parametrize("function", [by_logarithm, by_days, by_distance, by_sign, the_same])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda numbers: WEIGHTS[(numbers.clamp(min=1.0).log() / 0.301).long().clamp(0, 63)],
+        lambda numbers: WEIGHTS[(numbers / 86_400).floor().long().clamp(0, 63)],
+        lambda numbers: WEIGHTS[numbers.abs().sqrt().long().clamp(0, 63)],
+        lambda numbers: 1 / numbers.sign(),
+        lambda numbers: torch.full_like(numbers, 7.0),
+    ],
+    ids=["logarithm", "days", "distance", "sign", "constant"],
+)
 def test_a_table_has_the_values_of_its_function(function: Callable[[Tensor], Tensor]) -> None:
     table = table_of(function)
     generator = torch.Generator().manual_seed(1)

@@ -4,17 +4,11 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import Tensor
 
-from kernels.machine import InstructionSet, instruction_sets
+from kernels.machine import InstructionSet
 from kernels.sequences.pair_layers import Activation, PairLayer, PairLayers
+from tests.kernels.drawn import FUSED, every_set, numbers
 from tests.reference.pair_layers import pair_layers_by_torch
-
-every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
-
-
-def numbers(*shape: int, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def layers_of(
@@ -41,10 +35,7 @@ def layers_of(
     ("widths", "length"), [((5, 1), 1), ((3, 7, 1), 16), ((16, 36, 1), 83), ((9, 12, 6, 1), 130)]
 )
 def test_layers_are_those_of_torch(
-    instruction_set: InstructionSet,
-    activation: Activation,
-    widths: tuple[int, ...],
-    length: int,
+    instruction_set: InstructionSet, activation: Activation, widths: tuple[int, ...], length: int
 ) -> None:
     layers = layers_of(widths, activation, instruction_set)
     positions, candidates = numbers(length, widths[0], seed=1), numbers(4, widths[0], seed=2)
@@ -68,9 +59,8 @@ def test_a_pair_has_the_same_bits_in_every_batch(instruction_set: InstructionSet
 
 @pytest.mark.parametrize("activation", list(Activation))
 def test_instruction_sets_with_fused_products_have_the_same_bits(activation: Activation) -> None:
-    fused = [s for s in instruction_sets() if s is not InstructionSet.BASELINE]
     inputs = numbers(83, 16, seed=1), numbers(5, 16, seed=2)
-    found = [layers_of((16, 36, 1), activation, one)(*inputs) for one in fused]
+    found = [layers_of((16, 36, 1), activation, one)(*inputs) for one in FUSED]
     assert all(torch.equal(one, found[0]) for one in found)
 
 

@@ -3,7 +3,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, instruction_sets
@@ -23,14 +22,10 @@ from kernels.sequences.passes import (
 )
 from kernels.sequences.row_step import Columns, RowStep, StepKind
 from kernels.sequences.row_steps import RowSteps
+from tests.kernels.drawn import every_set, numbers
 
-every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
 every_length = pytest.mark.parametrize("positions", [1, 6, 17, 100])
 WIDTH, HEADS, LONGEST = 24, 2, 100
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def projected(instruction_set: InstructionSet) -> RowSteps:
@@ -121,10 +116,7 @@ def test_candidates_share_a_memory_of_one_row(
     passes = Passes(
         [rows, mine],
         [out],
-        [
-            RowStepping(step, of_user, rows=1),
-            RowStepping(step, of_candidates, rows=CANDIDATES),
-        ],
+        [RowStepping(step, of_user, rows=1), RowStepping(step, of_candidates, rows=CANDIDATES)],
         instruction_set=instruction_set,
     )
     history, own = numbers(7, WIDTH, seed=4), numbers(candidates, WIDTH, seed=6)

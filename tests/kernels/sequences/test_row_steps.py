@@ -1,18 +1,13 @@
 import pytest
 import torch
-from torch import Tensor
 
-from kernels.machine import InstructionSet, instruction_sets
+from kernels.machine import InstructionSet
 from kernels.sequences.row_step import Columns, RowStep, StepKind
 from kernels.sequences.row_steps import RowSteps
+from tests.kernels.drawn import FUSED, every_set, numbers
 
-every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
 ACTIVATIONS = [StepKind.RELU, StepKind.SIGMOID, StepKind.SILU, StepKind.GELU]
 close = {"rtol": 1e-5, "atol": 1e-5}
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def block(width: int, inner: int) -> tuple[list[int], list[RowStep], list[int]]:
@@ -57,10 +52,9 @@ def test_a_row_has_the_same_bits_among_others(instruction_set: InstructionSet) -
 
 
 def test_instruction_sets_with_fused_products_have_the_same_bits() -> None:
-    fused = [s for s in instruction_sets() if s is not InstructionSet.BASELINE]
     widths, steps, outputs = block(24, 80)
     inputs = [numbers(50, one, seed=one) for one in widths]
-    found = [RowSteps(widths, steps, outputs, instruction_set=one)(*inputs) for one in fused]
+    found = [RowSteps(widths, steps, outputs, instruction_set=one)(*inputs) for one in FUSED]
     for one in found:
         assert all(torch.equal(a, b) for a, b in zip(one, found[0], strict=True))
 
