@@ -10,23 +10,9 @@ from tests.benchmarks.conftest import Measure
 
 DATA = Path(os.environ.get("SHARDED_INFER_DATA", Path(__file__).parents[3].parent / "shared/data"))
 SAMPLE = DATA / "criteo_sample.tsv"
-RATES = {
-    "int8_gb_per_second",
-    "int4_gb_per_second",
-    "fbgemm_int8_gb_per_second",
-    "fbgemm_int4_gb_per_second",
-    "copy_gb_per_second",
-}
-MIXES = [
-    "fp32",
-    "bf16",
-    "int8",
-    "int4",
-    "int4 min-max",
-    "int2",
-    "int2 min-max",
-    "budget 1/6",
-]
+WAYS = ("int8", "int4", "fbgemm_int8", "fbgemm_int4", "copy")
+RATES = {f"{way}_gb_per_second" for way in WAYS}
+MIXES = ["fp32", "bf16", "int8", "int4", "int4 min-max", "int2", "int2 min-max", "budget 1/6"]
 TABLES = 26
 
 

@@ -1,8 +1,4 @@
-"""Runs the Triton kernels in Triton's interpreter, on tensors in host memory.
-
-Triton decides at import whether kernels are interpreted, so these tests need their own process,
-which `tests/kernels/gpu/test_triton_interpreted.py` starts.
-"""
+"""Kernels are interpreted in a process of their own, that of `gpu/test_triton_interpreted.py`."""
 
 import os
 

@@ -1,8 +1,4 @@
-"""Every case of the kernel matrix, in the interpreter, against the reference.
-
-Tables lie between bytes that decode to NaN, and outputs are poisoned with NaN, so stray reads and
-writes show.
-"""
+"""The kernel matrix in the interpreter; NaN around tables and outputs shows stray accesses."""
 
 import math
 from collections.abc import Sequence
@@ -61,16 +57,19 @@ RUNS = {
 }
 
 
-def narrowed(bags: Bags, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    return bags.values.to(dtype), bags.offsets().to(dtype)
-
-
-def device_tables(
-    tables: FusedTables, alignment: int = 0, policies: Sequence[OutOfRange] | None = None
-) -> DeviceTables:
+def device_tables(tables: FusedTables, alignment: int) -> DeviceTables:
     if alignment == 0:
-        return in_place(tables, policies)
-    return copy_to_device(tables, HOST, alignment=alignment, policies=policies)
+        return in_place(tables)
+    return copy_to_device(tables, HOST, alignment=alignment)
+
+
+def pool(
+    lookup: TritonLookup, bags: Bags, out: Tensor, ids: torch.dtype = torch.int64
+) -> list[int]:
+    """Pools into `out`; returns what was found outside."""
+    values, offsets, outside = bags.values.to(ids), bags.offsets().to(ids), new_outside(HOST)
+    lookup.pooled(values, offsets, out=out, outside=outside, weights=bags.weights)
+    return outside.tolist()
 
 
 def poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -90,13 +89,10 @@ def test_pooled_lookups_agree_with_the_reference(row_format: RowFormat, name: st
     )
     if run.alignment:
         assert lookup.constants["PAYLOAD_ALIGNMENT"] == run.alignment
-    values, offsets = narrowed(bags, run.ids)
     out = poisoned(bags.lengths.shape[1], tables.total_dim)
-    outside = new_outside(HOST)
-    lookup.pooled(values, offsets, out=out, outside=outside, weights=bags.weights)
+    assert pool(lookup, bags, out, run.ids) == [0, NOWHERE]
     expected = reference.pooled_lookup(tables, bags)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4)
-    assert outside.tolist() == [0, NOWHERE]
 
 
 @pytest.mark.parametrize("row_format", RowFormat)
@@ -105,8 +101,7 @@ def test_tables_may_begin_at_any_byte(row_format: RowFormat, first_byte: int) ->
     tables = store(CASES["tables apart"], row_format, first_byte)
     bags = fill(tables, BATCHES["one sample"])
     out = poisoned(1, tables.total_dim)
-    lookup = TritonLookup(in_place(tables), choice=SMALL)
-    lookup.pooled(bags.values, bags.offsets(), out=out, outside=new_outside(HOST))
+    pool(TritonLookup(in_place(tables), choice=SMALL), bags, out)
     expected = reference.pooled_lookup(tables, bags)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4)
 
@@ -120,8 +115,7 @@ def test_outputs_go_to_the_columns_of_a_wider_buffer(
     bags = fill(tables, BATCHES["ragged"])
     buffer = poisoned(4, tables.total_dim + 5, dtype=dtype)
     out = buffer[:, 3 : 3 + tables.total_dim]
-    lookup = TritonLookup(in_place(tables), choice=SMALL)
-    lookup.pooled(bags.values, bags.offsets(), out=out, outside=new_outside(HOST))
+    pool(TritonLookup(in_place(tables), choice=SMALL), bags, out)
     expected = reference.pooled_lookup(tables, bags)
     tolerance = 1e-5 if dtype is torch.float32 else BF16_STEP
     torch.testing.assert_close(out.float(), expected, rtol=tolerance, atol=1e-4)
@@ -158,19 +152,15 @@ def test_shards_of_rows_add_up_to_the_whole_at_columns_of_their_own(
 ) -> None:
     tables = store(Case([(9, 8), (7, 12)], [(0, False), (1, False)]), row_format)
     bags = fill(tables, BATCHES[batch], weighted=True)
-    outside = new_outside(HOST)
     found = []
     for first_row, last_row in ((0, 4), (4, 9)):
         shard = shard_of(tables, first_row, last_row)
         out = poisoned(bags.lengths.shape[1], 40)
-        TritonLookup(shard, choice=SMALL).pooled(
-            bags.values, bags.offsets(), out=out, outside=outside, weights=bags.weights
-        )
+        assert pool(TritonLookup(shard, choice=SMALL), bags, out) == [0, NOWHERE]
         assert bool(out[:, 12:24].isnan().all()) and bool(out[:, 32:].isnan().all())
         found.append(torch.cat([out[:, 24:32], out[:, :12]], 1))
     expected = reference.pooled_lookup(tables, bags)
     torch.testing.assert_close(found[0] + found[1], expected, rtol=1e-5, atol=1e-4)
-    assert outside.tolist() == [0, NOWHERE]
 
 
 @pytest.mark.parametrize("row_format", RowFormat)
@@ -181,11 +171,11 @@ def test_sequences_are_the_rows_of_their_ids_in_order(
 ) -> None:
     tables = store(CASES["odd dims"], row_format)
     bags = fill(tables, BATCHES["ragged"])
-    values, offsets = narrowed(bags, torch.int32)
-    buffer = poisoned(len(values), max(tables.dims) + 7, dtype=dtype)
+    buffer = poisoned(len(bags.values), max(tables.dims) + 7, dtype=dtype)
     out = buffer[:, : max(tables.dims) + 3]
     lookup = TritonLookup(device_tables(tables, alignment), choice=SMALL)
-    lookup.sequence(values, offsets, out=out, outside=new_outside(HOST))
+    offsets = bags.offsets().int()
+    lookup.sequence(bags.values.int(), offsets, out=out, outside=new_outside(HOST))
     expected = sequence_rows(tables, bags, out.shape[1])
     tolerance = 1e-6 if dtype is torch.float32 else BF16_STEP
     torch.testing.assert_close(out.float(), expected, rtol=tolerance, atol=1e-6)
@@ -205,12 +195,11 @@ def test_strange_ids_are_counted_and_skipped_or_wrapped(
     mean: bool, typical_length: int, row_format: RowFormat
 ) -> None:
     tables = store(Case([(7, 5)], [(0, mean)] * 4), row_format)
-    bags = Bags(STRANGE, STRANGE_LENGTHS)
-    out, outside = poisoned(2, tables.total_dim), new_outside(HOST)
+    out = poisoned(2, tables.total_dim)
     lookup = TritonLookup(
         in_place(tables, POLICIES), choice=SMALL, typical_lengths=[typical_length] * 4
     )
-    lookup.pooled(bags.values, bags.offsets(), out=out, outside=outside)
+    assert pool(lookup, Bags(STRANGE, STRANGE_LENGTHS), out) == [9, 8]
     # Feature 1 loses 7, -1 and 9, feature 2 loses 7 and 2**40, whose place is 8.
     wrapped = [13 % 7, -1 % 7, -15 % 7, (2**62 + 3) % 7]
     kept = Bags(
@@ -218,7 +207,6 @@ def test_strange_ids_are_counted_and_skipped_or_wrapped(
         torch.tensor([[2, 1], [1, 1], [1, 0], [4, 1]]),
     )
     torch.testing.assert_close(out, reference.pooled_lookup(tables, kept), rtol=1e-5, atol=1e-5)
-    assert outside.tolist() == [9, 8]
 
 
 def test_strange_ids_of_a_sequence_leave_rows_of_zeros() -> None:
@@ -257,9 +245,7 @@ def test_rows_beyond_two_gigabytes_are_found(row_format: RowFormat) -> None:
     tables = FusedTables(memory, row_format, (0,), (rows,), (4,), (False,))
     bags = Bags(torch.arange(rows - 9, rows), torch.tensor([[4, 5]]))
     out = poisoned(2, 4)
-    TritonLookup(in_place(tables), choice=SMALL).pooled(
-        bags.values, bags.offsets(), out=out, outside=new_outside(HOST)
-    )
+    pool(TritonLookup(in_place(tables), choice=SMALL), bags, out)
     expected = reference.pooled_lookup(small, Bags(torch.arange(9), bags.lengths))
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 

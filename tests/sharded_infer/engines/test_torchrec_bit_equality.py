@@ -19,6 +19,7 @@ from sharded_infer.inputs.sequences.layout import SequenceLayout
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import GateSpec, ModelSpec, QuantizationSpec, TableSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
+from tests.sharded_infer.engines.test_padding import Mean
 from tests.support.torchrec_models import Batch, Table, TorchRec, make_batch, torchrec
 
 # Several dims, of full and of padded rows; features that share a table; both poolings. TorchRec's
@@ -42,9 +43,12 @@ WIDE = (
 )
 
 
-class Sums(nn.Module):
-    def forward(self, embeddings: Tensor) -> Tensor:
-        return embeddings.mean(1)
+FORMATS = {
+    torch.int8: RowFormat.INT8,
+    torch.quint4x2: RowFormat.INT4,
+    torch.quint2x4: RowFormat.INT2,
+    torch.float16: RowFormat.FP16,
+}
 
 
 class SequenceSums(nn.Module):
@@ -71,28 +75,16 @@ def saved_distributed(state: dict[str, Any], folder: Path) -> Path:
 
 
 def spec_of(tables: tuple[Table, ...], row_format: RowFormat) -> ModelSpec:
-    return ModelSpec(
-        name="collection",
-        tables=tuple(
-            TableSpec(
-                table.name,
-                table.rows,
-                table.dim,
-                pooling="mean" if table.pooling == "MEAN" else "sum",
-                features=table.features,
-            )
-            for table in tables
-        ),
-        quantization=QuantizationSpec(format=row_format, clip=False),
-        gate=GateSpec(max_score_diff=10),
+    specs = tuple(
+        TableSpec(
+            *(t.name, t.rows, t.dim),
+            pooling="mean" if t.pooling == "MEAN" else "sum",
+            features=t.features,
+        )
+        for t in tables
     )
-
-
-def torchrecs(rec: TorchRec, collection: Any, batch: Batch) -> Tensor:
-    """TorchRec's quantized pooled embeddings, `[B, width]`, features in the tables' order."""
-    with torch.no_grad():
-        pooled = collection(rec.jagged(batch)).to_dict()
-    return torch.cat([pooled[feature] for feature in batch.features], dim=1)
+    stored = QuantizationSpec(format=row_format, clip=False)
+    return ModelSpec("collection", specs, quantization=stored, gate=GateSpec(max_score_diff=10))
 
 
 def ours(model: Model, batch: Batch) -> Tensor:
@@ -104,40 +96,33 @@ def assert_same_bits(left: Tensor, right: Tensor) -> None:
     assert torch.equal(left.view(torch.int32), right.contiguous().view(torch.int32))
 
 
-@pytest.mark.parametrize("save", [saved, saved_distributed])
-@pytest.mark.parametrize("tables", [MIXED, ODD], ids=["mixed", "odd"])
-def test_int8_tables_of_a_checkpoint_pool_to_torchrecs_bits(
-    save: Callable[[dict[str, Any], Path], Path],
+@pytest.mark.parametrize(
+    ("dtype", "tables", "save"),
+    [
+        (torch.int8, MIXED, saved),
+        (torch.int8, ODD, saved_distributed),
+        (torch.quint4x2, MIXED, saved_distributed),
+        (torch.quint2x4, MIXED, saved),
+        (torch.float16, MIXED, saved),
+    ],
+)
+def test_tables_of_a_checkpoint_pool_to_torchrecs_bits(
+    dtype: torch.dtype,
     tables: tuple[Table, ...],
+    save: Callable[[dict[str, Any], Path], Path],
     rec: TorchRec,
     tmp_path: Path,
 ) -> None:
     collection = rec.collection(tables)
     checkpoint = save(collection.state_dict(), tmp_path)
     batch = make_batch(tables)
-    expected = torchrecs(rec, rec.quantized(nn.Sequential(collection))[0], batch)
-    spec = spec_of(tables, RowFormat.INT8)
-    published = publish(spec, open_weights(checkpoint), Sums(), tmp_path / "repository")
+    with torch.no_grad():
+        pooled = rec.quantized(nn.Sequential(collection), dtype)[0](rec.jagged(batch)).to_dict()
+    expected = torch.cat([pooled[feature] for feature in batch.features], dim=1)
+    spec = spec_of(tables, FORMATS[dtype])
+    published = publish(spec, open_weights(checkpoint), Mean(), tmp_path / "repository")
     assert_same_bits(ours(open_model(published.path), batch), expected)
     assert (batch.lengths == 0).any() and expected.any()
-
-
-@pytest.mark.parametrize("dtype", [torch.quint4x2, torch.quint2x4, torch.float16])
-def test_other_formats_pool_to_torchrecs_bits(
-    dtype: torch.dtype, rec: TorchRec, tmp_path: Path
-) -> None:
-    formats = {
-        torch.quint4x2: RowFormat.INT4,
-        torch.quint2x4: RowFormat.INT2,
-        torch.float16: RowFormat.FP16,
-    }
-    collection = rec.collection(MIXED)
-    checkpoint = saved(collection.state_dict(), tmp_path)
-    batch = make_batch(MIXED)
-    expected = torchrecs(rec, rec.quantized(nn.Sequential(collection), dtype)[0], batch)
-    spec = spec_of(MIXED, formats[dtype])
-    published = publish(spec, open_weights(checkpoint), Sums(), tmp_path / "repository")
-    assert_same_bits(ours(open_model(published.path), batch), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.quint4x2])
@@ -166,20 +151,15 @@ def test_a_quantized_model_is_published_with_its_bits(
 
 
 @pytest.mark.parametrize("topology", ["cpu:1", "cpu:3"])
-@pytest.mark.parametrize(
-    ("dtype", "row_format"), [(torch.int8, RowFormat.INT8), (torch.float16, RowFormat.FP16)]
-)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float16])
 def test_rows_of_sequences_have_torchrecs_bits(
-    dtype: torch.dtype, row_format: RowFormat, topology: str, rec: TorchRec, tmp_path: Path
+    dtype: torch.dtype, topology: str, rec: TorchRec, tmp_path: Path
 ) -> None:
     configs = [
         rec.configs.EmbeddingConfig(
-            name=table.name,
-            num_embeddings=table.rows,
-            embedding_dim=table.dim,
-            feature_names=list(table.features),
+            name=t.name, num_embeddings=t.rows, embedding_dim=t.dim, feature_names=list(t.features)
         )
-        for table in WIDE
+        for t in WIDE
     ]
     collection: Any = rec.embeddings.EmbeddingCollection(tables=configs)
     weights = {t.name: collection.embeddings[t.name].weight.detach() for t in WIDE}
@@ -187,7 +167,7 @@ def test_rows_of_sequences_have_torchrecs_bits(
         nn.init.normal_(weight)
     batch = make_batch(WIDE)
     sequences = {n: SequenceSpec(features=(n,), max_length=6) for n in batch.features}
-    spec = replace(spec_of(WIDE, row_format), sequences=sequences)
+    spec = replace(spec_of(WIDE, FORMATS[dtype]), sequences=sequences)
     path = publish(spec, weights, SequenceSums(), tmp_path, topologies=[topology]).path
     with torch.no_grad():
         expected = rec.quantized(nn.Sequential(collection), dtype)[0](rec.jagged(batch))
