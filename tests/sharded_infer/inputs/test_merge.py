@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from sharded_infer.inputs.merge import merge_inputs
 from sharded_infer.inputs.merge_layout import lay_out
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from tests.reference.merge import merge_numpy
+from tests.sharded_infer.inputs.bags import bags_of
 
 ROWS, WIDTHS = 11, (3, 1)
 FEATURES = 4
@@ -61,39 +61,6 @@ def requests(draw: st.DrawFn) -> list[ModelInput]:
         )
         for _ in range(draw(st.integers(1, 6)))
     ]
-
-
-def of_samples(one: ModelInput, jagged: JaggedBatch) -> NDArray[np.int64]:
-    """Index of each sample's bag in a group."""
-    bags = jagged.lengths.shape[1]
-    if bags == one.batch_size:
-        return np.arange(bags)
-    counts = np.array([one.batch_size]) if one.repeats is None else one.repeats
-    return np.repeat(np.arange(bags), counts)
-
-
-def bags_of(one: ModelInput) -> list[list[tuple[list[int], list[float]]]]:
-    found: dict[int, list[tuple[list[int], list[float]]]] = {}
-    for jagged in one.groups:
-        weights = jagged.weights
-        if weights is None:
-            weights = np.ones(len(jagged.values), np.float32)
-        ends = np.cumsum(jagged.lengths.ravel())
-        cut = list(
-            zip(
-                np.split(jagged.values, ends[:-1]),
-                np.split(weights, ends[:-1]),
-                strict=True,
-            )
-        )
-        bags = jagged.lengths.shape[1]
-        for position, feature in enumerate(jagged.features):
-            mine = cut[position * bags : (position + 1) * bags]
-            found[feature] = [
-                (mine[bag][0].tolist(), mine[bag][1].tolist()) for bag in of_samples(one, jagged)
-            ]
-    assert sorted(found) == list(range(len(found)))
-    return [found[feature] for feature in sorted(found)]
 
 
 def check_same(found: ModelInput, wanted: ModelInput) -> None:

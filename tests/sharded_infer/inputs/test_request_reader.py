@@ -5,13 +5,11 @@ import pytest
 from numpy.typing import NDArray
 
 from sharded_infer.errors import RequestError, RequestTooLargeError
-from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import RequestReader, make_input
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
+from tests.sharded_infer.inputs.bags import Bag, bags_of
 
 Arrays = dict[str, NDArray[np.generic]]
-Bag = tuple[list[int], list[float] | None]
-
 SPEC = ModelSpec(
     "request",
     (
@@ -37,35 +35,13 @@ def scales(*shape: int, seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).random(shape, dtype=np.float32)
 
 
-def bags(model_input: ModelInput) -> list[list[Bag]]:
-    """Ids and weights of each feature's bags, in the order of the features; shared ones repeated.
-
-    Weights are None only where the whole request has none.
-    """
-    weighted = any(group.weights is not None for group in model_input.groups)
-    found: dict[int, list[Bag]] = {}
-    for group in model_input.groups:
-        position = 0
-        for feature, lengths in zip(group.features, group.lengths, strict=True):
-            of_feature: list[Bag] = []
-            for length in lengths.tolist():
-                part = slice(position, position + length)
-                weights = np.ones(length) if group.weights is None else group.weights[part]
-                of_feature.append(
-                    (group.values[part].tolist(), weights.tolist() if weighted else None)
-                )
-                position += length
-            found[feature] = of_feature * (model_input.batch_size // group.batch_size)
-    assert sorted(found) == list(range(len(FEATURES)))
-    return [found[feature] for feature in sorted(found)]
-
-
 def read(**inputs: NDArray[np.generic]) -> list[list[Bag]]:
     """Bags of a request whose input names have `__` for `.`."""
     named = {name.replace("__", "."): array for name, array in inputs.items()}
     model_input = make_input(SPEC, dense() | named)
     assert model_input.batch_size == B
-    return bags(model_input)
+    assert all(group.weights is None for group in model_input.groups)
+    return bags_of(model_input)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
@@ -95,17 +71,16 @@ def test_every_form_of_a_request_gives_the_same_bags(
     forms = [matrix, jagged, at_once]
     if per_sample == 1:
         forms.append({name: array.reshape(-1) for name, array in matrix.items()})
+    if not weighted:
+        weights = {name: np.ones((B, per_sample), np.float32) for name in FEATURES}
     wanted = [
-        [
-            (rows[name][b].tolist(), weights[name][b].tolist() if weighted else None)
-            for b in range(B)
-        ]
-        for name in FEATURES
+        list(zip(rows[name].tolist(), weights[name].tolist(), strict=True)) for name in FEATURES
     ]
     for form in forms:
         model_input = make_input(SPEC, dense() | form)
-        assert bags(model_input) == wanted
-        assert [group.values.dtype for group in model_input.groups] == [np.int64]
+        assert bags_of(model_input) == wanted
+        (group,) = model_input.groups
+        assert group.values.dtype == np.int64 and (group.weights is not None) == weighted
         assert np.array_equal(model_input.dense[0], dense()["context"])
 
 
@@ -113,9 +88,9 @@ def test_forms_may_be_mixed_by_feature() -> None:
     shown, clicked = ids(B), ids(6, seed=1)
     lengths = np.array([3, 0, 2, 1])
     assert read(shown=shown, clicked=clicked, clicked__lengths=lengths, user=ids(B, 2)) == [
-        [([i], None) for i in shown.tolist()],
-        [(bag.tolist(), None) for bag in np.split(clicked, [3, 3, 5])],
-        [(bag, None) for bag in ids(B, 2).tolist()],
+        [([i], [1]) for i in shown.tolist()],
+        [(bag.tolist(), [1] * len(bag)) for bag in np.split(clicked, [3, 3, 5])],
+        [(bag, [1, 1]) for bag in ids(B, 2).tolist()],
     ]
 
 
@@ -138,7 +113,7 @@ def test_a_feature_left_out_is_empty_bags(present: tuple[str, ...]) -> None:
 def test_one_sample_is_shared_by_all_and_kept_once(inputs: Arrays) -> None:
     model_input = make_input(SPEC, dense() | inputs | {"user": ids(B)})
     assert sorted(group.batch_size for group in model_input.groups) == [1, B]
-    assert bags(model_input)[0] == [(ids(1).tolist(), None)] * B
+    assert bags_of(model_input)[0] == [(ids(1).tolist(), [1])] * B
 
 
 def test_a_request_of_shared_features_only_has_the_batch_of_its_dense_input() -> None:

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from kernels.errors import LostMemoryError
 from sharded_infer.errors import ShardHostError
-from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.lookups.lookups import LookedUp
 from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.specs.model_spec import ModelSpec
-from tests.sharded_infer.lookups.test_fan_out import Deploy, Deployment, inputs
+from tests.sharded_infer.inputs.bags import bags_of
+from tests.sharded_infer.lookups.test_fan_out import Deploy, Deployment
 from tests.sharded_infer.lookups.test_fan_out import deploy as deploy
 from tests.sharded_infer.lookups.test_fan_out import threads as threads
-from tests.sharded_infer.lookups.test_plan_lookups import FEATURES, PLANS, SPEC
+from tests.sharded_infer.lookups.test_plan_lookups import FEATURES, PLANS, SPEC, inputs, rows_of
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -51,28 +51,6 @@ def front_without(
     return PlanLookups(spec_with(tables), deployment.placed, {}, hosts=hosts)
 
 
-Bag = tuple[NDArray[np.int64], NDArray[np.float32]]
-
-
-def bags_of(asked: ModelInput) -> Mapping[tuple[int, int], Bag]:
-    """Checked ids and weights, by feature and sample."""
-    found = {}
-    for group in InputPolicy(SPEC).apply(asked).groups:
-        bags = group.lengths.shape[1]
-        owners = np.arange(asked.batch_size) if bags == asked.batch_size else np.zeros(6, np.int64)
-        if bags not in (1, asked.batch_size):
-            assert asked.repeats is not None
-            owners = np.arange(bags).repeat(asked.repeats)
-        ends = np.cumsum(group.lengths.ravel()).reshape(group.lengths.shape)
-        weights = np.ones(len(group.values), np.float32) if group.weights is None else group.weights
-        for position, feature in enumerate(group.features):
-            for sample in range(asked.batch_size):
-                bag = position, owners[sample]
-                place = slice(ends[bag] - group.lengths[bag], ends[bag])
-                found[feature, sample] = group.values[place], weights[place]
-    return found
-
-
 def expected(
     deployment: Deployment, lost: int, asked: ModelInput
 ) -> tuple[NDArray[np.float32], Mapping[str, NDArray[np.bool_]]]:
@@ -80,20 +58,18 @@ def expected(
     alone = deployment.in_one_process().look_up(asked, rows=asked.batch_size).pooled.numpy()
     starts = np.cumsum([0, *(feature.table.dim for feature in SPEC.features)])
     samples: dict[str, NDArray[np.bool_]] = {}
-    for (feature, sample), (ids, weights) in bags_of(asked).items():
-        table = SPEC.features[feature].table
-        pieces = [
-            piece
-            for piece in deployment.placed
-            if piece.host == lost and piece.table.name == table.name
-        ]
-        if not any(p.first_row <= i < p.first_row + p.rows for p in pieces for i in ids):
-            continue
-        pooled = weights.sum() * np.array(ROWS[table.name], np.float32)
-        if table.pooling == "mean":
-            pooled = pooled / len(ids)
-        alone[sample, starts[feature] : starts[feature + 1]] = pooled
-        samples.setdefault(table.name, np.zeros(asked.batch_size, np.bool_))[sample] = True
+    for number, bags in enumerate(bags_of(asked)):
+        table = SPEC.features[number].table
+        pieces = [p for p in deployment.placed if p.host == lost and p.table.name == table.name]
+        for sample, bag in enumerate(bags):
+            rows = list(rows_of(table, bag))
+            if not any(p.first_row <= i < p.first_row + p.rows for p in pieces for i, _ in rows):
+                continue
+            pooled = sum(weight for _, weight in rows) * np.array(ROWS[table.name], np.float32)
+            if table.pooling == "mean":
+                pooled = pooled / len(rows)
+            alone[sample, starts[number] : starts[number + 1]] = pooled
+            samples.setdefault(table.name, np.zeros(asked.batch_size, np.bool_))[sample] = True
     return alone, samples
 
 

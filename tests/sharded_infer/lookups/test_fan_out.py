@@ -31,6 +31,7 @@ from tests.sharded_infer.lookups.test_plan_lookups import (
     TABLES,
     batch_of,
     encoded_tables,
+    inputs,
     look_up,
     plan_of,
     stored_pieces,
@@ -97,17 +98,6 @@ def on_hosts(plan: Plan, hosts: Sequence[int]) -> Plan:
     devices = zip(plan.topology.devices, hosts, strict=True)
     placed = tuple(replace(device, host=host) for device, host in devices)
     return replace(plan, topology=replace(plan.topology, devices=placed))
-
-
-def inputs() -> Sequence[ModelInput]:
-    """A bag a sample; some that all samples share; some that requests share; weights; no ids."""
-    own, shared = FEATURES[:3], FEATURES[3:]
-    plain = ModelInput(6, (batch_of(6, weighted=True, outside=True),), ())
-    one = ModelInput(6, (batch_of(6, features=own), batch_of(1, features=shared)), ())
-    some = (batch_of(6, features=own, weighted=True), batch_of(3, features=shared))
-    nothing = JaggedBatch(FEATURES, np.empty(0, np.int64), np.zeros((len(FEATURES), 2), np.int64))
-    several = ModelInput(6, some, (), repeats=np.array([1, 3, 2]))
-    return plain, one, several, ModelInput(2, (nothing,), ())
 
 
 def same_bits(found: Tensor, expected: Tensor) -> bool:

@@ -4,7 +4,7 @@ Uninitialized memory is NaN, so that a column that no shard writes shows.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from sharded_infer.planning.plan import Plan, Shard, StoredTable, check_plan
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.publishing.table_layout import MAX_FILE_BYTES, lay_out
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from tests.sharded_infer.inputs.bags import Bag, bags_in, bags_of, repeats_of
 from tests.support.table_files import write_table_file
 
 BACKENDS = {"int8": "native", "bf16": "native"}
@@ -184,30 +185,108 @@ def batch_of(
     return JaggedBatch(tuple(features), values, lengths, weights)
 
 
-def expected(stored: Mapping[str, torch.Tensor], group: JaggedBatch) -> NDArray[np.float64]:
-    """Pools one group bag by bag, in double precision."""
-    out = []
-    position = 0
-    for index, lengths in zip(group.features, group.lengths, strict=True):
-        table = SPEC.features[index].table
-        numbers = decode(SPEC.row_format(table), stored[table.name], table.dim).double().numpy()
-        pooled = np.zeros((len(lengths), table.dim))
-        for sample, length in enumerate(lengths):
-            kept = 0
-            for i in range(position, position + length):
-                row = int(group.values[i])
-                if not 0 <= row < table.rows:
-                    if table.out_of_range == "ignore":
-                        continue
-                    row %= table.rows
-                weight = 1.0 if group.weights is None else float(group.weights[i])
+def rows_of(table: TableSpec, bag: Bag) -> Iterator[tuple[int, float]]:
+    """Rows of a bag's ids, with their weights; some ids are left out."""
+    for row, weight in zip(*bag, strict=True):
+        if 0 <= row < table.rows or table.out_of_range == "modulo":
+            row %= table.rows
+            if row != table.padding_idx:
+                yield row, weight
+
+
+def expected(
+    spec: ModelSpec, stored: Mapping[str, torch.Tensor], asked: ModelInput
+) -> NDArray[np.float64]:
+    """Pooled bag by bag, in double precision."""
+    columns = []
+    for feature, bags in zip(spec.features, bags_of(asked), strict=True):
+        table = feature.table
+        numbers = decode(spec.row_format(table), stored[table.name], table.dim).double().numpy()
+        pooled = np.zeros((len(bags), table.dim))
+        for sample, bag in enumerate(bags):
+            rows = list(rows_of(table, bag))
+            for row, weight in rows:
                 pooled[sample] += weight * numbers[row]
-                kept += 1
             if table.pooling == "mean":
-                pooled[sample] /= max(1, kept)
-            position += length
-        out.append(pooled)
-    return np.concatenate(out, axis=1)
+                pooled[sample] /= max(1, len(rows))
+        columns.append(pooled)
+    return np.concatenate(columns, axis=1)
+
+
+def spread(asked: ModelInput) -> ModelInput:
+    """The same samples, each with bags of its own."""
+    bags = bags_of(asked)
+    values = [raw for of_feature in bags for ids, _ in of_feature for raw in ids]
+    weights = None
+    if any(group.weights is not None for group in asked.groups):
+        scales = [scale for of_feature in bags for _, weights in of_feature for scale in weights]
+        weights = np.array(scales, np.float32)
+    lengths = np.array([[len(ids) for ids, _ in of_feature] for of_feature in bags])
+    group = JaggedBatch(tuple(range(len(bags))), np.array(values, np.int64), lengths, weights)
+    return ModelInput(asked.batch_size, (group,), ())
+
+
+def check_work(spec: ModelSpec, plan: Plan, asked: ModelInput, result: LookedUp) -> None:
+    """Rows and bytes by rank, rows saved and ids outside, counted id by id."""
+    by_rank: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    saved = outside = 0
+    for group in asked.groups:
+        repeats = repeats_of(asked, group).tolist()
+        for feature, bags in zip(group.features, bags_in(group), strict=True):
+            table = spec.features[feature].table
+            table_format = spec.row_format(table)
+            shards = [shard for shard in plan.shards if shard.table == table.name]
+            # Replicas are read on any rank.
+            shards = shards or [Shard(table.name, -1, 0, table.rows, 0, table.dim)]
+            for bag, count in zip(bags, repeats, strict=True):
+                outside += sum(not 0 <= raw < table.rows for raw in bag[0])
+                for row, _ in rows_of(table, bag):
+                    for shard in shards:
+                        if shard.first_row <= row < shard.last_row:
+                            by_rank[shard.rank][0] += 1
+                            by_rank[shard.rank][1] += table_format.row_bytes(shard.columns)
+                            saved += count - 1
+    steps: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for rank, rows, row_bytes, seconds in result.work.steps:
+        assert 0.0 < seconds < 10.0
+        steps[rank][0] += rows
+        steps[rank][1] += row_bytes
+    if plan.replicated:
+        assert np.sum([*steps.values()], 0).tolist() == np.sum([*by_rank.values()], 0).tolist()
+    else:
+        assert {rank: counts for rank, counts in steps.items() if counts[0]} == by_rank
+    assert (result.work.rows_saved, result.ids_outside) == (saved, outside)
+
+
+def check(
+    lookups: PlanLookups,
+    spec: ModelSpec,
+    stored: Mapping[str, torch.Tensor],
+    plan: Plan,
+    asked: ModelInput,
+) -> None:
+    """Embeddings are those of single ids, with the same bits however samples share bags."""
+    size = asked.batch_size
+    whole = lookups.look_up(asked, rows=size + 2)
+    assert whole.pooled.dtype == torch.float32 and whole.pooled.is_contiguous()
+    assert torch.equal(whole.pooled[size:], torch.zeros(2, spec.embedding_width))
+    pooled = whole.pooled[:size]
+    # At most 5 ids of size 4: fp32 rounds each of a few sums by 2**-24 of them.
+    np.testing.assert_allclose(pooled.numpy(), expected(spec, stored, asked), rtol=1e-5, atol=1e-5)
+    assert torch.equal(pooled, look_up(lookups, spread(asked)).pooled)
+    check_work(spec, plan, asked, whole)
+    if len(asked.groups) == 1 or asked.groups[1].batch_size == size:
+        return
+    own, shared = asked.groups
+    apart = lookups.look_up_apart(asked, rows=size + 2, request_rows=size)
+    starts = np.cumsum([0, *(feature.table.dim for feature in spec.features)])
+    for group, part in ((own, apart.own), (shared, apart.shared)):
+        columns = np.concatenate([np.arange(starts[f], starts[f + 1]) for f in group.features])
+        rows = np.arange(group.batch_size).repeat(repeats_of(asked, group))
+        assert torch.equal(part[rows], pooled[:, columns])
+        assert not part[group.batch_size :].any()
+    assert apart.ids_outside == whole.ids_outside
+    check_work(spec, plan, asked, LookedUp(apart.own, apart.ids_outside, apart.work))
 
 
 def pooled_by(lookup: Lookups, *groups: JaggedBatch) -> torch.Tensor:
@@ -218,51 +297,39 @@ def look_up(lookup: Lookups, model_input: ModelInput) -> LookedUp:
     return lookup.look_up(model_input, rows=model_input.batch_size)
 
 
-@pytest.mark.parametrize("requests", [1, 2])
-@pytest.mark.parametrize("plan", PLANS)
-def test_what_samples_share_can_be_looked_up_apart_with_the_same_bits(
-    build: Build, plan: str, requests: int
-) -> None:
-    lookup = build(PLANS[plan])
-    every = batch_of(BATCH, weighted=True, outside=False)
-    shared, own = (1, 2, 5), (0, 3, 4)
-    of_requests = batch_of(requests, weighted=True, outside=False).select(shared)
-    groups = (every.select(own), of_requests)
-    repeats = None if requests == 1 else np.array([1, BATCH - 1])
-    batch = ModelInput(BATCH, groups, (), repeats=repeats)
-    whole, apart = look_up(lookup, batch), lookup.look_up_apart(batch, rows=8, request_rows=4)
-    starts = np.cumsum([0, *(feature.table.dim for feature in SPEC.features)])
-    for features, found, rows in (
-        (own, apart.own, np.arange(BATCH)),
-        (shared, apart.shared, np.array([0] + [requests - 1] * (BATCH - 1))),
-    ):
-        columns = np.concatenate([np.arange(starts[f], starts[f + 1]) for f in features])
-        assert torch.equal(found[rows], whole.pooled[:, columns])
-        assert not found[max(rows) + 1 :].any()
-    assert apart.ids_outside == whole.ids_outside
-    assert apart.work.rows_saved == whole.work.rows_saved
+def inputs() -> Sequence[ModelInput]:
+    """A bag a sample; some that all samples share; some that requests share; weights; no ids."""
+    own, shared = FEATURES[:3], FEATURES[3:]
+    plain = ModelInput(6, (batch_of(6, weighted=True, outside=True),), ())
+    one = ModelInput(6, (batch_of(6, features=own), batch_of(1, features=shared)), ())
+    some = (batch_of(6, features=own, weighted=True), batch_of(3, features=shared))
+    nothing = JaggedBatch(FEATURES, np.empty(0, np.int64), np.zeros((len(FEATURES), 2), np.int64))
+    several = ModelInput(6, some, (), repeats=np.array([1, 3, 2]))
+    return plain, one, several, ModelInput(2, (nothing,), ())
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
+def merged_inputs() -> Iterator[ModelInput]:
+    """Requests of any sizes, whose samples share any features or none."""
+    for shared in ((), (0,), (2, 3), (1, 3, 5), (0, 1, 2, 4, 5), FEATURES):
+        own = tuple(feature for feature in FEATURES if feature not in shared)
+        for repeats in ((1, 4, 1), (2, 2), (1, 1, 1), (5,), (3, 1, 2, 2)):
+            weighted, outside = len(repeats) % 2 == 1, len(shared) % 2 == 0
+            groups = tuple(
+                batch_of(bags, features=of, seed=len(of), weighted=weighted, outside=outside)
+                for of, bags in ((own, sum(repeats)), (shared, len(repeats)))
+                if of
+            )
+            yield ModelInput(sum(repeats), groups, (), repeats=np.array(repeats))
+
+
 @pytest.mark.parametrize("file_bytes", [MAX_FILE_BYTES, 150, 23], ids=["one", "some", "many"])
 @pytest.mark.parametrize("plan", PLANS)
-def test_every_plan_pools_what_the_tables_hold(
-    build: Build,
-    stored: dict[str, torch.Tensor],
-    plan: str,
-    file_bytes: int,
-    outside: bool,
-    weighted: bool,
+def test_every_plan_gives_what_the_tables_hold_however_samples_share_bags(
+    build: Build, stored: dict[str, torch.Tensor], plan: str, file_bytes: int
 ) -> None:
-    lookup = build(PLANS[plan], file_bytes=file_bytes)
-    group = batch_of(BATCH, weighted=weighted, outside=outside)
-    padded = lookup.look_up(ModelInput(BATCH, (group,), ()), rows=BATCH + 2).pooled
-    assert padded.dtype == torch.float32 and padded.is_contiguous()
-    assert torch.equal(padded[BATCH:], torch.zeros(2, SPEC.embedding_width))
-    # At most 4 ids of size 4: fp32 rounds each of a few sums by 2**-24 of them.
-    pooled = padded[:BATCH].numpy()
-    np.testing.assert_allclose(pooled, expected(stored, group), rtol=1e-5, atol=1e-5)
+    lookups = build(PLANS[plan], file_bytes=file_bytes)
+    for asked in (*inputs(), *merged_inputs()):
+        check(lookups, SPEC, stored, plan_of(PLANS[plan]), asked)
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
@@ -276,36 +343,15 @@ def test_whole_rows_and_columns_give_the_unsharded_bits(
     assert lookup.backends == BACKENDS
 
 
-def test_ids_outside_are_counted_over_all_groups(build: Build) -> None:
-    groups = batch_of(4, features=(2, 3), outside=True), batch_of(1, features=(0, 1, 4, 5))
-    groups[1].values[-1:] = 25
-    rows = np.repeat([11, 17], groups[0].lengths.sum(axis=1))
-    outside = (groups[0].values < 0) | (groups[0].values >= rows)
-    counted = look_up(build(ROWS), ModelInput(4, groups, ())).ids_outside
-    assert counted == outside.sum() + 1 > 1
-
-
 def test_more_patterns_of_sharing_than_are_kept_are_served(
     build: Build, stored: dict[str, torch.Tensor]
 ) -> None:
-    lookup = build(MIXED)
-    size = 3
+    lookups = build(MIXED)
     for pattern in range(1, 2 ** len(FEATURES) - 1):
         shared = [f for f in FEATURES if pattern >> f & 1]
         own = [f for f in FEATURES if f not in shared]
-        groups = batch_of(size, features=own), batch_of(1, features=shared)
-        pooled = pooled_by(lookup, *groups).numpy()
-        by_feature = {}
-        for group in groups:
-            numbers, column = expected(stored, group), 0
-            for feature in group.features:
-                dim = SPEC.features[feature].table.dim
-                by_feature[feature] = numbers[:, column : column + dim].repeat(
-                    size // group.batch_size, axis=0
-                )
-                column += dim
-        wanted = np.concatenate([by_feature[feature] for feature in FEATURES], axis=1)
-        np.testing.assert_allclose(pooled, wanted, rtol=1e-5, atol=1e-5)
+        groups = batch_of(3, features=own), batch_of(1, features=shared)
+        check(lookups, SPEC, stored, plan_of(MIXED), ModelInput(3, groups, ()))
 
 
 def test_replicated_tables_take_turns_and_give_the_unsharded_bits(build: Build) -> None:
@@ -322,111 +368,6 @@ def test_replicated_tables_take_turns_and_give_the_unsharded_bits(build: Build) 
         assert sum(rows) == batch.groups[0].values.size
         turns.append(tuple(rows))
     assert len(set(turns)) == 3, "each turn by other ranks"
-
-
-def merged_input(own: JaggedBatch, shared: JaggedBatch, repeats: Sequence[int]) -> ModelInput:
-    """A merged batch: bags of each sample, and bags of each request for `repeats` samples."""
-    return ModelInput(
-        sum(repeats), (own, shared), (), ids_checked=True, repeats=np.array(repeats, np.int64)
-    )
-
-
-def bags_between(group: JaggedBatch, start: int, stop: int) -> JaggedBatch:
-    ends = np.cumsum(group.lengths).reshape(group.lengths.shape)
-    begins = ends - group.lengths
-    spans = [slice(b[start], e[stop - 1]) for b, e in zip(begins, ends, strict=True)]
-    return JaggedBatch(
-        group.features,
-        np.concatenate([group.values[span] for span in spans]),
-        group.lengths[:, start:stop],
-        None if group.weights is None else np.concatenate([group.weights[s] for s in spans]),
-    )
-
-
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("repeats", [(1, 4, 1), (2, 2), (1, 1, 1), (5,), (3, 1, 2, 2)])
-@pytest.mark.parametrize("shared", [(0,), (2, 3), (1, 3, 5), (0, 1, 2, 4, 5)])
-@pytest.mark.parametrize("plan", PLANS)
-def test_bags_that_requests_share_are_repeated_for_their_samples_to_the_bit(
-    build: Build, plan: str, shared: tuple[int, ...], repeats: tuple[int, ...], weighted: bool
-) -> None:
-    lookup = build(PLANS[plan])
-    own = tuple(feature for feature in FEATURES if feature not in shared)
-    mine = batch_of(sum(repeats), features=own, seed=1, weighted=weighted)
-    theirs = batch_of(len(repeats), features=shared, seed=2, weighted=weighted)
-    pooled, outside, *_ = look_up(lookup, merged_input(mine, theirs, repeats))
-    assert outside == 0
-    start = 0
-    for number, size in enumerate(repeats):
-        stop = start + size
-        alone = pooled_by(
-            lookup, bags_between(mine, start, stop), bags_between(theirs, number, number + 1)
-        )
-        assert torch.equal(pooled[start:stop], alone)
-        start = stop
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_requests_that_share_every_feature_are_repeated_too(build: Build, plan: str) -> None:
-    lookup = build(PLANS[plan])
-    theirs = batch_of(3, seed=4)
-    counts = np.array([2, 1, 4])
-    asked = ModelInput(7, (theirs,), (), ids_checked=True, repeats=counts)
-    pooled = look_up(lookup, asked).pooled
-    repeated = pooled_by(lookup, theirs).repeat_interleave(torch.from_numpy(counts), dim=0)
-    assert torch.equal(pooled, repeated)
-
-
-# ---------------------------------------------------------------- what lookups were
-
-
-def naive_work(
-    rectangles: Mapping[str, Rectangles], groups: Sequence[JaggedBatch], repeats: Sequence[int]
-) -> tuple[dict[int, list[int]], int]:
-    """Rows and bytes by rank, and rows saved, counted id by id; all groups but the first share."""
-    by_rank: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    saved = 0
-    for group in groups:
-        shares = group is not groups[0]
-        ends = np.cumsum(group.lengths.ravel()).reshape(group.lengths.shape)
-        for at, feature in enumerate(group.features):
-            table = SPEC.features[feature].table
-            whole = [(0, 0, table.rows, 0, table.dim)]
-            for bag, (end, length) in enumerate(zip(ends[at], group.lengths[at], strict=True)):
-                for one in group.values[end - length : end]:
-                    for rank, first, last, left, right in rectangles.get(table.name, whole):
-                        if first <= one < last:
-                            by_rank[rank][0] += 1
-                            row_bytes = SPEC.row_format(table).row_bytes(right - left)
-                            by_rank[rank][1] += row_bytes
-                            saved += repeats[bag] - 1 if shares else 0
-    return dict(by_rank), saved
-
-
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("form", ["own", "shared by all", "shared by some"])
-def test_the_work_of_a_lookup_is_what_was_asked_for(build: Build, plan: str, form: str) -> None:
-    lookup = build(PLANS[plan])
-    if form == "own":
-        groups, repeats = [batch_of(BATCH)], [1] * BATCH
-    elif form == "shared by all":
-        groups = [batch_of(BATCH, features=FEATURES[:2]), batch_of(1, features=FEATURES[2:])]
-        repeats = [BATCH]
-    else:
-        groups = [batch_of(BATCH, features=FEATURES[:3]), batch_of(3, features=FEATURES[3:])]
-        repeats = [1, 3, 2]
-    given = np.array(repeats) if form == "shared by some" else None
-    model_input = ModelInput(BATCH, tuple(groups), (), ids_checked=True, repeats=given)
-    work = look_up(lookup, model_input).work
-    found: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for rank, rows, row_bytes, seconds in work.steps:
-        assert 0.0 < seconds < 10.0
-        found[rank][0] += rows
-        found[rank][1] += row_bytes
-    by_rank, saved = naive_work(PLANS[plan], groups, repeats)
-    assert {rank: counts for rank, counts in found.items() if counts[0]} == by_rank
-    assert work.rows_saved == saved
-    assert (saved > 0) is (form != "own")
 
 
 def test_sums_have_the_same_bits_wherever_in_memory_rows_lie(
