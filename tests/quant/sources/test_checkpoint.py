@@ -140,12 +140,6 @@ def test_a_distributed_tensor_is_read_where_it_is_whole_and_refused_where_not(
         dist.destroy_process_group()
 
 
-def test_a_weight_without_data_is_refused() -> None:
-    words = "'embedding_bags.ads.weight': has a shape but no data"
-    with pytest.raises(SourceError, match=words):
-        weights_of(Collection({"ads": WEIGHT.to("meta")}))
-
-
 @pytest.mark.parametrize("nothing", [3, None, {}, [WEIGHT], WEIGHT, "weights.pt"])
 def test_other_objects_are_refused_by_type(nothing: object) -> None:
     with pytest.raises(SourceError, match=f"expected .* got a {type(nothing).__name__}"):
@@ -159,11 +153,13 @@ def test_other_objects_are_refused_by_type(nothing: object) -> None:
         ({"ads": {"x": [WEIGHT]}}, "weights 'ads.x': expected a tensor, .*, got a list"),
         ({"ads": np.array(["a"])}, "weights 'ads': expected a tensor, .*, got a array of <U1"),
         ({5: WEIGHT}, "weights '5': expected names, got a int"),
+        (
+            Collection({"ads": WEIGHT.to("meta")}),
+            "'embedding_bags.ads.weight': has a shape but no d",
+        ),
     ],
 )
-def test_a_mapping_to_other_things_is_refused_by_name(
-    content: dict[object, object], words: str
-) -> None:
+def test_a_mapping_to_other_things_is_refused_by_name(content: object, words: str) -> None:
     with pytest.raises(SourceError, match=words):
         weights_of(content)
 
@@ -241,27 +237,18 @@ def test_files_of_other_kinds_are_called_what_they_are(tmp_path: Path) -> None:
         open_weights(path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        lambda bomb: {"ads": WEIGHT, "hook": bomb},
-        lambda bomb: {"state_dict": {"ads": WEIGHT, "hook": bomb}},
-        lambda bomb: None,
-    ],
-    ids=["a state dict", "a checkpoint", "a bare pickle"],
-)
-def test_a_malicious_checkpoint_is_refused_without_running_its_code(
-    content: Callable[[Bomb], object], tmp_path: Path
-) -> None:
-    trace = tmp_path / "trace"
-    path = tmp_path / "weights.pt"
-    if (state := content(Bomb(trace))) is None:
-        path.write_bytes(pickle.dumps(Bomb(trace)))
-    else:
-        saved(path, state)
-    with pytest.raises(SourceError, match="not a state dict that can be read without running code"):
-        open_weights(path)
-    assert not trace.exists()
+def test_a_malicious_checkpoint_is_refused_without_running_its_code(tmp_path: Path) -> None:
+    trace, path = tmp_path / "trace", tmp_path / "weights.pt"
+    state = {"ads": WEIGHT, "hook": Bomb(trace)}
+    for content in (state, {"state_dict": state}, None):
+        saved(path, content)
+        if content is None:
+            path.write_bytes(pickle.dumps(Bomb(trace)))
+        with pytest.raises(
+            SourceError, match="not a state dict that can be read without running c"
+        ):
+            open_weights(path)
+        assert not trace.exists()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as checkpoint
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
@@ -26,6 +24,7 @@ from torch.distributed.checkpoint.metadata import (
 from quant.sources.checkpoint import open_weights
 from quant.sources.distributed_checkpoint import DistributedCheckpointSource
 from quant.sources.weight_source import SourceError
+from tests.quant.sources.test_checkpoint import Bomb
 
 # Saving without a process group is what is meant.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
@@ -113,16 +112,6 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> DistributedCheckpointSo
 @pytest.fixture
 def whole(tmp_path: Path) -> Path:
     return saved(tmp_path / "checkpoint", {"ads": WEIGHT})
-
-
-class Bomb:
-    """Creates a file when unpickled."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
-        return Path.touch, (self.trace,)
 
 
 def metadata_edited(path: Path, edit: Callable[[Metadata], object]) -> None:
@@ -350,26 +339,19 @@ def test_a_tensor_beyond_its_storage_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("edit", "compression", "words"),
+    ("changed", "compression", "words"),
     [
-        (
-            lambda members: members.update({"archive/data.pkl": pickle.dumps({"ads": 3})}),
-            zipfile.ZIP_STORED,
-            "'ads' at byte 0: expected one dense tensor",
-        ),
-        (
-            lambda members: members.update({"archive/byteorder": b"big"}),
-            zipfile.ZIP_STORED,
-            "expected little-endian bytes, got b'big'",
-        ),
-        (lambda members: None, zipfile.ZIP_DEFLATED, "to be stored as it is, not compressed"),
+        ({"data.pkl": pickle.dumps({"ads": 3})}, 0, "'ads' at byte 0: expected one dense tensor"),
+        ({"byteorder": b"big"}, 0, "expected little-endian bytes, got b'big'"),
+        ({}, zipfile.ZIP_DEFLATED, "to be stored as it is, not compressed"),
     ],
     ids=["another object", "the other byte order", "compressed"],
 )
 def test_another_archive_is_refused(
-    edit: Callable[[dict[str, bytes]], object], compression: int, words: str, whole: Path
+    changed: dict[str, bytes], compression: int, words: str, whole: Path
 ) -> None:
-    archive_replaced(whole, edit, compression=compression)
+    members = {f"archive/{name}": content for name, content in changed.items()}
+    archive_replaced(whole, lambda old: old.update(members), compression=compression)
     refused_when_read(whole, words)
 
 
@@ -393,8 +375,7 @@ def test_a_file_out_of_the_directory_is_refused(name: str, whole: Path) -> None:
 def chunk_added(metadata: Metadata, offsets: list[int], sizes: list[int]) -> None:
     chunk = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
     tensor_of(metadata).chunks.append(chunk)
-    index = MetadataIndex("ads", chunk.offsets)
-    metadata.storage_data[index] = item_of(metadata)
+    metadata.storage_data[MetadataIndex("ads", chunk.offsets)] = item_of(metadata)
 
 
 def overlapping(metadata: Metadata) -> None:
@@ -406,10 +387,7 @@ def overlapping(metadata: Metadata) -> None:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (
-            lambda m: setattr(item_of(m), "offset", 1),
-            "is truncated: expected an item at bytes 1 to",
-        ),
+        (lambda m: setattr(item_of(m), "offset", 1), "is truncated: expected an item at bytes 1"),
         (lambda m: setattr(item_of(m), "length", 2**62), "is truncated"),
         (lambda m: setattr(item_of(m), "length", 100), "needs 132 bytes, but .* has 100"),
         (lambda m: setattr(item_of(m), "offset", -1), "whole numbers, not negative"),
@@ -462,29 +440,3 @@ def test_a_file_cut_off_after_it_was_opened_is_refused(whole: Path) -> None:
     file.unlink()
     with pytest.raises(SourceError, match=f"{file}: changed since it was opened"):
         source.read("ads", 0, 1)
-
-
-@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
-@given(data=st.data())
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-def test_whatever_byte_is_changed_is_refused_or_read(
-    name: str, data: st.DataObject, whole: Path, tmp_path: Path
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(whole, copy)
-    content = bytearray((copy / name).read_bytes())
-    for _ in range(data.draw(st.integers(1, 3))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    (copy / name).write_bytes(content)
-    try:
-        source = open_weights(copy)
-        for key in list(source.keys()):
-            shape = source.shape(key)
-            assert source.read(key, 0, shape[0]).shape == shape
-    except SourceError:
-        pass
