@@ -12,30 +12,19 @@ from kernels.stored_rows import decode
 from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError
 from quant.encoding.native_encoder import encode_native
 from quant.encoding.rowwise import encode
+from tests.quant.encoding import test_rowwise
 
 INTEGERS = [f for f in RowFormat if f.is_integer]
 DIMS = [1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 64, 100, 128, 1000, 1024]
 
 
+def positive_zeros(rows: Tensor) -> Tensor:
+    """Whether -0.0 or 0.0 is a row's minimum depends on the order of the search."""
+    return torch.where(rows == 0, 0.0, rows)
+
+
 def hard_rows(dim: int) -> Tensor:
-    """Rows with ties, extremes and none of them."""
-    generator = torch.Generator().manual_seed(dim)
-    normal = torch.randn(40, dim, generator=generator)
-    return torch.cat(
-        [
-            normal,
-            normal * 1e-7,  # scales below fp16's smallest
-            normal * 1e-3,
-            normal * 5000,
-            normal.round(),  # repeated values
-            torch.zeros(2, dim),
-            torch.full((2, dim), 0.1),  # a bias that is rounded above its row
-            torch.full((2, dim), -65504.0),
-            torch.linspace(0, 255, dim)[None],  # levels halfway between two
-            torch.linspace(-7.5, 7.5, dim)[None],
-            torch.full((1, dim), 1e-40),  # subnormal
-        ]
-    )
+    return positive_zeros(test_rowwise.hard_rows(dim))
 
 
 @pytest.mark.parametrize("instruction_set", instruction_sets())
@@ -52,9 +41,7 @@ def test_bytes_without_clipping_are_those_of_the_reference(
 
 @pytest.mark.parametrize("row_format", INTEGERS)
 @pytest.mark.parametrize("dim", DIMS)
-def test_every_instruction_set_gives_the_same_bytes_and_errors(
-    row_format: RowFormat, dim: int
-) -> None:
+def test_instruction_sets_give_the_same_bytes_and_errors(row_format: RowFormat, dim: int) -> None:
     rows = hard_rows(dim)
     results = [encode_native(row_format, rows, instruction_set=s) for s in instruction_sets()]
     for other in results[1:]:
@@ -63,9 +50,7 @@ def test_every_instruction_set_gives_the_same_bytes_and_errors(
 
 @pytest.mark.parametrize("row_format", INTEGERS)
 @pytest.mark.parametrize("dim", DIMS)
-def test_errors_are_those_of_the_rows_as_they_are_read_back(
-    row_format: RowFormat, dim: int
-) -> None:
+def test_errors_are_those_of_the_rows_as_they_are_read(row_format: RowFormat, dim: int) -> None:
     rows = hard_rows(dim)
     encoded = encode_native(row_format, rows)
     error = (decode(row_format, encoded.stored, dim) - rows).double()
@@ -86,9 +71,9 @@ def test_clipped_rows_are_the_references_and_never_worse_than_minimum_to_maximum
     assert minmax is not None
     assert bool((encoded.squared_errors <= minmax).all())
     # Two ranges of a row may have the same error but for the order of a sum.
-    reference = decode(row_format, encode(row_format, rows), dim) - rows
+    wanted = decode(row_format, encode(row_format, rows), dim) - rows
     torch.testing.assert_close(
-        encoded.squared_errors, reference.square().sum(1), rtol=1e-3, atol=1e-30
+        encoded.squared_errors, wanted.square().sum(1), rtol=1e-3, atol=1e-30
     )
     plain = decode(row_format, encode(row_format, rows, clip=False), dim) - rows
     torch.testing.assert_close(minmax, plain.square().sum(1), rtol=1e-4, atol=1e-30)
@@ -102,9 +87,7 @@ def test_clipped_rows_are_the_references_and_never_worse_than_minimum_to_maximum
 def test_any_row_is_encoded_or_refused_as_the_reference_does(
     numbers: list[float], row_format: RowFormat, instruction_set: InstructionSet
 ) -> None:
-    rows = torch.tensor([numbers])
-    # Whether -0.0 or 0.0 is a row's minimum depends on the order of the search.
-    rows = torch.where(rows == 0, 0.0, rows)
+    rows = positive_zeros(torch.tensor([numbers]))
 
     def reason_or_bytes(run: Callable[[], Tensor]) -> str | list[int]:
         try:
