@@ -7,15 +7,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from kernels.row_format import RowFormat
+from sharded_infer import GateSpec, ModelSpec, QuantizationSpec, TableSpec, TowerSpec, publish
 from sharded_infer.engines.model import open_model
-from sharded_infer.publishing.publication import publish
-from sharded_infer.specs.model_spec import (
-    GateSpec,
-    ModelSpec,
-    QuantizationSpec,
-    TableSpec,
-    TowerSpec,
-)
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from sharded_infer.zoo.history import SequenceSizes
@@ -66,9 +59,7 @@ class Trained:
         self.architecture = architecture
 
     def spec(self, rows: RowFormat, precision: Precision) -> ModelSpec:
-        history = SequenceSpec(
-            max_length=MAX_LENGTH, features=(HISTORY, "action"), dense=self.dense
-        )
+        history = SequenceSpec(MAX_LENGTH, (HISTORY, "action"), self.dense)
         return ModelSpec(
             self.architecture,
             (
