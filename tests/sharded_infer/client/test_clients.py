@@ -3,7 +3,10 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -19,7 +22,53 @@ from sharded_infer.client import (
     RetryPolicy,
 )
 from sharded_infer.errors import RequestError
-from tests.sharded_infer.client.scripted_server import scripted_server
+from sharded_infer.v1 import predictor_pb2, predictor_pb2_grpc
+
+Answer = Callable[[int, grpc.ServicerContext], None]
+
+
+@dataclass
+class ScriptedServer(predictor_pb2_grpc.PredictorServicer):
+    """Counts its calls, and answers each with its number unless the script aborts it."""
+
+    answer: Answer
+    target: str = ""
+    calls: int = 0
+    metadata: list[dict[str, str]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def Predict(  # noqa: N802 - the protocol's name
+        self, request: predictor_pb2.PredictRequest, context: grpc.ServicerContext
+    ) -> predictor_pb2.PredictResponse:
+        with self.lock:
+            self.calls += 1
+            number = self.calls
+            self.metadata.append({key: str(value) for key, value in context.invocation_metadata()})
+        self.answer(number, context)
+        return predictor_pb2.PredictResponse(
+            model=request.model,
+            version=number,
+            request_id=request.request_id,
+            outputs=[
+                predictor_pb2.Output(name="score", values=[0.25, 0.5]),
+                predictor_pb2.Output(name="classes", values=[1, 2, 3, 4], width=2),
+            ],
+            timing=predictor_pb2.Timing(queue_seconds=0.5),
+        )
+
+
+@contextmanager
+def scripted_server(answer: Answer = lambda number, context: None) -> Iterator[ScriptedServer]:
+    server = grpc.server(ThreadPoolExecutor(8))
+    servicer = ScriptedServer(answer)
+    predictor_pb2_grpc.add_PredictorServicer_to_server(servicer, server)
+    servicer.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield servicer
+    finally:
+        server.stop(None).wait()
+
 
 Predict = Callable[..., Prediction]
 QUICK = RetryPolicy(first_backoff_seconds=0.01, longest_backoff_seconds=0.02)
@@ -44,7 +93,7 @@ def predict(request: pytest.FixtureRequest) -> Predict:
     return chosen
 
 
-def fail(times: int, code: grpc.StatusCode) -> Callable[[int, grpc.ServicerContext], None]:
+def fail(times: int, code: grpc.StatusCode) -> Answer:
     def answer(number: int, context: grpc.ServicerContext) -> None:
         if number <= times:
             context.abort(code, f"call {number}")
@@ -75,15 +124,10 @@ def test_the_last_attempt_says_why(predict: Predict) -> None:
 
 
 @pytest.mark.parametrize(
-    "code",
-    [
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.NOT_FOUND,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.INTERNAL,
-    ],
+    "name", ["INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "INTERNAL"]
 )
-def test_other_errors_are_told_at_once(predict: Predict, code: grpc.StatusCode) -> None:
+def test_other_errors_are_told_at_once(predict: Predict, name: str) -> None:
+    code = grpc.StatusCode[name]
     with scripted_server(fail(9, code)) as server:
         with pytest.raises(PredictError, match=f"{code.name}: call 1"):
             predict(server.target, CallSettings(retry=QUICK))
@@ -134,11 +178,8 @@ def test_a_call_that_takes_long_is_hedged(predict: Predict) -> None:
 
 def test_a_quick_call_is_not_hedged(predict: Predict) -> None:
     with scripted_server() as server:
-        assert (
-            predict(server.target, CallSettings(hedge_after_seconds=20, timeout_seconds=30)).version
-            == 1
-        )
-        assert server.calls == 1
+        settings = CallSettings(hedge_after_seconds=20, timeout_seconds=30)
+        assert predict(server.target, settings).version == server.calls == 1
 
 
 def test_the_first_answer_counts_if_the_second_call_fails(predict: Predict) -> None:
