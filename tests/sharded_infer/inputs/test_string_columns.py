@@ -1,21 +1,15 @@
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-import torch
 
 from kernels.ids.id_hash import StringHash
-from sharded_infer import open_model, open_vocabulary, publish
 from sharded_infer.client import hash_strings
 from sharded_infer.errors import RequestError
 from sharded_infer.inputs.columns import columns_of
 from sharded_infer.inputs.input_columns import input_arrays
 from sharded_infer.specs.id_map_spec import IdMapSpec
-from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, QuantizationSpec, TableSpec
-from tests.support.raw_ids import Sum
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 SPEC = ModelSpec(
     "words",
@@ -65,23 +59,3 @@ def test_columns_of_numbers_stay_as_they_are() -> None:
 def test_what_is_neither_is_refused_by_sample(samples: object, words: str) -> None:
     with pytest.raises(RequestError, match=words):
         input_arrays(SPEC, columns_of(samples))
-
-
-MAP = IdMapSpec("zero", strings="murmur3_x64_128", seed=9)
-VOCABULARY_SPEC = ModelSpec(
-    "m", (TableSpec("word", rows=4, dim=1, id_map=MAP), TableSpec("row", rows=4, dim=1))
-)
-
-
-def test_an_opened_version_scores_strings(tmp_path: Path) -> None:
-    words, weights = ["", "a", "é", "x"], {"word": torch.rand(4, 1), "row": torch.rand(4, 1)}
-    (tmp_path / "words.txt").write_text("\n".join(words) + "\n")
-    source = open_vocabulary(tmp_path / "words.txt", "murmur3_x64_128", 9)
-    spec = replace(
-        VOCABULARY_SPEC, dense=DenseSpec({"age": 1}), quantization=QuantizationSpec("fp32")
-    )
-    path = publish(spec, weights, Sum(), tmp_path / "models", id_maps={"word": source}).path
-    inputs = {"word": ["x", "", "no"], "row": [1, 2, 3], "age": np.zeros((3, 1), np.float32)}
-    found = open_model(path).predict(inputs)["score"]
-    wanted = torch.stack([*weights["word"][[3, 0], 0], torch.tensor(0.0)]) + weights["row"][1:, 0]
-    assert np.allclose(found, wanted / 2)

@@ -22,16 +22,20 @@ from sharded_infer import (
     publish,
 )
 from sharded_infer.errors import SpecError
+from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.publishing.written_id_maps import id_map_sources
 from sharded_infer.specs.sequence_spec import SequenceSpec
+from tests.sharded_infer.importing.id_maps.test_torchrec_maps import MPZCH_OPTIONS
 from tests.support.managed_collisions import (
+    MOST,
     fill,
     jagged_tensor,
     mc_modules,
     mch,
     mpzch,
     random_ids,
+    remapped,
     train,
 )
 from tests.support.raw_ids import Sum
@@ -146,18 +150,46 @@ def test_a_vocabulary_of_the_spec_is_published_with_its_hash(tmp_path: Path) -> 
     model = open_model(made.path)
     published = model.spec.tables[0].id_map
     assert published == IdMapSpec("zero", strings="murmur3_x64_128", seed=5)
-    asked = [word.encode() for word in [*words[::-1], "horror"]]
-    ids = hash_strings(StringHash.MURMUR3_X64_128, *joined_strings(asked), 5)
-    inputs = {"genres": ids, "age": np.zeros((5, 1), np.float32)}
-    found = model.engine.embeddings(make_input(model.spec, inputs))[:5]
-    assert torch.equal(found, torch.cat([weight.flip(0), torch.zeros(1, 3)]))
+    asked, age = [*words[::-1], "horror"], np.zeros((5, 1), np.float32)
+    ids = hash_strings(StringHash.MURMUR3_X64_128, *joined_strings([w.encode() for w in asked]), 5)
+    found = model.engine.embeddings(make_input(model.spec, {"genres": ids, "age": age}))[:5]
+    wanted = torch.cat([weight.flip(0), torch.zeros(1, 3)])
+    assert torch.equal(found, wanted)
+    scores = model.predict({"genres": asked, "age": age})["score"]
+    assert np.allclose(scores, wanted.mean(1))
 
 
 @pytest.mark.parametrize("pooled", [True, False])
-def test_a_collection_with_managed_collisions_is_refused_as_weights(
-    pooled: bool, tmp_path: Path
-) -> None:
+def test_collections_with_managed_collisions_are_no_weights(pooled: bool, tmp_path: Path) -> None:
     module = _collection(pooled=pooled)
     spec = ModelSpec("imported", (TableSpec("users", rows=ROWS, dim=DIM),))
     with pytest.raises(SpecError, match="give its state dict, and id_maps=id_maps_of"):
         publish(spec, _quantized(module), Sum(), tmp_path, id_maps=id_maps_of(module))
+
+
+MPZCH: list[dict[str, Any]] = [
+    *MPZCH_OPTIONS,
+    {"inference_dispatch_div_train_world_size": True},
+    {"inference_dispatch_div_train_world_size": True, "input_hash_size": 10**12 + 7},
+]
+
+
+@pytest.mark.parametrize("options", MPZCH, ids=str)
+def test_a_version_reads_its_mpzch_modules_rows(tmp_path: Path, options: dict[str, Any]) -> None:
+    rows, size = 2**12, options.get("input_hash_size", 0)
+    module = mpzch(rows, 8, **options)
+    known, others = random_ids(3000, 1, size or None), random_ids(5000, 2, size or None)
+    fill(module, known)
+    ids = np.concatenate([known, others, [] if size else [-1, -2, 0, MOST, -(2**63)]])
+    ids = ids.astype(np.int64)
+    spec = replace(_spec(RowFormat.FP32), tables=(TableSpec("item", rows, 1),))
+    # Each row says its number.
+    weights = {"item": torch.arange(1.0, rows + 1)[:, None]}
+    (source,) = id_maps_of(module).values()
+    made = publish(spec, weights, Sum(), tmp_path, id_maps={"item": source})
+    model = open_model(made.path)
+    asked = {"item": ids, "age": np.zeros((len(ids), 1), np.float32)}
+    found = model.predict(asked)["score"].astype(np.int64) - 1
+    assert np.array_equal(found, remapped(module, ids))
+    checked = InputPolicy(model.spec, model.id_maps).apply(make_input(model.spec, asked))
+    assert checked.ids_unknown[0][1] > 3000

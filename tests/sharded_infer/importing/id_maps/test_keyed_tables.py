@@ -97,9 +97,7 @@ def test_an_export_of_torcheasyrec_is_read(shards: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("saved", ["memory", "npz", "safetensors"])
 @pytest.mark.parametrize("partitions", [0, 1, 4, 12])
-def test_embedding_variables_of_deeprec_are_read(
-    saved: str, partitions: int, tmp_path: Path
-) -> None:
+def test_embeddings_of_deeprec_are_read(saved: str, partitions: int, tmp_path: Path) -> None:
     parts = _parts(400, max(1, partitions), 5, 3)
     name, arrays = "input_layer/users/embedding", dict[str, Any]()
     for part, (ids, values) in enumerate(parts):

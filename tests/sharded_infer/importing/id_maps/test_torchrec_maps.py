@@ -83,13 +83,21 @@ def test_rows_are_those_of_mch_modules(ranks: int, input_size: int) -> None:
     assert np.array_equal(served(source, ids), expected)
 
 
+def mpzch_ranks(rows: int, buckets: int, ranks: int, known: Ids, **options: Any) -> list[Any]:
+    whole, size = mpzch(rows, buckets, **options), options.get("input_hash_size", 0)
+    spans = [(rows // ranks * rank, rows // ranks * (rank + 1)) for rank in range(ranks)]
+    modules = [whole.rebuild_with_output_id_range(span).eval() for span in spans]
+    for rank, module in enumerate(modules):
+        fill(module, known[routed(known, buckets, ranks, size) == rank])
+    return modules
+
+
 def _is_sharded(key: str) -> bool:
     # As ShardedManagedCollisionCollection.sharded_parameter_names says.
     return not key.endswith(("_output_segments_tensor", "_current_iter_tensor", "_hash_zch_bucket"))
 
 
 def _joined(modules: list[Any], prefix: str) -> dict[str, Tensor]:
-    """A sharded collection's state dict, whole."""
     states = [module.state_dict() for module in modules]
     return {
         prefix + key: torch.cat([state[key] for state in states]) if _is_sharded(key) else value
@@ -200,25 +208,23 @@ def test_rows_are_those_of_mpzch_modules(ranks: int, options: dict[str, Any]) ->
     known, others = random_ids(MANY, 1, size or None), random_ids(MANY, 2, size or None)
     ids = np.concatenate([known, others, [] if size else [-1, -2, 0, MOST, -(2**63)], [0, 1, 5]])
     ids = np.unique(ids.astype(np.int64))
-    whole = mpzch(ROWS, buckets, **options)
-    modules = [
-        whole.rebuild_with_output_id_range((ROWS // ranks * rank, ROWS // ranks * (rank + 1)))
-        for rank in range(ranks)
-    ]
-    for rank, module in enumerate(modules):
-        fill(module.eval(), known[routed(known, buckets, ranks, size) == rank])
+    modules = mpzch_ranks(ROWS, buckets, ranks, known, **options)
     expected = sharded(modules, ids, routed(ids, buckets, ranks, size))
     (source,) = id_maps_of(*modules).values()
     assert source.count > MANY // 2, "most ids are known"
     assert np.array_equal(served(source, ids), expected)
 
 
+def test_ids_that_mpzch_would_look_up_outside_its_table_stay_inside() -> None:
+    ids = np.array([10**6, 10**9, -1, 2**63 - 1, -(2**63)])
+    for divided in (False, True):
+        rows = hashed_rows_of(HashedRows(64, 8, 10**6, divided, None), ids)
+        assert ((rows >= 0) & (rows < 64)).all()
+
+
 def test_a_distributed_checkpoint_of_mpzch_over_ranks_is_read(tmp_path: Path) -> None:
-    whole, known = mpzch(4096, 8), random_ids(3000, 1)
-    spans = [(1024 * rank, 1024 * rank + 1024) for rank in range(4)]
-    modules = [whole.rebuild_with_output_id_range(span).eval() for span in spans]
-    for rank, module in enumerate(modules):
-        fill(module, known[routed(known, 8, 4, 0) == rank])
+    known = random_ids(3000, 1)
+    modules = mpzch_ranks(4096, 8, 4, known)
     _save_by_ranks(modules, PREFIX, tmp_path / "model")
     source = mpzch_id_map(tmp_path / "model", "users", MpzchSettings(disable_fallback=False))
     ids = np.concatenate([known, random_ids(3000, 2)])
@@ -227,19 +233,14 @@ def test_a_distributed_checkpoint_of_mpzch_over_ranks_is_read(tmp_path: Path) ->
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_counts_of_mpzch_say_how_often_each_id_came(ranks: int) -> None:
-    whole = mpzch(4096, 4, disable_fallback=True, track_id_freq=True)
-    spans = [(4096 // ranks * rank, 4096 // ranks * (rank + 1)) for rank in range(ranks)]
-    modules = [whole.rebuild_with_output_id_range(span).eval() for span in spans]
-    known = random_ids(3000, 1)
-    for rank, module in enumerate(modules):
-        fill(module, known[routed(known, 4, ranks, 0) == rank])
-        module._hash_zch_runtime_meta.data += torch.arange(*spans[rank])[:, None] % 7
-    settings = MpzchSettings(disable_fallback=True, track_id_freq=True)
+    options = {"disable_fallback": True, "track_id_freq": True}
+    modules = mpzch_ranks(4096, 4, ranks, random_ids(3000, 1), **options)
+    for module, slots in zip(modules, torch.arange(4096).chunk(ranks), strict=True):
+        module._hash_zch_runtime_meta.data += slots[:, None] % 7
+    settings = MpzchSettings(**options)
     weights = _joined(modules, PREFIX)
-    for source in (
-        *id_maps_of(*modules).values(),
-        mpzch_id_map(weights, "users", settings, buckets=4),
-    ):
+    from_state = mpzch_id_map(weights, "users", settings, buckets=4)
+    for source in (*id_maps_of(*modules).values(), from_state):
         assert source.frequencies is not None
         rows, counts = (np.concatenate(part) for part in zip(*source.frequencies(), strict=True))
         assert counts.tolist() == (rows % 7).tolist()
