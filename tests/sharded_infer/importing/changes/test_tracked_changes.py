@@ -1,8 +1,7 @@
 """Rows of TorchRec's trackers, on models under DistributedModelParallel."""
 
+import multiprocessing
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from sharded_infer.importing.changes.change_files import open_changes
 from sharded_infer.importing.changes.changed_rows import Changes
 from sharded_infer.importing.changes.tracked_changes import changes_of_tracker
 from sharded_infer.importing.changes.written_files import write_changes
+from tests.support.managed_collisions import mch
 
 pytest.importorskip("torchrec.distributed.model_tracker.model_delta_tracker")
 
@@ -36,7 +36,10 @@ def distributed(
     return DistributedModelParallel(
         nn.ModuleDict({"part": collection}),
         env=ShardingEnv(
-            world_size=1, rank=0, pg=torch.distributed.group.WORLD, output_dtensor=as_dtensors
+            world_size=torch.distributed.get_world_size(),
+            rank=torch.distributed.get_rank(),
+            pg=torch.distributed.group.WORLD,
+            output_dtensor=as_dtensors,
         ),
         device=torch.device("cpu"),
         plan=ShardingPlan({"part": plan}),
@@ -47,8 +50,9 @@ def distributed(
 def module_plan(module: nn.Module, sharder: Any, **tables: Callable[..., Any]) -> Any:
     from torchrec.distributed.sharding_plan import construct_module_sharding_plan
 
+    size = torch.distributed.get_world_size()
     return construct_module_sharding_plan(
-        module, tables, sharder, local_size=1, world_size=1, device_type="cpu"
+        module, tables, sharder, local_size=size, world_size=size, device_type="cpu"
     )
 
 
@@ -184,22 +188,56 @@ def test_rows_that_are_still_the_same_are_left_out_where_the_tracker_knows_them(
     assert_rows(changes, {"t_user": [2, 3]}, weights_of_model(model))
 
 
+def one_table(name: str, rows: int, dim: int) -> Any:
+    import torchrec
+
+    config = torchrec.EmbeddingBagConfig(
+        name=name, num_embeddings=rows, embedding_dim=dim, feature_names=["user"]
+    )
+    return torchrec.EmbeddingBagCollection(tables=[config])
+
+
+def one_of_two_ranks(folder: Path, rank: int) -> None:
+    """A process that trains a table cut by rows, and writes its changes."""
+    from torchrec import KeyedJaggedTensor
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.sharding_plan import column_wise, row_wise
+
+    os.environ["LOCAL_WORLD_SIZE"] = "2"
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/.store", rank=rank, world_size=2
+    )
+    models, sharder = [], EmbeddingBagCollectionSharder()
+    for name, dim, sharding in (
+        ("t_user", DIM, row_wise(compute_kernel="fused")),
+        ("cut", 8, column_wise(ranks=[0, 1], compute_kernel="fused")),
+    ):
+        bags = one_table(name, 11, dim)
+        plan = module_plan(bags, sharder, **{name: sharding})
+        models.append(distributed(bags, bags, sharder, plan))
+    by_rows, cut = models
+    for weight in by_rows.state_dict().values():
+        (shard,) = weight.local_shards()
+        first = shard.metadata.shard_offsets[0]
+        shard.tensor.copy_(torch.arange(first, first + len(shard.tensor))[:, None])
+    tracker = tracker_of(by_rows)
+    ids = torch.tensor([1, 5, 6, 10])
+    jagged = KeyedJaggedTensor(keys=["user"], values=ids, lengths=torch.tensor([4]))
+    by_rows.module["part"](jagged).wait().values().sum().backward()
+    write_changes(changes_of_tracker(tracker), folder / f"rank_{rank}.safetensors")
+    with pytest.raises(WeightsError, match=r"'cut': is cut .* shard of 8 columns, got \[11, 4\]"):
+        changes_of_tracker(tracker_of(cut))
+    torch.distributed.barrier()
+
+
 def test_ranks_have_each_their_own_rows_and_no_columns(tmp_path: Path) -> None:
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", TWO_RANKS, str(tmp_path), str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "2"},
-        )
-        for rank in range(2)
-    ]
-    said = [rank.communicate(timeout=120) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
-    for printed, _ in said:
-        assert "table 'cut': is cut by columns" in printed
-        assert "expected one shard of 8 columns, got [11, 4]" in printed
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=one_of_two_ranks, args=(tmp_path, rank)) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(120)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
     by_rank = [open_changes(tmp_path / f"rank_{rank}.safetensors")["t_user"] for rank in (0, 1)]
     assert [sorted(changed.ids.tolist()) for changed in by_rank] == [[1, 5], [6, 10]]
     both = open_changes(tmp_path)["t_user"]
@@ -209,103 +247,23 @@ def test_ranks_have_each_their_own_rows_and_no_columns(tmp_path: Path) -> None:
         assert values.tolist() == [row - RATE] * DIM
 
 
-TWO_RANKS = """
-import sys, warnings
-warnings.simplefilter("ignore")
-import torch
-from torch import distributed, nn
-folder, rank = sys.argv[1], int(sys.argv[2])
-distributed.init_process_group(
-    "gloo", init_method=f"file://{folder}/.store", rank=rank, world_size=2
-)
-from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
-from torchrec.distributed import DistributedModelParallel
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.model_tracker.model_delta_tracker import ModelDeltaTrackerTrec
-from torchrec.distributed.sharding_plan import (
-    column_wise,
-    construct_module_sharding_plan,
-    row_wise,
-)
-from torchrec.distributed.types import ShardingPlan
-from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
-from sharded_infer import ShardedInferError, changes_of_tracker, write_changes
-
-sharder = EmbeddingBagCollectionSharder()
-
-def parallel(name, dim, sharding):
-    config = EmbeddingBagConfig(
-        name=name, num_embeddings=11, embedding_dim=dim, feature_names=["user"]
-    )
-    bags = EmbeddingBagCollection(tables=[config])
-    apply_optimizer_in_backward(torch.optim.SGD, bags.parameters(), {"lr": 0.5})
-    plan = construct_module_sharding_plan(
-        bags, {name: sharding}, sharder, local_size=2, world_size=2, device_type="cpu"
-    )
-    return DistributedModelParallel(
-        nn.ModuleDict({"part": bags}),
-        device=torch.device("cpu"),
-        plan=ShardingPlan({"part": plan}),
-        sharders=[sharder],
-    )
-
-model = parallel("t_user", 4, row_wise(compute_kernel="fused"))
-for weight in model.state_dict().values():
-    (shard,) = weight.local_shards()
-    first = shard.metadata.shard_offsets[0]
-    shard.tensor.copy_(torch.arange(first, first + len(shard.tensor))[:, None])
-tracker = ModelDeltaTrackerTrec(model)
-ids = torch.tensor([1, 5, 6, 10])
-jagged = KeyedJaggedTensor(keys=["user"], values=ids, lengths=torch.tensor([4]))
-model.module["part"](jagged).wait().values().sum().backward()
-write_changes(changes_of_tracker(tracker), f"{folder}/rank_{rank}.safetensors")
-cut = parallel("cut", 8, column_wise(ranks=[0, 1], compute_kernel="fused"))
-try:
-    changes_of_tracker(ModelDeltaTrackerTrec(cut))
-except ShardedInferError as error:
-    print(error)
-distributed.barrier()
-"""
-
-
 def test_managed_collisions_are_refused() -> None:
-    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
     from torchrec.distributed.sharding_plan import row_wise
     from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
-    from torchrec.modules.mc_modules import (
-        DistanceLFU_EvictionPolicy,
-        ManagedCollisionCollection,
-        MCHManagedCollisionModule,
-    )
+    from torchrec.modules.mc_modules import ManagedCollisionCollection
 
-    config = EmbeddingBagConfig(
-        name="t_user", num_embeddings=ROWS, embedding_dim=DIM, feature_names=["user"]
+    tables = one_table("t_user", ROWS, DIM)
+    by_rows = row_wise(compute_kernel="fused")
+    plan = module_plan(tables, EmbeddingBagCollectionSharder(), t_user=by_rows)
+    managed = ManagedCollisionCollection(
+        {"t_user": mch(ROWS, 1000)}, tables.embedding_bag_configs()
     )
-    tables = EmbeddingBagCollection(tables=[config])
-    collisions = MCHManagedCollisionModule(
-        zch_size=ROWS,
-        device=torch.device("cpu"),
-        eviction_policy=DistanceLFU_EvictionPolicy(),
-        eviction_interval=1,
-        input_hash_size=1000,
-    )
-    plan = module_plan(
-        tables, EmbeddingBagCollectionSharder(), t_user=row_wise(compute_kernel="fused")
-    )
-    model = distributed(
-        ManagedCollisionEmbeddingBagCollection(
-            tables, ManagedCollisionCollection({"t_user": collisions}, [config])
-        ),
-        tables,
-        ManagedCollisionEmbeddingBagCollectionSharder(),
-        plan,
-    )
-    with pytest.raises(
-        WeightsError, match="'t_user': the tracker has rows that managed collisions"
-    ):
-        changes_of_tracker(tracker_of(model))
+    collection = ManagedCollisionEmbeddingBagCollection(tables, managed)
+    sharder = ManagedCollisionEmbeddingBagCollectionSharder()
+    with pytest.raises(WeightsError, match="'t_user': the tracker has rows that managed collision"):
+        changes_of_tracker(tracker_of(distributed(collection, tables, sharder, plan)))
 
 
 def test_what_is_no_tracker_or_consumer_is_refused() -> None:
