@@ -102,16 +102,11 @@ def test_what_cannot_be_compared_is_refused() -> None:
     old, new = weights(), weights()
     with pytest.raises(WeightsError, match="table 'user': the state dict holds none of 'user'"):
         changes_between(old, {"item": new["item"]}, SPEC)
-    with pytest.raises(
-        WeightsError,
-        match="table 'item': expected at least the 100 rows of .*, got 99 in the state",
-    ):
+    with pytest.raises(WeightsError, match="'item': expected at least the 100 rows of .*, got 99"):
         changes_between(old, new | {"item": new["item"][:99]}, SPEC)
     with pytest.raises(WeightsError, match=r"table 'item': the spec says 100 rows of dim 8, but"):
         changes_between(old, new | {"item": new["item"][:, :4]}, SPEC)
-    with pytest.raises(
-        WeightsError, match="'item': expected rows of one form, got numbers in .*int8"
-    ):
+    with pytest.raises(WeightsError, match="'item': .* rows of one form, got numbers in .*int8"):
         changes_between(old, new | {"item": encode(RowFormat.INT8, new["item"])}, SPEC)
     with pytest.raises(WeightsError, match=r"none.pt: no such weights file"):
         changes_between(old, Path("none.pt"), SPEC)

@@ -19,7 +19,7 @@ def put(path: Path, number: float, *ids: int, removed: tuple[int, ...] = ()) -> 
 
 
 def names(paths: list[Path]) -> list[str]:
-    return [path.name for path in paths]
+    return [path.stem for path in paths]
 
 
 def test_files_come_once_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -30,16 +30,10 @@ def test_files_come_once_in_the_order_of_their_names(tmp_path: Path) -> None:
     assert folder.pending() == [
         tmp_path / f"{name}.safetensors" for name in ("step_9", "step_10", "step_100")
     ]
-    assert names(folder.pending("step_9.safetensors")) == [
-        "step_10.safetensors",
-        "step_100.safetensors",
-    ]
+    assert names(folder.pending("step_9.safetensors")) == ["step_10", "step_100"]
     # Between two that are still to come.
     put(tmp_path / "step_50.safetensors", 1, 1)
-    assert names(folder.pending("step_10.safetensors")) == [
-        "step_50.safetensors",
-        "step_100.safetensors",
-    ]
+    assert names(folder.pending("step_10.safetensors")) == ["step_50", "step_100"]
     assert folder.pending("step_100.safetensors") == []
 
 
@@ -49,14 +43,12 @@ def test_a_name_that_jumps_the_order_is_refused_until_it_is_gone(tmp_path: Path)
     assert folder.pending("b.safetensors") == []
     late = put(tmp_path / "a.safetensors", 1, 1)
     for _ in range(2):
-        with pytest.raises(
-            WeightsError,
-            match=f"{tmp_path}: 'a.safetensors' jumps the order: expected a name after 'b.safe",
-        ):
+        words = f"{tmp_path}: 'a.safetensors' jumps the order: expected a name after 'b.safe"
+        with pytest.raises(WeightsError, match=words):
             folder.pending("b.safetensors")
     late.unlink()
     put(tmp_path / "c.safetensors", 1, 1)
-    assert names(folder.pending("b.safetensors")) == ["c.safetensors"]
+    assert names(folder.pending("b.safetensors")) == ["c"]
 
 
 def test_several_files_are_one_change_in_which_later_rows_win(tmp_path: Path) -> None:

@@ -53,13 +53,7 @@ def test_the_last_row_of_each_key_wins(kind: Keys, tmp_path: Path) -> None:
     changed = open_hps_messages(tmp_path / "item.hps", "item", keys=kind)["item"]
     assert changed.values is not None and changed.ids.dtype == np.int64
     found = dict(zip(changed.ids.tolist(), changed.values.tolist(), strict=True))
-    assert found == {
-        most: [1, 1, 1],
-        prefix: [1, 1, 1],
-        2: [2, 2, 2],
-        1: [2, 2, 2],
-        5: [4, 4, 4],
-    }
+    assert found == {most: [1] * 3, prefix: [1] * 3, 2: [2] * 3, 1: [2] * 3, 5: [4] * 3}
 
 
 @pytest.mark.parametrize("content", [b"", by_kcat(b"HCTR\x08\0\0\0", None)])
