@@ -15,7 +15,6 @@ def rec() -> Iterator[TorchRec]:
 
 @pytest.fixture
 def process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A group of this process alone."""
     names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     for name, value in names.items():
         monkeypatch.setenv(name, value)
@@ -30,7 +29,6 @@ def process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def seeded() -> Iterator[None]:
-    """The same weights in every test."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         yield

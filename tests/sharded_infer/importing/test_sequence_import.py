@@ -12,7 +12,7 @@ from quant.sources.checkpoint import open_weights
 from sharded_infer.engines.model import open_model
 from sharded_infer.errors import GateError, SpecError
 from sharded_infer.importing.spec_draft import draft_spec
-from sharded_infer.publishing.publication import PublishedVersion, publish
+from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import ModelSpec, QuantizationSpec, TableSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from sharded_infer.specs.spec_file import parse_spec
@@ -21,10 +21,7 @@ from tests.support.torchrec_models import TorchRec
 pytestmark = pytest.mark.usefixtures("seeded")
 SPEC = ModelSpec(
     "history",
-    (
-        TableSpec("item", 50, 16, features=("candidate", "clicks"), pooling="sum"),
-        TableSpec("action", 7, 16),
-    ),
+    (TableSpec("item", 50, 16, "sum", ("candidate", "clicks")), TableSpec("action", 7, 16)),
     quantization=QuantizationSpec("fp32"),
     sequences={"seen": SequenceSpec(12, features=("clicks", "action"), dense={"age": 1})},
 )
@@ -49,24 +46,19 @@ class Tower(nn.Module):
 
 
 def collection(rec: TorchRec) -> Any:
-    made = rec.embeddings.EmbeddingCollection(
-        tables=[
-            rec.configs.EmbeddingConfig(
-                name=table.name,
-                num_embeddings=table.rows,
-                embedding_dim=table.dim,
-                feature_names=list(table.features or (table.name,)),
-            )
-            for table in SPEC.tables
-        ]
-    )
+    configs = [
+        rec.configs.EmbeddingConfig(
+            name=table.name,
+            num_embeddings=table.rows,
+            embedding_dim=table.dim,
+            feature_names=list(table.features or (table.name,)),
+        )
+        for table in SPEC.tables
+    ]
+    made = rec.embeddings.EmbeddingCollection(tables=configs)
     for weight in made.parameters():
         nn.init.normal_(weight)
     return made
-
-
-def modules() -> dict[str, nn.Module]:
-    return {t.name: nn.Embedding(t.rows, t.dim) for t in SPEC.tables}
 
 
 def eager(tables: Any, tower: Tower) -> np.ndarray:
@@ -83,21 +75,13 @@ def eager(tables: Any, tower: Tower) -> np.ndarray:
     return torch.cat(scores).detach().numpy()
 
 
-def served(made: PublishedVersion) -> np.ndarray:
-    sample = [{name: values[at] for name, values in SAMPLES.items()} for at in range(3)]
-    scores: np.ndarray = open_model(made.path).predict(sample)["score"]
-    return scores
-
-
 def test_a_sequence_of_other_rows_is_refused_by_feature(tmp_path: Path) -> None:
     class Turned(nn.Embedding):
         def forward(self, ids: Tensor) -> Tensor:
             return super().forward(self.num_embeddings - 1 - ids)
 
-    tables = modules() | {"action": Turned(7, 16)}
-    with pytest.raises(
-        GateError, match="feature 'action', table 'action': rows of the sequence differ"
-    ):
+    tables = {"item": nn.Embedding(50, 16), "action": Turned(7, 16)}
+    with pytest.raises(GateError, match="'action', table 'action': rows of the sequence differ"):
         publish(SPEC, tables, Tower(), tmp_path)
 
 
@@ -106,7 +90,9 @@ def test_a_collection_is_published_and_compared(rec: TorchRec, tmp_path: Path) -
     made = publish(SPEC, rows, tower, tmp_path)
     assert made.report.imported is not None
     assert made.report.imported.max_embedding_diff == 0.0
-    np.testing.assert_allclose(served(made), eager(rows.embeddings, tower), rtol=1e-6, atol=1e-6)
+    samples = [{name: values[at] for name, values in SAMPLES.items()} for at in range(3)]
+    scores = open_model(made.path).predict(samples)["score"]
+    np.testing.assert_allclose(scores, eager(rows.embeddings, tower), rtol=1e-6, atol=1e-6)
 
 
 def test_a_checkpoint_of_a_collection_drafts_sequences(rec: TorchRec, tmp_path: Path) -> None:
@@ -115,9 +101,7 @@ def test_a_checkpoint_of_a_collection_drafts_sequences(rec: TorchRec, tmp_path: 
     torch.save(model.state_dict(), path)
     draft = draft_spec(open_weights(path), "history", max_length=30)
     spec = parse_spec(tomllib.loads(draft))
-    assert spec.sequences == {
-        name: SequenceSpec(30, features=(name,)) for name in ("item", "action")
-    }
+    assert spec.sequences == {n: SequenceSpec(30, features=(n,)) for n in ("item", "action")}
     pooled = {table.name: table.pooling for table in spec.tables}
     assert pooled.pop("item") is pooled.pop("action") is None
     assert set(pooled.values()) == {"sum"} and len(pooled) == 3

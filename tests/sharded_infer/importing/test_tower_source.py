@@ -28,13 +28,8 @@ class OneScore(nn.Module):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("program")
-    program = export_tower(
-        OneScore(),
-        dense={"dense": 13},
-        embedding_width=8,
-        outputs=("score",),
-        precision=Precision.FP32,
-    )
+    sizes: dict[str, Any] = {"dense": {"dense": 13}, "embedding_width": 8, "outputs": ("score",)}
+    program = export_tower(OneScore(), **sizes, precision=Precision.FP32)
     write_program(program, folder / "tower.pt2")
     return folder
 
@@ -56,19 +51,10 @@ def load(
     [
         ({"outputs": ("s",)}, "its outputs are score, tower.outputs names s"),
         ({"outputs": ("a", "b")}, r"it has 1 output, tower.outputs names 2 \(a, b\)"),
-        (
-            {"dense": {"dense": 12}},
-            "for 'dense' has a width of 13, dense.inputs says dense = 12",
-        ),
+        ({"dense": {"dense": 12}}, "for 'dense' has a width of 13, dense.inputs says dense = 12"),
         ({"dim": 4}, "for 'embeddings' has a width of 8, the dims .* add up to 4: [a-z]+ 4$"),
-        (
-            {"dense": {}},
-            r"it has 2 inputs, dense.inputs and the embeddings are 1 \(embeddings\)",
-        ),
-        (
-            {"dense": {"other": 13}},
-            "inputs are dense, embeddings, dense.inputs .* are other, em",
-        ),
+        ({"dense": {}}, r"it has 2 inputs, dense.inputs and the embeddings are 1 \(embeddings\)"),
+        ({"dense": {"other": 13}}, "inputs are dense, embeddings, dense.inputs .* are other, em"),
     ],
 )
 def test_a_program_of_other_inputs_or_outputs_is_refused_with_both_sides(
@@ -108,13 +94,9 @@ BATCH = torch.export.Dim("batch", min=1)
 
 
 def recorded(path: Path) -> None:
-    program = export_tower(
-        TwoCounts(),
-        dense={"user_num": 2, "item_num": 2},
-        embedding_width=8,
-        outputs=("click", "like"),
-        precision=Precision.FP32,
-    )
+    sizes: dict[str, Any] = {"dense": {"user_num": 2, "item_num": 2}, "embedding_width": 8}
+    names = ("click", "like")
+    program = export_tower(TwoCounts(), **sizes, outputs=names, precision=Precision.FP32)
     write_program(program, path)
 
 
@@ -177,16 +159,14 @@ def test_a_program_without_names_is_bound_by_position_and_says_so(tmp_path: Path
 
 def test_a_stored_tower_of_other_names_is_not_served(tmp_path: Path) -> None:
     path = tmp_path / "tower.pt2"
+
+    def opened(*dense: str, outputs: tuple[str, ...] = ("click", "like")) -> None:
+        Tower.load(path, dense=dict.fromkeys(dense, 2), embedding_width=8, outputs=outputs)
+
     recorded(path)
     with pytest.raises(TowerError, match="expected the inputs item_num, user_num, embeddings, the"):
-        Tower.load(
-            path, dense={"item_num": 2, "user_num": 2}, embedding_width=8, outputs=("click", "like")
-        )
+        opened("item_num", "user_num")
     with pytest.raises(TowerError, match="expected the outputs like, click, the program's are"):
-        Tower.load(
-            path, dense={"user_num": 2, "item_num": 2}, embedding_width=8, outputs=("like", "click")
-        )
+        opened("user_num", "item_num", outputs=("like", "click"))
     unnamed(path)
-    Tower.load(
-        path, dense={"item_num": 2, "user_num": 2}, embedding_width=8, outputs=("click", "like")
-    )
+    opened("item_num", "user_num")

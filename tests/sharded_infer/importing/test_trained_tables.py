@@ -29,8 +29,7 @@ def with_pooling(pooling: str | None) -> ModelSpec:
 
 def of_tables(*tables: Table, weighted: bool | None = None) -> ModelSpec:
     return ModelSpec(
-        "rec",
-        tuple(TableSpec(t.name, rows=t.rows, dim=t.dim, weighted=weighted) for t in tables),
+        "rec", tuple(TableSpec(t.name, rows=t.rows, dim=t.dim, weighted=weighted) for t in tables)
     )
 
 
@@ -68,11 +67,7 @@ def test_a_weighted_mean_of_torchrec_needs_the_specs_word(rec: TorchRec) -> None
         ({"pooling": "mean"}, {"mode": "sum"}, "the spec says pooling 'mean', .* pools by 'sum'"),
         ({}, {"mode": "max"}, "pools by 'max', which is not supported"),
         ({"padding_idx": 0}, {"mode": "sum"}, "the spec says padding_idx 0, .* has none;"),
-        (
-            {"padding_idx": 0},
-            {"mode": "sum", "padding_idx": 3},
-            "the spec says padding_idx 0, .* has 3;",
-        ),
+        ({"padding_idx": 0}, {"mode": "sum", "padding_idx": 3}, "says padding_idx 0, .* has 3;"),
     ],
 )
 def test_what_the_module_contradicts_is_refused_by_table(
@@ -86,10 +81,8 @@ def test_what_the_module_contradicts_is_refused_by_table(
 def test_what_the_spec_leaves_out_is_the_modules() -> None:
     assert resolved(ONE, bag("mean", padding_idx=-1)).tables[0].padding_idx == 8
     assert resolved(ONE, bag("mean")).tables[0].padding_idx is None
-    assert [resolved(ONE, bag(mode)).tables[0].pooling for mode in ("sum", "mean")] == [
-        "sum",
-        "mean",
-    ]
+    for mode in ("sum", "mean"):
+        assert resolved(ONE, bag(mode)).tables[0].pooling == mode
 
 
 def test_what_a_spec_leaves_out_is_taken_from_a_torchrec_collection(rec: TorchRec) -> None:
@@ -101,17 +94,12 @@ def test_what_a_spec_leaves_out_is_taken_from_a_torchrec_collection(rec: TorchRe
 
 def test_swapped_features_are_refused_by_table(rec: TorchRec) -> None:
     tables = [Table("t_user", 9, 4, ("user",)), Table("t_item", 9, 4, ("item",))]
-    spec = of_tables(*tables)
-    swapped = replace(
-        spec,
-        tables=tuple(
-            replace(table, features=names)
-            for table, names in zip(spec.tables, (("item",), ("user",)), strict=True)
-        ),
+    user, item = of_tables(*tables).tables
+    swapped = ModelSpec(
+        "rec", (replace(user, features=("item",)), replace(item, features=("user",)))
     )
-    with pytest.raises(
-        SpecError, match=r"'t_user': the spec says features \['item'\].*feature_names \['user'\]"
-    ):
+    words = r"'t_user': the spec says features \['item'\].*feature_names \['user'\]"
+    with pytest.raises(SpecError, match=words):
         resolved(swapped, rec.collection(tables))
 
 
@@ -129,9 +117,8 @@ def test_a_feature_of_rows_is_in_a_sequence_or_has_a_pooling(rec: TorchRec) -> N
         name="genres", num_embeddings=9, embedding_dim=4, feature_names=["genres"]
     )
     rows = rec.embeddings.EmbeddingCollection(tables=[config])
-    with pytest.raises(
-        SpecError, match=r"'genres': .*EmbeddingCollection does not pool.*\[sequences\]"
-    ):
+    words = r"'genres': .*EmbeddingCollection does not pool.*\[sequences\]"
+    with pytest.raises(SpecError, match=words):
         resolved(ONE, rows)
     assert resolved(with_pooling("sum"), rows).tables[0].features == ("genres",)
     sequence = replace(ONE, sequences={"genres": SequenceSpec(9, features=("genres",))})
@@ -145,11 +132,7 @@ def test_what_a_spec_does_not_take_may_do_what_it_likes(rec: TorchRec) -> None:
     config = rec.configs.EmbeddingConfig(
         name="history", num_embeddings=9, embedding_dim=4, feature_names=["history"]
     )
-    model = nn.ModuleDict(
-        {
-            "sequences": rec.embeddings.EmbeddingCollection(tables=[config]),
-            "most": nn.EmbeddingBag(9, 4, mode="max"),
-            **bag("mean"),
-        }
-    )
+    sequences = rec.embeddings.EmbeddingCollection(tables=[config])
+    most = nn.EmbeddingBag(9, 4, mode="max")
+    model = nn.ModuleDict({"sequences": sequences, "most": most, **bag("mean")})
     assert resolved(ONE, model).tables[0].pooling == "mean"
