@@ -42,10 +42,7 @@ def test_a_dense_input_is_named_with_its_sample_and_column(strange: float) -> No
 
 @pytest.mark.parametrize("feature", ["user", "item"])
 def test_the_feature_of_the_weights_is_named(feature: str) -> None:
-    weights = {
-        "user.weights": np.ones((1, 2), np.float32),
-        "item.weights": np.ones((3, 1), np.float32),
-    }
+    weights = {"user.weights": np.ones((1, 2), "f4"), "item.weights": np.ones((3, 1), "f4")}
     check(REFUSES, **weights)
     weights[f"{feature}.weights"][-1, -1] = np.nan
     check(PASSES, **weights)

@@ -10,13 +10,11 @@ from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec, TableSpec
 
 STRICT = FeatureSpec("user_id", TableSpec("user", rows=4, dim=1))
-IGNORING = FeatureSpec("ad_id", TableSpec("ad", rows=3, dim=1, out_of_range="ignore"))
 WRAPPING = FeatureSpec("page_id", TableSpec("page", rows=5, dim=1, out_of_range="modulo"))
 
 
-def bags_of(values: list[int], lengths: list[list[int]], *, weighted: bool = False) -> Bags:
-    weights = torch.arange(float(len(values))) if weighted else None
-    return Bags(torch.tensor(values, dtype=torch.int64), torch.tensor(lengths), weights)
+def bags_of(values: list[int], lengths: list[list[int]]) -> Bags:
+    return Bags(torch.tensor(values, dtype=torch.int64), torch.tensor(lengths), None)
 
 
 @pytest.mark.parametrize("outside", [4, -1, 2**40, -(2**63)])
@@ -36,14 +34,6 @@ def test_wrapped_ids_are_never_negative(given: int, wrapped: int) -> None:
     assert outside == 1
     assert wrapped == given % 5
     assert kept.values.tolist() == [wrapped, 1]
-
-
-def test_every_feature_has_its_own_policy() -> None:
-    bags = bags_of([3, 3, 0, 8, 3], [[1], [2], [2]])
-    kept, outside = IdPolicy([STRICT, IGNORING, WRAPPING]).apply(bags)
-    assert outside == 2
-    assert kept.values.tolist() == [3, 0, 3, 3]
-    assert kept.lengths.tolist() == [[1], [1], [2]]
 
 
 # Policies on whole inputs: ids inside their tables after, or a refusal.
@@ -86,13 +76,3 @@ def test_raw_ids_without_their_map_stay_whatever_they_are() -> None:
     group = JaggedBatch(tuple(range(5)), np.array([9, *ids[1:]]), lengths)
     with pytest.raises(RequestError, match="'strict', sample 0: id 9 is outside table 'strict'"):
         InputPolicy(spec).apply(ModelInput(1, (group,), ()))
-
-
-def test_ignored_ids_leave_their_bags_with_their_weights() -> None:
-    bags = bags_of([0, 3, -1, 2, 5, 5], [[3, 1, 0, 2]], weighted=True)
-    kept, outside = IdPolicy([IGNORING]).apply(bags)
-    assert outside == 4
-    assert kept.values.tolist() == [0, 2]
-    assert kept.lengths.tolist() == [[1, 1, 0, 0]]
-    assert kept.weights is not None
-    assert kept.weights.tolist() == [0.0, 3.0]

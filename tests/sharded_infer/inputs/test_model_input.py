@@ -81,9 +81,7 @@ NAMES = ("a", "b", "c", "d")
     seed=st.integers(0, 2**32),
     weighted=st.booleans(),
 )
-def test_every_feature_has_its_inputs_bags(
-    features: list[list[str]], seed: int, weighted: bool
-) -> None:
+def test_features_have_inputs_bags(features: list[list[str]], seed: int, weighted: bool) -> None:
     tables = (TableSpec(f"t{n}", 9, 1, features=tuple(f)) for n, f in enumerate(features))
     inputs = SparseInputs(ModelSpec("m", tuple(tables)))
     generator = np.random.default_rng(seed)

@@ -12,10 +12,7 @@ from tests.sharded_infer.inputs.bags import Bag, bags_of
 Arrays = dict[str, NDArray[np.generic]]
 SPEC = ModelSpec(
     "request",
-    (
-        TableSpec("ads", rows=9, dim=2, features=("shown", "clicked")),
-        TableSpec("user", rows=9, dim=2),
-    ),
+    (TableSpec("ads", 9, 2, features=("shown", "clicked")), TableSpec("user", 9, 2)),
     DenseSpec({"context": 3}),
 )
 NO_DENSE = ModelSpec("request", SPEC.tables)
@@ -104,11 +101,7 @@ def test_a_feature_left_out_is_empty_bags(present: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     "inputs",
-    [
-        {"shown": ids(1)},
-        {"shown": ids(1, 1)},
-        {"shown": ids(1), "shown.lengths": np.array([1], np.int32)},
-    ],
+    [{"shown": ids(1)}, {"shown": ids(1, 1)}, {"shown": ids(1), "shown.lengths": np.array([1])}],
 )
 def test_one_sample_is_shared_by_all_and_kept_once(inputs: Arrays) -> None:
     model_input = make_input(SPEC, dense() | inputs | {"user": ids(B)})
@@ -156,14 +149,8 @@ AT_ONCE: Arrays = {"sparse.values": ids(12), "sparse.lengths": np.ones((3, B), n
         ),
         ({"context": scales(B)}, r"'context': expected FP32 \[B, 3\], got \[4\]"),
         ({"context": scales(B, 2)}, r"'context': expected FP32 \[B, 3\], got \[4, 2\]"),
-        (
-            AT_ONCE | {"sparse.lengths": np.ones((2, B), int)},
-            r"expected INT32 or INT64 \[3, B\], got \[2",
-        ),
-        (
-            AT_ONCE | {"sparse.values": ids(4, 3)},
-            r"'sparse.values': expected INT64 or INT32 \[N\], got",
-        ),
+        (AT_ONCE | {"sparse.lengths": ids(2, B)}, r"expected INT32 or INT64 \[3, B\], got \[2"),
+        (AT_ONCE | {"sparse.values": ids(4, 3)}, r"sparse.values': .*INT64 or INT32 \[N\], got"),
         (AT_ONCE | {"sparse.weights": scales(11)}, r"'sparse.weights': expected FP32 \[12\]"),
         # Lengths.
         ({"user": ids(5), "user.lengths": LENGTHS}, "'user.lengths': .* sum to 6, but 5 ids came"),
@@ -223,9 +210,7 @@ def test_more_samples_than_allowed_are_refused() -> None:
 
 
 @pytest.mark.parametrize("samples", [2**34, 2**50])
-def test_samples_without_a_byte_of_ids_are_refused_before_any_memory_is_taken(
-    samples: int,
-) -> None:
+def test_samples_without_a_byte_of_ids_are_refused_before_any_memory_is_taken(samples: int) -> None:
     nothing = np.empty((samples, 0), np.int64)
     with pytest.raises(RequestTooLargeError, match=f"the request has {samples} samples"):
         RequestReader(SPEC, max_batch=B).read(dense(1) | {"user": nothing})

@@ -6,27 +6,20 @@ from numpy.typing import NDArray
 
 from sharded_infer.errors import RequestError
 from sharded_infer.inputs.finite_check import FiniteCheck
-from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from sharded_infer.specs.spec_file import dump_spec, parse_spec
+from tests.sharded_infer.inputs.bags import bags_of
 
 Arrays = dict[str, NDArray[Any]]
 
 SPEC = ModelSpec(
     "ranker",
-    (
-        TableSpec("item", 50, 8, features=("candidate", "history")),
-        TableSpec("action", 4, 4),
-    ),
+    (TableSpec("item", 50, 8, features=("candidate", "history")), TableSpec("action", 4, 4)),
     dense=DenseSpec({"price": 1}),
     tower=TowerSpec(user_inputs=("history",)),
-    sequences={
-        "history": SequenceSpec(
-            max_length=6, features=("history", "action"), dense={"age": 1, "place": 2}
-        )
-    },
+    sequences={"history": SequenceSpec(6, ("history", "action"), {"age": 1, "place": 2})},
 )
 LENGTHS = np.array([3, 0, 2], np.int32)
 IDS = np.array([7, 8, 9, 1, 2], np.int64)
@@ -47,32 +40,21 @@ def request(**changes: NDArray[Any] | None) -> Arrays:
     return {name: array for name, array in {**arrays, **changes}.items() if array is not None}
 
 
-def values_of(found: ModelInput, name: str) -> NDArray[np.int64]:
-    names = [feature.name for feature in SPEC.input_features]
-    for group in found.groups:
-        ends = np.cumsum(group.lengths.sum(axis=1))
-        for at, feature in enumerate(group.features):
-            if names[feature] == name:
-                return group.values[ends[at] - int(group.lengths[at].sum()) : ends[at]]
-    raise AssertionError(name)
-
-
 def test_the_spec_is_written_and_read_back() -> None:
     assert parse_spec(dump_spec(SPEC)) == SPEC
     assert [f.name for f in SPEC.features] == ["candidate"]
-    assert [(f.name, f.sequence) for f in SPEC.sequence_features] == [
-        ("history", "history"),
-        ("action", "history"),
-    ]
+    for feature, name in zip(SPEC.sequence_features, ("history", "action"), strict=True):
+        assert (feature.name, feature.sequence) == (name, "history")
     assert SPEC.tower_sequences["history"].width == 12
     assert SPEC.sequence_numbers == {"age": 1, "place": 2}
 
 
 def test_numbers_are_kept_as_bits() -> None:
-    found = make_input(SPEC, request())
-    assert (values_of(found, "age").astype(np.uint32).view(np.float32) == AGES).all()
-    places = values_of(found, "place").astype(np.uint32).view(np.float32)
-    assert (places == PLACES.ravel()).all()
+    names = [feature.name for feature in SPEC.input_features]
+    by_name = dict(zip(names, bags_of(make_input(SPEC, request())), strict=True))
+    for name, numbers in (("age", AGES), ("place", PLACES.ravel())):
+        bits = np.array([value for ids, _ in by_name[name] for value in ids], np.uint32)
+        assert (bits.view(np.float32) == numbers).all()
 
 
 @pytest.mark.parametrize("form", ["own lengths", "padded"])
