@@ -7,17 +7,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from kernels.errors import LostMemoryError
 from sharded_infer.errors import ShardHostError
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.lookups.lookups import LookedUp
 from sharded_infer.lookups.plan_lookups import PlanLookups
-from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.specs.model_spec import ModelSpec
 from tests.sharded_infer.inputs.bags import bags_of
-from tests.sharded_infer.lookups.test_fan_out import Deploy, Deployment
+from tests.sharded_infer.lookups.test_fan_out import Deploy, Deployment, lose
 from tests.sharded_infer.lookups.test_fan_out import deploy as deploy
 from tests.sharded_infer.lookups.test_fan_out import threads as threads
 from tests.sharded_infer.lookups.test_plan_lookups import FEATURES, PLANS, SPEC, inputs, rows_of
@@ -37,10 +34,6 @@ def spec_with(tables: Sequence[str]) -> ModelSpec:
     declared = {name: "zeros" if name == "country" else ROWS[name] for name in tables}
     changed = [replace(table, default_row=declared.get(table.name)) for table in SPEC.tables]
     return replace(SPEC, tables=tuple(changed))
-
-
-def lose(_groups: Sequence[PieceBags]) -> Sequence[Tensor]:
-    raise LostMemoryError("its tables are lost")
 
 
 def front_without(
@@ -119,9 +112,7 @@ def test_a_lost_host_fails_lookups_without_leave_or_with_a_table_that_declares_n
         front.look_up(inputs()[0], rows=8, may_default=may_default)
 
 
-def test_a_table_without_a_default_row_of_which_a_batch_needs_nothing_does_not_fail_it(
-    deploy: Deploy,
-) -> None:
+def test_a_table_without_a_default_row_fails_no_batch_that_does_not_need_it(deploy: Deploy) -> None:
     front = front_without(deploy("ranks"), 1, ("ads", "user", "page"))
     [group] = inputs()[0].groups
     country = [f for f in FEATURES if SPEC.features[f].table.name == "country"]

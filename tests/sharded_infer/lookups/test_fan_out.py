@@ -74,6 +74,12 @@ class Deployment:
             answers[host] = others.get(f"host_{host}") or partial(pooled_by, self.share(host))
         return ThreadedHosts(answers, self._threads)
 
+    def asking(
+        self, here: Sequence[int] = (), **others: Answer
+    ) -> tuple[ThreadedHosts, PlanLookups]:
+        hosts = self.hosts(here, **others)
+        return hosts, self.front(hosts, here)
+
     def front(self, hosts: ThreadedHosts, here: Sequence[int] = ()) -> PlanLookups:
         own = [piece for piece in self.placed if piece.host in here]
         return PlanLookups(SPEC, self.placed, hold(own, self.pieces), hosts=hosts)
@@ -94,6 +100,10 @@ def deploy(tmp_path: Path, threads: ThreadPoolExecutor) -> Deploy:
     return deployed
 
 
+def lose(_groups: Sequence[PieceBags]) -> Sequence[Tensor]:
+    raise LostMemoryError("its tables are lost")
+
+
 def on_hosts(plan: Plan, hosts: Sequence[int]) -> Plan:
     devices = zip(plan.topology.devices, hosts, strict=True)
     placed = tuple(replace(device, host=host) for device, host in devices)
@@ -109,8 +119,7 @@ def test_replicas_are_read_here_if_there_are_any_and_else_in_turns(deploy: Deplo
     expected = look_up(deployment.in_one_process(), inputs()[0]).pooled
     own: tuple[int, ...]
     for own, asked, ranks in ((0,), [], {0}), ((), [0, 1], {0, 1, 2}), ((1,), [], {1, 2}):
-        hosts = deployment.hosts(own)
-        front = deployment.front(hosts, own)
+        hosts, front = deployment.asking(own)
         found_on = set()
         for _ in range(3):
             found = look_up(front, inputs()[0])
@@ -124,8 +133,7 @@ def test_replicas_of_lost_hosts_are_read_elsewhere_until_they_are_back(deploy: D
     deployment = deploy("whole", replicated=tuple(TABLES))
     expected = look_up(deployment.in_one_process(), inputs()[0]).pooled
     for own in ((), (1,)):
-        hosts = deployment.hosts(own)
-        front = deployment.front(hosts, own)
+        hosts, front = deployment.asking(own)
         others = {0, 1, 2} - {*own}
         for lost in (set(), {0}, {0, 2}, {0, 1, 2}, set()):
             hosts.lost = frozenset(lost & others)
@@ -140,9 +148,7 @@ def test_replicas_of_lost_hosts_are_read_elsewhere_until_they_are_back(deploy: D
 def test_all_groups_of_a_batch_are_asked_at_once_and_awaited_last(
     deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deployment = deploy("rows")
-    hosts = deployment.hosts((0,))
-    front = deployment.front(hosts, (0,))
+    hosts, front = deploy("rows").asking((0,))
     pool = PooledLookup.__call__
 
     def noted(lookup: PooledLookup, bags: Bags, **options: Any) -> Tensor:
@@ -163,11 +169,10 @@ def test_all_groups_of_a_batch_are_asked_at_once_and_awaited_last(
 
 def test_a_host_that_has_none_of_the_ids_is_not_asked(deploy: Deploy) -> None:
     deployment = deploy("rows", (0, 1, 2))
-    hosts = deployment.hosts(())
-    front = deployment.front(hosts)
-    lengths = np.ones((len(FEATURES), 1), np.int64)
+    hosts, front = deployment.asking()
+    ones = np.ones((len(FEATURES), 1), np.int64)
     first_rows = ModelInput(
-        1, (JaggedBatch(FEATURES, np.zeros(len(FEATURES), np.int64), lengths),), ()
+        1, (JaggedBatch(FEATURES, np.zeros(len(FEATURES), np.int64), ones),), ()
     )
     expected = look_up(deployment.in_one_process(), first_rows).pooled
     assert same_bits(look_up(front, first_rows).pooled, expected)
@@ -179,22 +184,14 @@ def test_a_host_that_has_none_of_the_ids_is_not_asked(deploy: Deploy) -> None:
 
 
 def test_a_host_that_fails_fails_the_lookup_and_is_named(deploy: Deploy) -> None:
-    def lose(_groups: Sequence[PieceBags]) -> Sequence[Tensor]:
-        raise LostMemoryError("its tables are lost")
-
-    deployment = deploy("rows")
-    hosts = deployment.hosts((), host_1=lose)
+    hosts, front = deploy("rows").asking(host_1=lose)
     with pytest.raises(ShardHostError, match="shard host 1: its tables are lost"):
-        look_up(deployment.front(hosts), inputs()[0])
+        look_up(front, inputs()[0])
     assert hosts.events == ["started", "finished"]
 
 
-def test_what_was_asked_is_cancelled_if_a_rank_here_fails(
-    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deployment = deploy("rows")
-    hosts = deployment.hosts((0,))
-    front = deployment.front(hosts, (0,))
+def test_a_failed_rank_cancels_requests(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts, front = deploy("rows").asking((0,))
 
     def lose(*_: object, **__: object) -> Tensor:
         raise LostMemoryError("tables of this process are lost")
@@ -206,9 +203,7 @@ def test_what_was_asked_is_cancelled_if_a_rank_here_fails(
 
 
 @pytest.mark.parametrize("kind", ["none", "fewer", "other shape"])
-def test_an_answer_of_another_shape_is_refused_and_the_host_named(
-    deploy: Deploy, kind: str
-) -> None:
+def test_an_answer_of_another_shape_is_refused_with_its_host(deploy: Deploy, kind: str) -> None:
     deployment = deploy("ranks")
     share = deployment.share(1)
 
@@ -222,10 +217,9 @@ def test_an_answer_of_another_shape_is_refused_and_the_host_named(
 
 
 def test_an_id_outside_its_table_is_refused_before_anyone_is_asked(deploy: Deploy) -> None:
-    deployment = deploy("rows")
-    hosts = deployment.hosts(())
+    hosts, front = deploy("rows").asking()
     group = batch_of(6)
     group.values[0] = 99
     with pytest.raises(RequestError, match="feature 'shown', sample 0: id 99 is outside"):
-        look_up(deployment.front(hosts), ModelInput(6, (group,), ()))
+        look_up(front, ModelInput(6, (group,), ()))
     assert hosts.events == []

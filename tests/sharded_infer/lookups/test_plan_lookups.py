@@ -106,10 +106,11 @@ def build_lookup(
     *,
     file_bytes: int = MAX_FILE_BYTES,
     replicated: tuple[str, ...] = (),
+    spec: ModelSpec = SPEC,
 ) -> PlanLookups:
     pieces = stored_pieces(folder, stored, file_bytes)
     placed = placed_pieces(plan_of(rectangles, replicated=replicated), file_bytes)
-    return PlanLookups(SPEC, placed, hold(placed, pieces))
+    return PlanLookups(spec, placed, hold(placed, pieces))
 
 
 def placed_pieces(plan: Plan, file_bytes: int = MAX_FILE_BYTES) -> list[PlacedPiece]:
@@ -214,7 +215,6 @@ def expected(
 
 
 def spread(asked: ModelInput) -> ModelInput:
-    """The same samples, each with bags of its own."""
     bags = bags_of(asked)
     values = [raw for of_feature in bags for ids, _ in of_feature for raw in ids]
     weights = None
@@ -334,18 +334,14 @@ def test_every_plan_gives_what_the_tables_hold_however_samples_share_bags(
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("plan", ["ranks", "columns"])
-def test_whole_rows_and_columns_give_the_unsharded_bits(
-    build: Build, plan: str, weighted: bool
-) -> None:
+def test_rows_and_columns_have_unsharded_bits(build: Build, plan: str, weighted: bool) -> None:
     group = batch_of(BATCH, weighted=weighted, outside=True)
     lookup = build(PLANS[plan])
     assert torch.equal(pooled_by(lookup, group), pooled_by(build(WHOLE), group))
     assert lookup.backends == BACKENDS
 
 
-def test_more_patterns_of_sharing_than_are_kept_are_served(
-    build: Build, stored: dict[str, torch.Tensor]
-) -> None:
+def test_all_patterns_of_sharing_are_served(build: Build, stored: dict[str, torch.Tensor]) -> None:
     lookups = build(MIXED)
     for pattern in range(1, 2 ** len(FEATURES) - 1):
         shared = [f for f in FEATURES if pattern >> f & 1]
@@ -370,26 +366,21 @@ def test_replicated_tables_take_turns_and_give_the_unsharded_bits(build: Build) 
     assert len(set(turns)) == 3, "each turn by other ranks"
 
 
-def test_sums_have_the_same_bits_wherever_in_memory_rows_lie(
-    stored: dict[str, torch.Tensor],
-) -> None:
+def test_sums_have_the_same_bits_wherever_rows_lie(stored: dict[str, torch.Tensor]) -> None:
     group = batch_of(60, seed=3, weighted=True)
-    placed = place(
-        plan_of(WHOLE), TABLES, {name: in_three(name, rows) for name, rows in stored.items()}
-    )
+    records = {
+        name: [
+            PieceRecord(f"{name}-{number}", name, int(part[0]), len(part))
+            for number, part in enumerate(torch.arange(len(rows)).tensor_split(3))
+        ]
+        for name, rows in stored.items()
+    }
+    placed = place(plan_of(WHOLE), TABLES, records)
     ascending, descending = (
         pooled_by(PlanLookups(SPEC, placed, hold(placed, pieces)), group)
         for pieces in (pieces_at(stored, order) for order in ((0, 1, 2), (2, 1, 0)))
     )
     assert torch.equal(ascending, descending)
-
-
-def in_three(name: str, rows: torch.Tensor) -> list[PieceRecord]:
-    records, first = [], 0
-    for number, part in enumerate(rows.tensor_split(3)):
-        records.append(PieceRecord(f"{name}-{number}", name, first, len(part)))
-        first += len(part)
-    return records
 
 
 def pieces_at(

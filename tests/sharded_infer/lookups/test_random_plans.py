@@ -15,14 +15,14 @@ from kernels.row_format import RowFormat
 from quant.encoding.rowwise import encode
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.lookups.lookups import Lookups
-from sharded_infer.lookups.placement import PlacedPiece, hold, place, share_of
+from sharded_infer.lookups.placement import hold, place, share_of
 from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.lookups.share_lookups import ShareLookups
 from sharded_infer.planning.plan import Plan, Shard, StoredTable, check_plan
 from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.publishing.table_layout import MAX_FILE_BYTES, lay_out
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
-from tests.sharded_infer.lookups.test_fan_out import Pieces, pooled_by, same_bits
+from tests.sharded_infer.lookups.test_fan_out import pooled_by, same_bits
 from tests.sharded_infer.lookups.test_plan_lookups import check, stored_pieces
 from tests.support.shard_hosts import ThreadedHosts
 
@@ -131,7 +131,6 @@ def random_input(generator: np.random.Generator) -> ModelInput:
 
 
 def answers_of(lookups: Lookups, batch: ModelInput) -> list[Tensor]:
-    """Padded embeddings, also apart where samples share something."""
     rows = batch.batch_size + 3
     if len(batch.groups) == 1:
         return [lookups.look_up(batch, rows=rows).pooled]
@@ -155,12 +154,14 @@ def test_hosts_of_a_random_plan_give_what_the_tables_hold_and_the_bits_of_one_pr
     placed = place(plan, TABLES, lay_out(list(TABLES.values()), file_bytes))
     pieces = stored_pieces(tmp_path, stored, file_bytes, TABLES)
     alone = PlanLookups(SPEC, placed, hold(placed, pieces))
+    shares = {
+        host: ShareLookups(SPEC, placed, hold(share_of(placed, host), pieces), host)
+        for host in range(count)
+    }
     own = [None, *range(count)][int(generator.integers(count + 1))]
     with ThreadPoolExecutor(count) as threads:
-        hosts = ThreadedHosts(
-            {h: partial(pooled_by, share(placed, pieces, h)) for h in range(count) if h != own},
-            threads,
-        )
+        answers = {h: partial(pooled_by, shares[h]) for h in shares if h != own}
+        hosts = ThreadedHosts(answers, threads)
         held = hold(share_of(placed, own), pieces)
         front = PlanLookups(SPEC, placed, held, hosts=hosts)
         for _ in range(6):
@@ -170,7 +171,3 @@ def test_hosts_of_a_random_plan_give_what_the_tables_hold_and_the_bits_of_one_pr
             assert all(map(same_bits, answers_of(front, batch), answers_of(alone, batch)))
     assert hosts.events.count("started") == hosts.events.count("finished")
     assert bool(hosts.events) is (set(range(count)) != {own})
-
-
-def share(placed: Sequence[PlacedPiece], pieces: Pieces, host: int) -> ShareLookups:
-    return ShareLookups(SPEC, placed, hold(share_of(placed, host), pieces), host)

@@ -1,6 +1,5 @@
 """Rows of sequences under any plan, beside lookups of single ids."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,19 +9,14 @@ import torch
 
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.sequences.layout import GRAIN
-from sharded_infer.lookups.placement import hold
 from sharded_infer.lookups.plan_lookups import PlanLookups
-from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.sharded_infer.lookups.test_plan_lookups import (
     BATCH,
     PLANS,
     SPEC,
-    Rectangles,
+    build_lookup,
     encoded_tables,
-    placed_pieces,
-    plan_of,
-    stored_pieces,
 )
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
@@ -33,12 +27,6 @@ SEQUENCES = {
     "pages": SequenceSpec(max_length=3, features=("page",), keep="first", pad="left"),
 }
 WITH = replace(SPEC, sequences=SEQUENCES)
-
-
-def lookups(folder: Path, rectangles: Mapping[str, Rectangles], spec: ModelSpec) -> PlanLookups:
-    pieces = stored_pieces(folder, encoded_tables())
-    placed = placed_pieces(plan_of(rectangles))
-    return PlanLookups(spec, placed, hold(placed, pieces))
 
 
 def input_of(bags: int, seed: int = 0) -> JaggedBatch:
@@ -67,7 +55,9 @@ def single(found: PlanLookups, name: str, ids: np.ndarray) -> torch.Tensor:
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_each_place_has_the_bits_of_its_row(plan: str, tmp_path: Path) -> None:
-    sequences, alone = (lookups(tmp_path, PLANS[plan], spec) for spec in (WITH, SPEC))
+    sequences, alone = (
+        build_lookup(tmp_path, encoded_tables(), PLANS[plan], spec=spec) for spec in (WITH, SPEC)
+    )
     group = input_of(BATCH)
     found = sequences.look_up(ModelInput(BATCH, (group,), ()), rows=BATCH)
     clicks, pages = found.sequences
@@ -93,7 +83,7 @@ def test_each_place_has_the_bits_of_its_row(plan: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("requests", [1, 2])
 def test_what_requests_share_is_looked_up_once(requests: int, tmp_path: Path) -> None:
-    found = lookups(tmp_path, PLANS["mixed"], WITH)
+    found = build_lookup(tmp_path, encoded_tables(), PLANS["mixed"], spec=WITH)
     shared = input_of(requests).select([3, 4, 5])
     own = input_of(BATCH, seed=1).select([0, 1, 2])
     repeats = None if requests == 1 else np.array([2, BATCH - 2])
