@@ -8,18 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from sharded_infer import ChangedRows, Model, open_model, publish, publish_delta
 from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.engines.golden_check import check_golden
-from sharded_infer.engines.model import Model, open_model
 from sharded_infer.engines.model_share import ModelShare
 from sharded_infer.errors import InputError
-from sharded_infer.importing.changes.changed_rows import ChangedRows
 from sharded_infer.lookups.held.row_memory import RowMemory
 from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.planning.plan import Plan, Shard
 from sharded_infer.planning.topology import Device, Topology
-from sharded_infer.publishing.deltas.delta_publication import publish_delta
-from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import GateSpec, QuantizationSpec
 from tests.sharded_infer.lookups.test_fan_out import pooled_by
 from tests.sharded_infer.publishing.rows.test_ordered_tables import (
@@ -27,20 +24,22 @@ from tests.sharded_infer.publishing.rows.test_ordered_tables import (
     SPEC,
     TABLES,
     Tower,
+    publish_ordered,
     request,
     scores,
     trained,
-    used,
 )
 from tests.support.shard_hosts import ThreadedHosts
 
 
-def published(folder: Path, format_name: str = "int8", *, ordered: bool = True) -> Path:
-    options = {"order_rows": "frequency", "frequencies": used()} if ordered else {}
+def published(folder: Path, kind: str = "int8", *, ordered: bool = True, shift: float = 0) -> Path:
     # Two bits of random rows are far from fp32.
     gate = GateSpec(max_score_diff=100.0)
-    spec = replace(SPEC, quantization=QuantizationSpec(format_name), gate=gate)
-    return publish(spec, trained(), Tower(), folder, **options).path
+    spec, weights = replace(SPEC, quantization=QuantizationSpec(kind), gate=gate), trained()
+    weights["item"] += shift
+    if ordered:
+        return publish_ordered(folder, weights, spec)
+    return publish(spec, weights, Tower(), folder).path
 
 
 def in_tiers(model: Model) -> RowMemory:
@@ -88,11 +87,7 @@ def test_a_release_keeps_the_rows_in_memory_that_did_not_change(tmp_path: Path) 
     # the file of `item`.
     changes = {"item": ChangedRows(np.array([3]), torch.ones(1, 8))}
     publish_delta("ordered", changes, tmp_path)
-    weights = trained()
-    weights["item"] = weights["item"] + 1
-    options = {"order_rows": "frequency", "frequencies": used()}
-    spec = replace(SPEC, quantization=QuantizationSpec("int8"), gate=GateSpec(max_score_diff=100.0))
-    publish(spec, weights, Tower(), tmp_path, **options)
+    published(tmp_path, shift=1)
     for version, others in (("2", set()), ("3", {"item", "page"})):
         path = tmp_path / "ordered" / version
         model = open_model(path, row_memory_bytes=2000)
@@ -110,17 +105,14 @@ def test_a_release_keeps_the_rows_in_memory_that_did_not_change(tmp_path: Path) 
     assert all(sum(tier.counts()[:3]) == 0 for (tier,) in in_tiers(again).tiers.values())
 
 
-def plan_of_two_hosts() -> Plan:
+def test_a_front_and_a_host_have_tiers_of_their_own_rows(tmp_path: Path) -> None:
+    artifact = open_artifact(published(tmp_path))
     shards = tuple(
         Shard(table.name, host, first, last, 0, table.dim)
         for table in TABLES
         for host, first, last in ((0, 0, table.rows // 3), (1, table.rows // 3, table.rows))
     )
-    return Plan(Topology("hosts", (Device(host=0), Device(host=1))), shards)
-
-
-def test_a_front_and_a_host_have_tiers_of_their_own_rows(tmp_path: Path) -> None:
-    artifact, plan = open_artifact(published(tmp_path)), plan_of_two_hosts()
+    plan = Plan(Topology("hosts", (Device(host=0), Device(host=1))), shards)
     whole = Model(artifact, plan)
     share = ModelShare(artifact, plan, 1, row_memory_bytes=700)
     assert share.rows.row_memory is not None

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from quant.sources.checkpoint import weights_of
+from sharded_infer import DenseSpec, ModelSpec, QuantizationSpec, TableSpec, TowerSpec, compact
 from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.artifacts.mapped_id_maps import open_places
 from sharded_infer.artifacts.table_memory import TableMemory
@@ -15,17 +17,9 @@ from sharded_infer.engines.model import Model, open_model
 from sharded_infer.errors import InputError, RequestError, WeightsError
 from sharded_infer.importing.changes.changed_rows import ChangedRows
 from sharded_infer.publishing.deltas.changed_weights import changed_weights
-from sharded_infer.publishing.deltas.compaction import compact
 from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.publishing.publication import publish
 from sharded_infer.publishing.rows.row_order import Frequencies
-from sharded_infer.specs.model_spec import (
-    DenseSpec,
-    ModelSpec,
-    QuantizationSpec,
-    TableSpec,
-    TowerSpec,
-)
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.support.raw_ids import Arrays
 
@@ -85,6 +79,13 @@ def scores(model: Model, inputs: Arrays) -> NDArray[np.float32]:
     return model.predict(inputs)["score"]
 
 
+def publish_ordered(
+    folder: Path, weights: dict[str, Tensor] | None = None, spec: ModelSpec = SPEC, **options: Any
+) -> Path:
+    options |= {"order_rows": "frequency", "frequencies": used()}
+    return publish(spec, weights or trained(), Tower(), folder, **options).path
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return publish(SPEC, trained(), Tower(), tmp_path_factory.mktemp("plain")).path
@@ -92,9 +93,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ordered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ordered")
-    options = {"order_rows": "frequency", "frequencies": used()}
-    return publish(SPEC, trained(), Tower(), folder, topologies=("cpu:1", "cpu:2"), **options).path
+    return publish_ordered(tmp_path_factory.mktemp("ordered"), topologies=("cpu:1", "cpu:2"))
 
 
 def test_hot_rows_come_first_in_the_file(ordered: Path) -> None:
@@ -130,9 +129,7 @@ def test_scores_are_those_of_rows_as_trained(
     check_golden(by_frequency)
 
 
-def test_an_id_outside_is_refused_in_the_words_of_the_plain_model(
-    plain: Path, ordered: Path
-) -> None:
+def test_an_id_outside_is_refused_in_the_plain_models_words(plain: Path, ordered: Path) -> None:
     inputs = request(4, 1) | {"country": np.array([9]), "country.lengths": np.array([1, 0, 0, 0])}
     inputs |= {"bought": np.array([300]), "bought.lengths": np.array([0, 0, 1, 0])}
     said = []
@@ -145,19 +142,16 @@ def test_an_id_outside_is_refused_in_the_words_of_the_plain_model(
 
 
 def test_changed_and_new_rows_have_the_users_numbers(tmp_path: Path) -> None:
-    weights = trained()
-    options = {"order_rows": "frequency", "frequencies": used()}
-    publish(SPEC, weights, Tower(), tmp_path / "models", **options)
-    publish(SPEC, weights, Tower(), tmp_path / "plain")
+    publish_ordered(tmp_path / "models")
+    publish(SPEC, trained(), Tower(), tmp_path / "plain")
     ids = np.array([17, 299, 300, 4, 301])
     values = torch.randn(5, 8, generator=torch.Generator().manual_seed(8))
     shop = ChangedRows(np.array([0]), torch.ones(1, 4))
     changes = {"item": ChangedRows(ids, values), "shop": shop}
-    paths = [
-        publish_delta("ordered", changes, tmp_path / name).path for name in ("models", "plain")
-    ]
-    compacted = compact(tmp_path / "models", "ordered").path
-    models = [open_model(path) for path in (*paths, compacted)]
+    names = ("models", "plain")
+    paths = [publish_delta("ordered", changes, tmp_path / name).path for name in names]
+    paths.append(compact(tmp_path / "models", "ordered").path)
+    models = [open_model(path) for path in paths]
     for seed in range(3):
         inputs = request(9, seed)
         inputs["bought"] = np.resize(ids, len(inputs["bought"]))
@@ -167,14 +161,9 @@ def test_changed_and_new_rows_have_the_users_numbers(tmp_path: Path) -> None:
 
 
 def test_changed_rows_are_refused_by_the_users_numbers(tmp_path: Path) -> None:
-    options = {"order_rows": "frequency", "frequencies": used()}
-    publish(SPEC, trained(), Tower(), tmp_path, **options)
+    publish_ordered(tmp_path)
     values = torch.full((1, 8), float("nan"))
-    for row, words in (
-        (250, "row 250 has NaN"),
-        (-1, "got -1"),
-        (302, "row 302 is new"),
-    ):
+    for row, words in ((250, "row 250 has NaN"), (-1, "got -1"), (302, "row 302 is new")):
         changes = {"item": ChangedRows(np.array([row]), values)}
         with pytest.raises(WeightsError, match=words):
             publish_delta("ordered", changes, tmp_path)
