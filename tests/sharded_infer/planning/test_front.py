@@ -63,9 +63,7 @@ def hosts_by_table(plan: Plan) -> dict[str, set[int]]:
     ],
 )
 def test_a_front_pays_for_calls_ids_and_sums(
-    shards: list[tuple[int, int, int, int, int]],
-    by_host: dict[int, Traffic],
-    front_seconds: float,
+    shards: list[tuple[int, int, int, int, int]], by_host: dict[int, Traffic], front_seconds: float
 ) -> None:
     features = (FeatureStatistics(1.0), FeatureStatistics(2.0))
     use = TableUse(StoredTable("t", 300, 8, RowFormat.INT8), features)

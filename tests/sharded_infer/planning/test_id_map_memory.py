@@ -17,6 +17,7 @@ from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 ROWS, DIM = 100_000, 60
+ALL = (0, ROWS)
 TABLE = StoredTable("item", ROWS, DIM, RowFormat.INT8)  # 64 bytes a row
 MAP = 16 * ROWS + 16384
 USE = TableUse(TABLE, (FeatureStatistics(),), MAP)
@@ -52,11 +53,7 @@ def part(rows: int) -> int:
     [
         (False, [(1, 0, ROWS, 0, DIM)], [0, MAP, 0, 0]),
         # Two ranks of one host share an id map; another host has its own.
-        (
-            False,
-            [(1, 0, ROWS, 0, 20), (2, 0, ROWS, 20, 40), (3, 0, ROWS, 40, DIM)],
-            [0, MAP, 0, MAP],
-        ),
+        (False, [(1, *ALL, 0, 20), (2, *ALL, 20, 40), (3, *ALL, 40, DIM)], [0, MAP, 0, MAP]),
         # The front maps ids of what is cut by rows, and hosts those of their parts.
         (False, [(1, 0, 9, 0, DIM), (3, 9, ROWS, 0, DIM)], [MAP, 0, 0, 0]),
         (True, [(1, 0, 9, 0, DIM), (3, 9, ROWS, 0, DIM)], [0, part(9), 0, part(ROWS - 9)]),
@@ -87,9 +84,8 @@ def test_without_a_front_nothing_changes() -> None:
     without = replace(USE, map_bytes=0)
     plans = [make_plan(load_of(where, use)) for use in (USE, without)]
     assert plans[0] == plans[1]
-    assert plan_key(load_of(topology(0, 1, front=0))) != plan_key(
-        load_of(topology(0, 1, front=0), without)
-    )
+    where = topology(0, 1, front=0)
+    assert plan_key(load_of(where)) != plan_key(load_of(where, without))
 
 
 def test_raw_ids_have_eight_bytes() -> None:

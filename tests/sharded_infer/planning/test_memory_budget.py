@@ -78,13 +78,8 @@ def test_memory_for_all_rows_holds_them() -> None:
 
 
 @pytest.mark.parametrize("memory", [100_000, 400_000, 1_200_000])
-def test_page_hit_rates_are_those_of_pages_that_leave_when_they_were_used_longest_ago(
-    memory: int,
-) -> None:
-    uses = (
-        used("skewed", 20_000, 128, skewed(3, 1.0)),
-        used("flat", 8_000, 60, skewed(1, 0.5)),
-    )
+def test_page_hit_rates_are_those_of_pages_that_leave_when_least_recently_used(memory: int) -> None:
+    uses = (used("skewed", 20_000, 128, skewed(3, 1.0)), used("flat", 8_000, 60, skewed(1, 0.5)))
     generator, cached = np.random.default_rng(0), OrderedDict[tuple[int, int], None]()
     drawn = []
     for use in uses:
@@ -109,7 +104,7 @@ def test_page_hit_rates_are_those_of_pages_that_leave_when_they_were_used_longes
     kept = divide_memory(uses, memory)
     assert [one.page_hit_rate for one in kept] == page_hit_rates(uses, memory)
     # Pages have some rows that are used less: no table of one kind of rows gains by them.
-    assert sum(one.ids * one.page_hit_rate for one in kept) < sum(
+    assert sum(part.ids * part.page_hit_rate for part in kept) < sum(
         one.ids * one.hit_rate for one in kept
     )
 

@@ -107,24 +107,19 @@ def test_another_document_is_refused_by_field(text: bytes, words: str) -> None:
         load_plan(text, "plans/x.json")
 
 
-def test_a_replicated_table_lies_whole_on_every_rank() -> None:
+def test_a_replicated_table_lies_whole_on_every_rank_that_is_used() -> None:
     plan = Plan(parse_topology("cpu:2"), (WHOLE_USER,), replicated=("ads",))
     check_plan(plan, TABLES)
-    user = TABLES["user"].stored_bytes
-    assert plan.bytes_by_rank(TABLES) == [
-        TABLES["ads"].stored_bytes + (user if rank == WHOLE_USER.rank else 0) for rank in (0, 1)
-    ]
+    ads, user = ADS.stored_bytes, USER.stored_bytes
+    assert plan.bytes_by_rank(TABLES) == [ads + user, ads]
     assert load_plan(dump_plan(plan)) == plan
-
-
-def test_a_replicated_table_is_not_on_ranks_that_are_not_used() -> None:
     plan = Plan(parse_topology("cpu:3"), (WHOLE_USER,), replicated=("ads",), unused=(1,))
     check_plan(plan, TABLES)
-    held = plan.bytes_by_rank(TABLES)
-    assert held[1] == 0 and held[2] == TABLES["ads"].stored_bytes
+    assert plan.bytes_by_rank(TABLES) == [ads + user, 0, ads]
 
 
 REPLICATED = {"shards": (WHOLE_USER,), "replicated": ("ads",)}
+ON_ALL = {"shards": (), "replicated": tuple(TABLES)}
 
 
 @pytest.mark.parametrize(
@@ -132,10 +127,7 @@ REPLICATED = {"shards": (WHOLE_USER,), "replicated": ("ads",)}
     [
         ({"shards": (replace(WHOLE_USER, rank=-1),)}, "rank -1 is not in topology 'cpu:2'"),
         ({"shards": (replace(WHOLE_USER, rank=2),)}, "rank 2 is not in topology 'cpu:2'"),
-        (
-            {"shards": (replace(WHOLE_USER, table="moon"),)},
-            "names table 'moon', which the model does not have",
-        ),
+        ({"shards": (replace(WHOLE_USER, table="moon"),)}, "'moon', which the model does not have"),
         ({"replicated": ("ads", "ads")}, "table 'ads' is replicated twice, or is not"),
         ({"replicated": ("moon",)}, "table 'moon' is replicated twice, or is not"),
         ({"replicated": ("ads", "user")}, "table 'user' is replicated, yet it has a shard"),
@@ -144,17 +136,12 @@ REPLICATED = {"shards": (WHOLE_USER,), "replicated": ("ads",)}
             "table 'user': rank 1 is unused, yet has a shard",
         ),
         *(
-            (
-                {"shards": (), "replicated": tuple(TABLES), "unused": unused},
-                "unused: expected some of the ranks 0 to 1, ascending",
-            )
-            for unused in ((2,), (-1,), (1, 1), (1, 0), (0, 1))
+            ({**ON_ALL, "unused": ranks}, "unused: expected some of the ranks 0 to 1, ascending")
+            for ranks in ((2,), (-1,), (1, 1), (1, 0), (0, 1))
         ),
     ],
 )
-def test_ranks_and_tables_that_a_plan_cannot_have_are_refused(
-    changes: dict[str, Any], words: str
-) -> None:
+def test_ranks_and_tables_that_no_plan_has_are_refused(changes: dict[str, Any], words: str) -> None:
     plan = Plan(parse_topology("cpu:2"), **(REPLICATED | changes))
     with pytest.raises(PlanError, match=words):
         check_plan(plan, TABLES)

@@ -60,9 +60,7 @@ def topology_of(memories: list[int | None]) -> Topology:
 
 
 @settings(max_examples=20)
-@given(
-    tables_used(), st.lists(st.one_of(st.none(), st.integers(1, 20_000)), min_size=1, max_size=5)
-)
+@given(tables_used(), st.lists(st.none() | st.integers(1, 20_000), min_size=1, max_size=5))
 def test_a_plan_covers_everything_and_fits_or_there_is_too_much(
     uses: list[TableUse], memories: list[int | None]
 ) -> None:
@@ -96,25 +94,16 @@ def test_the_order_of_devices_does_not_change_the_cost(
     assert result.figures.max_seconds == pytest.approx(sorted_result.figures.max_seconds, rel=1e-9)
 
 
-@st.composite
-def mixed_topologies(draw: st.DrawFn) -> list[Device]:
+def mixed_topologies() -> st.SearchStrategy[list[Device]]:
     """Two to five devices of several kinds and memories on up to three hosts."""
-    drawn = draw(
-        st.lists(
-            st.tuples(
-                st.sampled_from(["h100:1", "l4:1", "cpu:1"]),
-                st.integers(0, 2),
-                st.sampled_from([None, 30_000]),
-            ),
-            min_size=2,
-            max_size=5,
-        )
-    )
-    devices = []
-    for name, host, memory in drawn:
+    names, memories = st.sampled_from(["h100:1", "l4:1", "cpu:1"]), st.sampled_from([None, 30_000])
+
+    def device_of(name: str, host: int, memory: int | None) -> Device:
         (device,) = parse_topology(name).devices
-        devices.append(replace(device, host=host, memory_bytes=memory))
-    return devices
+        return replace(device, host=host, memory_bytes=memory)
+
+    devices = st.builds(device_of, names, st.integers(0, 2), memories)
+    return st.lists(devices, min_size=2, max_size=5)
 
 
 @settings(max_examples=60)
@@ -153,19 +142,13 @@ def test_a_slow_device_beside_fast_ones_is_left_out_with_its_replicas() -> None:
 def test_no_placement_of_whole_tables_is_faster(shapes: list[tuple[int, int]], ranks: int) -> None:
     uses = [plain(f"t{i}", 1, 4 + 16 * dim, ids) for i, (dim, ids) in enumerate(shapes)]
     load = load_of(uses, f"h100:{ranks}")
-    best = min(
-        figures_of(
-            Plan(
-                load.topology,
-                tuple(
-                    Shard(use.table.name, rank, 0, 1, 0, use.table.dim)
-                    for use, rank in zip(uses, placement, strict=True)
-                ),
-            ),
-            load,
-        ).max_seconds
-        for placement in product(range(ranks), repeat=len(uses))
-    )
+
+    def seconds(placement: tuple[int, ...]) -> float:
+        ranked = zip(uses, placement, strict=True)
+        shards = (Shard(use.table.name, rank, 0, 1, 0, use.table.dim) for use, rank in ranked)
+        return figures_of(Plan(load.topology, tuple(shards)), load).max_seconds
+
+    best = min(map(seconds, product(range(ranks), repeat=len(uses))))
     assert checked(load).figures.max_seconds <= best * (1 + TIME_RESOLUTION)
 
 
@@ -189,7 +172,8 @@ def test_what_does_not_fit_is_refused_with_what_would_help() -> None:
 @given(st.data())
 @settings(deadline=None, max_examples=30)
 def test_advice_that_is_followed_works(data: st.DataObject) -> None:
-    sizes = st.integers(1, 20_000)
+    formats = st.sampled_from([RowFormat.FP32, RowFormat.INT8])
+    table = st.tuples(st.integers(1, 20_000), st.integers(1, 64), formats, st.booleans())
     uses = [
         TableUse(
             StoredTable(f"t{n}", rows, dim, row_format),
@@ -197,18 +181,7 @@ def test_advice_that_is_followed_works(data: st.DataObject) -> None:
             in_parts=mapped and data.draw(st.booleans()),
         )
         for n, (rows, dim, row_format, mapped) in enumerate(
-            data.draw(
-                st.lists(
-                    st.tuples(
-                        sizes,
-                        st.integers(1, 64),
-                        st.sampled_from([RowFormat.FP32, RowFormat.INT8]),
-                        st.booleans(),
-                    ),
-                    min_size=1,
-                    max_size=4,
-                )
-            )
+            data.draw(st.lists(table, min_size=1, max_size=4))
         )
     ]
     memory = data.draw(st.lists(st.integers(100_000, 1_000_000), min_size=1, max_size=4))
@@ -271,9 +244,6 @@ def test_large_tables_of_little_use_go_to_the_host() -> None:
     cold = [plain(f"cold{i}", 10**8, 68, 0.001) for i in range(4)]
     hot = [plain(f"hot{i}", 10**5, 132, 20) for i in range(8)]
     result = checked(load_of([*cold, *hot], "h100:2x8GB+cpu:1x100GB"))
-    ranks = {
-        name: {s.rank for s in result.plan.shards if s.table == name}
-        for name in (use.table.name for use in (*cold, *hot))
-    }
-    assert all(2 not in ranks[f"hot{i}"] for i in range(8))
-    assert sum(2 in ranks[f"cold{i}"] for i in range(4)) >= 1
+    on_host = {shard.table for shard in result.plan.shards if shard.rank == 2}
+    assert not on_host & {use.table.name for use in hot}
+    assert on_host & {use.table.name for use in cold}

@@ -63,18 +63,9 @@ def test_the_machine_at_hand_is_a_topology() -> None:
 
 def test_a_file_gives_every_figure(tmp_path: Path) -> None:
     path = tmp_path / "two-hosts.toml"
-    path.write_text(
-        """network_bandwidth = 25e9
-[[devices]]
-card = "h100"
-count = 2
-memory = "70GB"
-[[devices]]
-card = "cpu"
-host = 1
-memory_bandwidth = 5e9
-"""
-    )
+    gpus = '[[devices]]\ncard = "h100"\ncount = 2\nmemory = "70GB"\n'
+    host = '[[devices]]\ncard = "cpu"\nhost = 1\nmemory_bandwidth = 5e9\n'
+    path.write_text(f"network_bandwidth = 25e9\n{gpus}{host}")
     topology = parse_topology(str(path))
     assert topology.name == "two-hosts" and topology.network_bandwidth == 25e9
     gpu, twin, cpu = topology.devices
