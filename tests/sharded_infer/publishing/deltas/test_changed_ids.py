@@ -6,15 +6,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from sharded_infer import ChangedRows, compact, open_model, publish, publish_delta
 from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.artifacts.mapped_id_maps import open_id_maps
-from sharded_infer.engines.model import open_model
 from sharded_infer.errors import WeightsError
-from sharded_infer.importing.changes.changed_rows import ChangedRows
-from sharded_infer.importing.id_maps.id_map_source import IdMapSource
-from sharded_infer.publishing.deltas.compaction import compact
-from sharded_infer.publishing.deltas.delta_publication import publish_delta
-from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec, SharedRows
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from tests.support.delta_model import Scorer
@@ -26,29 +21,19 @@ Ids = NDArray[np.int64]
 KNOWN = np.array([-1, 2**63 - 1, -(2**63), 0, 5, 2**40, *range(100, 134)], np.int64)
 
 
-def spec_of(unknown: Unknown, rows: int = ROWS) -> ModelSpec:
-    table = TableSpec("item", rows, DIM, pooling="mean", id_map=IdMapSpec(unknown))
-    return ModelSpec("raw", (table, TableSpec("shop", 9, DIM)))
-
-
-def source(ids: Ids, rows: Ids) -> IdMapSource:
-    return source_of(dict(zip(ids.tolist(), rows.tolist(), strict=True)))
-
-
 def publish_raw(
     folder: Path, unknown: Unknown, ids: Ids, rows: Ids, weight: torch.Tensor, samples: object
 ) -> Path:
     weights = {"item": weight, "shop": torch.arange(72.0).view(9, DIM) / 72}
-    spec = spec_of(unknown, len(weight))
-    return publish(
-        spec, weights, Scorer(2 * DIM), folder, samples=samples, id_maps={"item": source(ids, rows)}
-    ).path
+    item = TableSpec("item", len(weight), DIM, pooling="mean", id_map=IdMapSpec(unknown))
+    spec = ModelSpec("raw", (item, TableSpec("shop", 9, DIM)))
+    maps = {"item": source_of(dict(zip(ids.tolist(), rows.tolist(), strict=True)))}
+    tower = Scorer(2 * DIM)
+    return publish(spec, weights, tower, folder, samples=samples, id_maps=maps).path
 
 
 @pytest.mark.parametrize("unknown", ["zero", "error", SharedRows((39,))])
-def test_known_new_and_removed_ids_are_those_of_a_whole_publication(
-    tmp_path: Path, unknown: Unknown
-) -> None:
+def test_changed_ids_are_those_of_a_whole_publication(tmp_path: Path, unknown: Unknown) -> None:
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(ROWS, DIM, generator=generator)
     rows = np.random.default_rng(2).permutation(ROWS)
@@ -80,9 +65,8 @@ def test_known_new_and_removed_ids_are_those_of_a_whole_publication(
     compacted = compact(tmp_path / "deltas", "raw")
     assert open_artifact(compacted.path).manifest.format_version == 2
     assert np.array_equal(open_model(compacted.path).predict(request)["score"], scores[0])
-    again = publish_delta(
-        "raw", {"item": ChangedRows(ids[:3], values[:3] + 1)}, tmp_path / "deltas"
-    )
+    changes = {"item": ChangedRows(ids[:3], values[:3] + 1)}
+    again = publish_delta("raw", changes, tmp_path / "deltas")
     assert (again.path / index).samefile(compacted.path / index)
     assert open_artifact(base).manifest.stored_tables()["item"].rows == ROWS
 
@@ -108,9 +92,7 @@ def test_a_table_with_hashed_unknown_ids_gets_no_new_ones(tmp_path: Path) -> Non
 def test_hashed_ids_have_changes_by_rows(tmp_path: Path) -> None:
     spec = ModelSpec("raw", (TableSpec("item", ROWS, DIM, id_map=IdMapSpec(hashed="identity")),))
     publish(spec, {"item": torch.ones(ROWS, DIM)}, Scorer(DIM), tmp_path)
-    published = publish_delta(
-        "raw", {"item": ChangedRows(np.array([3]), torch.zeros(1, DIM))}, tmp_path
-    )
-    model = open_model(published.path)
+    changes = {"item": ChangedRows(np.array([3]), torch.zeros(1, DIM))}
+    model = open_model(publish_delta("raw", changes, tmp_path).path)
     scores = model.predict({"item": np.array([[3], [3 + ROWS], [4]])})["score"]
     assert scores[0] == scores[1] != scores[2]

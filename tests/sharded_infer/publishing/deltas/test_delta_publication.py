@@ -1,7 +1,6 @@
 """Delta versions: changed rows in front of a base, to the bits of a whole publication."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,10 @@ from torch import nn
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
 from quant.encoding.rowwise import encode
+from sharded_infer import ChangedRows, ModelSpec, Repository, compact, open_model, publish_delta
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.engines.golden_check import check_golden
-from sharded_infer.engines.model import open_model
 from sharded_infer.errors import (
     ArtifactError,
     GateError,
@@ -24,12 +23,8 @@ from sharded_infer.errors import (
     TowerError,
     WeightsError,
 )
-from sharded_infer.importing.changes.changed_rows import ChangedRows
-from sharded_infer.publishing.deltas.compaction import compact
-from sharded_infer.publishing.deltas.delta_publication import publish_delta
-from sharded_infer.repositories.repository import Repository
+from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.repositories.version_diff import diff_versions
-from sharded_infer.specs.model_spec import ModelSpec
 from tests.support.delta_model import (
     Scorer,
     changed,
@@ -61,9 +56,7 @@ def table_bytes(version: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("row_format", [RowFormat.FP32, RowFormat.INT8, RowFormat.INT2])
-def test_three_deltas_in_a_chain_have_the_bits_of_a_whole_publication(
-    row_format: RowFormat, tmp_path: Path
-) -> None:
+def test_chained_deltas_have_a_publications_bits(row_format: RowFormat, tmp_path: Path) -> None:
     spec = delta_spec(row_format)
     weights = trained_rows(spec)
     publish_whole(spec, weights, tmp_path / "deltas")
@@ -118,14 +111,9 @@ def test_stored_rows_are_taken_over_as_they_are(repository: Path) -> None:
     rows = ChangedRows(np.array([7, 3]), stored=stored, row_format=RowFormat.INT8)
     published = publish_delta("ranker", {"item": rows}, repository)
     model = open_model(published.path)
-    samples = generate_samples(delta_spec(), 2)
-    group = samples.groups[0]
-    values = np.array([7, 3], np.int64)
-    lengths = np.array([[1, 1], [0, 0], [0, 0]], np.int64)
-    one = replace(samples, groups=(replace(group, values=values, lengths=lengths),))
-    assert torch.equal(
-        model.engine.embeddings(one)[:2, :16], decode(RowFormat.INT8, stored, 16) + 0.0
-    )
+    samples = make_input(delta_spec(), {"item": np.array([7, 3])})
+    found = model.engine.embeddings(samples)[:2, :16]
+    assert torch.equal(found, decode(RowFormat.INT8, stored, 16) + 0.0)
 
 
 @pytest.mark.parametrize(
@@ -164,26 +152,21 @@ def test_rows_may_be_changed_there_and_back(repository: Path) -> None:
     assert open_artifact(with_tower.path).manifest.overlays == overlays
 
 
-def test_a_file_of_changed_rows_is_opened_once_however_often_it_is_listed(
-    repository: Path,
-) -> None:
-    spec, delta = delta_spec(), {"item": ChangedRows(np.array([7]), torch.ones(1, 16))}
-    first = publish_delta("ranker", delta, repository).path
-    second = publish_delta(
-        "ranker", {"item": ChangedRows(np.array([7]), torch.zeros(1, 16))}, repository
-    ).path
+def test_a_file_of_changed_rows_is_opened_once_however_often_it_is_listed(repository: Path) -> None:
+    first, second = (
+        publish_delta("ranker", {"item": ChangedRows(np.array([7]), rows)}, repository).path
+        for rows in (torch.ones(1, 16), torch.zeros(1, 16))
+    )
     edit_manifest(second, lambda m: m.update(overlays=m["overlays"][:1] * 3000 + m["overlays"][1:]))
     descriptors = len(os.listdir("/proc/self/fd"))
     model = open_model(second)
     assert len(os.listdir("/proc/self/fd")) < descriptors + 100
     check_golden(model)
     edit_manifest(second, lambda m: m.update(overlays=m["overlays"] + m["overlays"][:1]))
-    assert_same_bits(first, second, spec)
+    assert_same_bits(first, second, delta_spec())
 
 
-def test_more_deltas_than_descriptors_allow_are_refused(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deltas_beyond_descriptors_fail(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sharded_infer.publishing.deltas.delta_publication.MOST_OVERLAYS", 1)
     publish_delta("ranker", drawn_changes(delta_spec(), 1), repository)
     with pytest.raises(InputError, match="version 2 is the last of 1 deltas .*: compact it first"):
@@ -197,10 +180,8 @@ def test_a_diff_counts_changed_rows(repository: Path) -> None:
     opened = Repository(repository)
     for versions, changed_rows in (((1, 2), 60), ((1, 3), 60), ((2, 3), 0)):
         found = diff_versions(opened, "ranker", versions)
-        assert {one.name: one.rows_changed for one in found.tables} == {
-            "item": changed_rows,
-            "user": changed_rows // 60,
-        }
+        by_table = {table.name: table.rows_changed for table in found.tables}
+        assert by_table == {"item": changed_rows, "user": changed_rows // 60}
 
 
 def test_a_base_that_was_changed_already_is_refused(repository: Path) -> None:
@@ -212,9 +193,7 @@ def test_a_base_that_was_changed_already_is_refused(repository: Path) -> None:
     assert Repository(repository).versions("ranker") == [1, 2]
 
 
-def test_a_version_that_comes_meanwhile_is_not_skipped(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_versions_are_not_skipped(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = Repository.commit
 
     def late(self: Repository, *args: object, **rest: object) -> Path:
@@ -237,12 +216,11 @@ def test_golden_requests_are_scored_by_the_whole_of_it(repository: Path) -> None
     assert 0 < published.max_score_diff < 0.5
 
 
-class Wide(nn.Module):
-    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
-        return embeddings[:, :2]
-
-
 def test_what_is_no_change_of_the_base_is_refused(repository: Path) -> None:
+    class Wide(nn.Module):
+        def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+            return embeddings[:, :2]
+
     with pytest.raises(InputError, match="expected changed rows of a table, or a tower, got none"):
         publish_delta("ranker", {}, repository)
     with pytest.raises(TowerError, match=r"output 'score': expected \[B\] as the base has it"):

@@ -5,13 +5,10 @@ import pytest
 import torch
 
 from kernels.ids.partition import parts_of
+from sharded_infer import ChangedRows, Model, compact, open_model, publish_delta
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
-from sharded_infer.engines.model import Model, open_model
-from sharded_infer.importing.changes.changed_rows import ChangedRows
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.lookups.placement import mapped_by_hosts, place_stored
-from sharded_infer.publishing.deltas.compaction import compact
-from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.specs.id_map_spec import IdPartition
 from tests.serving.remote_lookups.test_raw_fronts import front_of
 from tests.support.raw_cluster import MAPS, SPEC, publish_raw_parts, raw_inputs
@@ -48,10 +45,8 @@ def new_ids(partition: IdPartition, part: int, count: int) -> Ids:
 
 def asked_of(front: Model, whole: Model) -> None:
     for seed in range(3):
-        inputs = raw_inputs(9, seed)
-        np.testing.assert_array_equal(
-            front.predict(inputs)["score"], whole.predict(inputs)["score"]
-        )
+        scores = [model.predict(raw_inputs(9, seed))["score"] for model in (front, whole)]
+        np.testing.assert_array_equal(*scores)
 
 
 def test_new_ids_get_free_rows_of_their_parts(base: Path) -> None:
@@ -82,9 +77,7 @@ def test_new_ids_get_free_rows_of_their_parts(base: Path) -> None:
     assert any(group.raw for asked in hosts.asked for of in asked.values() for group in of)
 
 
-def test_a_part_without_free_rows_ends_the_parts(
-    base: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_part_without_free_rows_ends_parts(base: Path, caplog: pytest.LogCaptureFixture) -> None:
     partition = partition_of(base)
     assert partition is not None
     new = new_ids(partition, 0, FREE_OF_ITEM + 1)
