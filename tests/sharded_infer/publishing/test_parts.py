@@ -1,6 +1,5 @@
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from sharded_infer.publishing.part_publication import PublishedPart
 from sharded_infer.repositories.garbage_collection import collect
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.model_spec import GateSpec, ModelSpec, TableSpec
+from tests.sharded_infer.publishing.test_publication import content_of
 from tests.support.part_model import SPEC, Scorer, trained_tables
 
 Weights = dict[str, Tensor]
@@ -44,7 +44,6 @@ def manifest_of(path: Path) -> dict[str, Any]:
 
 
 def joined(repository: Repository, weights: Weights, parts: int, **more: Any) -> dict[str, Any]:
-    """Joins, verifies every file, and returns the manifest."""
     version = publish(SPEC, weights, Scorer(), repository, parts=parts, **more).version
     path = repository.fetch("ranker", version)
     verify_files(open_artifact(path))
@@ -83,9 +82,7 @@ def test_files_of_one_part_and_of_several_are_joined(
     assert joined(stored, weights, parts) == plain
 
 
-def test_a_whole_file_of_a_folder_is_linked_not_written_again(
-    weights: Weights, tmp_path: Path
-) -> None:
+def test_a_whole_file_of_a_folder_is_linked_not_written(weights: Weights, tmp_path: Path) -> None:
     repository = Repository(tmp_path)
     location = Path(make(repository, weights, 1, 1).location)
     inodes = {file.name: file.stat().st_ino for file in (location / "tables").iterdir()}
@@ -131,38 +128,29 @@ def test_missing_parts_are_named(stored: Repository, weights: Weights) -> None:
     assert stored.models() == []
 
 
-def other_weights(weights: Mapping[str, Tensor]) -> Weights:
-    return {name: weight + 0.25 * (name == "ads") for name, weight in weights.items()}
+ADS, USER, *OTHERS = SPEC.tables
+INT8_USER = (ADS, replace(USER, format=RowFormat.INT8), *OTHERS)
 
 
+NO_CLIP = replace(SPEC.quantization, clip=False)
+# What the refusal says, and the spec, change of weights and number of parts that it is of.
 FOREIGN = {
-    "other weights": "table 'ads': made from other weights",
-    "another format": "table 'user': format int8 there, int4 here",
-    "another number of parts": "the number of parts: 3 there, 2 here",
-    "another way to quantize": "quantization.clip: False there, True here",
-    "another table": r"tables: \['ads', 'user', 'flag', 'shop'\] there",
+    "table 'ads': made from other weights": (SPEC, 0.25, 2),
+    "table 'user': format int8 there, int4 here": (replace(SPEC, tables=INT8_USER), 0, 2),
+    "the number of parts: 3 there, 2 here": (SPEC, 0, 3),
+    "quantization.clip: False there, True here": (replace(SPEC, quantization=NO_CLIP), 0, 2),
+    r"tables: \['ads', 'user', 'flag', 'shop'\]": (replace(SPEC, tables=SPEC.tables[:-1]), 0, 2),
 }
 
 
-@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("words", FOREIGN)
 def test_a_part_that_does_not_fit_is_refused_with_what_differs(
-    kind: str, stored: Repository, weights: Weights, whole: dict[str, Any]
+    words: str, stored: Repository, weights: Weights, whole: dict[str, Any]
 ) -> None:
-    user, rest = SPEC.tables[1], SPEC.tables[2:]
-    spec, trained, parts = SPEC, weights, 2
-    if kind == "other weights":
-        trained = other_weights(weights)
-    elif kind == "another format":
-        spec = replace(SPEC, tables=(SPEC.tables[0], replace(user, format=RowFormat.INT8), *rest))
-    elif kind == "another number of parts":
-        parts = 3
-    elif kind == "another way to quantize":
-        spec = replace(SPEC, quantization=replace(SPEC.quantization, clip=False))
-    else:
-        spec = replace(SPEC, tables=SPEC.tables[:-1])
+    spec, shift, parts = FOREIGN[words]
     make(stored, weights, 1, 2)
-    make(stored, trained, 2, parts, spec)
-    with pytest.raises(NotFoundError, match=rf"part 2/2 does not fit: {FOREIGN[kind]}"):
+    make(stored, weights | {"ads": weights["ads"] + shift}, 2, parts, spec)
+    with pytest.raises(NotFoundError, match=rf"part 2/2 does not fit: {words}"):
         publish(SPEC, weights, Scorer(), stored, parts=2)
     # The right one beside it makes the version.
     make(stored, weights, 2, 2)
@@ -220,14 +208,6 @@ def test_a_damaged_part_is_refused_by_name_and_mended_by_making_it_again(
         make(repository, weights, 1, 2)
         assert content_of(folder) == sound
     assert joined(repository, weights, 2) == whole
-
-
-def content_of(folder: Path) -> dict[str, str]:
-    return {
-        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in folder.rglob("*")
-        if file.is_file()
-    }
 
 
 def test_a_failed_gate_leaves_the_parts_to_be_joined_again(

@@ -4,33 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.row_format import RowFormat
-from sharded_infer.artifacts.manifest import PieceRecord
 from sharded_infer.planning.plan import StoredTable
 from sharded_infer.publishing.table_layout import lay_out
 
 
 @st.composite
 def table_lists(draw: st.DrawFn) -> list[StoredTable]:
-    shapes = draw(
-        st.lists(
-            st.tuples(
-                st.integers(1, 60), st.sampled_from([1, 2, 3, 8]), st.sampled_from(RowFormat)
-            ),
-            max_size=10,
-        )
-    )
-    return [StoredTable(f"t{i}", *shape) for i, shape in enumerate(shapes)]
-
-
-def in_files(
-    tables: list[StoredTable], pieces: dict[str, list[PieceRecord]]
-) -> dict[str, list[tuple[StoredTable, PieceRecord]]]:
-    files = defaultdict(list)
-    by_name = {table.name: table for table in tables}
-    for name, records in pieces.items():
-        for record in records:
-            files[record.file].append((by_name[name], record))
-    return files
+    dims, formats = st.sampled_from([1, 2, 3, 8]), st.sampled_from(RowFormat)
+    shapes = st.lists(st.tuples(st.integers(1, 60), dims, formats), max_size=10)
+    return [StoredTable(f"t{i}", *shape) for i, shape in enumerate(draw(shapes))]
 
 
 @given(table_lists(), st.integers(1, 400))
@@ -55,7 +37,10 @@ def test_every_row_is_stored_once_and_in_order(tables: list[StoredTable], limit:
 def test_a_file_is_of_one_format_within_its_limit_and_has_tables_of_one_dim_together(
     tables: list[StoredTable], limit: int
 ) -> None:
-    files = in_files(tables, lay_out(tables, limit))
+    files, by_name = defaultdict(list), {table.name: table for table in tables}
+    for name, records in lay_out(tables, limit).items():
+        for record in records:
+            files[record.file].append((by_name[name], record))
     for file, members in files.items():
         stored = sum(record.rows * table.row_bytes for table, record in members)
         # One row may exceed it.
