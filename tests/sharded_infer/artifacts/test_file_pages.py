@@ -17,7 +17,7 @@ from kernels.mapped_file import MappedFile
 from sharded_infer.artifacts.artifact import Artifact, open_artifact, verify_files
 from sharded_infer.artifacts.file_mapping import HUGE_PAGE_BYTES, map_file
 from sharded_infer.artifacts.file_pages import read_large, tensor_of
-from sharded_infer.artifacts.manifest import FileRecord, Manifest
+from sharded_infer.artifacts.manifest import FileRecord
 from sharded_infer.artifacts.table_memory import huge_page_bytes, map_pages
 from sharded_infer.errors import ArtifactError
 from tests.support.large_folios import drop_cached, has_large_folios, write_in_small_pieces
@@ -107,16 +107,10 @@ def test_files_in_memory_are_joined_to_large_pages(in_memory: Path) -> None:
     assert in_memory.read_bytes() == content
 
 
-def alone(manifest: Manifest, path: Path) -> Artifact:
-    with path.open("rb") as file:
-        record = FileRecord(SIZE, hashlib.file_digest(file, "sha256").hexdigest())
-    return Artifact(path.parent, replace(manifest, files={path.name: record}))
-
-
-def test_verifying_a_file_reads_it_into_large_pages(
-    large_path: Path, published_version: Path
-) -> None:
-    artifact = alone(open_artifact(published_version).manifest, large_path)
+def test_verifying_reads_a_file_to_large_pages(large_path: Path, published_version: Path) -> None:
+    record = FileRecord(SIZE, hashlib.sha256(large_path.read_bytes()).hexdigest())
+    manifest = replace(open_artifact(published_version).manifest, files={large_path.name: record})
+    artifact = Artifact(large_path.parent, manifest)
     drop_cached(large_path)
     assert verify_files(artifact) == SIZE
     assert read_large(large_path, quietly) == PAGES * HUGE_PAGE_BYTES

@@ -57,14 +57,11 @@ def test_golden_requests_are_read_back(trained_spec: ModelSpec, path: Path, weig
         assert np.array_equal(loaded.scores[name], scores)
 
 
-def test_golden_requests_are_readable_as_other_files_are(
-    trained_spec: ModelSpec, path: Path
-) -> None:
+def test_golden_requests_are_as_readable_as_others(trained_spec: ModelSpec, path: Path) -> None:
     # A server often runs as another user than the publisher.
     save_golden(path, trained_spec, golden_of(trained_spec))
-    plain = path.with_name("plain")
-    plain.touch()
-    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+    path.with_name("plain").touch()
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(path.with_name("plain").stat().st_mode)
 
 
 def test_samples_lie_inside_the_tables_and_repeat_with_their_seed(trained_spec: ModelSpec) -> None:
@@ -118,11 +115,7 @@ def test_samples_of_a_feature_lie_inside_all_its_tables_and_are_kept_once(path: 
     ],
 )
 def test_golden_requests_of_another_shape_are_refused_by_name(
-    trained_spec: ModelSpec,
-    path: Path,
-    name: str,
-    array: NDArray[np.generic] | None,
-    words: str,
+    trained_spec: ModelSpec, path: Path, name: str, array: NDArray[np.generic] | None, words: str
 ) -> None:
     save_golden(path, trained_spec, golden_of(trained_spec))
     tensors = load_file(path)

@@ -4,12 +4,10 @@ import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -22,6 +20,7 @@ from sharded_infer.artifacts.shared_pages import (
 )
 from sharded_infer.artifacts.table_memory import huge_page_bytes
 from sharded_infer.errors import ArtifactError
+from tests.sharded_infer.artifacts.test_table_memory import large as large
 
 pytestmark = pytest.mark.skipif(
     why_not_shared() != "", reason=f"this kernel cannot: {why_not_shared()}"
@@ -35,15 +34,6 @@ pages = open_shared_pages(Place(*map(int, sys.argv[1:4])), int(sys.argv[4]))
 sys.stdout.buffer.write(b"%d\\n" % huge_page_bytes([pages.memory]))
 sys.stdout.buffer.write(pages.memory.numpy().tobytes())
 """
-
-
-@pytest.fixture
-def large(tmp_path: Path) -> Iterator[Path]:
-    """A file of some huge pages and a bit."""
-    path = tmp_path / "large"
-    path.write_bytes(np.random.default_rng(3).bytes(9 * HUGE_PAGE_BYTES + 12345))
-    yield path
-    path.unlink()
 
 
 def _shared_memory() -> int:

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from sharded_infer.artifacts.manifest import BLOCK_BYTES
-from sharded_infer.artifacts.table_file import MappedTable, map_table_file
+from sharded_infer.artifacts.table_file import map_table_file
 from sharded_infer.artifacts.table_header import TableEntry
 from tests.support.table_files import write_table_file
 
@@ -22,12 +22,6 @@ def random_rows(rows: int, row_bytes: int) -> torch.Tensor:
     return torch.randint(0, 256, (rows, row_bytes), dtype=torch.uint8, generator=generator)
 
 
-def rows_of(mapped: MappedTable) -> torch.Tensor:
-    entry = mapped.entry
-    stored = mapped.memory[mapped.byte_offset : mapped.byte_offset + entry.stored_bytes]
-    return stored.view(entry.rows, entry.row_bytes)
-
-
 def test_many_tables_are_mapped_as_they_were_written(path: Path) -> None:
     tables = {f"t{i}": random_rows(1 + 13 * i % 7, 1 + i) for i in range(40)}
     entries = [TableEntry(name, *rows.shape) for name, rows in tables.items()]
@@ -35,7 +29,9 @@ def test_many_tables_are_mapped_as_they_were_written(path: Path) -> None:
     mapped = map_table_file(path)
     assert [m.entry for m in mapped.values()] == entries
     for name, rows in tables.items():
-        assert torch.equal(rows_of(mapped[name]), rows)
+        offset = mapped[name].byte_offset
+        stored = mapped[name].memory[offset : offset + rows.numel()]
+        assert torch.equal(stored.view(rows.shape), rows)
     assert len({m.memory.data_ptr() for m in mapped.values()}) == 1
 
 
@@ -61,12 +57,6 @@ def test_the_first_row_begins_at_a_cache_line_and_tables_follow_at_once(
     assert {second - first for first, second in pairwise(offsets)} == {15}
 
 
-def test_the_record_is_the_files_size_and_hash(path: Path) -> None:
-    record = write_table_file(path, [TableEntry("ads", 12, 4)], [random_rows(12, 4)]).table
-    assert record.bytes == path.stat().st_size
-    assert record.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def test_a_file_is_never_overwritten(path: Path) -> None:
     path.write_bytes(b"precious")
     with pytest.raises(FileExistsError):
@@ -74,12 +64,14 @@ def test_a_file_is_never_overwritten(path: Path) -> None:
     assert path.read_bytes() == b"precious"
 
 
-def test_the_hashes_of_its_blocks_lie_beside_it(path: Path) -> None:
+def test_its_hash_is_told_and_those_of_its_blocks_lie_beside_it(path: Path) -> None:
     rows = random_rows(BLOCK_BYTES // 512 + 1, 1024)
     written = write_table_file(path, [TableEntry("ads", *rows.shape)], rows.split(700))
     content, hashes = path.read_bytes(), path.with_name(f"{path.name}.blocks").read_bytes()
     assert len(content) > 2 * BLOCK_BYTES
     blocks = [content[at : at + BLOCK_BYTES] for at in range(0, len(content), BLOCK_BYTES)]
     assert hashes == b"".join(hashlib.sha256(block).digest() for block in blocks)
+    assert written.table.bytes == len(content)
+    assert written.table.sha256 == hashlib.sha256(content).hexdigest()
     assert written.blocks.bytes == len(hashes) == 96
     assert written.blocks.sha256 == hashlib.sha256(hashes).hexdigest()

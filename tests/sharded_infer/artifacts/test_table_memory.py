@@ -26,16 +26,11 @@ needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="huge pages are
 
 @pytest.fixture
 def large(tmp_path: Path) -> Iterator[Path]:
-    """A file of some huge pages and a bit."""
     path = tmp_path / "large"
     generator = np.random.default_rng(3)
     path.write_bytes(generator.bytes(9 * HUGE_PAGE_BYTES + 12345))
     yield path
     path.unlink()
-
-
-def _have_huge_pages() -> bool:
-    return _SETTING.exists() and "[never]" not in _SETTING.read_text()
 
 
 def test_a_copy_has_the_files_bytes_and_tells_of_each_step(large: Path) -> None:
@@ -49,7 +44,7 @@ def test_a_copy_has_the_files_bytes_and_tells_of_each_step(large: Path) -> None:
 
 @needs_linux
 def test_a_copy_lies_in_huge_pages(large: Path) -> None:
-    if not _have_huge_pages():
+    if not _SETTING.exists() or "[never]" in _SETTING.read_text():
         pytest.skip("this kernel gives no transparent huge pages")
     memory = copy_to_huge_pages(large, lambda _: None)
     # The last bit may share a page with what is mapped behind it.
