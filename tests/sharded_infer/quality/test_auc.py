@@ -24,8 +24,6 @@ def test_the_auc_counts_ordered_pairs_and_halves_ties() -> None:
         ([0, 1], [0.1], r"got shapes \(2,\) and \(1,\)"),
     ],
 )
-def test_the_auc_refuses_what_it_is_not_defined_for(
-    labels: list[int], scores: list[float], message: str
-) -> None:
+def test_the_auc_refuses_other_arrays(labels: list[int], scores: list[float], message: str) -> None:
     with pytest.raises(InputError, match=message):
         auc(labels, scores)

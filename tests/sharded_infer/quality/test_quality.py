@@ -42,10 +42,6 @@ FIELDS = {
 }
 
 
-def spec_of() -> ModelSpec:
-    return parse_spec(FIELDS)
-
-
 @pytest.fixture
 def model() -> Fp32Model:
     generator = torch.Generator().manual_seed(0)
@@ -54,7 +50,7 @@ def model() -> Fp32Model:
         "mean": torch.randn(50, 8, generator=generator) / 10,
         "zero": torch.zeros(5, 4),
     }
-    plan = plan_formats(spec_of(), TensorSource(tensors))
+    plan = plan_formats(parse_spec(FIELDS), TensorSource(tensors))
     return Fp32Model(plan.spec, plan.weights, Clicks())
 
 
@@ -66,9 +62,8 @@ def samples(model: Fp32Model) -> CalibrationSamples:
         generator.integers(0, table.rows, int(count))
         for table, count in zip(model.spec.tables, lengths.sum(1), strict=True)
     ]
-    model_input = ModelInput(
-        SAMPLES, (JaggedBatch((0, 1, 2), np.concatenate(values), lengths),), ()
-    )
+    group = JaggedBatch((0, 1, 2), np.concatenate(values), lengths)
+    model_input = ModelInput(SAMPLES, (group,), ())
     scores = fp32_scores(model.spec, model.weights, Clicks(), model_input)["score"]
     labels = (generator.random(SAMPLES) < scores).astype(np.float32)
     labels[:10] = np.nan
@@ -113,9 +108,7 @@ def test_what_is_served_is_measured_as_it_answers(
     assert published.log_loss is None
 
 
-def test_scores_that_are_not_numbers_are_infinitely_far(
-    model: Fp32Model, samples: CalibrationSamples
-) -> None:
+def test_scores_of_nan_are_infinitely_far(model: Fp32Model, samples: CalibrationSamples) -> None:
     def served(batch: ModelInput) -> dict[str, np.ndarray]:
         return {"score": np.full(batch.batch_size, np.nan, np.float32)}
 
@@ -134,7 +127,7 @@ def test_labels_of_one_class_have_no_auc(model: Fp32Model, samples: CalibrationS
     assert (fp32.auc, fp32.log_loss, unlabelled.labelled) == (None, None, 0)
 
 
-def test_tables_are_ranked_by_what_they_alone_do_to_the_scores(
+def test_tables_are_ranked_by_what_they_do_alone(
     model: Fp32Model, samples: CalibrationSamples
 ) -> None:
     formats = dict.fromkeys(("big", "mean", "zero"), RowFormat.INT4)

@@ -7,17 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sharded_infer import CalibrationSamples, Repository, open_model, read_calibration
 from sharded_infer.artifacts.golden import generate_samples, load_golden, save_golden
 from sharded_infer.engines.golden_check import check_golden
-from sharded_infer.engines.model import open_model
 from sharded_infer.errors import GateError, SpecError, TowerError
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.publishing.publication import PublishedVersion, publish
-from sharded_infer.quality.quality import CalibrationSamples
 from sharded_infer.reports.quantization.page import render_quantization_page
-from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.version_diff import diff_versions
-from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.specs.model_spec import (
     DenseSpec,
     GateSpec,
@@ -41,8 +38,6 @@ class TwoHeads(nn.Module):
 
 
 class Spoilt(nn.Module):
-    """Makes NaN by a weight, or by an operator."""
-
     def __init__(self, weight: float) -> None:
         super().__init__()
         self.layer = nn.Linear(DIM, 1)
@@ -100,23 +95,18 @@ def test_an_output_with_a_relative_bound_may_be_of_any_magnitude(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("gate", "words"),
+    ("absolute", "relative", "words"),
     [
-        (
-            OutputGate(max_relative_diff=1e-6),
-            r"'value' .*square .*1e-06 \(gate.outputs.value.max_r",
-        ),
-        (OutputGate(max_score_diff=0.5), r"'value' differs .*0.5 \(gate.outputs.value.max_score_d"),
-        (
-            OutputGate(max_score_diff=1e9, max_relative_diff=1e-6),
-            r"'value' .*\(gate.outputs.value.max_relative_diff\)",
-        ),
+        (None, 1e-6, r".*square .*1e-06 \(gate.outputs.value.max_r"),
+        (0.5, None, r"differs .*0.5 \(gate.outputs.value.max_score_d"),
+        (1e9, 1e-6, r".*\(gate.outputs.value.max_relative_diff\)"),
     ],
 )
 def test_a_bound_that_fails_is_told_with_its_output(
-    gate: OutputGate, words: str, tmp_path: Path
+    absolute: float | None, relative: float | None, words: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(GateError, match=words):
+    gate = OutputGate(max_score_diff=absolute, max_relative_diff=relative)
+    with pytest.raises(GateError, match=f"'value' {words}"):
         published(tmp_path, GateSpec(outputs={"value": gate}))
 
 
@@ -128,9 +118,8 @@ def test_a_server_checks_golden_requests_by_output(tmp_path: Path) -> None:
     path = version.path / "golden.safetensors"
     golden = load_golden(path, spec)
     path.chmod(0o600)
-    save_golden(
-        path, spec, replace(golden, scores=golden.scores | {"value": golden.scores["value"] * 3})
-    )
+    scores = golden.scores | {"value": golden.scores["value"] * 3}
+    save_golden(path, spec, replace(golden, scores=scores))
     with pytest.raises(GateError, match=r"'value' differs .*gate.outputs.value.max_relative_diff"):
         check_golden(model)
 
@@ -183,21 +172,15 @@ def test_the_report_says_scores_by_output(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("weight", "words"),
     [
-        (
-            float("nan"),
-            "'value' of the trained model is nan .*tower makes it; its parameter 'layer.",
-        ),
+        (float("nan"), "'value' of the trained model is nan .*tower makes it; its parameter 'lay"),
         (1.0, "'value' .*inputs are finite: the tower makes it; all its parameters are finite, so"),
     ],
 )
-def test_scores_that_are_no_numbers_are_blamed_on_the_tower(
-    weight: float, words: str, tmp_path: Path
-) -> None:
-    for calibration in (None, CalibrationSamples(samples_of(spec_of(GateSpec())))):
+def test_scores_of_nan_are_blamed_on_the_tower(weight: float, words: str, tmp_path: Path) -> None:
+    spec, tower = spec_of(GateSpec()), Spoilt(weight)
+    for calibration in (None, CalibrationSamples(samples_of(spec))):
         with pytest.raises(TowerError, match=words) as refused:
-            publish(
-                spec_of(GateSpec()), weights(), Spoilt(weight), tmp_path, calibration=calibration
-            )
+            publish(spec, weights(), tower, tmp_path, calibration=calibration)
         assert "table" not in str(refused.value)
 
 
@@ -207,11 +190,8 @@ def test_an_unknown_output_is_refused() -> None:
 
 
 def test_an_output_can_name_the_column_of_its_labels(tmp_path: Path) -> None:
-    spec = spec_of(
-        GateSpec(
-            outputs={"value": OutputGate(label="bought"), "click": OutputGate(label="clicked")}
-        )
-    )
+    labels = {"value": OutputGate(label="bought"), "click": OutputGate(label="clicked")}
+    spec = spec_of(GateSpec(outputs=labels))
     path = tmp_path / "samples.jsonl"
     rows = [
         {"item": [1], "dense": [0.0, 1.0], "bought": 1, "clicked": 0},
