@@ -45,43 +45,18 @@ def rows() -> list[dict[str, Any]]:
     return [{name: values[n] for name, values in COLUMNS.items()} for n in range(3)]
 
 
-def write_json(path: Path) -> None:
-    path.write_text("\n".join(json.dumps(row) for row in rows()))
-
-
-def write_csv(path: Path) -> None:
-    path.write_bytes(CSV.encode())
-
-
 def write_tsv(path: Path) -> None:
-    path.write_text(
-        CSV.replace('"', "")
-        .replace("[3, 1]", "3;1")
-        .replace("0.5,1.0", "0.5 1")
-        .replace("[0.0, 0.25]", "0 .25")
-        .replace(",", "\t")
-    )
+    text = CSV.replace('"', "").replace("[3, 1]", "3;1").replace("0.5,1.0", "0.5 1")
+    path.write_text(text.replace("[0.0, 0.25]", "0 .25").replace(",", "\t"))
 
 
-def write_pandas_csv(path: Path) -> None:
-    pd.DataFrame(COLUMNS).to_csv(path, index=False)
-
-
-def write_parquet(path: Path) -> None:
-    pq.write_table(pa.table(COLUMNS), path)
-
-
-def write_pandas_parquet(path: Path) -> None:
-    pd.DataFrame(COLUMNS).to_parquet(path)
-
-
-FILES: dict[str, tuple[str, Callable[[Path], None]]] = {
-    "JSON": ("s.jsonl", write_json),
-    "CSV": ("s.csv", write_csv),
+FILES: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "JSON": ("s.jsonl", lambda path: path.write_text("\n".join(map(json.dumps, rows())))),
+    "CSV": ("s.csv", lambda path: path.write_bytes(CSV.encode())),
     "TSV": ("s.tsv", write_tsv),
-    "CSV of pandas": ("s.csv", write_pandas_csv),
-    "Parquet": ("s.parquet", write_parquet),
-    "Parquet of pandas": ("s.parquet", write_pandas_parquet),
+    "CSV of pandas": ("s.csv", lambda path: pd.DataFrame(COLUMNS).to_csv(path, index=False)),
+    "Parquet": ("s.parquet", lambda path: pq.write_table(pa.table(COLUMNS), path)),
+    "Parquet of pandas": ("s.parquet", pd.DataFrame(COLUMNS).to_parquet),
 }
 
 
@@ -120,15 +95,6 @@ def as_tensors() -> dict[str, Any]:
     }
 
 
-def as_jagged() -> dict[str, Any]:
-    joined = {
-        "seen": np.array([3, 1, 19]),
-        "seen.lengths": [2, 0, 1],
-        "seen.weights": [0.5, 2, 1.5],
-    }
-    return {**COLUMNS, **joined, "bias": np.array([[3.0], [0.5], [4.25]])}
-
-
 def as_padded_frame() -> pd.DataFrame:
     frame = pd.DataFrame(COLUMNS)
     frame["seen"] = [[3, 1, 0], (0, 0), np.array([19])]
@@ -137,32 +103,30 @@ def as_padded_frame() -> pd.DataFrame:
     return frame
 
 
-def as_nullable_frame() -> pd.DataFrame:
-    return pd.DataFrame(COLUMNS).astype({"user": "Int64", "label": "boolean"})
-
-
 def as_merged_frame() -> pd.DataFrame:
     """pandas has NaN where a merged row found no match."""
-    frame = pd.DataFrame(COLUMNS)
+    frame = pd.DataFrame(as_merged_columns())
     frame["seen"] = [[3, 1], float("nan"), [19]]
-    frame["seen.weights"] = [[0.5, 2.0], None, [1.5]]
     return frame.set_index(pd.Index([8, 8, 5]))
 
 
+def as_merged_columns() -> dict[str, Any]:
+    return {**COLUMNS, "seen": [[3, 1], None, [19]], "seen.weights": [[0.5, 2.0], None, [1.5]]}
+
+
+JOINED = {"seen": np.array([3, 1, 19]), "seen.lengths": [2, 0, 1], "seen.weights": [0.5, 2, 1.5]}
 DATA: dict[str, Callable[[], object]] = {
     "rows": rows,
     "a mapping of lists": lambda: COLUMNS,
     "padded tensors": as_tensors,
-    "jagged arrays": as_jagged,
+    "jagged arrays": lambda: {**COLUMNS, **JOINED, "bias": np.array([[3.0], [0.5], [4.25]])},
     "a frame": lambda: pd.DataFrame(COLUMNS),
     "a padded frame": as_padded_frame,
-    "a frame with nullable types": as_nullable_frame,
+    "nullable types": lambda: pd.DataFrame(COLUMNS).astype({"user": "Int64", "label": "boolean"}),
     "a frame with gaps": as_merged_frame,
     "an arrow table": lambda: pa.table(COLUMNS),
     "a polars frame": lambda: pl.DataFrame(COLUMNS, strict=False),
-    "a polars frame with gaps": lambda: pl.DataFrame(
-        {**COLUMNS, "seen": [[3, 1], None, [19]], "seen.weights": [[0.5, 2.0], None, [1.5]]}
-    ),
+    "a polars frame with gaps": lambda: pl.DataFrame(as_merged_columns()),
 }
 
 
@@ -171,48 +135,35 @@ def test_every_kind_of_data_in_memory_is_read_as_the_same_samples(form: str) -> 
     check(read_calibration(SPEC, DATA[form]()))
 
 
-FRAMES: dict[str, tuple[dict[str, Any], str]] = {
-    "ids of floats": (
-        {"user": [7.0, float("nan"), 3.0]},
-        "^row 0, 'user': expected an id or a list of ids, got 7.0 .pandas makes floats of integers",
-    ),
-    "text": ({"user": [7, 1, "x"]}, "^row 2, 'user': expected an id or a list of ids, got 'x'"),
-    "dates": (
-        {"user": pd.to_datetime(["2026-01-01"] * 3)},
-        "^row 0, 'user': expected an id or a list of ids, got ",
-    ),
-    "a large id": (
-        {"user": np.array([1, 2**63, 2], np.uint64)},
-        "^row 1, 'user': expected an id or a list of ids, got one above 2.63 - 1",
-    ),
-    "narrow dense": (
-        {"dense": [[1, 2], [1], [1, 2]]},
-        r"^row 1, 'dense': expected 2 numbers, got \[1\]",
-    ),
-    "flat dense": ({"dense": [1.0, 2.0, 3.0]}, r"'dense': expected FP32 \[B, 2\], got \[3\]"),
-    "dense of text": ({"bias": ["a", "b", "c"]}, "^row 0, 'bias': expected 1 number, got 'a'"),
-    "a weight too few": (
-        {"seen.weights": [[1.0], [], [1.0]]},
+NO_ID = "expected an id or a list of ids, got"
+FRAMES: list[tuple[str, Any, str]] = [
+    ("user", [7.0, float("nan"), 3.0], f"^row 0, 'user': {NO_ID} 7.0 .pandas makes floats of"),
+    ("user", [7, 1, "x"], f"^row 2, 'user': {NO_ID} 'x'"),
+    ("user", pd.to_datetime(["2026-01-01"] * 3), f"^row 0, 'user': {NO_ID} "),
+    ("user", np.array([1, 2**63, 2], np.uint64), f"^row 1, 'user': {NO_ID} one above 2.63 - 1"),
+    ("dense", [[1, 2], [1], [1, 2]], r"^row 1, 'dense': expected 2 numbers, got \[1\]"),
+    ("dense", [1.0, 2.0, 3.0], r"'dense': expected FP32 \[B, 2\], got \[3\]"),
+    ("bias", ["a", "b", "c"], "^row 0, 'bias': expected 1 number, got 'a'"),
+    (
+        *("seen.weights", [[1.0], [], [1.0]]),
         r"^row 0, 'seen.weights': expected 2 weights, one for each id, got \[1.0\]",
     ),
-    "a length too large": (
-        {"seen.lengths": [2, 0, 2]},
+    (
+        *("seen.lengths", [2, 0, 2]),
         "^row 2, 'seen.lengths': expected 0 to 1, the ids of its row, got 2",
     ),
-    "lengths of floats": ({"seen.lengths": [2, 0, 1.5]}, "'seen.lengths': expected whole numbers"),
-    "a label": ({"label": [1, 0, 2]}, "^row 2, 'label': expected 0 or 1, got 2"),
-    "a label of text": ({"label": ["yes", "no", "no"]}, "^row 0, 'label': expected 0 or 1, got"),
-    "a reference": ({"reference": [1, None, 2]}, "^row 1, 'reference': expected the trained model"),
-    "another column": ({"usr": [1, 2, 3]}, "^column 'usr' is not one of the model's inputs; did"),
-}
+    ("seen.lengths", [2, 0, 1.5], "'seen.lengths': expected whole numbers"),
+    ("label", [1, 0, 2], "^row 2, 'label': expected 0 or 1, got 2"),
+    ("label", ["yes", "no", "no"], "^row 0, 'label': expected 0 or 1, got"),
+    ("reference", [1, None, 2], "^row 1, 'reference': expected the trained model"),
+    ("usr", [1, 2, 3], "^column 'usr' is not one of the model's inputs; did"),
+]
 
 
-@pytest.mark.parametrize("case", FRAMES)
-def test_what_is_wrong_in_a_frame_is_said_with_row_and_column(case: str, tmp_path: Path) -> None:
-    changes, message = FRAMES[case]
-    frame = pd.DataFrame({**COLUMNS, **changes})
-    with pytest.raises(RequestError, match=message):
-        read_calibration(SPEC, frame)
+@pytest.mark.parametrize(("name", "column", "words"), FRAMES)
+def test_what_is_wrong_in_a_frame_is_said_by_place(name: str, column: object, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        read_calibration(SPEC, pd.DataFrame({**COLUMNS, name: column}))
 
 
 def test_what_is_wrong_in_parquet_is_said_with_row_and_column(tmp_path: Path) -> None:

@@ -22,13 +22,20 @@ def test_json_is_an_array_one_object_or_an_object_a_line() -> None:
     assert read_json("") == read_json("\n \n") == []
 
 
-def test_json_lines_that_are_not_objects_are_counted_and_named() -> None:
-    with pytest.raises(RequestError, match="line 3: not JSON"):
-        read_json('{"C1": 1}\n{"C1": 2}\n{"C1": \n')
-    with pytest.raises(RequestError, match=r"line 2: expected a JSON object, got \[1\]"):
-        read_json('{"C1": 1}\n[1]\n')
-    with pytest.raises(RequestError, match="sample 0: expected a JSON object, got 'C1'"):
-        read_json('"C1"')
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"C1": 1}\n{"C1": 2}\n{"C1": \n', "line 3: not JSON"),
+        ('{"C1": 1}\n{"C1": ' + "1" * 5000 + "}", "line 2: not JSON"),
+        ('{"C1": 1}\n' + "[" * 100_000, "line 2: not JSON"),
+        ('{"C1": 1}\n[1]\n', r"line 2: expected a JSON object, got \[1\]"),
+        ('"C1"', "sample 0: expected a JSON object, got 'C1'"),
+    ],
+    ids=["cut", "digits", "depth", "a list", "a text"],
+)
+def test_json_lines_that_are_not_objects_are_counted_and_named(text: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        read_json(text)
 
 
 def test_tsv_has_names_first_and_commas_in_its_cells() -> None:
@@ -39,15 +46,18 @@ def test_tsv_has_names_first_and_commas_in_its_cells() -> None:
     assert read_tsv("C1\tC2\r\n1\t2\r\n") == [{"C1": [1], "C2": [2]}]
 
 
-def test_tsv_lines_are_numbered_as_the_file_has_them() -> None:
-    with pytest.raises(RequestError, match="line 4: 3 cells, expected 2"):
-        read_tsv("C1\tC2\n1\t2\n\n1\t2\t3\n")
-    with pytest.raises(RequestError, match="line 2, 'C2': 'x' is not a number"):
-        read_tsv("C1\tC2\n1\tx\n")
-    with pytest.raises(RequestError, match="line 2: 'C2' comes twice"):
-        read_tsv("\nC2\tC1\tC2\n1\t2\t3\n")
-    with pytest.raises(RequestError, match="empty"):
-        read_tsv(" \n")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("C1\tC2\n1\t2\n\n1\t2\t3\n", "line 4: 3 cells, expected 2"),
+        ("C1\tC2\n1\tx\n", "line 2, 'C2': 'x' is not a number"),
+        ("\nC2\tC1\tC2\n1\t2\t3\n", "line 2: 'C2' comes twice"),
+        (" \n", "empty"),
+    ],
+)
+def test_tsv_lines_are_numbered_as_the_file_has_them(text: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        read_tsv(text)
 
 
 GOOD = {"dense": [0, 0], "bias": 0}
@@ -67,9 +77,7 @@ GOOD = {"dense": [0, 0], "bias": 0}
         ({**GOOD, "C1": 2**63}, "sample 1, 'C1'"),
     ],
 )
-def test_a_sample_that_is_off_is_named_with_its_input(
-    sample: dict[str, object], words: str
-) -> None:
+def test_a_wrong_sample_is_named_with_its_input(sample: dict[str, object], words: str) -> None:
     with pytest.raises(RequestError, match=words):
         batch_samples(SPEC, [GOOD, sample])
 
@@ -99,11 +107,3 @@ def test_a_required_feature_that_no_sample_names_is_refused() -> None:
         batch_samples(spec, [{"dense": [1, 2], "bias": 1, "C1": 3, "C2": 4}])
     found = batch_samples(spec, [{"dense": [1, 2], "bias": 1, "C3": []}])
     assert found["C3.lengths"].tolist() == [0]
-
-
-@pytest.mark.parametrize(
-    "line", ['{"C1": ' + "1" * 5000 + "}", "[" * 100_000], ids=["digits", "depth"]
-)
-def test_json_that_no_parser_would_take_is_refused_by_its_line(line: str) -> None:
-    with pytest.raises(RequestError, match="line 2: not JSON"):
-        read_json('{"C1": 1}\n' + line)
