@@ -81,14 +81,10 @@ def test_a_mean_of_many_rows_hides_their_errors() -> None:
 
 
 def test_a_budget_counts_each_row_of_a_sequence() -> None:
-    spec = parse_spec(
-        {
-            "name": "history",
-            "tables": [{"name": name, "rows": ROWS, "dim": DIM} for name in NAMES],
-            "quantization": {"memory_budget": f"{(20 + 20 + 12) * ROWS / 1000}KB"},
-            "sequences": {"seen": {"max_length": 30, "features": ["ads", "user_city"]}},
-        }
-    )
+    tables = [{"name": name, "rows": ROWS, "dim": DIM} for name in NAMES]
+    budget = {"memory_budget": f"{(20 + 20 + 12) * ROWS / 1000}KB"}
+    seen = {"seen": {"max_length": 30, "features": ["ads", "user_city"]}}
+    spec = parse_spec({"name": "m", "tables": tables, "quantization": budget, "sequences": seen})
     of_sequence = FeatureStatistics(20.0)
     used = {"ads": of_sequence, "user_id": FeatureStatistics(1.0), "user_city": of_sequence}
     for statistics in (used, None):
@@ -98,10 +94,8 @@ def test_a_budget_counts_each_row_of_a_sequence() -> None:
 
 def test_an_error_budget_is_met_with_few_bytes() -> None:
     strict, loose = planned({"error_budget": 1e-4}), planned({"error_budget": 0.05})
-    assert strict.budget is not None
-    assert loose.budget is not None
-    assert strict.budget.loss <= 1e-4
-    assert loose.budget.loss <= 0.05
+    assert strict.budget is not None and loose.budget is not None
+    assert strict.budget.loss <= 1e-4 and loose.budget.loss <= 0.05
     assert strict.budget.bytes > loose.budget.bytes
     assert set(formats(strict)) == {"int8"}
 

@@ -8,18 +8,15 @@ import pytest
 import torch
 
 from kernels.ids.id_hash import hash_ids
+from sharded_infer import Model, ModelSpec, TableSpec, open_model, publish, statistics_of
 from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.engines.device.device_choice import DeviceChoice
-from sharded_infer.engines.model import Model, open_model
 from sharded_infer.errors import RequestError, SpecError, WeightsError
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.request_reader import make_input
-from sharded_infer.publishing.publication import publish
 from sharded_infer.publishing.sampled_ids import mapped_samples, with_frequencies
-from sharded_infer.samples.statistics import statistics_of
 from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec, SharedRows
-from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from sharded_infer.specs.spec_file import parse_spec
 from tests.support.raw_ids import (
@@ -60,9 +57,7 @@ def assert_equal(model: Model, plain: Model, requests: tuple[Arrays, Arrays]) ->
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("memory", [TableMemory.MAP, TableMemory.HUGE])
-def test_every_plan_gives_what_a_dict_gives(
-    raw: RawModel, topology: str, memory: TableMemory
-) -> None:
+def test_plans_give_what_a_dict_gives(raw: RawModel, topology: str, memory: TableMemory) -> None:
     model = open_model(raw.path, topology=topology, memory=memory)
     plain = open_model(raw.plain, topology=topology, memory=memory)
     for seed, batch in enumerate((1, 2, 9, 33)):
@@ -94,9 +89,7 @@ def test_unknown_ids_are_counted_by_table(raw: RawModel) -> None:
 
 
 @pytest.mark.parametrize("strange", [5, 2**62, -(2**63) + 1])
-def test_an_unknown_id_is_refused_by_feature_sample_id_and_table(
-    raw: RawModel, strange: int
-) -> None:
+def test_an_unknown_id_is_refused_by_feature_sample_and_table(raw: RawModel, strange: int) -> None:
     model = open_model(raw.path)
     inputs, _ = raw_request(raw, 3, 0)
     known = next(iter(raw.maps["user"]))
@@ -159,6 +152,9 @@ def test_maps_of_no_table_and_tables_without_their_map_are_refused(tmp_path: Pat
     spec = replace(TINY, tables=(replace(ITEM, id_map=IdMapSpec()),))
     with pytest.raises(SpecError, match="table 'item': has an id map without ids"):
         publish(spec, WEIGHTS, Sum(), tmp_path)
+    spec = replace(TINY, tables=(replace(ITEM, id_map=IdMapSpec(hashed="identity")),))
+    with pytest.raises(SpecError, match=r"table 'item': its ids are hashed \(identity\), but"):
+        publish(spec, WEIGHTS, Sum(), tmp_path, id_maps={"item": source_of(KNOWN)})
 
 
 def test_without_a_known_id_golden_requests_have_to_be_given(tmp_path: Path) -> None:
@@ -189,17 +185,6 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return publish(HASHED, HASHED_WEIGHTS, Sum(), folder, topologies=("cpu:1", "h100:1")).path
 
 
-def rows_of(table: TableSpec, ids: Any) -> list[int]:
-    assert table.id_map is not None and table.id_map.hashing is not None
-    name, seed = table.id_map.hashing
-    return [hashed % table.rows for hashed in hash_ids(name, np.array(ids), seed).tolist()]
-
-
-def wanted_of(ids: dict[str, Any]) -> Any:
-    rows = [HASHED_WEIGHTS[table.name][rows_of(table, ids[table.name])] for table in HASHED_TABLES]
-    return torch.cat(rows, 1).mean(1).numpy()
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"topology": "h100:1", "devices": DeviceChoice(simulated=True)}]
 )
@@ -207,7 +192,13 @@ def test_every_id_reads_the_row_of_its_hash(published: Path, options: dict[str, 
     model = open_model(published, **options)
     ids = {table.name: IDS for table in HASHED_TABLES}
     scores = model.predict({**ids, "age": np.zeros((5, 1), np.float32)})["score"]
-    np.testing.assert_allclose(scores, wanted_of(ids), rtol=1e-2, atol=1e-2)
+    rows = []
+    for table in HASHED_TABLES:
+        assert table.id_map is not None and table.id_map.hashing is not None
+        name, seed = table.id_map.hashing
+        numbers = [hashed % table.rows for hashed in hash_ids(name, IDS, seed).tolist()]
+        rows.append(HASHED_WEIGHTS[table.name][numbers])
+    np.testing.assert_allclose(scores, torch.cat(rows, 1).mean(1), rtol=1e-2, atol=1e-2)
     assert model.id_maps == {}
 
 
@@ -237,11 +228,6 @@ def test_tables_of_every_kind_share_a_feature(tmp_path: Path) -> None:
     np.testing.assert_allclose(scores, np.mean(wanted, 1), atol=0.05)
 
 
-def test_a_map_of_a_table_that_hashes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"table 'user': its ids are hashed \(identity\), but"):
-        publish(HASHED, HASHED_WEIGHTS, Sum(), tmp_path, id_maps={"user": source_of({1: 1})})
-
-
 @pytest.mark.parametrize(
     ("said", "words"),
     [
@@ -256,14 +242,13 @@ def test_a_map_of_a_table_that_hashes_is_refused(tmp_path: Path) -> None:
 )
 def test_a_spec_that_contradicts_itself_is_refused(said: dict[str, Any], words: str) -> None:
     table = {"name": "user", "rows": 2**40, "dim": 2}
-    fields = {"name": "m", "tables": [{**table, "id_map": {"hashed": "identity"}}]}
+    fields: dict[str, Any] = {"name": "m", "tables": [{**table, "id_map": {"hashed": "identity"}}]}
     assert parse_spec(fields).mapped_tables == ()
     with pytest.raises(SpecError, match=words):
         parse_spec({"name": "m", "tables": [{**table, "id_map": said}]})
+    fields["tables"][0]["padding_idx"] = 1
     with pytest.raises(SpecError, match="padding_idx: expected none beside id_map"):
-        parse_spec(
-            {"name": "m", "tables": [{**table, "id_map": {"hashed": "identity"}, "padding_idx": 1}]}
-        )
+        parse_spec(fields)
 
 
 STRICT_ITEM = TableSpec("item", rows=8, dim=2, id_map=IdMapSpec("error"))
@@ -272,9 +257,7 @@ THREE_IDS = {10**12: 7, -5: 0, 77: 1}
 
 
 @pytest.mark.parametrize("weighted", [(), ("clicked", "shop")], ids=str)
-def test_samples_are_mapped_as_the_published_version_maps_them(
-    raw: RawModel, weighted: tuple[str, ...]
-) -> None:
+def test_samples_are_mapped_as_the_version_maps(raw: RawModel, weighted: tuple[str, ...]) -> None:
     model = open_model(raw.path)
     inputs, _ = raw_request(raw, 40, 7, weighted=weighted)
     sources = {name: source_of(entries) for name, entries in raw.maps.items()}

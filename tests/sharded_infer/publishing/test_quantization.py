@@ -30,6 +30,8 @@ FIELDS = {
     ],
 }
 
+Weights = dict[str, Tensor]
+
 
 class Clicks(nn.Module):
     def forward(self, embeddings: Tensor) -> Tensor:
@@ -42,7 +44,7 @@ def spec() -> ModelSpec:
 
 
 @pytest.fixture
-def weights() -> dict[str, Tensor]:
+def weights() -> Weights:
     generator = torch.Generator().manual_seed(0)
     return {
         "ads": torch.randn(300, 8, generator=generator),
@@ -59,18 +61,14 @@ def samples() -> CalibrationSamples:
 
 
 def test_a_folder_holds_the_tables_where_they_are_and_what_was_done(
-    spec: ModelSpec, weights: dict[str, Tensor], tmp_path: Path
+    spec: ModelSpec, weights: Weights, tmp_path: Path
 ) -> None:
     out = tmp_path / "new" / "out"
     report = quantize(open_format_plan(spec, weights), out)
-    assert sorted(p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()) == [
-        "report.json",
-        "tables.json",
-        "tables/int4-00000.safetensors",
-        "tables/int4-00000.safetensors.blocks",
-        "tables/int8-00000.safetensors",
-        "tables/int8-00000.safetensors.blocks",
-    ]
+    files = [f"tables/int{bits}-00000.safetensors" for bits in (4, 8)]
+    assert {p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()} == {
+        *("report.json", "tables.json", *files, *(f"{name}.blocks" for name in files))
+    }
     described = json.loads((out / "tables.json").read_text())
     for name, row_format in (("ads", RowFormat.INT8), ("user", RowFormat.INT4)):
         (table,) = [t for t in described["tables"] if t["name"] == name]
@@ -78,15 +76,13 @@ def test_a_folder_holds_the_tables_where_they_are_and_what_was_done(
         stored = load_file(out / piece["file"])[piece["entry"]]
         assert torch.equal(stored, encode(row_format, weights[name]))
         content = (out / piece["file"]).read_bytes()
-        assert described["files"][piece["file"]] == {
-            "bytes": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
+        record = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        assert described["files"][piece["file"]] == record
     assert report_from_fields(json.loads((out / "report.json").read_text())) == report
     assert list(tmp_path.glob("**/.staging*")) == []
 
 
-def test_a_gate_that_fails_leaves_nothing(weights: dict[str, Tensor], tmp_path: Path) -> None:
+def test_a_gate_that_fails_leaves_nothing(weights: Weights, tmp_path: Path) -> None:
     spec = parse_spec({**FIELDS, "gate": {"max_score_diff": 0.001}})
     plan = open_format_plan(spec, weights)
     with pytest.raises(GateError, match=r"by 0\.\d+, the spec allows 0.001.*by itself: user"):
@@ -94,18 +90,14 @@ def test_a_gate_that_fails_leaves_nothing(weights: dict[str, Tensor], tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_row_that_cannot_be_stored_leaves_nothing(
-    spec: ModelSpec, weights: dict[str, Tensor], tmp_path: Path
-) -> None:
+def test_a_row_not_stored_leaves_nothing(spec: ModelSpec, weights: Weights, tmp_path: Path) -> None:
     weights["user"][42, 1] = torch.nan
     with pytest.raises(WeightsError, match="table 'user', row 42: holds NaN"):
         quantize(open_format_plan(spec, weights), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_in_the_way_stays(
-    spec: ModelSpec, weights: dict[str, Tensor], tmp_path: Path
-) -> None:
+def test_what_is_in_the_way_stays(spec: ModelSpec, weights: Weights, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("keep")
     with pytest.raises(StorageError, match="out: is there already, expected a new or an empty"):
@@ -116,9 +108,7 @@ def test_what_is_in_the_way_stays(
     assert (tmp_path / "empty" / "report.json").is_file()
 
 
-def test_tables_beyond_the_disk_are_refused_before_anything_is_written(
-    weights: dict[str, Tensor], tmp_path: Path
-) -> None:
+def test_tables_beyond_the_disk_are_refused_at_first(weights: Weights, tmp_path: Path) -> None:
     class Vast:
         """More rows than any disk holds, none of which is ever read."""
 

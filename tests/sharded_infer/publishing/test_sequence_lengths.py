@@ -62,10 +62,7 @@ def with_history(**changed: object) -> ModelSpec:
 
 
 def test_a_tower_whose_scores_depend_on_the_padding_is_refused_and_told_so(tmp_path: Path) -> None:
-    for pooling in (
-        lambda rows, lengths: rows.sum(1) / rows.shape[1],
-        lambda rows, lengths: rows.mean(1),
-    ):
+    for pooling in (lambda rows, _: rows.sum(1) / rows.shape[1], lambda rows, _: rows.mean(1)):
         with pytest.raises(GateError, match=r"padding, by .*'history' is padded .*pad_to"):
             published(SPEC, pooling, tmp_path)
     published(with_history(pad_to="max_length"), lambda rows, _: rows.mean(1), tmp_path)
