@@ -15,13 +15,9 @@ def kept(labels: Labels, keep: int) -> dict[int, str]:
     return {fate.version: fate.kept_because for fate in fates if fate.kept_because}
 
 
-def test_the_latest_versions_stay() -> None:
+def test_latest_and_labelled_versions_stay_and_what_they_would_be_rolled_back_to() -> None:
     assert kept(Labels(), 2) == {6: "one of the latest 2", 7: "one of the latest 2"}
-
-
-def test_labelled_versions_stay_and_what_they_would_be_rolled_back_to() -> None:
-    labels = Labels().moved("stable", 2).moved("stable", 5)
-    assert kept(labels, 1) == {
+    assert kept(Labels().moved("stable", 2).moved("stable", 5), 1) == {
         2: "stable would be rolled back to it",
         5: "label stable",
         7: "one of the latest 1",
@@ -36,7 +32,6 @@ def test_at_least_the_latest_stays(keep: int) -> None:
 
 @pytest.fixture
 def filled(stored: Repository, publish_copy: Publisher) -> Repository:
-    """Five versions, each with a file of its own of 1,000 bytes."""
     for version in range(1, 6):
         publish_copy(stored, {"notes.bin": bytes([version]) * 1000})
     return stored

@@ -7,29 +7,17 @@ from sharded_infer.repositories.labels import Labels, dump_labels, parse_labels
 from sharded_infer.repositories.promotion.record import Promotion
 
 
-def test_a_label_remembers_where_it_pointed() -> None:
+def test_a_label_remembers_where_it_pointed_and_goes_further_back_each_time() -> None:
     labels = Labels().moved("stable", 1).moved("stable", 3).moved("stable", 2)
-    assert labels.versions == {"stable": 2}
-    assert labels.history["stable"] == (3, 1)
-    assert labels.before("stable", [1, 2, 3]) == 3
-
-
-def test_going_back_twice_goes_further_back() -> None:
-    labels = Labels().moved("stable", 1).moved("stable", 2).moved("stable", 3)
-    labels = labels.moved_back("stable", labels.before("stable", [1, 2, 3]))
-    assert labels.versions["stable"] == 2
-    labels = labels.moved_back("stable", labels.before("stable", [1, 2, 3]))
-    assert labels.versions["stable"] == 1
+    assert labels.versions == {"stable": 2} and labels.history["stable"] == (3, 1)
+    # Versions that are gone are skipped.
+    assert labels.before("stable", [1, 2]) == 1
+    for version in (3, 1):
+        labels = labels.moved_back("stable", labels.before("stable", [1, 2, 3]))
+        assert labels.versions["stable"] == version
     with pytest.raises(NotFoundError, match="no version before 1"):
         labels.before("stable", [1, 2, 3])
-
-
-def test_going_back_skips_versions_that_are_gone() -> None:
-    labels = Labels().moved("stable", 1).moved("stable", 3).moved("stable", 5)
-    assert labels.before("stable", [1, 5]) == 1
-
-
-def test_without_history_the_next_lower_version_is_before() -> None:
+    # Without a history it is the next lower one.
     assert Labels({"stable": 5}).before("stable", [1, 2, 4, 5, 6]) == 4
 
 
@@ -83,12 +71,19 @@ def test_what_are_no_labels_is_refused_by_place(text: bytes) -> None:
         parse_labels(text, "small/labels.json")
 
 
-def test_weights_are_set_together_and_remembered() -> None:
+def test_weights_are_set_together_remembered_and_read_back() -> None:
     labels = Labels({"stable": 1, "canary": 2, "next": 3})
     labels = labels.weighted({"stable": 95, "canary": 5}).weighted({"stable": 90, "canary": 10})
     assert labels.weights == {"stable": 90, "canary": 10}
     assert labels.past_weights == ({"stable": 95, "canary": 5},)
     assert labels.weighted({"canary": 10, "stable": 90}) is labels
+    assert labels.without("canary").weights == {"stable": 90}
+    for canary in range(1, 30):
+        labels = labels.weighted({"stable": 100 - canary, "canary": canary})
+    read = parse_labels(dump_labels(labels), "labels.json")
+    assert (read.weights, read.past_weights) == (labels.weights, labels.past_weights)
+    assert len(read.past_weights) == 16
+    assert b"weights" not in dump_labels(Labels({"stable": 1}))
 
 
 def test_cleared_weights_leave_a_file_that_releases_before_read() -> None:
@@ -108,16 +103,6 @@ def test_cleared_weights_leave_a_file_that_releases_before_read() -> None:
 def test_weights_that_make_no_sense_are_refused(weights: dict[str, int], words: str) -> None:
     with pytest.raises((InputError, NotFoundError), match=words):
         Labels({"stable": 1}).weighted(weights)
-
-
-def test_weights_are_read_back() -> None:
-    labels = Labels({"stable": 1, "canary": 2})
-    for canary in range(1, 30):
-        labels = labels.weighted({"stable": 100 - canary, "canary": canary})
-    read = parse_labels(dump_labels(labels), "labels.json")
-    assert (read.weights, read.past_weights) == (labels.weights, labels.past_weights)
-    assert len(read.past_weights) == 16
-    assert b"weights" not in dump_labels(Labels({"stable": 1}))
 
 
 LABELS = Labels({"stable": 3, "canary": 4})
@@ -179,8 +164,3 @@ def test_a_promotion_that_makes_no_sense_is_refused(change: dict[str, object], w
     with pytest.raises(ArtifactError, match=words) as raised:
         parse_labels(json.dumps(fields).encode(), "labels.json")
     assert "\n" not in str(raised.value)
-
-
-def test_a_removed_label_takes_its_weight_with_it() -> None:
-    labels = Labels({"stable": 1, "canary": 2}).weighted({"stable": 95, "canary": 5})
-    assert labels.without("canary").weights == {"stable": 95}

@@ -38,9 +38,7 @@ def test_a_signature_is_of_one_text_by_one_key_for_one_purpose(tmp_path: Path) -
     assert DOMAIN and not public.is_signature(TEXT, openssl("pkeyutl", *words))
 
 
-def test_a_private_key_that_others_may_read_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_readable_private_keys_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     key = make_key(tmp_path, "key")
     key.private.chmod(0o600)
     read_signing_key(key.private)
@@ -52,22 +50,18 @@ def test_a_private_key_that_others_may_read_is_warned_of(
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "expected an ed25519 private key (PEM, PKCS #8, not encrypted), got none"),
-        (
-            b"secret words",
-            "expected an ed25519 private key (PEM, PKCS #8, not encrypted), got none",
-        ),
-        (None, "cannot be read: No such file"),
-    ],
+    "content", [b"", b"secret words", None, "encrypted"], ids=["empty", "text", "none", "encrypted"]
 )
-def test_what_is_no_private_key_is_refused_and_not_quoted(
-    tmp_path: Path, content: bytes | None, words: str
-) -> None:
-    path = tmp_path / "key.pem"
-    if content is not None:
+def test_what_is_no_private_key_is_refused_and_not_quoted(tmp_path: Path, content: object) -> None:
+    path, words = tmp_path / "key.pem", "expected an ed25519 private key (PEM, PKCS #8, not encrypt"
+    if isinstance(content, bytes):
         path.write_bytes(content)
+        words += "ed), got none"
+    elif content is None:
+        words = "cannot be read: No such file"
+    else:
+        key = make_key(tmp_path, "open")
+        openssl("pkcs8", "-topk8", "-in", key.private, "-passout", "pass:x", "-out", path)
     with pytest.raises(InputError) as refused:
         read_signing_key(path)
     assert f"{path}: {words}" in str(refused.value) and "secret" not in str(refused.value)
@@ -100,18 +94,9 @@ def test_files_without_public_keys_or_with_others_beside_them_are_refused(tmp_pa
         read_public_keys(tmp_path)
 
 
-def test_the_extra_is_named_where_it_is_not_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = make_key(tmp_path, "key")
     monkeypatch.setitem(sys.modules, "cryptography", None)
     for read in (read_signing_key, read_public_keys):
         with pytest.raises(InputError, match=r"pip install 'sharded-infer\[signatures\]'"):
             read(key.public)
-
-
-def test_an_encrypted_private_key_is_refused(tmp_path: Path) -> None:
-    key, locked = make_key(tmp_path, "key"), tmp_path / "locked.pem"
-    openssl("pkcs8", "-topk8", "-in", key.private, "-passout", "pass:x", "-out", locked)
-    with pytest.raises(InputError, match=r"locked.pem: expected .* not encrypted"):
-        read_signing_key(locked)

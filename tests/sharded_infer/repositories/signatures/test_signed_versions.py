@@ -112,7 +112,7 @@ def test_a_copy_keeps_signatures_with_its_number_and_has_none_with_another(
     Repository(target.location, trusted_keys=[key.public]).fetch("small", 4)
 
 
-def test_signatures_go_with_their_versions(
+def test_signatures_go_as_versions_go(
     stored: Repository, publish_copy: Publisher, key: KeyFiles
 ) -> None:
     for _ in range(3):
@@ -129,9 +129,7 @@ def test_signatures_go_with_their_versions(
     Repository(stored.location, trusted_keys=[key.public]).fetch("small", 3)
 
 
-def test_files_of_others_are_not_collected(
-    publish_copy: Publisher, key: KeyFiles, tmp_path: Path
-) -> None:
+def test_foreign_files_are_kept(publish_copy: Publisher, key: KeyFiles, tmp_path: Path) -> None:
     repository = Repository(tmp_path / "models")
     publish_signed(publish_copy, repository, key)
     folder = tmp_path / "models" / "small" / "signatures"

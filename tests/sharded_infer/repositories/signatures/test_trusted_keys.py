@@ -43,9 +43,7 @@ def test_a_refusal_names_what_was_expected_and_what_came(tmp_path: Path) -> None
         trusted.check(TEXT + b" ", signatures(old), "here")
 
 
-def test_keys_are_read_anew_when_their_file_changes(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changed_key_files_are_read_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     old, new = make_key(tmp_path, "old"), make_key(tmp_path, "new")
     keys = tmp_path / "keys.pem"
     keys.write_text(old.public.read_text())
