@@ -1,7 +1,7 @@
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ LARGE = 40 * MIB
 
 
 @pytest.fixture
-def repository(s3_url: str) -> Repository:
+def bucket(s3_url: str) -> Repository:
     return Repository(s3_url)
 
 
@@ -26,12 +26,8 @@ def prefix(s3_url: str) -> str:
     return s3_url.removeprefix(f"s3://{BUCKET}/") + "/"
 
 
-def large_file() -> bytes:
-    return np.random.default_rng(0).bytes(LARGE)
-
-
-def hash_of(repository: Repository, name: str, version: int = 1) -> str:
-    return repository.open("small", version).manifest.files[name].sha256
+def hash_of(bucket: Repository, name: str, version: int = 1) -> str:
+    return bucket.open("small", version).manifest.files[name].sha256
 
 
 def ranges_asked(s3: S3Server, sha256: str) -> list[tuple[int, int]]:
@@ -41,46 +37,41 @@ def ranges_asked(s3: S3Server, sha256: str) -> list[tuple[int, int]]:
     return sorted((int(first), int(last) + 1) for first, last in asked)
 
 
-def test_a_file_that_is_there_is_not_uploaded_again(
-    repository: Repository, publish_copy: Publisher, s3: S3Server
-) -> None:
-    publish_copy(repository)
+def test_files_are_uploaded_once(bucket: Repository, publish_copy: Publisher, s3: S3Server) -> None:
+    publish_copy(bucket)
     s3.requests.clear()
-    publish_copy(repository, {"notes.bin": b"new"})
+    publish_copy(bucket, {"notes.bin": b"new"})
     put = [path for method, path, _ in s3.requests if method == "PUT"]
     assert len(put) == 3 and put[0].endswith("small/highest_version")
-    assert hash_of(repository, "notes.bin", 2) in put[1] and put[2].endswith("2/manifest.json")
+    assert hash_of(bucket, "notes.bin", 2) in put[1] and put[2].endswith("2/manifest.json")
 
 
 def test_opening_a_version_reads_neither_tables_nor_tower(
-    repository: Repository, publish_copy: Publisher, s3: S3Server
+    bucket: Repository, publish_copy: Publisher, s3: S3Server
 ) -> None:
-    publish_copy(repository)
+    publish_copy(bucket)
     s3.requests.clear()
-    artifact = repository.open("small")
+    artifact = bucket.open("small")
     assert artifact.plan("cpu:2").topology.name == "cpu:2"
     assert json.loads(artifact.read_small("report.json"))["model"] == "small"
-    for name in (
-        "tower.pt2",
-        "golden.safetensors",
-        *(n for n in artifact.manifest.files if "tables/" in n),
-    ):
-        assert ranges_asked(s3, artifact.manifest.files[name].sha256) == []
+    for name, record in artifact.manifest.files.items():
+        if name in ("tower.pt2", "golden.safetensors") or "tables/" in name:
+            assert ranges_asked(s3, record.sha256) == []
 
 
 def test_an_interrupted_download_goes_on_from_where_it_stopped(
-    repository: Repository, publish_copy: Publisher, s3: S3Server
+    bucket: Repository, publish_copy: Publisher, s3: S3Server
 ) -> None:
-    content = large_file()
-    publish_copy(repository, {"large.bin": content})
-    sha256 = hash_of(repository, "large.bin")
+    content = np.random.default_rng(0).bytes(LARGE)
+    publish_copy(bucket, {"large.bin": content})
+    sha256 = hash_of(bucket, "large.bin")
     s3.break_after = 20 * MIB
     with pytest.raises(StorageError, match=f"files/{sha256}: cannot be read"):
-        repository.fetch("small", 1)
+        bucket.fetch("small", 1)
     s3.break_after = None
     s3.requests.clear()
     told: list[tuple[str, int, int]] = []
-    folder = repository.fetch("small", 1, lambda *words: told.append(words))
+    folder = bucket.fetch("small", 1, lambda *words: told.append(words))
     assert (folder / "large.bin").read_bytes() == content
     asked = ranges_asked(s3, sha256)
     assert asked[0][0] == 16 * MIB and asked[-1][1] == LARGE
@@ -89,18 +80,18 @@ def test_an_interrupted_download_goes_on_from_where_it_stopped(
 
 
 def test_a_partial_file_that_was_damaged_is_read_again(
-    repository: Repository, publish_copy: Publisher, s3: S3Server, tmp_path: Path
+    bucket: Repository, publish_copy: Publisher, s3: S3Server, tmp_path: Path
 ) -> None:
-    publish_copy(repository, {"notes.bin": b"0123456789"})
-    sha256 = hash_of(repository, "notes.bin")
+    publish_copy(bucket, {"notes.bin": b"0123456789"})
+    sha256 = hash_of(bucket, "notes.bin")
     (tmp_path / "cache" / "files" / f"{sha256}.partial").write_bytes(b"0123x")
-    folder = repository.fetch("small", 1)
+    folder = bucket.fetch("small", 1)
     assert (folder / "notes.bin").read_bytes() == b"0123456789"
     assert ranges_asked(s3, sha256) == [(0, 10), (5, 10)]
 
 
 @pytest.mark.parametrize(
-    ("damage", "problem"),
+    ("damage", "words"),
     [
         (lambda content: content[:-1], "too short: 9 bytes, the manifest says 10"),
         (lambda content: content + b"x", "too long: 11 bytes, the manifest says 10"),
@@ -110,57 +101,48 @@ def test_a_partial_file_that_was_damaged_is_read_again(
     ],
 )
 def test_an_object_that_was_altered_is_refused_by_name(
-    repository: Repository,
-    publish_copy: Publisher,
-    s3: S3Server,
-    prefix: str,
-    damage: Callable[[bytes], bytes] | None,
-    problem: str,
+    bucket: Repository, publish_copy: Publisher, s3: S3Server, prefix: str, damage: Any, words: str
 ) -> None:
-    publish_copy(repository, {"notes.bin": b"0123456789"})
-    key = f"{prefix}small/files/{hash_of(repository, 'notes.bin')}"
+    publish_copy(bucket, {"notes.bin": b"0123456789"})
+    key = f"{prefix}small/files/{hash_of(bucket, 'notes.bin')}"
     if damage is None:
         s3.client().delete_object(Bucket=BUCKET, Key=key)
     else:
         s3.put(key, damage(s3.content(key)))
     for _ in range(2):
-        with pytest.raises(ArtifactError, match=rf"\(notes.bin\): {problem}"):
-            repository.fetch("small", 1)
+        with pytest.raises(ArtifactError, match=rf"\(notes.bin\): {words}"):
+            bucket.fetch("small", 1)
     s3.put(key, b"0123456789")
-    assert (repository.fetch("small", 1) / "notes.bin").read_bytes() == b"0123456789"
+    assert (bucket.fetch("small", 1) / "notes.bin").read_bytes() == b"0123456789"
 
 
 def test_a_damaged_manifest_is_refused_by_url(
-    repository: Repository, publish_copy: Publisher, s3: S3Server, prefix: str
+    bucket: Repository, publish_copy: Publisher, s3: S3Server, prefix: str
 ) -> None:
-    publish_copy(repository)
+    publish_copy(bucket)
     key = f"{prefix}small/1/manifest.json"
     content = s3.content(key)
     s3.put(key, content[:-20])
     with pytest.raises(ArtifactError, match=r"small/1/manifest.json: the document"):
-        repository.open("small")
+        bucket.open("small")
     s3.put(key, content.replace(b'"max_score_diff":', b'"max_score_diff": ', 1))
     with pytest.raises(ArtifactError, match=r"small/1/manifest.json: altered"):
-        repository.open("small")
+        bucket.open("small")
     s3.put(f"{prefix}small/2/manifest.json", content)
     with pytest.raises(ArtifactError, match=r"manifest.json: says version 1, its folder 2"):
-        repository.fetch("small", 2)
+        bucket.fetch("small", 2)
     s3.put(f"{prefix}other/1/manifest.json", content)
     with pytest.raises(ArtifactError, match="of model 'small', its folder of 'other'"):
-        repository.open("other", 1)
+        bucket.open("other", 1)
 
 
 def test_a_store_that_denies_access_is_not_there_or_cannot_be_reached_is_named(
-    repository: Repository,
-    publish_copy: Publisher,
-    s3: S3Server,
-    s3_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    bucket: Repository, publish_copy: Publisher, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish_copy(repository)
+    publish_copy(bucket)
     s3.refuse = lambda *_: True
-    for ask in (repository.models, lambda: repository.fetch("small", 1)):
-        with pytest.raises(StorageError, match=f"{s3_url}.* cannot be .*: access denied"):
+    for ask in (bucket.models, lambda: bucket.fetch("small", 1)):
+        with pytest.raises(StorageError, match=f"{bucket.location}.* cannot be .*: access denied"):
             ask()
     s3.refuse = None
     with pytest.raises(NotFoundError, match="s3://nowhere/models: no such bucket"):
@@ -172,86 +154,77 @@ def test_a_store_that_denies_access_is_not_there_or_cannot_be_reached_is_named(
 
 
 def test_a_publisher_that_is_refused_at_the_last_step_leaves_no_version(
-    repository: Repository, publish_copy: Publisher, s3: S3Server
+    bucket: Repository, publish_copy: Publisher, s3: S3Server
 ) -> None:
     s3.refuse = lambda method, path: method == "PUT" and path.endswith("manifest.json")
     with pytest.raises(StorageError, match=r"small/1/manifest.json: cannot be written: access"):
-        publish_copy(repository)
-    assert repository.models() == []
+        publish_copy(bucket)
+    assert bucket.models() == []
     s3.refuse = None
-    assert publish_copy(repository) == 2
+    assert publish_copy(bucket) == 2
 
 
 def test_a_write_whose_answer_was_lost_is_known_to_be_done(
-    repository: Repository, publish_copy: Publisher, s3: S3Server
+    bucket: Repository, publish_copy: Publisher, s3: S3Server
 ) -> None:
     s3.lose_answer = lambda method, path: method == "PUT" and path.endswith("manifest.json")
-    assert publish_copy(repository) == 1
-    assert [method for method, path, _ in s3.requests if path.endswith("1/manifest.json")] == [
-        "PUT",
-        "PUT",
-        "HEAD",
-    ]
-    assert repository.versions("small") == [1]
-    for version in (1, publish_copy(repository)):
+    assert publish_copy(bucket) == 1
+    asked = [method for method, path, _ in s3.requests if path.endswith("1/manifest.json")]
+    assert asked == ["PUT", "PUT", "HEAD"]
+    assert bucket.versions("small") == [1]
+    for version in (1, publish_copy(bucket)):
         s3.lose_answer = lambda method, path: method == "PUT" and path.endswith("labels.json")
-        repository.set_label("small", "stable", version)
+        bucket.set_label("small", "stable", version)
         assert s3.lose_answer is None
-    assert repository.labels("small") == {"stable": 2}
-    assert repository.label_history("small").history["stable"] == (1,)
+    assert bucket.labels("small") == {"stable": 2}
+    assert bucket.label_history("small").history["stable"] == (1,)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_child_process_opens_the_store_anew(
-    repository: Repository, publish_copy: Publisher
-) -> None:
-    publish_copy(repository)
+def test_a_child_process_opens_the_store_anew(bucket: Repository, publish_copy: Publisher) -> None:
+    publish_copy(bucket)
     child = os.fork()
     if child == 0:
         try:
-            os._exit(0 if repository.versions("small") == [1] else 1)
+            os._exit(0 if bucket.versions("small") == [1] else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_any_file_system_of_fsspec_holds_a_repository(
-    publish_copy: Publisher, tmp_path: Path
-) -> None:
-    repository = Repository(f"memory://{tmp_path.name}/models", VersionCache(tmp_path / "cache"))
-    assert [publish_copy(repository) for _ in range(2)] == [1, 2]
-    repository.set_label("small", "stable", 2)
-    assert repository.labels("small") == {"stable": 2}
-    assert repository.models() == ["small"]
-    assert (repository.fetch("small", 1) / "manifest.json").is_file()
-    repository.remove("small", 1)
-    assert repository.versions("small") == [2]
+def test_any_file_system_holds_a_repository(publish_copy: Publisher, tmp_path: Path) -> None:
+    bucket = Repository(f"memory://{tmp_path.name}/models", VersionCache(tmp_path / "cache"))
+    assert [publish_copy(bucket) for _ in range(2)] == [1, 2]
+    bucket.set_label("small", "stable", 2)
+    assert bucket.labels("small") == {"stable": 2}
+    assert bucket.models() == ["small"]
+    assert (bucket.fetch("small", 1) / "manifest.json").is_file()
+    bucket.remove("small", 1)
+    assert bucket.versions("small") == [2]
 
 
 def test_files_that_no_version_names_are_left_until_no_publisher_can_want_them(
-    repository: Repository, publish_copy: Publisher, s3: S3Server, prefix: str
+    bucket: Repository, publish_copy: Publisher, s3: S3Server, prefix: str
 ) -> None:
-    publish_copy(repository)
+    publish_copy(bucket)
     s3.put(f"{prefix}small/files/{'0' * 64}", b"left by a publisher")
-    assert repository.leftovers("small", safe_seconds=3600).names == ()
-    left = repository.leftovers("small", safe_seconds=-1)
+    assert bucket.leftovers("small", safe_seconds=3600).names == ()
+    left = bucket.leftovers("small", safe_seconds=-1)
     assert left.names == (f"files/{'0' * 64}",)
     assert left.bytes == len(b"left by a publisher")
-    repository.remove_leftovers("small", left)
-    assert repository.leftovers("small", safe_seconds=-1).names == ()
-    repository.fetch("small", 1)
+    bucket.remove_leftovers("small", left)
+    assert bucket.leftovers("small", safe_seconds=-1).names == ()
+    bucket.fetch("small", 1)
 
 
 def test_a_bucket_holds_manifests_and_files_by_their_hash(
-    repository: Repository, publish_copy: Publisher, s3: S3Server, prefix: str
+    bucket: Repository, publish_copy: Publisher, s3: S3Server, prefix: str
 ) -> None:
-    publish_copy(repository)
-    manifest = repository.open("small").manifest
+    publish_copy(bucket)
+    manifest = bucket.open("small").manifest
     hashes = {record.sha256 for record in manifest.files.values()}
-    wanted = {f"small/files/{sha256}" for sha256 in hashes} | {
-        "small/1/manifest.json",
-        "small/highest_version",
-    }
+    wanted = {f"small/files/{sha256}" for sha256 in hashes}
+    wanted |= {"small/1/manifest.json", "small/highest_version"}
     assert {key.removeprefix(prefix) for key in s3.keys(prefix)} == wanted
 
 
@@ -261,14 +234,14 @@ def test_a_url_of_an_unknown_kind_is_refused() -> None:
 
 
 def test_what_was_fetched_is_not_fetched_again(
-    repository: Repository, publish_copy: Publisher, s3: S3Server, s3_url: str
+    bucket: Repository, publish_copy: Publisher, s3: S3Server, s3_url: str
 ) -> None:
-    publish_copy(repository)
-    publish_copy(repository, {"notes.bin": b"new"})
-    first = repository.fetch("small", 1)
+    publish_copy(bucket)
+    publish_copy(bucket, {"notes.bin": b"new"})
+    first = bucket.fetch("small", 1)
     s3.requests.clear()
     assert Repository(s3_url).fetch("small", 1) == first
-    second = repository.fetch("small", 2)
+    second = bucket.fetch("small", 2)
     got = {path.rpartition("/")[2] for method, path, _ in s3.requests if "/files/" in path}
-    assert got == {hash_of(repository, "notes.bin", 2)}
+    assert got == {hash_of(bucket, "notes.bin", 2)}
     assert (first / "tower.pt2").samefile(second / "tower.pt2")
