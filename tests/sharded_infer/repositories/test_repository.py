@@ -63,22 +63,15 @@ def started(script: str, *words: object) -> "subprocess.Popen[str]":
     )
 
 
-def everything_below(path: Path) -> list[str]:
-    return sorted(entry.relative_to(path).as_posix() for entry in path.rglob("*"))
-
-
-def test_a_committed_version_is_all_that_is_left(
-    repository: Repository, manifest: Manifest
-) -> None:
+def test_a_committed_version_is_all_that_stays(repository: Repository, manifest: Manifest) -> None:
     commit(repository, manifest)
     wanted = ["1", "1/manifest.json", "1/tables", "1/tables/rows", "highest_version"]
-    assert everything_below(repository.path / "small") == wanted
+    home = repository.path / "small"
+    assert sorted(str(entry.relative_to(home)) for entry in home.rglob("*")) == wanted
 
 
 @pytest.mark.parametrize("name", ["01", "0", "-1", "1.5", "one", "²", "1a", ".staging-1"])
-def test_only_plain_numbers_are_versions(
-    repository: Repository, manifest: Manifest, name: str
-) -> None:
+def test_versions_are_plain_numbers(repository: Repository, manifest: Manifest, name: str) -> None:
     commit(repository, manifest)
     (repository.path / "small" / "1").rename(repository.path / "small" / name)
     assert repository.models() == []
@@ -89,9 +82,7 @@ def test_only_plain_numbers_are_versions(
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../models", "small/../small", "/", "a" * 300, "\0"]
 )
-def test_a_name_reaches_nothing_outside_the_repository(
-    repository: Repository, manifest: Manifest, name: str
-) -> None:
+def test_no_name_leads_outside(repository: Repository, manifest: Manifest, name: str) -> None:
     commit(repository, manifest)
     # A version lies where each of these names would lead.
     for place in (repository.path, repository.path.parent):
@@ -142,9 +133,7 @@ def test_processes_never_share_a_number(
         assert repository.open("small", version).manifest.version == version
 
 
-def test_stagings_that_begin_and_end_at_once_do_not_sweep_each_other(
-    repository: Repository,
-) -> None:
+def test_stagings_that_begin_and_end_at_once_sweep_no_other(repository: Repository) -> None:
     def stage(number: int) -> None:
         with repository.staging("small") as staged:
             (staged / "number").write_text(str(number))
@@ -176,9 +165,7 @@ def test_only_versions_count_for_the_next_number(
         publish_copy(repository)
 
 
-def test_a_file_that_was_damaged_is_not_shared(
-    repository: Repository, publish_copy: Publisher
-) -> None:
+def test_a_damaged_file_is_not_shared(repository: Repository, publish_copy: Publisher) -> None:
     publish_copy(repository)
     damaged = repository.open("small", 1).path / "tower.pt2"
     content = bytearray(damaged.read_bytes())

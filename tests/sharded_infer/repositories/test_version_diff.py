@@ -31,9 +31,7 @@ def weights() -> dict[str, Tensor]:
     return {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in SPEC.tables}
 
 
-def test_changed_rows_formats_sizes_and_errors_are_told_by_table(
-    weights: dict[str, Tensor], location: str
-) -> None:
+def test_rows_formats_sizes_and_errors_are_told(weights: dict[str, Tensor], location: str) -> None:
     repository = Repository(location)
     publish(SPEC, weights, Scorer(), repository)
     changed = {name: weight.clone() for name, weight in weights.items()}
@@ -49,12 +47,8 @@ def test_changed_rows_formats_sizes_and_errors_are_told_by_table(
     found = diff_versions(repository, "tiny", (1, 2))
     by_name = {table.name: table for table in found.tables}
     assert list(by_name) == ["ads", "user", "new", "old"]
-    assert {name: table.rows_changed for name, table in by_name.items()} == {
-        "ads": 3,
-        "user": 0,
-        "new": None,
-        "old": None,
-    }
+    changed_rows = {name: table.rows_changed for name, table in by_name.items()}
+    assert changed_rows == {"ads": 3, "user": 0, "new": None, "old": None}
     assert by_name["new"].before is None and by_name["old"].after is None
     user = by_name["user"]
     assert user.before is not None and user.after is not None
@@ -82,12 +76,10 @@ def test_rows_are_compared_across_pieces_and_chunks(monkeypatch: pytest.MonkeyPa
     other[[0, 3, 4, 9], 2] += 1
 
     def pieces(table: Tensor, *cuts: int) -> list[TablePiece]:
-        bounds = [0, *cuts, len(table)]
+        head = torch.zeros(5, dtype=torch.uint8)
         return [
-            TablePiece(
-                torch.cat([torch.zeros(5, dtype=torch.uint8), table[a:b].flatten()]), 5, a, b - a
-            )
-            for a, b in pairwise(bounds)
+            TablePiece(torch.cat([head, table[a:b].flatten()]), 5, a, b - a)
+            for a, b in pairwise([0, *cuts, len(table)])
         ]
 
     assert count_changed_rows(pieces(rows, 4), pieces(other, 1, 3, 9), 4) == 4
