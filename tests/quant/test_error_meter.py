@@ -13,9 +13,7 @@ from quant.error_meter import ErrorMeter, errors_of
 
 @pytest.mark.parametrize("row_format", RowFormat)
 @pytest.mark.parametrize("chunk", [1, 3, 100])
-def test_figures_are_those_of_the_whole_table_however_it_was_cut(
-    row_format: RowFormat, chunk: int
-) -> None:
+def test_figures_are_those_of_the_table_however_cut(row_format: RowFormat, chunk: int) -> None:
     rows = torch.randn(20, 7, generator=torch.Generator().manual_seed(0)) * 3 + 1
     meter = ErrorMeter("ads", row_format, 7, "it was asked for")
     for part in rows.split(chunk):

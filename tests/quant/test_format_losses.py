@@ -14,10 +14,6 @@ def weight_of(rows: Tensor) -> TableWeight:
     return TableWeight(TensorSource({"w": rows}), "w", *rows.shape)
 
 
-def evenly(numbers: Tensor) -> Tensor:
-    return torch.ones(len(numbers))
-
-
 @pytest.mark.parametrize("rows", [1, 7, 8192, 8193, 8300, 20_000, 10**9])
 def test_the_sample_is_all_rows_or_spread_over_the_table(rows: int) -> None:
     numbers = sampled_rows(rows)
@@ -28,7 +24,7 @@ def test_the_sample_is_all_rows_or_spread_over_the_table(rows: int) -> None:
 
 def test_a_small_tables_losses_are_exact() -> None:
     rows = torch.randn(500, 16, generator=torch.Generator().manual_seed(0))
-    losses = measure_losses(weight_of(rows), list(RowFormat), evenly)
+    losses = measure_losses(weight_of(rows), list(RowFormat), torch.ones_like)
     assert losses.sampled_rows == 500
     assert losses.power == pytest.approx(float(rows.double().square().sum()) / 500)
     for row_format in RowFormat:

@@ -64,9 +64,7 @@ def test_chunks_make_what_one_go_makes(
     assert (len(done), sum(chunk.fp32_bytes for chunk in done)) == (chunks, ROWS * DIM * 4)
 
 
-def test_ranges_come_in_their_order_and_are_only_those_ranges(
-    weight: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranges_come_alone_in_their_order(weight: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "_CHUNK_ELEMENTS", 2 * DIM)
     source = TensorSource({"a": weight, "b": -weight})
     ranges = [

@@ -100,17 +100,13 @@ def test_modules_and_mappings_in_a_mapping_are_read_under_dotted_names() -> None
 
 # torch deprecates ShardedTensor piece by piece, while TorchRec still returns it.
 @pytest.mark.filterwarnings("ignore:.*[Ss]harded.?[Tt]ensor.*")
-def test_a_distributed_tensor_is_read_where_it_is_whole_and_refused_where_not(
-    tmp_path: Path,
-) -> None:
+def test_a_distributed_tensor_is_read_where_whole_and_refused_where_not(tmp_path: Path) -> None:
     from torch.distributed._shard import sharded_tensor
     from torch.distributed._shard.sharded_tensor import ShardedTensor
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
-    dist.init_process_group(
-        "gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1
-    )
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         mesh = DeviceMesh("cpu", [0])
         shards = [
@@ -153,10 +149,7 @@ def test_other_objects_are_refused_by_type(nothing: object) -> None:
         ({"ads": {"x": [WEIGHT]}}, "weights 'ads.x': expected a tensor, .*, got a list"),
         ({"ads": np.array(["a"])}, "weights 'ads': expected a tensor, .*, got a array of <U1"),
         ({5: WEIGHT}, "weights '5': expected names, got a int"),
-        (
-            Collection({"ads": WEIGHT.to("meta")}),
-            "'embedding_bags.ads.weight': has a shape but no d",
-        ),
+        (Collection({"ads": WEIGHT.to("meta")}), "'embedding_bags.ads.weight': has a shape but no"),
     ],
 )
 def test_a_mapping_to_other_things_is_refused_by_name(content: object, words: str) -> None:
@@ -176,9 +169,7 @@ def test_a_mapping_to_other_things_is_refused_by_name(content: object, words: st
         ),
     ],
 )
-def test_another_directory_is_refused_with_what_it_holds(
-    names: list[str], words: str, tmp_path: Path
-) -> None:
+def test_other_folders_are_refused_by_content(names: list[str], words: str, tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).touch()
     with pytest.raises(SourceError, match=f"{tmp_path}: .*{words}"):
@@ -209,9 +200,7 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
         (nn.Linear(2, 2), "it holds a torch.nn.modules.linear.Linear; save the model's state_dict"),
     ],
 )
-def test_a_file_without_a_state_dict_is_refused(
-    content: object, words: str, tmp_path: Path
-) -> None:
+def test_a_file_of_no_state_dict_is_refused(content: object, words: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=words):
         open_weights(saved(tmp_path / "weights.pt", content))
 
@@ -244,9 +233,7 @@ def test_a_malicious_checkpoint_is_refused_without_running_its_code(tmp_path: Pa
         saved(path, content)
         if content is None:
             path.write_bytes(pickle.dumps(Bomb(trace)))
-        with pytest.raises(
-            SourceError, match="not a state dict that can be read without running c"
-        ):
+        with pytest.raises(SourceError, match="not a state dict that can be read without running"):
             open_weights(path)
         assert not trace.exists()
 
@@ -254,9 +241,7 @@ def test_a_malicious_checkpoint_is_refused_without_running_its_code(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "stored"), [("UInt4Tensor", RowFormat.INT4), ("UInt2Tensor", RowFormat.INT2)]
 )
-def test_torchrecs_packed_rows_are_read_from_files_and_from_memory(
-    name: str, stored: RowFormat, tmp_path: Path
-) -> None:
+def test_torchrecs_packed_rows_are_read(name: str, stored: RowFormat, tmp_path: Path) -> None:
     types = pytest.importorskip("torchrec.tensor_types", reason="TorchRec is not installed")
     rows = torch.arange(48, dtype=torch.uint8).reshape(3, 16)
     packed = getattr(types, name)(rows)

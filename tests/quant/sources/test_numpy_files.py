@@ -29,9 +29,7 @@ def refused(path: Path, words: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("layout", ["C", "F"])
-def test_every_number_is_read_in_either_order_and_layout(
-    dtype: str, order: str, layout: str, tmp_path: Path
-) -> None:
+def test_numbers_of_any_order_are_read(dtype: str, order: str, layout: str, tmp_path: Path) -> None:
     array = np.array(WEIGHT, np.dtype(dtype).newbyteorder(order), order=layout)
     source = NumpySource(saved(tmp_path / "ads.npy", array))
     rows = source.read("ads", 1, 4)
@@ -50,9 +48,7 @@ def test_every_number_is_read_in_either_order_and_layout(
         (np.zeros(2, np.longdouble), "float128"),
     ],
 )
-def test_what_is_no_number_is_refused_by_its_dtype(
-    array: object, dtype: str, tmp_path: Path
-) -> None:
+def test_what_is_no_number_is_refused_by_dtype(array: object, dtype: str, tmp_path: Path) -> None:
     words = f"expected numbers, got NumPy's dtype .*{dtype}.*NumPy has no bfloat16"
     refused(saved(tmp_path / "ads.npy", array), words)
 

@@ -64,9 +64,7 @@ def test_a_weight_absent_from_its_file_is_named_when_it_is_opened(index: Path) -
         ),
     ],
 )
-def test_what_names_no_file_of_the_directory_is_refused(
-    names: tuple[object, ...], words: str, index: Path
-) -> None:
+def test_other_file_names_are_refused(names: tuple[object, ...], words: str, index: Path) -> None:
     for name in names:
         index.write_text(json.dumps({"weight_map": {"ads.weight": name}}))
         refused(index, f"'ads.weight': {words}")

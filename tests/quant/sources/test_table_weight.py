@@ -107,9 +107,7 @@ def test_every_float_is_read_as_fp32(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("row_format", RowFormat)
 @pytest.mark.parametrize("alignment", [1, 16])
 @pytest.mark.parametrize("dim", [3, 8, 21])
-def test_rows_quantized_already_are_read_without_their_padding(
-    row_format: RowFormat, alignment: int, dim: int
-) -> None:
+def test_quantized_rows_are_read_unpadded(row_format: RowFormat, alignment: int, dim: int) -> None:
     stored = encode(row_format, torch.randn(4, dim, generator=torch.Generator().manual_seed(0)))
     padded = pad(stored, (0, -stored.shape[1] % alignment), value=255)
     weight = ads(padded, row_format, dim=dim)

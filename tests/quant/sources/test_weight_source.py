@@ -117,9 +117,7 @@ def test_rows_and_weights_that_are_not_there_are_refused(source: WeightSource) -
 
 
 @pytest.mark.parametrize("kind", ["npy", "npz", "a distributed checkpoint"])
-def test_rows_of_a_file_that_is_mapped_only_while_it_is_read_are_copies(
-    kind: str, tmp_path: Path
-) -> None:
+def test_rows_of_a_file_that_is_mapped_to_be_read_are_copies(kind: str, tmp_path: Path) -> None:
     source = open_weights(FILES[kind](tmp_path))
     source.read("ads", 0, 4).zero_()
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
@@ -216,9 +214,7 @@ def test_parts_that_do_not_fit_together_are_refused() -> None:
         JoinedRows({"ads": [(first, "w"), (narrow, "w")]}, "both")
     half = TensorSource({"w": torch.zeros(3, 4, dtype=torch.float16)}, "the second")
     source = JoinedRows({"ads": [(first, "w"), (half, "w")]}, "both")
-    with pytest.raises(
-        SourceError, match="the second: 'w' is torch.float16, expected torch.float32"
-    ):
+    with pytest.raises(SourceError, match="second: 'w' is torch.float16, expected torch.float32"):
         source.read("ads", 0, 6)
 
 
