@@ -1,6 +1,5 @@
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,47 +48,32 @@ def _npz(path: Path, given: Given) -> Path:
     return file
 
 
-def _columns(given: Given) -> dict[str, list[object]]:
-    columns: dict[str, list[object]] = {"table": [], "id": [], "values": [], "removed": []}
-    for table, (ids, rows, removed) in given.items():
-        columns["table"] += [table] * (len(ids) + len(removed))
-        columns["id"] += [*ids, *removed]
-        columns["values"] += [*rows.tolist(), *([None] * len(removed))]
-        columns["removed"] += [False] * len(ids) + [True] * len(removed)
-    return columns
-
-
 def _parquet(path: Path, given: Given) -> Path:
-    columns = _columns(given)
-    rows = pa.array(columns["values"], pa.list_(pa.float32()))
-    table = pa.table({**columns, "values": rows}).take(_shuffled(len(rows)))
+    rows: list[tuple[str, int, list[float] | None, bool]] = []
+    for table, (ids, values, removed) in given.items():
+        rows += [(table, *row, False) for row in zip(ids, values.tolist(), strict=True)]
+        rows += [(table, row, None, True) for row in removed]
+    np.random.default_rng(4).shuffle(rows)  # type: ignore[arg-type]
+    columns = dict(zip(("table", "id", "values", "removed"), zip(*rows, strict=True), strict=True))
+    lists = pa.array(columns["values"], pa.list_(pa.float32()))
+    table = pa.table({**columns, "values": lists})
     parquet.write_table(table, file := path.with_suffix(".parquet"), row_group_size=2)
     return file
-
-
-def _shuffled(count: int) -> list[int]:
-    return [int(place) for place in np.random.default_rng(4).permutation(count)]
 
 
 Saver = Callable[[Path, Given], Path]
 
 
 def plain(changes: Changes) -> dict[str, tuple[dict[int, list[float]], list[int]]]:
-    return {
-        table: (
-            dict(zip(changed.ids.tolist(), rows_in(changed), strict=True)),
-            sorted(changed.removed.tolist()),
-        )
-        for table, changed in changes.items()
-    }
-
-
-def rows_in(changed: ChangedRows) -> list[list[float]]:
-    if changed.rows is None:
-        return []
-    assert changed.rows.dtype in (torch.float32, torch.uint8)
-    rows: list[list[float]] = changed.rows.tolist()
-    return rows
+    """Rows by id, and removed ids."""
+    found = {}
+    for table, changed in changes.items():
+        rows = [] if changed.rows is None else changed.rows.tolist()
+        assert changed.rows is None or changed.rows.dtype in (torch.float32, torch.uint8)
+        assert len(set(changed.ids.tolist())) == len(changed.ids)
+        by_id = dict(zip(changed.ids.tolist(), rows, strict=True))
+        found[table] = by_id, sorted(changed.removed.tolist())
+    return found
 
 
 EXPECTED = {
@@ -190,47 +174,32 @@ def test_changes_that_cannot_be_written_leave_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["there.safetensors"]
 
 
-Plain = tuple[dict[int, tuple[float, ...]], set[int]]
-
-
-def ids_of(*ids: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.array(ids, np.int64)
-
-
 def rows_of(ids: list[int], number: float, removed: tuple[int, ...] = ()) -> ChangedRows:
-    return ChangedRows(
-        ids_of(*ids), torch.full((len(ids), 2), float(number)), removed=ids_of(*removed)
-    )
-
-
-def plain_rows(changed: ChangedRows) -> Plain:
-    rows = [] if changed.rows is None else changed.rows.tolist()
-    assert len(set(changed.ids.tolist())) == len(changed.ids) == len(rows)
-    return dict(zip(changed.ids.tolist(), map(tuple, rows), strict=True)), set(
-        changed.removed.tolist()
-    )
+    values = torch.full((len(ids), 2), float(number))
+    return ChangedRows(np.array(ids, np.int64), values, removed=np.array(removed, np.int64))
 
 
 def test_merged_changes_do_what_they_do_one_after_the_other() -> None:
     rng = np.random.default_rng(5)
     for _ in range(200):
-        expected: Plain = ({}, set())
+        rows: dict[int, list[float]] = {}
+        removed: set[int] = set()
         changes: Changes = {}
         for step in range(4):
             ids = rng.permutation(12)
             count, gone = rng.integers(0, 7, 2)
             later = rows_of(ids[:count].tolist(), step, tuple(ids[count : count + gone].tolist()))
             changes = merged(changes, check_changes({"item": later}, "here"))
-            rows, removed = plain_rows(later)
-            kept = {key: row for key, row in expected[0].items() if key not in removed}
-            expected = (kept | rows, (expected[1] - rows.keys()) | removed)
-        assert plain_rows(check_changes(changes, "merged")["item"]) == expected
+            new_rows, new_removed = plain({"item": later})["item"]
+            rows = {key: row for key, row in rows.items() if key not in new_removed} | new_rows
+            removed = (removed - new_rows.keys()) | {*new_removed}
+        assert plain(check_changes(changes, "merged"))["item"] == (rows, sorted(removed))
 
 
 def test_stored_rows_are_merged_as_bytes() -> None:
     def stored(*ids: int) -> ChangedRows:
         rows = torch.full((len(ids), 12), ids[0], dtype=torch.uint8)
-        return ChangedRows(ids_of(*ids), stored=rows, row_format=RowFormat.INT8)
+        return ChangedRows(np.array(ids), stored=rows, row_format=RowFormat.INT8)
 
     both = merged({"item": stored(1, 2)}, {"item": stored(5, 2)})["item"]
     assert both.row_format is RowFormat.INT8 and both.values is None
@@ -242,7 +211,7 @@ def test_stored_rows_are_merged_as_bytes() -> None:
 
 def test_parts_of_one_change_may_repeat_rows_but_not_contradict_each_other() -> None:
     one, same = {"item": rows_of([1, 2], 1.0)}, {"item": rows_of([2, 3], 1.0)}
-    assert plain_rows(joined({"a": one, "b": same})["item"])[0].keys() == {1, 2, 3}
+    assert plain(joined({"a": one, "b": same}))["item"][0].keys() == {1, 2, 3}
     with pytest.raises(WeightsError, match="b: table 'item': id 2 has another row in another part"):
         joined({"a": one, "b": {"item": rows_of([2], -1.0)}})
     with pytest.raises(WeightsError, match="b: table 'item': id 1 is removed by one part and"):
