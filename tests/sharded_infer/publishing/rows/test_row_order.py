@@ -7,25 +7,24 @@ import pytest
 import torch
 
 from quant.sources.weight_source import TensorSource
-from sharded_infer.engines.model import Model, open_model
+from sharded_infer.engines.model import open_model
 from sharded_infer.errors import InputError, SpecError, WeightsError
 from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource
-from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.publishing.publication import publish
 from sharded_infer.publishing.rows.row_order import row_order
 from sharded_infer.publishing.sampled_ids import mapped_samples, with_frequencies
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from tests.sharded_infer.publishing.test_id_maps import pooled
+from tests.sharded_infer.publishing.test_id_maps import raw as raw
 from tests.support.raw_ids import (
     SPEC,
     TABLES,
     TOPOLOGIES,
-    Arrays,
     RawModel,
     Sum,
     made_maps,
-    publish_raw,
     raw_request,
     source_of,
 )
@@ -42,23 +41,6 @@ def used(source: IdMapSource, rows: list[int], counts: list[int]) -> IdMapSource
     return replace(source, frequencies=lambda: iter([chunk]))
 
 
-def published(path: Path, spec: ModelSpec, weights: object, source: IdMapSource) -> Model:
-    sources = {spec.tables[0].name: source}
-    return open_model(
-        publish(spec, weights, Sum(), path, id_maps=sources, order_rows="frequency").path
-    )
-
-
-def pooled(model: Model, inputs: Arrays) -> torch.Tensor:
-    asked = make_input(model.spec, inputs)
-    return model.engine.embeddings(asked)[: asked.batch_size]
-
-
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> RawModel:
-    return publish_raw(tmp_path_factory.mktemp("raw"))
-
-
 @pytest.fixture(scope="module")
 def ordered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same model, with statistics of all tables with id maps but `user`."""
@@ -70,21 +52,15 @@ def ordered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if table.name != "user":
             rows = rng.integers(0, table.rows, 500).tolist()
             sources[table.name] = used(sources[table.name], rows, rng.zipf(1.3, 500).tolist())
-    return publish(
-        SPEC,
-        weights,
-        Sum(),
+    folder, options = (
         tmp_path_factory.mktemp("ordered"),
-        topologies=TOPOLOGIES,
-        id_maps=sources,
-        order_rows="frequency",
-    ).path
+        {"order_rows": "frequency", "topologies": TOPOLOGIES},
+    )
+    return publish(SPEC, weights, Sum(), folder, id_maps=sources, **options).path
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_embeddings_and_scores_are_those_of_rows_as_trained(
-    raw: RawModel, ordered: Path, topology: str
-) -> None:
+def test_embeddings_and_scores_stay_as_trained(raw: RawModel, ordered: Path, topology: str) -> None:
     as_trained = open_model(raw.path, topology=topology)
     by_frequency = open_model(ordered, topology=topology)
     known = np.array([*raw.maps["item"]])
@@ -103,7 +79,8 @@ def test_embeddings_and_scores_are_those_of_rows_as_trained(
 
 def test_rows_of_like_frequency_stay_in_their_order(tmp_path: Path) -> None:
     source = used(source_of(IDS), [0, 1, 2, 3, 4, 5, 3], [3, 7, 2, 4, 0, 1, 1])
-    model = published(tmp_path, TINY, WEIGHT, source)
+    options = {"id_maps": {"item": source}, "order_rows": "frequency"}
+    model = open_model(publish(TINY, WEIGHT, Sum(), tmp_path, **options).path)
     rows = model.id_maps["item"].known(np.arange(0, 80, 10)).tolist()
     # Those used 7, 5, 3 and 2 times and once are classes; so are all that were never used.
     assert [rows.index(place) for place in range(8)] == [1, 3, 0, 2, 5, 4, 6, 7]
@@ -147,11 +124,8 @@ def test_tables_whose_order_cannot_be_another_keep_theirs() -> None:
     maps = {t.name: used(source_of(IDS), [7], [1]) for t in spec.tables}
     order = row_order("frequency", spec, weights, maps, None)
     assert list(order.orders) == ["item"]
-    assert {name for name in maps if order.id_maps[name] is maps[name]} == {
-        "hashed",
-        "one",
-        "other",
-    }
+    same = {name for name in maps if order.id_maps[name] is maps[name]}
+    assert same == {"hashed", "one", "other"}
 
 
 @pytest.mark.parametrize(
@@ -162,9 +136,7 @@ def test_tables_whose_order_cannot_be_another_keep_theirs() -> None:
         ([1, 2], [5, -4], "got -4 at least"),
     ],
 )
-def test_frequencies_that_are_none_are_refused(
-    rows: list[int], counts: list[int], words: str
-) -> None:
+def test_wrong_frequencies_are_refused(rows: list[int], counts: list[int], words: str) -> None:
     source = used(source_of(IDS), rows, counts)
     with pytest.raises(WeightsError, match=f"table 'item': a test's map: expected .*{words}"):
         row_order("frequency", TINY, TensorSource(WEIGHT), {"item": source}, None)

@@ -8,14 +8,11 @@ import pytest
 import torch
 
 from kernels.ids.partition import parts_of
+from sharded_infer import Model, TableSpec, open_model, publish, publish_part
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
-from sharded_infer.engines.model import Model, open_model
 from sharded_infer.errors import SpecError
-from sharded_infer.inputs.request_reader import make_input
-from sharded_infer.publishing.part_publication import publish_part
-from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.id_map_spec import IdMapSpec, IdPartition, SharedRows
-from sharded_infer.specs.model_spec import TableSpec
+from tests.sharded_infer.publishing.test_id_maps import pooled
 from tests.sharded_infer.publishing.test_parts import manifest_of
 from tests.support.raw_cluster import (
     MAPS,
@@ -28,7 +25,7 @@ from tests.support.raw_cluster import (
     raw_sources,
     trained_weights,
 )
-from tests.support.raw_ids import Arrays, Sum, source_of
+from tests.support.raw_ids import Sum, source_of
 from tests.support.servers import Command
 
 PARTED = ("user", "item", "shop", "ad")
@@ -43,11 +40,6 @@ def partition_of(model: Model, table: str) -> IdPartition:
     id_map = next(one.id_map for one in model.spec.tables if one.name == table)
     assert id_map is not None and id_map.partition is not None
     return id_map.partition
-
-
-def pooled(model: Model, inputs: Arrays) -> torch.Tensor:
-    asked = make_input(model.spec, inputs)
-    return model.engine.embeddings(asked)[: asked.batch_size]
 
 
 def test_embeddings_are_those_of_rows_as_trained(parted: Model, tmp_path: Path) -> None:
@@ -75,7 +67,7 @@ def test_each_part_has_the_ids_of_its_hashes(parted: Model, table: str) -> None:
 
 
 @pytest.mark.parametrize(("table", "copies"), [("shop", (0,)), ("ad", (0, 1, 2))])
-def test_every_part_has_the_rows_that_unknown_ids_share(
+def test_unknown_ids_rows_are_in_every_part(
     parted: Model, table: str, copies: tuple[int, ...]
 ) -> None:
     partition, trained = partition_of(parted, table), next(t for t in TABLES if t.name == table)
@@ -96,19 +88,13 @@ def tiny(folder: Path, table: TableSpec, ids: dict[int, int]) -> TableSpec:
     topology.write_text(NARROW.format(0) + NARROW.format(1))
     spec = replace(SPEC, name="tiny", tables=(table,))
     weights = {"item": torch.arange(32.0).reshape(8, 4)}
-    published = publish(
-        spec,
-        weights,
-        Sum(),
-        folder / "models",
-        topologies=(str(topology),),
-        id_maps={"item": source_of(ids)},
-    )
+    options = {"topologies": (str(topology),), "id_maps": {"item": source_of(ids)}}
+    published = publish(spec, weights, Sum(), folder / "models", **options)
     [found] = open_artifact(published.path).manifest.model_spec().tables
     return found
 
 
-def test_ids_that_share_a_row_are_in_no_parts(
+def test_ids_of_a_shared_row_are_in_no_part(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = {10 * row: row for row in range(8)}
@@ -152,6 +138,5 @@ def test_a_spec_that_says_its_parts_is_refused(tmp_path: Path) -> None:
 def test_inspect_says_how_many_parts_there_are(parted: Model, sharded_infer: Command) -> None:
     shown = sharded_infer("inspect", "-r", parted.artifact.path.parents[1])
     assert re.search(r"item \S+ kB in \d parts \(an unknown id is left out\)", shown.out)
-    assert re.search(
-        r"shop \S+ kB in \d parts \(an unknown id reads row 0 of its part\)", shown.out
-    )
+    words = r"shop \S+ kB in \d parts \(an unknown id reads row 0 of its part\)"
+    assert re.search(words, shown.out)
