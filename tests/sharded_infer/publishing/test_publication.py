@@ -1,8 +1,10 @@
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +13,10 @@ from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
 from quant.encoding.rowwise import encode
+from sharded_infer import CalibrationSamples, Precision, generate_samples, open_model, publish
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
-from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.artifacts.manifest import FileRecord, dump_manifest
 from sharded_infer.artifacts.mapped_tables import table_pieces
-from sharded_infer.engines.model import open_model
 from sharded_infer.errors import (
     GateError,
     NotFoundError,
@@ -29,10 +30,7 @@ from sharded_infer.errors import (
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.planning.plan import check_plan
-from sharded_infer.publishing.publication import publish
-from sharded_infer.quality.quality import CalibrationSamples
 from sharded_infer.specs.model_spec import GateSpec, ModelSpec, TableSpec, TowerSpec
-from sharded_infer.specs.precision import Precision
 from tests.support.part_model import Scorer
 
 Weights = dict[str, Tensor]
@@ -79,23 +77,17 @@ def test_a_version_holds_what_its_manifest_says(
     manifest = artifact.manifest
     assert verify_files(artifact) == sum(record.bytes for record in manifest.files.values())
     formats = {table.name: table.row_format for table in manifest.tables}
-    tables = tuple(
+    resolved = tuple(
         replace(t, format=formats[t.name], pooling=t.pooling or "sum") for t in trained_spec.tables
     )
-    assert manifest.model_spec() == replace(trained_spec, tables=tables)
+    assert manifest.model_spec() == replace(trained_spec, tables=resolved)
     assert (manifest.model, manifest.version) == ("small", 1)
     assert [(o.name, o.width) for o in manifest.tower.outputs] == [("click", None), ("rating", 3)]
+    tables = [f"tables/{row_format}-00000.safetensors" for row_format in ("bf16", "int8")]
+    plans = [f"plans/cpu-{name}.json" for name in ("1", "2", "3x0.55KB")]
     assert set(manifest.files) == {
-        "golden.safetensors",
-        "plans/cpu-1.json",
-        "plans/cpu-2.json",
-        "plans/cpu-3x0.55KB.json",
-        "report.json",
-        "tables/bf16-00000.safetensors",
-        "tables/bf16-00000.safetensors.blocks",
-        "tables/int8-00000.safetensors",
-        "tables/int8-00000.safetensors.blocks",
-        "tower.pt2",
+        *("golden.safetensors", "report.json", "tower.pt2"),
+        *(*plans, *tables, *(f"{name}.blocks" for name in tables)),
     }
     assert manifest.golden.samples == 64
     assert 0 < manifest.golden.max_score_diff < 0.05
@@ -125,14 +117,12 @@ def test_the_same_model_makes_the_same_files(weights: Weights, tmp_path: Path) -
 
 
 def test_progress_reaches_the_end_of_every_step(weights: Weights, tmp_path: Path) -> None:
-    steps: dict[str, list[tuple[int, int]]] = {}
-    publish(
-        TINY,
-        weights,
-        Scorer(),
-        tmp_path,
-        progress=lambda what, done, total: steps.setdefault(what, []).append((done, total)),
-    )
+    steps = defaultdict[str, list[tuple[int, int]]](list)
+
+    def tell(what: str, done: int, total: int) -> None:
+        steps[what].append((done, total))
+
+    publish(TINY, weights, Scorer(), tmp_path, progress=tell)
     assert list(steps) == ["exporting the tower", "quantizing", "scoring golden requests"]
     for told in steps.values():
         assert told == sorted(told)
@@ -153,12 +143,11 @@ def fails_to_publish(
     error: type[ShardedInferError],
     words: str,
     tmp_path: Path,
+    weights: Weights,
     *,
     spec: ModelSpec = TINY,
-    weights: object,
     tower: nn.Module | None = None,
-    topologies: tuple[str, ...] = ("cpu:1",),
-    samples: ModelInput | None = None,
+    **options: Any,
 ) -> None:
     """Publishing raises `error`, and the repository stays as it was."""
     models = tmp_path / "models"
@@ -166,18 +155,9 @@ def fails_to_publish(
     (models / "tiny" / "1" / "manifest.json").write_text("{}")
     before = content_of(models)
     with pytest.raises(error, match=words):
-        publish(spec, weights, tower or Scorer(), models, topologies=topologies, samples=samples)
+        publish(spec, weights, tower or Scorer(), models, **options)
     assert content_of(models) == before
     assert [entry.name for entry in (models / "tiny").iterdir()] == ["1"]
-
-
-def test_a_version_beyond_its_gate_is_refused(weights: Weights, tmp_path: Path) -> None:
-    strict = replace(TINY, gate=GateSpec(max_score_diff=1e-9))
-    words = (
-        r"model 'tiny': .* differs from the fp32 model's by 0\.\d+, the spec allows 1e-09 .*; the "
-        r"tables that contribute most, each by itself: ads \(mean 0\.\d+, largest 0\.\d+\), user"
-    )
-    fails_to_publish(GateError, words, tmp_path, spec=strict, weights=weights)
 
 
 class Deep(nn.Module):
@@ -203,27 +183,9 @@ def test_an_int8_tower_is_calibrated_on_the_samples(weights: Weights, tmp_path: 
     assert open_artifact(published.path).manifest.tower.precision is Precision.INT8
     # Its integers come from what the samples look like: calibration samples go before golden ones.
     quiet = generate_samples(TINY, 300, seed=1)
-    other = publish(
-        int8_spec(),
-        weights,
-        drawn(Deep),
-        tmp_path,
-        samples=samples,
-        calibration=CalibrationSamples(quiet),
-    )
+    options = {"samples": samples, "calibration": CalibrationSamples(quiet)}
+    other = publish(int8_spec(), weights, drawn(Deep), tmp_path, **options)
     assert content_of(other.path)["tower.pt2"] != content_of(published.path)["tower.pt2"]
-
-
-def test_the_gate_says_what_an_int8_tower_does_by_itself(weights: Weights, tmp_path: Path) -> None:
-    fails_to_publish(
-        GateError,
-        r"contribute most.*; the int8 tower by itself: largest 0\.\d+$",
-        tmp_path,
-        spec=int8_spec(max_score_diff=1e-9),
-        weights=weights,
-        tower=Deep(),
-        samples=generate_samples(TINY, 100),
-    )
 
 
 def in_precision(precision: Precision, max_score_diff: float = 0.05) -> ModelSpec:
@@ -238,9 +200,7 @@ def drawn(kind: type[Deep]) -> Deep:
         return kind()
 
 
-def test_a_tf32_tower_is_stored_as_an_fp32_one_and_judged_as_tf32(
-    weights: Weights, tmp_path: Path
-) -> None:
+def test_a_tf32_tower_is_stored_as_fp32_judged_as_tf32(weights: Weights, tmp_path: Path) -> None:
     tower = drawn(Deep)
     fp32, tf32 = (
         publish(in_precision(precision), weights, tower, tmp_path)
@@ -253,9 +213,7 @@ def test_a_tf32_tower_is_stored_as_an_fp32_one_and_judged_as_tf32(
     assert open_artifact(tf32.path).manifest.golden.max_score_diff == tf32.max_score_diff
 
 
-def test_products_that_overflow_fp16_are_refused_with_the_reason(
-    weights: Weights, tmp_path: Path
-) -> None:
+def test_products_beyond_fp16_are_refused_with_the_reason(weights: Weights, tmp_path: Path) -> None:
     class Loud(Deep):
         """Numbers beyond 65504 between its layers, and ordinary ones outside."""
 
@@ -269,57 +227,7 @@ def test_products_that_overflow_fp16_are_refused_with_the_reason(
         r"\(products beyond 65504 are infinite in fp16, not in bf16 and tf32\)$"
     )
     spec = in_precision(Precision.FP16, 0.2)
-    fails_to_publish(GateError, words, tmp_path, spec=spec, weights=weights, tower=drawn(Loud))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"ads": torch.zeros(8, 4)}, r"table 'ads': the spec says 9 rows of dim 4, .* is \[8, 4\]"),
-        ({"ads": torch.zeros(9, 5)}, r"table 'ads': .* is \[9, 5\]"),
-        ({"user": torch.zeros(5, 3, dtype=torch.int64)}, "table 'user': .* is torch.int64"),
-        ({"flag": torch.tensor([[float("nan")]])}, "table 'flag', row 0: holds NaN"),
-        ({"user": torch.full((5, 3), torch.inf)}, "table 'user', row 0: holds NaN or inf"),
-        ({"ads": torch.full((9, 4), 1e6)}, "table 'ads', row 0: .*fp16's range .* as int8"),
-    ],
-)
-def test_weights_that_contradict_the_spec_are_refused(
-    weights: Weights, change: Weights, words: str, tmp_path: Path
-) -> None:
-    fails_to_publish(WeightsError, words, tmp_path, weights=weights | change)
-
-
-def test_a_tower_with_other_outputs_is_refused(weights: Weights, tmp_path: Path) -> None:
-    spec = replace(TINY, tower=TowerSpec(outputs=("click", "buy")))
-    words = "expected the outputs"
-    fails_to_publish(TowerError, words, tmp_path, spec=spec, weights=weights)
-
-
-@pytest.mark.parametrize(
-    ("topologies", "error", "words"),
-    [
-        ((), SpecError, "topologies: expected at least one"),
-        (("moon:1",), PlanError, "unknown device 'moon'"),
-        (("cpu:1", "cpu:2x0.04KB"), PlanError, "'cpu:2x0.04KB': .* 2. bytes too many"),
-    ],
-)
-def test_topologies_that_cannot_be_planned_are_refused(
-    weights: Weights,
-    tmp_path: Path,
-    topologies: tuple[str, ...],
-    error: type[ShardedInferError],
-    words: str,
-) -> None:
-    fails_to_publish(error, words, tmp_path, weights=weights, topologies=topologies)
-
-
-def test_samples_with_an_id_outside_a_strict_table_are_refused(
-    weights: Weights, tmp_path: Path
-) -> None:
-    samples = generate_samples(TINY)
-    samples.groups[0].values[0] = 9
-    words = "feature 'ads', sample .*: id 9 is outside"
-    fails_to_publish(RequestError, words, tmp_path, weights=weights, samples=samples)
+    fails_to_publish(GateError, words, tmp_path, weights, spec=spec, tower=drawn(Loud))
 
 
 def test_an_unchanged_model_keeps_its_plan_and_a_changed_one_does_not(
@@ -342,8 +250,8 @@ def test_an_unchanged_model_keeps_its_plan_and_a_changed_one_does_not(
     files = {**manifest.files, "plans/cpu-2.json": record}
     (first.path / "manifest.json").write_bytes(dump_manifest(replace(manifest, files=files)))
     second = publish(*parts, topologies=("cpu:2",))
-    kept = json.loads((second.path / "plans" / "cpu-2.json").read_text())
-    assert {shard["rank"] for shard in kept["shards"]} == {0}
+    kept = json.loads((second.path / "plans" / "cpu-2.json").read_text())["shards"]
+    assert {shard["rank"] for shard in kept} == {0}
     other = publish(*parts, topologies=("cpu:2",), batch=7)
     fresh = json.loads((other.path / "plans" / "cpu-2.json").read_text())
     assert fresh["key"] != plan["key"] and {s["rank"] for s in fresh["shards"]} == {0, 1}
@@ -389,14 +297,7 @@ class Mixing(nn.Module):
         lambda x: (x - x.mean(0) - 8).sigmoid(),
         lambda x: x / x.shape[0],
     ],
-    ids=[
-        "largest",
-        "running sum",
-        "turned round",
-        "a little",
-        "small scores",
-        "batch size",
-    ],
+    ids=["largest", "running sum", "turned round", "a little", "small scores", "batch size"],
 )
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16], ids=str)
 def test_a_tower_that_mixes_the_samples_of_a_batch_is_refused_whatever_the_gate_allows(
@@ -404,35 +305,67 @@ def test_a_tower_that_mixes_the_samples_of_a_batch_is_refused_whatever_the_gate_
 ) -> None:
     spec = replace(TINY, gate=GateSpec(1e6), tower=replace(TINY.tower, precision=precision))
     words = r"model 'tiny': a sample's score 'score' .* by \S+\d, .*tower mixes the samples"
-    fails_to_publish(GateError, words, tmp_path, spec=spec, weights=weights, tower=Mixing(way))
+    fails_to_publish(GateError, words, tmp_path, weights, spec=spec, tower=Mixing(way))
 
 
-def test_a_tower_that_makes_padding_everybodys_nan_is_refused(
-    weights: Weights, tmp_path: Path
+def outside() -> ModelInput:
+    samples = generate_samples(TINY)
+    samples.groups[0].values[0] = 9
+    return samples
+
+
+OTHER_OUTPUTS = replace(TINY, tower=TowerSpec(outputs=("click", "buy")))
+WIDE = replace(TINY, tables=(*TINY.tables[:2], replace(TINY.tables[2], dim=2)))
+REFUSED: list[tuple[dict[str, Any], type[ShardedInferError], str]] = [
+    ({"ads": torch.zeros(8, 4)}, WeightsError, r"'ads': .* says 9 rows of dim 4, .* is \[8, 4\]"),
+    ({"ads": torch.zeros(9, 5)}, WeightsError, r"table 'ads': .* is \[9, 5\]"),
+    ({"user": torch.zeros(5, 3, dtype=torch.int64)}, WeightsError, "table 'user': .* torch.int64"),
+    ({"flag": torch.tensor([[torch.nan]])}, WeightsError, "table 'flag', row 0: holds NaN"),
+    ({"user": torch.full((5, 3), torch.inf)}, WeightsError, "table 'user', row 0: holds NaN or in"),
+    ({"ads": torch.full((9, 4), 1e6)}, WeightsError, "'ads', row 0: .*fp16's range .* as int8"),
+    ({"spec": OTHER_OUTPUTS}, TowerError, "expected the outputs"),
+    (
+        {"spec": WIDE, "flag": torch.zeros(1, 2), "tower": Deep()},
+        *(TowerError, r"embeddings 9: ads 4, user 3, flag 2\) fails on inputs of shapes"),
+    ),
+    (
+        {"tower": Mixing(lambda x: x + (x / x).mean(0))},
+        *(
+            GateError,
+            "in a batch of 17 differs from its score alone, by inf, .*tower mixes the sam",
+        ),
+    ),
+    ({"spec": int8_spec(), "tower": Deep()}, SpecError, "int8: needs samples of real requests"),
+    (
+        {"spec": replace(TINY, gate=GateSpec(max_score_diff=1e-9))},
+        GateError,
+        r"model 'tiny': .* differs from the fp32 model's by 0\.\d+, the spec allows 1e-09 .*; the "
+        r"tables that contribute most, each by itself: ads \(mean 0\.\d+, largest 0\.\d+\), user",
+    ),
+    (
+        {
+            "spec": int8_spec(max_score_diff=1e-9),
+            "tower": Deep(),
+            "samples": generate_samples(TINY, 100),
+        },
+        *(GateError, r"contribute most.*; the int8 tower by itself: largest 0\.\d+$"),
+    ),
+    ({"samples": outside()}, RequestError, "feature 'ads', sample .*: id 9 is outside"),
+    ({"topologies": ()}, SpecError, "topologies: expected at least one"),
+    ({"topologies": ("moon:1",)}, PlanError, "unknown device 'moon'"),
+    ({"topologies": ("cpu:1", "cpu:2x0.04KB")}, PlanError, "'cpu:2x0.04KB': .* 2. bytes too many"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "words"), REFUSED)
+def test_what_cannot_be_published_leaves_the_repository_as_it_was(
+    changes: dict[str, Any],
+    error: type[ShardedInferError],
+    words: str,
+    weights: Weights,
+    tmp_path: Path,
 ) -> None:
-    tower = Mixing(lambda x: x + (x / x).mean(0))
-    words = "in a batch of 17 differs from its score alone, by inf, .*tower mixes the samples"
-    fails_to_publish(GateError, words, tmp_path, weights=weights, tower=tower)
-
-
-class Narrow(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 1)
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        return torch.sigmoid(self.layer(embeddings)).squeeze(1)
-
-
-def test_a_tower_of_another_width_is_refused_with_the_tables_and_their_dims(
-    weights: Weights, tmp_path: Path
-) -> None:
-    wide = replace(TINY, tables=(*TINY.tables[:2], replace(TINY.tables[2], dim=2)))
-    weights = {**weights, "flag": torch.zeros(1, 2)}
-    words = r"embeddings 9: ads 4, user 3, flag 2\) fails on inputs of shapes"
-    fails_to_publish(TowerError, words, tmp_path, spec=wide, weights=weights, tower=Narrow())
-
-
-def test_an_int8_tower_without_samples_is_refused(weights: Weights, tmp_path: Path) -> None:
-    words = "tower.precision int8: needs samples of real requests"
-    fails_to_publish(SpecError, words, tmp_path, spec=int8_spec(), weights=weights, tower=Deep())
+    """What is named as a table is its weight."""
+    options = {name: value for name, value in changes.items() if name not in weights}
+    changed = {name: changes.get(name, weight) for name, weight in weights.items()}
+    fails_to_publish(error, words, tmp_path, changed, **options)
