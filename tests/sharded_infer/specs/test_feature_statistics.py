@@ -30,9 +30,7 @@ def test_the_exponent_of_a_power_law_is_found(exponent: float) -> None:
 @pytest.mark.parametrize(
     ("zipf", "hottest", "share"), [(0.8, 0.01, 0.38), (1.0, 0.01, 0.72), (1.2, 0.1, 0.98)]
 )
-def test_the_hottest_rows_take_the_share_that_is_reported(
-    zipf: float, hottest: float, share: float
-) -> None:
+def test_the_hottest_rows_take_their_known_share(zipf: float, hottest: float, share: float) -> None:
     # Ideal caching of 1e7 rows, as measured elsewhere; the integrals are a few points off.
     assert share_of_hottest(zipf, 1e7, hottest * 1e7) == pytest.approx(share, abs=0.07)
 

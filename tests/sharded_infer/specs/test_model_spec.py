@@ -8,15 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from kernels.row_format import RowFormat
+from sharded_infer import DenseSpec, GateSpec, ModelSpec, QuantizationSpec, TableSpec, TowerSpec
 from sharded_infer.errors import SpecError
-from sharded_infer.specs.model_spec import (
-    DenseSpec,
-    GateSpec,
-    ModelSpec,
-    QuantizationSpec,
-    TableSpec,
-    TowerSpec,
-)
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.spec_file import dump_spec, load_spec, parse_spec
 
@@ -76,6 +69,10 @@ EXPECTED = ModelSpec(
     gate=GateSpec(0.001),
 )
 SMALL: dict[str, Any] = {"name": "m", "tables": [{"name": "a", "rows": 4, "dim": 6}]}
+
+
+AT = "table 'a':"
+NO_ROW = f'{AT} default_row: expected "zeros" or'
 
 
 def small_with_table(**fields: object) -> dict[str, Any]:
@@ -144,15 +141,9 @@ def test_a_table_says_which_of_its_features_are_required(
 @pytest.mark.parametrize(
     ("row_format", "dim", "stored"),
     [
-        ("int8", 1, "fp16"),
-        ("int8", 4, "fp16"),
-        ("int8", 5, "int8"),
-        ("fp8", 2, "fp16"),
-        ("int4", 2, "fp16"),
-        ("int4", 3, "fp16"),
-        ("int4", 4, "int4"),
-        ("bf16", 1, "bf16"),
-        ("fp32", 1, "fp32"),
+        *(("int8", 1, "fp16"), ("int8", 4, "fp16"), ("int8", 5, "int8"), ("fp8", 2, "fp16")),
+        *(("int4", 2, "fp16"), ("int4", 3, "fp16"), ("int4", 4, "int4")),
+        *(("bf16", 1, "bf16"), ("fp32", 1, "fp32")),
     ],
 )
 def test_rows_too_narrow_for_the_default_are_fp16(row_format: str, dim: int, stored: str) -> None:
@@ -180,9 +171,8 @@ def test_a_default_row_is_finite_in_python_too(number: float) -> None:
 
 
 def test_a_table_without_padding_is_written_as_before_there_was_any() -> None:
-    assert set(dump_spec(parse_spec(SMALL))["tables"][0]) == {
-        *("name", "rows", "dim", "features", "out_of_range")
-    }
+    names = {"name", "rows", "dim", "features", "out_of_range"}
+    assert set(dump_spec(parse_spec(SMALL))["tables"][0]) == names
 
 
 @pytest.mark.parametrize(
@@ -194,11 +184,8 @@ def test_a_table_without_padding_is_written_as_before_there_was_any() -> None:
         ({**SMALL, "colour": 3}, "colour: Unexpected keyword argument, got 3"),
         (small_with_table(rowz=3), "table 'a': rowz: Unexpected .*'rows'.*, got 3"),
         *(
-            (
-                small_with_table(padding_idx=padding),
-                f"table 'a': padding_idx: expected a row, 0 to 3, got {padding}",
-            )
-            for padding in (-1, 4, 2**70)
+            (small_with_table(padding_idx=n), f"{AT} padding_idx: expected a row, 0 to 3, got {n}")
+            for n in (-1, 4, 2**70)
         ),
         *(
             (small_with_table(required=value), "table 'a': required: expected true, false or names")
@@ -209,17 +196,11 @@ def test_a_table_without_padding_is_written_as_before_there_was_any() -> None:
             "table 'a': required: 'a' is not one of the table's features: b, c",
         ),
         *(
-            (
-                small_with_table(default_row=row),
-                "table 'a': default_row: expected \"zeros\" or finite numbers of fp32, got",
-            )
+            (small_with_table(default_row=row), f"{NO_ROW} finite numbers of fp32, got")
             for row in ("zero", 0, True, {"a": 0}, [0, "1"], [0, True], [0, 1e39], [0, None])
         ),
         *(
-            (
-                small_with_table(default_row=[0.5] * count),
-                f"table 'a': default_row: expected \"zeros\" or 6 numbers, got {count}",
-            )
+            (small_with_table(default_row=[0.5] * count), f"{NO_ROW} 6 numbers, got {count}")
             for count in (0, 5, 7)
         ),
         (small_with_table(padding_idx=True), "table 'a': padding_idx: .* valid integer"),
@@ -250,10 +231,7 @@ def test_a_table_without_padding_is_written_as_before_there_was_any() -> None:
         ({**SMALL, "tower": {"program": "t", "architecture": "dlrm"}}, "exclude each other"),
         ({**SMALL, "gate": {"max_score_diff": 0}}, "gate: max_score_diff: .* greater than 0"),
         ({**SMALL, "gate": {"max_score_diff": math.inf}}, "gate: max_score_diff: .* finite"),
-        (
-            {**SMALL, "release": {"max_error_rate": 1.5}},
-            "max_error_rate: .*less than or equal to 1",
-        ),
+        ({**SMALL, "release": {"max_error_rate": 1.5}}, "error_rate: .*less than or equal to 1"),
         ({**SMALL, "release": {"max_p99_ratio": 0.9}}, "max_p99_ratio: .* or equal to 1"),
         ({**SMALL, "release": {"max_score_shift": 0}}, "max_score_shift: .*greater than 0"),
         ({**SMALL, "release": {"max_unknown_ids": -0.1}}, "max_unknown_ids: .* or equal to 0"),
