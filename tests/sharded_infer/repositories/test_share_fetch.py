@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from kernels.row_format import RowFormat
+from sharded_infer import IdMapSpec, ModelSpec, Repository, TableSpec, publish
 from sharded_infer.artifacts.artifact import Artifact, open_artifact
 from sharded_infer.artifacts.manifest import BLOCK_BYTES, dump_manifest
 from sharded_infer.artifacts.mapped_id_maps import open_id_maps
@@ -17,13 +18,9 @@ from sharded_infer.importing.id_maps.id_map_source import IdMapSource
 from sharded_infer.lookups.placement import id_ranges
 from sharded_infer.planning.plan import Plan, Shard
 from sharded_infer.planning.topology import Device, Topology
-from sharded_infer.publishing.publication import publish
-from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.share_fetch import fetch_share
 from sharded_infer.repositories.storage.version_cache import VersionCache
 from sharded_infer.repositories.version_copy import copy_version
-from sharded_infer.specs.id_map_spec import IdMapSpec
-from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from tests.support.part_model import Scorer
 from tests.support.s3_server import BUCKET, S3Server
 
@@ -31,9 +28,7 @@ ROWS, DIM = 65536, 124  # int8 rows of 128 bytes: 8 MiB a table
 HALF = ROWS // 2
 SPEC = ModelSpec(
     name="wide",
-    tables=tuple(
-        TableSpec(name, rows=ROWS, dim=DIM, format=RowFormat.INT8) for name in ("ads", "user")
-    ),
+    tables=tuple(TableSpec(name, ROWS, DIM, format=RowFormat.INT8) for name in ("ads", "user")),
 )
 PLAN = Plan(
     Topology("hosts", tuple(Device(host=host) for host in range(4))),
@@ -189,11 +184,7 @@ def test_a_block_that_was_damaged_in_the_cache_is_fetched_again_alone(
 
 
 def test_a_version_without_hashes_is_fetched_whole_and_that_is_said(
-    folder: Repository,
-    s3: S3Server,
-    s3_url: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    folder: Repository, s3: S3Server, s3_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = Repository(tmp_path / "old")
     copy_version(folder, "wide", 1, old)
@@ -244,21 +235,15 @@ def in_parts(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     source = IdMapSource("a test's map", IDS, lambda: iter([(ids, np.arange(IDS))]))
     repository = Repository(folder / "models")
     weights = {"ads": torch.rand(IDS, 4)}
-    publish(
-        ModelSpec("parts", (table,)),
-        weights,
-        Scorer(),
-        repository,
-        topologies=(str(topology),),
-        id_maps={"ads": source},
-    )
+    options = {"topologies": (str(topology),), "id_maps": {"ads": source}}
+    publish(ModelSpec("parts", (table,)), weights, Scorer(), repository, **options)
     return repository
 
 
 def test_a_host_fetches_the_ids_of_its_parts(
     in_parts: Repository, s3: S3Server, s3_url: str, tmp_path: Path
 ) -> None:
-    copy_version(in_parts, "parts", 1, Repository(s3_url, VersionCache(tmp_path / "publisher")))
+    copy_version(in_parts, "parts", 1, opened(s3_url, tmp_path / "publisher"))
     stored = opened(s3_url, tmp_path / "cache")
     artifact = stored.open("parts", 1)
     plan, file = artifact.plan(None), "id_maps/ads.index"
@@ -292,10 +277,8 @@ def test_a_host_fetches_the_ids_of_its_parts(
     id_map.check()
 
 
-def test_ids_that_were_not_fetched_are_refused_by_name(
-    in_parts: Repository, s3_url: str, tmp_path: Path
-) -> None:
-    copy_version(in_parts, "parts", 1, Repository(s3_url, VersionCache(tmp_path / "publisher")))
+def test_missing_ids_are_refused_by_name(in_parts: Repository, s3_url: str, tmp_path: Path) -> None:
+    copy_version(in_parts, "parts", 1, opened(s3_url, tmp_path / "publisher"))
     stored = opened(s3_url, tmp_path / "cache")
     artifact = stored.open("parts", 1)
     path = fetch_share(stored, artifact, artifact.plan(None), 0, with_tower=False)
