@@ -39,8 +39,7 @@ def saved(path: Path, state: dict[str, Any]) -> Path:
 
 def one_of_two_ranks(folder: Path, rank: int) -> None:
     """A process that saves sharded tensors, which come to be among several over gloo."""
-    from torch.distributed._shard.sharded_tensor import Shard as Piece
-    from torch.distributed._shard.sharded_tensor import ShardedTensor
+    from torch.distributed._shard import sharded_tensor
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -50,7 +49,9 @@ def one_of_two_ranks(folder: Path, rank: int) -> None:
     # Each rank has two of four rectangles, which meet in the row after the fifth or the eighth.
     split, part = (5, 8)[rank], (slice(0, 4), slice(4, 7))[rank]
     pieces = [
-        Piece.from_tensor_and_offsets(GRID[rows, part].clone(), [rows.start, part.start], rank)
+        sharded_tensor.Shard.from_tensor_and_offsets(
+            GRID[rows, part].clone(), [rows.start, part.start], rank
+        )
         for rows in (slice(0, split), slice(split, 11))
     ]
     tensors = {
@@ -58,7 +59,7 @@ def one_of_two_ranks(folder: Path, rank: int) -> None:
         "by_columns": distribute_tensor(WEIGHT.bfloat16(), mesh, [Shard(1)]),
         "replicated": distribute_tensor(WEIGHT, mesh, [Replicate()]),
         "one_row": distribute_tensor(WEIGHT[:1], mesh, [Shard(0)]),
-        "in_grid": ShardedTensor._init_from_local_shards(pieces, 11, 7),
+        "in_grid": sharded_tensor.ShardedTensor._init_from_local_shards(pieces, 11, 7),
     }
     checkpoint.save({"model": tensors, "step": 3}, checkpoint_id=folder)
     torch.distributed.barrier()

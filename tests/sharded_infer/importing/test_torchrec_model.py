@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,13 +11,10 @@ from torch.distributed import checkpoint
 from kernels.row_format import RowFormat
 from quant.sources.checkpoint import open_weights
 from quant.sources.table_weight import find_weight
-from sharded_infer.engines.model import open_model
+from sharded_infer import QuantizationSpec, from_torchrec, open_model, publish
 from sharded_infer.errors import SpecError, WeightsError
-from sharded_infer.importing.torchrec_model import from_torchrec
 from sharded_infer.importing.tower_source import load_tower
 from sharded_infer.inputs.request_reader import make_input
-from sharded_infer.publishing.publication import publish
-from sharded_infer.specs.model_spec import QuantizationSpec
 from tests.support.torchrec_models import DENSE_WIDTH, TABLES, Batch, Table, TorchRec, make_batch
 
 FORMATS = {
@@ -43,12 +39,13 @@ def pooled_by(model: Any, rec: TorchRec, batch: Batch) -> Tensor:
     return pooled
 
 
-def assert_same_scores(tower: nn.Module, model: nn.Module, rec: TorchRec) -> None:
+def assert_same_scores(tower: nn.Module, model: nn.Module, rec: TorchRec) -> Tensor:
     batch = make_batch()
     with torch.no_grad():
         ours = tower(dense=batch.dense, embeddings=pooled_by(model, rec, batch))
     theirs = torch.sigmoid(rec.logits(model, batch))
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+    return theirs
 
 
 @pytest.mark.parametrize("architecture", ["DLRM", "DLRM_DCN"])
@@ -107,9 +104,7 @@ def test_quantized_tables_are_taken_over_bit_for_bit(dtype: torch.dtype, rec: To
     assert_same_scores(tower, quantized, rec)
 
 
-def test_a_feature_of_two_tables_is_sent_once_and_pooled_as_torchrec_does(
-    rec: TorchRec, tmp_path: Path
-) -> None:
+def test_a_feature_of_two_tables_is_pooled_as_torchrec_does(rec: TorchRec, tmp_path: Path) -> None:
     model = rec.model("DLRM", [Table("a", 5, 8, ("user",)), Table("b", 6, 8, ("item", "user"))])
     spec, source, tower = from_torchrec(model)
     assert spec.sparse_inputs == ("user", "item")
@@ -122,36 +117,25 @@ def test_a_feature_of_two_tables_is_sent_once_and_pooled_as_torchrec_does(
     assert pooled.keys() == ["user@a", "item", "user@b"]
     fp32 = replace(spec, quantization=QuantizationSpec(RowFormat.FP32))
     served = open_model(publish(fp32, source, tower, tmp_path).path)
-    asked = make_input(
-        spec, {"dense": np.zeros((1, DENSE_WIDTH), np.float32), "user": user, "item": item}
-    )
+    dense = np.zeros((1, DENSE_WIDTH), np.float32)
+    asked = make_input(spec, {"dense": dense, "user": user, "item": item})
     ours = served.engine.embeddings(asked)[:3]
     torch.testing.assert_close(ours, pooled.values().detach())
 
 
-def prune(collection: Any) -> None:
-    collection.embedding_bag_configs()[1].num_embeddings_post_pruning = 20
-
-
-def process(collection: Any) -> None:
+def test_a_model_that_cannot_be_taken_over_is_refused_with_the_reason(rec: TorchRec) -> None:
+    with pytest.raises(WeightsError, match=r"interaction_branch1.*DLRM and DLRM_DCN"):
+        from_torchrec(rec.model("DLRM_Projection"))
+    pruned: Any = rec.model("DLRM")
+    tables = pruned.sparse_arch.embedding_bag_collection.embedding_bag_configs()
+    tables[1].num_embeddings_post_pruning = 20
+    with pytest.raises((SpecError, WeightsError), match="table 't_item': pruned to 20 of 25 rows"):
+        from_torchrec(pruned)
+    processing: Any = rec.model("DLRM")
+    collection = processing.sparse_arch.embedding_bag_collection
     collection._feature_processors = nn.ModuleDict()
-
-
-@pytest.mark.parametrize(
-    ("architecture", "change", "words"),
-    [
-        ("DLRM_Projection", lambda _: None, r"interaction_branch1.*DLRM and DLRM_DCN"),
-        ("DLRM", prune, "table 't_item': pruned to 20 of 25 rows"),
-        ("DLRM", process, "changes features before their lookup"),
-    ],
-)
-def test_a_model_that_cannot_be_taken_over_is_refused_with_the_reason(
-    architecture: str, change: Callable[[Any], None], words: str, rec: TorchRec
-) -> None:
-    model: Any = rec.model(architecture)
-    change(model.sparse_arch.embedding_bag_collection)
-    with pytest.raises((SpecError, WeightsError), match=words):
-        from_torchrec(model)
+    with pytest.raises((SpecError, WeightsError), match="changes features before their lookup"):
+        from_torchrec(processing)
 
 
 def test_scales_that_are_kept_apart_are_refused(rec: TorchRec) -> None:
@@ -176,21 +160,16 @@ def distributed(model: Any, *, as_dtensors: bool) -> nn.Module:
 
     by_rows = sharding_plan.row_wise(compute_kernel="fused")
     whole = sharding_plan.table_wise(rank=0, compute_kernel="fused")
-    plan = sharding_plan.construct_module_sharding_plan(
-        model.sparse_arch.embedding_bag_collection,
-        {table.name: by_rows if table.pooling == "SUM" else whole for table in TABLES},
-        local_size=1,
-        world_size=1,
-        device_type="cpu",
-    )
-    path = "sparse_arch.embedding_bag_collection"
+    tables = {table.name: by_rows if table.pooling == "SUM" else whole for table in TABLES}
+    bags = model.sparse_arch.embedding_bag_collection
+    alone: dict[str, Any] = {"world_size": 1, "device_type": "cpu"}
+    plan = sharding_plan.construct_module_sharding_plan(bags, tables, local_size=1, **alone)
+    world = torch.distributed.group.WORLD
     parallel: nn.Module = model_parallel.DistributedModelParallel(
         model,
-        env=ShardingEnv(
-            world_size=1, rank=0, pg=torch.distributed.group.WORLD, output_dtensor=as_dtensors
-        ),
+        env=ShardingEnv(world_size=1, rank=0, pg=world, output_dtensor=as_dtensors),
         device=torch.device("cpu"),
-        plan=ShardingPlan({path: plan}),
+        plan=ShardingPlan({"sparse_arch.embedding_bag_collection": plan}),
         sharders=[EmbeddingBagCollectionSharder()],
     )
     return parallel

@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from quant.sources.checkpoint import open_weights
 from quant.sources.weight_source import TensorSource
@@ -10,47 +9,25 @@ from sharded_infer.errors import WeightsError
 from sharded_infer.importing.tower_source import load_tower
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.spec_file import parse_spec
-from tests.support.torchrec_models import DENSE_WIDTH, TABLES, TorchRec, make_batch
+from tests.sharded_infer.importing.test_torchrec_model import assert_same_scores
+from tests.support.torchrec_models import DENSE_WIDTH, TABLES, TorchRec
 
-SIZES: dict[str, dict[str, object]] = {
-    "DLRM": {"architecture": "dlrm", "bottom": [6, 8], "top": [7, 4, 1]},
-    "DLRM_DCN": {
-        "architecture": "dcnv2",
-        "bottom": [6, 8],
-        "top": [7, 4, 1],
-        "cross_layers": 3,
-        "cross_rank": 2,
-    },
+LAYERS: dict[str, object] = {"bottom": [6, 8], "top": [7, 4, 1]}
+SIZES = {
+    "DLRM": {"architecture": "dlrm", **LAYERS},
+    "DLRM_DCN": {"architecture": "dcnv2", **LAYERS, "cross_layers": 3, "cross_rank": 2},
 }
 PREFIXES = ("", "module.", "_dmp_wrapped_module.module.", "dlrm.", "model.", "_orig_mod.")
 
 
 def spec_of(architecture: str, **tower: object) -> ModelSpec:
-    return parse_spec(
-        {
-            "name": "clicks",
-            "tables": [
-                {
-                    "name": t.name,
-                    "rows": t.rows,
-                    "dim": t.dim,
-                    "pooling": t.pooling.lower(),
-                    "features": t.features,
-                }
-                for t in TABLES
-            ],
-            "dense": {"inputs": {"dense": DENSE_WIDTH}},
-            "tower": {**SIZES[architecture], **tower},
-        }
-    )
-
-
-def scores_of(tower: nn.Module, rec: TorchRec, model: nn.Module) -> tuple[Tensor, Tensor]:
-    batch = make_batch()
-    with torch.no_grad():
-        pooled = model.sparse_arch(rec.jagged(batch)).flatten(1)  # type: ignore[operator]
-        ours = tower(dense=batch.dense, embeddings=pooled)
-    return ours, torch.sigmoid(rec.logits(model, batch))
+    tables = [
+        {"name": t.name, "rows": t.rows, "dim": t.dim, "features": t.features}
+        | {"pooling": t.pooling.lower()}
+        for t in TABLES
+    ]
+    dense, sizes = {"inputs": {"dense": DENSE_WIDTH}}, {**SIZES[architecture], **tower}
+    return parse_spec({"name": "clicks", "tables": tables, "dense": dense, "tower": sizes})
 
 
 @pytest.mark.parametrize("architecture", SIZES)
@@ -61,9 +38,7 @@ def test_a_saved_torchrec_tower_gives_the_sigmoid_of_its_logits(
     model = rec.model(architecture)
     torch.save({prefix + k: v for k, v in model.state_dict().items()}, tmp_path / "model.pt")
     tower = load_tower(spec_of(architecture), open_weights(tmp_path / "model.pt"), tmp_path)
-    ours, theirs = scores_of(tower, rec, model)
-    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
-    assert theirs.std() > 0.01
+    assert assert_same_scores(tower, model, rec).std() > 0.01
 
 
 def test_of_two_torchrec_towers_the_spec_must_name_one(rec: TorchRec) -> None:
@@ -72,7 +47,7 @@ def test_of_two_torchrec_towers_the_spec_must_name_one(rec: TorchRec) -> None:
     with pytest.raises(WeightsError, match=r"'a\.', 'b\.'; say which with the spec's tower.weigh"):
         load_tower(spec_of("DLRM"), TensorSource(state), Path())
     tower = load_tower(spec_of("DLRM", weights="b."), TensorSource(state), Path())
-    torch.testing.assert_close(*scores_of(tower, rec, models["b."]), atol=1e-6, rtol=0)
+    assert_same_scores(tower, models["b."], rec)
 
 
 def test_a_prefix_that_is_given_and_wrong_is_refused_with_the_right_one(rec: TorchRec) -> None:

@@ -183,7 +183,7 @@ def test_an_int8_tower_is_calibrated_on_the_samples(weights: Weights, tmp_path: 
     assert open_artifact(published.path).manifest.tower.precision is Precision.INT8
     # Its integers come from what the samples look like: calibration samples go before golden ones.
     quiet = generate_samples(TINY, 300, seed=1)
-    options = {"samples": samples, "calibration": CalibrationSamples(quiet)}
+    options: dict[str, Any] = {"samples": samples, "calibration": CalibrationSamples(quiet)}
     other = publish(int8_spec(), weights, drawn(Deep), tmp_path, **options)
     assert content_of(other.path)["tower.pt2"] != content_of(published.path)["tower.pt2"]
 

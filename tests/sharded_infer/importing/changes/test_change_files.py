@@ -53,7 +53,7 @@ def _parquet(path: Path, given: Given) -> Path:
     for table, (ids, values, removed) in given.items():
         rows += [(table, *row, False) for row in zip(ids, values.tolist(), strict=True)]
         rows += [(table, row, None, True) for row in removed]
-    np.random.default_rng(4).shuffle(rows)  # type: ignore[arg-type]
+    np.random.default_rng(4).shuffle(rows)
     columns = dict(zip(("table", "id", "values", "removed"), zip(*rows, strict=True), strict=True))
     lists = pa.array(columns["values"], pa.list_(pa.float32()))
     table = pa.table({**columns, "values": lists})

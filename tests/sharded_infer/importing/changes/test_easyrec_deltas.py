@@ -4,6 +4,7 @@ Source: `tzrec/utils/delta_embedding_dump.py` and `quant_util.py` of TorchEasyRe
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +37,7 @@ def dump(path: Path, step: int, tables: dict[str, tuple[list[int], Rows]], rank:
     with parquet.ParquetWriter(path, schema) as writer:
         for fqn, (keys, rows) in tables.items():
             one_each = [step, rank, 2, "f", fqn]
-            columns = [[value] * len(keys) for value in one_each]
+            columns: list[Any] = [[value] * len(keys) for value in one_each]
             columns += [keys, list(rows), ["model_delta_tracker"] * len(keys)]
             arrays = [pa.array(*pair) for pair in zip(columns, schema.types, strict=True)]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))

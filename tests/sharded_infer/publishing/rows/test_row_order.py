@@ -52,10 +52,8 @@ def ordered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if table.name != "user":
             rows = rng.integers(0, table.rows, 500).tolist()
             sources[table.name] = used(sources[table.name], rows, rng.zipf(1.3, 500).tolist())
-    folder, options = (
-        tmp_path_factory.mktemp("ordered"),
-        {"order_rows": "frequency", "topologies": TOPOLOGIES},
-    )
+    folder = tmp_path_factory.mktemp("ordered")
+    options: dict[str, Any] = {"order_rows": "frequency", "topologies": TOPOLOGIES}
     return publish(SPEC, weights, Sum(), folder, id_maps=sources, **options).path
 
 
@@ -79,7 +77,7 @@ def test_embeddings_and_scores_stay_as_trained(raw: RawModel, ordered: Path, top
 
 def test_rows_of_like_frequency_stay_in_their_order(tmp_path: Path) -> None:
     source = used(source_of(IDS), [0, 1, 2, 3, 4, 5, 3], [3, 7, 2, 4, 0, 1, 1])
-    options = {"id_maps": {"item": source}, "order_rows": "frequency"}
+    options: dict[str, Any] = {"id_maps": {"item": source}, "order_rows": "frequency"}
     model = open_model(publish(TINY, WEIGHT, Sum(), tmp_path, **options).path)
     rows = model.id_maps["item"].known(np.arange(0, 80, 10)).tolist()
     # Those used 7, 5, 3 and 2 times and once are classes; so are all that were never used.

@@ -88,7 +88,7 @@ def tiny(folder: Path, table: TableSpec, ids: dict[int, int]) -> TableSpec:
     topology.write_text(NARROW.format(0) + NARROW.format(1))
     spec = replace(SPEC, name="tiny", tables=(table,))
     weights = {"item": torch.arange(32.0).reshape(8, 4)}
-    options = {"topologies": (str(topology),), "id_maps": {"item": source_of(ids)}}
+    options: dict[str, Any] = {"topologies": (str(topology),), "id_maps": {"item": source_of(ids)}}
     published = publish(spec, weights, Sum(), folder / "models", **options)
     [found] = open_artifact(published.path).manifest.model_spec().tables
     return found
