@@ -1,6 +1,7 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -235,7 +236,7 @@ def in_parts(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     source = IdMapSource("a test's map", IDS, lambda: iter([(ids, np.arange(IDS))]))
     repository = Repository(folder / "models")
     weights = {"ads": torch.rand(IDS, 4)}
-    options = {"topologies": (str(topology),), "id_maps": {"ads": source}}
+    options: dict[str, Any] = {"topologies": (str(topology),), "id_maps": {"ads": source}}
     publish(ModelSpec("parts", (table,)), weights, Scorer(), repository, **options)
     return repository
 
