@@ -48,9 +48,7 @@ def large(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_a_table_that_finds_no_room_is_not_called_damaged(
-    call: str, what: str, large: Path
-) -> None:
+def test_a_table_without_room_is_not_called_damaged(call: str, what: str, large: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED.format(call=call), str(large)],
         capture_output=True,

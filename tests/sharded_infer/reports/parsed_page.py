@@ -62,33 +62,17 @@ class ParsedPage(HTMLParser):
 
 
 def check_drawn(page: str, folder: Path) -> None:
-    """Draws a page in Chromium, which complains of nothing."""
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("chromium is not on PATH")
     file, picture = folder / "page.html", folder / "page.png"
     file.write_text(page)
-    done = subprocess.run(
-        [
-            chromium,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--enable-logging=stderr",
-            "--window-size=1280,900",
-            f"--user-data-dir={folder / 'profile'}",
-            f"--screenshot={picture}",
-            file.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    switches = ["headless", "no-sandbox", "disable-gpu", "no-first-run", "disable-sync"]
+    switches += ["disable-background-networking", "disable-component-update"]
+    switches += ["enable-logging=stderr", "window-size=1280,900", f"screenshot={picture}"]
+    words = [f"--{switch}" for switch in (*switches, f"user-data-dir={folder / 'profile'}")]
+    words = [chromium, *words, file.as_uri()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
     # The console speaks of script errors and of what the content security policy refused.
     assert "CONSOLE" not in done.stderr
     head = picture.read_bytes()[:24]

@@ -1,4 +1,5 @@
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,11 @@ class Page(ParsedPage):
         return float(str(full))
 
 
+def in_turns(load: CostModel, names: Sequence[str], ranks: int) -> tuple[Shard, ...]:
+    tables = [load.uses[name].table for name in names]
+    return tuple(Shard(t.name, i % ranks, 0, t.rows, 0, t.dim) for i, t in enumerate(tables))
+
+
 def uses(names: list[str], pooling: float = 3.0) -> dict[str, TableUse]:
     return {
         name: TableUse(
@@ -47,10 +53,6 @@ def uses(names: list[str], pooling: float = 3.0) -> dict[str, TableUse]:
         )
         for i, name in enumerate(names)
     }
-
-
-def planned(load: CostModel) -> tuple[PlanResult, CostModel]:
-    return make_plan(load), load
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def mixed() -> tuple[PlanResult, CostModel]:
     return PlanResult(plan, figures_of(plan, load), 5e-6, decisions), load
 
 
-def test_page_needs_nothing_from_elsewhere_and_draws_every_rank_twice(
+def test_page_is_self_contained_and_draws_each_rank_twice(
     mixed: tuple[PlanResult, CostModel],
 ) -> None:
     text = render_plan_page(*mixed)
@@ -88,9 +90,7 @@ def test_page_needs_nothing_from_elsewhere_and_draws_every_rank_twice(
     assert [len(drawing) for drawing in bars.values()] == [3, 3]
 
 
-def test_parts_say_their_table_kind_range_bytes_time_and_share(
-    mixed: tuple[PlanResult, CostModel],
-) -> None:
+def test_parts_say_table_kind_range_bytes_and_time(mixed: tuple[PlanResult, CostModel]) -> None:
     bars = Page(render_plan_page(*mixed)).bars()
     labels = "\n\n".join(label for bar in bars["seconds"] for _, label in bar)
     assert "whole\nwhole table, int8\nall 1,000 rows; all 32 columns\n36,000 bytes" in labels
@@ -104,7 +104,8 @@ def test_parts_say_their_table_kind_range_bytes_time_and_share(
 
 @pytest.mark.parametrize("count", [2, 300])
 def test_widths_sum_to_the_loads(count: int) -> None:
-    result, load = planned(CostModel(uses([f"t{i}" for i in range(count)]), parse_topology("l4:4")))
+    load = CostModel(uses([f"t{i}" for i in range(count)]), parse_topology("l4:4"))
+    result = make_plan(load)
     page = Page(render_plan_page(result, load))
     for drawing, loads in (("seconds", result.figures.seconds), ("bytes", result.figures.bytes)):
         full = page.full_scale(drawing)
@@ -118,11 +119,7 @@ def test_hostile_names_stay_text() -> None:
     names = [HOSTILE, "bell\a and \u202e turned", "x" * 5000, "a: b"]
     topology = Topology(HOSTILE, (Device(), Device()))
     load = CostModel(uses(names), topology)
-    shards = tuple(
-        Shard(n, i % 2, 0, load.uses[n].table.rows, 0, load.uses[n].table.dim)
-        for i, n in enumerate(names)
-    )
-    plan = Plan(topology, shards)
+    plan = Plan(topology, in_turns(load, names, 2))
     decisions = (f"{HOSTILE}: cut", "a: b: cut", HOSTILE, "y <b>" * 9000)
     result = PlanResult(plan, figures_of(plan, load), 1e-6, decisions)
     text = render_plan_page(result, load)
@@ -178,17 +175,10 @@ def test_hosts_say_their_bytes_of_a_request() -> None:
 
 @pytest.mark.parametrize(("ranks", "tables"), [(8, 5000), (128, 50_000)])
 def test_page_stays_below_3_mb(ranks: int, tables: int) -> None:
-    load = CostModel(
-        uses([f"a_table_with_quite_a_long_name_{i:05}" for i in range(tables)]),
-        parse_topology(f"h100:{ranks}"),
-    )
-    names = list(load.uses)
+    names = [f"a_table_with_quite_a_long_name_{i:05}" for i in range(tables)]
+    load = CostModel(uses(names), parse_topology(f"h100:{ranks}"))
     replicated, own = names[: tables // 3], names[tables // 3 :]
-    shards = tuple(
-        Shard(n, i % ranks, 0, load.uses[n].table.rows, 0, load.uses[n].table.dim)
-        for i, n in enumerate(own)
-    )
-    plan = Plan(load.topology, shards, tuple(replicated))
+    plan = Plan(load.topology, in_turns(load, own, ranks), tuple(replicated))
     decisions = (f"replicated: {', '.join(replicated)}", *(f"{n}: cut in two" for n in own))
     result = PlanResult(plan, figures_of(plan, load), 1e-6, decisions)
     text = render_plan_page(result, load)
@@ -197,7 +187,7 @@ def test_page_stays_below_3_mb(ranks: int, tables: int) -> None:
     assert f"of {len(decisions):,}." in text
 
 
-def test_chromium_draws_the_page_without_complaint(
+def test_chromium_draws_without_complaint(
     mixed: tuple[PlanResult, CostModel], tmp_path: Path
 ) -> None:
     check_drawn(render_plan_page(*mixed), tmp_path)

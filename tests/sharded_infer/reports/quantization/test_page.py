@@ -23,13 +23,7 @@ from tests.sharded_infer.reports.parsed_page import ParsedPage, check_drawn
 HOSTILE = '</style><script>alert("1")</script>" onload=\'x\' & <rect width="1%">'
 EDGES = tuple(10.0 ** (exponent / 4) for exponent in range(-20, 5))
 FORMATS = (RowFormat.INT8, RowFormat.INT4, RowFormat.FP16, RowFormat.INT2, RowFormat.FP32)
-ERRORS = {
-    RowFormat.INT8: 4e-3,
-    RowFormat.INT4: 6e-2,
-    RowFormat.FP16: 2e-4,
-    RowFormat.INT2: 0.3,
-    RowFormat.FP32: 0.0,
-}
+ERRORS = dict(zip(FORMATS, (4e-3, 6e-2, 2e-4, 0.3, 0.0), strict=True))
 
 
 def table_report(name: str, row_format: RowFormat, rows: int = 1000, dim: int = 16) -> TableReport:
@@ -125,9 +119,8 @@ def test_verdict_says_sizes_score_differences_and_the_change_of_auc() -> None:
 
 
 def test_verdict_without_calibration_says_what_is_not_known() -> None:
-    verdict = ParsedPage(render_quantization_page(report_of(5, calibrated=False))).text(
-        "header", "p"
-    )
+    page = ParsedPage(render_quantization_page(report_of(5, calibrated=False)))
+    verdict = page.text("header", "p")
     assert "What that does to scores was not measured: no calibration samples" in verdict
     assert "The largest error of a table is 30.0% of its weights" in verdict
 
@@ -143,15 +136,8 @@ def test_every_table_is_listed_with_its_figures_and_its_reason() -> None:
     row = next(r for r in listed.splitlines() if "name_0001<" in r)
     cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
     assert [re.sub("<[^>]+>", "", cell) for cell in cells] == [
-        "table_with_quite_a_long_name_0001",
-        "1,097",
-        "16",
-        "int4",
-        "70.2 kB",
-        "13.2 kB",
-        "6.00%",
-        "0.0600",
-        "the model&#x27;s default",
+        *("table_with_quite_a_long_name_0001", "1,097", "16", "int4", "70.2 kB", "13.2 kB"),
+        *("6.00%", "0.0600", "the model&#x27;s default"),
     ]
 
 
@@ -224,5 +210,5 @@ def test_page_stays_below_2_mb(count: int) -> None:
     assert ("report.json has all" in text) == (count > 2000)
 
 
-def test_chromium_draws_the_page_without_complaint(tmp_path: Path) -> None:
+def test_chromium_draws_without_complaint(tmp_path: Path) -> None:
     check_drawn(render_quantization_page(report_of(26, budget=MEMORY)), tmp_path)
