@@ -1,10 +1,13 @@
 """A server's certificates in files, for tests over TLS."""
 
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
+
+_NAMES = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +19,9 @@ class IssuedFiles:
     certificate: Path
     key: Path
 
-    def renew(self, authority: trustme.CA) -> None:
-        """Issue a key and a certificate for 127.0.0.1, ::1 and localhost."""
-        issued = authority.issue_cert("127.0.0.1", "::1", "localhost")
+    def renew(self, authority: trustme.CA, names: Sequence[str] = _NAMES) -> None:
+        """Issue a key and a certificate for this machine's names."""
+        issued = authority.issue_cert(*names)
         issued.private_key_pem.write_to_path(str(self.key))
         self.certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
 
@@ -33,9 +36,9 @@ class IssuedFiles:
         return context
 
 
-def issue_files(folder: Path) -> IssuedFiles:
+def issue_files(folder: Path, names: Sequence[str] = _NAMES) -> IssuedFiles:
     authority = trustme.CA()
     files = IssuedFiles(authority, *(folder / f"{name}.pem" for name in ("ca", "cert", "key")))
     authority.cert_pem.write_to_path(str(files.ca))
-    files.renew(authority)
+    files.renew(authority, names)
     return files

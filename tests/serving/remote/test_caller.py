@@ -10,9 +10,10 @@ from serving.bench.load.library import load_generator_refusal
 from serving.bench.workloads.workload import WORKLOADS
 from serving.remote.caller import TOKEN_VARIABLE, CallerFiles, read_caller
 from sharded_infer.errors import InputError
-from tests.end_to_end.test_security import Certificates, private_file
+from tests.end_to_end.test_security import private_file
 from tests.serving.commands.bench.test_bench_serve import SMALL
 from tests.support.servers import DENSE_WIDTH, MODEL, Command, Ranker, RunningServer, running_server
+from tests.support.tls import IssuedFiles, issue_files
 
 ALL, METRICS = "all-0123456789abcdef", "metrics-0123456789ab"
 PREDICT = "predict-0123456789ab"
@@ -23,7 +24,7 @@ SAMPLE = json.dumps({"dense": [0] * DENSE_WIDTH})
 class Guarded:
     """A server with TLS, client certificates and tokens; and its authorized clients."""
 
-    def __init__(self, running: RunningServer, files: Certificates, folder: Path) -> None:
+    def __init__(self, running: RunningServer, files: IssuedFiles, folder: Path) -> None:
         self.address = running.grpc_url.replace("127.0.0.1", "localhost")
         self.page = running.metrics_url.replace("127.0.0.1", "localhost")
         self.ca = files.ca
@@ -48,7 +49,7 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
-    files = Certificates(folder)
+    files = issue_files(folder, ["localhost"])
     tokens = private_file(folder / "tokens", TOKENS)
     options = (*files.options(), "--tls-client-ca", files.ca, "--tokens-file", tokens)
     with running_server(ranker.repository, folder / "log", *options) as running:
