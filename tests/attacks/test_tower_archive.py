@@ -523,3 +523,27 @@ def test_a_tensor_that_takes_all_memory_is_refused_before_it_is_made(path: Path)
     words = f"operator aten.zeros.default makes a tensor .*at most {2**30}"
     with pytest.raises(TowerError, match=words):
         loaded(path, embedding_width=4)
+
+
+class OfCodes(nn.Module):
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        zeros = torch.zeros_like(embeddings, memory_format=torch.preserve_format)
+        return (embeddings.to(torch.float64) + zeros).to(torch.float32).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("as_memory_format", "memory_format as a memory_format"), ("as_scalar_type", "as a dtype")],
+)
+def test_a_number_is_no_code(kind: str, words: str, path: Path) -> None:
+    # At some numbers torch ends the process.
+    program = export_tower(
+        OfCodes(), dense={}, embedding_width=4, outputs=["score"], precision=Precision.FP32
+    )
+    entries = packed(program)
+    loaded(written(entries, path), embedding_width=4)
+    model = entries[MODEL].replace(f'{{"{kind}":'.encode(), b'{"as_int":')
+    assert model != entries[MODEL]
+    written(entries | {MODEL: model}, path)
+    with pytest.raises(TowerError, match=words):
+        loaded(path, embedding_width=4)

@@ -42,6 +42,14 @@ _REWRITTEN = (
 # With other values than these, an operator would update statistics or draw random numbers.
 _TRAINING_ARGUMENTS = {"train": False, "training": False, "dropout_p": 0.0}
 
+# Arguments of which torch also takes codes, and ends the process at some that are none.
+_CODED: Final[Mapping[str, type]] = {
+    "ScalarType": torch.dtype,
+    "Layout": torch.layout,
+    "MemoryFormat": torch.memory_format,
+    "Device": torch.device,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Weight:
@@ -185,7 +193,7 @@ def _tensor_name(argument: Element) -> str:
 
 def _parse_call(node: Element, graph: Graph, defined: dict[str, Node], called: str) -> None:
     found = ALLOWED[node.field("target").text()]
-    expected = _argument_names(found)
+    expected = _arguments(found)
     positional: list[Argument] = []
     keyword: dict[str, Argument] = {}
     for argument in node.field("inputs").elements():
@@ -205,6 +213,7 @@ def _parse_call(node: Element, graph: Graph, defined: dict[str, Node], called: s
             positional.append(value)
         else:
             raise argument.refuse(f"an argument of {node.field('target').text()} in its place")
+        _check_coded(argument, value, expected[name.text()])
     found = _safe(found, positional, keyword)
     results = _parse_results(node.field("outputs"))
     made = graph.create_node("call_function", found, tuple(positional), keyword, called)
@@ -217,6 +226,11 @@ def _parse_call(node: Element, graph: Graph, defined: dict[str, Node], called: s
             _define(result, item, defined, node.where)
 
 
+def _check_coded(argument: Element, value: Argument, coded: type | None) -> None:
+    if coded is not None and value is not None and not isinstance(value, coded):
+        raise argument.refuse(f"{argument.field('name').text()} as a {coded.__name__}")
+
+
 def _safe(
     found: Operator, positional: Sequence[Argument], keyword: dict[str, Argument]
 ) -> Operator:
@@ -227,11 +241,14 @@ def _safe(
     return TRUNC_DIVIDE if isinstance(positional[-1], Node) else TRUNC_DIVIDE_NUMBER
 
 
-def _argument_names(found: Operator) -> list[str] | None:
-    """Argument names of an operator's schema; None for Python's operators."""
+def _arguments(found: Operator) -> dict[str, type | None] | None:
+    """Types in `_CODED` of an operator's arguments by name; None for Python's operators."""
     if not isinstance(found, torch._ops.OpOverload):
         return None
-    return [argument.name for argument in found._schema.arguments]
+    return {
+        argument.name: _CODED.get(str(argument.real_type).removeprefix("Optional[").rstrip("]"))
+        for argument in found._schema.arguments
+    }
 
 
 def _parse_results(outputs: Element) -> str | tuple[str | None, ...]:

@@ -21,6 +21,8 @@ from sharded_infer.errors import TowerError
 # At the sizes that a program is opened with, four samples of the longest sequences. Of a tensor:
 # scores of attention over 4,096 positions in 16 heads.
 MOST_NUMBERS: Final = 2**30
+# Tensors that an operator returns as a list.
+MOST_PARTS: Final = 2**16
 # Of the results that are needed at the same time, a new one among them.
 MOST_BYTES: Final = 2**32
 # Multiplications: 10 to 30 s of a core with AVX2. Eight layers of attention over 4,096 positions in
@@ -72,8 +74,12 @@ class _BoundedRun(Interpreter):
         """Calls an operator; raises `_TooLargeError` for its result, or all up to it."""
         if not isinstance(target, torch._ops.OpOverload):
             return super().call_function(target, args, kwargs)
-        arguments = _tensors((args, kwargs))
-        numbers = _most_numbers(target, args, kwargs)
+        arguments, values = _tensors((args, kwargs)), _by_name(target, args, kwargs)
+        if (parts := _most_parts(target.overloadpacket.__name__, values)) > MOST_PARTS:
+            raise _TooLargeError(
+                f"operator {target} makes {parts:.3g} tensors, expected at most {MOST_PARTS}"
+            )
+        numbers = _most_numbers(target, values)
         if (
             numbers > MOST_NUMBERS
             or self._bytes + _MOST_ITEM_BYTES * numbers > MOST_BYTES
@@ -130,14 +136,33 @@ def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
-def _most_numbers(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> float:
+def _by_name(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    names = [argument.name for argument in target._schema.arguments]
+    by_name = {**dict(zip(names, args, strict=False)), **kwargs}
+    return {name: by_name[name] for name in names if name in by_name}
+
+
+def _most_parts(name: str, values: Mapping[str, Any]) -> float:
+    """An upper bound of the tensors that an operator returns; 0 if its arguments are wrong."""
+    asked: Any = values.get(_PARTS.get(name, ""))
+    if name not in _PARTS or isinstance(asked, list | tuple):
+        return 1
+    try:
+        size = values["self"].shape[values.get("dim", 0)]
+        if name == "unbind":
+            return float(size)
+        if name == "split":
+            return float(size / max(1, asked))
+        return float(asked)
+    except (IndexError, TypeError):
+        return 0
+
+
+def _most_numbers(target: torch._ops.OpOverload, values: Mapping[str, Any]) -> float:
     """An upper bound of the numbers of an operator's results; infinity if it is not known."""
     bound = BOUNDED.get(target.overloadpacket.__name__)
     if bound is None:
         return inf
-    names = [argument.name for argument in target._schema.arguments]
-    by_name = {**dict(zip(names, args, strict=False)), **kwargs}
-    values = {name: by_name[name] for name in names if name in by_name}
     tensors = _tensors([*values.values()])
     # A sum over no numbers has more numbers than its input.
     if any(tensor.numel() == 0 for tensor in tensors):
@@ -294,6 +319,8 @@ _PRODUCTS: Final[Mapping[str, Callable[[Sequence[Tensor], float], float]]] = {
         "dot einsum mv tensordot",
     ),
 }
+# Operators that return a list, and their arguments that say of how many or how large tensors.
+_PARTS: Final = {"chunk": "chunks", "split": "split_size", "tensor_split": "sections", "unbind": ""}
 # Operators that read as many numbers as they return, of larger tensors.
 _PARTLY_READ: Final = frozenset(("embedding", "gather", "index", "index_select", "take_along_dim"))
 # Operators whose results are bounded by torch's functions of shapes alone.

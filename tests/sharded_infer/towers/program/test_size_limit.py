@@ -128,6 +128,24 @@ def test_a_product_of_too_much_work_is_refused_before_it_is_computed(
     computed.assert_not_called()
 
 
+@pytest.mark.parametrize(
+    ("operator", "shape", "args"),
+    [
+        (_ATEN.tensor_split.sections, (3,), (2**16 + 1,)),
+        (_ATEN.tensor_split.sections, (0,), (2**62,)),
+        (_ATEN.chunk.default, (0,), (2**62,)),
+        (_ATEN.split.Tensor, (2**16 + 1,), (1,)),
+        (_ATEN.unbind.int, (2**16 + 1,), ()),
+    ],
+)
+def test_a_list_of_too_many_tensors_is_refused(
+    operator: Any, shape: Sequence[int], args: Sequence[int]
+) -> None:
+    with pytest.raises(TowerError, match=rf"operator {operator} makes .* tensors, expected at mo"):
+        run_bounded(program_of(operator, torch.zeros(shape), *args), "tower")
+    run_bounded(program_of(operator, torch.zeros(3), *(min(arg, 3) for arg in args)), "tower")
+
+
 def test_the_work_of_all_operators_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, root = Graph(), nn.Module()
     rows = graph.call_function(_ATEN.expand.default, (graph.get_attr("zero"), [2**10]))
