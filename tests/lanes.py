@@ -94,6 +94,7 @@ REST_FILES = (
 # What drives a browser or Ray, trains, compiles, measures, or builds wheels and images.
 SLOW_FILES = (
     "tests/aarch64/test_aarch64.py",
+    "tests/attacks/test_operator_arguments.py",
     "tests/attacks/test_parser_sanitizers.py",
     "tests/attacks/test_transport_sanitizers.py",
     "tests/benchmarks/cluster/test_cluster.py",
