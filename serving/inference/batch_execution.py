@@ -71,6 +71,7 @@ class BatchExecution:
             deadline = held.deadline(batch) if version.model.is_front else inf
             ran = None
             if merged is not None:
+                version.model.zero_padding.look(merged)
                 [ran] = run_batch(version.model, (merged,), deadline, may_default=True)
             usage = None if before is None else (before, read_usage())
         except DeadlineError as error:
@@ -181,6 +182,7 @@ class BatchExecution:
                     for call in calls:
                         call.hosts = traced.hosts
                     executions = run_batch(model, inputs, deadline, may_default=True)
+            model.zero_padding.look(executions[0].batch)
             usage = None if before is None else (before, read_usage())
             return self._responses(calls, executions, usage)
         except DeadlineError as error:

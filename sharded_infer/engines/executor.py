@@ -64,7 +64,6 @@ def run_batch(
     started = perf_counter()
     merged = requests[0] if len(requests) == 1 else merge_inputs(requests)
     merging = perf_counter() - started
-    model.zero_padding.look(merged)
     ran = model.engine.run(merged, deadline, may_default=may_default)
     whole = RequestResult(
         ran.scores,

@@ -263,7 +263,6 @@ class Model:
         Raises:
             RequestError: an id is outside a table whose policy is `error`.
         """
-        self.zero_padding.look(model_input)
         scores = self.engine.run(model_input).scores
         return dict(zip(self.spec.tower.outputs, scores, strict=True))
 
@@ -285,6 +284,7 @@ class Model:
         """
         model_input = make_input(self.spec, input_arrays(self.spec, columns_of(inputs)))
         self._finite.check(model_input)
+        self.zero_padding.look(model_input)
         return self.run(model_input)
 
     def _taken_apart(

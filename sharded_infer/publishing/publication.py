@@ -14,6 +14,7 @@ from sharded_infer.artifacts.golden import DEFAULT_SAMPLES, GoldenRequests
 from sharded_infer.artifacts.provenance import provenance_of
 from sharded_infer.engines.golden_check import golden_differences
 from sharded_infer.engines.model import Model
+from sharded_infer.engines.zero_padding import ZeroPadding
 from sharded_infer.errors import GateError, SpecError
 from sharded_infer.files.staged_folder import storage_errors
 from sharded_infer.importing.id_maps.id_map_source import IdMapSource
@@ -179,6 +180,7 @@ def publish(
         else:
             asked = given if given is not None else written.generate()
         golden_input = written.mapped(asked)
+        ZeroPadding(spec).look(golden_input)
         if calibrating is not None:
             mapped = written.mapped(calibrating.model_input)
             calibrating = replace(calibrating, model_input=mapped)

@@ -9,15 +9,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sharded_infer.engines.executor import run_batch
+from serving.protocol.codec import INFER_CODEC
+from serving.status import Status
 from sharded_infer.engines.model import open_model
 from sharded_infer.engines.zero_padding import ZeroPadding
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
+from tests.serving.inference.planes import plane_of
+from tests.support.servers import infer_request
 
 LENGTH = 20
+TOLD = "input 'seen': 16 of 16 samples"
 BAGS = ModelSpec("bags", (TableSpec("item", 50, 4, features=("seen",)),))
 HISTORY = replace(BAGS, sequences={"history": SequenceSpec(LENGTH, ("seen",))})
 
@@ -70,19 +74,27 @@ def test_what_is_no_padding_is_not_told(
     assert caplog.records == []
 
 
-def test_publishing_predictions_and_the_server_tell(
+def test_publishing_and_predictions_tell(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tables, samples = {"item": torch.randn(50, 4)}, histories(16, 9)
+    path = publish(BAGS, tables, Sum(), tmp_path, samples=samples).path
+    assert caplog.text.count(TOLD) == 1
+    caplog.clear()
+    model = open_model(path)
+    for _ in range(2):
+        model.predict(samples)
+    assert caplog.text.count(TOLD) == 1
+
+
+def test_a_server_tells_of_requests_though_it_warmed_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tables, samples = {"item": torch.randn(50, 4)}, histories(16, 9)
-    said = "input 'seen': 16 of 16 samples"
-    path = publish(BAGS, tables, Sum(), tmp_path, samples=samples).path
-    assert caplog.text.count(said) == 1
-    for used in ("predict", "run_batch"):
-        model = open_model(path)
-        caplog.clear()
-        for _ in range(2):
-            if used == "predict":
-                model.predict(samples)
-            else:
-                run_batch(model, [make_input(model.spec, samples)])
-        assert caplog.text.count(said) == 1
+    publish(BAGS, {"item": torch.randn(50, 4)}, Sum(), tmp_path)
+    request = infer_request(histories(16, 9), model="bags").SerializeToString()
+    outcomes: list[bytes | Status] = []
+    served = plane_of(tmp_path, "bags")
+    assert TOLD not in caplog.text
+    for _ in range(2):
+        served.plane.submit(INFER_CODEC, request, outcomes.append)
+        served.work_off()
+    assert [type(outcome) for outcome in outcomes] == [bytes, bytes]
+    assert caplog.text.count(TOLD) == 1

@@ -33,7 +33,6 @@ class Place:
             version=2,
             spec=ranker.model.spec,
             engine=self.default.model.engine,
-            zero_padding=self.default.model.zero_padding,
         )
         self.shadow = replace(self.default, metrics=counters, model=model)
         self.own.store.add(self.shadow)
