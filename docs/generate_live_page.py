@@ -28,6 +28,7 @@ from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from tests.support.live_page import CHROMIUM
 from tests.support.servers import RunningServer, running_server
+from tests.support.waiting import in_threads
 
 TARGET = Path(__file__).parent / "images"
 MODEL = "feed_ranker"
@@ -105,15 +106,8 @@ def load(server: RunningServer, clients: int) -> Iterator[None]:
                 except triton.InferenceServerException:
                     continue
 
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_threads(clients, run, stop):
         yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 def take_pictures(url: str, target: Path) -> None:

@@ -75,7 +75,7 @@ class Attacker:
         return self._stop.is_set()
 
     def connect(self, opening: bytes | None = None) -> socket.socket:
-        """A connection that stays open while the attack does, a second for each step."""
+        """A connection that stays open for the attack, with a timeout of a second."""
         client = connect(self.target.address, source=self._source, opening=opening)
         client.settimeout(1)
         return self._clients.enter_context(client)
@@ -87,7 +87,7 @@ class Attacker:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a process takes of its machine; its memory is that of no file."""
+    """A process's anonymous memory in bytes, and its open files and threads."""
 
     memory: int
     files: int
@@ -109,13 +109,13 @@ class Footprint:
         )
 
 
-# A server that stops answers none; one that is slowed answers these in far less.
+# A stopped server answers none of these; a slow one all in far less time.
 _CALLS, _CALL_SECONDS = 30, 60.0
 _PAUSE_SECONDS = 0.002
 
 
 class HonestClient:
-    """Two threads: one keeps its connection, the other makes one a call."""
+    """Two threads: one reuses its connection, the other opens one for each call."""
 
     def __init__(self, target: Target, expected: bytes) -> None:
         self._target, self._expected = target, expected

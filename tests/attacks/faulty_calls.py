@@ -42,7 +42,7 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FaultyConnection:
-    """What a client sends on one connection, with its preface, and the number of calls in it."""
+    """Bytes of one connection, with the preface, and the number of calls in them."""
 
     sent: bytes
     calls: int

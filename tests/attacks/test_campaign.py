@@ -82,7 +82,7 @@ class Campaign:
             client.close()
 
     def run(self, calls: int) -> None:
-        """Makes honest calls, and at least as many that have faults, until there are so many."""
+        """Makes honest and faulty calls, until there are at least `calls` of each."""
         self._honest = [grpc_channel(self._target) for _ in range(KEPT)]
         while min(self.right + len(self.wrong), self.faults) < calls:
             self._round()

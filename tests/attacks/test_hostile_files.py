@@ -1,4 +1,4 @@
-"""What is no regular file, far too large or locked without end: named, and not waited for."""
+"""Special, oversized and locked files are refused by name, without waiting."""
 
 import fcntl
 import json

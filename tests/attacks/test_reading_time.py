@@ -1,4 +1,4 @@
-"""Whatever reads what others wrote takes time in proportion to its size, hostile or not."""
+"""Parsers take time in proportion to the size of their input, hostile or not."""
 
 import gc
 import json

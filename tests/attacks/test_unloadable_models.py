@@ -205,7 +205,7 @@ def test_a_table_that_is_cut_takes_its_version_out_of_service_and_nothing_else(
 
 
 def each(server: RunningServer, condition: Callable[[], bool]) -> bool:
-    """Whether it holds on many connections, and thus in every worker."""
+    """Whether the condition holds on many connections, and thus in every worker."""
     return all(condition() for _ in range(8 * server.ready["workers"]))
 
 

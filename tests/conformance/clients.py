@@ -29,7 +29,7 @@ _SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What a protected server's clients need: its authority's file and a token of all scopes."""
+    """Credentials for a protected server: its authority's certificate and a token of all scopes."""
 
     authority: Path
     token: str

@@ -28,7 +28,7 @@ MOST_BYTES: Final = 2**32
 # Multiplications: 10 to 30 s of a core with AVX2. Eight layers of attention over 4,096 positions in
 # 16 heads of 64.
 MOST_WORK: Final = 2**39
-# A number that is read or written takes as long as so many multiplications of a product.
+# Multiplications of a product that take as long as one read or written number.
 _NUMBER_WORK: Final = 64
 _MOST_ITEM_BYTES: Final = 8
 _META: Final = torch.device("meta")
