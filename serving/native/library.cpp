@@ -1,6 +1,7 @@
 // The C interface of decoding and counting, which Python calls through ctypes.
 #include "counting.h"
 #include "header.h"
+#include "message_size.h"
 #include "request.h"
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -65,6 +66,12 @@ EXPORTED std::int32_t sharded_infer_fill(sharded_infer::Request* request, std::i
   if (!request->fill(out)) return 0;
   request->count_unknown();
   return 1;
+}
+
+// An `Excess`; see message_size.h.
+EXPORTED std::int32_t sharded_infer_check_size(const sharded_infer::MessageLimits* limits,
+                                               const std::uint8_t* message, std::int64_t size) {
+  return sharded_infer::check_size(*limits, Bytes{message, size});
 }
 
 // Counts unknown ids; see counting.h.

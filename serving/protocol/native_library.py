@@ -92,6 +92,17 @@ class Request(ctypes.Structure):
     )
 
 
+class MessageLimitFields(ctypes.Structure):
+    """`MessageLimits` of serving/native/message_size.h."""
+
+    _fields_ = (
+        ("fields", ctypes.c_int64),
+        ("numbers", ctypes.c_int64),
+        ("rules", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+    )
+
+
 # Sizes of `Tensor` and `Bytes`.
 TENSOR_BYTES, BYTES_BYTES = 48, 16
 # `NamedTensor` of serving/native/request.h: name, data, datatype, rank and two sizes.
@@ -115,6 +126,11 @@ def _declare(library: ctypes.CDLL | ctypes.PyDLL) -> None:
         scan.argtypes = (address, ctypes.c_char_p, integer)
     library.sharded_infer_scan_tensors.argtypes = (address, ctypes.c_char_p, integer)
     library.sharded_infer_fill.argtypes = (address, address)
+    library.sharded_infer_check_size.argtypes = (
+        ctypes.POINTER(MessageLimitFields),
+        address,
+        integer,
+    )
     library.sharded_infer_count_unknown.restype = None
     library.sharded_infer_count_unknown.argtypes = (address, address, integer)
 

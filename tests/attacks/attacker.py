@@ -37,6 +37,7 @@ class Served:
     target: Target
     answer: bytes
     pid: int
+    http_address: str = ""
 
 
 Attack = Callable[["Attacker"], None]

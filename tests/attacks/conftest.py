@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -70,7 +71,8 @@ def served(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             answer = call(channel, target)
         response = service_pb2.ModelInferResponse.FromString(answer)
         assert np.array_equal(scores_of(response)["score"], ranker.predict(inputs)["score"])
-        yield Served(target, answer, server.process.pid)
+        http_address = urlsplit(server.metrics_url).netloc
+        yield Served(target, answer, server.process.pid, http_address)
     # A busy machine has slow requests, of which there are some lines a second.
     others = [line for line in log.read_text().splitlines() if 'event="slow_request"' not in line]
     assert sum(map(len, others)) < MOST_LOG_BYTES, others[:20]
