@@ -19,7 +19,9 @@ constexpr double kLeastIdleSeconds = 1.0;
 constexpr std::uint32_t kStreamWindow = 256 << 10;
 constexpr std::int32_t kConnectionWindow = 4 << 20;
 // How long, and of how many connections, what still comes is read after the last was said.
-constexpr double kLingerSeconds = 2.0;
+// Idle clients that read nothing do not close: a server that ends waits for them no longer than
+// for what was on its way.
+constexpr double kLingerSeconds = 2.0, kDrainingLingerSeconds = 0.05;
 constexpr std::size_t kMostLingering = 256;
 constexpr int kLingerReads = 16;
 
@@ -171,20 +173,21 @@ void Server::close_descriptor(int descriptor, bool has_said_goodbye) {
   if (has_said_goodbye && lingering_.size() < kMostLingering && !stopping_) {
     shutdown(descriptor, SHUT_WR);
     epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
-    lingering_.push_back({descriptor, now_ + kLingerSeconds});
+    lingering_.push_back({descriptor, now_});
   } else {
     close(descriptor);
   }
 }
 
 void Server::read_lingering() {
+  const double patience = draining_ ? kDrainingLingerSeconds : kLingerSeconds;
   std::size_t kept = 0;
   for (const Lingering& one : lingering_) {
     ssize_t got = 1;
     for (int reads = 0; reads < kLingerReads && got > 0; ++reads)
       got = recv(one.descriptor, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
     const bool waits = got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
-    if (waits && now_ < one.until && !stopping_)
+    if (waits && now_ < one.since + patience && !stopping_)
       lingering_[kept++] = one;
     else
       close(one.descriptor);

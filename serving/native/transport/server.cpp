@@ -24,7 +24,7 @@ constexpr double kGatherSeconds = 10e-6, kLongestGather = 1e-3;
 constexpr int kYields = 6;
 // After this many fetches in a row that gathered nothing, only one in this many gathers.
 constexpr int kLonely = 16;
-constexpr int kRoundMilliseconds = 100;
+constexpr int kRoundMilliseconds = 100, kDrainingRoundMilliseconds = 20;
 // nghttp2's own limit counts those that give up at their deadlines too; ours does not.
 constexpr std::uint64_t kResetBurst = 1 << 20, kResetRate = 1 << 18;
 constexpr std::size_t kContinuations = 8;
@@ -266,7 +266,8 @@ int Server::await_ready(epoll_event* ready, int most) {
   }
   asleep_ = true;
   // A reply that came before has woken nobody.
-  const int count = epoll_wait(epoll_, ready, most, has_replies_ ? 0 : kRoundMilliseconds);
+  const int longest = draining_ ? kDrainingRoundMilliseconds : kRoundMilliseconds;
+  const int count = epoll_wait(epoll_, ready, most, has_replies_ ? 0 : longest);
   asleep_ = false;
   return count;
 }

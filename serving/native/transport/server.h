@@ -175,7 +175,7 @@ class Server {
   std::vector<Connection*> touched_, dead_;
   struct Lingering {
     int descriptor;
-    double until;
+    double since;
   };
   std::vector<Lingering> lingering_;
   std::vector<Call*> slots_;
@@ -197,7 +197,7 @@ class Server {
   std::int64_t answer_bytes_ = 0;  // of all connections
   bool refused_now_ = false;
   double next_notice_ = 0.0;
-  double drain_until_ = 0.0;
+  double draining_since_ = 0.0;
 
   // Shared.
   static thread_local bool holds_replies_;

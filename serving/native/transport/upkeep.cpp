@@ -10,7 +10,7 @@ namespace sharded_infer::transport {
 
 namespace {
 
-constexpr double kUpkeepSeconds = 0.1;
+constexpr double kUpkeepSeconds = 0.1, kDrainingUpkeepSeconds = 0.02;
 // How often answers are counted, and how many calls must be in progress then.
 constexpr double kRateSeconds = 1.0;
 constexpr std::int64_t kBusyCalls = 32;
@@ -39,10 +39,10 @@ void Server::upkeep() {
   }
   if (draining_ && !listeners_.empty()) {
     close_listeners();
-    drain_until_ = now_ + drain_seconds_;
+    draining_since_ = now_;
   }
   if (now_ < next_upkeep_) return;
-  next_upkeep_ = now_ + kUpkeepSeconds;
+  next_upkeep_ = now_ + (draining_ ? kDrainingUpkeepSeconds : kUpkeepSeconds);
   read_lingering();
   measure_answers();
   if (draining_) {
@@ -71,14 +71,15 @@ void Server::measure_answers() {
 
 void Server::look_after(Connection* connection) {
   if (connection->dead) return;
-  if (!connection->greeted && now_ > connection->began + settings_.handshake_seconds) {
-    ++counters_.too_late;
-    return close_soon(connection);
+  if (!connection->greeted) {
+    // It has no call: while draining, a preface on its way is all that is waited for.
+    if (draining_ && now_ > draining_since_ + kNoticeSeconds) return close_soon(connection);
+    if (now_ > connection->began + settings_.handshake_seconds) {
+      ++counters_.too_late;
+      return close_soon(connection);
+    }
   }
-  if (connection->session == nullptr) {
-    if (draining_ && now_ > drain_until_) close_soon(connection);
-    return;
-  }
+  if (connection->session == nullptr) return;
   for (Call* call = connection->first_call; call != nullptr; call = call->after) {
     const Method* method =
         call->head.method < 0 ? nullptr : &methods_[std::size_t(call->head.method)];
@@ -138,7 +139,8 @@ void Server::say_goodbye(Connection* connection) {
                          nghttp2::kNoError, nullptr, 0);
     touch(connection);
   } else if (connection->said_goaway) {
-    const double until = draining_ ? drain_until_ : connection->goaway_at + settings_.grace_seconds;
+    const double until = draining_ ? draining_since_ + drain_seconds_
+                                   : connection->goaway_at + settings_.grace_seconds;
     if (now_ > until) close_soon(connection);
   }
 }
