@@ -12,7 +12,6 @@ from torch import Tensor
 from kernels.errors import InputError
 from kernels.gpu.device_tables import DeviceTables, OutOfRange
 from kernels.gpu.triton_pooled import pooled_kernel
-from kernels.gpu.triton_sequence import sequence_kernel
 from kernels.gpu.triton_tiles import (
     TileChoice,
     TilePlan,
@@ -22,7 +21,6 @@ from kernels.gpu.triton_tiles import (
     row_words,
 )
 from kernels.gpu.triton_tuning import read_choices, tile_choice
-from kernels.wording import counted
 
 NOWHERE = 2**63 - 1  # the position of the first refused id when there is none
 _WIDEST_ACCESS_BYTES = 16
@@ -76,7 +74,6 @@ class TritonLookup:
         self.plan: TilePlan = plan_tiles(
             row_format, tables.dims, choice, typical_lengths=typical_lengths
         )
-        self._sequence_tile = (choice.tile_rows(row_format, self.plan.wide[1]), self.plan.wide[1])
         major, minor = (0, 0)
         if self.device.type == "cuda":
             major, minor = torch.cuda.get_device_capability(self.device)
@@ -85,11 +82,8 @@ class TritonLookup:
         skipped = -tables.memory.data_ptr() % _WIDEST_ACCESS_BYTES if unit > 1 else 0
         whole = (tables.memory.numel() - skipped) // unit * unit
         self._memory = tables.memory[skipped : skipped + whole].view(_UNITS[unit])
-        self._lines = _feature_lines(tables, skipped, unit)
-        in_order = self._lines[list(self.plan.order)]
-        self._features, self._sequence_features = (
-            lines.to(self.device) for lines in (in_order, self._lines)
-        )
+        lines = _feature_lines(tables, skipped, unit)
+        self._features = lines[list(self.plan.order)].to(self.device)
         # An id elsewhere changes only the number of rows of a mean.
         self._checks = any(
             mean or policy is not OutOfRange.ELSEWHERE
@@ -169,63 +163,6 @@ class TritonLookup:
                 num_warps=self.plan.warps,
                 maxnreg=self._most_registers,
             )
-
-    def sequence(self, values: Tensor, offsets: Tensor, *, out: Tensor, outside: Tensor) -> None:
-        """Looks up every id's row, unpooled. Starts the work and does not wait for it.
-
-        Args:
-            values: int32 or int64 `[N]` on the device, feature-major.
-            offsets: int32 or int64 `[F * B + 1]` on the device.
-            out: fp32 or bf16 `[N, width]` on the device, written; the columns beyond a feature's
-                dim become 0, as do the rows of ids that are refused or ignored.
-            outside: int64 [2], added to.
-
-        Raises:
-            InputError: an array has another dtype, shape or device.
-        """
-        features = len(self.tables.dims)
-        if (len(offsets) - 1) % features:
-            raise InputError(
-                f"offsets: expected a multiple of {features} and 1, got {len(offsets)}"
-            )
-        _check_ids(values, offsets, self.device)
-        if self.tables.positions is not None:
-            raise InputError("positions: unpooled lookups have bags of their own for each feature")
-        if out.dim() != 2 or out.shape[1] < max(self.tables.dims):
-            raise InputError(
-                f"out: expected {counted(max(self.tables.dims), 'column')}, got {out.shape}"
-            )
-        _check_out(out, out.shape[1], self.device)
-        if len(out) != len(values):
-            raise InputError(f"out: expected {counted(len(values), 'row')}, got {len(out)}")
-        rows, words = self._sequence_tile
-        columns = words * 32 // self.tables.row_format.element_bits
-        grid = (-(-len(values) // rows), -(-out.shape[1] // columns))
-        if len(values) == 0:
-            return
-        with self._on_device():
-            sequence_kernel[grid](
-                self._memory,
-                self._sequence_features,
-                values,
-                offsets,
-                out,
-                outside,
-                len(values),
-                (len(offsets) - 1) // features,
-                features,
-                out.shape[1],
-                out.stride(0),
-                **self.constants,
-                OUT_ALIGNMENT=_out_alignment(out, out.shape[1:]),
-                ROWS=rows,
-                WORDS=words,
-                num_warps=self.plan.warps,
-                maxnreg=self._most_registers,
-            )
-
-    def _places(self) -> tuple[int, ...]:
-        return (*self.tables.dims, *(self.tables.columns or ()))
 
     def _width_of(self, out: Tensor) -> int:
         if self.tables.columns is not None and out.dim() == 2:

@@ -8,7 +8,6 @@ import torch
 from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
 from kernels.row_format import RowFormat
-from kernels.stored_rows import decode
 from quant.encoding.rowwise import encode
 
 
@@ -84,18 +83,3 @@ def fill(
     values = torch.cat(ids)
     weights = torch.randn(len(values), generator=generator) if weighted else None
     return Bags(values, counts, weights)
-
-
-def sequence_rows(tables: FusedTables, bags: Bags, width: int) -> torch.Tensor:
-    """Rows of the ids in order, padded with zeros: fp32 `[N, width]`."""
-    expected = torch.zeros(len(bags.values), width)
-    position = 0
-    for feature, count in enumerate(bags.lengths.sum(1).tolist()):
-        dim, rows = tables.dims[feature], tables.rows[feature]
-        row_bytes = tables.row_format.row_bytes(dim)
-        start = tables.byte_offsets[feature]
-        stored = tables.memory[start : start + rows * row_bytes].view(rows, row_bytes)
-        ids = bags.values[position : position + count]
-        expected[position : position + count, :dim] = decode(tables.row_format, stored[ids], dim)
-        position += count
-    return expected

@@ -19,7 +19,6 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from kernels.gpu.triton_dense import cross_kernel  # noqa: E402
 from kernels.gpu.triton_pooled import pooled_kernel  # noqa: E402
-from kernels.gpu.triton_sequence import sequence_kernel  # noqa: E402
 from kernels.gpu.triton_tiles import most_registers, plan_tiles  # noqa: E402
 from kernels.gpu.triton_tuning import default_choice  # noqa: E402
 from kernels.row_format import RowFormat  # noqa: E402
@@ -34,9 +33,7 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
 
 
-def compile_kernel(
-    kernel: Any, row_format: RowFormat, capability: int, out: str, **changes: Any
-) -> Any:
+def compile_kernel(row_format: RowFormat, capability: int, out: str, **changes: Any) -> Any:
     """Compiles as `TritonLookup` would launch."""
     dims = changes.pop("dims", (DIM,))
     alignment = changes.get("PAYLOAD_ALIGNMENT", 16)
@@ -53,8 +50,6 @@ def compile_kernel(
         "WIDE_WORDS": plan.wide[1],
         "NARROW_ROWS": plan.narrow[0],
         "NARROW_WORDS": plan.narrow[1],
-        "ROWS": plan.wide[0],
-        "WORDS": plan.wide[1],
     } | changes
     types = {
         "memory": UNITS[alignment],
@@ -65,12 +60,12 @@ def compile_kernel(
         "out": f"*{out}",
         "outside": "*i64",
     }
-    names = kernel.arg_names
+    names = pooled_kernel.arg_names
     signature = {
         name: "constexpr" if name in constants else types.get(name, "i32") for name in names
     }
     source = ASTSource(
-        fn=kernel,
+        fn=pooled_kernel,
         signature=signature,
         constexprs={name: constants[name] for name in names if name in constants},
         # The addresses of the tables and of the output; as a launch finds out by itself.
@@ -103,11 +98,10 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize(("row_format", "capability", "out"), VARIANTS)
-@pytest.mark.parametrize("kernel", [pooled_kernel, sequence_kernel], ids=["pooled", "sequence"])
 def test_rows_are_loaded_sixteen_bytes_at_once_and_nothing_spills(
-    kernel: Any, row_format: RowFormat, capability: int, out: str, tmp_path: Path
+    row_format: RowFormat, capability: int, out: str, tmp_path: Path
 ) -> None:
-    compiled = compile_kernel(kernel, row_format, capability, out)
+    compiled = compile_kernel(row_format, capability, out)
     used = resources(compiled, tmp_path)
     assert used["STACK"] == 0 and used["LOCAL"] == 0, used
     assert 0 < used["REG"] <= most_registers(row_format, capability)
@@ -123,7 +117,7 @@ def test_weighted_lookups_of_unpadded_rows_of_two_widths_do_not_spill(
     row_format: RowFormat, tmp_path: Path
 ) -> None:
     compiled = compile_kernel(
-        pooled_kernel, row_format, 90, "fp32", PAYLOAD_ALIGNMENT=4, WEIGHTED=True, dims=(DIM, 8)
+        row_format, 90, "fp32", PAYLOAD_ALIGNMENT=4, WEIGHTED=True, dims=(DIM, 8)
     )
     assert resources(compiled, tmp_path)["STACK"] == 0
     assert "ld.global.v4.b32" not in compiled.asm["ptx"]
@@ -131,17 +125,14 @@ def test_weighted_lookups_of_unpadded_rows_of_two_widths_do_not_spill(
 
 @pytest.mark.parametrize("alignment", [1, 2, 8])
 def test_rows_at_any_address_compile(alignment: int) -> None:
-    compiled = compile_kernel(
-        pooled_kernel, RowFormat.INT8, 90, "fp32", PAYLOAD_ALIGNMENT=alignment, WRAPS=True
-    )
+    compiled = compile_kernel(RowFormat.INT8, 90, "fp32", PAYLOAD_ALIGNMENT=alignment, WRAPS=True)
     assert {1: "ld.global.b8", 2: "ld.global.b16", 8: "ld.global.v2.b32"}[
         alignment
     ] in compiled.asm["ptx"]
 
 
-@pytest.mark.parametrize("kernel", [pooled_kernel, sequence_kernel], ids=["pooled", "sequence"])
-def test_nothing_that_differs_from_batch_to_batch_chooses_a_compilation(kernel: Any) -> None:
-    for parameter in kernel.params:
+def test_nothing_that_differs_from_batch_to_batch_chooses_a_compilation() -> None:
+    for parameter in pooled_kernel.params:
         if not parameter.is_constexpr and parameter.name not in {"memory", "out"}:
             assert parameter.do_not_specialize or parameter.do_not_specialize_on_alignment
 

@@ -17,7 +17,7 @@ from kernels.gpu.device_tables import DeviceTables, OutOfRange, copy_to_device, 
 from kernels.gpu.triton_lookup import NOWHERE, TritonLookup, new_outside
 from kernels.gpu.triton_tiles import TileChoice
 from kernels.row_format import RowFormat
-from tests.support.lookup_cases import BATCHES, CASES, Case, fill, sequence_rows, store
+from tests.support.lookup_cases import BATCHES, CASES, Case, fill, store
 
 HOST = torch.device("cpu")
 BF16_STEP = 2**-7  # the interpreter cuts bf16 off, where a GPU rounds
@@ -163,25 +163,6 @@ def test_shards_of_rows_add_up_to_the_whole_at_columns_of_their_own(
     torch.testing.assert_close(found[0] + found[1], expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("row_format", RowFormat)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("alignment", [0, 16])
-def test_sequences_are_the_rows_of_their_ids_in_order(
-    row_format: RowFormat, dtype: torch.dtype, alignment: int
-) -> None:
-    tables = store(CASES["odd dims"], row_format)
-    bags = fill(tables, BATCHES["ragged"])
-    buffer = poisoned(len(bags.values), max(tables.dims) + 7, dtype=dtype)
-    out = buffer[:, : max(tables.dims) + 3]
-    lookup = TritonLookup(device_tables(tables, alignment), choice=SMALL)
-    offsets = bags.offsets().int()
-    lookup.sequence(bags.values.int(), offsets, out=out, outside=new_outside(HOST))
-    expected = sequence_rows(tables, bags, out.shape[1])
-    tolerance = 1e-6 if dtype is torch.float32 else BF16_STEP
-    torch.testing.assert_close(out.float(), expected, rtol=tolerance, atol=1e-6)
-    assert bool(buffer[:, -4:].isnan().all())
-
-
 # Features 0 and 2 refuse, 1 ignores, 3 wraps; tables of 7 rows.
 POLICIES = (OutOfRange.REFUSE, OutOfRange.IGNORE, OutOfRange.REFUSE, OutOfRange.WRAP)
 STRANGE = torch.tensor([0, 6, 1, 7, 2, -1, 3, 9, 7, 4, 2**40, 13, -1, -15, 2**62 + 3, 5])
@@ -207,19 +188,6 @@ def test_strange_ids_are_counted_and_skipped_or_wrapped(
         torch.tensor([[2, 1], [1, 1], [1, 0], [4, 1]]),
     )
     torch.testing.assert_close(out, reference.pooled_lookup(tables, kept), rtol=1e-5, atol=1e-5)
-
-
-def test_strange_ids_of_a_sequence_leave_rows_of_zeros() -> None:
-    tables = store(Case([(7, 5)], [(0, False)] * 4), RowFormat.INT8)
-    out, outside = poisoned(len(STRANGE), 5), new_outside(HOST)
-    offsets = Bags(STRANGE, STRANGE_LENGTHS).offsets()
-    TritonLookup(in_place(tables, POLICIES), choice=SMALL).sequence(
-        STRANGE, offsets, out=out, outside=outside
-    )
-    assert outside.tolist() == [9, 8]
-    assert [row for row in range(16) if not out[row].any()] == [3, 5, 7, 8, 10]
-    wrapped = sequence_rows(tables, Bags(STRANGE.remainder(7), STRANGE_LENGTHS), 5)
-    torch.testing.assert_close(out[11:], wrapped[11:], rtol=1e-6, atol=1e-6)
 
 
 def test_findings_of_several_launches_add_up() -> None:
@@ -265,7 +233,3 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         lookup.pooled(values, offsets, out=out.half(), outside=outside)
     with pytest.raises(InputError, match="weights: expected float32"):
         lookup.pooled(values, offsets, out=out, outside=outside, weights=torch.ones(3))
-    with pytest.raises(InputError, match="out: expected 16 columns"):
-        lookup.sequence(values, offsets, out=torch.empty(4, 15), outside=outside)
-    with pytest.raises(InputError, match="out: expected 4 rows, got 3"):
-        lookup.sequence(values, offsets, out=torch.empty(3, 16), outside=outside)
