@@ -1,9 +1,8 @@
 """Tables of one row format in a device's memory, for the Triton kernels."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 
 import torch
 from torch import Tensor
@@ -17,15 +16,6 @@ _WIDEST_ACCESS_BYTES = 16
 _COPIED_BYTES = 64 * 2**20
 
 
-class OutOfRange(Enum):
-    """Treatment of an id outside its table. All but the last kind are counted."""
-
-    REFUSE = 0  # skips it, and keeps the first one's position
-    IGNORE = 1  # skips it, as if it were absent
-    WRAP = 2  # takes it modulo the table's rows
-    ELSEWHERE = 3  # skips it and does not count it: another shard of the table has it
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceTables:
     """The tables of a lookup on a device, one entry a feature; rows may be padded.
@@ -35,7 +25,6 @@ class DeviceTables:
         byte_offsets: start of each feature's first row in `memory`, header first.
         row_strides: bytes from one row of a feature's table to the next.
         means: whether a feature's bags are averaged (true) or summed (false).
-        policies: treatment of each feature's ids outside its table.
         first_rows: for a shard, its first row in the whole table; ids are those of the whole table.
         columns: first output column of each feature; None: one after the other.
         positions: the bags that each feature pools, since several may pool the same; None: its own.
@@ -48,7 +37,6 @@ class DeviceTables:
     rows: tuple[int, ...]
     dims: tuple[int, ...]
     means: tuple[bool, ...]
-    policies: tuple[OutOfRange, ...]
     first_rows: tuple[int, ...] = ()
     columns: tuple[int, ...] | None = None
     positions: tuple[int, ...] | None = None
@@ -60,8 +48,6 @@ class DeviceTables:
             numbers = getattr(self, name)
             if numbers and len(numbers) != features:
                 raise InputError(f"{name}: expected {features}, got {len(numbers)}")
-        if any(self.first_rows) and OutOfRange.WRAP in self.policies:
-            raise InputError("policies: ids cannot be wrapped by a shard, which has not all rows")
 
     @property
     def total_dim(self) -> int:
@@ -99,24 +85,18 @@ class DeviceTables:
         return [self.row_format.row_bytes(dim) - header for dim in self.dims]
 
 
-def in_place(tables: FusedTables, policies: Sequence[OutOfRange] | None = None) -> DeviceTables:
-    """Tables in place, their rows one after the other; no `policies` means refusal."""
+def in_place(tables: FusedTables) -> DeviceTables:
+    """Tables in place, their rows one after the other."""
     row_bytes = tuple(tables.row_format.row_bytes(dim) for dim in tables.dims)
-    return _device_tables(
-        tables, tables.memory, zip(tables.byte_offsets, row_bytes, strict=True), policies
-    )
+    return _device_tables(tables, tables.memory, zip(tables.byte_offsets, row_bytes, strict=True))
 
 
 def copy_to_device(
-    tables: FusedTables,
-    device: torch.device,
-    *,
-    alignment: int = 1,
-    policies: Sequence[OutOfRange] | None = None,
+    tables: FusedTables, device: torch.device, *, alignment: int = 1
 ) -> DeviceTables:
     """Copies tables to a device, each payload on a multiple of `alignment` bytes.
 
-    Tables shared by several features are copied once. No `policies` means refusal.
+    Tables shared by several features are copied once.
 
     Args:
         alignment: 1 keeps rows as they are; 16 pads them, for loads of 16 bytes.
@@ -149,7 +129,7 @@ def copy_to_device(
     chosen = [
         places[source] for source in zip(tables.byte_offsets, tables.rows, tables.dims, strict=True)
     ]
-    return _device_tables(tables, memory, chosen, policies)
+    return _device_tables(tables, memory, chosen)
 
 
 def rounded_up(count: int, multiple: int) -> int:
@@ -161,12 +141,8 @@ def _device_tables(
     tables: FusedTables,
     memory: Tensor,
     places: Iterable[tuple[int, int]],
-    policies: Sequence[OutOfRange] | None,
 ) -> DeviceTables:
     begins, strides = zip(*places, strict=True)
-    chosen = (OutOfRange.REFUSE,) * len(begins) if policies is None else tuple(policies)
-    if len(chosen) != len(begins):
-        raise InputError(f"policies: expected one for each of {len(begins)}, got {len(chosen)}")
     return DeviceTables(
         memory=memory,
         row_format=tables.row_format,
@@ -175,5 +151,4 @@ def _device_tables(
         rows=tables.rows,
         dims=tables.dims,
         means=tables.means,
-        policies=chosen,
     )

@@ -6,18 +6,14 @@ They also replace the kernels where there is no device.
 import torch
 from torch import Tensor
 
-from kernels.errors import InputError
-from kernels.gpu.device_tables import DeviceTables, OutOfRange
+from kernels.gpu.device_tables import DeviceTables
 from kernels.stored_rows import decode
 
 
 class ReferenceLookup:
-    """Pools bags of `DeviceTables` whose ids are checked."""
+    """Pools bags of `DeviceTables`."""
 
     def __init__(self, tables: DeviceTables) -> None:
-        """Raises InputError if a feature wraps or refuses ids, which must be checked before."""
-        if OutOfRange.WRAP in tables.policies:
-            raise InputError("policies: ids are to be wrapped before")
         self.tables = tables
 
     def pooled(

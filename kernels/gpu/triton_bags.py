@@ -16,11 +16,11 @@ from kernels.gpu.triton_rows import (
     scales_and_biases,
 )
 
-# Rows of the feature table, int64 [features, 9]; `triton_lookup` fills it.
-POSITION, UNITS, STRIDE, FIRST_ROW, TABLE_ROWS, DIM, COLUMN, MEAN, POLICY = (
-    tl.constexpr(field) for field in range(9)
+# Rows of the feature table, int64 [features, 8]; `triton_lookup` fills it.
+POSITION, UNITS, STRIDE, FIRST_ROW, TABLE_ROWS, DIM, COLUMN, MEAN = (
+    tl.constexpr(field) for field in range(8)
 )
-FIELDS = tl.constexpr(9)
+FIELDS = tl.constexpr(8)
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def pool_bags(
     ends,
     bags,
     there,
-    any_strange,
+    any_skipped,
     out,
     out_stride,
     chunk,
@@ -42,7 +42,6 @@ def pool_bags(
     PAYLOAD_ALIGNMENT: tl.constexpr,
     OUT_ALIGNMENT: tl.constexpr,
     WEIGHTED: tl.constexpr,
-    WRAPS: tl.constexpr,
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
     SIDE_BY_SIDE: tl.constexpr,
@@ -65,7 +64,6 @@ def pool_bags(
     first_row = tl.load(feature + FIRST_ROW)
     table_rows = tl.load(feature + TABLE_ROWS)
     dim = tl.load(feature + DIM).to(tl.int32)
-    policy = tl.load(feature + POLICY)
     payload_bytes = (dim * ELEMENT_BITS + 7) // 8
     # Rounded up to whole accesses, which `DeviceTables.payload_alignment` has made sure of.
     access_words: tl.constexpr = max(1, PAYLOAD_ALIGNMENT // 4)
@@ -84,9 +82,7 @@ def pool_bags(
         positions = begins + tl.arange(0, ROWS)
         steps = (ends - begins + (ROWS - 1)) // ROWS
     firsts = positions
-    ids, wanted, _ = load_ids(
-        values, positions, positions < ends, first_row, table_rows, policy, WRAPS
-    )
+    ids, wanted = load_ids(values, positions, positions < ends, first_row, table_rows)
     for _step in range(steps):
         units = first_unit + ids * stride
         words = load_words(
@@ -104,7 +100,7 @@ def pool_bags(
         # The next ids are on their way while these rows are widened.
         positions += STEP
         live = positions < ends
-        ids, wanted, _ = load_ids(values, positions, live, first_row, table_rows, policy, WRAPS)
+        ids, wanted = load_ids(values, positions, live, first_row, table_rows)
         if SCALED:
             scales, biases = scales_and_biases(heads, FORMAT)
             if WEIGHTED:
@@ -133,10 +129,8 @@ def pool_bags(
 
     if tl.load(feature + MEAN) != 0:
         counts = ends - begins
-        if any_strange:
-            dropped = _dropped(
-                values, firsts, ends, steps, first_row, table_rows, policy, STEP, WRAPS
-            )
+        if any_skipped:
+            dropped = _dropped(values, firsts, ends, steps, first_row, table_rows, STEP)
             counts -= dropped if SIDE_BY_SIDE else tl.sum(dropped, axis=0)
         # A product with the rounded reciprocal, as in FBGEMM's MEAN pooling.
         factors = tl.div_rn(1.0, tl.maximum(counts, 1).to(tl.float32))
@@ -161,15 +155,13 @@ def _dropped(
     steps,
     first_row,
     table_rows,
-    policy,
     STEP: tl.constexpr,
-    WRAPS: tl.constexpr,
 ):
     """Number of skipped ids in each of `pool_bags`'s rows: int32 `[ROWS]`."""
     count = tl.zeros_like(positions)
     for _step in range(steps):
         live = positions < ends
-        _, wanted, _ = load_ids(values, positions, live, first_row, table_rows, policy, WRAPS)
+        _, wanted = load_ids(values, positions, live, first_row, table_rows)
         count += (live & (wanted == 0)).to(tl.int32)
         positions += STEP
     return count

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.gpu.device_tables import DeviceTables, OutOfRange
+from kernels.gpu.device_tables import DeviceTables
 from kernels.gpu.triton_pooled import pooled_kernel
 from kernels.gpu.triton_tiles import (
     TileChoice,
@@ -22,15 +22,9 @@ from kernels.gpu.triton_tiles import (
 )
 from kernels.gpu.triton_tuning import read_choices, tile_choice
 
-NOWHERE = 2**63 - 1  # the position of the first refused id when there is none
 _WIDEST_ACCESS_BYTES = 16
 _UNITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _MOST_PROGRAMS = 2**31 - 1
-
-
-def new_outside(device: torch.device) -> Tensor:
-    """Fresh counters: int64 [2], ids outside their tables, and the first refused one's position."""
-    return torch.tensor([0, NOWHERE], dtype=torch.int64, device=device)
 
 
 class TritonLookup:
@@ -84,16 +78,12 @@ class TritonLookup:
         self._memory = tables.memory[skipped : skipped + whole].view(_UNITS[unit])
         lines = _feature_lines(tables, skipped, unit)
         self._features = lines[list(self.plan.order)].to(self.device)
-        # An id elsewhere changes only the number of rows of a mean.
-        self._checks = any(
-            mean or policy is not OutOfRange.ELSEWHERE
-            for mean, policy in zip(tables.means, tables.policies, strict=True)
-        )
         self.constants: dict[str, Any] = {
             "FORMAT": row_format.value,
             "ELEMENT_BITS": row_format.element_bits,
             "PAYLOAD_ALIGNMENT": alignment,
-            "WRAPS": OutOfRange.WRAP in tables.policies,
+            # A skipped id changes only the number of rows of a mean.
+            "CHECKS": any(tables.means),
         }
 
     def pooled(
@@ -102,10 +92,9 @@ class TritonLookup:
         offsets: Tensor,
         *,
         out: Tensor,
-        outside: Tensor,
         weights: Tensor | None = None,
     ) -> None:
-        """Pools every bag. Starts the work and does not wait for it.
+        """Pools every bag; ids that are not in the tables are skipped. Does not wait for the work.
 
         Args:
             values: int32 or int64 `[N]` on the device, feature-major.
@@ -113,7 +102,6 @@ class TritonLookup:
                 have positions, F may exceed their number.
             out: fp32 or bf16 `[B, total_dim]` on the device, written; any stride between lines. If
                 the tables have columns, it may be wider; other columns stay unchanged.
-            outside: int64 [2] of `new_outside`, added to.
             weights: fp32 `[N]`.
 
         Raises:
@@ -143,7 +131,6 @@ class TritonLookup:
                 offsets,
                 values if weights is None else weights,
                 out,
-                outside,
                 batch,
                 out.stride(0),
                 long_wide,
@@ -151,7 +138,6 @@ class TritonLookup:
                 short_wide,
                 self.plan.wide_chunks,
                 **self.constants,
-                CHECKS=self._checks,
                 OUT_ALIGNMENT=_out_alignment(
                     out, (*self.tables.dims, *(self.tables.columns or ()))
                 ),
@@ -176,7 +162,7 @@ class TritonLookup:
 
 
 def _feature_lines(tables: DeviceTables, skipped: int, unit: int) -> Tensor:
-    """The kernels' feature table, int64 `[F, 9]`, in the order of `triton_bags`'s fields."""
+    """The kernels' feature table, int64 `[F, 8]`, in the order of `triton_bags`'s fields."""
     header = tables.row_format.header_bytes
     lines = []
     columns = tables.columns
@@ -194,7 +180,6 @@ def _feature_lines(tables: DeviceTables, skipped: int, unit: int) -> Tensor:
                 dim,
                 columns[feature],
                 int(tables.means[feature]),
-                tables.policies[feature].value,
             )
         )
     return torch.tensor(lines, dtype=torch.int64)

@@ -19,12 +19,11 @@ from kernels.gpu.triton_bags import (
     DIM,
     FIELDS,
     FIRST_ROW,
-    POLICY,
     POSITION,
     TABLE_ROWS,
     pool_bags,
 )
-from kernels.gpu.triton_ids import find_strange
+from kernels.gpu.triton_ids import any_outside
 
 
 @triton.jit
@@ -39,14 +38,12 @@ def _pool_block(
     batch,
     out,
     out_stride,
-    outside,
     chunk,
     FORMAT: tl.constexpr,
     ELEMENT_BITS: tl.constexpr,
     PAYLOAD_ALIGNMENT: tl.constexpr,
     OUT_ALIGNMENT: tl.constexpr,
     WEIGHTED: tl.constexpr,
-    WRAPS: tl.constexpr,
     CHECKS: tl.constexpr,
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
@@ -64,25 +61,22 @@ def _pool_block(
     side_by_side = tl.max(lengths, axis=0)
     one_by_one = tl.sum((lengths + ROWS - 1) // ROWS, axis=0)
     last_bag = tl.minimum(first_bag + block, batch)
-    any_strange = False
+    any_skipped = False
     if CHECKS:
         # The bags' ids lie together: a look at all of them also brings them near.
-        any_strange = find_strange(
+        any_skipped = any_outside(
             values,
             tl.load(offsets + first_offset).to(tl.int32),
             tl.load(offsets + (first_offset + (last_bag - first_bag))).to(tl.int32),
             tl.load(feature + FIRST_ROW),
             tl.load(feature + TABLE_ROWS),
-            tl.load(feature + POLICY),
-            outside,
-            chunk == 0,
             CHECKED,
         )
     if (block > 1) & (side_by_side <= one_by_one + 1):
         pool_bags(
-            memory, feature, values, weights, begins, ends, first_bag + lane, there, any_strange,
+            memory, feature, values, weights, begins, ends, first_bag + lane, there, any_skipped,
             out, out_stride, chunk,
-            FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED, WRAPS,
+            FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED,
             ROWS, WORDS, True,
         )  # fmt: skip
     else:
@@ -90,9 +84,9 @@ def _pool_block(
             begin = tl.load(offsets + first_offset + index).to(tl.int32)
             end = tl.load(offsets + first_offset + index + 1).to(tl.int32)
             pool_bags(
-                memory, feature, values, weights, begin, end, first_bag + index, True, any_strange,
+                memory, feature, values, weights, begin, end, first_bag + index, True, any_skipped,
                 out, out_stride, chunk,
-                FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED, WRAPS,
+                FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED,
                 ROWS, WORDS, False,
             )  # fmt: skip
 
@@ -100,7 +94,7 @@ def _pool_block(
 # Nothing that differs from batch to batch may choose another compilation. The alignment of `memory`
 # and `out`, which never differs, lets accesses be wide.
 _RUN_TIME = ("batch", "out_stride", "long_wide", "long_narrow", "short_wide", "wide_chunks")
-_POINTERS = ("features", "values", "offsets", "weights", "outside")
+_POINTERS = ("features", "values", "offsets", "weights")
 
 
 @triton.jit(do_not_specialize=_RUN_TIME, do_not_specialize_on_alignment=_POINTERS)
@@ -111,7 +105,6 @@ def pooled_kernel(
     offsets,
     weights,
     out,
-    outside,
     batch,
     out_stride,
     long_wide,
@@ -123,7 +116,6 @@ def pooled_kernel(
     PAYLOAD_ALIGNMENT: tl.constexpr,
     OUT_ALIGNMENT: tl.constexpr,
     WEIGHTED: tl.constexpr,
-    WRAPS: tl.constexpr,
     CHECKS: tl.constexpr,
     WIDE_ROWS: tl.constexpr,
     WIDE_WORDS: tl.constexpr,
@@ -134,13 +126,12 @@ def pooled_kernel(
 
     Args:
         memory: the tables, as units of 4, 2 or 1 bytes (`triton_rows.load_words`).
-        features: int64 `[F, 9]`, `triton_bags`'s fields; features with long bags and wide rows
+        features: int64 `[F, 8]`, `triton_bags`'s fields; features with long bags and wide rows
             first, then long and narrow, short and wide, short and narrow.
         values: int32 or int64 `[N]`, ids.
         offsets: int32 or int64 `[F * B + 1]`, start of each bag in `values`.
         weights: fp32 `[N]`; not read unless WEIGHTED.
         out: fp32 or bf16, written.
-        outside: int64 [2], as in `triton_ids.report`.
         out_stride: elements from one sample's line of `out` to the next.
         long_wide: features of the first kind.
         long_narrow: of the second.
@@ -150,8 +141,7 @@ def pooled_kernel(
         PAYLOAD_ALIGNMENT: bytes.
         OUT_ALIGNMENT: elements that `out`, its stride and all dims are multiples of.
         WEIGHTED: whether ids have weights.
-        WRAPS: whether any feature wraps ids.
-        CHECKS: whether ids outside their tables are counted, or change a mean.
+        CHECKS: whether skipped ids may change a mean.
         NARROW_WORDS: words of a row in a narrow tile; 0: there are no narrow features.
     """
     program = tl.program_id(0)
@@ -175,8 +165,8 @@ def pooled_kernel(
         if first_word * 32 < tl.load(feature + DIM) * ELEMENT_BITS:
             _pool_block(
                 memory, feature, values, offsets, weights,
-                index % blocks * block, block, batch, out, out_stride, outside, chunk,
-                FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED, WRAPS,
+                index % blocks * block, block, batch, out, out_stride, chunk,
+                FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED,
                 CHECKS, WIDE_ROWS, WIDE_WORDS,
             )  # fmt: skip
     elif NARROW_WORDS > 0:
@@ -188,7 +178,7 @@ def pooled_kernel(
         line = index // blocks + long_wide + tl.where(is_long, 0, long_narrow + short_wide)
         _pool_block(
             memory, features + line * FIELDS, values, offsets, weights,
-            index % blocks * block, block, batch, out, out_stride, outside, 0,
-            FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED, WRAPS,
+            index % blocks * block, block, batch, out, out_stride, 0,
+            FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED,
             CHECKS, NARROW_ROWS, NARROW_WORDS,
         )  # fmt: skip

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.fused_tables import FusedTables
-from kernels.gpu.device_tables import DeviceTables, OutOfRange, copy_to_device, in_place
+from kernels.gpu.device_tables import DeviceTables, copy_to_device, in_place
 from kernels.gpu.row_stride import WIDE_BYTES, WORD_BYTES, device_stride
 from kernels.row_format import HEADER_BYTES, RowFormat
 
@@ -42,14 +42,13 @@ def large_tables(
 
 
 def placed(tables: FusedTables) -> DeviceTables:
-    """Tables at the strides of serving, with ids checked before, as an engine's."""
+    """Tables at the strides of serving."""
     row_bytes = tables.row_format.row_bytes(tables.dims[0])
     stride = device_stride(row_bytes)
-    elsewhere = (OutOfRange.ELSEWHERE,) * len(tables.dims)
     if stride == row_bytes and not tables.row_format.header_bytes:
-        return in_place(tables, elsewhere)
+        return in_place(tables)
     alignment = WIDE_BYTES if stride % WIDE_BYTES == 0 else WORD_BYTES
-    return copy_to_device(tables, tables.memory.device, alignment=alignment, policies=elsewhere)
+    return copy_to_device(tables, tables.memory.device, alignment=alignment)
 
 
 def random_ids(

@@ -16,7 +16,7 @@ import torch
 from kernels.gpu.reference_lookup import ReferenceLookup
 from kernels.row_format import RowFormat
 from serving.bench.parts.device_scenarios import run_offline, run_server
-from sharded_infer.engines.device.backends import TritonKernel
+from sharded_infer.engines.device.backends import triton_lookup
 from sharded_infer.engines.device.batch_memory import BatchKind, EngineShape, Towers
 from sharded_infer.engines.device.buckets import bucket_of
 from sharded_infer.engines.device.engine_set import Backends, EngineSet
@@ -59,7 +59,7 @@ def run(stage: Stage) -> Report:
     device = torch.device("cuda", 0) if is_gpu else stage.device
     backends = Backends(
         CudaRuntime() if is_gpu else SimulatedRuntime(),
-        TritonKernel if is_gpu else lambda tables, _device, _usual_ids: ReferenceLookup(tables),
+        triton_lookup if is_gpu else lambda tables, _device, _usual_ids: ReferenceLookup(tables),
         "triton" if is_gpu else "simulated",
     )
     backends.runtime.release_cached(device)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernels.fused_tables import FusedTables
 from kernels.gpu.row_stride import WIDE_BYTES, device_stride
-from kernels.gpu.triton_lookup import TritonLookup, new_outside
+from kernels.gpu.triton_lookup import TritonLookup
 from kernels.row_format import RowFormat
 from tests.gpu_check.cases import MULTI_HOT, large_tables, placed, random_ids
 from tests.gpu_check.fbgemm_peer import FbgemmPeer
@@ -134,12 +134,10 @@ def _kernels(tables: FusedTables, notes: list[str]) -> list[tuple[str, _Prepare]
 
 
 def _triton(tables: FusedTables, lengths: Sequence[int]) -> _Run:
-    device = tables.memory.device
     lookup = TritonLookup(placed(tables), typical_lengths=lengths)
-    outside = new_outside(device)
 
     def run(values: Tensor, offsets: Tensor, out: Tensor) -> None:
-        lookup.pooled(values, offsets, out=out, outside=outside)
+        lookup.pooled(values, offsets, out=out)
 
     return run
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from kernels.gpu.triton_lookup import TritonLookup, new_outside
+from kernels.gpu.triton_lookup import TritonLookup
 from kernels.gpu.triton_tiles import TileChoice, power_of_two, row_words
 from kernels.gpu.triton_tuning import candidates, shape_key
 from kernels.row_format import RowFormat
@@ -72,13 +72,12 @@ def run(stage: Stage) -> Report:
 
 def _seconds(lookup: TritonLookup, batch: int, rows: int) -> float:
     device = lookup.device
-    outside = new_outside(device)
     out = torch.empty(batch, lookup.tables.total_dim, device=device)
     sets = [
         random_ids(MULTI_HOT, batch=batch, rows=rows, skewed=False, device=device)
         for _ in range(_SETS if device.type == "cuda" else 1)
     ]
-    steps = [partial(lookup.pooled, *ids, out=out, outside=outside) for ids in sets]
+    steps = [partial(lookup.pooled, *ids, out=out) for ids in sets]
     return seconds_of(steps, device, cold=True)
 
 
@@ -90,5 +89,5 @@ def _compile(case: tuple[RowFormat, TileChoice]) -> None:
     ids = random_ids(MULTI_HOT, batch=2, rows=9, skewed=False, device=device)
     out = torch.empty(2, tables.total_dim, device=device)
     lookup = TritonLookup(tables, typical_lengths=MULTI_HOT, choice=choice)
-    lookup.pooled(*ids, out=out, outside=new_outside(device))
+    lookup.pooled(*ids, out=out)
     torch.cuda.synchronize(device)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from kernels.gpu.device_tables import DeviceTables
 from kernels.gpu.reference_lookup import ReferenceLookup
@@ -20,26 +19,16 @@ from sharded_infer.errors import DeviceError, PlanError
 from sharded_infer.planning.plan import Plan
 
 
-class TritonKernel:
+def triton_lookup(tables: DeviceTables, device: torch.device, usual_ids: Sequence[float]) -> Lookup:
     """A fused lookup with Triton, of tables in a device's memory or in pinned host memory.
 
-    `usual_ids`, the expected ids per bag of each feature, affect speed but not results.
+    Args:
+        usual_ids: expected ids per bag of each feature; they affect speed, not results.
     """
-
-    def __init__(
-        self, tables: DeviceTables, device: torch.device, usual_ids: Sequence[float]
-    ) -> None:
-        # Imported here because machines without a GPU do not have Triton.
-        module: Any = importlib.import_module("kernels.gpu.triton_lookup")
-        self._lookup = module.TritonLookup(tables, typical_lengths=usual_ids, device=device)
-        # Unused: ids are already checked, and the kernel skips other ranks' ids without counting.
-        self._outside: Tensor = module.new_outside(device)
-
-    def pooled(
-        self, values: Tensor, offsets: Tensor, *, out: Tensor, weights: Tensor | None = None
-    ) -> None:
-        """See `Lookup.pooled`."""
-        self._lookup.pooled(values, offsets, out=out, outside=self._outside, weights=weights)
+    # Imported here because machines without a GPU do not have Triton.
+    module: Any = importlib.import_module("kernels.gpu.triton_lookup")
+    lookup: Lookup = module.TritonLookup(tables, typical_lengths=usual_ids, device=device)
+    return lookup
 
 
 def rank_devices(
@@ -81,7 +70,7 @@ def backends_of(choice: DeviceChoice) -> tuple[Backends, int | None]:
     runtime = CudaRuntime()
     if missing := missing_for_gpus():
         raise DeviceError(f"lookups on a CUDA device need {'; '.join(missing)}")
-    return Backends(runtime, TritonKernel, "triton"), torch.cuda.device_count()
+    return Backends(runtime, triton_lookup, "triton"), torch.cuda.device_count()
 
 
 def _reference(tables: DeviceTables, _device: torch.device, _usual_ids: Sequence[float]) -> Lookup:

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kernels.gpu.device_tables import DeviceTables, OutOfRange
+from kernels.gpu.device_tables import DeviceTables
 from sharded_infer.engines.device.rank_tables import PlacedShard
 from sharded_infer.lookups.columns import SplitFeatures, column_runs, first_columns
 from sharded_infer.specs.model_spec import ModelSpec
@@ -136,8 +136,6 @@ class DeviceLookups:
                 index not in self._split and self._spec.features[index].table.pooling == "mean"
                 for index, _, _ in group
             ),
-            # Ids are already checked, so one outside these rows belongs to another rank.
-            policies=(OutOfRange.ELSEWHERE,) * len(group),
             first_rows=tuple(shard.first_row for shard in shards),
             columns=tuple(column for _, _, column in group),
             positions=tuple(self._positions[index] for index, _, _ in group),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.errors import InputError
-from kernels.gpu.device_tables import OutOfRange, copy_to_device, in_place
+from kernels.gpu.device_tables import copy_to_device, in_place
 from kernels.row_format import HEADER_BYTES, RowFormat
 from tests.support.lookup_cases import CASES, Case, store
 
@@ -20,9 +20,7 @@ def test_no_access_ends_beyond_the_memory() -> None:
     assert in_place(replace(tables, memory=tables.memory[:end])).payload_alignment == 4
 
 
-def test_alignments_and_policies_that_do_not_fit_are_refused() -> None:
+def test_alignments_that_are_no_powers_of_two_are_refused() -> None:
     tables = store(CASES["sums"], RowFormat.INT8)
     with pytest.raises(InputError, match="alignment: expected 1, 2, 4, 8 or 16 bytes, got 3"):
         copy_to_device(tables, HOST, alignment=3)
-    with pytest.raises(InputError, match="policies: expected one for each of 2, got 1"):
-        in_place(tables, [OutOfRange.WRAP])

@@ -44,7 +44,6 @@ def compile_kernel(row_format: RowFormat, capability: int, out: str, **changes: 
         "PAYLOAD_ALIGNMENT": alignment,
         "OUT_ALIGNMENT": {"fp32": 4, "bf16": 8}[out],
         "WEIGHTED": False,
-        "WRAPS": False,
         "CHECKS": False,
         "WIDE_ROWS": plan.wide[0],
         "WIDE_WORDS": plan.wide[1],
@@ -58,7 +57,6 @@ def compile_kernel(row_format: RowFormat, capability: int, out: str, **changes: 
         "offsets": "*i64",
         "weights": "*fp32",
         "out": f"*{out}",
-        "outside": "*i64",
     }
     names = pooled_kernel.arg_names
     signature = {
@@ -125,7 +123,7 @@ def test_weighted_lookups_of_unpadded_rows_of_two_widths_do_not_spill(
 
 @pytest.mark.parametrize("alignment", [1, 2, 8])
 def test_rows_at_any_address_compile(alignment: int) -> None:
-    compiled = compile_kernel(RowFormat.INT8, 90, "fp32", PAYLOAD_ALIGNMENT=alignment, WRAPS=True)
+    compiled = compile_kernel(RowFormat.INT8, 90, "fp32", PAYLOAD_ALIGNMENT=alignment)
     assert {1: "ld.global.b8", 2: "ld.global.b16", 8: "ld.global.v2.b32"}[
         alignment
     ] in compiled.asm["ptx"]

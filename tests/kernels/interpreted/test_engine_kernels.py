@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.gpu.device_tables import DeviceTables
-from sharded_infer.engines.device.backends import TritonKernel
+from sharded_infer.engines.device.backends import triton_lookup
 from sharded_infer.engines.device.batch_memory import EngineShape
 from sharded_infer.inputs.model_input import JaggedBatch
 from sharded_infer.lookups.plan_lookups import PlanLookups
@@ -23,8 +23,8 @@ from tests.sharded_infer.lookups.test_plan_lookups import (
 
 def interpreted(
     tables: DeviceTables, _device: torch.device, usual_ids: Sequence[float]
-) -> TritonKernel:
-    return TritonKernel(tables, torch.device("cpu"), usual_ids)
+) -> triton_lookup:
+    return triton_lookup(tables, torch.device("cpu"), usual_ids)
 
 
 @pytest.fixture(scope="module")

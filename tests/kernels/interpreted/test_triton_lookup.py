@@ -13,8 +13,8 @@ from kernels import reference
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.gpu.device_tables import DeviceTables, OutOfRange, copy_to_device, in_place
-from kernels.gpu.triton_lookup import NOWHERE, TritonLookup, new_outside
+from kernels.gpu.device_tables import DeviceTables, copy_to_device, in_place
+from kernels.gpu.triton_lookup import TritonLookup
 from kernels.gpu.triton_tiles import TileChoice
 from kernels.row_format import RowFormat
 from tests.support.lookup_cases import BATCHES, CASES, Case, fill, store
@@ -63,13 +63,8 @@ def device_tables(tables: FusedTables, alignment: int) -> DeviceTables:
     return copy_to_device(tables, HOST, alignment=alignment)
 
 
-def pool(
-    lookup: TritonLookup, bags: Bags, out: Tensor, ids: torch.dtype = torch.int64
-) -> list[int]:
-    """Pools into `out`; returns what was found outside."""
-    values, offsets, outside = bags.values.to(ids), bags.offsets().to(ids), new_outside(HOST)
-    lookup.pooled(values, offsets, out=out, outside=outside, weights=bags.weights)
-    return outside.tolist()
+def pool(lookup: TritonLookup, bags: Bags, out: Tensor, ids: torch.dtype = torch.int64) -> None:
+    lookup.pooled(bags.values.to(ids), bags.offsets().to(ids), out=out, weights=bags.weights)
 
 
 def poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -90,7 +85,7 @@ def test_pooled_lookups_agree_with_the_reference(row_format: RowFormat, name: st
     if run.alignment:
         assert lookup.constants["PAYLOAD_ALIGNMENT"] == run.alignment
     out = poisoned(bags.lengths.shape[1], tables.total_dim)
-    assert pool(lookup, bags, out, run.ids) == [0, NOWHERE]
+    pool(lookup, bags, out, run.ids)
     expected = reference.pooled_lookup(tables, bags)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4)
 
@@ -139,7 +134,7 @@ def shard_of(tables: FusedTables, first_row: int, last_row: int) -> DeviceTables
         column -= dim
         columns.append(2 * column)
     return replace(
-        in_place(part, [OutOfRange.ELSEWHERE] * len(cuts)),
+        in_place(part),
         first_rows=tuple(first for first, _ in cuts),
         columns=tuple(columns),
     )
@@ -156,50 +151,33 @@ def test_shards_of_rows_add_up_to_the_whole_at_columns_of_their_own(
     for first_row, last_row in ((0, 4), (4, 9)):
         shard = shard_of(tables, first_row, last_row)
         out = poisoned(bags.lengths.shape[1], 40)
-        assert pool(TritonLookup(shard, choice=SMALL), bags, out) == [0, NOWHERE]
+        pool(TritonLookup(shard, choice=SMALL), bags, out)
         assert bool(out[:, 12:24].isnan().all()) and bool(out[:, 32:].isnan().all())
         found.append(torch.cat([out[:, 24:32], out[:, :12]], 1))
     expected = reference.pooled_lookup(tables, bags)
     torch.testing.assert_close(found[0] + found[1], expected, rtol=1e-5, atol=1e-4)
 
 
-# Features 0 and 2 refuse, 1 ignores, 3 wraps; tables of 7 rows.
-POLICIES = (OutOfRange.REFUSE, OutOfRange.IGNORE, OutOfRange.REFUSE, OutOfRange.WRAP)
-STRANGE = torch.tensor([0, 6, 1, 7, 2, -1, 3, 9, 7, 4, 2**40, 13, -1, -15, 2**62 + 3, 5])
-STRANGE_LENGTHS = torch.tensor([[2, 1], [3, 2], [2, 1], [4, 1]])
+STRANGE = torch.tensor([0, 6, 1, 7, 2, -1, 3, 9, 7, 4, 2**40, 5])
+STRANGE_LENGTHS = torch.tensor([[2, 1], [3, 2], [2, 2]])
 
 
 @pytest.mark.parametrize("mean", [False, True])
 @pytest.mark.parametrize("typical_length", [1, 30])
 @pytest.mark.parametrize("row_format", [RowFormat.INT8, RowFormat.BF16])
-def test_strange_ids_are_counted_and_skipped_or_wrapped(
+def test_ids_outside_their_tables_are_skipped(
     mean: bool, typical_length: int, row_format: RowFormat
 ) -> None:
-    tables = store(Case([(7, 5)], [(0, mean)] * 4), row_format)
+    tables = store(Case([(7, 5)], [(0, mean)] * 3), row_format)
     out = poisoned(2, tables.total_dim)
-    lookup = TritonLookup(
-        in_place(tables, POLICIES), choice=SMALL, typical_lengths=[typical_length] * 4
-    )
-    assert pool(lookup, Bags(STRANGE, STRANGE_LENGTHS), out) == [9, 8]
-    # Feature 1 loses 7, -1 and 9, feature 2 loses 7 and 2**40, whose place is 8.
-    wrapped = [13 % 7, -1 % 7, -15 % 7, (2**62 + 3) % 7]
+    lookup = TritonLookup(in_place(tables), choice=SMALL, typical_lengths=[typical_length] * 3)
+    pool(lookup, Bags(STRANGE, STRANGE_LENGTHS), out)
+    # The second feature loses 7, -1 and 9, the third 7 and 2**40.
     kept = Bags(
-        torch.tensor([0, 6, 1, 2, 3, 4, *wrapped, 5]),
-        torch.tensor([[2, 1], [1, 1], [1, 0], [4, 1]]),
+        torch.tensor([0, 6, 1, 2, 3, 4, 5]),
+        torch.tensor([[2, 1], [1, 1], [1, 1]]),
     )
     torch.testing.assert_close(out, reference.pooled_lookup(tables, kept), rtol=1e-5, atol=1e-5)
-
-
-def test_findings_of_several_launches_add_up() -> None:
-    tables = store(CASES["one table, one feature"], RowFormat.INT8)
-    lookup = TritonLookup(in_place(tables), choice=SMALL)
-    outside = new_outside(HOST)
-    for position in (5, 2):
-        values = torch.zeros(8, dtype=torch.int64)
-        values[position] = 20
-        offsets = torch.tensor([0, 3, 8])
-        lookup.pooled(values, offsets, out=poisoned(2, 4), outside=outside)
-    assert outside.tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("row_format", [RowFormat.INT8, RowFormat.FP16])
@@ -221,15 +199,15 @@ def test_rows_beyond_two_gigabytes_are_found(row_format: RowFormat) -> None:
 def test_arrays_that_do_not_fit_are_refused() -> None:
     tables = store(CASES["sums"], RowFormat.INT8)
     lookup = TritonLookup(in_place(tables), choice=SMALL)
-    values, offsets, outside = torch.zeros(4).long(), torch.arange(5), new_outside(HOST)
+    values, offsets = torch.zeros(4).long(), torch.arange(5)
     out = torch.empty(2, 24)
     with pytest.raises(InputError, match="values: expected int32 or int64"):
-        lookup.pooled(values.float(), offsets, out=out, outside=outside)
+        lookup.pooled(values.float(), offsets, out=out)
     with pytest.raises(InputError, match="offsets: expected 5, got 4"):
-        lookup.pooled(values, offsets[:4], out=out, outside=outside)
+        lookup.pooled(values, offsets[:4], out=out)
     with pytest.raises(InputError, match=r"out: expected \[B, 24\]"):
-        lookup.pooled(values, offsets, out=torch.empty(24, 2).t(), outside=outside)
+        lookup.pooled(values, offsets, out=torch.empty(24, 2).t())
     with pytest.raises(InputError, match="out: expected float32 or bfloat16"):
-        lookup.pooled(values, offsets, out=out.half(), outside=outside)
+        lookup.pooled(values, offsets, out=out.half())
     with pytest.raises(InputError, match="weights: expected float32"):
-        lookup.pooled(values, offsets, out=out, outside=outside, weights=torch.ones(3))
+        lookup.pooled(values, offsets, out=out, weights=torch.ones(3))
