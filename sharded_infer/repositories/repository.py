@@ -243,6 +243,10 @@ class Repository:
                 where = self._stored.where(manifest.model, number)
                 raise ArtifactError(f"{where}: cannot be published: is there already")
 
+    def next_version(self, model: str) -> int:
+        """The number of the model's next version, which no version ever had."""
+        return VersionNumbers(self._stored, model).next()
+
     def labels(self, model: str) -> dict[str, int]:
         """The model's labels and versions, empty without any; ArtifactError if damaged."""
         return dict(sorted(self.label_history(model).versions.items()))

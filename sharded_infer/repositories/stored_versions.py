@@ -136,16 +136,22 @@ class VersionNumbers:
     def __init__(self, stored: StoredVersions, model: str) -> None:
         self._stored = stored
         self._model = model
+        self._where = f"{stored.location}/{model}"
+
+    def next(self) -> int:
+        """The number after the highest that any version ever had."""
+        highest, _ = self._read()
+        return max(highest, self._stored.highest(self._model)) + 1
 
     def take(self, version: int | None) -> int:
         """Reserve a number, None: the next one, also under concurrent calls."""
-        where = f"{self._stored.location}/{self._model}"
+        where = self._where
         if version is not None and not 1 <= version <= MOST_VERSION:
             raise ArtifactError(
                 f"{where}: expected a version from 1 to {MOST_VERSION}, got {version}"
             )
         while True:
-            highest, tag = self._read(where)
+            highest, tag = self._read()
             number = version or max(highest, self._stored.highest(self._model)) + 1
             if number > MOST_VERSION:
                 raise ArtifactError(f"{where}: no version number is left above {MOST_VERSION}")
@@ -154,7 +160,7 @@ class VersionNumbers:
             ):
                 return number
 
-    def _read(self, where: str) -> tuple[int, str | None]:
+    def _read(self) -> tuple[int, str | None]:
         # Earlier releases wrote none.
         found = self._stored.read_file(self._model, HIGHEST_NAME, _MAX_BYTES)
         if found is None:
@@ -162,6 +168,6 @@ class VersionNumbers:
         number = version_number(found[0].decode(errors="replace").removesuffix("\n"))
         if number is None:
             raise ArtifactError(
-                f"{where}/{HIGHEST_NAME}: expected a version number, got {found[0][:40]!r}"
+                f"{self._where}/{HIGHEST_NAME}: expected a version number, got {found[0][:40]!r}"
             )
         return number, found[1]

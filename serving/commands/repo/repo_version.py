@@ -92,7 +92,7 @@ def _expected(target: Repository, model: str, version: int, *, same_version: boo
         there = []
     if same_version and version in there:
         raise InputError(f"{target.where(model, version)}: is there already")
-    return version if same_version else max(there, default=0) + 1
+    return version if same_version else target.next_version(model)
 
 
 def repo_sign_command(

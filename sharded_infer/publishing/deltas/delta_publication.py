@@ -148,7 +148,7 @@ def publish_delta(
         with repository.staging(model) as staged, storage_errors(staged):
             complete = made.write(staged, samples, followed)
             complete = replace(complete, provenance=provenance)
-            expected = repository.versions(model)[-1] + 1
+            expected = repository.next_version(model)
             _checked_base(repository, model, number)
             folder = repository.commit(
                 staged, complete, version=expected, sealing=sealing, progress=progress

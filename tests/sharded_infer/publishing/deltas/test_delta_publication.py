@@ -1,6 +1,7 @@
 """Delta versions: changed rows in front of a base, to the bits of a whole publication."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -191,6 +192,13 @@ def test_a_base_that_was_changed_already_is_refused(repository: Path) -> None:
     with pytest.raises(NotFoundError, match="has no version 7; it has 1, 2"):
         publish_delta("ranker", drawn_changes(delta_spec(), 2), repository, base=7)
     assert Repository(repository).versions("ranker") == [1, 2]
+
+
+def test_the_number_of_a_removed_delta_is_not_used_again(repository: Path) -> None:
+    for expected in (2, 3):
+        delta = publish_delta("ranker", drawn_changes(delta_spec(), expected), repository)
+        assert delta.version == expected and delta.path.name == str(expected)
+        shutil.rmtree(delta.path)
 
 
 def test_new_versions_are_not_skipped(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
