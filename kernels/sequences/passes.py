@@ -201,7 +201,6 @@ class Passes:
             *(ctypes.addressof(self._passes), len(passes)),
         )
         self._given_count = given
-        self.kinds = tuple(map(type, passes))
 
     def _memory(self, memory: Memory) -> _Memory:
         if memory.constant is None:

@@ -1,13 +1,12 @@
-"""One step on rows: its inputs and operation, and torch's operators for it."""
+"""One step on rows: its inputs and operation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from kernels.errors import InputError
 
@@ -34,13 +33,6 @@ class Columns(NamedTuple):
     first: int
     width: int
 
-
-_BY_NUMBER: Final[Mapping[StepKind, Callable[[Tensor], Tensor]]] = {
-    StepKind.RELU: functional.relu,
-    StepKind.SIGMOID: torch.sigmoid,
-    StepKind.SILU: functional.silu,
-    StepKind.GELU: functional.gelu,
-}
 
 Source: TypeAlias = Columns | Tensor  # a tensor: fp32 `[width]`, the same for each row
 
@@ -75,22 +67,6 @@ class RowStep:
 def width_of(source: Source) -> int:
     """Columns of a source."""
     return source.width if isinstance(source, Columns) else len(source)
-
-
-def step_by_torch(step: RowStep, first: Tensor, second: Tensor | None = None) -> Tensor:
-    """A step's result by torch's operators; rows may broadcast."""
-    if step.kind is StepKind.LINEAR and step.weight is not None:
-        return functional.linear(first, step.weight, step.bias)
-    if step.kind is StepKind.NORM:
-        return functional.layer_norm(first, (step.width,), step.weight, step.bias, step.epsilon)
-    if second is not None:
-        if step.kind is StepKind.JOINED:
-            rows = (first[..., :1] + second[..., :1]).shape[:-1]
-            return torch.cat([one.expand(*rows, one.shape[-1]) for one in (first, second)], -1)
-        if step.kind is StepKind.SUM:
-            return first + second
-        return first - second if step.kind is StepKind.DIFFERENCE else first * second
-    return _BY_NUMBER[step.kind](first)
 
 
 def check_step(step: RowStep, number: int, known: Sequence[int]) -> None:

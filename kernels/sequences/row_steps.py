@@ -21,7 +21,6 @@ from kernels.sequences.row_step import (
     Source,
     StepKind,
     check_step,
-    step_by_torch,
     width_of,
 )
 
@@ -181,26 +180,23 @@ class RowSteps:
         """Runs the steps on fp32 `[..., width]` inputs of the same rows.
 
         Returns fp32 `[..., width]` of each wanted result. Raises InputError if an input has another
-        width.
+        dtype, width or number of rows.
         """
         shape = inputs[0].shape[:-1]
-        is_native = True
         addresses: list[int] = []
         held = []
-        for one, width in zip(inputs, self.widths, strict=True):
-            if one.shape[-1] != width:
-                self._refuse(inputs)
-            if one.shape[:-1] != shape or one.dtype is not torch.float32:
-                is_native = False
-                continue
+        for number, (one, width) in enumerate(zip(inputs, self.widths, strict=True)):
+            if one.shape != (*shape, width) or one.dtype is not torch.float32:
+                raise InputError(
+                    f"row steps: input {number}: expected fp32 {[*shape, width]}, "
+                    f"got {one.dtype} {list(one.shape)}"
+                )
             stride = width
             if not one.is_contiguous():
                 one = _flat(one)
                 held.append(one)
                 stride = one.stride()[0]
             addresses += (one.data_ptr(), stride, stride)
-        if not is_native:
-            return self.by_torch(*inputs)
         made = []
         for width in self.output_widths:
             one = torch.empty(*shape, width)
@@ -229,27 +225,6 @@ class RowSteps:
             _TILE,
         )
         return made, held
-
-    def _refuse(self, inputs: Sequence[Tensor]) -> None:
-        for number, (one, width) in enumerate(zip(inputs, self.widths, strict=True)):
-            if one.shape[-1] != width:
-                raise InputError(
-                    f"row steps: input {number}: expected rows of {width} columns, "
-                    f"got {one.shape[-1]}"
-                )
-
-    def by_torch(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The reference in torch's operators; rows may broadcast."""
-        values = list(inputs)
-        for step in self.steps:
-            read = [
-                values[one.value][..., one.first : one.first + one.width]
-                if isinstance(one, Columns)
-                else one
-                for one in step.sources
-            ]
-            values.append(step_by_torch(step, *read))
-        return tuple(values[len(self.widths) + one] for one in self.outputs)
 
 
 class _Scratch:

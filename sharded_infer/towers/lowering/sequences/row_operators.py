@@ -108,6 +108,10 @@ class RowOperators:
         shapes = [shape for _, shape in found]
         return shapes[0] if len({shape[-1] for shape in shapes}) == 1 else None
 
+    def rows(self, node: Node) -> tuple[torch.Size, ...]:
+        """Sizes of all axes but the columns', in each run."""
+        return tuple(kinds[node][1][:-1] for kinds in self._kinds)
+
     def columns(self, argument: object) -> RowColumns | None:
         """The columns of a node's result; of another node, if it chooses from its result."""
         shape = self.shape(argument)

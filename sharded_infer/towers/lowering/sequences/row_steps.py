@@ -77,7 +77,7 @@ def _groups(program: GraphModule, rows: RowOperators, fewest: int) -> list[list[
     }
     # Number of passes before a node, each of which waits for the one before.
     level: dict[Node, int] = {}
-    groups: dict[tuple[int, torch.Size | None], list[Node]] = {}
+    groups: dict[tuple[int, tuple[torch.Size, ...]], list[Node]] = {}
     for node in program.graph.nodes:
         if node not in steps:
             sources = node.all_input_nodes
@@ -85,8 +85,7 @@ def _groups(program: GraphModule, rows: RowOperators, fewest: int) -> list[list[
             continue
         read = [one.node for one in steps[node].sources if isinstance(one, RowColumns)]
         level[node] = max((level[one] for one in read), default=0)
-        shape = rows.shape(node)
-        groups.setdefault((level[node], shape and shape[:-1]), []).append(node)
+        groups.setdefault((level[node], rows.rows(node)), []).append(node)
     return [
         group
         for group in groups.values()

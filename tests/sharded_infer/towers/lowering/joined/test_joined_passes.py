@@ -86,7 +86,7 @@ def stage(split: UserSplit) -> GraphModule:
 
 def joined(program: GraphModule) -> list[int]:
     calls = (one for one in program.modules() if isinstance(one, JoinedPasses))
-    return [len(one.passes.kinds) for one in calls]
+    return [len(one.members) for one in calls]
 
 
 def states(split: UserSplit, length: int, *, has_age: bool = True) -> tuple[Tensor, ...]:

@@ -101,6 +101,17 @@ def test_what_mixes_rows_lies_between_passes() -> None:
     assert order.index(torch.ops.aten.flip.default) < order.index("_rows_1")
 
 
+def beside_a_fixed_number(layers: Layers, one: Tensor, other: Tensor) -> Tensor:
+    """Three rows at any length, as many as there are in one of the runs."""
+    fixed = layers.by_position[:3].expand(2, 3, DIM)
+    summed = layers.second(layers.plain(fixed)).sum(1, keepdim=True)
+    return layers.second(layers.norm(one)) + summed
+
+
+def test_rows_of_other_numbers_are_in_other_passes() -> None:
+    assert len(fused(beside_a_fixed_number)[1]) == 2
+
+
 def pairs(layers: Layers, one: Tensor, other: Tensor) -> Tensor:
     scores = one @ other.transpose(1, 2)  # as wide as the sequence is long
     return (scores.relu() * scores) @ other
