@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 
-from sharded_infer.towers.program.operators import ALLOWED
+from sharded_infer.towers.program.operators import ALLOWED, TRUNC_DIVIDE, TRUNC_DIVIDE_NUMBER
 from sharded_infer.towers.program.size_limit import _BoundedRun, run_bounded
-from sharded_infer.towers.program.trunc_divide import TRUNC_DIVIDE, TRUNC_DIVIDE_NUMBER
 
 CALLS, SECONDS = 30, 60
 _INTEGERS = (-(2**63), -(2**31), -128, -1, 0, 1, 2, 127, 2**31 - 1, 2**31, 2**62, 2**63 - 1)

@@ -18,13 +18,15 @@ from sharded_infer.errors import TowerError
 from sharded_infer.towers.program.arguments import parse_argument
 from sharded_infer.towers.program.json_element import Element
 from sharded_infer.towers.program.names import ProgramNames, parse_names
-from sharded_infer.towers.program.operators import ALLOWED, ASSERTIONS, Operator
-from sharded_infer.towers.program.substitutes import instead_of
-from sharded_infer.towers.program.trunc_divide import (
+from sharded_infer.towers.program.operators import (
+    ALLOWED,
+    ASSERTIONS,
     MODE_DIVISIONS,
     TRUNC_DIVIDE,
     TRUNC_DIVIDE_NUMBER,
+    Operator,
 )
+from sharded_infer.towers.program.substitutes import instead_of
 
 # Key in a module's `meta`: the `ProgramNames` of its inputs and outputs.
 NAMES: Final = "names"

@@ -323,8 +323,3 @@ _PRODUCTS: Final[Mapping[str, Callable[[Sequence[Tensor], float], float]]] = {
 _PARTS: Final = {"chunk": "chunks", "split": "split_size", "tensor_split": "sections", "unbind": ""}
 # Operators that read as many numbers as they return, of larger tensors.
 _PARTLY_READ: Final = frozenset(("embedding", "gather", "index", "index_select", "take_along_dim"))
-# Operators whose results are bounded by torch's functions of shapes alone.
-UNBOUNDED: Final = frozenset((
-    "bilinear", "conv1d", "conv2d", "diag_embed", "einsum", "eye", "linspace", "one_hot",
-    "repeat_interleave", "tril_indices", "triu_indices", "unfold",
-))  # fmt: skip

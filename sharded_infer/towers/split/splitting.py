@@ -7,13 +7,15 @@ for each node of the program:
 """
 
 import operator
-from collections.abc import Container, Sequence
+import sys
+from collections.abc import Callable, Container, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any, Final
 
+import torch
 from torch.fx import GraphModule, Node
 
-from sharded_infer.towers.lowering.bindings import call_functions
 from sharded_infer.towers.lowering.canonical_forms import keep_columns
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct, join_crosses
 from sharded_infer.towers.lowering.fused_steps import Step, fuse_steps
@@ -37,7 +39,31 @@ from sharded_infer.towers.split.sizes import Sizes
 from sharded_infer.towers.split.split_graphs import SplitGraphs, counts_samples, rows_of_pairs
 from sharded_infer.towers.split.user_program import UserInputs, fuse_user
 
+_aten = torch.ops.aten
 _RULES = {**SHAPE_RULES, **PRODUCT_RULES}
+# Of operators, with the same arguments.
+_FUNCTIONS: Final[Mapping[Any, Callable[..., Any]]] = {
+    **{
+        getattr(getattr(_aten, name), kind): getattr(torch, name)
+        for kind, names in {
+            "Tensor": ("add", "sub", "mul", "div", "ge", "gt", "le", "lt", "eq", "ne"),
+            "Scalar": ("ge", "gt", "le", "lt", "eq", "ne", "masked_fill"),
+            "default": (
+                *("sigmoid", "relu", "tanh", "exp", "log", "sqrt", "abs", "neg", "floor"),
+                *("layer_norm", "matmul", "bmm", "cat", "chunk", "clamp", "index_select"),
+                *("embedding", "gather", "reshape", "unsqueeze"),
+            ),
+            "dim": ("squeeze",),
+            "int": ("softmax", "transpose"),
+            "dim_IntList": ("sum",),
+            "using_ints": ("flatten",),
+            "self": ("where",),
+        }.items()
+        for name in names
+    },
+    _aten.silu.default: torch.nn.functional.silu,
+    _aten.mean.dim: torch.mean,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +126,7 @@ def split_program(
         together = join_stages(stage, pair, rows_of_pairs, kinds)
         for graph in (request, whole, pair):
             if graph is not None:
-                call_functions(graph)
+                _call_functions(graph)
     more = sum(map(_operators, (request, pair))) - _operators(program)
     saved, takes_one = graphs.saved_products, graphs.takes_one
     return SplitProgram(request, whole, together, pair, runs, saved, takes_one, more)
@@ -124,6 +150,24 @@ def _fuse(
         keep_columns(pair, kinds_of(pair, pairs[0]))
         fuse_row_steps(pair, pairs)
     return whole
+
+
+def _call_functions(program: GraphModule) -> None:
+    """Replaces modules and operators by functions with less overhead per call, in place.
+
+    `torch.ops` takes one to two of a small operator's few microseconds for its look-up, and a
+    module as long for its hooks. The program keeps the modules, which hold its weights.
+    """
+    for node in program.graph.nodes:
+        if node.op == "call_module":
+            node.op, node.target = "call_function", program.get_submodule(str(node.target)).forward
+        elif node.op != "call_function" or node.kwargs:
+            continue
+        elif node.target is _aten.slice.Tensor and node.args[2:] == (-1, sys.maxsize):
+            node.target, node.args = torch.narrow, (*node.args[:2], -1, 1)
+        else:
+            node.target = _FUNCTIONS.get(node.target, node.target)
+    program.recompile()
 
 
 def _operators(program: GraphModule) -> int:

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from sharded_infer.errors import InputError
-from sharded_infer.towers.lowering.int8_calibration import Int8Weight, calibrate_product
+from sharded_infer.towers.lowering.int8 import Int8Weight, calibrate_product
 from sharded_infer.towers.program.int8_linear import int8_linear
 
 

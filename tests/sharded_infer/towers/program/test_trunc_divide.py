@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sharded_infer.towers.program.trunc_divide import TRUNC_DIVIDE, TRUNC_DIVIDE_NUMBER
+from sharded_infer.towers.program.operators import TRUNC_DIVIDE, TRUNC_DIVIDE_NUMBER
 from tests.sharded_infer.towers.stored import Signature, read_back
 
 
