@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from sharded_infer.towers.split.parts import Value
 from sharded_infer.towers.split.sizes import Layout
 from sharded_infer.towers.split.split_graphs import SplitGraphs
 
@@ -132,12 +131,8 @@ class _Terms:
         return [(first, 1.0), (second, sign)] if cheap else None
 
     def _is_shared(self, node: Node) -> bool:
-        known = self._graphs.known[node]
-        return (
-            isinstance(known, Value)
-            and known.by_request
-            and self._graphs.sizes.layout(node) == _BY_SAMPLE
-        )
+        shared = self._graphs.value(node, by_request=True)
+        return shared is not None and self._graphs.sizes.layout(node) == _BY_SAMPLE
 
     def _is_repeated(self, node: Node) -> bool:
         source = node.args[0] if node.target is _aten.expand.default else None

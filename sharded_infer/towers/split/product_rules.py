@@ -47,12 +47,10 @@ def weight_size(graphs: SplitGraphs, node: Node) -> int:
 
 
 def _source(graphs: SplitGraphs, node: Node) -> Parts | None:
-    source = node.args[0]
-    known = graphs.known.get(source) if isinstance(source, Node) else None
-    shape = graphs.sizes.shape(source) if isinstance(source, Node) else None
-    if not isinstance(known, Parts) or shape is None or known.dim != len(shape):
-        return None
-    return known
+    """A product's input, if its columns are by request or by pair."""
+    parts = graphs.parts(node.args[0])
+    shape = None if parts is None else graphs.sizes.shape(node.args[0])  # type: ignore[arg-type]
+    return parts if parts is not None and shape is not None and parts.dim == len(shape) else None
 
 
 def _halved(

@@ -95,7 +95,7 @@ def _width(parts: Parts) -> int:
 def _slice(graphs: SplitGraphs, node: Node) -> Known | None:
     given = [*node.args, *_SLICE_DEFAULTS[len(node.args) :]]
     source, dim, start, stop, step = given
-    parts = _parts(graphs, source)
+    parts = graphs.parts(source)
     if parts is None or step != 1 or dim != parts.dim:
         return parts if dim == 0 and start in (None, 0) and stop == _NO_END else None
     width = _width(parts)
@@ -105,14 +105,9 @@ def _slice(graphs: SplitGraphs, node: Node) -> Known | None:
     return _taken(graphs, parts, begin, end) if begin < end else None
 
 
-def _parts(graphs: SplitGraphs, source: object) -> Parts | None:
-    known = graphs.known.get(source) if isinstance(source, Node) else None
-    return known if isinstance(known, Parts) else None
-
-
 def _split(graphs: SplitGraphs, node: Node) -> Known | None:
     source, sizes, dim = (*node.args, 0)[:3]
-    parts = _parts(graphs, source)
+    parts = graphs.parts(source)
     if parts is None or dim != parts.dim:
         return None
     if isinstance(sizes, int):
@@ -135,7 +130,7 @@ def _getitem(graphs: SplitGraphs, node: Node) -> Known | None:
 
 def _reshape(graphs: SplitGraphs, node: Node) -> Known | None:
     """The samples' axis stays; the next one, which the parts lie along, is reshaped."""
-    parts = _parts(graphs, node.args[0])
+    parts = graphs.parts(node.args[0])
     before = graphs.sizes.shape(node.args[0]) if isinstance(node.args[0], Node) else None
     after = graphs.sizes.shape(node)
     if parts is None or not before or not after or parts.dim != 1 or graphs.sizes.grows(node):
@@ -154,7 +149,7 @@ def _reshape(graphs: SplitGraphs, node: Node) -> Known | None:
 
 def _reduce(graphs: SplitGraphs, node: Node) -> Known | None:
     """Sums and means over the axis of the parts, or over a later one."""
-    parts = _parts(graphs, node.args[0])
+    parts = graphs.parts(node.args[0])
     shape = graphs.sizes.shape(node.args[0]) if isinstance(node.args[0], Node) else None
     dims, keeps = (*node.args[1:], None, False)[:2]
     if parts is None or node.kwargs or len(node.args) > 3 or not isinstance(dims, list | tuple):
@@ -177,7 +172,7 @@ def _reduce(graphs: SplitGraphs, node: Node) -> Known | None:
 
 def _elementwise(graphs: SplitGraphs, node: Node) -> Known | None:
     """Operators on one value, or on several that are by request in the same places."""
-    parts = {source: _parts(graphs, source) for source in node.all_input_nodes}
+    parts = {source: graphs.parts(source) for source in node.all_input_nodes}
     found = [one for one in parts.values() if one is not None]
     places = {(one.dim, one.runs) for one in found}
     if len(found) != len(parts) or len(places) != 1:

@@ -72,11 +72,6 @@ def _unfolded(made: Tensor, values: Tensor) -> Tensor:
     return made.reshape(sizes).movedim(-3, 0)
 
 
-def _of(graphs: SplitGraphs, node: object, *, by_request: bool) -> Value | None:
-    known = graphs.known.get(node) if isinstance(node, Node) else None
-    return known if isinstance(known, Value) and known.by_request == by_request else None
-
-
 def _sum(graphs: SplitGraphs, node: Node) -> Known | None:
     if node.kwargs or len(node.args) != 3 or not isinstance(node.args[0], Node):
         return None
@@ -98,11 +93,11 @@ def _product_of(graphs: SplitGraphs, first: object, second: object) -> Node | No
         return None
     if graphs.sizes.rank(first) != graphs.sizes.rank(second) or graphs.sizes.rank(first) < 3:  # type: ignore[arg-type]
         return None
-    mine, shared = _of(graphs, first, by_request=False), _of(graphs, second, by_request=True)
+    mine, shared = graphs.value(first, by_request=False), graphs.value(second, by_request=True)
     if mine is not None and shared is not None:
         given = graphs.given(shared.node)
         return graphs.call(False, times_shared, mine.node, given, layout.block)
-    shared, mine = _of(graphs, first, by_request=True), _of(graphs, second, by_request=False)
+    shared, mine = graphs.value(first, by_request=True), graphs.value(second, by_request=False)
     if mine is None or shared is None:
         return None
     turned = (
@@ -123,8 +118,8 @@ def _einsum(graphs: SplitGraphs, node: Node) -> Known | None:
         return None
     if any(graphs.sizes.layout(one) != _BY_SAMPLE for one in operands):  # type: ignore[arg-type]
         return None
-    pair = [_of(graphs, one, by_request=False) for one in operands]
-    shared = [_of(graphs, one, by_request=True) for one in operands]
+    pair = [graphs.value(one, by_request=False) for one in operands]
+    shared = [graphs.value(one, by_request=True) for one in operands]
     samples = result[0]
     if sum(one is not None for one in pair) != 1 or sum(one is not None for one in shared) != 1:
         return None
@@ -147,8 +142,8 @@ def _einsum(graphs: SplitGraphs, node: Node) -> Known | None:
 def _attention(graphs: SplitGraphs, node: Node) -> Known | None:
     given: dict[str, Any] = dict(zip(ATTENTION_ARGUMENTS, node.args, strict=False))
     given |= node.kwargs
-    query = _of(graphs, given["query"], by_request=False)
-    key, value = (_of(graphs, given[name], by_request=True) for name in ("key", "value"))
+    query = graphs.value(given["query"], by_request=False)
+    key, value = (graphs.value(given[name], by_request=True) for name in ("key", "value"))
     if query is None or key is None or value is None:
         return None
     if given.get("is_causal") or given.get("enable_gqa") or graphs.sizes.rank(given["query"]) != 4:
@@ -157,7 +152,7 @@ def _attention(graphs: SplitGraphs, node: Node) -> Known | None:
         return None
     mask = given.get("attn_mask")
     if mask is not None:
-        held = _of(graphs, mask, by_request=True)
+        held = graphs.value(mask, by_request=True)
         known = graphs.sizes.layout(mask) == _BY_SAMPLE or graphs.sizes.is_alike(mask)
         if held is None or not known:
             return None

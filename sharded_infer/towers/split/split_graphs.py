@@ -92,6 +92,16 @@ class SplitGraphs:
         """Calls an operator on nodes of the graph."""
         return self._graphs[by_request].call_function(target, args)
 
+    def parts(self, node: object) -> Parts | None:
+        """A value of the program that is part by request; None for others."""
+        known = self.known.get(node) if isinstance(node, Node) else None
+        return known if isinstance(known, Parts) else None
+
+    def value(self, node: object, *, by_request: bool) -> Value | None:
+        """A value of the program that is by request, or by pair; None for others."""
+        known = self.known.get(node) if isinstance(node, Node) else None
+        return known if isinstance(known, Value) and known.by_request == by_request else None
+
     def constant(self, by_request: bool, tensor: Tensor) -> Node:
         """A new constant of the graph."""
         name = f"_split_{len(self._held)}"

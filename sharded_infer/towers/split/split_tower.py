@@ -68,8 +68,12 @@ def run_pieces(
         whole: tuple[Tensor, ...] = program.forward(*inputs, *given)
         return whole
     parts = zip(*(torch.split(tensor, list(pieces)) for tensor in inputs), strict=True)
-    made = [program.forward(*part, *given) for part in parts]
-    return tuple(torch.cat(of_one) for of_one in zip(*made, strict=True))
+    return joined([program.forward(*part, *given) for part in parts])
+
+
+def joined(parts: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Results of several runs, one after another in each tensor."""
+    return parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
 
 
 def check_split(

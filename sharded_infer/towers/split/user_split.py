@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 from sharded_infer.towers.split.parts import positions_of
-from sharded_infer.towers.split.split_tower import check_close_scores, run_pieces
+from sharded_infer.towers.split.split_tower import check_close_scores, joined, run_pieces
 from sharded_infer.towers.split.splitting import SplitProgram
 
 # Candidates of each request of the check.
@@ -103,7 +103,7 @@ class UserSplit:
                 owners, given = _FIRST.expand(counts[0]), users[0]
             else:
                 owners = torch.arange(len(users)).repeat_interleave(torch.tensor(counts))
-                given = tuple(torch.cat(one) for one in zip(*users, strict=True))
+                given = joined(users)
             pieces = pieces or [sum(counts)]
             return run_pieces(self.program.pair, (*inputs, owners), pieces, given)
         parts = zip(*(torch.split(one, list(counts)) for one in inputs), strict=True)
@@ -111,10 +111,7 @@ class UserSplit:
             self.program.pair(*part, torch.zeros(count, dtype=torch.int64), *user)
             for part, user, count in zip(parts, users, counts, strict=True)
         ]
-        if len(made) == 1:
-            whole: tuple[Tensor, ...] = made[0]
-            return whole
-        return tuple(torch.cat(of_one) for of_one in zip(*made, strict=True))
+        return joined(made)
 
 
 def user_split(program: SplitProgram, inputs: TowerInputs, shared: Sequence[str]) -> UserSplit:
@@ -162,11 +159,11 @@ def check_user_split(
         found = split.together(shared, embeddings[:1, by_user], rest, embeddings[:, own])
         together += [] if found is None else [tuple(map(torch.from_numpy, found))]
         expected.append(whole(dense, embeddings))
-    scores = [torch.cat(one) for one in zip(*expected, strict=True)]
+    scores = joined(expected)
     for stage in (users, wholes):
         check_close_scores(_scores(split, mine, stage), scores)
     if together:
-        check_close_scores([torch.cat(one) for one in zip(*together, strict=True)], scores)
+        check_close_scores(joined(together), scores)
 
 
 def _scores(
@@ -178,6 +175,6 @@ def _scores(
             split.candidates(rest[:-1], rest[-1], [user], [count])
             for rest, user, count in zip(mine, users, _CANDIDATES, strict=True)
         ]
-        return [torch.cat(one) for one in zip(*found, strict=True)]
+        return list(joined(found))
     *rest, embeddings = (torch.cat(one) for one in zip(*mine, strict=True))
     return list(split.candidates(rest, embeddings, users, _CANDIDATES))
