@@ -24,6 +24,7 @@ from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention
 from sharded_infer.towers.lowering.sequences.pair_layers import fuse_pair_layers
 from sharded_infer.towers.lowering.sequences.row_steps import fuse_row_steps
+from sharded_infer.towers.lowering.sequences.views import Views
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 from sharded_infer.towers.split.parts import Invariant, Known, Parts, Run, Value, joined_runs
@@ -122,8 +123,7 @@ def split_program(
     together = None
     if alone:
         stage = whole or request
-        kinds = kinds_of(stage, users.whole().runs[0])
-        together = join_stages(stage, pair, rows_of_pairs, kinds)
+        together = join_stages(stage, pair, rows_of_pairs, Views(stage, users.runs()))
         for graph in (request, whole, pair):
             if graph is not None:
                 _call_functions(graph)

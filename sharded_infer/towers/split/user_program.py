@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from sharded_infer.towers.lowering.canonical_forms import select_biases
 from sharded_infer.towers.lowering.joined.joined_passes import join_passes
-from sharded_infer.towers.lowering.sequences.attention import fuse_attention, join_heads
+from sharded_infer.towers.lowering.sequences.attention import fuse_attention, read_columns
 from sharded_infer.towers.lowering.sequences.canonical_layout import use_canonical_layout
 from sharded_infer.towers.lowering.sequences.divided_products import divide_products
 from sharded_infer.towers.lowering.sequences.row_selection import select_rows
@@ -113,7 +113,7 @@ def fuse_user(
     # The rows that are read are chosen by positions now.
     changes += remove()
     divide_products(request, runs)
-    join_heads(request, runs)
+    read_columns(request, runs)
     fuse_row_steps(request, runs, fewest=1)
     join_passes(request, runs)
     return changes

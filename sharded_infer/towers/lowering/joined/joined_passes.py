@@ -33,7 +33,7 @@ from sharded_infer.towers.lowering.joined.pass_sources import Source
 from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
-from sharded_infer.towers.lowering.tensor_kinds import kinds_of
+from sharded_infer.towers.lowering.sequences.views import Views
 
 _FEWEST: Final = 2  # passes of a call
 
@@ -86,7 +86,7 @@ def join_passes(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int
     `program` runs for one request, with its passes fused; `inputs` have two lengths, which no two
     sequences share.
     """
-    groups = PassGroups(program, [kinds_of(program, one) for one in inputs])
+    groups = PassGroups(program, Views(program, inputs))
     found = [passes for passes in groups.found if len(passes) >= _FEWEST]
     for passes in found:
         _replace(program, _Call(program, groups, passes))

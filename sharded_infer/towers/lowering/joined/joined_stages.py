@@ -8,7 +8,7 @@ and the candidates' part one pass on its results.
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,10 +19,9 @@ from torch.fx import GraphModule, Node
 
 from kernels.sequences.passes import CANDIDATES, Memory, Operand, Passes, RowStepping
 from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
-from sharded_infer.towers.lowering.joined.pass_sources import SAME_NUMBERS
 from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
-from sharded_infer.towers.lowering.tensor_kinds import Kind
+from sharded_infer.towers.lowering.sequences.views import Views
 
 _SQUEEZE: Final = torch.ops.aten.squeeze.dim
 
@@ -84,7 +83,7 @@ def join_stages(
     whole: GraphModule,
     pair: GraphModule,
     rows_of_pairs: Callable[..., Tensor],
-    kinds: Mapping[Node, Kind],
+    views: Views,
 ) -> JoinedStages | None:
     """Joins both stages of a split tower; None if they are more than one call and one pass.
 
@@ -92,7 +91,7 @@ def join_stages(
         whole: the user's stage where there is no padding, with its passes joined.
         pair: takes inputs by candidate, each one's owner, and the results of `whole`.
         rows_of_pairs: gives each candidate its request's row, in `pair`.
-        kinds: of a run of `whole`.
+        views: of `whole`.
     """
     calls = _only_call(whole), _only_call(pair)
     module, steps = module_of(whole, calls[0], JoinedPasses), module_of(pair, calls[1], RowPass)
@@ -104,7 +103,7 @@ def join_stages(
     own, users = inputs[: -len(returned) - 1], inputs[-len(returned) :]
     places = {node: at for at, node in enumerate(_placeholders(whole))}
     given = [places.get(node) for node in stage.all_input_nodes]
-    results = [_result_of(_same_numbers(node, kinds), stage) for node in returned]
+    results = [_result_of(views.whole(node), stage) for node in returned]
     sources: list[tuple[int | None, int | None]] = []
     for node in pass_.args:
         if not isinstance(node, Node):
@@ -144,20 +143,6 @@ def _result_of(node: object, call: Node) -> int | None:
         return None
     source, at = node.args
     return at if source is call and isinstance(at, int) else None
-
-
-def _same_numbers(node: Any, kinds: Mapping[Node, Kind]) -> object:
-    """The base of a view that has all its numbers; other nodes themselves."""
-    while isinstance(node, Node) and node.target in SAME_NUMBERS:
-        source = node.args[0]
-        if not isinstance(source, Node) or _count(source, kinds) != _count(node, kinds):
-            break
-        node = source
-    return node
-
-
-def _count(node: Node, kinds: Mapping[Node, Kind]) -> int:
-    return kinds[node][1].numel() if node in kinds else -1
 
 
 def _column_of(node: object) -> object:

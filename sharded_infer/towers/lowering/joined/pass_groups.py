@@ -11,8 +11,8 @@ from sharded_infer.towers.lowering.joined.pass_sources import PassSources, Sourc
 from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
 from sharded_infer.towers.lowering.sequences.request_layouts import Layout, RequestLayouts, Rows
-from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
+from sharded_infer.towers.lowering.sequences.views import Views
 from sharded_infer.towers.lowering.tensor_kinds import Kind
 
 
@@ -21,7 +21,7 @@ class PassGroups:
 
     Args:
         program: runs for one request, with its passes fused.
-        kinds: of runs with two lengths, which no two sequences share.
+        views: from runs with two lengths.
 
     Attributes:
         layouts, sources: of its nodes.
@@ -31,19 +31,18 @@ class PassGroups:
         found: passes that can run in one call, in the graph's order.
     """
 
-    def __init__(self, program: GraphModule, kinds: Sequence[Mapping[Node, Kind]]) -> None:
+    def __init__(self, program: GraphModule, views: Views) -> None:
         self._program = program
-        self.layouts = RequestLayouts(kinds)
+        self.layouts = RequestLayouts(views.kinds)
         self.pairs: dict[Node, PairFunction] = {}
-        rows = RowOperators(program, kinds)
-        self.sources = PassSources(program, self.layouts, rows, self.pairs)
+        self.sources = PassSources(program, views, self.layouts)
         self.reads: dict[Node, list[Source]] = {}
         self.owners: dict[Node, Node] = {}
         # Number of calls before a node, each of which waits for the one before.
         self._levels: dict[Node, int] = {}
         # Lengths of a pass's sequence.
         self._lengths: dict[Node, tuple[int, ...] | None] = {}
-        self._find_pairs(kinds)
+        self._find_pairs(views.kinds)
         groups: dict[tuple[int, tuple[int, ...] | None], list[Node]] = {}
         for node in program.graph.nodes:
             read = self._read(node)

@@ -1,22 +1,16 @@
 """Views that passes read: some columns, the last row, rows of a constant."""
 
-from collections.abc import Container
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from kernels.sequences.passes import LAST_ROW, LAST_ROWS
 from sharded_infer.towers.lowering.constants import constant_of
-from sharded_infer.towers.lowering.joined.pair_functions import RESHAPING
-from sharded_infer.towers.lowering.sequences.request_layouts import RequestLayouts, Rows
-from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
-
-_SLICE: Final = torch.ops.aten.slice.Tensor
-# Operators that keep a tensor's numbers if they keep their count; a choice, where the axis has size
-# 1.
-SAME_NUMBERS: Final = (*RESHAPING, torch.ops.aten.select.int)
-_LAST: Final = {Rows.ALL: Rows.ONE, Rows.PAIRS: Rows.ALONG}
+from sharded_infer.towers.lowering.rewriting import DIVISIONS
+from sharded_infer.towers.lowering.sequences.request_layouts import RequestLayouts
+from sharded_infer.towers.lowering.sequences.views import Views
 
 
 class Source(NamedTuple):
@@ -28,78 +22,56 @@ class Source(NamedTuple):
 
 
 class PassSources:
-    """Bases of a program's views.
+    """Bases of a program's views, as passes can read them."""
 
-    `rows` knows the views of columns; `results` are nodes to treat as no views.
-    """
-
-    def __init__(
-        self,
-        program: GraphModule,
-        layouts: RequestLayouts,
-        rows: RowOperators,
-        results: Container[Node],
-    ) -> None:
-        self._program, self._layouts, self._rows = program, layouts, rows
-        self._results = results
+    def __init__(self, program: GraphModule, views: Views, layouts: RequestLayouts) -> None:
+        self._program, self._views, self._layouts = program, views, layouts
         self._found: dict[Node, Source] = {}
 
     def of(self, node: Node) -> Source:
         """The base of a view; other nodes themselves."""
         if node not in self._found:
-            self._found[node] = self._view(node) or Source(node)
+            self._found[node] = self._source(node) or Source(node)
         return self._found[node]
 
-    def divides(self, node: Node) -> bool:
+    @staticmethod
+    def divides(node: Node) -> bool:
         """True if a node's result is several tensors of another's columns."""
-        return node in self._rows.views and self._layouts.of(node) is None
+        return node.target in DIVISIONS
 
-    def _view(self, node: Node) -> Source | None:
-        if node in self._results or self._layouts.of(node) is None:
+    def _source(self, node: Node) -> Source | None:
+        base, places = self._views.of(node)
+        own, constant = self._layouts.of(node), constant_of(self._program, base)
+        if base is node or own is None:
             return None
-        columns = self._rows.columns(node)
-        if columns is not None and columns.node is not node:
-            source = self.of(columns.node)
-            return source._replace(column=source.column + columns.first)
-        if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
+        if constant is None:
+            if self._layouts.of(base) is None:
+                return None
+            if self._views.whole(node) is base:
+                return Source(base)
+        elif own.lengths is None or constant.shape[:-2].numel() != 1:
             return None
-        whole = node.args[0]
-        source = self.of(whole)
-        if constant_of(self._program, source.base) is not None:
-            return self._of_constant(node, whole, source)
-        if self._layouts.of(whole) is None:
-            return None
-        if node.target in SAME_NUMBERS:
-            return source if self._layouts.is_same(node, whole) else None
-        return self._last_row(node, whole, source)
+        shapes = self._views.shapes(base)
+        parts = zip(places, shapes, strict=True)
+        found = {_rows_of(some, shape, is_constant=constant is not None) for some, shape in parts}
+        place = found.pop()
+        return None if place is None or found else Source(base, *place)
 
-    def _last_row(self, node: Node, whole: Node, source: Source) -> Source | None:
-        if node.target is not _SLICE or node.args[2] != -1 or source.row:
-            return None
-        own, of_whole, held = map(self._layouts.of, (node, whole, source.base))
-        if own is None or of_whole is None or held is None or held.rows is not of_whole.rows:
-            return None
-        is_last = own.rows is _LAST.get(of_whole.rows)
-        return source._replace(row=LAST_ROW) if is_last else None
 
-    def _of_constant(self, node: Node, whole: Node, source: Source) -> Source | None:
-        """The first positions of `[n, W]`, `[1, n, W]` or `[n, n]`, or its last ones."""
-        constant = constant_of(self._program, source.base)
-        if constant is None or constant.dtype is not torch.float32:
-            return None
-        before = constant.dim() - 2
-        if before not in (0, 1) or (before and len(constant) != 1):
-            return None
-        if node.target in RESHAPING and whole is not source.base:
-            return source if self._layouts.is_same(node, whole) else None
-        if node.target is not _SLICE or len(node.args) != 4:
-            return None
-        axis: Any
-        _, axis, begin, end = node.args
-        if axis not in (before, before + 1) or self._layouts.shape(node)[axis] is not None:
-            return None
-        if begin in (0, None):
-            return source
-        # A part that ends with the constant and grows has its last rows.
-        is_last = axis == before and whole is source.base and end == constant.shape[before]
-        return source._replace(row=LAST_ROWS) if is_last else None
+def _rows_of(places: Tensor, shape: torch.Size, *, is_constant: bool) -> tuple[int, int] | None:
+    """First column and row of places side by side: all rows, the last, or those of a constant."""
+    rows, width = places.reshape(-1, places.shape[-1]), shape[-1]
+    count = shape.numel() // width
+    begin, column = divmod(int(rows[0, 0]), width)
+    order = torch.arange(begin, begin + len(rows)).unsqueeze(1) * width
+    if not torch.equal(rows, order + torch.arange(column, column + rows.shape[1])):
+        return None
+    if column + rows.shape[1] > width:
+        return None
+    if not begin and (is_constant or len(rows) == count):
+        return column, 0
+    if begin + len(rows) < count:
+        return None
+    if is_constant:
+        return column, LAST_ROWS
+    return (column, LAST_ROW) if len(rows) == 1 else None

@@ -9,7 +9,7 @@ See `kernels.sequences.attention`. The second is that of HSTU (Zhai et al. 2024,
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -19,13 +19,11 @@ from kernels.sequences.attention import Attention, Weights
 from sharded_infer.towers.lowering.constants import add_call
 from sharded_infer.towers.lowering.rewriting import (
     ATTENTION_ARGUMENTS,
-    COPIES,
-    RESHAPES,
     module_of,
     only_user,
     remove_unused,
 )
-from sharded_infer.towers.lowering.sequences.row_operators import RowColumns, RowOperators
+from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
 _aten = torch.ops.aten
@@ -90,78 +88,27 @@ def fuse_attention(program: GraphModule) -> int:
     return made
 
 
-def join_heads(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
-    """Lets passes access columns of all heads without views, in place; returns their number.
+def read_columns(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
+    """Lets passes read columns of wider rows without views, in place; returns their number.
 
-    The program's attentions are fused; `inputs` are valid ones of several sizes, for dtypes and
-    shapes.
+    `inputs` are valid ones of several sizes, for dtypes and shapes.
     """
     rows = RowOperators(program, [kinds_of(program, one) for one in inputs])
-    joined = 0
-    for node in list(program.graph.nodes):
-        found = module_of(program, node, AttentionPass)
-        reads = None if found is None else [_divided(rows, one) for one in node.args[:3]]
-        ends = [end for user in node.users if (end := _joined_again(rows, user)) is not None]
-        if found is None or reads is None or None in reads or len(ends) != len(node.users):
+    passes = 0
+    for node in program.graph.nodes:
+        heads = module_of(program, node, HeadsPass)
+        if heads is None:
             continue
-        [heads, *others] = {one.heads for one in reads if one is not None}
-        if others:
-            continue
-        columns = [(one.columns.first, one.columns.width // heads) for one in reads if one]
-        heads_pass = HeadsPass(found.attention, heads, columns)
-        given = [one.columns.node for one in reads if one]
-        with program.graph.inserting_before(node):
-            made = add_call(program, "_heads", heads_pass, (*given, *node.args[3:]))
-        for end in ends:
-            end.replace_all_uses_with(made)
-        joined += 1
-    if joined:
+        chosen: list[Any] = list(map(rows.columns, node.args[:3]))
+        heads.columns = tuple(
+            (columns.first + first, width)
+            for columns, (first, width) in zip(chosen, heads.columns, strict=True)
+        )
+        node.args = (*(columns.node for columns in chosen), *node.args[3:])
+        passes += 1
+    if passes:
         remove_unused(program)
-    return joined
-
-
-class _Divided(NamedTuple):
-    columns: RowColumns
-    heads: int
-
-
-def _divided(rows: RowOperators, turned: object) -> _Divided | None:
-    """Source of `[B, H, L, d]`, which is `[B, L, H * d]` divided and transposed."""
-    if not _is_swap(turned):
-        return None
-    divided: Any = turned.args[0]
-    columns = rows.columns(divided.args[0]) if divided.target in RESHAPES else None
-    if columns is None or not _same_numbers(rows, divided, divided.args[0]):
-        return None
-    return _Divided(columns, rows.shape(divided)[2])  # type: ignore[index]
-
-
-def _joined_again(rows: RowOperators, turned: Node) -> Node | None:
-    """The end of `[B, H, L, n]` that is transposed and joined to `[B, L, H * n]`."""
-    if not _is_swap(turned):
-        return None
-    node = turned
-    while (user := only_user(node)) is not None and user.target in COPIES:
-        node = user
-    if user is None or user.target not in RESHAPES or not _same_numbers(rows, node, user):
-        return None
-    return user
-
-
-def _is_swap(node: object) -> TypeGuard[Node]:
-    return (
-        isinstance(node, Node)
-        and node.target is _aten.transpose.int
-        and set(node.args[1:]) in ({1, 2}, {-3, -2})
-    )
-
-
-def _same_numbers(rows: RowOperators, divided: Node, whole: object) -> bool:
-    """True if `[B, L, H, d]` is the other value, `[B, L, H * d]`, divided."""
-    shape, joined = rows.shape(divided), rows.shape(whole)
-    if shape is None or joined is None or len(shape) != 4:
-        return False
-    return joined == (*shape[:2], shape[2] * shape[3])
+    return passes
 
 
 @dataclass(frozen=True, slots=True)

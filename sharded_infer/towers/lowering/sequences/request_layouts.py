@@ -49,11 +49,6 @@ class RequestLayouts:
             sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True)
         )
 
-    def is_same(self, one: Node, other: Node) -> bool:
-        """True if two shapes differ by axes of size 1 alone."""
-        mine, others = ([size for size in self.shape(n) if size != 1] for n in (one, other))
-        return mine == others
-
     def of(self, node: object) -> Layout | None:
         """Layout of an fp32 tensor; None for others."""
         if not isinstance(node, Node) or not all(node in kinds for kinds in self._kinds):

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from sharded_infer.towers.lowering.rewriting import COPIES, RESHAPES, module_of, remove_unused
-from sharded_infer.towers.lowering.sequences.attention import AttentionPass
+from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
+from sharded_infer.towers.lowering.sequences.attention import HeadsPass
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 
@@ -27,8 +27,8 @@ _SELECTING: Final = (_aten.gather.default, _aten.select.int, _aten.index.Tensor)
 def select_rows(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
     """Moves selections of one row before the rows' operators, in place; returns their number.
 
-    `program` runs for one request, with its products packed and its attentions fused; `inputs` have
-    several lengths.
+    `program` runs for one request, with its products packed and in the canonical layout; `inputs`
+    have several lengths.
     """
     kinds = [kinds_of(program, one) for one in inputs]
     rows = RowOperators(program, kinds)
@@ -107,8 +107,7 @@ class _Chain:
         self.reads: dict[Node, dict[Node, int]] = {selection.node: {selection.source: 1}}
         for node in reversed(program.graph.nodes):
             axes = {self.reads.get(user, {}).get(node) for user in node.users}
-            axis = axes.pop() if len(axes) == 1 else None
-            found = None if axis is None else self._read(node, axis)
+            found = self._read(node) if axes == {1} else None
             if found is not None:
                 self.reads[node] = found
         del self.reads[selection.node]
@@ -161,58 +160,32 @@ class _Chain:
     def _of_one_row(self, node: Node, given: Mapping[Node, Node], index: Node) -> Node:
         graph = self._program.graph
         attention = self._attention(node)
-        if attention is not None:
-            query, key, value, *added = node.args
-            rows = (
-                given.get(one, one) if isinstance(one, Node) else one for one in (query, *added)
-            )
-            first = index if attention.attention.causal else None
-            query, *added = rows
-            return graph.call_module(str(node.target), (query, key, value, *added, first))
-        if node.target in RESHAPES:
-            [of_one] = given.values()
-            heads = _shape(self._kinds[0], node)[2:]
-            if len(heads) == 2:
-                return graph.call_function(_aten.unflatten.int, (of_one, 2, list(heads)))
-            return graph.call_function(_aten.flatten.using_ints, (of_one, 2))
-        return graph.node_copy(node, lambda one: given.get(one, one))
+        if attention is None:
+            return graph.node_copy(node, lambda one: given.get(one, one))
+        rows = [given.get(one, one) if isinstance(one, Node) else one for one in node.args]
+        first = index if attention.attention.causal else None
+        arguments = (rows[0], *node.args[1:3], *rows[3:], first)
+        return graph.call_module(str(node.target), arguments)
 
-    def _read(self, node: Node, axis: int) -> dict[Node, int] | None:
-        """Nodes that a node, with rows along `axis`, reads row by row, and their axes.
+    def _read(self, node: Node) -> dict[Node, int] | None:
+        """Nodes that a node reads row by row, and their axes of rows.
 
         None if it does not compute each row by itself.
         """
         if self._attention(node) is not None:
-            return self._read_by_attention(node) if axis == 2 else None
+            return self._read_by_attention(node)
         # Other readers of divided columns, such as keys and values, need all rows.
-        divided = node.target is operator.getitem
-        if axis == 1 and (node in self._rows.found or node in self._rows.views) and not divided:
-            return {one: 1 for one in node.all_input_nodes if one.op != "get_attr"}
-        if node.kwargs or not node.args or not isinstance(node.args[0], Node):
+        is_row = node in self._rows.found or node in self._rows.views
+        if not is_row or node.target is operator.getitem:
             return None
-        source = node.args[0]
-        if node.target in COPIES:
-            return {source: axis}
-        if node.target is _aten.transpose.int and set(node.args[1:]) == {1, 2}:
-            return {source: 3 - axis}
-        if node.target in RESHAPES and axis == 1:
-            shapes = [(_shape(of, node), _shape(of, source)) for of in self._kinds]
-            # A row's numbers as those of its heads, or the other way round.
-            by_row = all(
-                {len(own), len(read)} == {3, 4}
-                and own[:2] == read[:2]
-                and (own[2:], read[2:]) == (shapes[0][0][2:], shapes[0][1][2:])
-                for own, read in shapes
-            )
-            return {source: 1} if by_row else None
-        return None
+        return {one: 1 for one in node.all_input_nodes if one.op != "get_attr"}
 
-    def _attention(self, node: Node) -> AttentionPass | None:
-        return module_of(self._program, node, AttentionPass)
+    def _attention(self, node: Node) -> HeadsPass | None:
+        return module_of(self._program, node, HeadsPass)
 
-    def _read_by_attention(self, node: Node) -> dict[Node, int] | None:
+    def _read_by_attention(self, node: Node) -> dict[Node, int]:
         query, _, _, *added = node.args
-        reads: dict[Node, int] = {query: 2}  # type: ignore[dict-item]
+        reads: dict[Node, int] = {query: 1}  # type: ignore[dict-item]
         for one in added:
             if not isinstance(one, Node):
                 continue

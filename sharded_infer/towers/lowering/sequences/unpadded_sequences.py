@@ -30,7 +30,11 @@ from sharded_infer.towers.lowering.rewriting import (
     module_of,
     remove_unused,
 )
-from sharded_infer.towers.lowering.sequences.attention import AttentionPass, hide_later
+from sharded_infer.towers.lowering.sequences.attention import (
+    AttentionPass,
+    HeadsPass,
+    hide_later,
+)
 from sharded_infer.towers.lowering.sequences.fixed_values import FixedValues, index_of
 from sharded_infer.towers.lowering.sequences.symbolic_sizes import Number, Symbol, SymbolicSizes
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
@@ -132,8 +136,7 @@ class _Rewriting:
         index = index_of(node)
         if index is not None:
             return self._read_constant(node, index)
-        found = module_of(self._program, node, AttentionPass)
-        return None if found is None else self._attention(node, found)
+        return self._causal(node) or self._last_query(node)
 
     def _unmasked_numbers(self, node: Node, numbers: Sequence[Number | None]) -> Node | None:
         """Numbers of which a mask hides none, or all."""
@@ -233,20 +236,28 @@ class _Rewriting:
             made = self._graph.call_function(_aten.unsqueeze.default, (made, 0))
         return self._like(made, node)
 
-    def _attention(self, node: Node, found: AttentionPass) -> Node | None:
-        """A pass that hides later keys itself, or need not, because its query is the last."""
-        query, key, value, bias, mask, *first = node.args
-        attention = found.attention
-        is_last = attention.causal and any(self._is_last(one, key, 2) for one in first)
-        if is_last and self._shape(query)[-2] == 1:
-            attention, first = replace(attention, causal=False), []
-        elif attention.weights is Weights.SILU and not attention.causal and self._hides_later(mask):
-            attention, mask = replace(attention, causal=True), None
-        else:
+    def _causal(self, node: Node) -> Node | None:
+        """A pass that hides later keys itself."""
+        found = module_of(self._program, node, AttentionPass)
+        if found is None or found.attention.weights is not Weights.SILU:
             return None
-        arguments = query, key, value, bias, mask, *first
-        made = add_call(self._program, "_attention", AttentionPass(attention), arguments)
-        return self._like(made, node)
+        query, key, value, bias, mask = node.args
+        if found.attention.causal or not self._hides_later(mask):
+            return None
+        made = AttentionPass(replace(found.attention, causal=True))
+        arguments = query, key, value, bias, None
+        return self._like(add_call(self._program, "_attention", made, arguments), node)
+
+    def _last_query(self, node: Node) -> Node | None:
+        """A pass that need not hide later keys, because its query is the last."""
+        found = module_of(self._program, node, HeadsPass)
+        if found is None or not found.attention.causal or self._shape(node.args[0])[1] != 1:
+            return None
+        *arguments, first = node.args
+        if len(arguments) != 5 or not self._is_last(first, node.args[1], 1):
+            return None
+        made = HeadsPass(replace(found.attention, causal=False), found.heads, found.columns)
+        return self._like(add_call(self._program, "_heads", made, tuple(arguments)), node)
 
     def _is_last(self, position: object, source: object, axis: object) -> bool:
         """True for the last position along an axis that has all of a sequence."""

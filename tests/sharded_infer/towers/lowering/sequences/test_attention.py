@@ -7,7 +7,12 @@ from torch.export import Dim
 from torch.fx import GraphModule
 from torch.nn.functional import scaled_dot_product_attention
 
-from sharded_infer.towers.lowering.sequences.attention import HeadsPass, fuse_attention, join_heads
+from sharded_infer.towers.lowering.sequences.attention import (
+    HeadsPass,
+    fuse_attention,
+    read_columns,
+)
+from sharded_infer.towers.lowering.sequences.canonical_layout import use_canonical_layout
 
 LENGTH = 21
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -83,22 +88,42 @@ def by_reshape(mixed: Tensor) -> Tensor:
     return mixed.transpose(2, 1).contiguous().reshape(mixed.shape[0], mixed.shape[2], -1)
 
 
+WHOLE = ((0, 4), (8, 4), (16, 6))
+APART = ((0, 4), (0, 4), (16, 6))
+
+
 @pytest.mark.parametrize(
-    ("divide", "join", "is_joined"),
+    ("divide", "join", "columns"),
     [
-        (by_view, to_rows, True),
-        (lambda rows: rows.unflatten(2, (2, -1)).transpose(-3, -2), by_reshape, True),
-        (lambda rows: torch.stack(rows.chunk(2, 2), 1), to_rows, False),
-        (by_view, lambda mixed: mixed.sum(1), False),
+        (by_view, to_rows, WHOLE),
+        (lambda rows: rows.unflatten(2, (2, -1)).transpose(-3, -2), by_reshape, WHOLE),
+        # Heads that are no columns are put side by side first.
+        (lambda rows: by_view(rows.cumsum(1) if rows.shape[2] == 8 else rows), to_rows, APART),
+        (by_view, lambda mixed: mixed.sum(1), WHOLE),
     ],
 )
-def test_passes_read_and_write_columns(divide: Divide, join: Join, is_joined: bool) -> None:
-    module, rows = Divided(divide, join), torch.randn(3, 7, 28)
-    shapes = {"rows": {0: Dim("batch", min=1), 1: Dim("length", min=2, max=30)}}
+def test_passes_read_and_write_columns(
+    divide: Divide, join: Join, columns: tuple[tuple[int, int], ...]
+) -> None:
+    module, rows = Divided(divide, join), torch.randn(1, 7, 28)
+    shapes = {"rows": {1: Dim("length", min=2, max=30)}}
     program = torch.export.export(module, (rows,), dynamic_shapes=shapes).module()
     assert fuse_attention(program) == 1  # type: ignore[arg-type]
-    given = [(torch.randn(2, length, 28),) for length in (3, 5)]
-    assert join_heads(program, given) == is_joined  # type: ignore[arg-type]
-    found = [one for one in program.modules() if isinstance(one, HeadsPass)]
-    assert [one.columns for one in found] == [((0, 4), (8, 4), (16, 6))] * is_joined
+    given = [(torch.randn(1, length, 28),) for length in (3, 5)]
+    assert use_canonical_layout(program, given) > 0  # type: ignore[arg-type]
+    assert read_columns(program, given) == 1  # type: ignore[arg-type]
+    [found] = (one for one in program.modules() if isinstance(one, HeadsPass))
+    assert found.columns == columns
+    torch.testing.assert_close(program(rows), module(rows), rtol=1e-5, atol=1e-5)
+
+
+def test_a_pass_on_heads_that_are_no_columns_keeps_them() -> None:
+    module, rows = (
+        Divided(lambda one: torch.stack(one.chunk(2, 2), 1), to_rows),
+        torch.randn(1, 7, 28),
+    )
+    program = torch.export.export(module, (rows,)).module()
+    assert fuse_attention(program) == 1  # type: ignore[arg-type]
+    use_canonical_layout(program, [(rows,)])  # type: ignore[arg-type]
+    assert not any(isinstance(one, HeadsPass) for one in program.modules())
     torch.testing.assert_close(program(rows), module(rows), rtol=1e-5, atol=1e-5)

@@ -7,7 +7,12 @@ from torch.export import Dim
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from sharded_infer.towers.lowering.packing import pack_products
-from sharded_infer.towers.lowering.sequences.attention import HeadsPass, fuse_attention, join_heads
+from sharded_infer.towers.lowering.sequences.attention import (
+    HeadsPass,
+    fuse_attention,
+    read_columns,
+)
+from sharded_infer.towers.lowering.sequences.canonical_layout import use_canonical_layout
 from sharded_infer.towers.lowering.sequences.row_selection import select_rows
 
 DIM, HEADS, MOST = 16, 2, 30
@@ -71,11 +76,15 @@ def selected(read: Read, *, pointwise: bool) -> tuple[nn.Module, torch.fx.GraphM
     module = User(read, pointwise=pointwise)
     shapes = {"history": {1: Dim("length", min=2, max=MOST)}, "lengths": None}
     program = torch.export.export(module, inputs(7), dynamic_shapes=shapes).module()
+    # As in the graph of a user's stage.
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        node.target = torch.ops.aten.reshape.default
     pack_products(program)  # type: ignore[arg-type]
     assert fuse_attention(program) == 2  # type: ignore[arg-type]
+    use_canonical_layout(program, (inputs(3), inputs(5)))  # type: ignore[arg-type]
     moved = select_rows(program, (inputs(3), inputs(5)))  # type: ignore[arg-type]
     # What reads the columns of all heads follows, as in a tower.
-    assert join_heads(program, (inputs(3), inputs(5))) == 2  # type: ignore[arg-type]
+    assert read_columns(program, (inputs(3), inputs(5))) == 2  # type: ignore[arg-type]
     return module, program, moved  # type: ignore[return-value]
 
 

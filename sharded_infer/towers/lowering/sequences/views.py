@@ -1,0 +1,111 @@
+"""Views of a program: nodes with numbers of another node's result, in whatever shape and order.
+
+A chain of views is run on the places of its base's numbers, which tells those that it has.
+"""
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from sharded_infer.towers.lowering.constants import constant_of
+from sharded_infer.towers.lowering.rewriting import COPIES, DIVISIONS, RESHAPES
+from sharded_infer.towers.lowering.tensor_kinds import kinds_and_sizes
+
+_aten = torch.ops.aten
+_VIEWS: Final = (
+    *(_aten.transpose.int, _aten.permute.default, _aten.swapaxes.default, _aten.movedim.int),
+    *(_aten.unsqueeze.default, _aten.squeeze.dim, _aten.squeeze.dims),
+    *(_aten.select.int, _aten.slice.Tensor, operator.getitem),
+    *(*RESHAPES, *COPIES, *DIVISIONS),
+)
+# Numbers of a tensor whose places are computed.
+_MOST_NUMBERS: Final = 2**20
+
+
+class View(NamedTuple):
+    """Places of a node's numbers among its base's, in each run; of a division, in each part."""
+
+    base: Node
+    places: tuple[Any, ...]
+
+
+class Views:
+    """Views of fp32 tensors with at least two axes.
+
+    Args:
+        inputs: of runs with several lengths, which no two sequences share.
+
+    Attributes:
+        kinds: dtypes and shapes in each run.
+    """
+
+    def __init__(self, program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> None:
+        self._program = program
+        seen = [kinds_and_sizes(program, run) for run in inputs]
+        self.kinds = [kinds for kinds, _ in seen]
+        self._sizes = [sizes for _, sizes in seen]
+        self._found: dict[Node, View] = {}
+
+    def of(self, node: Node) -> View:
+        """The base of a view; other nodes themselves."""
+        if node not in self._found:
+            self._found[node] = self._viewed(node) or View(node, self._own(node))
+        return self._found[node]
+
+    def whole(self, node: Node) -> Node:
+        """The base of a view that has all its numbers, in order; other nodes themselves."""
+        base, places = self.of(node)
+        order = self.of(base).places
+        is_whole = all(
+            isinstance(some, Tensor) and torch.equal(some.flatten(), every.flatten())
+            for some, every in zip(places, order, strict=True)
+        )
+        return base if is_whole else node
+
+    def shapes(self, node: Node) -> list[torch.Size]:
+        """A tensor's shape in each run; the empty one if it is none."""
+        constant = constant_of(self._program, node)
+        if constant is not None:
+            return [constant.shape] * len(self.kinds)
+        return [kinds[node][1] if node in kinds else torch.Size([0]) for kinds in self.kinds]
+
+    def _own(self, node: Node) -> tuple[Tensor, ...]:
+        shapes = self.shapes(node)
+        if any(shape.numel() > _MOST_NUMBERS for shape in shapes):
+            return tuple(torch.empty(0) for _ in shapes)
+        return tuple(torch.arange(shape.numel()).view(shape) for shape in shapes)
+
+    def _viewed(self, node: Node) -> View | None:
+        target: Any = node.target
+        if target not in _VIEWS or not isinstance(node.args[0], Node):
+            return None
+        whole = node.args[0]
+        sizes = [one for one in node.all_input_nodes if one is not whole]
+        if not self._can_be_viewed(whole) or any(
+            one not in values for one in sizes for values in self._sizes
+        ):
+            return None
+        base, places = self.of(whole)
+        made = []
+        for values, own in zip(self._sizes, places, strict=True):
+            if isinstance(own, Tensor) and not own.numel():
+                return None
+            rest = map_arg((node.args[1:], node.kwargs), values.__getitem__)
+            made.append(target(own, *rest[0], **rest[1]))
+        return View(base, tuple(made))
+
+    def _can_be_viewed(self, node: Node) -> bool:
+        if node.target in DIVISIONS:
+            return True
+        constant = constant_of(self._program, node)
+        if constant is not None:
+            return constant.dtype is torch.float32 and constant.dim() > 1
+        return all(
+            node in kinds and kinds[node][0] is torch.float32 and len(kinds[node][1]) > 1
+            for kinds in self.kinds
+        )
