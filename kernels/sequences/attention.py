@@ -271,8 +271,6 @@ def _heads_of(rows: Tensor, heads: int, first: int, width: int) -> Tensor:
 
 
 def _added_fit(bias: Tensor | None, mask: Tensor | None, scores: tuple[int, ...]) -> bool:
-    if bias is None and mask is None:
-        return True
     return (bias is None or (bias.dtype is torch.float32 and _broadcasts(bias, scores))) and (
         mask is None or (mask.dtype is torch.bool and _broadcasts(mask, scores))
     )

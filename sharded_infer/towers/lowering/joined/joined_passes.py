@@ -30,7 +30,7 @@ from kernels.sequences.passes import (
 from sharded_infer.towers.lowering.constants import add_call, constant_of
 from sharded_infer.towers.lowering.joined.pass_groups import PassGroups
 from sharded_infer.towers.lowering.joined.pass_sources import Source
-from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
+from sharded_infer.towers.lowering.rewriting import DIVISIONS, module_of, remove_unused
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
 from sharded_infer.towers.lowering.sequences.views import Views
@@ -130,7 +130,7 @@ class _Call:
             [self._memories[one] for one in of] for of in (self.inputs, self.outputs)
         )
         passes = [self._pass(node) for node in self.nodes]
-        shape = self._groups.layouts.shape
+        shape = self._groups.views.shape
         of_inputs = enumerate(map(shape, self.inputs))
         counts = ((at, one.index(None)) for at, one in of_inputs if None in one)
         weights = [
@@ -157,7 +157,7 @@ class _Call:
 
     def _is_view(self, node: Node) -> bool:
         base = self._groups.sources.of(node).base
-        return (base is not node and self._is_own(base)) or self._groups.sources.divides(node)
+        return (base is not node and self._is_own(base)) or node.target in DIVISIONS
 
     def _operand(self, source: Source) -> Operand:
         return Operand(self._memories[source.base], source.column, source.row)

@@ -1,6 +1,6 @@
 """Groups of a user's stage's passes that can run in one call."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from torch.fx import GraphModule, Node
 
@@ -10,10 +10,8 @@ from sharded_infer.towers.lowering.joined.pair_functions import PairFunction, pa
 from sharded_infer.towers.lowering.joined.pass_sources import PassSources, Source
 from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
-from sharded_infer.towers.lowering.sequences.request_layouts import Layout, RequestLayouts, Rows
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
-from sharded_infer.towers.lowering.sequences.views import Views
-from sharded_infer.towers.lowering.tensor_kinds import Kind
+from sharded_infer.towers.lowering.sequences.views import Layout, Rows, Views
 
 
 class PassGroups:
@@ -24,7 +22,7 @@ class PassGroups:
         views: from runs with two lengths.
 
     Attributes:
-        layouts, sources: of its nodes.
+        views, sources: of its nodes.
         pairs: biases of pairs of positions, by their last node.
         reads: inputs of each pass, without None.
         owners: the pass of each result.
@@ -33,16 +31,16 @@ class PassGroups:
 
     def __init__(self, program: GraphModule, views: Views) -> None:
         self._program = program
-        self.layouts = RequestLayouts(views.kinds)
+        self.views = views
         self.pairs: dict[Node, PairFunction] = {}
-        self.sources = PassSources(program, views, self.layouts)
+        self.sources = PassSources(program, views)
         self.reads: dict[Node, list[Source]] = {}
         self.owners: dict[Node, Node] = {}
         # Number of calls before a node, each of which waits for the one before.
         self._levels: dict[Node, int] = {}
         # Lengths of a pass's sequence.
         self._lengths: dict[Node, tuple[int, ...] | None] = {}
-        self._find_pairs(views.kinds)
+        self._find_pairs()
         groups: dict[tuple[int, tuple[int, ...] | None], list[Node]] = {}
         for node in program.graph.nodes:
             read = self._read(node)
@@ -61,17 +59,17 @@ class PassGroups:
 
     def layout(self, node: Node) -> Layout:
         """Layout of a pass's input or result."""
-        found = self.layouts.of(node)
+        found = self.views.layout(node)
         if found is None:
             raise InternalError(f"{node}: passes read fp32 rows of one request alone")
         return found
 
     def has_one_row(self, node: Node) -> bool:
         """True if a pass has one row or query, not one for each position."""
-        layout = self.layouts.of(node.args[0]) if node.args else None
+        layout = self.views.layout(node.args[0]) if node.args else None
         return layout is not None and layout.rows is Rows.ONE
 
-    def _find_pairs(self, kinds: Sequence[Mapping[Node, Kind]]) -> None:
+    def _find_pairs(self) -> None:
         for node in self._program.graph.nodes:
             if module_of(self._program, node, HeadsPass) is None or not isinstance(
                 node.args[3], Node
@@ -80,7 +78,7 @@ class PassGroups:
             end = self.sources.of(node.args[3]).base
             if end in self.pairs or constant_of(self._program, end) is not None:
                 continue
-            found = pair_function(self._program, end, kinds)
+            found = pair_function(self._program, end, self.views.kinds)
             if found is not None:
                 self.pairs[end] = found
 
@@ -100,7 +98,7 @@ class PassGroups:
     def _lengths_of(self, node: Node, owners: Sequence[Node]) -> tuple[int, ...] | None:
         """The sizes of L; those of its passes for a single row."""
         found = [self._lengths.get(one) for one in owners]
-        layouts = map(self.layouts.of, (node, *owners))
+        layouts = map(self.views.layout, (node, *owners))
         found += [layout.lengths for layout in layouts if layout is not None]
         return next((lengths for lengths in found if lengths is not None), None)
 
@@ -111,7 +109,7 @@ class PassGroups:
             return None
         read, lengths = [], set()
         for one, rows in wanted:
-            layout = self.layouts.of(one)
+            layout = self.views.layout(one)
             if not isinstance(one, Node) or layout is None or layout.rows not in rows:
                 return None
             read.append(self.sources.of(one))

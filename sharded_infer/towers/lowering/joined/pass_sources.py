@@ -8,8 +8,6 @@ from torch.fx import GraphModule, Node
 
 from kernels.sequences.passes import LAST_ROW, LAST_ROWS
 from sharded_infer.towers.lowering.constants import constant_of
-from sharded_infer.towers.lowering.rewriting import DIVISIONS
-from sharded_infer.towers.lowering.sequences.request_layouts import RequestLayouts
 from sharded_infer.towers.lowering.sequences.views import Views
 
 
@@ -24,8 +22,8 @@ class Source(NamedTuple):
 class PassSources:
     """Bases of a program's views, as passes can read them."""
 
-    def __init__(self, program: GraphModule, views: Views, layouts: RequestLayouts) -> None:
-        self._program, self._views, self._layouts = program, views, layouts
+    def __init__(self, program: GraphModule, views: Views) -> None:
+        self._program, self._views = program, views
         self._found: dict[Node, Source] = {}
 
     def of(self, node: Node) -> Source:
@@ -34,44 +32,37 @@ class PassSources:
             self._found[node] = self._source(node) or Source(node)
         return self._found[node]
 
-    @staticmethod
-    def divides(node: Node) -> bool:
-        """True if a node's result is several tensors of another's columns."""
-        return node.target in DIVISIONS
-
     def _source(self, node: Node) -> Source | None:
         base, places = self._views.of(node)
-        own, constant = self._layouts.of(node), constant_of(self._program, base)
+        own, constant = self._views.layout(node), constant_of(self._program, base)
         if base is node or own is None:
             return None
         if constant is None:
-            if self._layouts.of(base) is None:
+            if self._views.layout(base) is None:
                 return None
             if self._views.whole(node) is base:
                 return Source(base)
         elif own.lengths is None or constant.shape[:-2].numel() != 1:
             return None
-        shapes = self._views.shapes(base)
-        parts = zip(places, shapes, strict=True)
-        found = {_rows_of(some, shape, is_constant=constant is not None) for some, shape in parts}
-        place = found.pop()
-        return None if place is None or found else Source(base, *place)
+        parts = zip(places, self._views.shapes(base), strict=True)
+        found = [_rows_of(some, shape, is_constant=constant is not None) for some, shape in parts]
+        common = set.intersection(*found)
+        return Source(base, *common.pop()) if common else None
 
 
-def _rows_of(places: Tensor, shape: torch.Size, *, is_constant: bool) -> tuple[int, int] | None:
+def _rows_of(places: Tensor, shape: torch.Size, *, is_constant: bool) -> set[tuple[int, int]]:
     """First column and row of places side by side: all rows, the last, or those of a constant."""
     rows, width = places.reshape(-1, places.shape[-1]), shape[-1]
     count = shape.numel() // width
     begin, column = divmod(int(rows[0, 0]), width)
     order = torch.arange(begin, begin + len(rows)).unsqueeze(1) * width
-    if not torch.equal(rows, order + torch.arange(column, column + rows.shape[1])):
-        return None
-    if column + rows.shape[1] > width:
-        return None
+    beside = torch.arange(column, column + rows.shape[1])
+    if int(beside[-1]) >= width or not torch.equal(rows, order + beside):
+        return set()
+    found: set[tuple[int, int]] = set()
     if not begin and (is_constant or len(rows) == count):
-        return column, 0
-    if begin + len(rows) < count:
-        return None
-    if is_constant:
-        return column, LAST_ROWS
-    return (column, LAST_ROW) if len(rows) == 1 else None
+        found.add((column, 0))
+    # A constant as long as one run is both its first rows and its last ones.
+    if begin + len(rows) == count and (is_constant or len(rows) == 1):
+        found.add((column, LAST_ROWS if is_constant else LAST_ROW))
+    return found

@@ -17,9 +17,8 @@ from torch.fx import GraphModule, Node
 from sharded_infer.towers.lowering.constants import add_call
 from sharded_infer.towers.lowering.rewriting import module_of, remove_unused
 from sharded_infer.towers.lowering.sequences.attention import AttentionPass, HeadsPass
-from sharded_infer.towers.lowering.sequences.request_layouts import RequestLayouts, Rows
 from sharded_infer.towers.lowering.sequences.row_operators import RowColumns, RowOperators
-from sharded_infer.towers.lowering.sequences.views import Views
+from sharded_infer.towers.lowering.sequences.views import Rows, Views
 
 _aten = torch.ops.aten
 _REPEATING: Final = (_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor)
@@ -42,7 +41,6 @@ class _Layout:
         self._program, self._graph = program, program.graph
         self._views = Views(program, inputs)
         kinds = self._kinds = self._views.kinds
-        self._layouts = RequestLayouts(kinds)
         self._rows = RowOperators(program, kinds)
         self._flat: dict[Node, Node] = {}  # `[1, L, W]` of nodes that have such rows
         self._attended: dict[Node, Node] = {}  # of attentions, the rows of all heads
@@ -76,7 +74,7 @@ class _Layout:
         return len(changes) + len(turned)
 
     def _has_rows(self, node: object) -> bool:
-        layout = self._layouts.of(node)
+        layout = self._views.layout(node)
         return layout is not None and layout.rows is Rows.ALL
 
     def _computed(self, node: Node) -> Node:
@@ -91,7 +89,7 @@ class _Layout:
         return made
 
     def _is_flat(self, node: Node) -> bool:
-        shape = self._layouts.shape(node)
+        shape = self._views.shape(node)
         return len(shape) == 3 and shape[0] == 1 and shape[1] is None
 
     def _others(self, node: Node) -> dict[Node, Node]:
@@ -111,7 +109,7 @@ class _Layout:
         read: list[Any] = list(node.args[:3])
         if found is None or any(one not in kinds for one in read for kinds in self._kinds):
             return None
-        shapes = list(map(self._layouts.shape, read))
+        shapes = list(map(self._views.shape, read))
         if any(len(shape) != 4 or shape[0] != 1 for shape in shapes):
             return None
         heads = {shape[1] for shape in shapes}
@@ -146,7 +144,7 @@ class _Layout:
             return self._cut(self._as_flat(columns.node), columns)
         if self._is_flat(node):
             return node
-        shape, made = self._layouts.shape(node), node
+        shape, made = self._views.shape(node), node
         for axis in reversed(range(len(shape) - 1)):
             if shape[axis] is not None:
                 made = self._call(_aten.squeeze.dim, made, axis)
@@ -154,14 +152,12 @@ class _Layout:
 
     def _in_shape(self, flat: Node, node: Node) -> Node:
         if node in self._attended:
-            divided = self._call(
-                _aten.unflatten.int, flat, 2, list(self._layouts.shape(node)[1::2])
-            )
+            divided = self._call(_aten.unflatten.int, flat, 2, list(self._views.shape(node)[1::2]))
             return self._call(_aten.transpose.int, divided, 1, 2)
         if self._is_flat(node):
             return flat
         made = self._call(_aten.squeeze.dim, flat, 0)
-        for axis, size in enumerate(self._layouts.shape(node)[:-1]):
+        for axis, size in enumerate(self._views.shape(node)[:-1]):
             if size is not None:
                 made = self._call(_aten.unsqueeze.default, made, axis)
         return made
@@ -170,7 +166,7 @@ class _Layout:
         return self._graph.call_function(target, args)
 
     def _cut(self, flat: Node, columns: RowColumns) -> Node:
-        layout = self._layouts.of(columns.node)
+        layout = self._views.layout(columns.node)
         if layout is None or layout.width == columns.width:
             return flat
         end = columns.first + columns.width
@@ -185,14 +181,14 @@ class _Layout:
     def _columns_of_heads(self, node: Node) -> RowColumns | None:
         """Columns of its base's rows that make up the heads `[1, H, L, d]`."""
         base, numbers = self._views.of(node)
-        shape = self._layouts.shape(node) if node in self._kinds[0] else ()
+        shape = self._views.shape(node) if node in self._kinds[0] else ()
         if len(shape) != 4 or shape[0] != 1 or shape[2] is not None or not self._has_rows(base):
             return None
         return self._same_columns(base, [one.transpose(1, 2).flatten(2)[0] for one in numbers])
 
     def _same_columns(self, base: Node, numbers: Sequence[Tensor]) -> RowColumns | None:
         """Columns whose places are `[L, w]`, in each run the same."""
-        layout, found = self._layouts.of(base), set()
+        layout, found = self._views.layout(base), set()
         for places in numbers:
             first, width = int(places[0, 0]), places.shape[1]
             starts = torch.arange(len(places)).unsqueeze(1) * (

@@ -1,10 +1,11 @@
-"""Views of a program: nodes with numbers of another node's result, in whatever shape and order.
+"""Tensors of one request: layouts, and views with another one's numbers in any shape and order.
 
 A chain of views is run on the places of its base's numbers, which tells those that it has.
 """
 
 import operator
 from collections.abc import Iterable, Sequence
+from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from kernels.sequences.passes import POSITIONS, Memory
 from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.rewriting import COPIES, DIVISIONS, RESHAPES
 from sharded_infer.towers.lowering.tensor_kinds import kinds_and_sizes
@@ -27,6 +29,31 @@ _VIEWS: Final = (
 _MOST_NUMBERS: Final = 2**20
 
 
+class Rows(Enum):
+    """Rows of a tensor, without axes of size 1; L is a sequence's number of positions."""
+
+    ONE = auto()  # [W]
+    ALL = auto()  # [L, W]
+    ALONG = auto()  # [L]
+    PAIRS = auto()  # [L, L]
+
+
+class Layout(NamedTuple):
+    """Layout of a tensor; `lengths` are the sizes of L in the runs, None without one."""
+
+    rows: Rows
+    width: int
+    lengths: tuple[int, ...] | None
+
+    @property
+    def memory(self) -> Memory:
+        """A memory of such a tensor."""
+        return Memory(
+            POSITIONS if self.rows in (Rows.ALL, Rows.PAIRS) else 1,
+            POSITIONS if self.rows in (Rows.ALONG, Rows.PAIRS) else self.width,
+        )
+
+
 class View(NamedTuple):
     """Places of a node's numbers among its base's, in each run; of a division, in each part."""
 
@@ -35,7 +62,7 @@ class View(NamedTuple):
 
 
 class Views:
-    """Views of fp32 tensors with at least two axes.
+    """Layouts and views of fp32 tensors with at least two axes.
 
     Args:
         inputs: of runs with several lengths, which no two sequences share.
@@ -73,6 +100,34 @@ class Views:
         if constant is not None:
             return [constant.shape] * len(self.kinds)
         return [kinds[node][1] if node in kinds else torch.Size([0]) for kinds in self.kinds]
+
+    def shape(self, node: Node) -> tuple[int | None, ...]:
+        """A tensor's shape; None stands for a size that grows."""
+        shapes = [kinds[node][1] for kinds in self.kinds]
+        return tuple(
+            sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True)
+        )
+
+    def layout(self, node: object) -> Layout | None:
+        """Layout of an fp32 tensor; None for others."""
+        if not isinstance(node, Node) or not all(node in kinds for kinds in self.kinds):
+            return None
+        found = [kinds[node] for kinds in self.kinds]
+        shapes = [shape for _, shape in found]
+        if any(dtype is not torch.float32 for dtype, _ in found):
+            return None
+        if len({len(shape) for shape in shapes}) != 1 or len(shapes[0]) < 2:
+            return None
+        *before, last = zip(*shapes, strict=True)
+        grown = {sizes for sizes in (*before, last) if len(set(sizes)) > 1}
+        large = [sizes for sizes in before if set(sizes) != {1}]
+        if len(grown) > 1 or len(large) > 1 or any(sizes not in grown for sizes in large):
+            return None
+        lengths = grown.pop() if grown else None
+        along = lengths is not None and last == lengths
+        if large:
+            return Layout(Rows.PAIRS if along else Rows.ALL, last[0], lengths)
+        return Layout(Rows.ALONG if along else Rows.ONE, last[0], lengths)
 
     def _own(self, node: Node) -> tuple[Tensor, ...]:
         shapes = self.shapes(node)
