@@ -25,11 +25,6 @@ class SplitTower:
 
     program: SplitProgram
 
-    def __del__(self) -> None:
-        # As in `Tower`: a graph's references would stay until a full collection.
-        vars(self.program.request).clear()
-        vars(self.program.pair).clear()
-
     def is_worthwhile(self, pairs: int, requests: int) -> bool:
         """True if it takes less time than the whole tower for these pairs."""
         saved = self.program.saved_products * (pairs - requests)

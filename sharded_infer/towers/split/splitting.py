@@ -67,7 +67,7 @@ _FUNCTIONS: Final[Mapping[Any, Callable[..., Any]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SplitProgram:
     """A program in two.
 
@@ -91,6 +91,12 @@ class SplitProgram:
     saved_products: int
     takes_one: bool
     more_operators: int
+
+    def __del__(self) -> None:
+        # As in `Tower`: a graph's references would stay until a full collection.
+        for graph in (self.request, self.whole, self.pair):
+            if graph is not None:
+                vars(graph).clear()
 
 
 def split_program(

@@ -38,12 +38,6 @@ class UserSplit:
     shared: tuple[str, ...]
     apart: bool
 
-    def __del__(self) -> None:
-        # As in `Tower`: a graph's references would stay until a full collection.
-        for graph in (self.program.request, self.program.whole, self.program.pair):
-            if graph is not None:
-                vars(graph).clear()
-
     def user(
         self, dense: Sequence[Tensor], embeddings: Tensor, *, whole: bool = False
     ) -> tuple[Tensor, ...]:

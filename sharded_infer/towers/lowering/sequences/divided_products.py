@@ -45,7 +45,7 @@ class _Divided(NamedTuple):
 def divide_products(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
     """Divides such products, in place; returns their number.
 
-    `program` runs for one request, with its products packed and its rows selected; `inputs` have
+    `program` runs for one request, in the canonical layout, with its rows selected; `inputs` have
     several lengths.
     """
     rows = RowOperators(program, [kinds_of(program, one) for one in inputs])
@@ -87,19 +87,17 @@ def _divided(program: GraphModule, product: Node, rows: RowOperators) -> _Divide
         last = user
     parts: list[_Part] = []
     for user in last.users:
+        part = _taken(rows, user)
         if _is_selection(user):
-            taken = [_taken(rows, one) or [_Part(user, 0, width)] for one in user.users]
-            parts += {part._replace(selection=user) for of_one in taken for part in of_one}
-            continue
-        columns = _taken(rows, user)
-        if not columns:
+            taken = (_taken(rows, one) or _Part(user, 0, width) for one in user.users)
+            parts += [one._replace(selection=user) for one in taken]
+        elif part is None:
             return None
-        for part in columns:
-            if part.node.users and all(map(_is_selection, part.node.users)):
-                parts += [part._replace(node=one, selection=one) for one in part.node.users]
-            else:
-                parts.append(part)
-    return _Divided(product, linear, between, parts)
+        elif user.users and all(map(_is_selection, user.users)):
+            parts += [part._replace(node=one, selection=one) for one in user.users]
+        else:
+            parts.append(part)
+    return _Divided(product, linear, between, list(dict.fromkeys(parts)))
 
 
 def _is_selection(node: Node) -> bool:
@@ -107,12 +105,12 @@ def _is_selection(node: Node) -> bool:
     return bool(last) or bool(node.target is _aten.index_select.default and node.args[1] == 1)
 
 
-def _taken(rows: RowOperators, node: Node) -> list[_Part]:
-    """Columns that a node takes of its input's, or its readers after its division."""
-    chosen = [node] if node in rows.chosen else [one for one in node.users if one in rows.chosen]
-    found = [(one, rows.chosen[one]) for one in chosen]
-    source = node.all_input_nodes[0]
-    return [_Part(one, of.first, of.width) for one, of in found if of.node is source]
+def _taken(rows: RowOperators, node: Node) -> _Part | None:
+    """Columns that a node takes of its input's."""
+    chosen = rows.chosen.get(node)
+    if chosen is None or chosen.node is not node.all_input_nodes[0]:
+        return None
+    return _Part(node, chosen.first, chosen.width)
 
 
 def _put(program: GraphModule, divided: _Divided, parts: Sequence[_Part], source: Node) -> None:
