@@ -11,8 +11,7 @@ from serving.remote.caller import ANONYMOUS, TOKEN_VARIABLE, Caller
 from sharded_infer.errors import InputError
 
 _TIMEOUT_SECONDS = 5.0
-
-
+_USER_STATES = "sharded_infer_user_states_total"
 _REFUSED = {401: "refuses the token", 403: "refuses the token, which needs the scope metrics"}
 
 
@@ -33,6 +32,15 @@ def scraped_samples(url: str, caller: Caller = ANONYMOUS) -> Iterator[Sample]:
         raise InputError(f"metrics page {url}: cannot be had: {error}") from error
     for family in text_string_to_metric_families(text):
         yield from family.samples
+
+
+def user_states(url: str, model: str, caller: Caller = ANONYMOUS) -> tuple[int, int]:
+    """Hits and misses of a model's user cache since the server's start."""
+    counts = {"hit": 0, "miss": 0}
+    for sample in scraped_samples(url, caller):
+        if sample.name == _USER_STATES and sample.labels["model"] == model:
+            counts[sample.labels["result"]] += int(sample.value)
+    return counts["hit"], counts["miss"]
 
 
 def _refusal(error: HTTPError, caller: Caller) -> str:

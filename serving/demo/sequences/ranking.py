@@ -10,13 +10,12 @@ from serving.demo.result import RankingResult
 from serving.demo.scoring import Scoring, score
 from serving.demo.sequences.model import SequenceDemo
 from serving.demo.server_process import ServerProcess
-from serving.remote.scraped_metrics import scraped_samples
+from serving.remote.scraped_metrics import user_states
 from sharded_infer.errors import InputError, ShardedInferError
 
 _USERS = 100
 _CANDIDATES = 200
 _SEED = 0
-_USER_STATES = "sharded_infer_user_states_total"
 
 
 class Ranking:
@@ -57,11 +56,12 @@ class Ranking:
         Raises ShardedInferError unless all first ones miss and all second ones hit, scores equal
         those without the cache to the bit, and they are within the gate.
         """
-        counts = [self._user_states(server)]
+        page, model = server.metrics_url, self._demo.spec.name
+        counts = [user_states(page, model)]
         scorings = []
         for _ in range(2):
             scorings.append(self.scores(server, on_scored))
-            counts.append(self._user_states(server))
+            counts.append(user_states(page, model))
         requests = len(self._users)
         (first_hits, misses), (hits, last_misses) = np.diff(counts, axis=0).tolist()
         if (first_hits, misses, hits, last_misses) != (0, requests, requests, 0):
@@ -91,10 +91,3 @@ class Ranking:
         each = np.repeat(np.arange(len(self._users)), _CANDIDATES)
         pairs = replace(self._users.select(each), candidates=self._candidates.ravel())
         return self._demo.trained_scores(pairs)
-
-    def _user_states(self, server: ServerProcess) -> tuple[int, int]:
-        counted = {"hit": 0, "miss": 0}
-        for sample in scraped_samples(server.metrics_url):
-            if sample.name == _USER_STATES and sample.labels["model"] == self._demo.spec.name:
-                counted[sample.labels["result"]] += int(sample.value)
-        return counted["hit"], counted["miss"]
