@@ -7,7 +7,7 @@ Advertising Challenge data set (Criteo Labs, 2014).
 
 import re
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -57,52 +57,36 @@ class ClickLog:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """N samples in the form of model inputs: labels, dense inputs and a jagged batch of ids.
+    """N samples in the form of model inputs; a category that is not present has no id.
 
     Attributes:
         dense: `[N, 13]`.
-        lengths: `[26, N]`, the number of ids of each feature's bags.
-        values: `[sum of lengths]`, ids, feature-major.
-        texts: S8 `[sum of lengths]`, the categories in the log; None: not kept.
+        ids: `[N, 26]`, 0 where not present.
+        present: `[N, 26]`.
         rows: for each feature, the number of possible ids.
-        bag_starts: `[26, N]`, offsets of bags in `values`; derived from `lengths`.
+        texts: S8 `[N, 26]`, the categories in the log; None: not kept.
     """
 
     labels: NDArray[np.float32]
     dense: NDArray[np.float32]
-    lengths: NDArray[np.int32]
-    values: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    present: NDArray[np.bool_]
     rows: tuple[int, ...]
     texts: NDArray[np.bytes_] | None = None
-    bag_starts: NDArray[np.int64] = field(init=False)
-
-    def __post_init__(self) -> None:
-        ends = np.cumsum(self.lengths, dtype=np.int64).reshape(self.lengths.shape)
-        # Frozen, and derived once: `select` would otherwise scan every length.
-        object.__setattr__(self, "bag_starts", ends - self.lengths)
 
     def __len__(self) -> int:
         return self.labels.size
 
-    def select(self, positions: NDArray[np.int64]) -> Self:
-        """Samples at `positions` (`[M]`, each in `[0, N)`), in that order."""
-        lengths = self.lengths[:, positions]
-        counts = lengths.ravel()
-        # The k-th value of the result lies as far from its bag's start as in the source.
-        shifts = self.bag_starts[:, positions].ravel() - (np.cumsum(counts) - counts)
-        sources = np.repeat(shifts, counts) + np.arange(counts.sum())
-        return type(self)(
+    def select(self, positions: NDArray[np.int64] | slice) -> Self:
+        """Samples at `positions`, in that order."""
+        return replace(
+            self,
             labels=self.labels[positions],
             dense=self.dense[positions],
-            lengths=lengths,
-            values=self.values[sources],
-            rows=self.rows,
-            texts=None if self.texts is None else self.texts[sources],
+            ids=self.ids[positions],
+            present=self.present[positions],
+            texts=None if self.texts is None else self.texts[positions],
         )
-
-    def slice(self, start: int, stop: int) -> Self:
-        """Samples `start` to `stop` (exclusive), with Python's rules for both."""
-        return self.select(np.arange(*slice(start, stop).indices(len(self)), dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,25 +112,25 @@ class Vocabulary:
     def encode(self, log: ClickLog, *, keep_texts: bool = False) -> Examples:
         """Convert lines to samples, with their categories' texts on request.
 
-        An integer x becomes `log(1 + max(x, 0))`, an empty one 0. A category becomes a bag of its
-        id, or of 0 if not kept; an empty one becomes an empty bag.
+        An integer x becomes `log(1 + max(x, 0))`, an empty one 0. A category becomes its id, or 0
+        if not kept.
         """
         dense = np.log1p(np.maximum(log.dense, 0)) * log.dense_present
-        present = log.categories.T != b""  # [26, N]
-        values = []
-        for kept, column, filled in zip(self.kept, log.categories.T, present, strict=True):
-            wanted = column[filled]
+        present = log.categories != b""
+        ids = np.zeros(present.shape, np.int64)
+        for feature, kept in enumerate(self.kept):
+            wanted = log.categories[:, feature]
             places = np.searchsorted(kept, wanted)
-            # The appended b"" stands behind the last value and equals no category.
-            is_kept = np.append(kept, b"")[places] == wanted
-            values.append(np.where(is_kept, places + 1, 0))
+            # The appended b"" stands behind the last value and equals no category that is present.
+            is_kept = present[:, feature] & (np.append(kept, b"")[places] == wanted)
+            ids[is_kept, feature] = places[is_kept] + 1
         return Examples(
             labels=log.labels,
             dense=dense.astype(np.float32),
-            lengths=present.astype(np.int32),
-            values=np.concatenate(values).astype(np.int64),
+            ids=ids,
+            present=present,
             rows=self.rows,
-            texts=log.categories.T[present] if keep_texts else None,
+            texts=log.categories if keep_texts else None,
         )
 
 

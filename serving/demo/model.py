@@ -54,7 +54,7 @@ def train_demo(
         raise InputError(f"{data}: {counted(len(log.labels), 'row')}, expected at least 10")
     vocabulary = Vocabulary.fit(log.slice(0, training_rows), min_count=_MIN_COUNT)
     examples = vocabulary.encode(log, keep_texts=raw_ids)
-    training = examples.slice(0, training_rows)
+    training = examples.select(slice(training_rows))
     steps = _EPOCHS * -(-training_rows // BATCH_SIZE)
     trained = train(
         training,
@@ -76,16 +76,19 @@ def train_demo(
         spec=spec,
         trained=trained,
         training=training,
-        held_out=examples.slice(training_rows, len(examples)),
+        held_out=examples.select(slice(training_rows, None)),
         id_maps=id_maps_of(vocabulary) if raw_ids else {},
     )
 
 
 def model_input(examples: Examples) -> ModelInput:
     """One batch for the model, with raw ids if the texts are kept."""
-    features = tuple(range(len(FEATURES)))
-    ids = examples.values if examples.texts is None else hashed_texts(examples.texts)
-    batch = JaggedBatch(features, ids, examples.lengths.astype(np.int64))
+    present = examples.present.T
+    if examples.texts is None:
+        ids = examples.ids.T[present]
+    else:
+        ids = hashed_texts(examples.texts.T[present])
+    batch = JaggedBatch(tuple(range(len(FEATURES))), ids, present.astype(np.int64))
     return ModelInput(len(examples), (batch,), (examples.dense,))
 
 
@@ -93,10 +96,9 @@ def request_arrays(examples: Examples) -> RequestArrays:
     """A request's inputs by name, with texts if these are kept."""
     # A bag may be empty, so every feature comes with its lengths.
     arrays: dict[str, NDArray[np.generic]] = {"dense": examples.dense}
-    ends = np.cumsum(examples.lengths.sum(axis=1))
-    ids = examples.values if examples.texts is None else examples.texts
-    for index, name in enumerate(FEATURES):
-        lengths = examples.lengths[index]
-        arrays[name] = ids[ends[index] - lengths.sum() : ends[index]]
-        arrays[f"{name}.lengths"] = lengths
+    ids = examples.ids if examples.texts is None else examples.texts
+    for feature, name in enumerate(FEATURES):
+        present = examples.present[:, feature]
+        arrays[name] = ids[present, feature]
+        arrays[f"{name}.lengths"] = present.astype(np.int32)
     return arrays

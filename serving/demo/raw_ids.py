@@ -51,16 +51,16 @@ def unknown_ids(metrics_url: str, model: str) -> Counter[str]:
 
 def check_unknown(counted: Counter[str], sent: Examples, passes: int) -> RawIdsResult:
     """Compare the server's counts with the vocabulary; ShardedInferError names a wrong table."""
-    ends = np.cumsum(sent.lengths.sum(axis=1))
-    for name, ids in zip(FEATURES, np.split(sent.values, ends[:-1]), strict=True):
-        lacking = passes * int((ids == 0).sum())
+    lacking_ids = (sent.present & (sent.ids == 0)).sum(axis=0).tolist()
+    for name, once in zip(FEATURES, lacking_ids, strict=True):
+        lacking = passes * once
         if counted[name] != lacking:
             raise ShardedInferError(
                 f"table {name!r}: {lacking} of the ids sent are not in its vocabulary, the server "
                 f"counted {counted[name]} unknown ids"
             )
     by_table = {name: count for name, count in counted.items() if count}
-    return RawIdsResult(_HASH.value, passes * sent.values.size, counted.total(), by_table)
+    return RawIdsResult(_HASH.value, passes * int(sent.present.sum()), counted.total(), by_table)
 
 
 def _id_map(name: str, kept: NDArray[np.bytes_]) -> IdMapSource:

@@ -55,7 +55,7 @@ def run_demo(
             return score_in_passes(
                 server.grpc_url,
                 MODEL,
-                lambda start, end: request_arrays(held_out.slice(start, end)),
+                lambda start, end: request_arrays(held_out.select(slice(start, end))),
                 len(held_out),
                 passes=_PASSES,
                 progress=progress,
@@ -145,6 +145,6 @@ def _publish(
         repository,
         topologies=(topology,),
         id_maps=demo.id_maps,
-        samples=model_input(demo.training.slice(0, _GOLDEN_SAMPLES)),
+        samples=model_input(demo.training.select(slice(_GOLDEN_SAMPLES))),
         progress=progress,
     )

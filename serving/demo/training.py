@@ -36,7 +36,7 @@ class TrainedModel:
         parts = [np.empty(0, np.float32)]
         with torch.no_grad():
             for start in range(0, len(examples), batch_size):
-                batch = examples.slice(start, start + batch_size)
+                batch = examples.select(slice(start, start + batch_size))
                 pooled = _pool(self.embeddings, batch).flatten(1)
                 parts.append(self.tower(torch.from_numpy(batch.dense), pooled).numpy())
         return np.concatenate(parts)
@@ -111,11 +111,11 @@ def _batches(examples: Examples, epochs: int, seed: int) -> Iterator[Examples]:
 
 def _pool(embeddings: Mapping[str, nn.EmbeddingBag], batch: Examples) -> Tensor:
     """Look up and sum each bag: fp32 `[B, F, dim]`."""
-    ids = torch.split(torch.from_numpy(batch.values), batch.lengths.sum(axis=1).tolist())
-    # Start of a bag within its feature's ids.
-    starts = torch.from_numpy(batch.bag_starts - batch.bag_starts[:, :1])
-    tables = zip(embeddings.values(), ids, starts, strict=True)
-    return torch.stack([table(values, offsets) for table, values, offsets in tables], dim=1)
+    pooled = []
+    for table, ids, present in zip(embeddings.values(), batch.ids.T, batch.present.T, strict=True):
+        starts = np.cumsum(present) - present
+        pooled.append(table(torch.from_numpy(ids[present]), torch.from_numpy(starts)))
+    return torch.stack(pooled, dim=1)
 
 
 def _drop_features(pooled: Tensor, generator: torch.Generator) -> Tensor:

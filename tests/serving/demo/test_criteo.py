@@ -96,9 +96,10 @@ def test_a_vocabulary_numbers_frequent_values_and_sends_all_others_to_id_0(tmp_p
     assert vocabulary.rows == (3,) + (1,) * 25
     test = log_of(tmp_path, *(line("0", {}, {0: value}) for value in ("a", "", "b", "c", "d")))
     examples = vocabulary.encode(test)
-    assert examples.lengths[0].tolist() == [1, 0, 1, 1, 1]
-    assert examples.lengths[1:].sum() == 0
-    assert examples.values.tolist() == [1, 2, 0, 0]
+    assert examples.present[:, 0].tolist() == [True, False, True, True, True]
+    assert not examples.present[:, 1:].any()
+    assert examples.ids[:, 0].tolist() == [1, 0, 2, 0, 0] and examples.ids.dtype == np.int64
+    assert not examples.ids[:, 1:].any()
     assert Vocabulary.fit(training, min_count=1).rows[0] == 4
 
 
@@ -108,12 +109,12 @@ def test_categories_are_told_apart_by_their_digits_as_written(tmp_path: Path) ->
     examples = Vocabulary.fit(log, min_count=1).encode(log, keep_texts=True)
     assert examples.rows == (5,) + (1,) * 24 + (2,)
     assert examples.texts is not None
-    texts = [value.encode() for value in written if value]
-    assert examples.texts.tolist() == texts + [b"b"] * 6
+    texts = [value.encode() for value in written]
+    assert examples.texts[:, 0].tolist() == texts and (examples.texts[:, 25] == b"b").all()
     # In the order of their bytes.
-    assert examples.values[:5].tolist() == [4, 3, 2, 1, 4]
+    assert examples.ids[:, 0].tolist() == [4, 3, 2, 1, 0, 4]
     part = examples.select(np.array([3, 4, 1]))
-    assert part.texts is not None and part.texts.tolist() == [texts[3], texts[1], *[b"b"] * 3]
+    assert part.texts is not None and part.texts[:, 0].tolist() == [texts[3], b"", texts[1]]
 
 
 def test_dense_values_are_clipped_logarithms_and_zero_when_missing(tmp_path: Path) -> None:
@@ -125,13 +126,11 @@ def test_dense_values_are_clipped_logarithms_and_zero_when_missing(tmp_path: Pat
 
 def test_selected_examples_come_in_the_order_asked_for() -> None:
     dense = np.arange(39, dtype=np.float32).reshape(3, 13)
-    lengths = np.array([[1, 0, 2], [0, 3, 1]], np.int32)
-    examples = Examples(np.arange(3, dtype=np.float32), dense, lengths, np.arange(7), (1000,) * 2)
+    ids = np.array([[1, 0], [0, 5], [6, 7]])
+    examples = Examples(np.arange(3, dtype=np.float32), dense, ids, ids > 0, (1000,) * 2)
     picked = examples.select(np.array([2, 1, 2]))
-    assert picked.lengths.tolist() == [[2, 0, 2], [1, 3, 1]] and picked.lengths.dtype == np.int32
-    assert picked.values.tolist() == [1, 2, 1, 2, 6, 3, 4, 5, 6]
-    assert picked.labels.tolist() == [2.0, 1.0, 2.0] and picked.values.dtype == np.int64
+    assert picked.ids.tolist() == [[6, 7], [0, 5], [6, 7]]
+    assert picked.present.tolist() == [[True, True], [False, True], [True, True]]
+    assert picked.labels.tolist() == [2.0, 1.0, 2.0] and picked.rows == (1000,) * 2
     assert picked.dense.tolist() == dense[[2, 1, 2]].tolist()
-    part = examples.slice(1, 99)
-    assert part.lengths.tolist() == [[0, 2], [3, 1]]
-    assert part.values.tolist() == [1, 2, 3, 4, 5, 6]
+    assert examples.select(slice(1, 99)).ids.tolist() == [[0, 5], [6, 7]]
