@@ -37,7 +37,7 @@ COMMANDS = tuple(
             "Measure the executors inline, batched and auto beside each other.",
         ),
         ("cluster", "cluster.cluster", "Measure a plan over several hosts beside one process."),
-        ("releases", "releases.command", "Measure latency while a version is loaded."),
+        ("releases", "releases.releases", "Measure latency while a version is loaded."),
         ("sequences", "sequences.command", "Measure servers of towers over users' histories."),
         ("metrics", "servers.metrics", "Measure throughput with all metrics and with none."),
     )

@@ -1,9 +1,8 @@
 """Cost of a plan over several hosts, beside the same plan in one process and plain gRPC calls."""
 
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -15,12 +14,16 @@ import typer
 
 from benchmarks.cluster.plain_hosts import PlainHosts
 from kernels.wording import counted
-from serving.bench.load.cores import one_core, split_cpus
-from serving.bench.turns import Turns, seconds_of
+from serving.bench.load.process import split_cpus
+from serving.bench.turns import Turns, one_core, seconds_of
 from serving.bench.workloads.workload import BenchModel, workload_named
-from serving.commands.bench.options import AllPairsOption, RoundsOption, WorkloadOption
+from serving.commands.bench.options import (
+    AllPairsOption,
+    RoundsOption,
+    TowerPrecision,
+    WorkloadOption,
+)
 from serving.commands.bench.report import TEXT, Report, bench_command, times
-from serving.commands.options.tower_precision import TowerPrecision
 from serving.demo.server_process import command_process
 from serving.demo.shard_hosts import write_topology
 from serving.host.malloc import keep_freed_memory
@@ -73,13 +76,19 @@ def cluster_command(
         topology = write_topology(folder, chosen.spec(), hosts)
         chosen.publish(folder / "models", topologies=(topology,))
         artifact = Repository(folder / "models").open(chosen.name)
+        words = ("--repository", folder / "models", "--slots", 1, "--port", 0, "--http-port", 0)
         running = [
-            stack.enter_context(_shard_host(folder / "models", number)) for number in range(hosts)
+            stack.enter_context(
+                command_process("serve-shards", *words, "--host-number", n, cpus=split_cpus()[1])
+            )
+            for n in range(hosts)
         ]
+        addresses = {n: str(started.ready()["grpc_url"]) for n, started in enumerate(running)}
         stack.enter_context(one_core())
-        models, counting = _models(artifact, running)
+        models, counting = _models(artifact, addresses)
+        process_ids = [started.process.pid for started in running]
         for size in sizes:
-            found.append(_measure(chosen, models, counting, running, size, rounds, requests))
+            found.append(_measure(chosen, models, counting, process_ids, size, rounds, requests))
             progress("sizes", len(found), len(sizes))
     milliseconds = times(1e3, ".3g")
     return Report(
@@ -110,34 +119,9 @@ def cluster_command(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _MeasuredHost:
-    """A running shard host."""
-
-    address: str
-    process_id: int
-
-    def cpu_seconds(self) -> float:
-        """Processor time of all its threads."""
-        total = 0
-        for task in Path(f"/proc/{self.process_id}/task").iterdir():
-            # Nanoseconds on a processor come first (the kernel's sched-stats.rst).
-            total += int((task / "schedstat").read_text().split()[0])
-        return total / 1e9
-
-
-@contextmanager
-def _shard_host(repository: Path, number: int) -> Iterator[_MeasuredHost]:
-    words = ("--repository", repository, "--host-number", number, "--slots", 1)
-    ports = ("--port", 0, "--http-port", 0)
-    with command_process("serve-shards", *words, *ports, cpus=split_cpus()[1]) as started:
-        yield _MeasuredHost(str(started.ready()["grpc_url"]), started.process.pid)
-
-
 def _models(
-    artifact: Artifact, running: Sequence[_MeasuredHost]
+    artifact: Artifact, addresses: Mapping[int, str]
 ) -> tuple[dict[str, Model], "_CountedHosts"]:
-    addresses = {number: host.address for number, host in enumerate(running)}
     key = version_key(artifact.manifest)
     settings = HostSettings({host: (one,) for host, one in addresses.items()}, _SECONDS)
     clients = HostClients(settings, answer_bytes=MAX_ANSWER_BYTES)
@@ -157,20 +141,15 @@ def _models(
 class _CountedHosts:
     """Counts the least bytes of lookups and answers."""
 
+    lost: frozenset[int] = frozenset()
+
     def __init__(
         self, hosts: RemoteHosts, clients: HostClients, placed: Sequence[PlacedPiece]
     ) -> None:
         self._hosts, self._clients = hosts, clients
-        self._shares = {host: share_of(placed, host) for host in hosts.hosts}
+        self.hosts = hosts.hosts
+        self._shares = {host: share_of(placed, host) for host in self.hosts}
         self.least = 0
-
-    @property
-    def hosts(self) -> frozenset[int]:
-        return self._hosts.hosts
-
-    @property
-    def lost(self) -> frozenset[int]:
-        return self._hosts.lost
 
     def wire_bytes(self) -> int:
         """Bytes of all messages since the start, both ways."""
@@ -205,7 +184,7 @@ def _measure(
     workload: BenchModel,
     models: Mapping[str, Model],
     counting: _CountedHosts,
-    running: Sequence[_MeasuredHost],
+    process_ids: Sequence[int],
     pairs: int,
     rounds: int,
     requests: int,
@@ -234,11 +213,11 @@ def _measure(
     for _, name in Turns(rounds, 0.0).of(ways):
         for number in range(_WARM_UP):
             ways[name](batches[number % _MESSAGES])
-        cpu_before = _cpu_seconds(running)
+        cpu_before = _cpu_seconds(process_ids)
         for number in range(requests):
             run = partial(ways[name], batches[number % _MESSAGES])
             seconds[name].append(seconds_of(run))
-        cpu[name].append((_cpu_seconds(running) - cpu_before) / requests)
+        cpu[name].append((_cpu_seconds(process_ids) - cpu_before) / requests)
     times = {
         name: {"p50_seconds": median(seconds[name]), "cpu_seconds": median(cpu[name])}
         for name in ways
@@ -246,7 +225,7 @@ def _measure(
     ours, alone = times[OURS], times[ONE_PROCESS]
     return {
         "pairs": pairs,
-        "hosts": len(running),
+        "hosts": len(process_ids),
         "times": times,
         "added_p50_seconds": ours["p50_seconds"] - alone["p50_seconds"],
         "processor_time_ratio": ours["cpu_seconds"] / alone["cpu_seconds"],
@@ -263,5 +242,9 @@ def _scores(
     return [np.copy(one) for batch in batches for one in run(batch).scores]
 
 
-def _cpu_seconds(running: Sequence[_MeasuredHost]) -> float:
-    return process_time() + sum(host.cpu_seconds() for host in running)
+def _cpu_seconds(process_ids: Sequence[int]) -> float:
+    """Processor time of this process and of all threads of others."""
+    tasks = [task for one in process_ids for task in Path(f"/proc/{one}/task").iterdir()]
+    # Nanoseconds on a processor come first (the kernel's sched-stats.rst).
+    spent = sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+    return process_time() + spent / 1e9

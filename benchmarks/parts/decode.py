@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2
 
 from serving.bench.load.http_generator import binary_body
 from serving.bench.turns import Turns, timed
-from serving.bench.workloads.request_message import request_message
+from serving.bench.workloads.requests import request_message
 from serving.commands.bench.report import TEXT, Form, Report, bench_command, times
 from serving.http_api.json_codec import JsonCodec, read_request
 from serving.protocol.infer_writer import InferWriter

@@ -9,13 +9,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -146,51 +145,34 @@ def _rate(run: Callable[[], object], numbers: torch.Tensor) -> float:
     return numbers.numel() * 4 / 1e9 / seconds_of(run)
 
 
-def _run_command(home: Path, rows: int, row_format: str) -> tuple[dict[str, float], int]:
+def _run_command(home: Path, rows: int, row_format: str) -> tuple[dict[str, Any], int]:
+    """What the command printed, and the most bytes of anonymous memory that it had."""
     spec = home / "model.toml"
     tables = "".join(
         f'[[tables]]\nname = "t{i}"\nrows = {rows}\ndim = {DIM}\n' for i in range(_TABLES)
     )
     spec.write_text(f'name = "bench"\n{tables}[quantization]\nformat = "{row_format}"\n')
-    out = home / "out"
+    out, printed, errors = home / "out", home / "printed", home / "errors"
     command = [sys.executable, "-m", "serving.cli", "quantize", "--json"]
     command += ["--spec", str(spec), "--weights", str(home / "weights.safetensors")]
-    # Our own command.
-    process = subprocess.Popen(  # noqa: S603
-        [*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    peak = _PeakAnonymous(process.pid)
-    peak.start()
-    try:
-        text, errors = process.communicate(timeout=_COMMAND_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        process.kill()
-        process.communicate()
-        raise ShardedInferError(f"quantize took more than {_COMMAND_SECONDS} s") from error
-    peak.join()
-    if process.returncode:
-        raise ShardedInferError(f"quantize failed: {errors.strip()}")
-    shutil.rmtree(out)
-    answer: dict[str, float] = json.loads(text)
-    return answer, peak.bytes
-
-
-class _PeakAnonymous(threading.Thread):
-    """Samples a process's RssAnon until it ends; `bytes` is the maximum."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
-        self._status = Path(f"/proc/{pid}/status")
-        self.bytes = 0
-
-    def run(self) -> None:
-        while True:
-            try:
-                anonymous = anonymous_bytes(self._status)
-            except OSError:
-                return
-            # A process that has ended but was not waited for has no memory.
-            if not anonymous:
-                return
-            self.bytes = max(self.bytes, anonymous)
+    peak, deadline = 0, time.monotonic() + _COMMAND_SECONDS
+    with (
+        printed.open("w") as stdout,
+        errors.open("w") as stderr,
+        # Our own command.
+        subprocess.Popen(  # noqa: S603
+            [*command, "--out", str(out)], stdout=stdout, stderr=stderr
+        ) as process,
+    ):
+        status = Path(f"/proc/{process.pid}/status")
+        # A process that has ended stays there until `poll` has seen it.
+        while process.poll() is None:
+            peak = max(peak, anonymous_bytes(status))
+            if time.monotonic() > deadline:
+                process.kill()
+                raise ShardedInferError(f"quantize took more than {_COMMAND_SECONDS} s")
             time.sleep(_SAMPLE_SECONDS)
+    if process.returncode:
+        raise ShardedInferError(f"quantize failed: {errors.read_text().strip()}")
+    shutil.rmtree(out)
+    return json.loads(printed.read_text()), peak

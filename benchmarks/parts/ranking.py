@@ -4,7 +4,6 @@ Figures are medians of the thread's processor time, so other programs disturb th
 """
 
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
@@ -16,15 +15,13 @@ from typing import Annotated
 import numpy as np
 import torch
 import typer
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from serving.bench.load.cores import one_core
-from serving.bench.workloads.dlrm_v2 import USER_FEATURES, DlrmV2
-from serving.bench.workloads.drawn_ids import IdDistribution, draw_ids
-from serving.bench.workloads.request_message import request_message
+from serving.bench.turns import one_core
+from serving.bench.workloads.dlrm_v2 import DlrmRequest, DlrmV2, one_user
+from serving.bench.workloads.requests import IdDistribution, draw_ids, request_message
+from serving.commands.bench.options import on_processors
 from serving.commands.bench.report import TEXT, Form, Report, bench_command, times
-from serving.commands.options.tower_precision import on_processors
 from serving.host.malloc import keep_freed_memory
 from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.artifacts.table_memory import TableMemory
@@ -37,8 +34,6 @@ from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
 from sharded_infer.zoo.mlp import MLP
-
-Arrays = Mapping[str, NDArray[np.generic]]
 
 _FEATURES, _CANDIDATES, _DIM, _DENSE = 26, 6, 32, 13
 _CANDIDATE_IDS, _USER_IDS = 3, 10  # of a bag
@@ -90,8 +85,8 @@ class _TwoTower(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class RankingModel:
-    """A model with random requests; `rows` of each table, or the most of a DLRM-v2."""
+class SmallModel:
+    """A DeepFM or a two-tower model with random requests; `rows` of each table."""
 
     kind: RankingKind
     precision: Precision
@@ -104,9 +99,6 @@ class RankingModel:
 
     def publish(self, repository: Path) -> None:
         """Publish random weights."""
-        if self.kind is RankingKind.DLRM_V2:
-            self._dlrm.publish(repository)
-            return
         tables = tuple(TableSpec(f"C{n}", self.rows, _DIM) for n in range(_FEATURES))
         dense, tower = DenseSpec({"dense": _DENSE}), TowerSpec(precision=self.precision)
         spec = ModelSpec(self.name, tables, dense=dense, tower=tower)
@@ -114,33 +106,31 @@ class RankingModel:
             torch.manual_seed(_SEED)
             weights = {table.name: 0.02 * torch.randn(table.rows, _DIM) for table in tables}
             module = _DeepFM() if self.kind is RankingKind.DEEPFM else _TwoTower()
-        samples = make_input(spec, self.draw(np.random.default_rng(_SEED), _SAMPLES))
+        samples = make_input(spec, self.draw(np.random.default_rng(_SEED), _SAMPLES).inputs())
         publish(spec, weights, module, repository, samples=samples)
 
-    def draw(self, generator: np.random.Generator, pairs: int) -> Arrays:
+    def draw(self, generator: np.random.Generator, pairs: int) -> DlrmRequest:
         """Draw a random request with a different user for each pair."""
-        if self.kind is RankingKind.DLRM_V2:
-            return self._dlrm.draw(generator, pairs).inputs()
-        ids = [
+        ids = tuple(
             draw_ids(generator, IdDistribution.ZIPF, self.rows, pairs * count).reshape(pairs, count)
             for count in [_CANDIDATE_IDS] * _CANDIDATES + [_USER_IDS] * (_FEATURES - _CANDIDATES)
-        ]
-        dense = generator.standard_normal((pairs, _DENSE), dtype=np.float32)
-        return {"dense": dense, **{f"C{number}": matrix for number, matrix in enumerate(ids)}}
+        )
+        return DlrmRequest(generator.standard_normal((pairs, _DENSE), dtype=np.float32), ids)
 
-    def message(self, request: Arrays, *, once: bool) -> bytes:
-        """Serialize a ModelInferRequest of the first pair's user, sent once or for every pair."""
-        pairs = len(request["dense"])
-        user = {f"C{number}" for number in USER_FEATURES}
-        arrays = {
-            name: np.repeat(array[:1], 1 if once else pairs, axis=0) if name in user else array
-            for name, array in request.items()
-        }
-        return request_message(self.name, arrays)
 
-    @property
-    def _dlrm(self) -> DlrmV2:
-        return DlrmV2(max_rows=self.rows, precision=self.precision)
+RankingModel = DlrmV2 | SmallModel
+
+
+def ranking_model(kind: RankingKind, precision: Precision, rows: int) -> RankingModel:
+    """A model, with `rows` of each table, or the most of a DLRM-v2."""
+    if kind is RankingKind.DLRM_V2:
+        return DlrmV2(max_rows=rows, precision=precision)
+    return SmallModel(kind, precision, rows)
+
+
+def user_message(model: RankingModel, request: DlrmRequest, *, once: bool) -> bytes:
+    """Serialize a ModelInferRequest of the first pair's user, sent once or for every pair."""
+    return request_message(model.name, one_user(request, expanded=not once).inputs())
 
 
 @bench_command
@@ -173,7 +163,7 @@ def ranking_command(
     keep_freed_memory()
     precisions = dict.fromkeys(precision or (Precision.FP32, Precision.BF16, Precision.INT8))
     models = [
-        RankingModel(kind, one, rows)
+        ranking_model(kind, one, rows)
         for kind, one in product(dict.fromkeys(model or RankingKind), precisions)
     ]
     measured = []
@@ -181,7 +171,7 @@ def ranking_command(
         with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder, one_core():
             one.publish(Path(folder))
             figures = _measure(one, Path(folder), pairs, requests)
-        measured.append({"model": one.kind, "precision": one.precision, "pairs": pairs, **figures})
+        measured.append({"model": one.name, "precision": one.precision, "pairs": pairs, **figures})
         progress("measuring", len(measured), len(models))
     milliseconds = times(1e3, ".3g")
     columns: dict[str, tuple[str, Form]] = {
@@ -212,7 +202,7 @@ def _measure(model: RankingModel, folder: Path, pairs: int, requests: int) -> di
         drawn = model.draw(generator, pairs)
         scores = {}
         for once in (turn % 2 == 0, turn % 2 == 1):
-            message = model.message(drawn, once=once)
+            message = user_message(model, drawn, once=once)
             began = thread_time()
             [result] = run_batch(opened, [reader.read_message(message)])
             taken = thread_time() - began

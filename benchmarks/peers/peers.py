@@ -22,9 +22,8 @@ from serving.bench.servers.serve import Loading
 from serving.bench.servers.server_under_test import served
 from serving.bench.turns import Turns
 from serving.bench.workloads.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
-from serving.commands.bench.options import RoundsOption, SecondsOption, ServeOption
+from serving.commands.bench.options import RoundsOption, SecondsOption, ServeOption, on_processors
 from serving.commands.bench.report import TEXT, Report, bench_command
-from serving.commands.options.tower_precision import on_processors
 from sharded_infer.errors import InputError
 from sharded_infer.progress import Progress
 from sharded_infer.specs.precision import Precision

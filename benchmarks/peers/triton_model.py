@@ -9,8 +9,7 @@ import torch
 import triton_python_backend_utils as backend
 
 from serving.bench.parts.torchrec_dlrm import build_torchrec_models, jagged
-from serving.bench.workloads.dlrm_v2 import DlrmRequest, DlrmV2
-from serving.bench.workloads.dlrm_v2_shape import IDS_OF_A_BAG
+from serving.bench.workloads.dlrm_v2 import IDS_OF_A_BAG, DlrmRequest, DlrmV2
 from serving.host.malloc import keep_freed_memory
 
 _INPUTS = ("dense", *(f"C{number}" for number in range(len(IDS_OF_A_BAG))))

@@ -21,11 +21,10 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from serving.bench.load.cores import split_cpus
+from serving.bench.load.process import split_cpus
 from serving.bench.load.target import Target
 from serving.bench.servers.server_under_test import ServerUnderTest
-from serving.bench.workloads.dlrm_v2 import DlrmV2
-from serving.bench.workloads.dlrm_v2_shape import DENSE_WIDTH, IDS_OF_A_BAG
+from serving.bench.workloads.dlrm_v2 import DENSE_WIDTH, IDS_OF_A_BAG, DlrmV2
 from sharded_infer.errors import InputError, ShardedInferError
 
 PACKAGE = "nvidia-pytriton==0.7.0"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.row_format import RowFormat
-from serving.bench.workloads.dlrm_v2_shape import DIM, IDS_OF_A_BAG, ROWS
+from serving.bench.workloads.dlrm_v2 import DIM, IDS_OF_A_BAG, ROWS
 from sharded_infer.planning.cost_model import CostModel
 from sharded_infer.planning.plan import Shard, StoredTable
 from sharded_infer.planning.table_use import TableUse

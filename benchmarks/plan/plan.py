@@ -9,13 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.plan.families import (
-    CURVE_SIZES,
-    PlanCase,
-    curve_case,
-    quality_cases,
-    speed_cases,
-)
+from benchmarks.plan.families import CURVE_SIZES, PlanCase, curve_case, quality_cases, speed_cases
 from benchmarks.plan.torchrec_planner import Outcome, Search, TorchRecRun, run_torchrec
 from serving.bench.line_chart import Axis, Series, line_chart
 from serving.bench.parts.installed_torchrec import INSTALL, torchrec_is_installed

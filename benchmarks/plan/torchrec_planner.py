@@ -11,7 +11,6 @@ from benchmarks.plan.families import PlanCase
 from serving.bench.parts.installed_torchrec import torchrec_is_installed
 from sharded_infer.errors import PlanError
 from sharded_infer.planning.plan import Plan, check_plan
-from sharded_infer.planning.topology import Device
 
 _PROCESS = "benchmarks.plan.torchrec_process"
 _START_SECONDS = 300  # to import TorchRec and build its modules; beyond, something is wrong
@@ -47,7 +46,7 @@ def run_torchrec(case: PlanCase, search: Search, limit_seconds: float) -> TorchR
     """Plan int8 tables on equal GPUs with TorchRec, in a process that is killed at a time limit."""
     if not torchrec_is_installed():
         return TorchRecRun(Outcome.NOT_INSTALLED)
-    request = case, _only_device(case), search.value, limit_seconds
+    request = case, search.value, limit_seconds
     try:
         done = subprocess.run(  # noqa: S603 - our own module
             [sys.executable, "-m", _PROCESS],
@@ -75,12 +74,3 @@ def run_torchrec(case: PlanCase, search: Search, limit_seconds: float) -> TorchR
         # TorchRec does not count the scale and bias of a row.
         return TorchRecRun(Outcome.REFUSED, seconds)
     return TorchRecRun(Outcome.PLANNED, seconds, plan)
-
-
-def _only_device(case: PlanCase) -> Device:
-    first, *others = set(case.topology.devices)
-    if others or first.memory_bytes is None or first.peer_bandwidth is None:
-        raise PlanError(
-            f"topology {case.topology.name!r}: TorchRec plans for equal GPUs with a memory limit"
-        )
-    return first

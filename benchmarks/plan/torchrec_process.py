@@ -32,7 +32,6 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection
 from benchmarks.plan.families import PlanCase
 from sharded_infer.planning.cost_model import DEFAULT_BATCH
 from sharded_infer.planning.plan import Shard
-from sharded_infer.planning.topology import Device
 
 # All shardings of quantized tables in TorchRec; in device memory, as our plans are.
 SHARDING_TYPES = {"quick": ["table_wise"], "full": ["table_wise", "row_wise", "column_wise"]}
@@ -44,11 +43,11 @@ _REPEAT_BELOW_SECONDS = 2.0
 def main() -> None:
     """Read a case, plan, and write the seconds (a median if short) and the shards, or None."""
     logging.disable(logging.CRITICAL)
-    case, device, search, limit_seconds = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own
+    case, search, limit_seconds = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own
     module = _module(case)
     seconds: list[float] = []
     while len(seconds) < _REPEATS and sum(seconds) < _REPEAT_BELOW_SECONDS:
-        planner = _planner(case, device, search)
+        planner = _planner(case, search)
         # SIGALRM's default action ends the process, whatever it is doing.
         signal.setitimer(signal.ITIMER_REAL, limit_seconds)
         start = time.perf_counter()
@@ -84,7 +83,8 @@ def _module(case: PlanCase) -> torch.nn.Module:
     return torch.nn.ModuleDict({"bags": bags})
 
 
-def _planner(case: PlanCase, device: Device, search: str) -> EmbeddingShardingPlanner:
+def _planner(case: PlanCase, search: str) -> EmbeddingShardingPlanner:
+    device = case.topology.devices[0]
     # TorchRec counts bytes a millisecond.
     topology = Topology(
         world_size=len(case.topology.devices),

@@ -22,15 +22,23 @@ import numpy as np
 import torch
 from tritonclient.grpc import InferenceServerClient
 
-from benchmarks.releases.release_round import ELSEWHERE, QUIET, RELEASE, wait_until_served
-from benchmarks.releases.releases import ROUND_COLUMNS, ReleaseLoad, ratio_text, releasing
+from benchmarks.releases.release_round import (
+    ELSEWHERE,
+    QUIET,
+    RELEASE,
+    ROUND_COLUMNS,
+    ReleaseLoad,
+    ratio_text,
+    releasing,
+    wait_until_served,
+)
 from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
 from kernels.pooled_lookup import PooledLookup
 from kernels.row_format import RowFormat
 from kernels.row_overlay import OverlayLayer, RowOverlay
-from serving.bench.load.cores import split_cpus
-from serving.bench.parts.lookup import private_memory
+from serving.bench.load.process import split_cpus
+from serving.bench.parts.machine_limit import private_memory
 from serving.bench.servers.server_under_test import ServerUnderTest
 from serving.bench.turns import median_rates
 from serving.bench.workloads.workload import Workload

@@ -4,24 +4,103 @@ If publishing takes processor time, a third run has the same work beside it, for
 nobody serves: its cost is the machine's, and not the release's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
+from statistics import median
 from time import monotonic, sleep
 from typing import Any, Protocol
 
 from tritonclient.grpc import InferenceServerClient
 
-from benchmarks.releases.same_requests import Run, SameRequests, StolenTime
-from serving.bench.load.cores import split_cpus
-from serving.bench.servers.serve import Loading, measure_open, percentiles_ms
-from serving.bench.servers.server_under_test import ServerUnderTest
+from benchmarks.releases.same_requests import Pooled, Run, SameRequests, StolenTime, pooled
+from serving.bench.load.process import split_cpus
+from serving.bench.servers.serve import Loading, measure_closed, measure_open, percentiles_ms
+from serving.bench.servers.server_under_test import ServerUnderTest, served
+from serving.bench.workloads.workload import BenchModel
+from serving.commands.bench.report import Columns
 from sharded_infer.errors import ShardedInferError
+from sharded_infer.progress import Progress
 
+ROUND_COLUMNS: Columns = [
+    *(
+        (name, ".2f")
+        for name in ("load s", "p50", "p99", "p50 releasing", "p99 releasing", "ratio")
+    ),
+    ("failed", "d"),
+]
+_BUSY = 16
+_CAPACITY_SECONDS = 3.0
 _LEAD_SECONDS = 0.5  # of load before the version appears
 _POLL_SECONDS = 0.05
 # What runs beside the requests.
 QUIET, ELSEWHERE, RELEASE = "quiet", "elsewhere", "release"
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseLoad:
+    """Settings of a load with releases; a version must load within the `seconds` of a run."""
+
+    pairs: int
+    share: float
+    rounds: int
+    seconds: float
+    options: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Requests a second, in a closed loop of 16 and sent, and pooled until the version was served.
+
+    `loading` are only requests due after the call that publishes had returned.
+    """
+
+    capacity: float
+    rate: float
+    rounds: tuple[dict[str, Any], ...]
+    requests: Pooled
+    loading: Pooled
+
+    @property
+    def load_seconds(self) -> float:
+        """Median of the rounds."""
+        return float(median(one["load_seconds"] for one in self.rounds))
+
+    def rows(self) -> list[tuple[float, ...]]:
+        """Figures of each round, for `ROUND_COLUMNS`."""
+        return [
+            (
+                one["load_seconds"], one["quiet_ms"]["p50"], one["quiet_ms"]["p99"],
+                one["release_ms"]["p50"], one["release_ms"]["p99"], one["p99_ratio"], one["failed"],
+            )
+            for one in self.rounds
+        ]  # fmt: skip
+
+    def note(self) -> str:
+        """The ratio of the pooled p99s, and its requests."""
+        found = self.requests
+        return (
+            f"p99 meanwhile: {ratio_text(found.p99_ratio(RELEASE, QUIET))} times that without, of "
+            f"{found.requests} requests in {found.windows - found.left_out} of {found.windows} "
+            "windows"
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """Figures that `--json` writes of both kinds of releases."""
+        return {
+            "p99_ratio": self.requests.p99_ratio(RELEASE, QUIET),
+            "pooled": asdict(self.requests),
+            "failed_requests": sum(one["failed"] for one in self.rounds),
+            "rounds": self.rounds,
+        }
+
+
+def ratio_text(ratio: float | None) -> str:
+    """A ratio of p99s, None without a window that counts."""
+    return "unknown" if ratio is None else f"{ratio:.2f}"
 
 
 class Coming(Protocol):
@@ -36,7 +115,33 @@ class Coming(Protocol):
         ...
 
 
-def measure_round(
+@contextmanager
+def releasing(
+    workload: BenchModel,
+    repository: Path,
+    coming: Coming,
+    load: ReleaseLoad,
+    progress: Progress,
+) -> Iterator[tuple[ServerUnderTest, Released]]:
+    """Serve a published model, and release a version in each round; yields server and figures."""
+    loading = Loading.of(workload, load.pairs)
+    with served(repository, ["--poll-seconds=0.1", *load.options]) as server:
+        closed, _ = measure_closed(server, loading, concurrency=_BUSY, seconds=_CAPACITY_SECONDS)
+        rate = load.share * closed.requests_per_second
+        # Not measured: the kernel still arranges the memory of a server that has just started.
+        measure_open(server, loading, rate=rate, seconds=load.seconds)
+        found = []
+        for number in range(load.rounds):
+            found.append(_round(server, loading, coming, rate, load.seconds, number))
+            progress("releases", number + 1, load.rounds)
+        rounds, requests, after = zip(*found, strict=True)
+        yield (
+            server,
+            Released(closed.requests_per_second, rate, rounds, pooled(requests), pooled(after)),
+        )
+
+
+def _round(
     server: ServerUnderTest,
     loading: Loading,
     coming: Coming,
@@ -54,9 +159,7 @@ def measure_round(
 
     def load() -> Run:
         with StolenTime(cpus) as stolen:
-            _, result = measure_open(
-                server, loading, rate=rate, seconds=seconds, poisson=True, seed=number + 1
-            )
+            _, result = measure_open(server, loading, rate=rate, seconds=seconds, seed=number + 1)
         return Run(result, stolen)
 
     def beside(work: Callable[["Future[Run]"], object]) -> Run:

@@ -4,146 +4,93 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import Annotated
 
-from benchmarks.releases.release_round import QUIET, RELEASE, Coming, measure_round
-from benchmarks.releases.same_requests import Pooled, pooled
-from serving.bench.servers.serve import Loading, measure_closed, measure_open
-from serving.bench.servers.server_under_test import ServerUnderTest, served
-from serving.bench.workloads.workload import BenchModel
-from serving.commands.bench.report import Columns, Report
+import typer
+
+from benchmarks.releases.deltas import measure_deltas
+from benchmarks.releases.release_round import ROUND_COLUMNS, ReleaseLoad, releasing
+from serving.bench.workloads.workload import workload_named
+from serving.commands.bench.options import PairsOption, ServeOption, TowerPrecision, WorkloadOption
+from serving.commands.bench.report import Report, bench_command
 from sharded_infer.artifacts.manifest import MANIFEST_NAME, with_checksum
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.progress import Progress
-
-ROUND_COLUMNS: Columns = [
-    *(
-        (name, ".2f")
-        for name in ("load s", "p50", "p99", "p50 releasing", "p99 releasing", "ratio")
-    ),
-    ("failed", "d"),
-]
-_BUSY = 16
-_CAPACITY_SECONDS = 3.0
+from sharded_infer.specs.precision import Precision
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseLoad:
-    """Settings of a load with releases; a version must load within the `seconds` of a run."""
+@bench_command
+def releases_command(
+    progress: Progress,
+    workload: WorkloadOption = "ranking",
+    precision: TowerPrecision = Precision.BF16,
+    pairs: PairsOption = 16,
+    share: Annotated[
+        float, typer.Option(help="Load, as a share of the capacity.", min=0.01, max=0.95)
+    ] = 0.5,
+    rounds: Annotated[int, typer.Option(help="Rounds, each with one release.", min=1)] = 7,
+    seconds: Annotated[
+        float,
+        typer.Option(help="Seconds of load in each run of a round.", min=2),
+    ] = 10.0,
+    serve_option: ServeOption = None,
+    delta: Annotated[
+        bool,
+        typer.Option(
+            "--delta",
+            help="Publish changed rows of one table instead, beside a whole release of it.",
+        ),
+    ] = False,
+    gigabytes: Annotated[
+        float, typer.Option(help="With --delta: size of the stored table.", min=0.001)
+    ] = 2.0,
+    changed: Annotated[
+        float, typer.Option(help="With --delta: share of the rows that change.", min=1e-6, max=1.0)
+    ] = 0.01,
+) -> Report:
+    """Measure latency while a version is loaded, beside the same load without a release.
 
-    pairs: int
-    share: float
-    rounds: int
-    seconds: float
-    options: Sequence[str] = ()
+    The server has one core and the load another. Each round sends the same requests at the same
+    random times twice. Once, a version as large as the served one appears in the repository. Only
+    the time until it is served is compared, and of all rounds together. Windows of 0.25 s from
+    which the hypervisor took more than 10 ms, and those behind them, are left out on both sides.
 
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """Requests a second, in a closed loop of 16 and sent, and pooled until the version was served.
-
-    `loading` are only requests due after the call that publishes had returned.
+    With --delta, some rows of a table are published by `publish --changed` in each round: the
+    time from its call until the version is served, the bytes written, the latency meanwhile, and
+    what changed rows cost lookups. A third run has the same command beside it, for a repository
+    that nobody serves. --workload and --precision do not count then.
     """
-
-    capacity: float
-    rate: float
-    rounds: tuple[dict[str, Any], ...]
-    requests: Pooled
-    loading: Pooled
-
-    @property
-    def load_seconds(self) -> float:
-        """Median of the rounds."""
-        return float(median(one["load_seconds"] for one in self.rounds))
-
-    def rows(self) -> list[tuple[float, ...]]:
-        """Figures of each round, for `ROUND_COLUMNS`."""
-        return [
-            (
-                one["load_seconds"], one["quiet_ms"]["p50"], one["quiet_ms"]["p99"],
-                one["release_ms"]["p50"], one["release_ms"]["p99"], one["p99_ratio"], one["failed"],
-            )
-            for one in self.rounds
-        ]  # fmt: skip
-
-    def note(self) -> str:
-        """The ratio of the pooled p99s, and its requests."""
-        found = self.requests
-        return (
-            f"p99 meanwhile: {ratio_text(found.p99_ratio(RELEASE, QUIET))} times that without, of "
-            f"{found.requests} requests in {found.windows - found.left_out} of {found.windows} "
-            "windows"
-        )
-
-    def fields(self) -> dict[str, Any]:
-        """Figures that `--json` writes of both kinds of releases."""
-        return {
-            "p99_ratio": self.requests.p99_ratio(RELEASE, QUIET),
-            "pooled": asdict(self.requests),
-            "failed_requests": sum(one["failed"] for one in self.rounds),
-            "rounds": self.rounds,
-        }
-
-
-def ratio_text(ratio: float | None) -> str:
-    """A ratio of p99s, None without a window that counts."""
-    return "unknown" if ratio is None else f"{ratio:.2f}"
-
-
-def measure_releases(workload: BenchModel, load: ReleaseLoad, progress: Progress) -> Report:
-    """Publish the model, serve it on one core, and release it in each round under load."""
+    load = ReleaseLoad(pairs, share, rounds, seconds, tuple(serve_option or ()))
+    if delta:
+        return measure_deltas(gigabytes, changed, load, progress)
+    chosen = workload_named(workload, precision)
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
-        workload.publish(Path(folder))
-        coming = _Coming(Path(folder) / workload.name)
-        with releasing(workload, Path(folder), coming, load, progress) as (_, released):
+        repository = Path(folder)
+        chosen.publish(repository)
+        coming = _Coming(repository / chosen.name)
+        with releasing(chosen, repository, coming, load, progress) as (_, released):
             return Report(
                 ROUND_COLUMNS,
                 released.rows(),
                 [
                     f"\n{released.note()}\n",
-                    f"{load.pairs} pairs, {released.rate:.0f} of {released.capacity:.0f} "
-                    f"requests/s, {size_text(coming.table_bytes)} of tables, one core",
+                    f"{pairs} pairs, {released.rate:.0f} of {released.capacity:.0f} requests/s, "
+                    f"{size_text(coming.table_bytes)} of tables, one core",
+                    f"{workload}, {precision} tower",
                 ],
                 {
-                    "pairs": load.pairs,
+                    "workload": workload,
+                    "precision": precision,
+                    "pairs": pairs,
                     "capacity_requests_per_second": released.capacity,
                     "requests_per_second": released.rate,
                     "table_bytes": coming.table_bytes,
                     **released.fields(),
                 },
             )
-
-
-@contextmanager
-def releasing(
-    workload: BenchModel,
-    repository: Path,
-    coming: Coming,
-    load: ReleaseLoad,
-    progress: Progress,
-) -> Iterator[tuple[ServerUnderTest, Released]]:
-    """Serve a published model, and release a version in each round; yields server and figures."""
-    loading = Loading.of(workload, load.pairs)
-    with served(repository, ["--poll-seconds=0.1", *load.options]) as server:
-        closed, _ = measure_closed(server, loading, concurrency=_BUSY, seconds=_CAPACITY_SECONDS)
-        rate = load.share * closed.requests_per_second
-        # Not measured: the kernel still arranges the memory of a server that has just started.
-        measure_open(server, loading, rate=rate, seconds=load.seconds, poisson=True)
-        found = []
-        for number in range(load.rounds):
-            found.append(measure_round(server, loading, coming, rate, load.seconds, number))
-            progress("releases", number + 1, load.rounds)
-        rounds, requests, after = zip(*found, strict=True)
-        yield (
-            server,
-            Released(closed.requests_per_second, rate, rounds, pooled(requests), pooled(after)),
-        )
 
 
 class _Coming:

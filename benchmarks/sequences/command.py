@@ -12,9 +12,14 @@ from benchmarks.sequences.sequence_traffic import SequenceTraffic
 from benchmarks.sequences.user_caches import measure_user_cache
 from serving.bench.turns import Turns
 from serving.bench.workloads.sequence_models import SEQUENCE_MODELS
-from serving.commands.bench.options import PairsOption, RoundsOption, SecondsOption, ServeOption
+from serving.commands.bench.options import (
+    PairsOption,
+    RoundsOption,
+    SecondsOption,
+    ServeOption,
+    TowerPrecision,
+)
 from serving.commands.bench.report import Report, bench_command
-from serving.commands.options.tower_precision import TowerPrecision
 from sharded_infer.progress import Progress
 from sharded_infer.specs.precision import Precision
 

@@ -107,13 +107,9 @@ def _round(
     closed, _ = measure_closed(server, loading, concurrency=_BUSY, seconds=seconds / 3)
     rate = closed.requests_per_second * share
     # At random times batches are smaller than in a closed loop, and cost more a request.
-    tried, _ = measure_open(
-        server, loading, rate=rate, seconds=seconds / 2, poisson=True, seed=seed + _TRIALS
-    )
+    tried, _ = measure_open(server, loading, rate=rate, seconds=seconds / 2, seed=seed + _TRIALS)
     rate *= min(1.0, share / _busy_share(tried))
-    figures, result = measure_open(
-        server, loading, rate=rate, seconds=seconds, poisson=True, seed=seed
-    )
+    figures, result = measure_open(server, loading, rate=rate, seconds=seconds, seed=seed)
     if figures.errors:
         raise ShardedInferError(f"requests failed under load: {figures.errors}")
     return {

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.bench.workloads.drawn_ids import IdDistribution, draw_ids
-from serving.bench.workloads.request_message import request_message
+from serving.bench.workloads.requests import IdDistribution, draw_ids, request_message
 from serving.bench.workloads.sequence_models import SequenceModel
 from sharded_infer.specs.model_spec import ModelSpec
 

@@ -11,23 +11,17 @@ from benchmarks.sequences.sequence_traffic import SequenceTraffic, zipf_users
 from benchmarks.servers.closed_loads import median_of
 from serving.bench.load.generator import run_closed
 from serving.bench.load.process import run_in_process
-from serving.bench.servers.serve import (
-    Loading,
-    ServeFigures,
-    measure_closed,
-    measure_open,
-)
+from serving.bench.servers.serve import Loading, ServeFigures, measure_closed, measure_open
 from serving.bench.servers.server_under_test import ServerUnderTest, servers_of
 from serving.bench.turns import Turns
 from serving.commands.bench.report import TEXT, Report
-from serving.remote.scraped_metrics import scraped_samples
+from serving.remote.scraped_metrics import user_states
 from sharded_infer.errors import ShardedInferError
 
 CACHED, PLAIN = "cache", "no cache"
 _BUSY = 16
 # Users whose answers are compared, each in a separate request.
 _COMPARED = 256
-_USER_STATES = "sharded_infer_user_states_total"
 
 
 def measure_user_cache(
@@ -71,7 +65,6 @@ def measure_user_cache(
                 loading(count, 1 + number),
                 rate=rate,
                 seconds=turns.seconds,
-                poisson=True,
                 seed=number,
             )
             if figures.errors:
@@ -129,7 +122,7 @@ def _scores(server: ServerUnderTest, messages: Sequence[bytes]) -> list[bytes]:
     """Bytes of the scores of each message, sent one after another."""
     count = len(messages)
     load = partial(run_closed, server.target, messages, connections=1, concurrency=1)
-    responses = run_in_process(partial(load, seconds=60.0, max_calls=count), None).responses
+    responses = run_in_process(partial(load, seconds=60.0, max_calls=count)).responses
     if len(responses) != count:
         raise ShardedInferError(f"{len(responses)} of {count} requests were answered")
     answers = (service_pb2.ModelInferResponse.FromString(responses[n]) for n in range(count))
@@ -137,12 +130,7 @@ def _scores(server: ServerUnderTest, messages: Sequence[bytes]) -> list[bytes]:
 
 
 def _user_states(server: ServerUnderTest, model: str) -> tuple[int, int]:
-    """Hits and misses so far."""
-    counted = {"hit": 0, "miss": 0}
-    for sample in scraped_samples(server.metrics_url or "", server.caller):
-        if sample.name == _USER_STATES and sample.labels["model"] == model:
-            counted[sample.labels["result"]] += int(sample.value)
-    return counted["hit"], counted["miss"]
+    return user_states(server.metrics_url or "", model, server.caller)
 
 
 def _medians(figures: Sequence[ServeFigures]) -> dict[str, float]:

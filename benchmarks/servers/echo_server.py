@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from subprocess import PIPE, Popen
 
-from serving.bench.load.cores import split_cpus
+from serving.bench.load.process import split_cpus
 from serving.bench.load.target import Target
 from serving.bench.servers.server_under_test import ServerUnderTest
 from serving.config.server_config import ServerConfig

@@ -11,16 +11,19 @@ import typer
 
 from benchmarks.servers.closed_loads import closed_loads
 from benchmarks.servers.echo_server import echoing
-from benchmarks.servers.overload import measure_overloads
-from benchmarks.servers.queueing import measure_queueing
+from benchmarks.servers.open_loads import measure_overloads, measure_queueing
 from benchmarks.servers.scheduling import measure_scheduling
 from serving.bench.servers.serve import Loading
 from serving.bench.servers.server_under_test import servers_of
 from serving.bench.turns import Turns
 from serving.bench.workloads.workload import BenchModel, workload_named
-from serving.commands.bench.options import RoundsOption, SecondsOption, WorkloadOption
+from serving.commands.bench.options import (
+    RoundsOption,
+    SecondsOption,
+    TowerPrecision,
+    WorkloadOption,
+)
 from serving.commands.bench.report import Report, bench_command
-from serving.commands.options.tower_precision import TowerPrecision
 from sharded_infer.progress import Progress
 from sharded_infer.specs.precision import Precision
 

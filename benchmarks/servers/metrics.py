@@ -18,10 +18,10 @@ from serving.commands.bench.options import (
     AllPairsOption,
     RoundsOption,
     SecondsOption,
+    TowerPrecision,
     WorkloadOption,
 )
 from serving.commands.bench.report import Report, bench_command
-from serving.commands.options.tower_precision import TowerPrecision
 from serving.metrics.families.family import Detail
 from serving.metrics.server_metrics import ServerMetrics
 from serving.metrics.version_info import VersionInfo

@@ -1,4 +1,4 @@
-"""Rows as values of RocksDB, a peer of our tiers: its keys are the ids.
+"""Rows as values of RocksDB, a peer of our tiers: its keys are the ids. Needs `rocksdict`.
 
 One level of sorted files with blocks of 4 KiB, uncompressed; reads past the page cache, and a block
 cache as the only cache.
@@ -6,13 +6,11 @@ cache as the only cache.
 
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import rocksdict
 import torch
-
-if TYPE_CHECKING:
-    from rocksdict import Options
 
 from benchmarks.tiers.row_stores import ROW_BYTES, Counts, Ids, RowStore, pooled, row_lookup
 from sharded_infer.progress import Progress
@@ -23,8 +21,6 @@ _WARM_SECONDS = 30.0
 
 def write_rocks(folder: Path, table: Path, progress: Progress) -> None:
     """Write a table's file to a new database: row r with the key r."""
-    import rocksdict
-
     content = np.memmap(table, np.uint8, "r")
     count = len(content) // ROW_BYTES
     options, files = _options(0), []
@@ -52,8 +48,6 @@ class RocksRows(RowStore):
 
     def __init__(self, folder: Path, room: int) -> None:
         """Open the database with a block cache of `room` bytes, including its index."""
-        import rocksdict
-
         access = rocksdict.AccessType.read_only()
         self._database = rocksdict.Rdict(str(folder / "db"), _options(room), access_type=access)
         self._since = monotonic()
@@ -83,9 +77,7 @@ def _keys(ids: Ids) -> list[Any]:
     return [whole[at : at + 8] for at in range(0, len(whole), 8)]
 
 
-def _options(room: int) -> "Options":
-    import rocksdict
-
+def _options(room: int) -> rocksdict.Options:
     blocks = rocksdict.BlockBasedOptions()
     blocks.set_block_size(4096)
     if room:

@@ -19,21 +19,14 @@ import numpy as np
 import torch
 import typer
 
-from benchmarks.tiers.rocks_rows import RocksRows, write_rocks
-from benchmarks.tiers.row_stores import (
-    DIM,
-    ROW_BYTES,
-    Ids,
-    MappedRows,
-    RowStore,
-    TieredRows,
-)
+from benchmarks.tiers.row_stores import DIM, ROW_BYTES, Ids, MappedRows, RowStore, TieredRows
 from kernels.ids.row_places import RowPlaces, places_bytes, write_places
 from kernels.row_format import RowFormat
 from kernels.tiers.row_tier import QUEUE_DEPTH
 from serving.bench.turns import seconds_of
-from serving.bench.workloads.drawn_ids import scattered, zipf_ranks
+from serving.bench.workloads.requests import scattered, zipf_ranks
 from serving.commands.bench.report import TEXT, Report, bench_command
+from serving.commands.lazy_group import load_by_name
 from sharded_infer.errors import InputError
 from sharded_infer.planning.disk_calibration import write_random_bytes
 from sharded_infer.planning.memory_budget import divide_memory, page_hit_rates
@@ -49,6 +42,8 @@ _PAST = 2**25  # ids that were looked up before: more pages than there is room f
 _MOST_WARMING = 240.0  # seconds
 _EXPONENTS = (0.8, 1.0, 1.05)
 _NAMES = {"rocksdb": "RocksDB"}
+_OF_TIERS = ("hit_rate", "planned_hit_rate", "over_mapped", "of_fio")
+_ROCKS = "benchmarks.tiers.rocks_rows"
 
 
 @bench_command
@@ -99,12 +94,15 @@ def tiers_command(
         with path.open("wb", buffering=0) as file:
             write_random_bytes(file.fileno(), rows * ROW_BYTES, progress)
         if rocksdb:
-            write_rocks(Path(made), path, progress)
+            load_by_name(f"{_ROCKS}:write_rocks")(Path(made), path, progress)
         for power in exponent or _EXPONENTS:
             ways = _ways(power, path, places, room, rocksdb, seconds, progress)
             # Near them in time: disks are faster at times.
-            fio = _random_reads(path, QUEUE_DEPTH, max(1, round(seconds)))
-            tiers = ways["tiers"]
+            fio = _random_reads(path, max(1, round(seconds)))
+            for way in ways.values():
+                way["over_mapped"] = way["rows_per_second"] / ways["mapped"]["rows_per_second"]
+                reads = way["reads_per_second"]
+                way["of_fio"] = None if reads is None or fio is None else reads / fio
             found.append(
                 {
                     "exponent": power,
@@ -113,10 +111,7 @@ def tiers_command(
                     "rocksdb": None,
                     **ways,
                     "fio_reads": fio,
-                    "hit_rate": tiers["hit_rate"],
-                    "planned_hit_rate": tiers["planned_hit_rate"],
-                    "over_mapped": tiers["rows_per_second"] / ways["mapped"]["rows_per_second"],
-                    "of_fio": _over(tiers["reads_per_second"], fio),
+                    **{name: ways["tiers"][name] for name in _OF_TIERS},
                 }
             )
     share = ".1%"
@@ -127,24 +122,18 @@ def tiers_command(
         ],
         [
             (
-                one["exponent"], _NAMES.get(name, name), one[name]["hit_rate"],
-                one[name]["planned_hit_rate"], one["ideal_hit_rate"], one[name]["rows_per_second"],
-                one[name]["rows_per_second"] / one["mapped"]["rows_per_second"],
-                one[name]["reads_per_second"],
-                _over(one[name]["reads_per_second"], one["fio_reads"]),
+                one["exponent"], _NAMES.get(name, name), way["hit_rate"], way["planned_hit_rate"],
+                one["ideal_hit_rate"], way["rows_per_second"], way["over_mapped"],
+                way["reads_per_second"], way["of_fio"],
             )
             for one in found
             for name in ("mapped", "ordered", "tiers", "rocksdb")
-            if one[name] is not None
+            if (way := one[name]) is not None
         ],
         [],
         {"gigabytes": gigabytes, "memory_gigabytes": memory, "rates": found},
         title=f"{gigabytes:g} GiB in {memory:g} GiB of memory",
     )  # fmt: skip
-
-
-def _over(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one / other
 
 
 def _ways(
@@ -169,14 +158,18 @@ def _ways(
         )
     ]
     [kept], [of_pages] = divide_memory(uses, left), page_hit_rates(uses, left)
-    draw = partial(_ids, np.random.default_rng(1), exponent, places.count)
+    generator = np.random.default_rng(1)
+
+    def draw(count: int) -> Ids:
+        return scattered(zipf_ranks(generator, exponent, places.count, count), places.count)
+
     opened: dict[str, tuple[Callable[[], RowStore], float | None]] = {
         "mapped": (lambda: MappedRows(path, room, draw(_PAST)), None),
         "ordered": (lambda: MappedRows(path, left, draw(_PAST), places), of_pages),
         "tiers": (lambda: TieredRows(path, kept, places, progress), kept.hit_rate),
     }
     if with_rocksdb:
-        opened["rocksdb"] = lambda: RocksRows(path.parent, room), None
+        opened["rocksdb"] = partial(load_by_name(f"{_ROCKS}:RocksRows"), path.parent, room), None
     found = {}
     for name, (store, planned) in opened.items():
         what = f"Zipf {exponent:g}, {_NAMES.get(name, name)}"
@@ -184,36 +177,20 @@ def _ways(
     return found
 
 
-def _random_reads(path: Path, depth: int, seconds: int) -> float | None:
-    """Direct random reads of 4 KiB of a file a second, `depth` at once; None without fio."""
+def _random_reads(path: Path, seconds: int) -> float | None:
+    """Direct random reads of 4 KiB of a file a second, like a tier's; None without fio."""
     program = shutil.which("fio")
     if program is None:
         return None
-    options = {
-        "name": "random",
-        "filename": path,
-        "rw": "randread",
-        "bs": "4k",
-        "direct": 1,
-        "ioengine": "libaio",
-        "iodepth": depth,
-        "runtime": seconds,
-        "output-format": "json",
-    }
-    arguments = [f"--{name}={value}" for name, value in options.items()]
+    file = ("--readonly", "--name=random", f"--filename={path}", "--output-format=json")
+    words = ("--rw=randread", "--bs=4k", "--direct=1", "--ioengine=libaio", "--norandommap")
+    when = (f"--iodepth={QUEUE_DEPTH}", f"--runtime={seconds}", "--time_based")
     done = subprocess.run(  # noqa: S603 - fio, on our own file
-        [program, "--readonly", "--time_based", "--norandommap", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
+        [program, *file, *words, *when], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         raise InputError(f"bench tiers: fio failed: {done.stderr.strip()[-500:]}")
     return float(json.loads(done.stdout)["jobs"][0]["read"]["iops"])
-
-
-def _ids(generator: np.random.Generator, exponent: float, rows: int, count: int) -> Ids:
-    return scattered(zipf_ranks(generator, exponent, rows, count), rows)
 
 
 def _rates(

@@ -1,19 +1,36 @@
 """Medians of variants in turns, so that a slow phase of the machine affects all alike."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 from typing import TypeVar
 
 import numpy as np
+import torch
 
+from serving.bench.load.process import split_cpus
 from sharded_infer.progress import Progress, no_progress
 
 _V = TypeVar("_V")
 _K = TypeVar("_K", bound=str)
 
 Parts = dict[str, float]
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Keep the calling thread on the server's core, with one intra-op thread, in the context."""
+    cpus, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    os.sched_setaffinity(0, split_cpus()[0])
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        os.sched_setaffinity(0, cpus)
 
 
 def seconds_of(call: Callable[[], object]) -> float:

@@ -8,7 +8,7 @@ import torch
 
 from kernels.gpu.row_stride import device_stride
 from kernels.row_format import RowFormat
-from serving.bench.workloads.dlrm_v2_shape import DENSE_WIDTH, IDS_OF_A_BAG, ROWS
+from serving.bench.workloads.dlrm_v2 import DENSE_WIDTH, IDS_OF_A_BAG, ROWS
 from sharded_infer.engines.device.batch_memory import EngineShape
 from sharded_infer.engines.device.buckets import device_buckets
 from sharded_infer.engines.device.device_engine import ids_of_a_sample

@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 
-from kernels.native_library import library_path, load_library
+from kernels.native_library import function_of, library_path, load_library
 
 
 class LoadSettings(ctypes.Structure):
@@ -77,9 +77,8 @@ def _load() -> ctypes.CDLL | None:
     if library_path("serving.bench") is None:
         return None
     library = load_library("serving.bench")
-    for name, (result, *arguments) in _FUNCTIONS.items():
-        function = getattr(library, f"sharded_infer_load_{name}")
-        function.restype, function.argtypes = result, arguments
+    for name, types in _FUNCTIONS.items():
+        function_of(library, f"sharded_infer_load_{name}", *types)
     return library
 
 

@@ -1,9 +1,9 @@
-"""A load in a separate process, on its own processors."""
+"""A load in a separate process, and the cores of servers and loads."""
 
 import os
 import pickle
 import sys
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from subprocess import PIPE, run
 
 from kernels.errors import InputError, ShardedInferError
@@ -12,18 +12,22 @@ from serving.bench.load.result import LoadResult
 _PROGRAM = "from serving.bench.load.process import main; main()"
 
 
-def run_in_process(load: Callable[[], LoadResult], cpus: Set[int] | None) -> LoadResult:
-    """Generate a load, a `partial` of a `run_…` function, in a process on these cpus.
+def split_cpus() -> tuple[set[int], set[int]]:
+    """The first core for a server, and the last one for its load; they are the same on one core."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return {cpus[0]}, {cpus[-1]}
 
-    Raises:
-        InputError: from the load, or the machine lacks the processors.
-        ShardedInferError: the process ended without a result.
+
+def run_in_process(load: Callable[[], LoadResult]) -> LoadResult:
+    """Generate a load, a `partial` of a `run_…` function, in a process on the load's core.
+
+    Raises InputError from the load, and ShardedInferError if the process ended without a result.
     """
     # A separate process group: this process handles interrupts, and kills the load.
     # Not a session: Linux shares cores between sessions, whatever their priorities are.
     process = run(  # noqa: S603 - our own command
         [sys.executable, "-c", _PROGRAM],
-        input=pickle.dumps((load, cpus)),
+        input=pickle.dumps(load),
         stdout=PIPE,
         process_group=0,
         check=False,
@@ -41,18 +45,10 @@ def run_in_process(load: Callable[[], LoadResult], cpus: Set[int] | None) -> Loa
 
 def main() -> None:
     """Read a load from standard input, generate it, and write its result or its error."""
-    load, cpus = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this
+    load = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this
+    os.sched_setaffinity(0, split_cpus()[1])
     try:
-        if cpus is not None:
-            _run_on(cpus)
         answer = load()
     except InputError as error:
         answer = str(error)
     pickle.dump(answer, sys.stdout.buffer)
-
-
-def _run_on(cpus: Set[int]) -> None:
-    try:
-        os.sched_setaffinity(0, cpus)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cpus: cannot run on {sorted(cpus)}: {error}") from error

@@ -1,5 +1,6 @@
 """Limits of a core: matrix products of a tower's sizes, and copies of random rows."""
 
+import mmap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,6 @@ from kernels.backends.native import gather_rows
 from kernels.dense_step import ByteLevels
 from kernels.machine import machine
 from kernels.product import PackedWeight, Product, product_dtypes
-from serving.bench.parts.lookup import private_memory
 from serving.bench.turns import Parts, seconds_of, timed
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.host_products import has_products
@@ -26,6 +26,8 @@ _DTYPES = {
     Precision.FP16: torch.float16,
     Precision.INT8: torch.bfloat16,
 }
+# Its numbers are subnormal in no format; some processors are slow with subnormal numbers.
+FILLED_BYTE = 0x3C
 # Calls in a row, of which the fastest counts: weights and samples are in the cache by then.
 _PRODUCTS_IN_A_ROW = 3
 
@@ -116,6 +118,13 @@ def _int8_product(left: Tensor, weight: Tensor) -> Callable[[], Tensor]:
     product = torch.ops.onednn.qlinear_pointwise
     rest: tuple[Any, ...] = (packed, scale, zeros, None, 1e4, 128, torch.uint8, "none", [], "")
     return lambda: product(levels, 1.0, 128, *rest)
+
+
+def private_memory(count: int, *, huge: bool) -> Tensor:
+    """Private memory, uint8 `[count]`, with its pages written, of 2 MiB if huge and possible."""
+    mapping = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapping.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(mapping, dtype=torch.uint8).fill_(FILLED_BYTE)
 
 
 class RowGather:

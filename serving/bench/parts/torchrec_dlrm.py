@@ -13,8 +13,7 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection as Quantized
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from serving.bench.turns import Parts, timed
-from serving.bench.workloads.dlrm_v2 import DlrmRequest, DlrmV2
-from serving.bench.workloads.dlrm_v2_shape import (
+from serving.bench.workloads.dlrm_v2 import (
     BOTTOM,
     CROSS_LAYERS,
     CROSS_RANK,
@@ -22,6 +21,8 @@ from serving.bench.workloads.dlrm_v2_shape import (
     DIM,
     IDS_OF_A_BAG,
     TOP,
+    DlrmRequest,
+    DlrmV2,
 )
 
 _BLOCK = 65_536  # rows written at a time

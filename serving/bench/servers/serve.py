@@ -9,12 +9,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.bench.load.cores import split_cpus
-from serving.bench.load.generator import run_closed, run_open
+from serving.bench.load.generator import constant_schedule, poisson_schedule, run_closed, run_open
 from serving.bench.load.http_generator import run_http_closed
 from serving.bench.load.process import run_in_process
 from serving.bench.load.result import LoadResult
-from serving.bench.load.schedule import constant_schedule, poisson_schedule
 from serving.bench.load.target import Target
 from serving.bench.servers.server_under_test import ServerUnderTest
 from serving.bench.workloads.workload import BenchModel
@@ -99,7 +97,7 @@ def measure_open(
     *,
     rate: float,
     seconds: float,
-    poisson: bool,
+    poisson: bool = True,
     seed: int = 1,
 ) -> tuple[ServeFigures, LoadResult]:
     """Send requests at due times, Poisson or even; InputError if unreachable or all are refused."""
@@ -122,7 +120,7 @@ def _measure(
     server: ServerUnderTest, load: Callable[[], LoadResult], loading: Loading
 ) -> tuple[ServeFigures, LoadResult]:
     before = server.counts()
-    result = run_in_process(load, split_cpus()[1])
+    result = run_in_process(load)
     _check_let_in(result, server.target)
     after = server.counts()
     batches = after.batches - before.batches

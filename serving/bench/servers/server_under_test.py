@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from serving.bench.load.cores import split_cpus
+from serving.bench.load.process import split_cpus
 from serving.bench.load.target import Target
 from serving.demo.server_process import server_process
 from serving.remote.caller import ANONYMOUS, Caller

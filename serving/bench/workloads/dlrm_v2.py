@@ -10,18 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
-from serving.bench.workloads.dlrm_v2_shape import (
-    BOTTOM,
-    CROSS_LAYERS,
-    CROSS_RANK,
-    DENSE_WIDTH,
-    DIM,
-    IDS_OF_A_BAG,
-    ROWS,
-    TOP,
-)
-from serving.bench.workloads.drawn_ids import IdDistribution, draw_ids
-from serving.bench.workloads.request_message import request_message
+from serving.bench.workloads.requests import IdDistribution, draw_ids, request_message
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.publishing.publication import publish
@@ -35,6 +24,21 @@ from sharded_infer.specs.model_spec import (
 from sharded_infer.specs.precision import Precision
 from sharded_infer.zoo.registry import build_tower
 
+# MLPerf Inference v4.0 to v5.1, recommendation/dlrm_v2: num_embeddings_per_feature,
+# multi_hot_sizes and the layers of the reference implementation's command line.
+ROWS = (
+    *(40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956),
+    *(405_282, 10, 2_209, 11_938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152),
+    *(12_973, 108, 36),
+)
+IDS_OF_A_BAG = (
+    *(3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1),
+)
+DIM = 128
+DENSE_WIDTH = 13
+BOTTOM = (512, 256, DIM)
+TOP = (1024, 1024, 512, 256, 1)
+CROSS_LAYERS, CROSS_RANK = 3, 512
 DEFAULT_MAX_ROWS = 2_000_000
 # The user's features in requests of one user, the long histories among them. The first six
 # are the candidate's.
@@ -146,16 +150,14 @@ class DlrmV2:
         )
         return DlrmRequest(generator.standard_normal((pairs, DENSE_WIDTH), dtype=np.float32), ids)
 
-    def message(self, request: DlrmRequest, *, timeout_us: int = 0) -> bytes:
-        """Serialize a request as a ModelInferRequest; `timeout_us` 0 sends no timeout."""
-        return request_message(self.name, request.inputs(), timeout_us=timeout_us)
+    def message(self, request: DlrmRequest) -> bytes:
+        """Serialize a request as a ModelInferRequest."""
+        return request_message(self.name, request.inputs())
 
-    def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
-        """Serialized ModelInferRequests of random ids; `timeout_us` 0 sends no timeout."""
+    def messages(self, pairs: int, count: int) -> list[bytes]:
+        """Serialized ModelInferRequests of random ids."""
         generator = np.random.default_rng(_SEED + pairs)
-        return [
-            self.message(self.draw(generator, pairs), timeout_us=timeout_us) for _ in range(count)
-        ]
+        return [self.message(self.draw(generator, pairs)) for _ in range(count)]
 
 
 class _RepeatedRows:

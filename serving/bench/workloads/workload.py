@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
 from serving.bench.workloads.dlrm_v2 import DlrmV2
-from serving.bench.workloads.request_message import request_message
+from serving.bench.workloads.requests import request_message
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.errors import InputError
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import ModelSpec, QuantizationSpec, TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
+from sharded_infer.zoo.mlp import MLP
 
 _SEED = 20261121
 _SAMPLES = 256  # golden requests
@@ -53,11 +54,10 @@ class Workload:
         """Publish random weights."""
         spec = self.spec()
         generator = torch.Generator().manual_seed(_SEED)
-        tables = {
+        weights = {
             table.name: torch.randn(table.rows, table.dim, generator=generator) / self.dim
             for table in spec.tables
         }
-        weights = {f"{name}.weight": tensor for name, tensor in tables.items()}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
             tower = _Tower(spec.embedding_width, self.layers)
@@ -65,11 +65,10 @@ class Workload:
         samples = generate_samples(spec, _SAMPLES)
         publish(spec, weights, tower, repository, topologies=topologies, samples=samples)
 
-    def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
-        """Serialized ModelInferRequests of random, uniform ids; timeout 0 is none."""
+    def messages(self, pairs: int, count: int) -> list[bytes]:
+        """Serialized ModelInferRequests of random, uniform ids."""
         generator = np.random.default_rng(_SEED + pairs)
-        drawn = (self._draw(pairs, generator) for _ in range(count))
-        return [request_message(self.name, one, timeout_us=timeout_us) for one in drawn]
+        return [request_message(self.name, self._draw(pairs, generator)) for _ in range(count)]
 
     def _draw(self, pairs: int, generator: np.random.Generator) -> dict[str, NDArray[np.generic]]:
         inputs: dict[str, NDArray[np.generic]] = {}
@@ -86,15 +85,10 @@ class Workload:
 class _Tower(nn.Module):
     def __init__(self, width: int, layers: Sequence[int]) -> None:
         super().__init__()
-        modules: list[nn.Module] = []
-        for size in layers:
-            modules += [nn.Linear(width, size), nn.ReLU()]
-            width = size
-        self.layers = nn.Sequential(*modules, nn.Linear(width, 1))
+        self.mlp = MLP([width, *layers, 1], activate_last=False)
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        scores: Tensor = torch.sigmoid(self.layers(embeddings)).squeeze(1)
-        return scores
+        return torch.sigmoid(self.mlp(embeddings)).squeeze(1)
 
 
 BenchModel = Workload | DlrmV2

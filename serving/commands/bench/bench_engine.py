@@ -1,28 +1,23 @@
 """Times of lookups and tower in this process, beside TorchRec and the machine's limit."""
 
-from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from serving.bench.parts.engine import measure_engine
 from serving.bench.turns import Turns
 from serving.bench.workloads.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
-from serving.bench.workloads.drawn_ids import IdDistribution
+from serving.bench.workloads.requests import IdDistribution
 from serving.bench.workloads.sequence_models import SEQUENCE_MODELS
 from serving.commands.bench.engine_devices import BenchDevice, bench_on_devices
+from serving.commands.bench.engine_dlrm import bench_dlrm
 from serving.commands.bench.engine_sequences import bench_sequences
-from serving.commands.bench.options import PairsOption, RoundsOption
-from serving.commands.bench.report import TEXT, Report, bench_command, times
-from serving.commands.options.tower_precision import on_processors
+from serving.commands.bench.options import PairsOption, RoundsOption, on_processors
+from serving.commands.bench.report import Report, bench_command
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.engines.device.device_choice import DeviceChoice, parse_gpus
 from sharded_infer.progress import Progress
 from sharded_infer.specs.precision import Precision
-from sharded_infer.towers.host_products import HostProducts
-
-_WHOLE_CORE = 0.97  # an idle machine leaves this much of a core, or more
 
 
 class EngineWorkload(StrEnum):
@@ -127,68 +122,10 @@ def bench_engine_command(
             progress=progress,
         )
     on_processors(precision)
-    measured = measure_engine(
+    return bench_dlrm(
         chosen,
-        precisions=list(dict.fromkeys(precision or (Precision.BF16, Precision.INT8))),
+        precisions=precision or (Precision.BF16, Precision.INT8),
         memory=memory,
         pairs=pairs,
         turns=turns,
     )
-    notes = [
-        *_notes(measured),
-        f"{workload}, tables cut to {max_rows:,} rows, {ids} ids, {pairs} pairs a request, "
-        f"{measured['huge_page_share']:.0%} of our tables in 2 MiB pages; one core",
-    ]
-    if measured["core_share"] < _WHOLE_CORE:
-        notes.append(
-            f"this process had {measured['core_share']:.0%} of the core: others ran there too, and "
-            "the figures are too slow"
-        )
-    if measured["torchrec_refusal"] is not None:
-        notes.append(measured["torchrec_refusal"])
-    settings = {"workload": workload, "max_rows": max_rows, "ids": ids, "memory": memory}
-    return Report(
-        [
-            ("", TEXT), ("ms a request", times(1e3, ".3g")), ("pairs/s", ",.0f"),
-            ("limit's share", ".2f"),
-        ],
-        _rows(measured),
-        notes,
-        {**settings, **measured},
-    )  # fmt: skip
-
-
-def _rows(measured: dict[str, Any]) -> Iterator[tuple[str, float | None, float | None, object]]:
-    """Name, seconds and pairs a second of whole requests and their parts, and the limit's share."""
-    pairs, user = measured["pairs"], measured["one_user"]
-    for precision, run in measured["towers"].items():
-        stages, limit = run["stages"], run["limit"]
-        for stage, seconds in stages.items():
-            yield f"  {stage}", seconds, None, None
-        computing, whole = stages["lookup"] + stages["tower"], run["whole_seconds"]
-        ours, running = f"ours, {precision}", run["products"]["running"]
-        yield f"{ours}, message to response", whole, pairs / whole, run["whole_limit_fraction"]
-        yield f"{ours}, lookup and tower", computing, pairs / computing, run["limit_fraction"]
-        yield f"  matrix products, {running}", limit["matrix_seconds"], None, None
-        yield f"limit, {precision}", limit["seconds"], pairs / limit["seconds"], 1.0
-    gathers = measured["limit"]
-    yield "  gather, 2 MiB pages (in the limits)", gathers["gather_seconds"], None, None
-    yield "  gather, 4 KiB pages", gathers["gather_4k_seconds"], None, None
-    for name, kind in (("TorchRec", "default"), ("TorchRec, bf16", "bf16")):
-        rate = measured[f"torchrec_{kind}_pairs_per_second"]
-        yield name, rate and pairs / rate, rate, None
-    for name, kind in (("for every pair", "expanded"), ("once", "shared")):
-        seconds = user[f"{kind}_seconds"]
-        yield f"one user, its features {name}", seconds, pairs / seconds, None
-
-
-def _notes(measured: dict[str, Any]) -> list[str]:
-    towers, user = measured["towers"], measured["one_user"]
-    faults = (f"{run['minor_faults_a_request']:g} ({one})" for one, run in towers.items())
-    products = (HostProducts(**run["products"]).text for run in towers.values())
-    return [
-        f"\none user: {user['user_features']} of 26 features, {user['user_lookups_a_pair']} of 214 "
-        f"lookups a pair are the user's: {user['gain']:.2f} times as fast said once",
-        f"minor page faults a request: {', '.join(faults)}",
-        f"products of our towers: {'; '.join(products)}\n",
-    ]

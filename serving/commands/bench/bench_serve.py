@@ -15,11 +15,10 @@ from serving.bench.line_chart import latency_chart
 from serving.bench.servers.serve import Loading, ServeFigures, measure_closed, measure_open
 from serving.bench.servers.server_under_test import ServerUnderTest, servers_of, target_of
 from serving.bench.workloads.workload import workload_named
-from serving.commands.bench.options import PairsOption, ServeOption, WorkloadOption
+from serving.commands.bench.options import PairsOption, ServeOption, TowerPrecision, WorkloadOption
 from serving.commands.bench.report import TEXT, Columns, Report, bench_command
 from serving.commands.console import check_target, write_target
 from serving.commands.options.caller_options import TokenFileOption, caller_of
-from serving.commands.options.tower_precision import TowerPrecision
 from sharded_infer.byte_sizes import three_digits
 from sharded_infer.errors import InputError
 from sharded_infer.progress import Progress

@@ -1,15 +1,30 @@
-"""Figures of towers over a user's history."""
+"""`bench engine` of towers over a history, sent once or with every candidate, on one core."""
 
-from collections.abc import Sequence
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from serving.bench.parts.sequence_engine import measure_sequences
-from serving.bench.turns import Turns
-from serving.bench.workloads.sequence_models import SequenceModel
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kernels.row_format import RowFormat
+from serving.bench.parts.machine_limit import MatrixProducts, RowGather, random_products
+from serving.bench.turns import Parts, Turns, one_core, timed
+from serving.bench.workloads.sequence_models import DIM, MatrixProduct, SequenceModel
 from serving.commands.bench.report import TEXT, Report, times
+from serving.host.malloc import keep_freed_memory
+from sharded_infer.engines.executor import run_batch
+from sharded_infer.engines.model import open_model
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.precision import Precision
 
 # So many rows fit no cache.
 _MOST_ROWS = 500_000
+_PRODUCTS = "products"
+_WARM_CALLS = 3
 
 
 def bench_sequences(
@@ -25,13 +40,8 @@ def bench_sequences(
     towers: dict[Precision, dict[str, float]] = {}
     running: dict[Precision, Precision] = {}
     for precision in dict.fromkeys(precisions):
-        towers[precision], running[precision] = measure_sequences(
-            workload,
-            precision=precision,
-            rows=min(max_rows, _MOST_ROWS),
-            history=history,
-            candidates=candidates,
-            turns=turns,
+        towers[precision], running[precision] = _measure(
+            workload, precision, min(max_rows, _MOST_ROWS), history, candidates, turns
         )
     fastest = min(towers, key=lambda precision: towers[precision]["once_seconds"])
     return Report(
@@ -59,3 +69,103 @@ def bench_sequences(
             "towers": towers,
         },
     )
+
+
+def _measure(
+    workload: SequenceModel,
+    precision: Precision,
+    rows: int,
+    history: int,
+    candidates: int,
+    turns: Turns,
+) -> tuple[dict[str, float], Precision]:
+    """Figures, and the precision of the products that run.
+
+    Seconds are of histories that are sent and computed once, or with `each` candidate; of the
+    trained module in eager torch, fp32, with every candidate; of the matrix products alone; and of
+    a gather of the rows, from memory of 2 MiB pages. The limit is products and gather.
+    """
+    spec = workload.spec(rows=rows, history=history, precision=precision)
+    tower = workload.tower(history)
+    weight = nn.Embedding(rows, DIM)
+    with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder, one_core():
+        keep_freed_memory()
+        published = publish(spec, {"item": weight}, tower, Path(folder), progress=turns.progress)
+        with torch.inference_mode():
+            model = open_model(published.path, verify=False, progress=turns.progress)
+            model.map_pages()
+            generator, has_ages = np.random.default_rng(0), bool(spec.sequence_numbers)
+
+            def drawn(*, once: bool) -> ModelInput:
+                return workload.request(spec, generator, candidates, history, once=once)
+
+            def ours(*, once: bool) -> Parts:
+                request = drawn(once=once)
+                return timed(lambda: run_batch(model, [request]))
+
+            running = precision if model.products is None else model.products.running
+            counts, products = _products(workload.products(history, candidates), running)
+            gather = RowGather((rows,), RowFormat.INT8.row_bytes(DIM), huge_pages=True)
+            calls: dict[str, Callable[[], Parts]] = {
+                "once": lambda: ours(once=True),
+                "each": lambda: ours(once=False),
+                "eager": lambda: _eager(tower, weight, drawn(once=False), has_ages),
+                "copy": lambda: gather.timed([generator.integers(0, rows, history + candidates)]),
+                _PRODUCTS: products,
+            }
+            for call in calls.values():
+                for _ in range(_WARM_CALLS):
+                    call()
+            medians = turns.medians(calls)
+    each_product = products.seconds(medians.pop(_PRODUCTS))
+    seconds = {name: parts["seconds"] for name, parts in medians.items()}
+    seconds["product"] = sum(n * each for n, each in zip(counts, each_product, strict=True))
+    once = seconds["once"]
+    figures = {
+        "over_per_candidate": seconds["each"] / once,
+        "limit_fraction": (seconds["product"] + seconds["copy"]) / once,
+        "over_eager": seconds["eager"] / once,
+        **{f"{name}_seconds": value for name, value in seconds.items()},
+    }
+    return figures, running
+
+
+def _eager(tower: nn.Module, weight: nn.Embedding, request: ModelInput, has_ages: bool) -> Parts:
+    group, samples = request.groups[0], request.batch_size
+    ids = torch.from_numpy(group.values)
+    length = int(group.lengths[1, 0])
+
+    def score() -> None:
+        inputs: dict[str, Tensor] = {}
+        history = ids[samples : samples * (1 + length)].view(samples, length)
+        inputs["history"] = weight(history)
+        inputs["history_lengths"] = torch.from_numpy(group.lengths[1])
+        if has_ages:
+            bits = group.values[samples * (1 + length) :].astype(np.uint32)
+            inputs["age"] = torch.from_numpy(bits.view(np.float32)).view(samples, length, 1)
+        tower(**inputs, embeddings=weight(ids[:samples]))
+
+    return timed(score)
+
+
+def _products(
+    products: list[MatrixProduct], precision: Precision
+) -> tuple[list[int], MatrixProducts]:
+    """Different products, and how often each is computed."""
+    generator = torch.Generator().manual_seed(0)
+    counts: Counter[MatrixProduct] = Counter()
+    for one in products:
+        counts[one] += one.times if one.has_weight else 1
+    ways = MatrixProducts([_ways_of(one, precision, generator) for one in counts])
+    return list(counts.values()), ways
+
+
+def _ways_of(
+    one: MatrixProduct, precision: Precision, generator: torch.Generator
+) -> list[Callable[[], object]]:
+    if one.has_weight:
+        return random_products(one.rows, one.inner, one.columns, precision, generator)
+    left = torch.randn(one.times, one.rows, one.inner, generator=generator)
+    right = torch.randn(one.times, one.inner, one.columns, generator=generator)
+    out = torch.empty(one.times, one.rows, one.columns)
+    return [lambda: torch.bmm(left, right, out=out)]

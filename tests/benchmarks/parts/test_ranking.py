@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.parts.ranking import RankingKind, RankingModel
+from benchmarks.parts.ranking import RankingKind, ranking_model, user_message
 from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.engines.model import open_model
 from sharded_infer.repositories.repository import Repository
@@ -33,12 +33,14 @@ def test_it_measures_both_forms_of_each_model_and_precision(measure_apart: Measu
 def test_both_messages_have_the_same_candidates_and_one_user(
     kind: RankingKind, tmp_path: Path
 ) -> None:
-    model = RankingModel(kind, Precision.FP32, rows=20)
+    model = ranking_model(kind, Precision.FP32, rows=20)
     model.publish(tmp_path)
     spec = open_model(Repository(tmp_path).open(model.name).path).spec
     reader = InputReader(spec, max_batch=5)
     drawn = model.draw(np.random.default_rng(1), 5)
-    once, every = (reader.read_message(model.message(drawn, once=one)) for one in (True, False))
+    once, every = (
+        reader.read_message(user_message(model, drawn, once=one)) for one in (True, False)
+    )
     assert [group.batch_size for group in once.groups] == [5, 1]
     assert [len(group.features) for group in once.groups] == [6, 20]
     [group] = every.groups

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.servers.overload import measure_overloads
-from benchmarks.servers.queueing import simulate_queue
+from benchmarks.servers.open_loads import measure_overloads, simulate_queue
 from serving.bench.workloads.workload import Workload
 from tests.benchmarks.conftest import Measure
 
@@ -13,20 +12,18 @@ SMALL = Workload("ranking", 3, 50, 4, 2, ragged=False, layers=(8,))
 
 def test_an_idle_queue_answers_in_the_service_time() -> None:
     arrivals = np.arange(10.0)
-    assert np.allclose(simulate_queue(arrivals, np.array([0.25]), servers=1), 0.25)
+    assert np.allclose(simulate_queue(arrivals, np.array([0.25])), 0.25)
 
 
-def test_a_queue_serves_in_order_with_as_many_servers_as_it_has() -> None:
-    arrivals = np.zeros(4)
-    assert np.allclose(simulate_queue(arrivals, np.array([1.0]), servers=1), [1, 2, 3, 4])
-    assert np.allclose(simulate_queue(arrivals, np.array([1.0]), servers=2), [1, 1, 2, 2])
+def test_a_queue_serves_in_order() -> None:
+    assert np.allclose(simulate_queue(np.zeros(4), np.array([1.0])), [1, 2, 3, 4])
 
 
 def test_a_simulated_queue_waits_as_pollaczek_and_khinchine_say() -> None:
     # Mean wait of M/D/1 at load 0.7: 0.7 / (2 * (1 - 0.7)) service times.
     generator = np.random.default_rng(3)
     arrivals = np.cumsum(generator.exponential(1 / 0.7, 400_000))
-    latency = simulate_queue(arrivals, np.array([1.0]), servers=1)
+    latency = simulate_queue(arrivals, np.array([1.0]))
     assert latency.mean() - 1.0 == pytest.approx(0.7 / 0.6, rel=0.05)
 
 

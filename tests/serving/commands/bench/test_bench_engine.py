@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-import serving.bench.parts.engine as engine_measurement
-from serving.bench.load.cores import one_core
+import serving.commands.bench.engine_dlrm as engine_measurement
 from serving.bench.parts.installed_torchrec import torchrec_is_installed
 from serving.bench.parts.machine_limit import MatrixProducts, random_products
-from serving.bench.workloads.dlrm_v2 import DlrmV2, one_user
-from serving.bench.workloads.dlrm_v2_shape import IDS_OF_A_BAG, ROWS
-from serving.bench.workloads.drawn_ids import IdDistribution, draw_ids
+from serving.bench.turns import one_core
+from serving.bench.workloads.dlrm_v2 import IDS_OF_A_BAG, ROWS, DlrmV2, one_user
+from serving.bench.workloads.requests import IdDistribution, draw_ids
 from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.specs.precision import Precision
 from tests.support.servers import Command, run

@@ -1,4 +1,4 @@
-"""Times of a request on one core in this process: our engine, TorchRec's, and the machine's limit.
+"""`bench engine` of DLRM-v2 on one core: our engine, TorchRec's, and the machine's limit.
 
 Every call draws new requests, so that no variant reads rows that the one before left in the cache.
 """
@@ -6,11 +6,11 @@ Every call draws new requests, so that no variant reads rows that the one before
 import resource
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter, thread_time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +18,19 @@ from torch import nn
 
 from kernels.machine import machine
 from kernels.row_format import RowFormat
-from serving.bench.load.cores import one_core
 from serving.bench.parts.installed_torchrec import INSTALL, torchrec_is_installed
 from serving.bench.parts.machine_limit import MatrixProducts, RowGather, random_products
-from serving.bench.turns import Parts, Turns
-from serving.bench.workloads.dlrm_v2 import USER_FEATURES, DlrmRequest, DlrmV2, one_user
-from serving.bench.workloads.dlrm_v2_shape import DIM, IDS_OF_A_BAG
+from serving.bench.turns import Parts, Turns, one_core
+from serving.bench.workloads.dlrm_v2 import (
+    DIM,
+    IDS_OF_A_BAG,
+    USER_FEATURES,
+    DlrmRequest,
+    DlrmV2,
+    one_user,
+)
+from serving.commands.bench.report import TEXT, Report, times
+from serving.commands.lazy_group import load_by_name
 from serving.host.malloc import keep_freed_memory
 from serving.protocol.infer_writer import InferWriter
 from serving.protocol.readers.input_reader import InputReader
@@ -34,14 +41,10 @@ from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
-from sharded_infer.progress import Progress
 from sharded_infer.specs.precision import Precision
-from sharded_infer.towers.host_products import HostProducts
 
-if TYPE_CHECKING:
-    from serving.bench.parts.torchrec_dlrm import TorchRecDlrm
-
-STAGES = ("decode", "lookup", "tower", "encode")
+_STAGES = ("decode", "lookup", "tower", "encode")
+_WHOLE_CORE = 0.97  # an idle machine leaves this much of a core, or more
 _LEAST_CALLS = 3  # of a variant in a round
 _PAGE_BYTES = 4096
 _WHOLE, _FAULTS = "whole", "minor faults"
@@ -50,30 +53,87 @@ _GATHER, _GATHER_4K = "gather, 2 MiB", "gather, 4 KiB"
 _TORCHREC, _TORCHREC_BF16 = "TorchRec", "TorchRec, bf16"
 
 
-def measure_engine(
+def bench_dlrm(
     workload: DlrmV2,
     *,
     precisions: Sequence[Precision],
     memory: TableMemory,
     pairs: int,
     turns: Turns,
-) -> dict[str, Any]:
-    """Publish the model in a temporary folder and measure it beside its peers and the limit.
+) -> Report:
+    """Measure the model in some precisions of its tower, beside its peers and the limit.
 
-    Turns include drawing requests. Returns the
-    figures that `bench engine --json` writes: those of the fastest precision, and all in `towers`.
+    Turns include drawing requests. The file has the figures of the fastest precision, and all in
+    `towers`.
     """
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         keep_freed_memory()
         ours: dict[Precision, _Ours] = {}
         with one_core(), torch.inference_mode():
-            for precision in precisions:
+            for precision in dict.fromkeys(precisions):
                 own = replace(workload, precision=precision)
                 path = own.publish(Path(folder), turns.progress)
                 model = open_model(path, memory=memory, verify=False, progress=turns.progress)
                 model.map_pages(turns.progress)
                 ours[precision] = _Ours(workload, model, pairs)
-            return _measure(workload, ours, pairs, turns)
+            measured = _measure(workload, ours, pairs, turns)
+    user, towers = measured["one_user"], measured["towers"]
+    faults = (f"{run['minor_faults_a_request']:g} ({one})" for one, run in towers.items())
+    notes = [
+        f"\none user: {user['user_features']} of 26 features, {user['user_lookups_a_pair']} of 214 "
+        f"lookups a pair are the user's: {user['gain']:.2f} times as fast said once",
+        f"minor page faults a request: {', '.join(faults)}",
+        f"products of our towers: {'; '.join(one.products.text for one in ours.values())}\n",
+        f"{workload.name}, tables cut to {workload.max_rows:,} rows, {workload.ids} ids, {pairs} "
+        f"pairs a request, {measured['huge_page_share']:.0%} of our tables in 2 MiB pages; one "
+        "core",
+    ]
+    if measured["core_share"] < _WHOLE_CORE:
+        notes.append(
+            f"this process had {measured['core_share']:.0%} of the core: others ran there too, and "
+            "the figures are too slow"
+        )
+    if measured["torchrec_refusal"] is not None:
+        notes.append(measured["torchrec_refusal"])
+    settings = {
+        "workload": workload.name,
+        "max_rows": workload.max_rows,
+        "ids": workload.ids,
+        "memory": memory,
+    }
+    return Report(
+        [
+            ("", TEXT), ("ms a request", times(1e3, ".3g")), ("pairs/s", ",.0f"),
+            ("limit's share", ".2f"),
+        ],
+        _rows(measured),
+        notes,
+        {**settings, **measured},
+    )  # fmt: skip
+
+
+def _rows(measured: dict[str, Any]) -> Iterator[tuple[str, float | None, float | None, object]]:
+    """Name, seconds and pairs a second of whole requests and their parts, and the limit's share."""
+    pairs, user = measured["pairs"], measured["one_user"]
+    for precision, run in measured["towers"].items():
+        stages, limit = run["stages"], run["limit"]
+        for stage, seconds in stages.items():
+            yield f"  {stage}", seconds, None, None
+        computing, whole = stages["lookup"] + stages["tower"], run["whole_seconds"]
+        ours, running = f"ours, {precision}", run["products"]["running"]
+        yield f"{ours}, message to response", whole, pairs / whole, run["whole_limit_fraction"]
+        yield f"{ours}, lookup and tower", computing, pairs / computing, run["limit_fraction"]
+        yield f"  matrix products, {running}", limit["matrix_seconds"], None, None
+        yield f"limit, {precision}", limit["seconds"], pairs / limit["seconds"], 1.0
+    gathers = measured["limit"]
+    yield "  gather, 2 MiB pages (in the limits)", gathers["gather_seconds"], None, None
+    yield "  gather, 4 KiB pages", gathers["gather_4k_seconds"], None, None
+    for name, kind in (("TorchRec", "default"), ("TorchRec, bf16", "bf16")):
+        rate = measured[f"torchrec_{kind}_pairs_per_second"]
+        yield name, rate and pairs / rate, rate, None
+    for name, kind in (("for every pair", "expanded"), ("once", "shared")):
+        seconds = user[f"{kind}_seconds"]
+        yield f"one user, its features {name}", seconds, pairs / seconds, None
 
 
 def _measure(
@@ -106,7 +166,13 @@ def _measure(
     calls[_GATHER_4K] = on_request(lambda request: small.timed(request.ids))
     refusal = None if torchrec_is_installed() else f"TorchRec is not installed: {INSTALL}"
     if refusal is None:
-        default, lowered = _torchrec_models(workload, turns.progress)
+        turns.progress("building TorchRec's model", 0, 1)
+        with warnings.catch_warnings():
+            # From TorchRec's imports.
+            warnings.simplefilter("ignore")
+            build = load_by_name("serving.bench.parts.torchrec_dlrm:build_torchrec_models")
+        default, lowered = build(workload)
+        turns.progress("building TorchRec's model", 1, 1)
         calls |= {_TORCHREC: on_request(default.timed), _TORCHREC_BF16: on_request(lowered.timed)}
     for call in calls.values():
         # The first call compiles kernels for its sizes.
@@ -122,8 +188,10 @@ def _measure(
     towers = {}
     for precision, one in ours.items():
         layer_seconds = products[precision].seconds(found[f"products, {precision}"])
-        limit = _limit(shapes, layer_seconds, *gathers)
-        towers[precision] = _tower(found[f"ours, {precision}"], one.products, limit, pairs)
+        towers[precision] = {
+            "products": asdict(one.products),
+            **_tower(found[f"ours, {precision}"], pairs, shapes, layer_seconds, *gathers),
+        }
     fastest = min(towers, key=lambda precision: float(towers[precision]["whole_seconds"]))
     expanded, shared = found[_EXPANDED][_WHOLE], found[_SHARED][_WHOLE]
     table_bytes = ranked.model.artifact.manifest.table_bytes
@@ -154,46 +222,38 @@ def _measure(
     }
 
 
-def _limit(
+def _tower(
+    found: Parts,
+    pairs: int,
     shapes: Sequence[tuple[int, int]],
     layer_seconds: Sequence[float],
     gather_seconds: float,
     gather_4k_seconds: float,
 ) -> dict[str, Any]:
-    """Lower bound of lookups and a tower on this core: matrix products and a gather.
-
-    The gather copies a request's rows from memory of 2 MiB pages; that of 4 KiB pages is shown
-    beside it.
-    """
-    matrix_seconds = sum(layer_seconds)
-    return {
-        "seconds": matrix_seconds + gather_seconds,
-        "matrix_seconds": matrix_seconds,
-        "gather_seconds": gather_seconds,
-        "gather_4k_seconds": gather_4k_seconds,
-        "layers": [
-            {"inputs": inputs, "outputs": outputs, "seconds": seconds}
-            for (inputs, outputs), seconds in zip(shapes, layer_seconds, strict=True)
-        ],
-    }
-
-
-def _tower(
-    found: Parts, products: HostProducts, limit: dict[str, Any], pairs: int
-) -> dict[str, Any]:
     """Our engine with a tower of one precision, seconds a request from message to response.
 
-    Minor faults are 0 if all memory is reused; fractions of the limit are 1 at the machine's best.
+    Minor faults are 0 if all memory is reused. The limit of lookups and tower on this core are the
+    matrix products, and a copy of a request's rows from memory of 2 MiB pages; fractions of it are
+    1 at the machine's best. A copy from 4 KiB pages is shown beside it.
     """
+    limit = sum(layer_seconds) + gather_seconds
     return {
-        "products": asdict(products),
         "pairs_per_second_per_core": pairs / found[_WHOLE],
-        "limit_fraction": limit["seconds"] / (found["lookup"] + found["tower"]),
-        "whole_limit_fraction": limit["seconds"] / found[_WHOLE],
+        "limit_fraction": limit / (found["lookup"] + found["tower"]),
+        "whole_limit_fraction": limit / found[_WHOLE],
         "whole_seconds": found[_WHOLE],
-        "stages": {stage: found[stage] for stage in STAGES},
+        "stages": {stage: found[stage] for stage in _STAGES},
         "minor_faults_a_request": found[_FAULTS],
-        "limit": limit,
+        "limit": {
+            "seconds": limit,
+            "matrix_seconds": sum(layer_seconds),
+            "gather_seconds": gather_seconds,
+            "gather_4k_seconds": gather_4k_seconds,
+            "layers": [
+                {"inputs": inputs, "outputs": outputs, "seconds": seconds}
+                for (inputs, outputs), seconds in zip(shapes, layer_seconds, strict=True)
+            ],
+        },
     }
 
 
@@ -242,14 +302,3 @@ def _read_every_page(model: Model) -> None:
     lengths = np.array([[len(one)] for one in ids])
     bags = JaggedBatch(tuple(range(len(ids))), np.concatenate(ids), lengths)
     model.engine.embeddings(ModelInput(1, (bags,), ()))
-
-
-def _torchrec_models(workload: DlrmV2, progress: Progress) -> "tuple[TorchRecDlrm, TorchRecDlrm]":
-    progress("building TorchRec's model", 0, 1)
-    with warnings.catch_warnings():
-        # From TorchRec's imports.
-        warnings.simplefilter("ignore")
-        from serving.bench.parts.torchrec_dlrm import build_torchrec_models
-    models = build_torchrec_models(workload)
-    progress("building TorchRec's model", 1, 1)
-    return models

@@ -1,22 +1,106 @@
-"""Overload of a server with several times its capacity, from a separate core."""
+"""Servers under open loads: beside queueing theory, and at several times their capacity.
 
+Servers run on one core, and loads on another.
+"""
+
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2
 
 from serving.bench.servers.serve import (
     Loading,
     ServeFigures,
     measure_closed,
     measure_open,
+    percentiles_ms,
 )
 from serving.bench.servers.server_under_test import servers_of
+from serving.bench.turns import Turns
 from serving.bench.workloads.workload import BenchModel
-from serving.commands.bench.report import Form, Report
+from serving.commands.bench.report import TEXT, Form, Report
 from sharded_infer.byte_sizes import size_text
+
+
+def measure_queueing(workload: BenchModel, pairs: int, share: float, turns: Turns) -> Report:
+    """Measure inline and auto under Poisson and constant arrivals, beside a perfect queue.
+
+    The share is of the inline executor's lowest capacity of the rounds. Figures are of the round
+    with the median ratio of the p99s. The queue is first come, first served, with one
+    server, the same arrivals, and service times as measured one request at a time.
+    """
+    loading = Loading.of(workload, pairs)
+    options = {mode: [f"--executor={mode}"] for mode in ("inline", "auto")}
+    found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    with servers_of(workload.publish, options) as servers:
+        closed = partial(measure_closed, servers["inline"], loading, concurrency=16)
+        capacity = min(closed(seconds=turns.seconds / 2)[0].requests_per_second for _ in range(2))
+        variants = list(product(servers, ("poisson", "constant")))
+        for number, (mode, distribution) in turns.of(variants, "arrivals"):
+            # Service times of just before, on the same server: the machine is not the same all day.
+            _, alone = measure_closed(
+                servers[mode], loading, concurrency=1, seconds=turns.seconds / 3
+            )
+            figures, result = measure_open(
+                servers[mode],
+                loading,
+                rate=capacity * share,
+                seconds=turns.seconds,
+                poisson=distribution == "poisson",
+                seed=number + 1,
+            )
+            services = alone.latency[alone.codes == 0]
+            simulated = simulate_queue(result.scheduled, services)
+            found[mode, distribution].append(
+                {
+                    "mode": mode,
+                    "distribution": distribution,
+                    "rate": capacity * share,
+                    "latency_ms": figures.latency_ms,
+                    "predicted_ms": percentiles_ms(simulated),
+                }
+            )
+    middle = [sorted(ones, key=_p99_ratio)[turns.rounds // 2] for ones in found.values()]
+    return Report(
+        [
+            ("executor", TEXT), ("arrivals", TEXT), ("requests/s", ",.0f"),
+            ("p50 ms", ".3g"), ("p99", ".3g"), ("p99 of a queue", ".3g"), ("ratio", ".2f"),
+        ],
+        [
+            (
+                one["mode"], one["distribution"], one["rate"], one["latency_ms"]["p50"],
+                one["latency_ms"]["p99"], one["predicted_ms"]["p99"], _p99_ratio(one),
+            )
+            for one in middle
+        ],
+        [],
+        middle,
+    )  # fmt: skip
+
+
+def _p99_ratio(figures: dict[str, Any]) -> float:
+    return float(figures["latency_ms"]["p99"] / figures["predicted_ms"]["p99"])
+
+
+def simulate_queue(
+    arrivals: NDArray[np.float64], services: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Seconds from arrival to end in a first-come-first-served queue, as of a perfect server.
+
+    Arrivals ascend in seconds; service times are sampled at random.
+    """
+    drawn = np.random.default_rng(1).choice(services, len(arrivals))
+    ends, end = np.empty(len(arrivals)), 0.0
+    for number, (arrival, service) in enumerate(zip(arrivals, drawn, strict=True)):
+        end = ends[number] = max(arrival, end) + service
+    return ends - arrivals
 
 
 def measure_overloads(
@@ -64,6 +148,16 @@ def measure_overloads(
     )
 
 
+def _within_a_microsecond(message: bytes) -> bytes:
+    """The request with a timeout that the cost table knows to be too short.
+
+    It is KServe's, so that the client waits for the refusal.
+    """
+    request = service_pb2.ModelInferRequest.FromString(message)
+    request.parameters["timeout"].int64_param = 1
+    return bytes(request.SerializeToString())
+
+
 def _overload(
     workload: BenchModel,
     pairs: int,
@@ -74,9 +168,7 @@ def _overload(
 ) -> dict[str, Any]:
     calm = Loading.of(workload, pairs)
     hurried = replace(calm, deadline_seconds=deadline_seconds)
-    # A deadline that the cost table knows to be too short, KServe's, so that the client waits for
-    # the refusal.
-    unreachable = replace(calm, messages=workload.messages(pairs, len(calm.messages), timeout_us=1))
+    unreachable = replace(calm, messages=[_within_a_microsecond(one) for one in calm.messages])
     with servers_of(workload.publish, {"": ()}) as servers:
         server = servers[""]
 
@@ -88,9 +180,7 @@ def _overload(
         normal = closed(calm, 1, calm_seconds / 2)
         refused = closed(unreachable, 16, calm_seconds)
         before = server.counts().resident_bytes or 0
-        figures, result = measure_open(
-            server, hurried, rate=expected * times, seconds=seconds, poisson=True
-        )
+        figures, result = measure_open(server, hurried, rate=expected * times, seconds=seconds)
         after = server.counts().resident_bytes or 0
         recovered, _ = measure_closed(
             server, calm, concurrency=1, seconds=calm_seconds / 2, warm_up_seconds=1.0

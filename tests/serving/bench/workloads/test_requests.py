@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from serving.bench.workloads.drawn_ids import scattered, zipf_ranks
+from serving.bench.workloads.requests import scattered, zipf_ranks
 
 
 @pytest.mark.parametrize("exponent", [0.8, 1.0, 1.05])

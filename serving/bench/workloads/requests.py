@@ -1,13 +1,16 @@
-"""Random ids: uniform, or with Zipf frequencies as in real traffic."""
+"""Requests: random ids, uniform or with Zipf frequencies as in real traffic, and messages."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2
 
 ZIPF = 1.05
 # A prime: the most used rows are scattered over a table.
 _SCATTER = 2_654_435_761
+_DATATYPES = {"float32": "FP32", "int32": "INT32", "int64": "INT64"}
 
 
 class IdDistribution(StrEnum):
@@ -44,3 +47,12 @@ def scattered(ranks: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
     """Ids of ranks, different for different ranks below the number of rows."""
     ids: NDArray[np.int64] = ranks * _SCATTER % rows
     return ids
+
+
+def request_message(model: str, inputs: Mapping[str, NDArray[np.generic]]) -> bytes:
+    """Serialize a ModelInferRequest with raw contents, in order of inputs."""
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for name, array in inputs.items():
+        request.inputs.add(name=name, datatype=_DATATYPES[array.dtype.name], shape=array.shape)
+        request.raw_input_contents.append(array.tobytes())
+    return bytes(request.SerializeToString())
