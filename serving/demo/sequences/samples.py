@@ -48,9 +48,8 @@ class SequenceSamples:
 
     def select(self, positions: NDArray[np.int64] | slice) -> Self:
         """Samples at `positions`, in that order."""
-        return type(self)(
-            log=self.log,
-            item_rows=self.item_rows,
+        return replace(
+            self,
             candidates=self.candidates[positions],
             labels=self.labels[positions],
             times=self.times[positions],
