@@ -25,7 +25,7 @@ COMMANDS = command_entries(
         "verify": ("models.version", "Check every file and plan, then score the golden requests."),
         "predict": ("predict", "Score samples from a file."),
         "serve": ("serve", "Serve published models over gRPC and REST."),
-        "serve-shards": ("serve_shards", "Answer lookups of one host of a plan."),
+        "serve-shards": ("serve", "Answer lookups of one host of a plan."),
         "doctor": ("doctor", "Check the installation, the machine and the ports."),
         "plan": ("models.plan", "Plan where every table goes, and explain it."),
         "calibrate": ("calibrate", "Measure this machine's constants for the planner."),

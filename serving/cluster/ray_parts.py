@@ -34,15 +34,6 @@ MakePart = Callable[[int, Progress], "PublishedPart"]
 
 
 @dataclass(frozen=True, slots=True)
-class PartNeeds:
-    """Resources of a part in Ray, and the most retries after losses of process or machine."""
-
-    cpus: float
-    memory: int
-    retries: int
-
-
-@dataclass(frozen=True, slots=True)
 class PartRun:
     """A stored part, with its machine (see `PartStatus`) and its number of starts."""
 
@@ -81,12 +72,15 @@ class PartStatusActor:
 class RayParts:
     """Ray, for one publish."""
 
-    def __init__(self, address: str, needs: PartNeeds) -> None:
-        """Connect to Ray; InputError without an answer, CapacityError without a large machine."""
+    def __init__(self, address: str, *, cpus: float, memory: int, retries: int) -> None:
+        """Connect to Ray; InputError without an answer, CapacityError without a large machine.
+
+        Ray counts processors and memory for a part, which is made again so often if its process or
+        machine is lost.
+        """
         connect(address, "--ray-address")
-        self._needs = needs
-        self._wanted = [Wanted("part", 1, needs.memory, needs.cpus, apart=False)]
-        if words := misfit(self._wanted, whole_rooms()):
+        self._cpus, self._memory, self._retries = cpus, memory, retries
+        if words := misfit([Wanted("part", 1, memory, cpus, apart=False)], whole_rooms()):
             ray.shutdown()
             raise CapacityError(words)
 
@@ -104,8 +98,8 @@ class RayParts:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         board = ray.remote(PartStatusActor).options(num_cpus=0, scheduling_strategy=here).remote()
         task = ray.remote(publish_part_task).options(
-            num_cpus=self._needs.cpus,
-            memory=self._needs.memory,
+            num_cpus=self._cpus,
+            memory=self._memory,
             # Ray's public interface does not say which retry runs: this process counts.
             max_retries=0,
             scheduling_strategy="SPREAD",
@@ -147,12 +141,11 @@ class RayParts:
             # A bug of ours, with its traceback.
             raise
         except RayError as error:
-            if starts <= self._needs.retries:
+            if starts <= self._retries:
                 return None
             why = str(error).partition("\n")[0]
             raise ShardedInferError(
-                f"{where}: its process was lost, and {self._needs.retries} retries did "
-                f"not help: {why}"
+                f"{where}: its process was lost, and {self._retries} retries did not help: {why}"
             ) from error
         if isinstance(outcome, ShardedInferError):
             raise ShardedInferError(f"{where}: {outcome}")

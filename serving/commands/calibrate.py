@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from serving.commands.console import check_target, print_json, say, write_target
+from serving.commands.console import (
+    JsonOption,
+    check_target,
+    print_result,
+    progress_bars,
+    write_target,
+)
 from serving.commands.lazy_group import load_by_name
-from serving.commands.options.json_option import JsonOption
-from serving.commands.progress_bars import progress_bars
 from sharded_infer.planning.topology_file import MAX_RANKS
 
 if TYPE_CHECKING:
@@ -58,12 +62,14 @@ def calibrate_command(
         device = load_by_name("sharded_infer.planning.calibration:calibrate")(progress)
     topology_text = load_by_name("sharded_infer.planning.calibration:topology_text")
     write_target(out, topology_text(out.stem, device, ranks, front, hosts, reads))
-    if as_json:
-        fields = {"path": str(out), "ranks": ranks, "device": asdict(device)}
-        measured = {"front": front, "disk": reads}
-        optional = {name: None if one is None else asdict(one) for name, one in measured.items()}
-        print_json(fields | optional | {"hosts": hosts})
-        return
+    fields = {
+        "path": str(out),
+        "ranks": ranks,
+        "device": asdict(device),
+        "front": None if front is None else asdict(front),
+        "disk": None if reads is None else asdict(reads),
+        "hosts": hosts,
+    }
     lines = [
         f"random rows {device.memory_bandwidth / 1e9:.2f} GB/s, from cache "
         f"{device.cache_bandwidth / 1e9:.2f} GB/s, copies {device.host_bandwidth / 1e9:.2f} GB/s, "
@@ -80,4 +86,4 @@ def calibrate_command(
             f"the disk reads {reads.reads_per_second:,.0f} rows a second, one alone in "
             f"{reads.read_seconds * 1e6:.0f} us"
         )
-    say("\n".join([*lines, f"written to {out}"]))
+    print_result(fields, *lines, f"written to {out}", as_json=as_json)

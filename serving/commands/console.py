@@ -1,22 +1,46 @@
-"""Output of commands: tables for people, JSON for scripts."""
+"""Output of commands: tables and progress for people, JSON for scripts."""
 
 import json
 import os
-from collections.abc import Container, Sequence
+import time
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleDimensions, JustifyMethod, OverflowMethod
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from sharded_infer.errors import InputError
 from sharded_infer.files.regular_file import write_file
+from sharded_infer.progress import Progress as ProgressCallback
 from sharded_infer.reports.html.text import visible
 
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+# For commands whose figures are kept, in addition to what they print.
+JsonFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Also write the figures to this file as JSON; -: print them as the last line.",
+    ),
+]
 # In place of a file: print the figures last.
 _PRINTED = Path("-")
+_UPDATE_SECONDS = 0.05  # between updates of a bar
 _PIPED_COLUMNS = 160  # tables in a pipe or a file are not cut to a terminal's width
 
 
@@ -53,12 +77,13 @@ def say(text: str) -> None:
     OUT.print(text, soft_wrap=True)
 
 
-def print_result(fields: object, text: str, *, as_json: bool) -> None:
-    """Print a command's result: fields for scripts, or text for people."""
+def print_result(fields: object, *shown: str | Table, as_json: bool) -> None:
+    """Print a command's result: fields for scripts, or texts and tables for people."""
     if as_json:
         print_json(fields)
-    elif text:
-        say(text)
+        return
+    for part in filter(None, shown):
+        OUT.print(part, soft_wrap=isinstance(part, str))
 
 
 def figure_table(
@@ -110,3 +135,42 @@ def write_target(path: Path, content: str | bytes) -> None:
         write_file(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+class _RateColumn(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        if not task.speed or (task.total or 0) < 10**6:
+            return Text("")
+        return Text(f"{task.speed / 1e6:.0f} MB/s")
+
+
+@contextmanager
+def progress_bars() -> Iterator[ProgressCallback]:
+    """Bars for `Progress` callbacks, one a task."""
+    columns = (
+        TextColumn("{task.description:<24}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        _RateColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+        shown_at = 0.0
+
+        def report(what: str, done: int, total: int) -> None:
+            nonlocal shown_at
+            if bars.disable:
+                return
+            now = time.monotonic()
+            # Updating a bar costs as much as encoding a chunk.
+            if what in tasks and done < total and now - shown_at < _UPDATE_SECONDS:
+                return
+            shown_at = now
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield report

@@ -13,9 +13,14 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from serving.commands.console import OUT, check_target, say, write_json
-from serving.commands.options.json_option import JsonFileOption
-from serving.commands.progress_bars import progress_bars
+from serving.commands.console import (
+    OUT,
+    JsonFileOption,
+    check_target,
+    progress_bars,
+    say,
+    write_json,
+)
 from serving.demo.result import DemoOptions, DemoResult
 from serving.demo.run import run_demo
 from serving.demo.scoring import LatencyMs

@@ -17,9 +17,8 @@ import typer
 from rich.table import Table
 
 from kernels.errors import ShardedInferError
-from kernels.machine import Feature, machine
-from serving.commands.console import OUT, print_json
-from serving.commands.options.json_option import JsonOption
+from kernels.machine import Feature, instruction_sets, machine
+from serving.commands.console import JsonOption, print_result
 from serving.host.addresses import LAST_PORT
 from serving.host.installation import COMPILED_PACKAGES
 from serving.transport.library import transport_library, transport_refusal
@@ -162,9 +161,8 @@ def _tls() -> _Result:
 
 
 def _kernels() -> _Result:
-    machine = importlib.import_module("kernels.machine")
     try:
-        sets = [one.name.lower() for one in machine.instruction_sets()]
+        sets = [one.name.lower() for one in instruction_sets()]
     except ShardedInferError as error:
         return Verdict.PROBLEM, str(error)
     return Verdict.OK, f"{sets[-1]} of {', '.join(sets)}"
@@ -278,12 +276,9 @@ def doctor_command(
     """
     findings = examine(port or (8001, 8002), folder)
     problems = [finding for finding in findings if finding.verdict is Verdict.PROBLEM]
-    if as_json:
-        print_json([asdict(finding) for finding in findings])
-    else:
-        table = Table("check", "verdict", "detail", box=None)
-        for finding in findings:
-            table.add_row(finding.check, finding.verdict, finding.detail)
-        OUT.print(table)
+    table = Table("check", "verdict", "detail", box=None)
+    for finding in findings:
+        table.add_row(finding.check, finding.verdict, finding.detail)
+    print_result([asdict(finding) for finding in findings], table, as_json=as_json)
     if problems:
         raise typer.Exit(1)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Container
 
 import torch
 
-from serving.commands.progress_bars import progress_bars
+from serving.commands.console import progress_bars
 from serving.commands.repo.arguments import named_version
 from serving.commands.versions import fetched_artifact, only_model
 from serving.remote.prediction import Prediction

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.commands.console import ERRORS, print_json
+from serving.commands.console import ERRORS, JsonOption, print_json
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.caller_options import CallerOptions, caller_of
-from serving.commands.options.json_option import JsonOption
 from serving.commands.options.option_fields import declare_fields
 from serving.commands.options.version_options import ModelOption
 from serving.remote.prediction import predict_remote

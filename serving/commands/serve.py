@@ -1,12 +1,12 @@
-"""Serves published models."""
+"""Serves published models, or lookups of one host of a plan."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from kernels.wording import counted
-from serving.commands.console import OUT, print_json
+from serving.commands.console import print_result, progress_bars
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.serve_options import (
     ConfigOption,
@@ -15,14 +15,16 @@ from serving.commands.options.serve_options import (
     declare_options,
     start_settings,
 )
-from serving.commands.progress_bars import progress_bars
 from serving.config.server_config import ServerConfig
 from serving.config.setting import declared_settings
+from serving.config.shard_host_settings import SHARD_HOST_SETTINGS
 from serving.process.ready import Ready
 from serving.security.exposure import protection_of
+from serving.shard_host.ready import ShardHostReady
 from sharded_infer.byte_sizes import size_text
 
 SETTINGS = declared_settings(ServerConfig)
+_MODELS = ("model", "version", "topology", "tables", "memory", "kernels", "products", "executor")
 
 
 def serve_command(
@@ -48,27 +50,14 @@ def serve_command(
     )
 
     def on_ready(ready: Ready) -> None:
-        if as_json:
-            print_json(ready.fields())
-        else:
-            _print_ready(ready, protection_of(settings))
+        print_result(ready.fields(), *_shown(ready, protection_of(settings)), as_json=as_json)
 
     serve = load_by_name("serving.process.server:serve")
     serve(settings, on_ready=on_ready, progress=progress_bars)
 
 
-def _print_ready(ready: Ready, protection: str) -> None:
-    models = Table(
-        "model",
-        "version",
-        "topology",
-        "tables",
-        "memory",
-        "kernels",
-        "products",
-        "executor",
-        box=None,
-    )
+def _shown(ready: Ready, protection: str) -> list[str | Table]:
+    models = Table(*_MODELS, box=None)
     for served in ready.models:
         models.add_row(
             served.name,
@@ -81,7 +70,7 @@ def _print_ready(ready: Ready, protection: str) -> None:
             served.executor,
         )
     if not (ready.models or ready.missing):
-        models.add_row("(none yet: clients load them)", *[""] * 7)
+        models.add_row("(none yet: clients load them)")
     addresses = Table("address", "", "", box=None)
     addresses.add_row("gRPC", ready.grpc_url, counted(ready.workers, "worker"))
     if ready.unix_url is not None:
@@ -92,10 +81,49 @@ def _print_ready(ready: Ready, protection: str) -> None:
         addresses.add_row("admin", ready.admin_url, "RPCs that change the server")
     addresses.add_row("metrics", ready.metrics_url, "")
     addresses.add_row("access", protection, "")
-    OUT.print(models)
-    for name, reason in ready.missing.items():
-        OUT.print(f"NOT SERVED: {name}: {reason}")
-    OUT.print(addresses)
+    missing = [f"NOT SERVED: {name}: {reason}" for name, reason in ready.missing.items()]
+    return [models, *missing, addresses]
+
+
+def serve_shards_command(
+    context: typer.Context,
+    host_number: Annotated[
+        int,
+        typer.Option(min=0, help="The host of the versions' plans whose ranks this process holds."),
+    ],
+    config: ConfigOption = None,
+    print_config: PrintOption = False,
+    as_json: JsonOption = False,
+    **values: Any,
+) -> None:
+    """Answer lookups of one host of a plan.
+
+    The servers, `sharded-infer serve --shard-hosts`, have the towers. This process maps only the
+    rows of its host's ranks, of the two newest versions of each model, and watches the repository.
+    Health checks are answered, metrics and probes over HTTP. At SIGTERM it finishes the lookups in
+    flight and exits with 0.
+
+    The settings are those of `serve` (docs/configuration.md).
+    """
+    settings = start_settings(
+        context, SHARD_HOST_SETTINGS, config, values, print_config=print_config, as_json=as_json
+    )
+
+    def on_ready(ready: ShardHostReady) -> None:
+        table = Table("model", "version", "topology", "host", "tables", box=None)
+        host = str(ready.host_number)
+        for held in ready.versions:
+            size = size_text(held.table_bytes)
+            table.add_row(held.model, str(held.version), held.topology, host, size)
+        text = (
+            f"lookups at {ready.grpc_url}, metrics at {ready.metrics_url}; access: "
+            f"{protection_of(settings)}"
+        )
+        print_result(ready.fields(), table, text, as_json=as_json)
+
+    serve_shards = load_by_name("serving.shard_host.shard_host:serve_shards")
+    serve_shards(settings, host_number, on_ready=on_ready, progress=progress_bars)
 
 
 declare_options(serve_command, SETTINGS)
+declare_options(serve_shards_command, SHARD_HOST_SETTINGS)

@@ -11,9 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from kernels.machine import machine
-from serving.commands.console import OUT, check_target, write_json
-from serving.commands.options.json_option import JsonFileOption
-from serving.commands.progress_bars import progress_bars
+from serving.commands.console import OUT, JsonFileOption, check_target, progress_bars, write_json
 
 Form = str | Callable[[Any], str]
 TEXT = "s"

@@ -10,13 +10,11 @@ import typer
 from rich.table import Table
 
 from serving.commands.cluster.ray_module import ray_module
-from serving.commands.console import OUT
+from serving.commands.console import OUT, JsonOption, progress_bars
 from serving.commands.lazy_group import load_by_name
 from serving.commands.models.publish import print_version
 from serving.commands.models.publish_options import PublishJob, PublishOptions
-from serving.commands.options.json_option import JsonOption
 from serving.commands.options.option_fields import declare_fields
-from serving.commands.progress_bars import progress_bars
 from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import InputError, StorageError
 from sharded_infer.progress import Progress
@@ -72,8 +70,7 @@ def cluster_publish_command(
     with progress_bars() as progress:
         with ExitStack() as stack:
             loaded = stack.enter_context(ray_module("serving.cluster.ray_parts:RayParts"))
-            needs = load_by_name("serving.cluster.ray_parts:PartNeeds")
-            ray: RayParts = loaded(ray_address, needs(part_cpus, memory, retries))
+            ray: RayParts = loaded(ray_address, cpus=part_cpus, memory=memory, retries=retries)
             stack.enter_context(closing(ray))
             # Every machine sees this folder if they share the repository.
             staged = stack.enter_context(published.staging(job.spec.name))

@@ -11,9 +11,7 @@ from rich.table import Table
 
 from serving.cluster.cluster_file import read_cluster
 from serving.commands.cluster.ray_module import ray_module
-from serving.commands.console import OUT, print_json, print_result, say
-from serving.commands.options.json_option import JsonOption
-from serving.commands.progress_bars import progress_bars
+from serving.commands.console import JsonOption, print_result, progress_bars
 
 if TYPE_CHECKING:
     from serving.cluster.ray_cluster import ProcessReport, RayCluster
@@ -88,14 +86,10 @@ def _cluster(file: Path) -> Iterator["RayCluster"]:
 
 
 def _print(reports: "Sequence[ProcessReport]", *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "ready": all(report.state == "ready" for report in reports),
-                "processes": [asdict(report) for report in reports],
-            }
-        )
-        return
+    fields = {
+        "ready": all(report.state == "ready" for report in reports),
+        "processes": [asdict(report) for report in reports],
+    }
     table = Table("process", "state", "node", "address", "versions", "restarts", box=None)
     for one in reports:
         table.add_row(
@@ -106,7 +100,7 @@ def _print(reports: "Sequence[ProcessReport]", *, as_json: bool) -> None:
             ", ".join(one.versions) or "-",
             str(one.restarts),
         )
-    OUT.print(table)
-    for one in reports:
-        if one.state != "ready" and one.problem:
-            say(f"{one.name}: {one.problem}")
+    problems = [
+        f"{one.name}: {one.problem}" for one in reports if one.state != "ready" and one.problem
+    ]
+    print_result(fields, table, *problems, as_json=as_json)

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernels.wording import counted
-from serving.commands.console import print_result
+from serving.commands.console import JsonOption, print_result, progress_bars
 from serving.commands.models.publish_changes import ChangeOptions, publish_changes
 from serving.commands.models.publish_options import PublishJob, PublishOptions
 from serving.commands.models.quantization import summary
-from serving.commands.options.json_option import JsonOption
 from serving.commands.options.option_fields import declare_fields
-from serving.commands.progress_bars import progress_bars
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import InputError
 from sharded_infer.repositories.signatures.keys import read_signing_keys

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernels.wording import counted
-from serving.commands.console import print_result
+from serving.commands.console import print_result, progress_bars
 from serving.commands.lazy_group import load_by_name
-from serving.commands.progress_bars import progress_bars
 from serving.commands.versions import fetched_artifact, only_model
 from serving.host.background import LOWEST, lower_priority, run_when_idle
 from sharded_infer.byte_sizes import size_text

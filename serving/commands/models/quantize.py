@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import print_json, say
+from serving.commands.console import JsonOption, print_json, progress_bars, say
 from serving.commands.lazy_group import load_by_name
 from serving.commands.models.quantization import (
     CalibrationOption,
@@ -25,8 +25,6 @@ from serving.commands.models.quantization import (
     with_budget,
     write_page,
 )
-from serving.commands.options.json_option import JsonOption
-from serving.commands.progress_bars import progress_bars
 from sharded_infer.errors import InputError
 from sharded_infer.specs.spec_file import load_spec
 

@@ -6,18 +6,16 @@ from typing import Annotated
 import typer
 
 from kernels.wording import counted
-from serving.commands.console import OUT, print_json, print_result
+from serving.commands.console import OUT, JsonOption, print_json, print_result, progress_bars
 from serving.commands.lazy_group import load_by_name
 from serving.commands.models.quantization import HtmlOption, write_page
 from serving.commands.models.quantization_tables import render_report
-from serving.commands.options.json_option import JsonOption
 from serving.commands.options.version_options import (
     ModelOption,
     RepositoryOption,
     TrustedKeyOption,
     VersionOption,
 )
-from serving.commands.progress_bars import progress_bars
 from serving.commands.version_summary import NO_CHECKSUM, print_version
 from serving.commands.versions import fetched_artifact, key_ids, only_model
 from sharded_infer.artifacts.artifact import Artifact

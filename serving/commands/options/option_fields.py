@@ -1,8 +1,21 @@
-"""Options that several commands share, as the fields of a dataclass."""
+"""Options that are declared elsewhere than in a command's signature, which typer reads."""
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, fields
+
+
+def add_options(
+    command: Callable[..., None], options: Sequence[inspect.Parameter], before: str | None = None
+) -> None:
+    """Give a command, whose `**values` they are, options before one of its own; None: first."""
+    own = [
+        one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for one in inspect.signature(command).parameters.values()
+        if one.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    at = next((n for n, one in enumerate(own) if one.name == before), 0)
+    command.__signature__ = inspect.Signature([*own[:at], *options, *own[at:]])  # type: ignore[attr-defined]
 
 
 def declare_fields(
@@ -11,13 +24,10 @@ def declare_fields(
     optional: Collection[str] = (),
     before: str | None = None,
 ) -> None:
-    """Give a command an option for each field, through the signature that typer reads.
+    """Give a command an option for each field of dataclasses; see `add_options`.
 
-    Args:
-        command: takes its own options, and the fields as `**values`.
-        options: dataclasses whose fields are `Annotated[type, typer.Option(...)]`.
-        optional: fields that may be left out, though they have no default.
-        before: the command's own option that follows the fields; None: its first.
+    Fields are `Annotated[type, typer.Option(...)]`; `optional` ones may be left out, though they
+    have no default.
     """
     shared = [
         inspect.Parameter(
@@ -29,13 +39,7 @@ def declare_fields(
         for one in options
         for field in fields(one)
     ]
-    own = [
-        one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for one in inspect.signature(command).parameters.values()
-        if one.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
-    at = next((n for n, one in enumerate(own) if one.name == before), 0)
-    command.__signature__ = inspect.Signature([*own[:at], *shared, *own[at:]])  # type: ignore[attr-defined]
+    add_options(command, shared, before)
 
 
 def _default(field: "Field[object]", *, is_optional: bool) -> object:

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from serving.commands.console import OUT, print_json
+from serving.commands.console import print_result
+from serving.commands.options.option_fields import add_options
 from serving.config.server_config import ServerConfig
 from serving.config.setting import DeclaredSetting, declared_settings, flag_of
 from serving.config.setting_sources import (
@@ -54,15 +55,8 @@ _log = logging.getLogger("sharded_infer")
 
 def declare_options(command: Callable[..., None], declared: Mapping[str, DeclaredSetting]) -> None:
     """Give a command, whose settings are `**values`, an option for each, by its signature."""
-    own = inspect.signature(command).parameters
-    fixed = [one for one in own.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    first, *rest = [
-        one if one.name == "context" else one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for one in fixed
-    ]
     options = [_option(setting, name) for setting in declared.values() for name in setting.names]
-    signature = inspect.Signature([first, rest[0], *options, *rest[1:]])
-    command.__signature__ = signature  # type: ignore[attr-defined]
+    add_options(command, options, before="print_config")
 
 
 def start_settings(
@@ -147,17 +141,13 @@ def _given_flags(
 def _print_settings(
     declared: Mapping[str, DeclaredSetting], sourced: Mapping[str, Sourced], *, as_json: bool
 ) -> None:
-    if as_json:
-        print_json(
-            {
-                name: {"value": declared[name].plain(one.value), "source": one.source}
-                for name, one in sourced.items()
-            }
-        )
-        return
+    fields = {
+        name: {"value": declared[name].plain(one.value), "source": one.source}
+        for name, one in sourced.items()
+    }
     table = Table("setting", "value", "unit", "from", box=None)
     for name, one in sourced.items():
         setting = declared[name]
         style = "dim" if one.source == DEFAULT else ""
         table.add_row(name, setting.shown(one.value), setting.said.unit, one.source, style=style)
-    OUT.print(table)
+    print_result(fields, table, as_json=as_json)

@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import OUT, figure_table, print_json, say
-from serving.commands.options.json_option import JsonOption
-from serving.commands.progress_bars import progress_bars
+from serving.commands.console import JsonOption, figure_table, print_result, progress_bars
 from serving.commands.repo.arguments import LocationArgument, ModelArgument, named_version
 from serving.commands.version_summary import output_text
 from sharded_infer.artifacts.provenance import provenance_text
@@ -39,16 +37,12 @@ def repo_diff_command(
     versions = (named_version(repository, model, first), named_version(repository, model, second))
     with progress_bars() as progress:
         diff = diff_versions(repository, model, versions, progress)
-    if as_json:
-        print_json(asdict(diff))
-        return
     headings = ("table", "rows", "changed", "format", "error", "size")
     title = f"{model}: {versions[0]} -> {versions[1]}"
     table = figure_table(title, headings, left=("table", "format"))
     for entry in diff.tables:
         table.add_row(entry.name, *_cells(entry))
-    OUT.print(table)
-    say("\n".join(_rest(diff)))
+    print_result(asdict(diff), table, "\n".join(_rest(diff)), as_json=as_json)
 
 
 def _cells(entry: TableDiff) -> tuple[str, str, str, str, str]:

@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 
 from kernels.wording import counted
-from serving.commands.console import print_result
-from serving.commands.options.json_option import JsonOption
-from serving.commands.progress_bars import progress_bars
+from serving.commands.console import JsonOption, print_result, progress_bars
 from serving.commands.repo.arguments import AnyModelArgument, DryRunOption, LocationArgument
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.repositories.garbage_collection import SAFE_SECONDS, Collected, collect

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from kernels.wording import did_you_mean
-from serving.commands.console import print_result, say
-from serving.commands.options.json_option import JsonOption
+from serving.commands.console import JsonOption, print_result, say
 from serving.commands.repo.arguments import (
     DryRunOption,
     LocationArgument,

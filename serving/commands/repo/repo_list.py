@@ -8,9 +8,14 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import OUT, figure_table, print_errors, print_json, say
-from serving.commands.options.json_option import JsonOption
-from serving.commands.progress_bars import progress_bars
+from serving.commands.console import (
+    JsonOption,
+    figure_table,
+    print_errors,
+    print_json,
+    print_result,
+    progress_bars,
+)
 from serving.commands.repo.arguments import (
     LocationArgument,
     ModelArgument,
@@ -73,17 +78,13 @@ def repo_list_command(location: LocationArgument, as_json: JsonOption = False) -
 def _print_models(
     location: str, models: Mapping[str, tuple[dict[str, int], list[VersionLine]]], *, as_json: bool
 ) -> None:
-    if as_json:
-        print_json(
-            {
-                "repository": location,
-                "models": {
-                    model: {"labels": labels, "versions": [asdict(line) for line in lines]}
-                    for model, (labels, lines) in models.items()
-                },
-            }
-        )
-        return
+    fields = {
+        "repository": location,
+        "models": {
+            model: {"labels": labels, "versions": [asdict(line) for line in lines]}
+            for model, (labels, lines) in models.items()
+        },
+    }
     headings = ("model", "versions", "latest", "labels", "stored", "age")
     table = figure_table(location, headings, left=("model", "labels"))
     for model, (labels, lines) in models.items():
@@ -95,12 +96,11 @@ def _print_models(
             size_text(sum(line.new_bytes for line in lines)),
             age_text(lines[-1].age_seconds),
         )
-    OUT.print(table)
+    texts: list[str] = []
     for model, (_, lines) in models.items():
-        _say_provenance(model, lines[-1:])
-        for line in lines:
-            if line.error is not None:
-                say(f"{model} version {line.version}: {line.error}")
+        texts += _provenances(model, lines[-1:])
+        texts += [f"{model} version {one.version}: {one.error}" for one in lines if one.error]
+    print_result(fields, table, *texts, as_json=as_json)
 
 
 def repo_show_command(
@@ -119,30 +119,24 @@ def repo_show_command(
     if version is not None:
         number = named_version(repository, model, version)
         if as_json:
-            fields = manifest_fields(repository.manifest(model, number))
-            print_json({**fields, "signed_by": key_ids(repository, model, number)})
+            manifest = manifest_fields(repository.manifest(model, number))
+            print_json({**manifest, "signed_by": key_ids(repository, model, number)})
         else:
             print_version(repository.open(model, number), repository)
         return
     with progress_bars() as progress:
         lines = version_lines(repository, model, datetime.now(UTC), progress)
     labels = repository.label_history(model)
-    if as_json:
-        print_json(
-            {
-                "model": model,
-                "labels": dict(labels.versions),
-                "history": {label: list(past) for label, past in labels.history.items()},
-                "weights": dict(labels.weights),
-                "past_weights": [dict(weights) for weights in labels.past_weights],
-                "promotion": None if labels.promotion is None else asdict(labels.promotion),
-                "ended": {
-                    label: [asdict(one) for one in past] for label, past in labels.ended.items()
-                },
-                "versions": [asdict(line) for line in lines],
-            }
-        )
-        return
+    fields = {
+        "model": model,
+        "labels": dict(labels.versions),
+        "history": {label: list(past) for label, past in labels.history.items()},
+        "weights": dict(labels.weights),
+        "past_weights": [dict(weights) for weights in labels.past_weights],
+        "promotion": None if labels.promotion is None else asdict(labels.promotion),
+        "ended": {label: [asdict(one) for one in past] for label, past in labels.ended.items()},
+        "versions": [asdict(line) for line in lines],
+    }
     headings = ("version", "labels", "age", "size", "new", "tables", "golden diff", "")
     table = figure_table(f"{model} in {repository.location}", headings, left=("labels", ""))
     for line in lines:
@@ -157,24 +151,22 @@ def repo_show_command(
             "" if difference is None else f"{difference:.2g}",
             line.error or ("in use" if line.in_use else ""),
         )
-    OUT.print(table)
-    _say_provenance(model, lines)
+    texts = _provenances(model, lines)
     for label, past in labels.history.items():
         if past:
-            say(f"{label} pointed at {', '.join(map(str, past))} before")
+            texts.append(f"{label} pointed at {', '.join(map(str, past))} before")
     if labels.weights:
         before = "; ".join(map(weights_text, labels.past_weights)) or "none"
-        words = f"weights {weights_text(labels.weights)}, before: {before}"
-        say(words)
-    for words in promotion_lines(labels, time()):
-        say(words)
+        texts.append(f"weights {weights_text(labels.weights)}, before: {before}")
+    print_result(fields, table, *texts, *promotion_lines(labels, time()), as_json=as_json)
 
 
-def _say_provenance(model: str, lines: Sequence[VersionLine]) -> None:
-    for line in lines:
-        if line.provenance is not None:
-            words = f"{model} version {line.version}: {line.provenance.text}"
-            say(words)
+def _provenances(model: str, lines: Sequence[VersionLine]) -> list[str]:
+    return [
+        f"{model} version {line.version}: {line.provenance.text}"
+        for line in lines
+        if line.provenance is not None
+    ]
 
 
 def version_lines(

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.commands.console import print_result
+from serving.commands.console import JsonOption, print_result
 from serving.commands.options.caller_options import CallerOptions, caller_of
-from serving.commands.options.json_option import JsonOption
 from serving.commands.options.option_fields import declare_fields
 from serving.commands.repo.arguments import LocationArgument, ModelArgument
 from serving.commands.repo.promotion_text import promotion_text

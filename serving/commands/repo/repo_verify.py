@@ -4,10 +4,8 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import print_errors, print_result
-from serving.commands.options.json_option import JsonOption
+from serving.commands.console import JsonOption, print_errors, print_result, progress_bars
 from serving.commands.options.version_options import TrustedKeyOption
-from serving.commands.progress_bars import progress_bars
 from serving.commands.repo.arguments import AnyModelArgument, LocationArgument, named_version
 from serving.commands.version_summary import NO_CHECKSUM
 from sharded_infer.artifacts.manifest import MANIFEST_NAME

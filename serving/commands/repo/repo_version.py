@@ -7,11 +7,9 @@ from typing import Annotated
 import typer
 
 from kernels.wording import counted
-from serving.commands.console import print_json, print_result, say
+from serving.commands.console import JsonOption, print_result, progress_bars
 from serving.commands.lazy_group import load_by_name
-from serving.commands.options.json_option import JsonOption
 from serving.commands.options.version_options import SignKeyOption, TrustedKeyOption
-from serving.commands.progress_bars import progress_bars
 from serving.commands.repo.arguments import (
     DryRunOption,
     LocationArgument,
@@ -60,29 +58,25 @@ def repo_copy_command(
                 keys=keys,
                 progress=progress,
             )
-    if as_json:
-        print_json(
-            {
-                "model": model,
-                "source": origin.where(model, version),
-                "target": destination.where(model, number),
-                "version": number,
-                "bytes": size,
-                "signed_by": [] if dry_run else key_ids(destination, model, number),
-                "dry_run": dry_run,
-            }
-        )
-        return
+    where = destination.where(model, number)
+    signed_by = [] if dry_run else key_ids(destination, model, number)
+    fields = {
+        "model": model,
+        "source": origin.where(model, version),
+        "target": where,
+        "version": number,
+        "bytes": size,
+        "signed_by": signed_by,
+        "dry_run": dry_run,
+    }
     verb = "would copy" if dry_run else "copied"
-    say(
-        f"{verb} {origin.where(model, version)} to {destination.where(model, number)}, "
-        f"{size_text(size)}"
-    )
-    if was_signed and not dry_run and not key_ids(destination, model, number):
-        say(
+    texts = [f"{verb} {origin.where(model, version)} to {where}, {size_text(size)}"]
+    if was_signed and not dry_run and not signed_by:
+        texts.append(
             f"the copy is not signed, since its number is another: repo sign "
             f"{destination.location} {model}@{number} signs it"
         )
+    print_result(fields, *texts, as_json=as_json)
 
 
 def _expected(target: Repository, model: str, version: int, *, same_version: bool) -> int:

@@ -11,9 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from serving.commands.console import OUT, print_json
+from serving.commands.console import OUT, JsonOption, print_json
 from serving.commands.options.caller_options import CallerOptions, caller_of
-from serving.commands.options.json_option import JsonOption
 from serving.commands.options.option_fields import declare_fields
 from serving.commands.options.version_options import ModelOption
 from serving.commands.repo.arguments import age_text
