@@ -14,6 +14,7 @@ from safetensors.numpy import load, load_file, save
 from sharded_infer.errors import ArtifactError, InputError
 from sharded_infer.files.regular_file import open_regular, read_regular
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.sequences.layout import GRAIN
 from sharded_infer.inputs.sequences.members import SequenceMembers
 from sharded_infer.inputs.sparse_inputs import SparseInputs
 from sharded_infer.specs.model_spec import ModelSpec
@@ -49,6 +50,9 @@ def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int 
     for sequence in spec.sequences.values():
         most = max(min(sequence.max_length, _MAX_SEQUENCE), sequence.shortest)
         of_sequence = generator.integers(sequence.shortest, most + 1, samples, dtype=np.int64)
+        # One is run unpadded where it is alone, and padded beside a longer one.
+        if (unpadded := (most - 1) // GRAIN * GRAIN) >= max(1, sequence.shortest):
+            of_sequence[0] = unpadded
         for name in sequence.members:
             of_input[name][:] = of_sequence * numbers.get(name, 1)
     values = [

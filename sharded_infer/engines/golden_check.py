@@ -1,6 +1,7 @@
 """Checks of a version before publication or serving: its golden scores, and each sample alone."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,11 +62,14 @@ def golden_differences(model: Model) -> dict[str, ScoreDifference]:
     return found
 
 
-def check_independence(model: Model) -> float:
+def check_independence(model: Model, *, in_fp32: bool = False) -> float:
     """Largest difference between samples alone and in a batch with others and padding.
 
     A tower that computes over the samples of a batch, such as `x - x.mean(0)`, would silently
     return wrong scores, as servers merge requests and pad batches. Two NaN scores differ by 0.
+
+    Args:
+        in_fp32: the model's tower computes in fp32, whatever its precision.
 
     Raises:
         GateError: a sample's score follows the inputs of the others, or differs by more than
@@ -74,32 +78,61 @@ def check_independence(model: Model) -> float:
     """
     samples = generate_samples(model.spec, _TOGETHER)
     alone = [model.run(samples.samples(at, at + 1)) for at in range(_ALONE)]
-    embeddings = model.engine.embeddings(samples)
-    together = _first_scores(model.score(samples, embeddings))
-    embeddings[_ALONE:] *= _LOUDNESS
-    for array in samples.dense:
-        array[_ALONE:] *= _LOUDNESS
-    beside_loud = _first_scores(model.score(samples, embeddings))
+    largest, together = _check_others(model, samples)
     by_itself = [
         np.concatenate([scores[name] for scores in alone]) for name in model.spec.tower.outputs
     ]
-    is_fp32 = model.spec.tower.precision is Precision.FP32
-    rounding = _FP32_ROUNDING if is_fp32 else _COARSE_ROUNDING
-    compared = [(beside_loud, together, _SAME_SIZE_ROUNDING, "follows the others'", _MIXES)]
-    if grows := [name for name, one in model.spec.sequences.items() if one.pad_to == "longest"]:
+    exact = in_fp32 or model.spec.tower.precision is Precision.FP32
+    rounding = _FP32_ROUNDING if exact else _COARSE_ROUNDING
+    if grows := [name for name, spec in model.spec.sequences.items() if spec.pad_to == "longest"]:
         own, padded = _padded_scores(model, samples)
-        compared.append((padded, own, rounding, "differs with the padding", _pads(grows)))
-    compared.append((together, by_itself, rounding, "differs from its score alone", _MIXES))
+        difference = _checked(
+            model, padded, own, rounding, "differs with the padding", _pads(grows)
+        )
+        largest = max(largest, difference)
+    return max(
+        largest,
+        _checked(model, together, by_itself, rounding, "differs from its score alone", _MIXES),
+    )
+
+
+def check_requests(model: Model, requests: ModelInput) -> None:
+    """Checks that scores of a batch of real requests do not follow the inputs of the others.
+
+    Generated inputs may lie where such a tower is constant. Raises GateError as
+    `check_independence`.
+    """
+    if requests.batch_size > 1:
+        _check_others(model, requests.samples(0, min(_TOGETHER, requests.batch_size)))
+
+
+def _check_others(model: Model, samples: ModelInput) -> tuple[float, Scores]:
+    """Largest difference where the last samples have much larger inputs; scores of the first."""
+    first = min(_ALONE, samples.batch_size - 1)
+    embeddings = model.engine.embeddings(samples)
+    together = _first_scores(model.score(samples, embeddings), first)
+    embeddings[first:] *= _LOUDNESS
+    loud = replace(samples, dense=tuple(array.copy() for array in samples.dense))
+    for array in loud.dense:
+        array[first:] *= _LOUDNESS
+    beside_loud = _first_scores(model.score(loud, embeddings), first)
+    advice = "follows the others'", _MIXES
+    return _checked(model, beside_loud, together, _SAME_SIZE_ROUNDING, *advice), together
+
+
+def _checked(
+    model: Model, some: Scores, others: Scores, bound: tuple[float, float], against: str, why: str
+) -> float:
+    """Largest difference of two scorings of samples; GateError for one beyond the bound."""
     largest = 0.0
-    for some, others, bound, against, advice in compared:
-        for name, scores, expected in zip(model.spec.tower.outputs, some, others, strict=True):
-            beyond, difference = _beyond(scores, expected, bound)
-            if beyond:
-                raise GateError(
-                    f"model {model.name!r}: a sample's score {name!r} in a batch of {_TOGETHER} "
-                    f"{against}, by {difference:.6g}, which is no rounding: {advice}"
-                )
-            largest = max(largest, difference)
+    for name, scores, expected in zip(model.spec.tower.outputs, some, others, strict=True):
+        beyond, difference = _beyond(scores, expected, bound)
+        if beyond:
+            raise GateError(
+                f"model {model.name!r}: a sample's score {name!r} in a batch of several {against}, "
+                f"by {difference:.6g}, which is no rounding: {why}"
+            )
+        largest = max(largest, difference)
     return largest
 
 
@@ -110,7 +143,7 @@ def _padded_scores(model: Model, samples: ModelInput) -> tuple[Scores, Scores]:
         one = samples.samples(at, at + 1)
         embeddings = model.engine.embeddings(one)
         for found, positions in zip(both, (0, _PADDED), strict=True):
-            found.append(_first_scores(model.score(one, embeddings, positions=positions)))
+            found.append(_first_scores(model.score(one, embeddings, positions=positions), _ALONE))
     shorter, padded = (
         [np.concatenate(scores) for scores in zip(*one, strict=True)] for one in both
     )
@@ -135,8 +168,8 @@ def _pads(names: Sequence[str]) -> str:
     )
 
 
-def _first_scores(scores: tuple[Tensor, ...]) -> Scores:
-    return [score[:_ALONE].clone().numpy() for score in scores]
+def _first_scores(scores: tuple[Tensor, ...], count: int) -> Scores:
+    return [score[:count].clone().numpy() for score in scores]
 
 
 def _beyond(

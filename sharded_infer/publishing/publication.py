@@ -12,7 +12,11 @@ from quant.report import QuantizationReport, import_text
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.golden import DEFAULT_SAMPLES, GoldenRequests
 from sharded_infer.artifacts.provenance import provenance_of
-from sharded_infer.engines.golden_check import golden_differences
+from sharded_infer.engines.golden_check import (
+    check_independence,
+    check_requests,
+    golden_differences,
+)
 from sharded_infer.engines.model import Model
 from sharded_infer.engines.zero_padding import ZeroPadding
 from sharded_infer.errors import GateError, SpecError
@@ -218,6 +222,9 @@ def publish(
                 make_plan(here).plan,
                 products=ProductsOption.PUBLISHED,
             )
+            in_fp32 = served.with_tower(_tower_of(served, in_fp32=True))
+            check_independence(in_fp32, in_fp32=True)
+            check_requests(in_fp32, golden_input)
             judged = _judged(served)
             golden = golden_record(
                 manifest.golden,
@@ -260,18 +267,21 @@ def publish(
 
 
 def _judged(served: Model) -> list[Model]:
-    record = served.artifact.manifest.tower
-    if record.precision is not Precision.TF32:
+    if served.artifact.manifest.tower.precision is not Precision.TF32:
         return [served]
-    tower = Tower.load(
-        served.artifact.path / record.file,
+    return [served.with_tower(_tower_of(served, tf32=True)), served]
+
+
+def _tower_of(served: Model, *, tf32: bool = False, in_fp32: bool = False) -> Tower:
+    return Tower.load(
+        served.artifact.path / served.artifact.manifest.tower.file,
         dense=served.spec.dense.inputs,
         embedding_width=served.spec.embedding_width,
         sequences=served.spec.tower_sequences,
         outputs=served.spec.tower.outputs,
-        tf32=True,
+        tf32=tf32,
+        in_fp32=in_fp32,
     )
-    return [served.with_tower(tower), served]
 
 
 def _check_golden(

@@ -30,7 +30,7 @@ from sharded_infer.errors import (
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.planning.plan import check_plan
-from sharded_infer.specs.model_spec import GateSpec, ModelSpec, TableSpec, TowerSpec
+from sharded_infer.specs.model_spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
 from tests.support.part_model import Scorer
 
 Weights = dict[str, Tensor]
@@ -308,6 +308,25 @@ def test_a_tower_that_mixes_the_samples_of_a_batch_is_refused_whatever_the_gate_
     fails_to_publish(GateError, words, tmp_path, weights, spec=spec, tower=Mixing(way))
 
 
+def test_a_tower_that_mixes_only_the_samples_of_real_requests_is_refused(
+    weights: Weights, tmp_path: Path
+) -> None:
+    class Timestamps(nn.Module):
+        def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+            # Constant for generated inputs.
+            recent = torch.relu(dense[:, 0] / 1e9 - 1)
+            return embeddings.sum(1) + recent - recent.mean(0)
+
+    spec = replace(TINY, dense=DenseSpec({"dense": 1}))
+    samples = generate_samples(spec)
+    publish(spec, weights, Timestamps(), tmp_path / "generated")
+    samples.dense[0][:] = np.random.default_rng(0).uniform(1.6e9, 1.8e9, samples.dense[0].shape)
+    words = "a batch of several follows the others', .*tower mixes the samples"
+    fails_to_publish(
+        GateError, words, tmp_path, weights, spec=spec, tower=Timestamps(), samples=samples
+    )
+
+
 def outside() -> ModelInput:
     samples = generate_samples(TINY)
     samples.groups[0].values[0] = 9
@@ -332,7 +351,7 @@ REFUSED: list[tuple[dict[str, Any], type[ShardedInferError], str]] = [
         {"tower": Mixing(lambda x: x + (x / x).mean(0))},
         *(
             GateError,
-            "in a batch of 17 differs from its score alone, by inf, .*tower mixes the sam",
+            "in a batch of several differs from its score alone, by inf, .*tower mixes the sam",
         ),
     ),
     ({"spec": int8_spec(), "tower": Deep()}, SpecError, "int8: needs samples of real requests"),

@@ -14,6 +14,7 @@ from sharded_infer.engines.model import Model, open_model
 from sharded_infer.errors import GateError, RequestError, TowerError
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import GateSpec, ModelSpec, TableSpec, TowerSpec
+from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.support.requests_by_chance import serialized
 
@@ -61,12 +62,24 @@ def with_history(**changed: object) -> ModelSpec:
     return replace(SPEC, sequences={"history": history})
 
 
-def test_a_tower_whose_scores_depend_on_the_padding_is_refused_and_told_so(tmp_path: Path) -> None:
-    for pooling in (lambda rows, _: rows.sum(1) / rows.shape[1], lambda rows, _: rows.mean(1)):
-        with pytest.raises(GateError, match=r"padding, by .*'history' is padded .*pad_to"):
-            published(SPEC, pooling, tmp_path)
-    published(with_history(pad_to="max_length"), lambda rows, _: rows.mean(1), tmp_path)
-    published(SPEC, by_length, tmp_path)
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.TF32, Precision.BF16], ids=str)
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        lambda rows, _: rows.sum(1) / rows.shape[1],
+        lambda rows, _: rows.mean(1),
+        lambda rows, _: -(rows != 0).float().amin(1),
+    ],
+    ids=["size", "mean", "least"],
+)
+def test_a_tower_whose_scores_depend_on_the_padding_is_refused_and_told_so(
+    pooling: Pooling, precision: Precision, tmp_path: Path
+) -> None:
+    tower = TowerSpec(precision=precision)
+    with pytest.raises(GateError, match=r"padding, by .*'history' is padded .*pad_to"):
+        published(replace(SPEC, tower=tower), pooling, tmp_path)
+    published(replace(with_history(pad_to="max_length"), tower=tower), pooling, tmp_path)
+    published(replace(SPEC, tower=tower), by_length, tmp_path)
 
 
 @pytest.mark.parametrize("user_inputs", [(), ("history",)], ids=["own", "user's"])
