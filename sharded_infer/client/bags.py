@@ -67,11 +67,22 @@ Input: TypeAlias = SparseFeature | DenseInput
 
 def read_bags(name: str, bags: Bags, *, is_user: bool) -> Input:
     """Bags of ids or numbers in wire form; RequestError for lengths or several user bags."""
-    values, lengths = as_array(name, bags.values), as_array(name, bags.lengths).reshape(-1)
-    values, lengths = (part if part.size else part.astype(np.int64) for part in (values, lengths))
+    values, lengths = (
+        array if array.size else array.astype(np.int64)
+        for array in (as_array(name, bags.values), np.atleast_1d(as_array(name, bags.lengths)))
+    )
+    weights = None if bags.weights is None else as_array(name, bags.weights)
     are_numbers = values.dtype.kind == "f"
-    if not are_numbers or values.ndim != 2:
-        values = values.reshape(-1)
+    for what, array, form in (
+        ("values", values, "[N]"),
+        ("lengths", lengths, "[B]"),
+        ("weights", weights, "[N]"),
+    ):
+        # Rows would be joined, and ids or weights move to other bags.
+        if array is not None and array.ndim != 1 and not (array is values and are_numbers):
+            raise RequestError(
+                f"input {name!r}: expected {what} {form} of Bags, got {list(array.shape)}"
+            )
     if values.dtype == object:
         values = as_bytes(name, values)
     for what, array, kinds in (("ids", values, "iuOf"), ("lengths", lengths, "iu")):
@@ -79,7 +90,6 @@ def read_bags(name: str, bags: Bags, *, is_user: bool) -> Input:
             said = "integers or strings" if array is values else "integers"
             raise RequestError(f"input {name!r}: {what} must be {said}, got {array.dtype}")
     _check_lengths(name, lengths, len(values), is_user=is_user)
-    weights = None if bags.weights is None else as_array(name, bags.weights).reshape(-1)
     if are_numbers:
         if weights is not None:
             raise RequestError(f"input {name!r}: weights are of ids, it holds floats")

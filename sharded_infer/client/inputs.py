@@ -108,8 +108,21 @@ def _named(inputs: Mapping[str, Any], *, is_user: bool) -> Iterator[Input]:
             continue
         one = _input(name, value, is_user=is_user)
         if (weights := inputs.get(f"{name}.weights")) is not None:
+            ids, form = _form(name, value), _form(f"{name}.weights", weights)
+            if ids != form:
+                raise RequestError(
+                    f"input {name!r}: expected a weight for each id: bags of {ids}, got {form}"
+                )
             one = _weighted(one, as_array(f"{name}.weights", weights))
         yield one
+
+
+def _form(name: str, value: Any) -> list[int]:
+    """The lengths of bags, or the number of values that are in none."""
+    array = as_array(name, value.values if isinstance(value, Bags) else value)
+    if array.dtype == object and not is_text(array):
+        return np.asarray(ragged_rows(name, array).lengths).tolist()
+    return [array.shape[1]] * len(array) if array.ndim == 2 else [array.size]
 
 
 def _weighted(one: Input, weights: NDArray[Any]) -> SparseFeature:

@@ -122,7 +122,11 @@ def test_a_data_frame_has_rows_of_numbers_and_weights_as_samples_have() -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"tags": [[1], [2, 3]], "tags.weights": [[1.0], [2.0]]}, "'tags': expected 3 weights"),
+        (
+            {"tags": [[1], [2, 3]], "tags.weights": [[1.0], [2.0]]},
+            r"'tags': .* bags of \[1, 2\], g",
+        ),
+        ({"tags": [[1, 2], [3]], "tags.weights": [[1], [2, 3]]}, r"of \[2, 1\], got \[1, 2\]"),
         ({"price": [0.5, 1.5], "price.weights": [1.0, 1.0]}, "'price': weights are of ids"),
         ({"item": [1, 2], "item.weights": ["a", "b"]}, "'item': expected 2 weights.* got 2 of"),
         ({"mask": [[[1.0]], [1.0, 2.0]]}, "'mask': expected as many numbers for each id"),
@@ -162,6 +166,22 @@ def test_a_keyed_jagged_tensor_gives_an_input_a_key() -> None:
         ({"candidates": {"f": Bags([1], [2, -1])}}, "'f': a length is negative: -1"),
         ({"candidates": {"f": Bags([1], [1], [1, 2])}}, "'f': 2 weights for 1 id"),
         ({"candidates": {"f": Bags([0.5], [1], [1])}}, "'f': weights are of ids"),
+        (
+            {"candidates": {"tags": [[1, 2], [3, 4]], "tags.weights": [1, 2, 3, 4]}},
+            r"of \[2, 2\], got \[4\]",
+        ),
+        (
+            {"candidates": {"tags": Bags([[0, 1], [2, 3]], [3, 1])}},
+            r"values \[N\] of Bags, got \[2, 2\]",
+        ),
+        (
+            {"candidates": {"tags": Bags([1, 2], [[1], [1]])}},
+            r"lengths \[B\] of Bags, got \[2, 1\]",
+        ),
+        (
+            {"candidates": {"tags": Bags([1, 2], [1, 1], [[1], [1]])}},
+            r"weights \[N\] of Bags, got \[2, 1\]",
+        ),
         ({"candidates": 5}, "expected a mapping of arrays by name.*got int"),
         ({"user": {"f": np.zeros((2, 2), np.int64)}}, "'f': a user has one bag"),
         ({"user": {"f": Bags([1, 2], [1, 1])}}, "'f': a user has one bag, got 2"),
