@@ -1,4 +1,4 @@
-"""Decoding of stored rows to numbers, packed levels, or rows of fewer columns."""
+"""Decoding of stored rows to numbers, or to rows of fewer columns."""
 
 import torch
 from torch import Tensor
@@ -49,22 +49,6 @@ def unpack(packed: Tensor, bits: int) -> Tensor:
     shifts = range(0, 8, bits)
     parts = [(packed >> shift) & (2**bits - 1) for shift in shifts]
     return torch.stack(parts, dim=2).flatten(1)
-
-
-def pack(levels: Tensor, bits: int) -> Tensor:
-    """The reverse of `unpack`; the last byte is filled with zeros.
-
-    From uint8 `[n, count]`, each below `2^bits`, to uint8 `[n, ceil(count * bits / 8)]`.
-    """
-    if bits == 8:
-        return levels
-    per_byte = 8 // bits
-    padded = torch.nn.functional.pad(levels, (0, -levels.shape[1] % per_byte))
-    grouped = padded.view(len(levels), padded.shape[1] // per_byte, per_byte)
-    packed = grouped[:, :, 0].clone()
-    for index in range(1, per_byte):
-        packed |= grouped[:, :, index] << (bits * index)
-    return packed
 
 
 def select_columns(row_format: RowFormat, rows: Tensor, start: int, stop: int) -> Tensor:

@@ -1,14 +1,58 @@
-"""Encoding of rows with the fastest encoder, and measurement of their errors."""
+"""Encoding of fp32 rows as stored rows, with their errors.
+
+Compiled code (`quant/native/`) encodes integer rows, without the GIL: threads encode in parallel.
+"""
+
+import ctypes
 
 import torch
 from torch import Tensor
 
-from kernels.machine import instruction_sets
-from kernels.row_format import RowFormat
+from kernels.errors import InputError
+from kernels.machine import InstructionSet, chosen_set, instruction_sets
+from kernels.native_library import function_of, load_library
+from kernels.row_format import HEADER_BYTES, RowFormat
 from kernels.stored_rows import decode
 from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError, squares_of
-from quant.encoding.native_encoder import MAX_DIM, encode_native
-from quant.encoding.rowwise import encode
+
+_MAX_DIM = 8192
+_REASONS = {
+    1: "holds NaN, infinity, or a range beyond fp32",
+    2: "its scale or bias is beyond fp16's range (65504)",
+}
+_FLOATS = {
+    RowFormat.FP32: torch.float32,
+    RowFormat.FP16: torch.float16,
+    RowFormat.BF16: torch.bfloat16,
+}
+_FP8_LARGEST = 448.0  # of float8 e4m3 (OCP 8-bit floating point specification, 2023)
+
+
+class _Encoding(ctypes.Structure):
+    """`Encoding` of `quant/native/encode.h`."""
+
+    _fields_ = (
+        ("rows", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("dim", ctypes.c_int64),
+        ("bits", ctypes.c_int32),
+        ("clip", ctypes.c_int32),
+        ("stored", ctypes.c_void_p),
+        ("squared_errors", ctypes.c_void_p),
+        ("minmax_errors", ctypes.c_void_p),
+        ("squares", ctypes.c_void_p),
+        ("max_errors", ctypes.c_void_p),
+    )
+
+
+_encode = function_of(
+    load_library("quant"),
+    "sharded_infer_encode",
+    ctypes.c_int64,
+    ctypes.c_int32,
+    ctypes.POINTER(_Encoding),
+    ctypes.POINTER(ctypes.c_int32),
+)
 
 
 def encoder_name() -> str:
@@ -21,32 +65,26 @@ def encode_rows(
 ) -> EncodedRows:
     """Encode fp32 rows `[n, dim]` as stored rows, with their errors.
 
-    Compiled code encodes integer rows of up to 8,192 numbers, torch the rest; the bytes are the
-    same.
-
     Args:
-        rows: fp32 `[n, dim]`.
         clip: search the range of int4 and int2 rows.
         out: uint8 `[bytes]`, memory that the rows may use.
 
     Raises:
         UnrepresentableRowError: a row holds NaN or infinity, or exceeds the format's range.
-        InputError: `rows` is not fp32 `[n, dim]`.
+        InputError: `rows` is not fp32 `[n, dim]`, with dims of up to 8192 for integers.
     """
-    if row_format.is_integer and rows.shape[1] <= MAX_DIM:
-        return encode_native(row_format, rows, clip=clip, out=out)
-    stored = encode(row_format, rows, clip=clip)
+    if row_format.is_integer:
+        return encode_integers(row_format, rows, clip=clip, out=out)
+    if rows.dtype != torch.float32 or rows.dim() != 2:
+        raise InputError(f"rows: expected float32 [n, dim], got {rows.dtype} {list(rows.shape)}")
+    stored = _encode_fp8(rows) if row_format is RowFormat.FP8 else _encode_float(row_format, rows)
     squares = squares_of(rows)
     if row_format is RowFormat.FP32:
         none = torch.zeros(len(rows))
         return EncodedRows(stored, none, squares, none)
     error = decode(row_format, stored, rows.shape[1]).sub_(rows)
-    minmax = None
-    if clip and row_format in {RowFormat.INT4, RowFormat.INT2}:
-        plain = encode(row_format, rows, clip=False)
-        minmax = squares_of(decode(row_format, plain, rows.shape[1]).sub_(rows))
     largest = error.abs().amax(1) if len(rows) else torch.zeros(0)
-    return EncodedRows(stored, squares_of(error), squares, largest, minmax)
+    return EncodedRows(stored, squares_of(error), squares, largest)
 
 
 def encode_zeroing(
@@ -66,3 +104,77 @@ def encode_zeroing(
             raise
     rows = torch.where(finite, rows, 0.0)
     return encode_rows(row_format, rows, clip=clip, out=out), strange
+
+
+def encode_integers(
+    row_format: RowFormat,
+    rows: Tensor,
+    *,
+    clip: bool = True,
+    out: Tensor | None = None,
+    instruction_set: InstructionSet | None = None,
+) -> EncodedRows:
+    """`encode_rows` as int8, int4 or int2; `instruction_set` None is the fastest."""
+    chosen = chosen_set(instruction_set, "the encoder")
+    if rows.dtype != torch.float32 or rows.dim() != 2 or not 1 <= rows.shape[1] <= _MAX_DIM:
+        raise InputError(
+            f"rows: expected float32 [n, dim], dim 1 to {_MAX_DIM}, got {rows.dtype} "
+            f"{list(rows.shape)}"
+        )
+    if not row_format.is_integer:
+        raise InputError(f"row format: expected int8, int4 or int2, got {row_format}")
+    rows = rows.contiguous()
+    count, dim = rows.shape
+    stored = _room(out, count, row_format.row_bytes(dim))
+    figures = torch.empty(4, count)
+    squared, minmax, squares, largest = figures
+    searched = clip and row_format is not RowFormat.INT8
+    encoding = _Encoding(
+        rows=rows.data_ptr(),
+        count=count,
+        dim=dim,
+        bits=row_format.element_bits,
+        clip=int(searched),
+        stored=stored.data_ptr(),
+        squared_errors=squared.data_ptr(),
+        minmax_errors=minmax.data_ptr(),
+        squares=squares.data_ptr(),
+        max_errors=largest.data_ptr(),
+    )
+    refusal = ctypes.c_int32(0)
+    done = _encode(chosen, ctypes.byref(encoding), ctypes.byref(refusal))
+    if refusal.value:
+        raise UnrepresentableRowError(done, _REASONS[refusal.value])
+    return EncodedRows(stored, squared, squares, largest, minmax if searched else None)
+
+
+def _room(out: Tensor | None, count: int, row_bytes: int) -> Tensor:
+    if out is None or len(out) < count * row_bytes:
+        return torch.empty(count, row_bytes, dtype=torch.uint8)
+    return out[: count * row_bytes].view(count, row_bytes)
+
+
+def _encode_float(row_format: RowFormat, rows: Tensor) -> Tensor:
+    _refuse(~torch.isfinite(rows).all(1), "holds NaN or infinity")
+    stored = rows.to(_FLOATS[row_format])
+    _refuse(~torch.isfinite(stored).all(1), f"holds a value beyond {row_format}'s range")
+    return stored.contiguous().view(torch.uint8)
+
+
+def _encode_fp8(rows: Tensor) -> Tensor:
+    """Scale each row so that its largest value becomes fp8's: scale = max |x| / 448."""
+    # NaN and infinity both survive into a row's range.
+    low, high = torch.aminmax(rows, dim=1)
+    _refuse(~torch.isfinite(high - low), _REASONS[1])
+    scale = rows.abs().amax(1, keepdim=True) / _FP8_LARGEST
+    scale = torch.where(scale == 0, 1.0, scale)
+    # Through one axis: torch cannot view the bytes of a column without rows.
+    head = scale.reshape(-1).view(torch.uint8).view(len(rows), HEADER_BYTES)
+    # Rounding of the scale can push the largest value over the edge, where fp8 has only NaN.
+    levels = (rows / scale).clamp_(-_FP8_LARGEST, _FP8_LARGEST).to(torch.float8_e4m3fn)
+    return torch.cat([head, levels.view(torch.uint8)], dim=1)
+
+
+def _refuse(bad: Tensor, reason: str) -> None:
+    if bool(bad.any()):
+        raise UnrepresentableRowError(int(bad.nonzero()[0]), reason)

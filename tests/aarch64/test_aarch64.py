@@ -22,7 +22,7 @@ from kernels.dense_step import ByteLevels, DenseStep
 from kernels.fused_tables import FusedTables
 from kernels.machine import InstructionSet, instruction_sets
 from kernels.row_format import RowFormat
-from quant.encoding.native_encoder import encode_native
+from quant.encoding.encoder import encode_integers
 from release.toolchain import Processor, environment
 from tests.support.lookup_cases import BATCHES, CASES, fill, store
 
@@ -199,7 +199,7 @@ def test_rows_are_encoded_to_the_same_bytes_with_the_same_errors(
     for dim in (1, 2, 3, 5, 15, 16, 17, 33, 100, 128):
         normal = torch.randn(20, dim, generator=generator)
         rows = torch.cat([normal, normal * 1e-7, normal * 5000, torch.zeros(2, dim)])
-        encoded = encode_native(row_format, rows)
+        encoded = encode_integers(row_format, rows)
         bits, clip = row_format.element_bits, row_format is not RowFormat.INT8
         cases.append(header(ENCODING, bits, clip, len(rows), dim) + bits_of(rows))
         expected.append(

@@ -4,7 +4,7 @@ import torch
 from kernels.errors import InputError
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode, select_columns
-from quant.encoding.rowwise import encode
+from tests.reference.row_encoding import encode
 
 
 @pytest.mark.parametrize("row_format", RowFormat)

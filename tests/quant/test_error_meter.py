@@ -7,8 +7,8 @@ import torch
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
 from quant.encoding.encoder import encode_rows
-from quant.encoding.rowwise import encode
 from quant.error_meter import ErrorMeter, errors_of
+from tests.reference.row_encoding import encode
 
 
 @pytest.mark.parametrize("row_format", RowFormat)

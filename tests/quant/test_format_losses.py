@@ -4,10 +4,10 @@ from torch import Tensor
 
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
-from quant.encoding.rowwise import encode
 from quant.format_losses import measure_losses, sampled_rows
 from quant.sources.table_weight import TableWeight
 from quant.sources.weight_source import TensorSource
+from tests.reference.row_encoding import encode
 
 
 def weight_of(rows: Tensor) -> TableWeight:

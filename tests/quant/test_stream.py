@@ -10,10 +10,10 @@ from kernels.errors import InputError
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
 from quant import stream
-from quant.encoding.rowwise import encode
 from quant.sources.table_weight import find_weight
 from quant.sources.weight_source import TensorSource, WeightSource
 from quant.stream import EncodedChunk, RowRange, encode_ranges
+from tests.reference.row_encoding import encode
 
 ROWS, DIM = 23, 5
 

@@ -8,7 +8,7 @@ import torch
 from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
 from kernels.row_format import RowFormat
-from quant.encoding.rowwise import encode
+from tests.reference.row_encoding import encode
 
 
 class Case(NamedTuple):

@@ -10,9 +10,9 @@ from kernels.machine import InstructionSet, instruction_sets
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
 from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError
-from quant.encoding.native_encoder import encode_native
-from quant.encoding.rowwise import encode
-from tests.quant.encoding import test_rowwise
+from quant.encoding.encoder import encode_integers
+from tests.quant.encoding import test_encoder
+from tests.reference.row_encoding import encode
 
 INTEGERS = [f for f in RowFormat if f.is_integer]
 DIMS = [1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 64, 100, 128, 1000, 1024]
@@ -24,7 +24,7 @@ def positive_zeros(rows: Tensor) -> Tensor:
 
 
 def hard_rows(dim: int) -> Tensor:
-    return positive_zeros(test_rowwise.hard_rows(dim))
+    return positive_zeros(test_encoder.hard_rows(dim))
 
 
 @pytest.mark.parametrize("instruction_set", instruction_sets())
@@ -34,7 +34,7 @@ def test_bytes_without_clipping_are_those_of_the_reference(
     instruction_set: InstructionSet, row_format: RowFormat, dim: int
 ) -> None:
     rows = hard_rows(dim)
-    encoded = encode_native(row_format, rows, clip=False, instruction_set=instruction_set)
+    encoded = encode_integers(row_format, rows, clip=False, instruction_set=instruction_set)
     assert torch.equal(encoded.stored, encode(row_format, rows, clip=False))
     assert encoded.minmax_squared_errors is None
 
@@ -43,7 +43,7 @@ def test_bytes_without_clipping_are_those_of_the_reference(
 @pytest.mark.parametrize("dim", DIMS)
 def test_instruction_sets_give_the_same_bytes_and_errors(row_format: RowFormat, dim: int) -> None:
     rows = hard_rows(dim)
-    results = [encode_native(row_format, rows, instruction_set=s) for s in instruction_sets()]
+    results = [encode_integers(row_format, rows, instruction_set=s) for s in instruction_sets()]
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(parts(results[0]), parts(other), strict=True))
 
@@ -52,7 +52,7 @@ def test_instruction_sets_give_the_same_bytes_and_errors(row_format: RowFormat, 
 @pytest.mark.parametrize("dim", DIMS)
 def test_errors_are_those_of_the_rows_as_they_are_read(row_format: RowFormat, dim: int) -> None:
     rows = hard_rows(dim)
-    encoded = encode_native(row_format, rows)
+    encoded = encode_integers(row_format, rows)
     error = (decode(row_format, encoded.stored, dim) - rows).double()
     near = {"rtol": 1e-4, "atol": 1e-30, "check_dtype": False}
     torch.testing.assert_close(encoded.squared_errors, error.square().sum(1), **near)
@@ -66,7 +66,7 @@ def test_clipped_rows_are_the_references_and_never_worse_than_minimum_to_maximum
     row_format: RowFormat, dim: int
 ) -> None:
     rows = hard_rows(dim)
-    encoded = encode_native(row_format, rows)
+    encoded = encode_integers(row_format, rows)
     minmax = encoded.minmax_squared_errors
     assert minmax is not None
     assert bool((encoded.squared_errors <= minmax).all())
@@ -96,7 +96,9 @@ def test_any_row_is_encoded_or_refused_as_the_reference_does(
             return error.reason
 
     ours = reason_or_bytes(
-        lambda: encode_native(row_format, rows, clip=False, instruction_set=instruction_set).stored
+        lambda: (
+            encode_integers(row_format, rows, clip=False, instruction_set=instruction_set).stored
+        )
     )
     assert ours == reason_or_bytes(lambda: encode(row_format, rows, clip=False))
 
@@ -111,7 +113,7 @@ def test_the_first_row_that_is_no_number_is_named(
     rows = torch.randn(9, dim, generator=torch.Generator().manual_seed(0))
     rows[5, dim - 1] = rows[7, 0] = strange
     with pytest.raises(UnrepresentableRowError, match="holds NaN") as refused:
-        encode_native(row_format, rows, instruction_set=instruction_set)
+        encode_integers(row_format, rows, instruction_set=instruction_set)
     assert refused.value.row == 5
 
 

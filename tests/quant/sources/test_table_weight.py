@@ -5,9 +5,9 @@ from torch.nn.functional import pad
 
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
-from quant.encoding.rowwise import encode
 from quant.sources.table_weight import FLOATING, TableWeight, find_weight
 from quant.sources.weight_source import SourceError, TensorSource, WeightSource
+from tests.reference.row_encoding import encode
 
 WEIGHT = torch.arange(12.0).view(4, 3)
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kernels.stored_rows import decode
-from quant.encoding.rowwise import encode
 from quant.sources.table_weight import TableWeight
 from quant.sources.weight_source import TensorSource
 from sharded_infer.artifacts.golden import generate_samples
@@ -24,6 +23,7 @@ from sharded_infer.quality.quality import CalibrationSamples
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, ServingSpec, TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.tower import Tower
+from tests.reference.row_encoding import encode
 
 BACKENDS = {"int8": "native", "bf16": "native"}
 

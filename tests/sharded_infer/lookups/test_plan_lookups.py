@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
-from quant.encoding.rowwise import encode
 from sharded_infer.artifacts.manifest import PieceRecord
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.artifacts.table_file import map_table_file
@@ -28,6 +27,7 @@ from sharded_infer.planning.plan import Plan, Shard, StoredTable, check_plan
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.publishing.table_layout import MAX_FILE_BYTES, lay_out
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from tests.reference.row_encoding import encode
 from tests.sharded_infer.inputs.bags import Bag, bags_in, bags_of, repeats_of
 from tests.support.table_files import write_table_file
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from kernels.row_format import RowFormat
-from quant.encoding.rowwise import encode
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.lookups.lookups import Lookups
 from sharded_infer.lookups.placement import hold, place, share_of
@@ -22,6 +21,7 @@ from sharded_infer.planning.plan import Plan, Shard, StoredTable, check_plan
 from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.publishing.table_layout import MAX_FILE_BYTES, lay_out
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from tests.reference.row_encoding import encode
 from tests.sharded_infer.lookups.test_fan_out import pooled_by, same_bits
 from tests.sharded_infer.lookups.test_plan_lookups import check, stored_pieces
 from tests.support.shard_hosts import ThreadedHosts

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from kernels.row_format import RowFormat
-from quant.encoding.rowwise import encode
 from quant.sources.weight_source import TensorSource
 from sharded_infer.errors import SpecError, WeightsError
 from sharded_infer.publishing.format_selection import FormatPlan, plan_formats
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.spec_file import parse_spec
+from tests.reference.row_encoding import encode
 
 ROWS, DIM = 200, 16
 NAMES = ("ads", "user_id", "user_city")

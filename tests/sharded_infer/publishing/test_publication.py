@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
-from quant.encoding.rowwise import encode
 from sharded_infer import CalibrationSamples, Precision, generate_samples, open_model, publish
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
 from sharded_infer.artifacts.manifest import FileRecord, dump_manifest
@@ -31,6 +30,7 @@ from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.planning.plan import check_plan
 from sharded_infer.specs.model_spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
+from tests.reference.row_encoding import encode
 from tests.support.part_model import Scorer
 
 Weights = dict[str, Tensor]

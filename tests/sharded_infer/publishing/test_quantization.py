@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
-from quant.encoding.rowwise import encode
 from sharded_infer.artifacts.report_file import report_from_fields
 from sharded_infer.errors import GateError, StorageError, WeightsError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
@@ -21,6 +20,7 @@ from sharded_infer.publishing.quantization import open_format_plan, quantize
 from sharded_infer.quality.quality import CalibrationSamples
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.spec_file import parse_spec
+from tests.reference.row_encoding import encode
 
 FIELDS = {
     "name": "m",

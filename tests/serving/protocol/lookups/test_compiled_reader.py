@@ -10,11 +10,11 @@ from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
 from kernels.pooled_lookup import PooledLookup
 from kernels.row_format import RowFormat
-from quant.encoding.rowwise import encode
 from serving.protocol.lookups.compiled_reader import read_answer, reads_rows
 from sharded_infer.errors import InternalError
 from sharded_infer.lookups.shard_hosts import PieceBags, StoredPieces
 from sharded_infer.v1 import shard_host_pb2
+from tests.reference.row_encoding import encode
 from tests.serving.protocol.lookups.test_lookup_messages import NO_ANSWERS
 from tests.serving.protocol.mutations import mutations
 

@@ -8,13 +8,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
-from quant.encoding.rowwise import encode
 from quant.sources.weight_source import TensorSource
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.changes import compared_weights
 from sharded_infer.importing.changes.compared_weights import changes_between
 from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec, TowerSpec
+from tests.reference.row_encoding import encode
 
 ROWS, DIM = 100, 8
 Tensors = dict[str, Tensor]

@@ -11,7 +11,6 @@ from torch import nn
 
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
-from quant.encoding.rowwise import encode
 from sharded_infer import ChangedRows, ModelSpec, Repository, compact, open_model, publish_delta
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
 from sharded_infer.artifacts.golden import generate_samples
@@ -26,6 +25,7 @@ from sharded_infer.errors import (
 )
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.repositories.version_diff import diff_versions
+from tests.reference.row_encoding import encode
 from tests.support.delta_model import (
     Scorer,
     changed,
