@@ -9,17 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from quant.sources.array_rows import Array, holds_numbers
 from quant.sources.distributed_checkpoint import DistributedCheckpointSource
 from quant.sources.distributed_metadata import METADATA_NAME
-from quant.sources.npz_file import NpzSource
-from quant.sources.numpy_files import NumpySource
-from quant.sources.sharded_safetensors import ShardedSafetensorsSource
+from quant.sources.numpy_files import NpzSource, NumpySource
+from quant.sources.safetensors_files import SafetensorsSource, ShardedSafetensorsSource
 from quant.sources.weight_source import (
-    SafetensorsSource,
+    Array,
     SourceError,
     TensorSource,
     WeightSource,
+    holds_numbers,
     packed_rows,
 )
 

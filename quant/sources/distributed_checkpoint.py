@@ -1,6 +1,5 @@
 """Trained weights in a directory written by torch.distributed.checkpoint."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -8,10 +7,10 @@ from torch import Tensor
 
 from quant.sources.distributed_metadata import StoredChunk, read_metadata
 from quant.sources.saved_tensor import SavedTensor, locate
-from quant.sources.weight_source import SourceError, check_key, check_range
+from quant.sources.weight_source import ShapedSource, SourceError
 
 
-class DistributedCheckpointSource:
+class DistributedCheckpointSource(ShapedSource):
     """Weights saved by a distributed training, whole or in chunks of rows and columns.
 
     Nothing in the directory is executed. Files are mapped only during copies, because there may be
@@ -20,27 +19,15 @@ class DistributedCheckpointSource:
 
     def __init__(self, path: Path) -> None:
         """Read `.metadata`; SourceError if it is damaged, foreign or would run code."""
-        self.description = str(path)
         self._tensors = read_metadata(path)
         self._located: dict[StoredChunk, SavedTensor] = {}
-
-    def keys(self) -> Iterable[str]:
-        """Names of all tensors."""
-        return self._tensors.keys()
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        """As `WeightSource.shape`."""
-        check_key(self, self._tensors, key)
-        return self._tensors[key].shape
+        super().__init__(str(path), {key: one.shape for key, one in self._tensors.items()})
 
     def starts(self, key: str) -> list[int]:
         """The first row of each part that a process saved, ascending."""
-        check_key(self, self._tensors, key)
         return sorted({chunk.offsets[0] for chunk in self._tensors[key].chunks})
 
-    def read(self, key: str, start: int, stop: int) -> Tensor:
-        """Rows `[start, stop)` in their own dtype, assembled from their chunks."""
-        check_range(self, key, start, stop)
+    def _rows(self, key: str, start: int, stop: int) -> Tensor:
         tensor = self._tensors[key]
         rows = torch.empty((stop - start, *tensor.shape[1:]), dtype=tensor.dtype)
         for chunk in tensor.chunks:

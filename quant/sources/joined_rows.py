@@ -1,23 +1,22 @@
 """Weights whose concatenated rows lie in several sources."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from quant.sources.weight_source import SourceError, WeightSource, check_key, check_range
+from quant.sources.weight_source import ShapedSource, SourceError, WeightSource
 
 Part = tuple[WeightSource, str]
 
 
-class JoinedRows:
+class JoinedRows(ShapedSource):
     """Weights of several sources, joined by their first axis."""
 
     def __init__(self, parts: Mapping[str, Sequence[Part]], description: str) -> None:
         """Join parts without reading rows; SourceError if they differ in more than their rows."""
-        self.description = description
         self._parts = {key: list(those) for key, those in parts.items()}
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        joined: dict[str, tuple[int, ...]] = {}
         for key, those in self._parts.items():
             shapes = [source.shape(name) for source, name in those]
             for (source, name), shape in zip(those, shapes, strict=True):
@@ -26,28 +25,18 @@ class JoinedRows:
                         f"{source.description}: {name!r} is {list(shape)}, expected rows of "
                         f"{list(shapes[0][1:])} as in {those[0][0].description}"
                     )
-            self._shapes[key] = (sum(shape[0] for shape in shapes), *shapes[0][1:])
-
-    def keys(self) -> Iterable[str]:
-        """Names of everything that can be read."""
-        return self._parts.keys()
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        """As `WeightSource.shape`."""
-        check_key(self, self._parts, key)
-        return self._shapes[key]
+            joined[key] = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+        super().__init__(description, joined)
 
     def starts(self, key: str) -> list[int]:
         """The first row of each part."""
-        check_key(self, self._parts, key)
         starts = [0]
         for source, name in self._parts[key][:-1]:
             starts.append(starts[-1] + source.shape(name)[0])
         return starts
 
-    def read(self, key: str, start: int, stop: int) -> Tensor:
-        """Rows `[start, stop)`, of the first part's dtype; another's is refused."""
-        check_range(self, key, start, stop)
+    def _rows(self, key: str, start: int, stop: int) -> Tensor:
+        """Rows of the first part's dtype; another's is refused."""
         pieces: list[Tensor] = []
         for (source, name), first in zip(self._parts[key], self.starts(key), strict=True):
             top, bottom = max(start, first), min(stop, first + source.shape(name)[0])

@@ -1,19 +1,22 @@
 """Trained weights, read a range of rows at a time, in any kind of storage."""
 
 import os
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.row_format import RowFormat
-from quant.sources.array_rows import Array, array_rows
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 _MOST_BYTES = 256 * 2**20  # a million weights, each of many pieces
+# Dtypes of both NumPy and torch, by kind and bytes of an element.
+_NUMBERS = {"b1", "c8", "c16", "f2", "f4", "f8", *(k + w for k in "iu" for w in "1248")}
 
 
 class SourceError(InputError):
@@ -39,10 +42,30 @@ class WeightSource(Protocol):
         ...
 
 
-def check_key(source: WeightSource, held: Container[str], key: str) -> None:
-    """Refuse an unknown weight with SourceError."""
-    if key not in held:
-        raise SourceError(f"{source.description}: holds no weight {key!r}")
+class ShapedSource:
+    """A source that knows all shapes when it is opened."""
+
+    def __init__(self, description: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.description, self._shapes = description, shapes
+
+    def keys(self) -> Iterable[str]:
+        """As `WeightSource.keys`."""
+        return self._shapes.keys()
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """As `WeightSource.shape`."""
+        if key not in self._shapes:
+            raise SourceError(f"{self.description}: holds no weight {key!r}")
+        return self._shapes[key]
+
+    def read(self, key: str, start: int, stop: int) -> Tensor:
+        """As `WeightSource.read`, in this machine's byte order."""
+        check_range(self, key, start, stop)
+        return self._rows(key, start, stop)
+
+    def _rows(self, key: str, start: int, stop: int) -> Tensor:
+        """Rows that are there."""
+        raise NotImplementedError
 
 
 def check_range(source: WeightSource, key: str, start: int, stop: int) -> None:
@@ -52,6 +75,21 @@ def check_range(source: WeightSource, key: str, start: int, stop: int) -> None:
         raise SourceError(
             f"{source.description}: {key!r} is {list(shape)}: it has no rows {start} to {stop}"
         )
+
+
+def holds_numbers(dtype: np.dtype[Any]) -> bool:
+    """True if torch has this dtype, in either byte order."""
+    return f"{dtype.kind}{dtype.itemsize}" in _NUMBERS and dtype.names is None
+
+
+def array_rows(array: Array, start: int, stop: int) -> Tensor:
+    """Copy rows `[start, stop)` of an array `[rows, ...]` into a contiguous tensor.
+
+    The array, of a dtype that `holds_numbers`, may be mapped, read-only, and of any byte order and
+    layout.
+    """
+    rows = array[start:stop]
+    return torch.from_numpy(np.array(rows, dtype=rows.dtype.newbyteorder("="), order="C"))
 
 
 def read_bounded(path: Path) -> bytes:
@@ -91,13 +129,12 @@ def said_format(source: "WeightSource", key: str) -> RowFormat | None:
     return source.row_formats.get(key) if isinstance(source, TensorSource) else None
 
 
-class TensorSource:
+class TensorSource(ShapedSource):
     """Weights in memory or mapped memory: a state dict, arrays."""
 
     def __init__(
         self, tensors: Mapping[str, Tensor | Array], description: str = "the state dict"
     ) -> None:
-        self.description = description
         # Declared by tensors of packed rows only.
         self.row_formats: dict[str, RowFormat] = {}
         self._tensors: dict[str, Tensor | Array] = {}
@@ -106,50 +143,11 @@ class TensorSource:
                 self._tensors[name], self.row_formats[name] = packed
             else:
                 self._tensors[name] = tensor.detach() if isinstance(tensor, Tensor) else tensor
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+        super().__init__(description, shapes)
 
-    def keys(self) -> Iterable[str]:
-        """Names of everything that can be read."""
-        return self._tensors.keys()
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        """As `WeightSource.shape`."""
-        check_key(self, self._tensors, key)
-        return tuple(self._tensors[key].shape)
-
-    def read(self, key: str, start: int, stop: int) -> Tensor:
-        """Rows `[start, stop)` in their own dtype."""
-        check_range(self, key, start, stop)
+    def _rows(self, key: str, start: int, stop: int) -> Tensor:
         tensor = self._tensors[key]
         if isinstance(tensor, Tensor):
             return tensor[start:stop].cpu()
         return array_rows(tensor, start, stop)
-
-
-class SafetensorsSource:
-    """Weights in one safetensors file, read from its mapping."""
-
-    def __init__(self, path: Path) -> None:
-        """Open the file; SourceError if it is not a safetensors file."""
-        self.description = str(path)
-        self._file: Any
-        try:
-            # safetensors ships no types. Its handle is released with the source.
-            self._file = safe_open(path, framework="pt")
-        except (SafetensorError, OSError) as error:
-            raise SourceError(f"{path}: not a readable safetensors file: {error}") from error
-        self._keys: dict[str, None] = dict.fromkeys(self._file.keys())
-
-    def keys(self) -> Iterable[str]:
-        """Names of everything that can be read."""
-        return self._keys.keys()
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        """As `WeightSource.shape`."""
-        check_key(self, self._keys, key)
-        return tuple(self._file.get_slice(key).get_shape())
-
-    def read(self, key: str, start: int, stop: int) -> Tensor:
-        """Rows `[start, stop)` in their own dtype: a view of the mapping."""
-        check_range(self, key, start, stop)
-        rows: Tensor = self._file.get_slice(key)[start:stop]
-        return rows

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kernels.row_format import RowFormat
-from quant.sources.sharded_safetensors import ShardedSafetensorsSource
+from quant.sources.safetensors_files import ShardedSafetensorsSource
 from serving.commands.serve import SETTINGS
 from serving.config.setting_sources import read_settings
 from serving.http_api.exchange import HttpRequest

@@ -1,6 +1,6 @@
 """Changed rows, encoded as a version stores its tables."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from kernels.wording import did_you_mean
 from quant.error_meter import ErrorMeter
 from quant.report import TableReport
 from quant.sources.table_weight import TableWeight
-from quant.sources.weight_source import TensorSource, check_key, check_range
+from quant.sources.weight_source import ShapedSource, TensorSource
 from quant.stream import RowRange, encode_ranges
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.errors import InputError, WeightsError
@@ -93,8 +93,8 @@ def _grown(table: TableSpec, rows: int) -> TableSpec:
     return replace(table, rows=rows, id_map=id_map and replace(id_map, partition=None))
 
 
-class ChangedSource:
-    """A `WeightSource` of values: changed rows as trained, others as stored in the base."""
+class ChangedSource(ShapedSource):
+    """Values, fp32: changed rows as trained, others as stored in the base; new rows count."""
 
     def __init__(
         self,
@@ -102,26 +102,19 @@ class ChangedSource:
         pieces: Mapping[str, Sequence[TablePiece]],
         changes: EncodedChanges,
     ) -> None:
-        self.description = "the base and its changes"
         self._tables, self._pieces, self._changes = tables, pieces, changes
+        rows = {table.name: table.rows for table in changes.spec.tables}
+        shapes = {name: (rows[name], table.dim) for name, table in tables.items()}
+        super().__init__("the base and its changes", shapes)
 
     def weights(self) -> dict[str, TableWeight]:
         """All tables, by name."""
-        return {name: TableWeight(self, name, *self.shape(name)) for name in self._tables}
+        return {
+            name: TableWeight(self, name, self.shape(name)[0], table.dim)
+            for name, table in self._tables.items()
+        }
 
-    def keys(self) -> Iterable[str]:
-        """Names of the tables."""
-        return self._tables.keys()
-
-    def shape(self, key: str) -> tuple[int, int]:
-        """As `WeightSource.shape`; new rows count."""
-        check_key(self, self._tables, key)
-        rows = next(table.rows for table in self._changes.spec.tables if table.name == key)
-        return rows, self._tables[key].dim
-
-    def read(self, key: str, start: int, stop: int) -> Tensor:
-        """As `WeightSource.read`, fp32."""
-        check_range(self, key, start, stop)
+    def _rows(self, key: str, start: int, stop: int) -> Tensor:
         return torch.cat([self._row(key, row) for row in range(start, stop)])
 
     def _row(self, key: str, row: int) -> Tensor:

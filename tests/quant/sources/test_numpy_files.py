@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from quant.sources.checkpoint import open_weights
-from quant.sources.npz_file import NpzSource
-from quant.sources.numpy_files import NumpySource
+from quant.sources.numpy_files import NpzSource, NumpySource
 from quant.sources.weight_source import SourceError
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)

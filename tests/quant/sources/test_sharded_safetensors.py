@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from quant.sources.sharded_safetensors import ShardedSafetensorsSource
+from quant.sources.safetensors_files import ShardedSafetensorsSource
 from quant.sources.weight_source import SourceError
 
 ADS = torch.arange(12.0).view(4, 3)

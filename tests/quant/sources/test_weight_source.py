@@ -16,7 +16,8 @@ from torch.distributed import checkpoint
 from quant.sources.checkpoint import open_weights
 from quant.sources.joined_rows import JoinedRows
 from quant.sources.ordered_rows import OrderedRows
-from quant.sources.weight_source import SafetensorsSource, SourceError, TensorSource, WeightSource
+from quant.sources.safetensors_files import SafetensorsSource
+from quant.sources.weight_source import SourceError, TensorSource, WeightSource
 
 # Saving without a process group is what is meant.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")

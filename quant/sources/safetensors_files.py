@@ -1,27 +1,39 @@
-"""Trained weights in several safetensors files under one index."""
+"""Trained weights in safetensors files."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from quant.sources.weight_source import (
-    SafetensorsSource,
-    SourceError,
-    check_key,
-    file_beside,
-    read_bounded,
-)
+from quant.sources.weight_source import ShapedSource, SourceError, file_beside, read_bounded
 
 
-class ShardedSafetensorsSource:
+class SafetensorsSource(ShapedSource):
+    """Weights in one safetensors file, read from its mapping."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; SourceError if it is not a safetensors file."""
+        self._file: Any
+        try:
+            # safetensors ships no types. Its handle is released with the source.
+            self._file = safe_open(path, framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise SourceError(f"{path}: not a readable safetensors file: {error}") from error
+        keys = self._file.keys()
+        super().__init__(str(path), {k: tuple(self._file.get_slice(k).get_shape()) for k in keys})
+
+    def _rows(self, key: str, start: int, stop: int) -> Tensor:
+        rows: Tensor = self._file.get_slice(key)[start:stop]
+        return rows
+
+
+class ShardedSafetensorsSource(ShapedSource):
     """Weights in the safetensors files of an index, as Hugging Face writes them."""
 
     def __init__(self, index: Path) -> None:
         """Open an index with its `weight_map`; SourceError if it, a file or a weight is missing."""
-        self.description = str(index)
         self._by_key: dict[str, SafetensorsSource] = {}
         opened: dict[str, tuple[SafetensorsSource, set[str]]] = {}
         for key, name in _weight_map(index).items():
@@ -36,22 +48,12 @@ class ShardedSafetensorsSource:
             if key not in keys:
                 raise SourceError(f"{index}: says that {name} holds {key!r}, which it does not")
             self._by_key[key] = source
-
-    def keys(self) -> Iterable[str]:
-        """Names of everything that can be read."""
-        return self._by_key.keys()
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        """As `WeightSource.shape`."""
-        return self._holding(key).shape(key)
+        super().__init__(str(index), {key: one.shape(key) for key, one in self._by_key.items()})
 
     def read(self, key: str, start: int, stop: int) -> Tensor:
-        """Rows `[start, stop)` in their own dtype."""
-        return self._holding(key).read(key, start, stop)
-
-    def _holding(self, key: str) -> SafetensorsSource:
-        check_key(self, self._by_key, key)
-        return self._by_key[key]
+        """As `WeightSource.read`; messages about rows name the weight's file."""
+        self.shape(key)
+        return self._by_key[key].read(key, start, stop)
 
 
 def _weight_map(index: Path) -> dict[str, Any]:
