@@ -6,8 +6,8 @@
     poison = 0, or NaN where a number of the row's x is not finite: bytes cannot be NaN
 
 torch needs a pass and a tensor for each operator. The compiled pass (`kernels/native/dense.h`) has
-torch's bits (of `addcmul`, but for the last one on SSE2); torch stands in where nothing was
-compiled.
+torch's bits (of `addcmul`, but for the last one on SSE2); torch computes with operands that it
+broadcasts or converts.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
-from kernels.native_library import load_library
+from kernels.native_library import function_of, load_library
 
 _BFLOATS, _BYTES = 1, 2  # `Low` of kernels/native/dense.h
 _LEVELS: Final = 255
@@ -47,17 +47,13 @@ class DenseStepFields(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL:
-    library = load_library("kernels")
-    library.sharded_infer_dense_step.restype = None
-    library.sharded_infer_dense_step.argtypes = (
-        ctypes.c_int32,
-        ctypes.POINTER(DenseStepFields),
-    )
-    return library
-
-
-_LIBRARY = _load()
+_run = function_of(
+    load_library("kernels"),
+    "sharded_infer_dense_step",
+    None,
+    ctypes.c_int32,
+    ctypes.POINTER(DenseStepFields),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,10 +199,6 @@ def poison_of(values: Tensor) -> Tensor:
     Fp32 `[..., 1]`: 0 or NaN.
     """
     return (values * 0).sum(-1, keepdim=True)
-
-
-def _run(instruction_set: InstructionSet, step: DenseStepFields) -> None:
-    _LIBRARY.sharded_infer_dense_step(instruction_set, step)
 
 
 def _fits(values: Tensor, first: Tensor | None, factor: Tensor | None) -> bool:

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Final
 
 from kernels.errors import InputError
-from kernels.native_library import load_library
+from kernels.native_library import function_of, load_library
 
 MAX_INSTRUCTION_SET: Final = "SHARDED_INFER_MAX_INSTRUCTION_SET"
 _ONEDNN_LIMITS: Final = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
@@ -187,6 +187,5 @@ def chosen_set(wanted: InstructionSet | None, kernel: str) -> InstructionSet:
 
 @cache
 def _features() -> Feature:
-    library = load_library("kernels")
-    library.sharded_infer_features.restype = ctypes.c_uint32
-    return Feature(library.sharded_infer_features())
+    features = function_of(load_library("kernels"), "sharded_infer_features", ctypes.c_uint32)
+    return Feature(features())

@@ -1,11 +1,11 @@
 """Pooled lookup of many tables at once: the one public operation of this package."""
 
 from math import inf
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from kernels.backends.backend import LookupBackend
 from kernels.backends.fbgemm import FbgemmBackend
 from kernels.backends.native import NativeBackend
 from kernels.bags import Bags
@@ -14,6 +14,33 @@ from kernels.errors import InputError, InternalError
 from kernels.fused_tables import FusedTables
 from kernels.tiers.started_rows import StartedRows
 from kernels.wording import counted
+
+
+class LookupBackend(Protocol):
+    """A kernel prepared for some tables; `name` is as in options and reports."""
+
+    name: ClassVar[str]
+    out_dtypes: ClassVar[frozenset[torch.dtype]]
+
+    @staticmethod
+    def refusal(tables: FusedTables) -> str | None:
+        """Reason why it cannot look these tables up, or None."""
+        ...
+
+    def __init__(self, tables: FusedTables) -> None:
+        """Prepares the kernel for the tables; raises InputError with the reason of `refusal`."""
+        ...
+
+    def pool(self, bags: Bags, out: Tensor | None = None) -> Tensor:
+        """Pools every bag; thread-safe.
+
+        Args:
+            bags: ids of F features and B samples, all inside their tables.
+            out: `[B, total_dim]` of one of `out_dtypes`, its last axis contiguous; None allocates
+                fp32.
+        """
+        ...
+
 
 # In order of preference: the first that accepts the tables is used. Ours has FBGEMM's bits, and is
 # faster the smaller the batch (docs/benchmarks.md).

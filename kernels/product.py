@@ -27,7 +27,7 @@ from kernels.dense_step import (
 )
 from kernels.errors import InputError
 from kernels.machine import Feature, InstructionSet, Machine, machine
-from kernels.native_library import load_library
+from kernels.native_library import function_of, load_library
 
 _LANES: Final = 16  # columns that rows are padded to
 _PANEL: Final = {InstructionSet.AVX2: 16, InstructionSet.AVX512: 64}  # columns
@@ -66,14 +66,13 @@ class _Product(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL:
-    library = load_library("kernels")
-    library.sharded_infer_product.restype = None
-    library.sharded_infer_product.argtypes = (ctypes.c_int32, ctypes.POINTER(_Product))
-    return library
-
-
-_LIBRARY = _load()
+_multiply = function_of(
+    load_library("kernels"),
+    "sharded_infer_product",
+    None,
+    ctypes.c_int32,
+    ctypes.POINTER(_Product),
+)
 
 
 def product_dtypes(here: Machine | None = None) -> frozenset[torch.dtype]:
@@ -178,13 +177,13 @@ class Product:
                 shapes = f"{list(weight.shape[:1])}, got {list(tensor.shape)}"
                 raise InputError(f"a product: expected a {name} of {shapes}")
         self.weight, self.bias, self.relu = weight, _constant(bias), relu
-        self.scale, self._zero_point = _constant(scale), zero_point
+        self.scale, self.zero_point = _constant(scale), zero_point
         self._offset = None
         if weight.factors is Factors.BYTES:
             self._offset = _lanes(weight.unpacked().sum(1, dtype=torch.int32) * zero_point)
         self._x_dtype = torch.uint8 if weight.factors is Factors.BYTES else weight.stored.dtype
         self._keep, self.low = keep, low
-        self._step = DenseStep(keep=keep, low=low)
+        self.step = DenseStep(keep=keep, low=low)
         self._padded = [None if t is None else _lanes(t) for t in (self.scale, self.bias)]
 
     def with_step(self, *, keep: bool, low: ByteLevels | torch.dtype | None) -> "Product":
@@ -207,7 +206,7 @@ class Product:
         keep: bool,
         low: ByteLevels | torch.dtype | None,
     ) -> "Product":
-        scale, zero = self.scale, self._zero_point
+        scale, zero = self.scale, self.zero_point
         return Product(weight, bias, scale=scale, zero_point=zero, relu=relu, keep=keep, low=low)
 
     def __call__(
@@ -237,7 +236,7 @@ class Product:
         shape = (*x.shape[:-1], rows)
         values, first = _like(values, shape), _like(first, shape)
         poison = _like(poison, (*shape[:-1], 1))
-        made = self._step.results(shape)
+        made = self.step.results(shape)
         step = dense_step_fields(shape, made, self.low, values=values, first=first)
         call = _Product(
             x.data_ptr(),
@@ -250,29 +249,8 @@ class Product:
             self.relu,
             step,
         )
-        _LIBRARY.sharded_infer_product(self.weight.instruction_set, call)
+        _multiply(self.weight.instruction_set, call)
         return made
-
-    def by_torch(
-        self,
-        x: Tensor,
-        poison: Tensor | None = None,
-        *,
-        values: Tensor | None = None,
-        first: Tensor | None = None,
-    ) -> Stepped:
-        """The reference in torch's operators."""
-        weight = self.weight.unpacked()
-        if self.scale is None:
-            y = torch.nn.functional.linear(x.float(), weight.float())
-        else:
-            # Integers of any size that int32 holds are exact in fp64.
-            numbers = x.double() - self._zero_point
-            y = torch.nn.functional.linear(numbers, weight.double()).float() * self.scale
-        y = y if self.bias is None else y + self.bias
-        y = torch.relu(y) if self.relu else y
-        y = y if poison is None else y + poison
-        return self._step.by_torch(y) if values is None else self._step.by_torch(values, first, y)
 
 
 def _padded(count: int) -> int:

@@ -11,7 +11,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kernels.backends.mean_pooling import MeanPooling
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
@@ -60,7 +59,8 @@ class FbgemmBackend:
         self._column_offsets[1:] = torch.cumsum(torch.tensor(tables.dims), 0)
         self._total_dim = tables.total_dim
         self._largest_dims = largest_dims(tables)
-        self._mean = MeanPooling(tables)
+        self._dims = torch.tensor(tables.dims, dtype=torch.int64)
+        self._means = torch.tensor(tables.means) if any(tables.means) else None
 
     @staticmethod
     def refusal(tables: FusedTables) -> str | None:
@@ -92,7 +92,11 @@ class FbgemmBackend:
             -1,
             -1,
         )
-        self._mean.apply(pooled, bags)
+        if self._means is not None:
+            lengths = torch.where(self._means[:, None], bags.lengths, 1)
+            # As in FBGEMM's MEAN pooling, bit for bit; an empty bag stays as it is.
+            reciprocals = lengths.clamp(min=1).float().reciprocal()  # [F, B]
+            pooled.mul_(torch.repeat_interleave(reciprocals.t(), self._dims, dim=1))
         # The operator allocates its output itself.
         return pooled if out is None else out.copy_(pooled)
 

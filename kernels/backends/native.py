@@ -17,7 +17,7 @@ from kernels.bags import Bags
 from kernels.errors import InputError, InternalError
 from kernels.fused_tables import FusedTables
 from kernels.machine import InstructionSet, chosen_set, instruction_sets
-from kernels.native_library import address_of, load_library
+from kernels.native_library import address_of, function_of, load_library
 from kernels.row_format import RowFormat
 from kernels.row_overlay import OverlayFields
 
@@ -64,14 +64,8 @@ class _Lookup(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL:
-    library = load_library("kernels")
-    library.sharded_infer_lookup.restype = None
-    library.sharded_infer_lookup.argtypes = (ctypes.c_int32, ctypes.POINTER(_Lookup))
-    return library
-
-
-_LIBRARY = _load()
+_LIBRARY = load_library("kernels")
+_run = function_of(_LIBRARY, "sharded_infer_lookup", None, ctypes.c_int32, ctypes.POINTER(_Lookup))
 _GATHERED_ROWS = 256  # that a bare gather writes over and over: they stay in the first cache
 
 
@@ -93,7 +87,6 @@ class NativeBackend:
         if reason is not None:
             raise InputError(reason)
         self.instruction_set = chosen_set(instruction_set, "native")
-        self._run = _LIBRARY.sharded_infer_lookup
         # Held, because the kernel is given addresses.
         self._memory, self._overlays = tables.memory, tables.overlays
         self._total_dim = tables.total_dim
@@ -131,7 +124,7 @@ class NativeBackend:
             out.dtype is torch.bfloat16,
             None if places is None else address_of(places),
         )
-        self._run(self.instruction_set, lookup)
+        _run(self.instruction_set, lookup)
         return out
 
 
@@ -165,7 +158,7 @@ class KernelForCompiledCode(NamedTuple):
 
 def kernel_for_compiled_code() -> KernelForCompiledCode:
     """The kernel of this machine's fastest instruction set."""
-    address = ctypes.cast(_LIBRARY.sharded_infer_lookup, ctypes.c_void_p).value
+    address = ctypes.cast(_run, ctypes.c_void_p).value
     if address is None:
         raise InternalError("the lookup kernel has no address")
     return KernelForCompiledCode(address, max(instruction_sets()), _FORMATS)

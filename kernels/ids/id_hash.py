@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.errors import InputError
-from kernels.native_library import load_library
+from kernels.native_library import function_of, load_library
 
 
 class StringHash(StrEnum):
@@ -50,29 +50,21 @@ class IdHash(StrEnum):
         return list(IdHash).index(self)
 
 
-def _load() -> ctypes.CDLL:
-    library = load_library("kernels")
-    library.sharded_infer_hash_strings.restype = None
-    library.sharded_infer_hash_strings.argtypes = (
-        *(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64),
-        ctypes.c_void_p,
-    )
-    library.sharded_infer_join_strings.restype = ctypes.c_int64
-    library.sharded_infer_join_strings.argtypes = (
-        *(ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p),
-    )
-    library.sharded_infer_hash_ids.restype = None
-    library.sharded_infer_hash_ids.argtypes = (
-        *(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p),
-    )
-    library.sharded_infer_murmur_hash3_2x64.restype = None
-    library.sharded_infer_murmur_hash3_2x64.argtypes = (
-        *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p),
-    )
-    return library
-
-
-_LIBRARY = _load()
+_LIBRARY = load_library("kernels")
+_ARRAY, _COUNT, _WORD = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
+_hash_strings = function_of(
+    _LIBRARY, "sharded_infer_hash_strings", None, ctypes.c_int32, _ARRAY, _ARRAY, _COUNT, _WORD,
+    _ARRAY,
+)  # fmt: skip
+_join_strings = function_of(
+    _LIBRARY, "sharded_infer_join_strings", _COUNT, ctypes.c_char_p, _COUNT, _COUNT, _ARRAY, _ARRAY
+)
+_hash_ids = function_of(
+    _LIBRARY, "sharded_infer_hash_ids", None, ctypes.c_int32, _ARRAY, _COUNT, _WORD, _ARRAY
+)
+_murmur_hash3_2x64 = function_of(
+    _LIBRARY, "sharded_infer_murmur_hash3_2x64", None, _ARRAY, _COUNT, _WORD, _WORD, _ARRAY
+)
 
 
 def hash_strings(
@@ -99,7 +91,7 @@ def hash_strings(
         raise InputError(f"offsets: expected rising numbers from 0 to {len(data)} at most")
     data, offsets = np.ascontiguousarray(data), np.ascontiguousarray(offsets)
     out = np.empty(len(offsets) - 1, np.int64)
-    _LIBRARY.sharded_infer_hash_strings(
+    _hash_strings(
         *(name.number, data.ctypes.data, offsets.ctypes.data, len(out), seed, out.ctypes.data)
     )
     return out
@@ -119,9 +111,7 @@ def unpacked_strings(data: bytes, count: int) -> tuple[NDArray[np.uint8], NDArra
         Bytes and offsets of the first `count` strings; of fewer if the data ends before.
     """
     joined, offsets = np.empty(len(data), np.uint8), np.empty(count + 1, np.int64)
-    whole = _LIBRARY.sharded_infer_join_strings(
-        data, len(data), count, joined.ctypes.data, offsets.ctypes.data
-    )
+    whole = _join_strings(data, len(data), count, joined.ctypes.data, offsets.ctypes.data)
     return joined, offsets[: whole + 1]
 
 
@@ -134,9 +124,7 @@ def hash_ids(name: IdHash, ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.
     _check_seed(name.value, seed, 64)
     ids = np.ascontiguousarray(ids)
     out = np.empty(len(ids), np.uint64)
-    _LIBRARY.sharded_infer_hash_ids(
-        *(name.number, ids.ctypes.data, len(ids), seed, out.ctypes.data)
-    )
+    _hash_ids(*(name.number, ids.ctypes.data, len(ids), seed, out.ctypes.data))
     return out
 
 
@@ -151,7 +139,7 @@ def murmur_hash3_2x64(ids: NDArray[np.int64], y: int = 0, seed: int = 0) -> NDAr
     _check_seed("murmur_hash3_2x64", seed, 64)
     ids = np.ascontiguousarray(ids)
     out = np.empty(len(ids), np.uint64)
-    _LIBRARY.sharded_infer_murmur_hash3_2x64(ids.ctypes.data, len(ids), y, seed, out.ctypes.data)
+    _murmur_hash3_2x64(ids.ctypes.data, len(ids), y, seed, out.ctypes.data)
     return out
 
 

@@ -21,7 +21,7 @@ from kernels.ids.index_layout import (
     homes_of,
     read_header,
 )
-from kernels.native_library import load_library
+from kernels.native_library import function_of, load_library
 
 _CHECKED_BUCKETS = 2**18  # at a time
 
@@ -37,16 +37,13 @@ class IndexFields(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL:
-    library = load_library("kernels")
-    library.sharded_infer_rows_of_ids.restype = None
-    library.sharded_infer_rows_of_ids.argtypes = (
-        *(ctypes.POINTER(IndexFields), ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
-    )
-    return library
-
-
-_LIBRARY = _load()
+_rows_of_ids = function_of(
+    load_library("kernels"),
+    "sharded_infer_rows_of_ids",
+    None,
+    ctypes.POINTER(IndexFields),
+    *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
+)
 
 
 class IdIndex:
@@ -95,9 +92,7 @@ class IdIndex:
             raise InputError(f"ids: expected int64 [N], got {ids.dtype} {list(ids.shape)}")
         ids = np.ascontiguousarray(ids)
         rows = np.empty(len(ids), np.int64)
-        _LIBRARY.sharded_infer_rows_of_ids(
-            self._fields, ids.ctypes.data, len(ids), rows.ctypes.data
-        )
+        _rows_of_ids(self._fields, ids.ctypes.data, len(ids), rows.ctypes.data)
         return rows
 
     def entries(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

@@ -3,8 +3,7 @@
     header, 64 bytes: magic, version, seed, home buckets, ids, rows of the table, zeros
     bucket, 64 bytes: 5 keys of 8 bytes, 5 rows of 4 bytes, 1 byte: slots used, 3 bytes: the filter
 
-Numbers are little-endian. `kernels/native/id_index.h` specifies the search; the NumPy functions
-here are its reference, and run where nothing was compiled.
+Numbers are little-endian. `kernels/native/id_index.h` specifies the search.
 """
 
 import struct

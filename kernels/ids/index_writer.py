@@ -5,6 +5,7 @@ bytes depend on the ids and rows alone, not on their order, unless the ids were 
 buckets: a random seed then spreads them.
 """
 
+import ctypes
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.errors import InputError, InternalError
+from kernels.ids.id_index import IndexFields
 from kernels.ids.index_layout import (
     BUCKET,
     IDS_OF_A_HOME,
@@ -28,7 +30,7 @@ from kernels.ids.index_layout import (
     hashes_of,
     homes_of,
 )
-from kernels.ids.placement import MOST_PENDING, PendingIds, place_ids
+from kernels.native_library import function_of, load_library
 
 _IDS_OF_A_PART = 2**20
 _MOST_PARTS = 256  # open files
@@ -36,6 +38,27 @@ _SEEDS, _RANDOM_SEEDS = 4, 16
 _ENTRY = np.dtype([("key", "<u8"), ("row", "<u4")])
 
 Chunk = tuple[NDArray[np.int64], NDArray[np.int64]]
+_MOST_PENDING = SLOTS * (MOST_STEPS + 1)
+
+
+class _PendingIds(ctypes.Structure):
+    """`PendingIds` of kernels/native/id_index.h."""
+
+    _fields_ = (
+        ("count", ctypes.c_int64),
+        ("keys", ctypes.c_uint64 * _MOST_PENDING),
+        ("rows", ctypes.c_uint32 * _MOST_PENDING),
+    )
+
+
+_place = function_of(
+    load_library("kernels"),
+    "sharded_infer_place_ids",
+    ctypes.c_int32,
+    *(ctypes.POINTER(IndexFields), ctypes.c_uint64, ctypes.c_int64),
+    *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),
+    *(ctypes.POINTER(_PendingIds), ctypes.c_void_p),
+)
 
 
 class Writable(Protocol):
@@ -169,7 +192,7 @@ def _fits(ranges: list[_Range], layout: IndexLayout) -> bool:
     waiting = waited = 0
     for each in ranges:
         size = each.file.seek(0, 2) // _ENTRY.itemsize
-        most = 2 * IDS_OF_A_HOME * (each.last - each.first) + MOST_PENDING
+        most = 2 * IDS_OF_A_HOME * (each.last - each.first) + _MOST_PENDING
         entries = each.entries(most)
         hashes = hashes_of(entries["key"], layout.seed)
         if size > most:
@@ -190,7 +213,7 @@ def _fits(ranges: list[_Range], layout: IndexLayout) -> bool:
 
 
 def _buckets(ranges: list[_Range], layout: IndexLayout) -> Iterator[memoryview]:
-    pending = PendingIds()
+    pending = _PendingIds()
     for each in ranges:
         entries = each.entries()
         hashes = hashes_of(entries["key"], layout.seed)
@@ -199,10 +222,37 @@ def _buckets(ranges: list[_Range], layout: IndexLayout) -> Iterator[memoryview]:
         keys, rows = entries["key"][order], entries["row"][order]
         behind = MOST_STEPS if each is ranges[-1] else 0
         buckets = np.zeros(each.last - each.first + behind, BUCKET)
-        place_ids(buckets, layout, each.first, keys, rows, pending)
+        _place_ids(buckets, layout, each.first, keys, rows, pending)
         yield buckets.view(np.uint8).data
     if pending.count:
         raise InternalError(f"id index: {pending.count} ids found no bucket")
+
+
+def _place_ids(
+    buckets: NDArray[np.void],
+    layout: IndexLayout,
+    first: int,
+    keys: NDArray[np.uint64],
+    rows: NDArray[np.uint32],
+    pending: _PendingIds,
+) -> None:
+    """Fills buckets from the first on.
+
+    Args:
+        buckets: of dtype `BUCKET`, zeros.
+        keys: in the order of their hashes, with homes in these buckets.
+        rows: of the keys.
+        pending: keys from full earlier buckets; replaced by those of these.
+
+    Raises:
+        InternalError: a key would be more than `MOST_STEPS` behind its home.
+    """
+    fields = IndexFields(None, layout.home_buckets, layout.table_rows, layout.seed)
+    if _place(
+        *(fields, first, len(buckets), keys.ctypes.data, rows.ctypes.data, len(keys), pending),
+        buckets.ctypes.data,
+    ):
+        raise InternalError(f"id index: ids of buckets from {first} on lie too far from home")
 
 
 def _refuse_twice(

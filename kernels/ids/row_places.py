@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.errors import InputError
-from kernels.native_library import load_library
+from kernels.native_library import function_of, load_library
 
 MOST_CLASSES = 16
 MOST_PLACES = 2**32
@@ -29,7 +29,6 @@ _IDS, _WORDS, _BITS = 256, 4, 4  # of a block; words of a bit; bits of a class
 _FIRST_BYTES = 4 * MOST_CLASSES
 _BLOCK_BYTES = _FIRST_BYTES + 8 * _WORDS * _BITS
 _CHUNK = 2**13  # blocks at a time
-_IDS_CHUNK = 2**14
 _ONES = np.uint64(2**64 - 1)
 
 Words = NDArray[np.uint64]
@@ -77,16 +76,12 @@ def write_places(order: NDArray[np.uint32]) -> NDArray[np.uint8]:
     return file
 
 
-def _load() -> ctypes.CDLL:
-    library = load_library("kernels")
-    pointer, number = ctypes.c_void_p, ctypes.c_uint64
-    arguments = (pointer, number, number, pointer, ctypes.c_int64)
-    library.sharded_infer_placed_rows.argtypes = arguments
-    library.sharded_infer_placed_rows.restype = ctypes.c_int32
-    return library
-
-
-_LIBRARY = _load()
+_placed_rows = function_of(
+    load_library("kernels"),
+    "sharded_infer_placed_rows",
+    ctypes.c_int32,
+    *(ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64),
+)
 
 
 class RowPlaces:
@@ -126,36 +121,15 @@ class RowPlaces:
         Raises InputError if a row is outside the table, because its place was overwritten.
         """
         rows = np.array(ids)
-        if _LIBRARY.sharded_infer_placed_rows(
+        if not _placed_rows(
             self.blocks.ctypes.data, self.count, self.table_rows, rows.ctypes.data, len(rows)
         ):
-            return rows
-        rows = np.array(ids)
-        placed = np.flatnonzero((ids >= 0) & (ids < self.count))
-        for first in range(0, len(placed), _IDS_CHUNK):
-            some = placed[first : first + _IDS_CHUNK]
-            rows[some] = self._rows_of(ids[some])
-        wrong = placed[rows[placed] >= self.table_rows]
-        if len(wrong):
+            placed = (ids >= 0) & (ids < self.count)
+            wrong = int((placed & (rows >= self.table_rows)).argmax())
             raise InputError(
-                f"row places: id {ids[wrong[0]]} has row {rows[wrong[0]]}, expected one of "
+                f"row places: id {ids[wrong]} has row {rows[wrong]}, expected one of "
                 f"{self.table_rows}"
             )
-        return rows
-
-    def _rows_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        at = np.arange(len(ids))
-        blocks, within = self.blocks[ids // _IDS], ids % _IDS
-        words, bits = _words(blocks), (within % 64).astype(np.uint64)
-        own = words[at, :, within // 64] >> bits[:, None] & np.uint64(1)  # [N, 4]
-        same = np.bitwise_and.reduce(words ^ (own[:, :, None] - np.uint64(1)), axis=1)
-        number = np.arange(_WORDS)
-        same[number > within[:, None] // 64] = 0
-        same[at, within // 64] &= (np.uint64(1) << bits) - np.uint64(1)
-        of_class = (own << np.arange(_BITS, dtype=np.uint64)).sum(axis=1).astype(np.int64)
-        first = _firsts(blocks)[at, of_class]
-        # Like the compiled one, whose sum has 32 bits.
-        rows: NDArray[np.int64] = (first + np.bitwise_count(same).sum(axis=1)) % MOST_PLACES
         return rows
 
     def _check_each_once(self) -> None:

@@ -2,7 +2,7 @@
 
 import ctypes
 
-from kernels.native_library import load_library
+from kernels.native_library import function_of, load_library
 from kernels.row_overlay import OverlayFields
 
 _NUMBER, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
@@ -36,47 +36,38 @@ class MissingRow(ctypes.Structure):
     )
 
 
-def _load() -> ctypes.CDLL:
-    library = load_library("kernels")
-    declared = {
-        "open": (_ADDRESS, (ctypes.POINTER(TierSettings),)),
-        "close": (None, (_ADDRESS,)),
-        "load": (ctypes.c_int32, (_ADDRESS, _NUMBER, _NUMBER)),
-        "counts": (None, (_ADDRESS, _ADDRESS)),
-        "queued": (_NUMBER, ()),
-        "reader": (ctypes.c_char_p, ()),
-        "lookup": (_ADDRESS, ()),
-        "find": (
-            None,
-            (
-                *(_ADDRESS, _ADDRESS, _NUMBER, ctypes.POINTER(OverlayFields)),
-                *(_ADDRESS, _NUMBER, _ADDRESS),
-            ),
-        ),
-        "submit": (None, (_ADDRESS,)),
-        "wait": (None, (_ADDRESS, ctypes.c_double, ctypes.POINTER(MissingRow))),
-        "release": (None, (_ADDRESS,)),
-    }
-    for name, (result, arguments) in declared.items():
-        function = getattr(library, f"sharded_infer_tier_{name}")
-        function.restype, function.argtypes = result, arguments
-    return library
+_LIBRARY = load_library("kernels")
+_TIER = _LOOKUP = _ADDRESS
 
-
-_LIBRARY = _load()
+open_tier = function_of(_LIBRARY, "sharded_infer_tier_open", _ADDRESS, ctypes.POINTER(TierSettings))
+close_tier = function_of(_LIBRARY, "sharded_infer_tier_close", None, _TIER)
+load_rows = function_of(
+    _LIBRARY, "sharded_infer_tier_load", ctypes.c_int32, _TIER, _NUMBER, _NUMBER
+)
+read_counts = function_of(_LIBRARY, "sharded_infer_tier_counts", None, _TIER, _ADDRESS)
+new_lookup = function_of(_LIBRARY, "sharded_infer_tier_lookup", _LOOKUP)
+find_rows = function_of(
+    _LIBRARY,
+    "sharded_infer_tier_find",
+    None,
+    *(_LOOKUP, _TIER, _NUMBER, ctypes.POINTER(OverlayFields)),
+    *(_ADDRESS, _NUMBER, _ADDRESS),
+)
+submit_lookup = function_of(_LIBRARY, "sharded_infer_tier_submit", None, _LOOKUP)
+wait_for_lookup = function_of(
+    _LIBRARY, "sharded_infer_tier_wait", None, _LOOKUP, ctypes.c_double, ctypes.POINTER(MissingRow)
+)
+release_lookup = function_of(_LIBRARY, "sharded_infer_tier_release", None, _LOOKUP)
+_queued = function_of(_LIBRARY, "sharded_infer_tier_queued", _NUMBER)
+_reader = function_of(_LIBRARY, "sharded_infer_tier_reader", ctypes.c_char_p)
 
 
 def queued_reads() -> int:
     """Reads of this process that wait or are with the kernel."""
-    return int(tier_library().sharded_infer_tier_queued())
+    return int(_queued())
 
 
 def reader_name() -> str:
     """Mechanism of this process's reads: `io_uring`, or `threads` where it is not allowed."""
-    name: bytes = tier_library().sharded_infer_tier_reader()
+    name: bytes = _reader()
     return name.decode()
-
-
-def tier_library() -> ctypes.CDLL:
-    """The compiled code; raises InputError if there is none."""
-    return _LIBRARY

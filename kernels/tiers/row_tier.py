@@ -20,7 +20,10 @@ from kernels.tiers.native_tiers import (
     REFUSED,
     MissingRow,
     TierSettings,
-    tier_library,
+    close_tier,
+    load_rows,
+    open_tier,
+    read_counts,
 )
 
 # Boundaries of `TierCounts.latencies`, seconds; row_tier.h.
@@ -95,11 +98,10 @@ class RowTier:
             cached_rows: capacity of the cache for others.
 
         Raises:
-            InputError: inconsistent numbers, or there is no compiled code.
+            InputError: inconsistent numbers.
             MemoryError: there is not enough memory.
             OSError: the file cannot be opened.
         """
-        library = tier_library()
         if not (0 <= hot_rows <= rows <= _MOST_ROWS and 0 <= cached_rows <= rows - hot_rows):
             raise InputError(
                 f"{path}: expected hot and cached rows of up to {min(rows, _MOST_ROWS)} rows, got "
@@ -111,13 +113,13 @@ class RowTier:
         self._telling = Lock()
         handle, self.is_direct = _open(path)
         fields = (offset, row_bytes, rows, hot_rows, cached_rows)
-        address = library.sharded_infer_tier_open(TierSettings(handle, self.is_direct, *fields))
+        address = open_tier(TierSettings(handle, self.is_direct, *fields))
         if address is None:
             os.close(handle)
             raise MemoryError(f"{path}: no memory for {hot_rows} hot, {cached_rows} cached rows")
         self.address: int = address
         self._told = self.counts()
-        weakref.finalize(self, library.sharded_infer_tier_close, address).atexit = False
+        weakref.finalize(self, close_tier, address).atexit = False
 
     @property
     def memory_bytes(self) -> int:
@@ -133,7 +135,7 @@ class RowTier:
         step = max(1, _LOADED_BYTES // self.row_bytes)
         for first in range(0, self.hot_rows, step):
             count = min(step, self.hot_rows - first)
-            error = tier_library().sharded_infer_tier_load(self.address, first, count)
+            error = load_rows(self.address, first, count)
             if error:
                 raise RowReadError(f"{self._where}: rows from {first} on: {os.strerror(error)}")
             yield count * self.row_bytes
@@ -141,7 +143,7 @@ class RowTier:
     def counts(self) -> TierCounts:
         """Its counts since its creation."""
         numbers = (ctypes.c_int64 * (len(TierCounts._fields) + len(LATENCIES)))()
-        tier_library().sharded_infer_tier_counts(self.address, numbers)
+        read_counts(self.address, numbers)
         own = len(TierCounts._fields) - 1
         return TierCounts._make((*numbers[:own], tuple(numbers[own:])))
 

@@ -11,7 +11,15 @@ from torch import Tensor
 
 from kernels.native_library import address_of
 from kernels.row_overlay import RowOverlay
-from kernels.tiers.native_tiers import THERE, MissingRow, tier_library
+from kernels.tiers.native_tiers import (
+    THERE,
+    MissingRow,
+    find_rows,
+    new_lookup,
+    release_lookup,
+    submit_lookup,
+    wait_for_lookup,
+)
 from kernels.tiers.row_tier import MOST_SECONDS, TierPart
 
 
@@ -38,22 +46,21 @@ class StartedRows:
             ids: int64 `[N]`, contiguous, all inside their tables: those of each feature in turn.
             counts: of each feature's ids.
         """
-        library = tier_library()
         self.places: NDArray[np.uint64] = np.empty(len(ids), np.uint64)
         # Several features may be of one table: a tier's number is that of its feature.
         self._tiers = [part.tier for part in parts]
         self._kept = overlays, ids
-        self._lookup: int = library.sharded_infer_tier_lookup()
-        self._close = weakref.finalize(self, library.sharded_infer_tier_release, self._lookup)
+        self._lookup: int = new_lookup()
+        self._close = weakref.finalize(self, release_lookup, self._lookup)
         self._close.atexit = False
         places, values = address_of(self.places), ids.data_ptr()
         for part, overlay, count in zip(parts, overlays, counts, strict=True):
             fields = None if overlay is None else ctypes.byref(overlay.fields)
-            library.sharded_infer_tier_find(
+            find_rows(
                 self._lookup, part.tier.address, part.first_row, fields, values, count, places
             )
             places, values = places + 8 * count, values + 8 * count
-        library.sharded_infer_tier_submit(self._lookup)
+        submit_lookup(self._lookup)
 
     def wait(self, deadline: float) -> None:
         """Waits for all rows, until `deadline` (monotonic) and at most `MOST_SECONDS`.
@@ -62,7 +69,7 @@ class StartedRows:
         """
         seconds = max(0.0, min(deadline - monotonic(), MOST_SECONDS))
         missing = MissingRow()
-        tier_library().sharded_infer_tier_wait(self._lookup, seconds, missing)
+        wait_for_lookup(self._lookup, seconds, missing)
         if missing.why != THERE:
             raise self._tiers[missing.tier].failure(missing, seconds)
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels import reference
 from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
 from kernels.gpu.device_tables import copy_to_device
@@ -14,6 +13,7 @@ from kernels.gpu.triton_tiles import TileChoice
 from kernels.row_format import RowFormat
 from tests.gpu_check.processes import in_processes
 from tests.gpu_check.stage import Report, Stage
+from tests.reference import lookups as reference
 from tests.support.lookup_cases import Case, fill, store
 
 _SHAPES = {

@@ -5,10 +5,10 @@ import importlib
 import pytest
 import torch
 
-from kernels import reference
 from kernels.errors import InputError
 from kernels.row_format import RowFormat
 from tests.gpu_check.fbgemm_peer import FbgemmPeer, operator_constants
+from tests.reference import lookups as reference
 from tests.support.lookup_cases import CASES, Case, fill, store
 
 

@@ -9,18 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import reference
-from kernels.backends.backend import LookupBackend
 from kernels.backends.fbgemm import FbgemmBackend
 from kernels.backends.native import NativeBackend, gather_rows
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
 from kernels.machine import InstructionSet, instruction_sets
-from kernels.pooled_lookup import BACKENDS, PooledLookup
+from kernels.pooled_lookup import BACKENDS, LookupBackend, PooledLookup
 from kernels.row_format import RowFormat
 from tests.kernels.test_row_overlay import overlaid
 from tests.kernels.tiers.test_row_tier import tiered
+from tests.reference import lookups as reference
 from tests.support.lookup_cases import BATCHES, CASES, Case, fill, store
 
 

@@ -6,8 +6,8 @@ import torch
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.reference import pooled_lookup
 from kernels.row_format import RowFormat
+from tests.reference.lookups import pooled_lookup
 
 # Rows [1, 10], [2, 20], [4, 40]: exact in bf16.
 ROWS = torch.tensor([[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]])

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import reference
 from kernels.backends.native import NativeBackend
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
@@ -10,6 +9,7 @@ from kernels.machine import instruction_sets
 from kernels.pooled_lookup import PooledLookup
 from kernels.row_format import RowFormat
 from kernels.row_overlay import OverlayLayer, RowOverlay
+from tests.reference import lookups as reference
 from tests.support.lookup_cases import BATCHES, CASES, Case, fill, store
 
 SEVERAL_LINES = Case([(1300, 8), (513, 33), (64, 5)], [(0, False), (1, True), (2, False)])

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import reference
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
@@ -17,6 +16,7 @@ from kernels.gpu.device_tables import DeviceTables, copy_to_device, in_place
 from kernels.gpu.triton_lookup import TritonLookup
 from kernels.gpu.triton_tiles import TileChoice
 from kernels.row_format import RowFormat
+from tests.reference import lookups as reference
 from tests.support.lookup_cases import BATCHES, CASES, Case, fill, store
 
 HOST = torch.device("cpu")
