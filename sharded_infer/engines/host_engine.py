@@ -16,8 +16,8 @@ from sharded_infer.engines.user_cache import UserCache
 from sharded_infer.engines.user_stage import UserStage
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.sequences.tower_rows import side_by_side
-from sharded_infer.lookups.lookup_work import LookupWork
-from sharded_infer.lookups.lookups import LookedUp, Lookups
+from sharded_infer.lookups.lookup_work import LookedUp, LookupWork
+from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.tensors import tensor_of
 from sharded_infer.towers.batch_sizes import BatchSizes
@@ -35,7 +35,7 @@ class HostEngine:
     waits = False
     device_slots = 0
 
-    def __init__(self, lookups: Lookups, tower: Tower, spec: ModelSpec) -> None:
+    def __init__(self, lookups: PlanLookups, tower: Tower, spec: ModelSpec) -> None:
         self._lookups, self._tower, self._spec = lookups, tower, spec
         self._sequences = tuple(spec.sequences.values())
         self.users: UserCache | None = None
@@ -147,7 +147,7 @@ class HostEngine:
         began = perf_counter()
         pieces, request_pieces = (self._sizes.pieces(n) for n in (batch.batch_size, requests))
         rows = sum(pieces)
-        own, shared, ids_outside, work, _ = self._lookups.look_up_apart(
+        own, shared, ids_outside, work = self._lookups.look_up_apart(
             batch,
             rows=rows,
             request_rows=sum(request_pieces),

@@ -1,8 +1,6 @@
 """One host's share of a version in this process: its rows and id maps, and no tower."""
 
-from pathlib import Path
-
-from sharded_infer.artifacts.artifact import Artifact, open_artifact, verify_files
+from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.mapped_id_maps import open_id_maps
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.errors import PlanError
@@ -14,7 +12,7 @@ from sharded_infer.lookups.placement import (
     share_digest,
     share_of,
 )
-from sharded_infer.lookups.share_lookups import MAX_ANSWER_BYTES, ShareLookups
+from sharded_infer.lookups.share_lookups import ShareLookups
 from sharded_infer.planning.plan import Plan
 from sharded_infer.progress import Progress, no_progress
 
@@ -35,18 +33,20 @@ class ModelShare:
         plan: Plan,
         host: int,
         *,
-        backend: str | None = None,
         memory: TableMemory | None = None,
-        max_answer_bytes: int = MAX_ANSWER_BYTES,
         row_memory_bytes: int | None = None,
         progress: Progress = no_progress,
     ) -> None:
-        """Maps or copies the share's rows, without checks; use `open_share`.
+        """Maps or copies the share's rows; files are not verified.
+
+        Args:
+            memory: placement of the rows; None: as in the spec.
+            row_memory_bytes: as for `open_model`.
+            progress: called while copying.
 
         Raises:
             ArtifactError: a file does not match the manifest.
             CapacityError: there is too little memory.
-            InputError: the forced backend cannot look the tables up.
             LostMemoryError: a table file has become shorter meanwhile.
             PlanError: the host has no rows in the plan.
         """
@@ -81,8 +81,6 @@ class ModelShare:
             placed,
             self.rows.pieces,
             host,
-            max_answer_bytes=max_answer_bytes,
-            backend=backend,
             id_maps=self.id_maps,
         )
 
@@ -95,49 +93,3 @@ class ModelShare:
     def version(self) -> int:
         """The version's number."""
         return self.artifact.manifest.version
-
-
-def open_share(
-    path: Path | str,
-    host: int,
-    *,
-    topology: str | None = None,
-    backend: str | None = None,
-    memory: TableMemory | None = None,
-    max_answer_bytes: int = MAX_ANSWER_BYTES,
-    row_memory_bytes: int | None = None,
-    verify: bool = True,
-    progress: Progress = no_progress,
-) -> ModelShare:
-    """Opens one host's share of a published version.
-
-    Args:
-        host: number of the host in the topology.
-        topology: selects one of its plans; None takes the first.
-        backend: a kernel backend's name to force it.
-        memory: placement of the rows; None: as in the spec.
-        max_answer_bytes: limit of fp32 bytes per lookup.
-        row_memory_bytes: as for `open_model`.
-        verify: compare every file's size and SHA-256 with the manifest first.
-        progress: called while verifying and copying.
-
-    Raises:
-        NotFoundError: no such version, or no plan for the topology.
-        InputError: the forced backend cannot look the tables up.
-        ArtifactError: the version is incomplete, altered or of an unknown format.
-        CapacityError: there is too little memory.
-        PlanError: the host has no rows in the plan.
-    """
-    artifact = open_artifact(Path(path))
-    if verify:
-        verify_files(artifact, progress)
-    return ModelShare(
-        artifact,
-        artifact.plan(topology),
-        host,
-        backend=backend,
-        memory=memory,
-        max_answer_bytes=max_answer_bytes,
-        row_memory_bytes=row_memory_bytes,
-        progress=progress,
-    )

@@ -1,19 +1,37 @@
-"""Scores a batch of a tower over sequences, piece by piece."""
+"""Scores a batch of a tower over sequences in pieces: of similar lengths, and of one request.
 
-from collections.abc import Callable, Sequence
+Attention costs its padded positions, in time and memory.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from sharded_infer.engines.sequence_pieces import Ints, pieces_of, shortened
 from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.sequences.layout import GRAIN
 from sharded_infer.inputs.sequences.tower_rows import SequenceRows
-from sharded_infer.lookups.lookups import LookedUp
+from sharded_infer.lookups.lookup_work import LookedUp
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from sharded_infer.tensors import tensor_of
 
+Ints = NDArray[np.int64]
 Score = Callable[[Sequence[Tensor], Tensor], tuple[Tensor, ...]]
+
+# Padded positions of a piece: matrix products are large enough, and intermediate values fit caches.
+MOST_POSITIONS = 8192
+# Positions that cost about as much as another run of the tower.
+_RUN_POSITIONS = 512
+
+
+class Piece(NamedTuple):
+    """Samples of a batch, int64, ascending; of one `request`, if requests share a sequence."""
+
+    samples: Ints
+    request: int | None
 
 
 def score_pieces(
@@ -79,3 +97,84 @@ def _rows_of(array: Tensor, chosen: Tensor, rows: int) -> Tensor:
     padded = array.new_zeros(rows, array.shape[1])
     padded[: len(chosen)] = array if len(array) == 1 else array[chosen]
     return padded
+
+
+def pieces_of(positions: Ints, owners: Ints | None) -> list[Piece]:
+    """Cuts a batch.
+
+    Args:
+        positions: int64 `[B]`, of each sample's sequences together.
+        owners: int64 `[B]`, the request of each sample, ascending; None: they share no sequence.
+    """
+    if owners is None:
+        order = np.argsort(positions, kind="stable")
+        return [Piece(np.sort(order[part]), None) for part in _runs(positions[order])]
+    found = []
+    for request in range(int(owners[-1]) + 1):
+        first, end = np.searchsorted(owners, [request, request + 1])
+        found += [
+            Piece(np.arange(first + part.start, first + part.stop), request)
+            for part in _runs(positions[first:end])
+        ]
+    return found
+
+
+def _runs(positions: Ints) -> Iterator[slice]:
+    """Runs of samples whose padded positions are few, and cost less than another run."""
+    start, used, longest = 0, 0, 0
+    for at, own in enumerate(positions.tolist()):
+        padded = -(-max(own, 1) // GRAIN) * GRAIN
+        together = (at + 1 - start) * max(longest, padded)
+        if at > start and (
+            together > MOST_POSITIONS or together > used + padded + _RUN_POSITIONS + used // 4
+        ):
+            yield slice(start, at)
+            start, used, longest = at, 0, 0
+        used, longest = used + padded, max(longest, padded)
+    yield slice(start, len(positions))
+
+
+def shortened(
+    sequence: SequenceRows, spec: SequenceSpec, chosen: Sequence[int] | Ints
+) -> SequenceRows:
+    """Sequences of some samples (`chosen` ascending and distinct), padded to their longest."""
+    rows = tensor_of(np.asarray(chosen))
+    if len(rows) == 1:
+        row = int(rows[0])
+        return of_one(sequence, spec, row, int(sequence.lengths[row]), GRAIN)
+    lengths = sequence.lengths[rows]
+    padded = sequence.rows.shape[1]
+    part = _positions(spec, int(lengths.max()), padded, GRAIN)
+
+    def taken(array: Tensor) -> Tensor:
+        if len(rows) == len(array) and part == slice(0, padded):
+            return array
+        return array[rows, part]
+
+    numbers = tuple(map(taken, sequence.numbers))
+    return SequenceRows(taken(sequence.rows), lengths, numbers, spec.shortest)
+
+
+def of_one(
+    sequence: SequenceRows, spec: SequenceSpec, row: int, length: int, grain: int = 1
+) -> SequenceRows:
+    """One sample's sequence, padded to a multiple of the grain: views where rows have no gaps."""
+    samples, padded, _ = sequence.rows.shape
+    part = _positions(spec, length, padded, grain)
+    if samples == 1 and part == slice(0, padded):
+        return sequence
+    lengths = sequence.lengths[row : row + 1]
+
+    def taken(array: Tensor) -> Tensor:
+        return array[row : row + 1, part].contiguous()
+
+    numbers = tuple(map(taken, sequence.numbers))
+    return SequenceRows(taken(sequence.rows), lengths, numbers, spec.shortest)
+
+
+def _positions(spec: SequenceSpec, longest: int, padded: int, grain: int) -> slice:
+    """Positions in use, of those that all of a batch have."""
+    if spec.pad_to != "longest":
+        return slice(0, padded)
+    wanted = min(-(-max(longest, 1) // grain) * grain, padded)
+    return slice(padded - wanted, padded) if spec.pad == "left" else slice(0, wanted)

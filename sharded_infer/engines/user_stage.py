@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sharded_infer.engines.sequence_pieces import of_one
+from sharded_infer.engines.sequence_runs import of_one
 from sharded_infer.engines.split_towers import runs_of
 from sharded_infer.engines.user_cache import State, UserCache
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
-from sharded_infer.lookups.lookups import LookedUp
+from sharded_infer.lookups.lookup_work import LookedUp
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.tensors import tensor_of
 from sharded_infer.towers.batch_sizes import BatchSizes

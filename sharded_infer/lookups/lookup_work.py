@@ -1,4 +1,4 @@
-"""Work of a batch's lookups."""
+"""Embeddings of a batch, and the work of their lookup."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+
+from sharded_infer.inputs.sequences.tower_rows import SequenceRows
 
 # For one fused lookup: rank, rows, stored bytes of these rows, seconds.
 StepWork = tuple[int, int, int, float]
@@ -38,6 +41,35 @@ class LookupWork(NamedTuple):
         if not self.unknown:
             return 0
         return sum(int(samples.sum()) for samples in self.unknown.values())
+
+
+class LookedUp(NamedTuple):
+    """Embeddings, and the work of their lookup.
+
+    Attributes:
+        pooled: fp32 `[rows, width]`, pooled features in the spec's order.
+        sequences: of the batch's samples or requests, in the spec's order.
+    """
+
+    pooled: Tensor
+    ids_outside: int
+    work: LookupWork
+    sequences: tuple[SequenceRows, ...] = ()
+
+
+class LookedUpApart(NamedTuple):
+    """Pooled embeddings of features by pair and by request, and the work of their lookup.
+
+    Attributes:
+        own: fp32 `[rows, width]`, the features of which each sample has its own bag.
+        shared: fp32 `[request_rows, width]`, the features that samples share.
+        ids_outside: number of ids outside their tables.
+    """
+
+    own: Tensor
+    shared: Tensor
+    ids_outside: int
+    work: LookupWork
 
 
 def rows_saved(

@@ -16,6 +16,7 @@ from math import inf
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kernels.bags import Bags
 from kernels.row_format import RowFormat
@@ -26,22 +27,14 @@ from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.inputs.sequences.layout import SequenceLayout
 from sharded_infer.inputs.sequences.tower_rows import SequenceRows
+from sharded_infer.lookups.batch_lookup import BatchLookup
 from sharded_infer.lookups.columns import first_columns, split_features
 from sharded_infer.lookups.default_rows import FeatureDefault, default_lookups
-from sharded_infer.lookups.fan_out import look_up_groups
-from sharded_infer.lookups.lookup_work import StepWork
-from sharded_infer.lookups.lookups import LookedUp, LookedUpApart
+from sharded_infer.lookups.group_lookup import Route
+from sharded_infer.lookups.lookup_work import LookedUp, LookedUpApart
 from sharded_infer.lookups.placement import PlacedPiece, raw_hashes
-from sharded_infer.lookups.rank_part import selections_of
-from sharded_infer.lookups.route import (
-    GroupLookup,
-    RemoteStep,
-    Route,
-    Step,
-    look_up_at_once,
-)
 from sharded_infer.lookups.shard_hosts import ShardHosts
-from sharded_infer.lookups.steps import Entry, make_remote_step, make_step
+from sharded_infer.lookups.steps import Entry, RemoteStep, Step, make_remote_step, make_step
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.tensors import tensor_of
 
@@ -61,7 +54,7 @@ class _Served:
 
 
 class PlanLookups:
-    """The lookups of a plan, with ranks in this process and on other hosts; see `Lookups`."""
+    """The lookups of a plan, with ranks in this process and on other hosts."""
 
     def __init__(
         self,
@@ -136,38 +129,39 @@ class PlanLookups:
 
     @property
     def backends(self) -> Mapping[str, str]:
-        """See `Lookups.backends`."""
+        """Name of the kernel backend for each row format."""
         return self._backends
 
     def look_up(
         self, batch: ModelInput, *, rows: int, deadline: float = inf, may_default: bool = False
     ) -> LookedUp:
-        """See `Lookups.look_up`."""
-        batch = self._policy.apply(batch)
+        """Looks up every feature, and pools those that are in no sequence; thread-safe.
+
+        Args:
+            batch: B samples, with bags for every feature.
+            rows: rows of the result, at least B; rows from B on are zeros.
+            deadline: for waits on other hosts, on the monotonic clock.
+            may_default: allow default rows for a lost host.
+
+        Raises:
+            RequestError: an id is outside a table whose policy is `error`.
+            ShardedInferError: rows could not be read; of another host, the message names it.
+        """
+        batch, turn = self._policy.apply(batch), self._next_turn()
+        lookup = BatchLookup(self._hosts)
         padded = pooled = torch.empty(rows, self.width)
         if rows > batch.batch_size:
             padded[batch.batch_size :] = 0.0
             pooled = padded[: batch.batch_size]
-        # Ranks take turns to serve replicated tables, one turn for each call.
-        turn = next(self._turn) % self._turns
-        steps: list[StepWork] = []
-        lookups: list[GroupLookup] = []
-        here = self._hosts is None
         for group in self._pooled(batch):
-            route, bags = self._route(turn, group.features, raw=not batch.are_rows), _bags_of(group)
-            samples = batch.batch_size
-            # Where bags are shared, they are fewer than the rows of all samples.
-            if here and look_up_at_once(route, bags, None, pooled, steps, samples=samples) == 0:
-                continue
-            repeats = None
-            if batch.repeats is not None and group.batch_size != samples:
-                repeats = tensor_of(batch.repeats)
-            lookups.append(GroupLookup(route, bags, repeats, pooled, steps))
-        sequences, saved = self._sequences(batch, turn, lookups, steps)
-        work = look_up_groups(
-            lookups, steps, self._hosts, deadline, may_default=may_default, saved=saved
-        )
-        return LookedUp(padded, batch.ids_outside + work.ids_unknown, work, sequences)
+            self._add(lookup, batch, turn, group, pooled)
+        sequences: list[SequenceRows] = []
+        for laid_out in self._layout.lay_out(batch) if self._layout else ():
+            sequences.append(SequenceRows.empty(laid_out))
+            flat, places = sequences[-1].rows.view(-1, laid_out.width), laid_out.padded_length
+            self._add(lookup, batch, turn, laid_out.bags, flat, apart=True, places=places)
+        work = lookup.run(deadline, may_default=may_default)
+        return LookedUp(padded, batch.ids_outside + work.ids_unknown, work, tuple(sequences))
 
     def look_up_apart(
         self,
@@ -178,62 +172,54 @@ class PlanLookups:
         deadline: float = inf,
         may_default: bool = False,
     ) -> LookedUpApart:
-        """See `Lookups.look_up_apart`."""
-        batch = self._policy.apply(batch)
-        turn = next(self._turn) % self._turns
-        steps: list[StepWork] = []
-        lookups: list[GroupLookup] = []
+        """Looks up and pools a model's features without repeating shared bags; see `look_up`.
+
+        Args:
+            batch: its samples share a group of features.
+            rows: rows of the features by pair, at least B; rows from B on are zeros.
+            request_rows: rows of the shared features, at least one for each request.
+        """
+        batch, turn = self._policy.apply(batch), self._next_turn()
+        lookup = BatchLookup(self._hosts)
         own, shared = torch.empty(rows, 0), torch.empty(request_rows, 0)
         for group in self._pooled(batch):
             by_request = group.batch_size != batch.batch_size
             width = sum(self.dims[feature] for feature in group.features)
             padded = torch.empty(request_rows if by_request else rows, width)
             padded[group.batch_size :] = 0.0
-            repeats = None if batch.repeats is None or not by_request else tensor_of(batch.repeats)
-            route = self._route(turn, group.features, raw=not batch.are_rows, apart=True)
-            pooled = padded[: group.batch_size]
-            bags, samples = _bags_of(group), batch.batch_size
-            lookups.append(GroupLookup(route, bags, repeats, pooled, steps, samples=samples))
+            self._add(lookup, batch, turn, group, padded[: group.batch_size], apart=True)
             if by_request:
                 shared = padded
             else:
                 own = padded
-        sequences, saved = self._sequences(batch, turn, lookups, steps)
-        work = look_up_groups(
-            lookups, steps, self._hosts, deadline, may_default=may_default, saved=saved
-        )
-        return LookedUpApart(own, shared, batch.ids_outside + work.ids_unknown, work, sequences)
+        work = lookup.run(deadline, may_default=may_default)
+        return LookedUpApart(own, shared, batch.ids_outside + work.ids_unknown, work)
+
+    def _next_turn(self) -> int:
+        # Ranks take turns to serve replicated tables, one turn for each batch.
+        return next(self._turn) % self._turns
 
     def _pooled(self, batch: ModelInput) -> tuple[JaggedBatch, ...]:
         return batch.groups if self._layout is None else self._layout.pooled(batch)
 
-    def _sequences(
-        self, batch: ModelInput, turn: int, lookups: list[GroupLookup], steps: list[StepWork]
-    ) -> tuple[tuple[SequenceRows, ...], int]:
-        """A batch's sequences, and rows saved; adds the lookups of their rows to `lookups`."""
-        if self._layout is None:
-            return (), 0
-        found, saved = [], 0
-        samples, here = batch.batch_size, self._hosts is None
-        for laid_out in self._layout.lay_out(batch):
-            places, bags = laid_out.padded_length, _bags_of(laid_out.bags)
-            route = self._route(turn, laid_out.bags.features, raw=not batch.are_rows, apart=True)
-            padded = SequenceRows.empty(laid_out)
-            found.append(padded)
-            rows = padded.rows.view(-1, laid_out.width)
-            shared = batch.repeats if len(laid_out.lengths) != samples else None
-            if here:
-                at_once = look_up_at_once(
-                    route, bags, shared, rows, steps, samples=samples, places=places
-                )
-                if at_once is not None:
-                    saved += at_once
-                    continue
-            repeats = None if shared is None else tensor_of(shared)
-            lookups.append(
-                GroupLookup(route, bags, repeats, rows, steps, samples=samples, places=places)
-            )
-        return tuple(found), saved
+    def _add(
+        self,
+        lookup: BatchLookup,
+        batch: ModelInput,
+        turn: int,
+        group: JaggedBatch,
+        pooled: Tensor,
+        *,
+        apart: bool = False,
+        places: int = 1,
+    ) -> None:
+        """Adds a group's lookup; `apart`, its columns alone."""
+        route = self._route(turn, group.features, raw=not batch.are_rows, apart=apart)
+        samples = batch.batch_size
+        repeats = None if group.batch_size == samples * places else batch.repeats
+        weights = None if group.weights is None else tensor_of(group.weights)
+        bags = Bags.trusted(tensor_of(group.values), tensor_of(group.lengths), weights)
+        lookup.add(route, bags, repeats, pooled, samples=samples, places=places)
 
     def _check_host(self, part: PlacedPiece) -> None:
         if part not in self._held and (self._hosts is None or part.host not in self._hosts.hosts):
@@ -261,11 +247,10 @@ class PlanLookups:
     def _turn_of(self, piece: PlacedPiece, turn: int, lost: frozenset[int]) -> int:
         """Turn for a replicated table: the next one whose host is not lost."""
         replicas = self._replicas[piece.table.name]
-        turns = sorted(replicas, key=lambda one: (one - turn) % self._turns)
-        there = (
-            one for one in turns if replicas[one] in self._held or replicas[one].host not in lost
-        )
-        return next(there, turn)
+        for later in sorted(replicas, key=lambda replica: (replica - turn) % self._turns):
+            if replicas[later] in self._held or replicas[later].host not in lost:
+                return later
+        return turn
 
     def _make_route(
         self, turn: int, features: tuple[int, ...], lost: frozenset[int], *, raw: bool, apart: bool
@@ -284,36 +269,33 @@ class PlanLookups:
         for order, unit in enumerate(self._units):
             entries = [
                 Entry(
-                    positions[one.feature],
-                    one.placed,
-                    begins[one.feature] + one.placed.first_column,
-                    self._is_mean(one.feature),
-                    raw_hashes(one.placed, tables.get(one.placed.table.name)),
+                    positions[served.feature],
+                    served.placed,
+                    begins[served.feature] + served.placed.first_column,
+                    self._is_mean(served.feature),
+                    raw_hashes(served.placed, tables.get(served.placed.table.name)),
                 )
-                for one in unit
-                if one.feature in positions
-                and (one.turn is None or one.turn == self._turn_of(one.placed, turn, lost))
+                for served in unit
+                if served.feature in positions
+                and (served.turn is None or served.turn == self._turn_of(served.placed, turn, lost))
             ]
             if not entries:
                 continue
             first = entries[0].placed
             split, count = not first.holds_all_rows, len(features)
             if first in self._held:
-                made = make_step(
+                step = make_step(
                     entries, self._held, order=order, rows=count, split=split, backend=self._backend
                 )
-                self._backends[first.table.row_format.value] = made.lookup.backend
-                steps.append(made)
+                self._backends[first.table.row_format.value] = step.lookup.backend
+                steps.append(step)
             else:
-                made_remote = make_remote_step(
-                    entries,
-                    order=order,
-                    rows=count,
-                    split=split,
-                    sums=self._sums,
-                    raw=first.table.name in tables,
+                is_raw = first.table.name in tables
+                remote.append(
+                    make_remote_step(
+                        entries, order=order, rows=count, split=split, sums=self._sums, raw=is_raw
+                    )
                 )
-                remote.append(made_remote)
         summed = self._split.among(positions)
         widths = dict(zip(features, dims, strict=True))
         ends = {begins[f]: begins[f] + widths[f] for f in summed.features}
@@ -333,8 +315,6 @@ class PlanLookups:
                 for f in positions.keys() & self._defaults.keys()
             },
             features=tuple(self._features[f] for f in features) if remote else (),
-            own_bags=selections_of([step.part for step in steps]),
-            remote_bags=selections_of([step.part for step in remote]),
         )
 
     def _is_mean(self, feature: int) -> bool:
@@ -362,8 +342,3 @@ def _served(
         elif piece in held:
             served.append((piece, own.index(piece.turn)))
     return served
-
-
-def _bags_of(group: JaggedBatch) -> Bags:
-    weights = None if group.weights is None else tensor_of(group.weights)
-    return Bags.trusted(tensor_of(group.values), tensor_of(group.lengths), weights)

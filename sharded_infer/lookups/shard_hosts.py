@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.bags import Bags
-from sharded_infer.lookups.native_parts import ChosenBags, all_bags
+from sharded_infer.lookups.rank_part import ChosenBags, all_bags
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from kernels.wording import counted
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.inputs.id_map import IdMap
-from sharded_infer.lookups.fan_out import look_up_here
+from sharded_infer.lookups.batch_lookup import look_up_here
+from sharded_infer.lookups.group_lookup import GroupLookup, Route
 from sharded_infer.lookups.lookup_work import StepWork
 from sharded_infer.lookups.placement import PlacedPiece, share_of
 from sharded_infer.lookups.raw_ids import PieceIds, map_bags
-from sharded_infer.lookups.route import GroupLookup, Route
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.lookups.steps import Entry, make_step
 from sharded_infer.specs.model_spec import ModelSpec
@@ -136,8 +136,9 @@ class ShareLookups:
         work: list[StepWork] = []
         lookups = []
         for pieces, bags, _ in checked:
-            out = torch.empty(bags.lengths.shape[1], pieces.width)
-            lookups.append(GroupLookup(pieces.route, bags, None, out, work))
+            rows = bags.lengths.shape[1]
+            out = torch.empty(rows, pieces.width)
+            lookups.append(GroupLookup(pieces.route, bags, None, out, work, samples=rows))
             pooled.append(out)
         # Fronts have the deadline; a read has its own.
         look_up_here(lookups, inf)

@@ -1,7 +1,7 @@
 """Steps of a lookup from its entries: one a rank, memory and row format."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,11 +12,54 @@ from kernels.fused_tables import FusedTables
 from kernels.pooled_lookup import PooledLookup
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.lookups.columns import column_runs
-from sharded_infer.lookups.native_parts import KeptIds
 from sharded_infer.lookups.placement import PlacedPiece
-from sharded_infer.lookups.rank_part import RankPart
-from sharded_infer.lookups.route import RemoteStep, Step
+from sharded_infer.lookups.rank_part import KeptIds, RankPart
 from sharded_infer.lookups.shard_hosts import StoredPieces
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A fused lookup of a rank in this process.
+
+    `order` is its place among all ranks' steps, in which row parts are added.
+    """
+
+    part: RankPart
+    lookup: PooledLookup
+    order: int
+
+    @property
+    def is_plain(self) -> bool:
+        """True if its bags and output are the group's, and the rows are in memory."""
+        part, tables = self.part, self.lookup.tables
+        writes_all = part.only_run == (0, tables.total_dim)
+        one_size = isinstance(part.row_bytes, int)
+        return part.reads_everything and writes_all and one_size and not tables.tiers
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStep:
+    """A lookup of a rank of another host.
+
+    Attributes:
+        pieces: int64 `[entries]`, numbers of pieces on the host.
+        width: columns of all pieces.
+        order: as in `Step`.
+        stored: layout to pool their rows here.
+        sum_bytes, raw: as in `PieceBags`.
+        counted: of raw ids, entries that report each unknown one once: the tables' first columns.
+            Several steps may report one bag, each for its own part of the rows.
+    """
+
+    part: RankPart
+    host: int
+    pieces: NDArray[np.int64]
+    width: int
+    order: int
+    stored: StoredPieces
+    sum_bytes: int
+    raw: bool
+    counted: tuple[int, ...]
 
 
 class Entry(NamedTuple):
@@ -103,32 +146,22 @@ def make_remote_step(
 
 
 def _stored(entries: Sequence[Entry], columns: int) -> StoredPieces:
-    kernel = kernel_for_compiled_code()
-    return StoredPieces(
-        np.array(
-            [
-                (
-                    entry.placed.columns,
-                    entry.placed.table.row_format.row_bytes(entry.placed.columns),
-                    kernel.formats[entry.placed.table.row_format],
-                    entry.mean,
-                )
-                for entry in entries
-            ],
-            np.int64,
-        ),
-        columns,
-    )
+    formats, described = kernel_for_compiled_code().formats, []
+    for entry in entries:
+        row_format, width = entry.placed.table.row_format, entry.placed.columns
+        row_bytes = row_format.row_bytes(width)
+        described.append((width, row_bytes, formats[row_format], entry.mean))
+    return StoredPieces(np.array(described, np.int64), columns)
 
 
 def _rank_part(entries: Sequence[Entry], *, rows: int, split: bool) -> RankPart:
     chosen = [entry.bags for entry in entries]
+    kept = _kept(entries) if split else KeptIds()
     runs = column_runs((entry.column, entry.placed.columns, split) for entry in entries)
     return RankPart(
         positions=np.array(chosen),
-        reads_all=chosen == list(range(rows)),
-        most_reads=max(Counter(chosen).values()),
-        kept=_kept(entries) if split else KeptIds(),
+        reads_everything=chosen == list(range(rows)) and kept == KeptIds(),
+        kept=kept,
         runs=np.array(runs, np.int64),
         only_run=(runs[0].column, runs[0].width) if len(runs) == 1 and not split else None,
         rank=entries[0].placed.rank,

@@ -36,8 +36,7 @@ from sharded_infer.artifacts.mapped_id_maps import open_id_maps, open_row_places
 from sharded_infer.artifacts.mapped_tables import table_pieces
 from sharded_infer.artifacts.provenance import provenance_of
 from sharded_infer.artifacts.table_memory import TableMemory
-from sharded_infer.deltas.overlay_file import FOLDER, write_overlay
-from sharded_infer.deltas.overlays import open_overlays, overlaid
+from sharded_infer.deltas.overlays import FOLDER, open_overlays, overlaid, write_overlay
 from sharded_infer.engines.golden_check import golden_differences
 from sharded_infer.engines.model import Model
 from sharded_infer.errors import ArtifactError, InputError, TowerError

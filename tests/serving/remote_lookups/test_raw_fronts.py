@@ -21,7 +21,6 @@ from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model, open_model
-from sharded_infer.engines.model_share import open_share
 from sharded_infer.errors import RequestError
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
@@ -32,6 +31,7 @@ from sharded_infer.lookups.shard_hosts import Front, GroupAnswer, PieceBags, Sta
 from sharded_infer.specs.model_spec import GateSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.sharded_infer.lookups.test_random_plans import KINDS
+from tests.support.model_shares import open_share
 from tests.support.raw_cluster import (
     MAPS,
     SPEC,

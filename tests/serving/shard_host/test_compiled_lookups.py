@@ -29,7 +29,7 @@ from serving.transport.library import transport_refusal
 from serving.transport.limits import AccessBit, Method
 from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.artifacts.table_memory import TableMemory
-from sharded_infer.engines.model_share import ModelShare, open_share
+from sharded_infer.engines.model_share import ModelShare
 from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.lookups.raw_ids import UnknownIdError
 from sharded_infer.lookups.shard_hosts import PieceBags
@@ -38,6 +38,7 @@ from sharded_infer.v1 import shard_host_pb2
 from tests.serving.protocol.lookups.test_compiled_reader import stored_pieces
 from tests.serving.protocol.mutations import mutations
 from tests.serving.transport.test_http2_server import LIMITS
+from tests.support.model_shares import open_share
 from tests.support.raw_cluster import MAPS, publish_raw_cluster, publish_raw_parts
 
 pytestmark = [

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from kernels.row_format import RowFormat
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model, open_model
-from sharded_infer.engines.sequence_pieces import MOST_POSITIONS, pieces_of
+from sharded_infer.engines.sequence_runs import MOST_POSITIONS, pieces_of
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from sharded_infer.errors import ShardHostError
 from sharded_infer.inputs.model_input import ModelInput
-from sharded_infer.lookups.lookups import LookedUp
+from sharded_infer.lookups.lookup_work import LookedUp
 from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.specs.model_spec import ModelSpec
 from tests.sharded_infer.inputs.bags import bags_of
-from tests.sharded_infer.lookups.test_fan_out import Deploy, Deployment, lose
-from tests.sharded_infer.lookups.test_fan_out import deploy as deploy
-from tests.sharded_infer.lookups.test_fan_out import threads as threads
+from tests.sharded_infer.lookups.test_batch_lookup import Deploy, Deployment, lose
+from tests.sharded_infer.lookups.test_batch_lookup import deploy as deploy
+from tests.sharded_infer.lookups.test_batch_lookup import threads as threads
 from tests.sharded_infer.lookups.test_plan_lookups import FEATURES, PLANS, SPEC, inputs, rows_of
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")

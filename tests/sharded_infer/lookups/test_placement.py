@@ -18,7 +18,7 @@ from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.publishing.table_layout import lay_out
 from sharded_infer.specs.id_map_spec import IdMapSpec, IdPartition
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
-from tests.sharded_infer.lookups.test_fan_out import on_hosts
+from tests.sharded_infer.lookups.test_batch_lookup import on_hosts
 from tests.sharded_infer.lookups.test_plan_lookups import (
     MIXED,
     PLANS,

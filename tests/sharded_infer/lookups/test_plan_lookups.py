@@ -20,7 +20,7 @@ from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.artifacts.table_file import map_table_file
 from sharded_infer.artifacts.table_header import TableEntry
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
-from sharded_infer.lookups.lookups import LookedUp, Lookups
+from sharded_infer.lookups.lookup_work import LookedUp
 from sharded_infer.lookups.placement import PlacedPiece, hold, place
 from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.planning.plan import Plan, Shard, StoredTable, check_plan
@@ -289,11 +289,11 @@ def check(
     check_work(spec, plan, asked, LookedUp(apart.own, apart.ids_outside, apart.work))
 
 
-def pooled_by(lookup: Lookups, *groups: JaggedBatch) -> torch.Tensor:
+def pooled_by(lookup: PlanLookups, *groups: JaggedBatch) -> torch.Tensor:
     return look_up(lookup, ModelInput(max(g.batch_size for g in groups), groups, ())).pooled
 
 
-def look_up(lookup: Lookups, model_input: ModelInput) -> LookedUp:
+def look_up(lookup: PlanLookups, model_input: ModelInput) -> LookedUp:
     return lookup.look_up(model_input, rows=model_input.batch_size)
 
 

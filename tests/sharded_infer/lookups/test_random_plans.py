@@ -13,7 +13,6 @@ from torch import Tensor
 
 from kernels.row_format import RowFormat
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
-from sharded_infer.lookups.lookups import Lookups
 from sharded_infer.lookups.placement import hold, place, share_of
 from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.lookups.share_lookups import ShareLookups
@@ -22,7 +21,7 @@ from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.publishing.table_layout import MAX_FILE_BYTES, lay_out
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from tests.reference.row_encoding import encode
-from tests.sharded_infer.lookups.test_fan_out import pooled_by, same_bits
+from tests.sharded_infer.lookups.test_batch_lookup import pooled_by, same_bits
 from tests.sharded_infer.lookups.test_plan_lookups import check, stored_pieces
 from tests.support.shard_hosts import ThreadedHosts
 
@@ -130,7 +129,7 @@ def random_input(generator: np.random.Generator) -> ModelInput:
     return ModelInput(batch, groups, (), repeats=None if requests == 1 else repeats)
 
 
-def answers_of(lookups: Lookups, batch: ModelInput) -> list[Tensor]:
+def answers_of(lookups: PlanLookups, batch: ModelInput) -> list[Tensor]:
     rows = batch.batch_size + 3
     if len(batch.groups) == 1:
         return [lookups.look_up(batch, rows=rows).pooled]

@@ -89,10 +89,8 @@ def test_what_requests_share_is_looked_up_once(requests: int, tmp_path: Path) ->
     repeats = None if requests == 1 else np.array([2, BATCH - 2])
     batch = ModelInput(BATCH, (own, shared), (), repeats=repeats)
     whole = found.look_up(batch, rows=BATCH)
-    apart = found.look_up_apart(batch, rows=BATCH, request_rows=requests)
     alone = found.look_up(ModelInput(requests, (input_of(requests),), ()), rows=requests).sequences
-    for one, other, expected in zip(whole.sequences, apart.sequences, alone, strict=True):
+    for one, expected in zip(whole.sequences, alone, strict=True):
         assert torch.equal(one.rows, expected.rows)
-        assert torch.equal(other.rows, expected.rows)
         assert len(one.lengths) == requests
     assert whole.work.rows_saved > 0

@@ -11,7 +11,7 @@ from sharded_infer.errors import InputError, RequestError, RequestTooLargeError
 from sharded_infer.lookups.placement import hold, share_of
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.lookups.share_lookups import ShareLookups
-from tests.sharded_infer.lookups.test_fan_out import on_hosts
+from tests.sharded_infer.lookups.test_batch_lookup import on_hosts
 from tests.sharded_infer.lookups.test_plan_lookups import (
     BACKENDS,
     MIXED,

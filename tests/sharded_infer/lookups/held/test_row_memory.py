@@ -18,7 +18,7 @@ from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.planning.plan import Plan, Shard
 from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.specs.model_spec import GateSpec, QuantizationSpec
-from tests.sharded_infer.lookups.test_fan_out import pooled_by
+from tests.sharded_infer.lookups.test_batch_lookup import pooled_by
 from tests.sharded_infer.publishing.rows.test_ordered_tables import (
     ORDERED,
     SPEC,

@@ -12,59 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.bags import Bags
-from kernels.pooled_lookup import PooledLookup
 from kernels.tiers.started_rows import StartedRows
 from sharded_infer.lookups.default_rows import FeatureDefault
 from sharded_infer.lookups.lookup_work import StepWork, rows_saved
-from sharded_infer.lookups.native_parts import ChosenBags, Selections, all_bags, divide_means
-from sharded_infer.lookups.rank_part import RankPart, write_parts
-from sharded_infer.lookups.shard_hosts import StoredPieces
+from sharded_infer.lookups.rank_part import (
+    BagChoice,
+    ChosenBags,
+    RankPart,
+    divide_means,
+    write_parts,
+)
+from sharded_infer.lookups.steps import RemoteStep, Step
 from sharded_infer.specs.model_spec import FeatureSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A fused lookup of a rank in this process.
-
-    `order` is its place among all ranks' steps, in which row parts are added.
-    """
-
-    part: RankPart
-    lookup: PooledLookup
-    order: int
-
-    @property
-    def is_plain(self) -> bool:
-        """True if its bags and output are the group's, and the rows are in memory."""
-        part, tables = self.part, self.lookup.tables
-        writes_all = part.only_run == (0, tables.total_dim)
-        one_size = isinstance(part.row_bytes, int)
-        return part.reads_everything and writes_all and one_size and not tables.tiers
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteStep:
-    """A lookup of a rank of another host.
-
-    Attributes:
-        pieces: int64 `[entries]`, numbers of pieces on the host.
-        width: columns of all pieces.
-        order: as in `Step`.
-        stored: layout to pool their rows here; None: only the host can.
-        sum_bytes, raw: as in `PieceBags`.
-        counted: of raw ids, entries that report each unknown one once: the tables' first columns.
-            Several steps may report one bag, each for its own part of the rows.
-    """
-
-    part: RankPart
-    host: int
-    pieces: NDArray[np.int64]
-    width: int
-    order: int
-    stored: StoredPieces | None
-    sum_bytes: int
-    raw: bool = False
-    counted: tuple[int, ...] = ()
+from sharded_infer.tensors import tensor_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +37,9 @@ class Route:
             mean pooling; None: there is none.
         defaults: of the features whose tables have default rows, by position in the group.
         features: of the group, in order, where other hosts are used.
-        own_bags, remote_bags: choose the bags of all steps, or of all remote ones, at once; None:
-            one choice per step.
+        own_bags, remote_bags: of `steps` and of `remote`.
+        only_step: the only step, if it reads the group's bags as they are and writes all their
+            columns.
     """
 
     steps: tuple[Step, ...]
@@ -87,71 +48,48 @@ class Route:
     means: NDArray[np.int64] | None = None
     defaults: Mapping[int, FeatureDefault] = field(default_factory=dict)
     features: tuple[FeatureSpec, ...] = ()
-    own_bags: Selections | None = None
-    remote_bags: Selections | None = None
-
-    # The only step, if it reads the group's bags as they are and writes all their columns.
+    own_bags: BagChoice = field(init=False)
+    remote_bags: BagChoice = field(init=False)
     only_step: Step | None = field(init=False)
 
     def __post_init__(self) -> None:
         merged = self.remote or self.summed_columns or self.means is not None
         step = self.steps[0] if len(self.steps) == 1 and not merged else None
         object.__setattr__(self, "only_step", step if step and step.is_plain else None)
+        object.__setattr__(self, "own_bags", BagChoice([step.part for step in self.steps]))
+        object.__setattr__(self, "remote_bags", BagChoice([step.part for step in self.remote]))
 
 
 class GroupLookup:
     """Lookup of one group of features: its own ranks' steps, others' answers, the merge."""
 
-    __slots__ = (
-        "_bags",
-        "_batch_size",
-        "_chosen",
-        "_counts",
-        "_is_shared",
-        "_is_spread",
-        "_late",
-        "_lost",
-        "_places",
-        "_pooled",
-        "_repeats",
-        "_rows",
-        "_select_seconds",
-        "_unknown",
-        "_work",
-        "route",
-        "saved",
-    )
-
     def __init__(
         self,
         route: Route,
         bags: Bags,
-        repeats: Tensor | None,
+        repeats: NDArray[np.int64] | None,
         pooled: Tensor,
         work: list[StepWork],
         *,
-        samples: int | None = None,
+        samples: int,
         places: int = 1,
     ) -> None:
         """Starts nothing.
 
         Args:
-            bags: R bags for each feature; R is B or 1 if `repeats` is None. Of a sequence, R times
-                `places`.
+            bags: R bags for each feature, of a sequence R times `places`. R is `samples`, or 1, if
+                `repeats` is None.
             repeats: int64 `[R]`, samples that share each bag.
-            pooled: fp32 `[B, width]`; written.
+            pooled: fp32, a row for each bag or for each sample; written.
             work: each step is appended, with the seconds that it kept this thread busy.
-            samples: B, if `pooled` is to have a row for each bag instead, fp32 `[R, width]`.
             places: bags of each sample.
         """
         self.route, self._bags, self._pooled, self._work = route, bags, pooled, work
-        count, rows = bags.lengths.shape[1], pooled.shape[0]
-        self._batch_size = rows if samples is None else samples
-        self._counts = None if repeats is None else repeats.numpy()
-        self._repeats = None if samples is not None else repeats
-        self._is_spread = count != rows
-        self._places = places
-        self._is_shared = count != self._batch_size * places
+        count = bags.lengths.shape[1]
+        self._samples, self._places, self._counts = samples, places, repeats
+        self._is_spread = count != pooled.shape[0]
+        self._repeats = None if repeats is None or not self._is_spread else tensor_of(repeats)
+        self._is_shared = count != samples * places
         # Parts of rows wait here until all have arrived, each with its order.
         self._late: list[tuple[int, RankPart, Tensor]] = []
         # By position in the group: bool `[R]`, bags that take the default row.
@@ -177,15 +115,10 @@ class GroupLookup:
         remote = self.route.remote
         if not remote:
             return asked
-        together, began = self.route.remote_bags, perf_counter()
-        if together is None:
-            parts = [step.part for step in remote]
-            selected = [part.select(self._bags) for part in parts]
-            every, row_bytes = list(map(all_bags, selected)), list(map(_bytes_of, parts, selected))
-        else:
-            every, row_bytes = together.select(self._bags)
+        began = perf_counter()
+        every = self.route.remote_bags.choose(self._bags)
         seconds = (perf_counter() - began) / len(remote)
-        for step, chosen, of_rows in zip(remote, every, row_bytes, strict=True):
+        for step, (chosen, of_rows) in zip(remote, every, strict=True):
             if chosen.id_count:
                 asked.append((step, chosen))
             else:
@@ -200,17 +133,12 @@ class GroupLookup:
 
         `close` must follow.
         """
-        steps, together, began = self.route.steps, self.route.own_bags, perf_counter()
-        if together is None:
-            selected = [step.part.select(self._bags) for step in steps]
-            sizes = [_bytes_of(step.part, bags) for step, bags in zip(steps, selected, strict=True)]
-        else:
-            every, sizes = together.select(self._bags)
-            selected = [chosen.bags() for chosen in every]
-        self._chosen = list(zip(selected, sizes, strict=True))
+        steps, began = self.route.steps, perf_counter()
+        every = self.route.own_bags.choose(self._bags)
+        self._chosen = [(chosen.bags(), of_rows) for chosen, of_rows in every]
         self._rows = [
             step.lookup.start(bags) if step.lookup.tables.tiers else None
-            for step, bags in zip(steps, selected, strict=True)
+            for step, (bags, _) in zip(steps, self._chosen, strict=True)
         ]
         self._select_seconds = (perf_counter() - began) / max(1, len(steps))
 
@@ -244,25 +172,22 @@ class GroupLookup:
                 # Torch takes a microsecond for a view.
                 whole = width == self._pooled.shape[1]
                 out = self._pooled if whole else self._pooled[:, column : column + width]
-            found = step.lookup(chosen, ids_checked=True, out=out, rows=rows)
+            result = step.lookup(chosen, ids_checked=True, out=out, rows=rows)
             if out is None:
                 if self.route.remote and part.kept.rows is not None:
-                    self._late.append((step.order, part, found))
+                    self._late.append((step.order, part, result))
                 else:
-                    part.write(found, self._repeats, self._pooled)
+                    write_parts([(part, result)], self._repeats, self._pooled)
             seconds = perf_counter() - began
             self._work.append((part.rank, chosen.values.shape[0], of_rows, seconds))
             if self._is_shared:
                 self._count_saved(chosen)
 
     def answer(
-        self, step: RemoteStep, found: Tensor, unknown: NDArray[np.int64] | None = None
+        self, step: RemoteStep, pooled: Tensor, unknown: NDArray[np.int64] | None = None
     ) -> None:
-        """Takes another host's result, fp32 `[R, step.width]`.
-
-        `unknown` is as in `GroupAnswer`.
-        """
-        self._late.append((step.order, step.part, found))
+        """Takes another host's result, fp32 `[R, step.width]`; `unknown` is as in `GroupAnswer`."""
+        self._late.append((step.order, step.part, pooled))
         if unknown is not None:
             for entry in step.counted:
                 position = int(step.part.positions[entry])
@@ -285,16 +210,16 @@ class GroupLookup:
         """Tables whose default rows were taken, and bool `[B]`, the samples that took them."""
         for position, lost in self._lost.items():
             bags = np.logical_or.reduce(lost.numpy().reshape(-1, self._places), axis=1)
-            if len(bags) != self._batch_size:
-                bags = bags.repeat(self._batch_size if self._counts is None else self._counts)
+            if len(bags) != self._samples:
+                bags = bags.repeat(self._samples if self._counts is None else self._counts)
             yield self.route.defaults[position].table.name, bags
 
     def unknown(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
         """Tables, and int64 `[B]`, raw ids that hosts did not know, as `LookupWork.unknown`."""
         for position, of_bags in self._unknown.items():
             counts = of_samples = of_bags.reshape(-1, self._places).sum(axis=1)
-            if len(of_samples) != self._batch_size:
-                counts = np.zeros(self._batch_size, np.int64)
+            if len(of_samples) != self._samples:
+                counts = np.zeros(self._samples, np.int64)
                 firsts = [0] if self._counts is None else np.cumsum(self._counts) - self._counts
                 counts[firsts] = of_samples
             yield self.route.features[position].table.name, counts
@@ -311,9 +236,8 @@ class GroupLookup:
         """Adds waiting parts in the plan's order, so sums have the same bits everywhere."""
         if self._late:
             self._late.sort(key=itemgetter(0))
-            write_parts(
-                [(part, found) for _, part, found in self._late], self._repeats, self._pooled
-            )
+            parts = [(part, output) for _, part, output in self._late]
+            write_parts(parts, self._repeats, self._pooled)
         if self.route.means is not None:
             divide_means(self._pooled_lengths(), self._repeats, self.route.means, self._pooled)
         for position, lost in self._lost.items():
@@ -331,10 +255,10 @@ class GroupLookup:
         return lengths
 
     def _count_saved(self, chosen: Bags) -> None:
-        self.saved += _saved_rows(chosen, self._counts, self._batch_size, self._places)
+        self.saved += _saved_rows(chosen, self._counts, self._samples, self._places)
 
 
-def look_up_at_once(
+def single_kernel_lookup(
     route: Route,
     bags: Bags,
     repeats: NDArray[np.int64] | None,
@@ -344,23 +268,16 @@ def look_up_at_once(
     samples: int,
     places: int = 1,
 ) -> int | None:
-    """Looks a group up if one step of this process writes it all.
+    """Looks a group up if one step of this process writes it all; arguments as of `GroupLookup`.
 
-    Args:
-        repeats: int64 `[R]`, samples that share each bag.
-        pooled: fp32, a row for each bag; written.
-        work, samples, places: as of `GroupLookup`.
-
-    Returns:
-        Rows not looked up because samples share a bag; None if it takes more steps, or another
-            size.
+    Returns rows not looked up because samples share a bag; None if it takes more steps.
     """
     step, (rows, width) = route.only_step, pooled.shape
     if step is None or bags.lengths.shape[1] != rows or step.part.only_run != (0, width):
         return None
     began, part = perf_counter(), step.part
     step.lookup.pool_into(bags, pooled)
-    work.append((part.rank, bags.values.shape[0], _bytes_of(part, bags), perf_counter() - began))
+    work.append((part.rank, bags.values.shape[0], part.bytes_of(bags), perf_counter() - began))
     return 0 if rows == samples * places else _saved_rows(bags, repeats, samples, places)
 
 
@@ -372,9 +289,3 @@ def _saved_rows(chosen: Bags, counts: NDArray[np.int64] | None, samples: int, pl
     if places > 1:
         lengths = lengths.reshape(len(lengths), -1, places).sum(axis=2)
     return rows_saved(lengths, samples, counts)
-
-
-def _bytes_of(part: RankPart, chosen: Bags) -> int:
-    if isinstance(part.row_bytes, int):
-        return chosen.values.shape[0] * part.row_bytes
-    return int(chosen.lengths.numpy().sum(1) @ part.row_bytes)

@@ -7,51 +7,74 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from kernels.bags import Bags
 from sharded_infer.errors import InternalError, RequestError, ShardHostError
+from sharded_infer.lookups.group_lookup import GroupLookup, Route, single_kernel_lookup
 from sharded_infer.lookups.lookup_work import LookupWork, StepWork
-from sharded_infer.lookups.native_parts import ChosenBags
+from sharded_infer.lookups.rank_part import ChosenBags
 from sharded_infer.lookups.raw_ids import UnknownIdError
-from sharded_infer.lookups.route import GroupLookup, RemoteStep
 from sharded_infer.lookups.shard_hosts import GroupAnswer, PieceBags, ShardHosts
+from sharded_infer.lookups.steps import RemoteStep
 
 # A step of a group on another host, and its bags.
 _Asked = tuple[GroupLookup, RemoteStep, ChosenBags]
 
 
-def look_up_groups(
-    lookups: Sequence[GroupLookup],
-    steps: list[StepWork],
-    hosts: ShardHosts | None,
-    deadline: float,
-    *,
-    may_default: bool = False,
-    saved: int = 0,
-) -> LookupWork:
-    """Looks up all groups of a batch.
+class BatchLookup:
+    """Lookups of one batch: groups are added, and then `run` together."""
 
-    Args:
-        saved: rows saved by groups that were looked up before.
-        steps: the lookups' work is appended.
-        hosts: for the routes' remote steps.
-        deadline: for waits on hosts, and on rows that are not in memory.
-        may_default: allow default rows for those of a lost host.
+    def __init__(self, hosts: ShardHosts | None) -> None:
+        self._hosts = hosts
+        self._groups: list[GroupLookup] = []
+        self._steps: list[StepWork] = []
+        self._saved = 0
 
-    Raises:
-        RowReadError: rows of this process that are not in memory cannot be read, or not in time.
-        RequestError: a host's id map refuses a raw id; names feature, sample, id and table.
-        ShardedInferError: a host's error, or a rank's here; lookups on other hosts are cancelled.
-    """
-    if hosts is None:
-        look_up_here(lookups, deadline)
-    else:
-        _look_up_with(hosts, lookups, deadline, may_default=may_default)
-    for lookup in lookups:
-        lookup.finish()
-        saved += lookup.saved
-    if hosts is None:
-        return LookupWork(steps, saved)
-    return LookupWork(steps, saved, _defaults_of(lookups), _unknown_of(lookups))
+    def add(
+        self,
+        route: Route,
+        bags: Bags,
+        repeats: NDArray[np.int64] | None,
+        pooled: Tensor,
+        *,
+        samples: int,
+        places: int = 1,
+    ) -> None:
+        """Adds a group, arguments as of `GroupLookup`; one kernel's is looked up at once."""
+        work, sizes = self._steps, {"samples": samples, "places": places}
+        if self._hosts is None:
+            saved = single_kernel_lookup(route, bags, repeats, pooled, work, **sizes)
+            if saved is not None:
+                self._saved += saved
+                return
+        self._groups.append(GroupLookup(route, bags, repeats, pooled, work, **sizes))
+
+    def run(self, deadline: float, *, may_default: bool = False) -> LookupWork:
+        """Looks up all groups.
+
+        Args:
+            deadline: for waits on hosts, and on rows that are not in memory.
+            may_default: allow default rows for those of a lost host.
+
+        Raises:
+            RowReadError: rows of this process that are not in memory cannot be read, or not in
+                time.
+            RequestError: a host's id map refuses a raw id; names feature, sample, id and table.
+            ShardedInferError: a host's error, or a rank's here; lookups on other hosts are
+                cancelled.
+        """
+        groups = self._groups
+        if self._hosts is None:
+            look_up_here(groups, deadline)
+        else:
+            _look_up_with(self._hosts, groups, deadline, may_default=may_default)
+        for group in groups:
+            group.finish()
+        saved = self._saved + sum(group.saved for group in groups)
+        if self._hosts is None:
+            return LookupWork(self._steps, saved)
+        return LookupWork(self._steps, saved, _defaults_of(groups), _unknown_of(groups))
 
 
 def look_up_here(lookups: Sequence[GroupLookup], deadline: float) -> None:
