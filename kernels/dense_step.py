@@ -60,9 +60,7 @@ _run = function_of(
 class ByteLevels:
     """Quantization to bytes: `clamp(round(x * inverse_scale + zero_point), 0, 255)`.
 
-    Attributes:
-        inverse_scale: fp32 `[K]`, bytes a unit, of each column.
-        zero_point: the byte of 0, from 0 to 255.
+    `inverse_scale` is fp32 `[K]`, bytes a unit, of each column; `zero_point` the byte of 0.
     """
 
     inverse_scale: Tensor
@@ -89,10 +87,7 @@ class DenseStep:
     Args:
         keep: return x.
         low: the second result: `torch.bfloat16`, the levels of bytes, or None.
-        instruction_set: None takes the fastest.
-
-    Raises:
-        InputError: no result is requested, or the machine lacks the instruction set.
+        instruction_set: None takes the fastest; InputError if the machine lacks it.
     """
 
     def __init__(
@@ -160,7 +155,7 @@ def dense_step_fields(
 ) -> DenseStepFields:
     """The structure for compiled code; the caller keeps all tensors alive.
 
-    `shape` is that of x; `made` gets the results.
+    `shape` is that of x; `results` gets what is computed.
     """
     width = shape[-1]
     levels = low if isinstance(low, ByteLevels) else None

@@ -26,10 +26,7 @@ _LIBRARY.sharded_infer_mark_of.restype = ctypes.POINTER(ctypes.c_int32)
 class Watch(NamedTuple):
     """Addresses by which compiled code detects a mapping's lost bytes.
 
-    Attributes:
-        mark: address of an int32 that is not 0 after a loss.
-        place: address of a byte.
-        byte: its value without a loss.
+    `mark` is that of an int32 that is not 0 after a loss; `byte` is at `place` without a loss.
     """
 
     mark: int
@@ -41,10 +38,7 @@ class MappedFile:
     """A file's bytes, mapped for reading."""
 
     def __init__(self, path: Path, handle: int, mapping: memoryview) -> None:
-        """Watches a mapping of a whole file until it is freed.
-
-        `handle`, of the file, is duplicated; `mapping` is kept.
-        """
+        """Watches a mapping of a whole file until it is freed; duplicates the file's handle."""
         self.path, self.mapping = path, mapping
         self._handle = os.dup(handle)
         # Other threads may use it until the process has ended.
@@ -60,19 +54,13 @@ class MappedFile:
         return Watch(ctypes.addressof(self._mark), begin + self._place, self._byte)
 
     def check(self) -> None:
-        """Raises LostMemoryError if bytes were lost, and data from it may be zeros.
-
-        Otherwise costs two reads of memory.
-        """
+        """Raises LostMemoryError if bytes were lost, and data from it may be zeros."""
         # Reading a byte that is lost sets the mark; where it was zero, it reads as it did before.
         if self.mapping[self._place] != self._byte or self._mark.value:
             raise self._loss()
 
     def check_size(self) -> None:
-        """`check`, and a comparison of the file's size, since unread bytes may be lost too.
-
-        Raises LostMemoryError if the file was truncated, or pages could not be read.
-        """
+        """`check`, and of the file's size, since unread bytes may be lost too."""
         self.check()
         if os.fstat(self._handle).st_size < len(self.mapping):
             raise self._loss()

@@ -25,21 +25,15 @@ class LookupBackend(Protocol):
     @staticmethod
     def refusal(tables: FusedTables) -> str | None:
         """Reason why it cannot look these tables up, or None."""
-        ...
 
     def __init__(self, tables: FusedTables) -> None:
         """Prepares the kernel for the tables; raises InputError with the reason of `refusal`."""
-        ...
 
     def pool(self, bags: Bags, out: Tensor | None = None) -> Tensor:
-        """Pools every bag; thread-safe.
+        """Pools every bag, of ids inside their tables; thread-safe.
 
-        Args:
-            bags: ids of F features and B samples, all inside their tables.
-            out: `[B, total_dim]` of one of `out_dtypes`, its last axis contiguous; None allocates
-                fp32.
+        `out` is `[B, total_dim]` of one of `out_dtypes`, its last axis contiguous; None: new fp32.
         """
-        ...
 
 
 # In order of preference: the first that accepts the tables is used. Ours has FBGEMM's bits, and is
@@ -51,11 +45,7 @@ class PooledLookup:
     """Fused lookup of all features of some tables, by the best backend or a forced one."""
 
     def __init__(self, tables: FusedTables, *, backend: str | None = None) -> None:
-        """Prepares a backend, the first that can or the forced one.
-
-        Raises InputError, with the reason, if no backend, or not the forced one, supports these
-        tables.
-        """
+        """Prepares a backend; InputError, with the reasons, if none, or not the forced one, can."""
         self.tables = tables
         self._total_dim, self._files = tables.total_dim, tables.files
         self._rows = torch.tensor(tables.rows, dtype=torch.int64)
@@ -128,9 +118,7 @@ class PooledLookup:
     def pool_into(self, bags: Bags, out: Tensor) -> None:
         """A call without its checks, for tables without tiers; raises LostMemoryError.
 
-        Args:
-            bags: of as many features as `tables` has; all ids inside.
-            out: fp32 `[B, tables.total_dim]`, its last axis contiguous; written.
+        `out` is fp32 `[B, tables.total_dim]`, its last axis contiguous; written.
         """
         self._backend.pool(bags, out)
         for file in self._files:

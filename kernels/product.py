@@ -41,12 +41,11 @@ class Factors(IntEnum):
     BYTES = 2  # uint8 by int8
 
 
-_WEIGHT_DTYPES: Final = {
-    Factors.FP32: torch.float32,
-    Factors.BF16: torch.bfloat16,
-    Factors.BYTES: torch.int8,
+_FACTORS: Final = {
+    torch.float32: Factors.FP32,
+    torch.bfloat16: Factors.BF16,
+    torch.int8: Factors.BYTES,
 }
-_FACTORS: Final = {dtype: factors for factors, dtype in _WEIGHT_DTYPES.items()}
 
 
 class _Product(ctypes.Structure):
@@ -103,9 +102,7 @@ def product_set(dtype: torch.dtype, here: Machine) -> InstructionSet | None:
 class PackedWeight:
     """A weight in the compiled product's layout.
 
-    Attributes:
-        stored: `[padded N * padded K]`, of the weight's dtype; in the order of product.h.
-        shape: N, K.
+    `stored` is `[padded N * padded K]`, in the order of product.h; `shape` is N, K.
     """
 
     def __init__(self, weight: Tensor) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.row_format import RowFormat
-from quant.encoding.encoded_rows import EncodedRows
+from quant.encoder import EncodedRows
 from quant.report import ErrorHistogram, TableReport
 
 # From below fp16's row errors to above int2's. Edges are half powers of 2: squared errors then have

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.row_format import RowFormat
-from quant.encoding.encoder import encode_zeroing
+from quant.encoder import encode_zeroing
 from quant.sources.table_weight import TableWeight
 
 _SAMPLED_ROWS = 8192  # the mean over as many has a standard error of 1 to 2% on trained tables

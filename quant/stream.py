@@ -12,8 +12,13 @@ from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.row_format import RowFormat
-from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError, squares_of
-from quant.encoding.encoder import encode_rows, encode_zeroing
+from quant.encoder import (
+    EncodedRows,
+    UnrepresentableRowError,
+    encode_rows,
+    encode_zeroing,
+    squares_of,
+)
 from quant.error_meter import ChunkErrors, errors_of
 from quant.sources.table_weight import TableWeight
 

@@ -11,3 +11,15 @@ ENCODING = "quantizing"
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
     """Report nothing."""
+
+
+def summed_progress(progress: Progress, what: str, total: int) -> Callable[[int], None]:
+    """Takes the units of each step, and reports those done; never more than the total."""
+    done = 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        done = min(done + count, total)
+        progress(what, done, total)
+
+    return add

@@ -227,7 +227,7 @@ PAIRWISE_FILES = (
     "tests/kernels/test_product.py",
     "tests/kernels/test_row_overlay.py",
     "tests/kernels/tiers/test_row_tier.py",
-    "tests/quant/encoding/test_native_encoder.py",
+    "tests/quant/test_native_encoder.py",
     "tests/sharded_infer/engines/device/test_tower_engine.py",
     "tests/sharded_infer/engines/test_model_share.py",
     "tests/sharded_infer/engines/test_padding.py",

@@ -21,7 +21,7 @@ from kernels.backends.native import gather_rows
 from kernels.ids.id_hash import murmur_hash3_2x64
 from kernels.ids.id_index import IdIndex
 from kernels.ids.index_layout import BUCKET_BYTES, IDS_OF_A_HOME, hashes_of, homes_of
-from kernels.ids.index_writer import write_id_index
+from kernels.ids.index_writer import id_index_parts
 from serving.bench.turns import median_rates
 from serving.commands.bench.report import TEXT, Report, bench_command, times
 from sharded_infer.artifacts.table_memory import copy_to_huge_pages
@@ -56,7 +56,8 @@ def ids_command(
         before = _reset_peak()
         started = time.perf_counter()
         with path.open("wb") as file:
-            write_id_index(_chunks(entries, progress), entries, entries, file, folder=Path(folder))
+            chunks = _chunks(entries, progress)
+            file.writelines(id_index_parts(chunks, entries, entries, folder=Path(folder)))
         build_seconds, build_bytes = time.perf_counter() - started, _status("VmHWM") - before
         memory = copy_to_huge_pages(path, lambda _: None)
     rates = _rates(memory, entries, seconds, progress)

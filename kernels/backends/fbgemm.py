@@ -38,11 +38,7 @@ class FbgemmBackend:
     out_dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.float32})
 
     def __init__(self, tables: FusedTables) -> None:
-        """Prepares the kernel for fp32, fp16, int8, int4 or int2 tables on the host.
-
-        Raises InputError if the format is another, dims do not fill bytes, or FBGEMM is not
-        installed.
-        """
+        """See `LookupBackend`."""
         reason = self.refusal(tables)
         if reason is not None:
             raise InputError(reason)
@@ -64,7 +60,7 @@ class FbgemmBackend:
 
     @staticmethod
     def refusal(tables: FusedTables) -> str | None:
-        """Reason why this backend cannot look up these tables, or None."""
+        """See `LookupBackend.refusal`."""
         if tables.memory.device.type != "cpu":
             return f"fbgemm reads host memory, the tables are on {tables.memory.device}"
         return format_refusal(tables)

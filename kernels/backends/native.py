@@ -21,16 +21,8 @@ from kernels.native_library import address_of, function_of, load_library
 from kernels.row_format import RowFormat
 from kernels.row_overlay import OverlayFields
 
-# `Format` of kernels/native/lookup.h.
-_FORMATS = {
-    RowFormat.FP32: 0,
-    RowFormat.FP16: 1,
-    RowFormat.BF16: 2,
-    RowFormat.FP8: 3,
-    RowFormat.INT8: 4,
-    RowFormat.INT4: 5,
-    RowFormat.INT2: 6,
-}
+# `Format` of kernels/native/lookup.h, in the order of the row formats.
+_FORMATS = {row_format: number for number, row_format in enumerate(RowFormat)}
 
 
 class KernelFeature(ctypes.Structure):
@@ -78,11 +70,7 @@ class NativeBackend:
     def __init__(
         self, tables: FusedTables, *, instruction_set: InstructionSet | None = None
     ) -> None:
-        """Prepares the kernel's constants, by default for the fastest instruction set.
-
-        Raises InputError if the tables are not on the host, or the machine lacks the instruction
-        set.
-        """
+        """Prepares the kernel's constants, by default for the fastest instruction set."""
         reason = self.refusal(tables)
         if reason is not None:
             raise InputError(reason)
@@ -96,7 +84,7 @@ class NativeBackend:
 
     @staticmethod
     def refusal(tables: FusedTables) -> str | None:
-        """Reason why this backend cannot look up these tables, or None."""
+        """See `LookupBackend.refusal`."""
         if tables.memory.device.type != "cpu":
             return f"native reads host memory, the tables are on {tables.memory.device}"
         return None
@@ -146,10 +134,7 @@ def kernel_features(tables: FusedTables) -> "ctypes.Array[KernelFeature]":
 
 
 class KernelForCompiledCode(NamedTuple):
-    """The kernel, for other compiled code.
-
-    `address` is that of `sharded_infer_lookup`; `formats` has its number of each row format.
-    """
+    """The kernel, for other compiled code; `formats` has its number of each row format."""
 
     address: int
     instruction_set: InstructionSet
@@ -173,9 +158,6 @@ def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
 
     Returns:
         uint8 `[256, row_bytes]`, a ring buffer of the rows read last.
-
-    Raises:
-        InputError: a tensor has another dtype or shape.
     """
     if rows.dtype != torch.uint8 or rows.dim() != 2 or not rows.is_contiguous():
         raise InputError(f"rows: expected uint8 [n, row_bytes], got {rows.dtype}")

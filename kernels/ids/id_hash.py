@@ -75,10 +75,6 @@ def hash_strings(
     Args:
         data: uint8 `[bytes]`, the strings one after another.
         offsets: int64 `[N + 1]`, start of each string, and the end of the last.
-
-    Raises:
-        InputError: the seed has too many bits, the offsets fall or leave the data, or an array has
-            another dtype or shape.
     """
     _check_seed(name.value, seed, name.seed_bits)
     if data.dtype != np.uint8 or data.ndim != 1:
@@ -107,8 +103,7 @@ def joined_strings(strings: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray
 def unpacked_strings(data: bytes, count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Strings after their lengths of 4 bytes, little-endian, as `hash_strings` takes them.
 
-    Returns:
-        Bytes and offsets of the first `count` strings; of fewer if the data ends before.
+    Of the first `count` strings; of fewer if the data ends before.
     """
     joined, offsets = np.empty(len(data), np.uint8), np.empty(count + 1, np.int64)
     whole = _join_strings(data, len(data), count, joined.ctypes.data, offsets.ctypes.data)
@@ -116,10 +111,7 @@ def unpacked_strings(data: bytes, count: int) -> tuple[NDArray[np.uint8], NDArra
 
 
 def hash_ids(name: IdHash, ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.uint64]:
-    """Hash of each int64 `[N]` id, uint64 `[N]`; `identity` ignores the seed.
-
-    Raises InputError for ids of another dtype or shape, or a seed that is no unsigned word.
-    """
+    """Hash of each int64 `[N]` id, uint64 `[N]`; `identity` ignores the seed."""
     _check_ids(ids)
     _check_seed(name.value, seed, 64)
     ids = np.ascontiguousarray(ids)
@@ -129,11 +121,7 @@ def hash_ids(name: IdHash, ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.
 
 
 def murmur_hash3_2x64(ids: NDArray[np.int64], y: int = 0, seed: int = 0) -> NDArray[np.uint64]:
-    """Hash of each int64 `[N]` id and of the word y, uint64 `[N]`.
-
-    Raises InputError for ids of another dtype or shape, or for y or a seed that is no unsigned
-    word.
-    """
+    """Hash of each int64 `[N]` id and of the word y, uint64 `[N]`."""
     _check_ids(ids)
     _check_seed("y", y, 64)
     _check_seed("murmur_hash3_2x64", seed, 64)

@@ -58,12 +58,9 @@ class IdIndex:
 
     @classmethod
     def open(cls, memory: bytes | memoryview | NDArray[np.uint8]) -> "IdIndex":
-        """Opens an index from all its bytes; reads its header only.
+        """Opens an index from all its bytes; reads its header only, with errors as `read_header`.
 
         A search of a bucket is one cache line if they begin at a multiple of 64.
-
-        Raises:
-            InputError: it is no index, of another version, or its length contradicts its header.
         """
         whole = np.frombuffer(memory, np.uint8)
         return cls(whole, read_header(whole))
@@ -103,12 +100,10 @@ class IdIndex:
             yield buckets["keys"][used].view(np.int64), buckets["rows"][used].astype(np.int64)
 
     def check(self, table_rows: int) -> None:
-        """Reads all of it and refuses contents that `write_id_index` would not write.
+        """Reads all of it and refuses contents that `id_index_parts` would not write.
 
-        Raises:
-            InputError: it is for another number of table rows, or has another number of ids; or an
-                id occurs twice, is in an unreachable bucket or has a row outside the table; or a
-                filter or an unused slot has other bytes. Names the bucket.
+        Raises InputError, with the bucket, if an id occurs twice, is in an unreachable bucket or
+        has a row outside the table, or a filter or an unused slot has other bytes.
         """
         if self.table_rows != table_rows:
             raise InputError(

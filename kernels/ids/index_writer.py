@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from secrets import randbits
 from tempfile import TemporaryFile
-from typing import IO, NamedTuple, Protocol
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,41 +61,20 @@ _place = function_of(
 )
 
 
-class Writable(Protocol):
-    """Target of an index."""
-
-    def write(self, part: memoryview, /) -> object:
-        """Appends bytes."""
-
-
-def write_id_index(
-    chunks: Iterable[Chunk],
-    count: int,
-    table_rows: int,
-    file: Writable,
-    *,
-    folder: Path | None = None,
-) -> None:
-    """Writes an index; memory does not grow with the number of ids up to 268 million.
+def id_index_parts(
+    chunks: Iterable[Chunk], count: int, table_rows: int, *, folder: Path | None = None
+) -> Iterator[memoryview]:
+    """Parts of an index in order; memory does not grow with the number of ids up to 268 million.
 
     Args:
         chunks: ids, int64 `[N]`, and the row of each, int64 `[N]`. Read once.
         count: of all ids.
-        file: written from its beginning to its end, without seeking.
         folder: for temporary files of 12 bytes an id; None: the system's.
 
     Raises:
         InputError: a chunk has another dtype or shape, a row is outside the table, an id occurs
             twice, or the number of ids is not `count`. Names the id and its position.
     """
-    for part in id_index_parts(chunks, count, table_rows, folder=folder):
-        file.write(part)
-
-
-def id_index_parts(
-    chunks: Iterable[Chunk], count: int, table_rows: int, *, folder: Path | None = None
-) -> Iterator[memoryview]:
-    """Parts of an index in order; arguments and errors as of `write_id_index`."""
     if not 0 <= table_rows <= MOST_ROWS:
         raise InputError(f"id index: expected a table of up to {MOST_ROWS} rows, got {table_rows}")
     homes = max(1, -(-count // IDS_OF_A_HOME))
@@ -236,10 +215,9 @@ def _place_ids(
     rows: NDArray[np.uint32],
     pending: _PendingIds,
 ) -> None:
-    """Fills buckets from the first on.
+    """Fills buckets, zeros, from the first on.
 
     Args:
-        buckets: of dtype `BUCKET`, zeros.
         keys: in the order of their hashes, with homes in these buckets.
         rows: of the keys.
         pending: keys from full earlier buckets; replaced by those of these.

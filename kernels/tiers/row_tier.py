@@ -97,10 +97,7 @@ class RowTier:
             hot_rows: the first rows, which stay in memory.
             cached_rows: capacity of the cache for others.
 
-        Raises:
-            InputError: inconsistent numbers.
-            MemoryError: there is not enough memory.
-            OSError: the file cannot be opened.
+        Raises MemoryError if there is not enough, and OSError if the file cannot be opened.
         """
         if not (0 <= hot_rows <= rows <= _MOST_ROWS and 0 <= cached_rows <= rows - hot_rows):
             raise InputError(

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from quant.sources.distributed_checkpoint import DistributedCheckpointSource
-from quant.sources.distributed_metadata import METADATA_NAME
+from quant.sources.distributed_checkpoint import METADATA_NAME, DistributedCheckpointSource
 from quant.sources.numpy_files import NpzSource, NumpySource
 from quant.sources.safetensors_files import SafetensorsSource, ShardedSafetensorsSource
 from quant.sources.weight_source import (

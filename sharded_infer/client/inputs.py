@@ -121,7 +121,7 @@ def _form(name: str, value: Any) -> list[int]:
     """The lengths of bags, or the number of values that are in none."""
     array = as_array(name, value.values if isinstance(value, Bags) else value)
     if array.dtype == object and not is_text(array):
-        return np.asarray(ragged_rows(name, array).lengths).tolist()
+        return [int(length) for length in np.asarray(ragged_rows(name, array).lengths)]
     return [array.shape[1]] * len(array) if array.ndim == 2 else [array.size]
 
 

@@ -108,12 +108,7 @@ def _joined(artifact: Artifact, name: str, layers: Sequence[OverlayLayer]) -> Ro
 
 
 def _open_overlay(path: Path, tables: Mapping[str, StoredTable]) -> dict[str, OverlayLayer]:
-    """Maps a file of changed rows by table; their ids are read and checked.
-
-    Raises:
-        ArtifactError: it does not hold changed rows of these tables; names the table.
-        CapacityError: there is not enough memory to map it.
-    """
+    """Maps a file of changed rows by table; their ids are read and checked."""
     # Its rows are read at random, as a table's are.
     mapped = map_table_file(path, large=True)
     names = [name.removesuffix(_IDS) for name in mapped if name.endswith(_IDS)]

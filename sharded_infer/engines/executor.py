@@ -21,14 +21,12 @@ class RequestResult:
     Attributes:
         scores: fp32 `[B]` or `[B, K]` of each output, in the spec's order; views of a batch of
             several requests.
-        lookup_seconds: of merging, planning, lookups and assembling, for the whole batch; on
-            devices of merging and checking it.
-        tower_seconds: of the tower, for the whole batch; on devices until its scores are back.
+        lookup_seconds: of merging and lookups, as `BatchResult`, for the whole batch.
+        tower_seconds: as `BatchResult`, for the whole batch.
         ids_outside: ids of the request that were outside their tables (and ignored or wrapped), or
             unknown to id maps.
-        batch: the merged requests.
         ids_unknown: tables, and the number of the request's ids that shard hosts did not know.
-        default_tables: names of the tables whose default rows some of its bags took, ascending.
+        default_tables: ascending names of the tables whose default rows some of its bags took.
     """
 
     scores: tuple[NDArray[np.float32], ...]
@@ -52,14 +50,7 @@ def run_batch(
 
     Pooled embeddings are those of each request alone, to the bit. Scores may differ by the rounding
     of the tower's precision: products add up in another order at another size, and shared values
-    are computed once.
-
-    Args:
-        deadline: for waits on other hosts, on the monotonic clock.
-        may_default: as for `ModelEngine.run`.
-
-    Raises:
-        RequestError: an id of a single request is outside a table whose policy is `error`.
+    are computed once. `deadline`, `may_default` and errors are those of `ModelEngine.run`.
     """
     started = perf_counter()
     merged = requests[0] if len(requests) == 1 else merge_inputs(requests)

@@ -1,6 +1,7 @@
 """Runs batches on the host, on the calling thread."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 from time import perf_counter
 
@@ -16,7 +17,7 @@ from sharded_infer.engines.user_cache import UserCache
 from sharded_infer.engines.user_stage import UserStage
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.sequences.tower_rows import side_by_side
-from sharded_infer.lookups.lookup_work import LookedUp, LookupWork
+from sharded_infer.lookups.lookup_work import LookedUp
 from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.tensors import tensor_of
@@ -70,14 +71,13 @@ class HostEngine:
         self, batch: ModelInput, deadline: float = inf, *, may_default: bool = False
     ) -> BatchResult:
         """See `ModelEngine.run`; computes shared values of pairs once where worthwhile."""
+        look_up = partial(self._lookups.look_up, deadline=deadline, may_default=may_default)
         if self._stage is not None:
             counts = self._stage.requests(batch, each=self.users is not None)
             if counts is not None:
-                return self._run_stages(
-                    self._stage, batch, counts, deadline, may_default=may_default
-                )
+                return self._run_stages(self._stage, batch, counts, look_up)
         if self._sequences:
-            return self._run_pieces(batch, deadline, may_default=may_default)
+            return self._run_pieces(batch, look_up)
         shared = shared_group(batch)
         if shared is not None:
             split = self._splits.of(shared.features)
@@ -87,14 +87,12 @@ class HostEngine:
                 )
         began = perf_counter()
         rows = self._sizes.run_size(batch.batch_size)
-        embeddings, ids_outside, work, _ = self._lookups.look_up(
-            batch, rows=rows, deadline=deadline, may_default=may_default
-        )
+        embeddings, ids_outside, work, _ = look_up(batch, rows=rows)
         looked_up = perf_counter()
-        found = self.score(padded_dense(batch, rows), embeddings)
+        outputs = self.score(padded_dense(batch, rows), embeddings)
         if rows > batch.batch_size:
-            found = tuple(score[: batch.batch_size] for score in found)
-        scores = tuple(score.numpy() for score in found)
+            outputs = tuple(score[: batch.batch_size] for score in outputs)
+        scores = tuple(score.numpy() for score in outputs)
         return BatchResult(scores, looked_up - began, perf_counter() - looked_up, ids_outside, work)
 
     def _run_stages(
@@ -102,32 +100,25 @@ class HostEngine:
         stage: UserStage,
         batch: ModelInput,
         counts: NDArray[np.int64] | list[int],
-        deadline: float,
-        *,
-        may_default: bool,
+        look_up: Callable[..., LookedUp],
     ) -> BatchResult:
         began = perf_counter()
         seconds = 0.0
 
-        def look_up(asked: ModelInput) -> LookedUp:
+        def timed(asked: ModelInput) -> LookedUp:
             nonlocal seconds
-            found = self._lookups.look_up(
-                asked, rows=asked.batch_size, deadline=deadline, may_default=may_default
-            )
+            found = look_up(asked, rows=asked.batch_size)
             seconds = perf_counter() - began
             return found
 
-        scores, found, users = stage.score(batch, counts, look_up, self.users)
+        scores, found, users = stage.score(batch, counts, timed, self.users)
         whole = perf_counter() - began
-        steps, saved, defaults, unknown, positions, _ = found.work
-        work = LookupWork(steps, saved, defaults, unknown, positions, users)
+        work = found.work._replace(users=users)
         return BatchResult(scores, seconds, whole - seconds, found.ids_outside, work)
 
-    def _run_pieces(self, batch: ModelInput, deadline: float, *, may_default: bool) -> BatchResult:
+    def _run_pieces(self, batch: ModelInput, look_up: Callable[..., LookedUp]) -> BatchResult:
         began = perf_counter()
-        found = self._lookups.look_up(
-            batch, rows=batch.batch_size, deadline=deadline, may_default=may_default
-        )
+        found = look_up(batch, rows=batch.batch_size)
         looked_up = perf_counter()
         outputs, positions = score_pieces(batch, found, self._sequences, self.score, self.run_size)
         scores = tuple(output.numpy() for output in outputs)
@@ -147,7 +138,7 @@ class HostEngine:
         began = perf_counter()
         pieces, request_pieces = (self._sizes.pieces(n) for n in (batch.batch_size, requests))
         rows = sum(pieces)
-        own, shared, ids_outside, work = self._lookups.look_up_apart(
+        (own, ids_outside, work, _), shared = self._lookups.look_up_apart(
             batch,
             rows=rows,
             request_rows=sum(request_pieces),

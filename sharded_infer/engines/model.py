@@ -60,7 +60,6 @@ class Model:
         id_maps: by table, of those whose raw ids are mapped here.
         row_maps: these, and the row orders of ordered tables.
         work: a batch's counts for its cost.
-        zero_padding: warns of requests that look padded without lengths.
         users: states of users, kept between requests; None: none are.
         products: precision of the tower's products on the host; None: it is on devices.
     """
@@ -80,18 +79,12 @@ class Model:
         products: ProductsOption = ProductsOption.AUTO,
         progress: Progress = no_progress,
     ) -> None:
-        """Maps or copies the tables and builds the tower, without checks; use `open_model`.
-
-        `open_model` documents the common arguments and errors.
+        """Maps or copies the tables and builds the tower, without checks; see `open_model`.
 
         Args:
             copy_file: makes copies in huge pages, or finds those of other processes; a front makes
                 private ones of its own rows.
             user_cache_bytes: for users' states; 0 keeps none.
-
-        Raises:
-            LostMemoryError: a table file has become shorter meanwhile.
-            PlanError: a front has no host to ask for some of the rows; names the host.
         """
         self.artifact = artifact
         self.plan = plan
@@ -126,7 +119,7 @@ class Model:
             pieces = overlaid(
                 table_pieces(artifact, self.memory, progress), open_overlays(artifact)
             )
-            self._held = HeldRows(artifact, (), self.memory, is_share=True)
+            self._rows = HeldRows(artifact, (), self.memory, is_share=True)
             self.rank_bytes = rank_bytes(plan, tables)
             weighted = has_weights(artifact.path / artifact.manifest.golden.file)
             parts = ModelParts(self.spec, plan, tables, pieces, weighted, self.row_maps)
@@ -145,7 +138,7 @@ class Model:
         copy_places = copy_file if front is None else copy_to_huge_pages
         places = open_row_places(artifact, self.memory, copy_places)
         self.row_maps = {**self.id_maps, **places}
-        self._held = HeldRows(
+        self._rows = HeldRows(
             artifact,
             placed if front is None else share_of(placed, front.host),
             self.memory,
@@ -164,7 +157,7 @@ class Model:
         lookups = PlanLookups(
             self.spec,
             placed,
-            self._held.pieces,
+            self._rows.pieces,
             hosts=None if front is None else front.hosts,
             backend=backend,
             id_maps=self.row_maps,
@@ -188,7 +181,7 @@ class Model:
     @property
     def row_memory(self) -> RowMemory | None:
         """Tiers of its rows; None: all of them are mapped or copied."""
-        return self._held.row_memory
+        return self._rows.row_memory
 
     @property
     def table_bytes(self) -> int:
@@ -198,39 +191,30 @@ class Model:
         return self.artifact.manifest.table_bytes
 
     def map_pages(self, progress: Progress = no_progress) -> bool:
-        """Maps the pages of tables before requests need them; False if the kernel cannot.
+        """As `HeldRows.map_pages`."""
+        return self._rows.map_pages(progress)
 
-        `progress` is called with the bytes; see `table_memory`.
-        """
-        return self._held.map_pages(progress)
-
-    def check_files(self) -> None:
-        """Raises LostMemoryError, with file and sizes, if a mapped table was truncated.
-
-        Lookups check for themselves.
-        """
-        for row_map in self.row_maps.values():
-            row_map.check_file()
-        self._held.check_files()
+    def huge_page_bytes(self) -> int:
+        """As `HeldRows.huge_page_bytes`."""
+        return self._rows.huge_page_bytes()
 
     def tower_signature(self) -> str:
         """Equal for models whose towers run the same operators on the same shapes."""
         return self._signature
 
-    def with_tower(self, tower: Tower) -> "Model":
-        """The same tables, on the host, under another tower of the same inputs and outputs.
+    def check_files(self) -> None:
+        """As `HeldRows.check_files`, for id maps and row orders too."""
+        for row_map in self.row_maps.values():
+            row_map.check_file()
+        self._rows.check_files()
 
-        Raises InternalError if this one is on devices.
-        """
+    def with_tower(self, tower: Tower) -> "Model":
+        """The same tables, on the host, under another tower of the same inputs and outputs."""
         if not isinstance(self.engine, HostEngine):
             raise InternalError("a model on devices has its towers there")
         changed = copy.copy(self)
         changed.engine = self.engine.with_tower(tower)
         return changed
-
-    def huge_page_bytes(self) -> int:
-        """Bytes of its tables that this process maps by huge pages now."""
-        return self._held.huge_page_bytes()
 
     def score(
         self, model_input: ModelInput, embeddings: Tensor, *, positions: int = 0
@@ -258,11 +242,7 @@ class Model:
         return tuple(score[: model_input.batch_size] for score in scores)
 
     def run(self, model_input: ModelInput) -> dict[str, NDArray[np.float32]]:
-        """Scores one batch: fp32 `[B]` or `[B, K]` by output name.
-
-        Raises:
-            RequestError: an id is outside a table whose policy is `error`.
-        """
+        """Scores one batch, by output name; arguments and errors as `ModelEngine.run`."""
         scores = self.engine.run(model_input).scores
         return dict(zip(self.spec.tower.outputs, scores, strict=True))
 
@@ -342,7 +322,6 @@ def open_model(
             lookup, with the same bits. None: `memory` places all.
         products: selects the precision of the tower's products on a host.
         verify: compare every file's size and SHA-256 with the manifest first.
-        progress: called while verifying and copying.
 
     Raises:
         NotFoundError: no such version, or no plan for the topology.

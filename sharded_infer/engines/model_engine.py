@@ -38,62 +38,41 @@ class ModelEngine(Protocol):
     @property
     def backends(self) -> Mapping[str, str]:
         """Kernel backend in use for each row format."""
-        ...
 
     @property
     def waits(self) -> bool:
         """True if a batch's thread waits for devices: its cost is time, not processor time."""
-        ...
 
     @property
     def device_slots(self) -> int:
         """Batches that its devices hold at once; 0 without devices."""
-        ...
 
     @property
     def run_size(self) -> Callable[[int], int]:
-        """Function from a batch's samples to the tower's batch size, at least as large.
-
-        The function holds no reference to the engine.
-        """
-        ...
+        """Function from a batch's samples to the tower's size; holds no reference to the engine."""
 
     def run_sizes(self, largest: int) -> Sequence[int]:
         """All of the tower's sizes for batches of up to `largest` samples, ascending."""
-        ...
 
     def memory_report(self) -> Sequence[str]:
         """A line for each device: estimated and used memory."""
-        ...
 
     def run(
         self, batch: ModelInput, deadline: float = inf, *, may_default: bool = False
     ) -> BatchResult:
-        """Scores a batch.
+        """Scores a batch; RequestError if an id is outside a table whose policy is `error`.
 
         Args:
             deadline: for waits on other hosts, on the monotonic clock.
             may_default: allow default rows for those of a lost host; the result's `work` names
                 their tables.
-
-        Raises:
-            RequestError: an id is outside a table whose policy is `error`.
         """
-        ...
 
     def embeddings(self, batch: ModelInput) -> Tensor:
-        """Pooled embeddings on the host: fp32 `[rows, width]`, rows above B are zeros.
-
-        Raises RequestError if an id is outside a table whose policy is `error`.
-        """
-        ...
+        """Pooled embeddings on the host: fp32 `[rows, width]`, rows above B are zeros."""
 
     def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
-        """Runs the tower on the host's inputs: fp32 `[rows]` or `[rows, K]` per output, there.
-
-        `dense` are fp32 `[rows, width]` each, `embeddings` fp32 `[rows, width]`.
-        """
-        ...
+        """Runs the tower on fp32 `[rows, ...]` inputs: fp32 `[rows]` or `[rows, K]` per output."""
 
 
 def padded_dense(batch: ModelInput, rows: int) -> list[Tensor]:

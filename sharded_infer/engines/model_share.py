@@ -39,16 +39,7 @@ class ModelShare:
     ) -> None:
         """Maps or copies the share's rows; files are not verified.
 
-        Args:
-            memory: placement of the rows; None: as in the spec.
-            row_memory_bytes: as for `open_model`.
-            progress: called while copying.
-
-        Raises:
-            ArtifactError: a file does not match the manifest.
-            CapacityError: there is too little memory.
-            LostMemoryError: a table file has become shorter meanwhile.
-            PlanError: the host has no rows in the plan.
+        Arguments and errors are those of `open_model`; PlanError if the host has no rows.
         """
         self.artifact, self.plan, self.host = artifact, plan, host
         spec, placed = artifact.manifest.model_spec(), place_stored(plan, artifact)
@@ -76,13 +67,7 @@ class ModelShare:
             row_memory_bytes=row_memory_bytes,
             progress=progress,
         )
-        self.lookups = ShareLookups(
-            spec,
-            placed,
-            self.rows.pieces,
-            host,
-            id_maps=self.id_maps,
-        )
+        self.lookups = ShareLookups(spec, placed, self.rows.pieces, host, id_maps=self.id_maps)
 
     @property
     def name(self) -> str:

@@ -50,7 +50,7 @@ def score_pieces(
         run_size: batch size of the tower for some samples.
 
     Returns:
-        fp32 `[B]` or `[B, K]` of each output, and the sequences' positions with an id, and padding.
+        Outputs, and the sequences' positions with an id, and padding.
     """
     samples = batch.batch_size
     owners = _owners(batch, found.sequences)
@@ -66,9 +66,10 @@ def score_pieces(
         chosen = tensor_of(piece.samples)
         inputs = [_rows_of(tensor_of(array), chosen, rows) for array in batch.dense]
         for one, spec in zip(found.sequences, sequences, strict=True):
-            own = len(one.lengths) == samples
-            at = piece.samples if own or piece.request is None else [piece.request]
-            spread = shortened(one, spec, at).spread(count, rows, None)
+            own: Tensor | slice = chosen
+            if piece.request is not None and len(one.lengths) != samples:
+                own = slice(piece.request, piece.request + 1)
+            spread = part_of(one, spec, own, GRAIN).spread(count, rows, None)
             padded += rows * spread.rows.shape[1]
             inputs += spread.inputs
         scores = score(inputs, _rows_of(found.pooled, chosen, rows))
@@ -134,39 +135,18 @@ def _runs(positions: Ints) -> Iterator[slice]:
     yield slice(start, len(positions))
 
 
-def shortened(
-    sequence: SequenceRows, spec: SequenceSpec, chosen: Sequence[int] | Ints
+def part_of(
+    sequence: SequenceRows, spec: SequenceSpec, samples: Tensor | slice, grain: int = 1
 ) -> SequenceRows:
-    """Sequences of some samples (`chosen` ascending and distinct), padded to their longest."""
-    rows = tensor_of(np.asarray(chosen))
-    if len(rows) == 1:
-        row = int(rows[0])
-        return of_one(sequence, spec, row, int(sequence.lengths[row]), GRAIN)
-    lengths = sequence.lengths[rows]
-    padded = sequence.rows.shape[1]
-    part = _positions(spec, int(lengths.max()), padded, GRAIN)
-
-    def taken(array: Tensor) -> Tensor:
-        if len(rows) == len(array) and part == slice(0, padded):
-            return array
-        return array[rows, part]
-
-    numbers = tuple(map(taken, sequence.numbers))
-    return SequenceRows(taken(sequence.rows), lengths, numbers, spec.shortest)
-
-
-def of_one(
-    sequence: SequenceRows, spec: SequenceSpec, row: int, length: int, grain: int = 1
-) -> SequenceRows:
-    """One sample's sequence, padded to a multiple of the grain: views where rows have no gaps."""
-    samples, padded, _ = sequence.rows.shape
-    part = _positions(spec, length, padded, grain)
-    if samples == 1 and part == slice(0, padded):
+    """Sequences of some samples, ascending, padded to a multiple of the grain from the longest."""
+    count, padded, _ = sequence.rows.shape
+    lengths = sequence.lengths[samples]
+    positions = _positions(spec, int(lengths.max()), padded, grain)
+    if len(lengths) == count and positions == slice(0, padded):
         return sequence
-    lengths = sequence.lengths[row : row + 1]
 
     def taken(array: Tensor) -> Tensor:
-        return array[row : row + 1, part].contiguous()
+        return array[samples, positions].contiguous()
 
     numbers = tuple(map(taken, sequence.numbers))
     return SequenceRows(taken(sequence.rows), lengths, numbers, spec.shortest)

@@ -31,8 +31,7 @@ def shared_group(batch: ModelInput) -> JaggedBatch | None:
 class SplitTowers:
     """Split towers by features; thread-safe: during a split, other threads use the whole one.
 
-    `dims` are each feature's columns, in the embeddings' order; `sizes` is the number of batch
-    sizes.
+    `dims` are each feature's columns; `sizes` is the number of batch sizes.
     """
 
     def __init__(self, tower: Tower, dims: Sequence[int], *, sizes: int = 1) -> None:
@@ -43,10 +42,7 @@ class SplitTowers:
         self._lock = threading.Lock()
 
     def of(self, features: tuple[int, ...]) -> SplitTower | None:
-        """The tower for requests that share these features, as ascending positions in the spec.
-
-        None: use the whole tower.
-        """
+        """The tower for requests that share ascending features; None: use the whole tower."""
         if features in self._made:
             return self._made[features]
         full = len(self._made) >= _MOST_TOWERS or self._kernel_bytes >= KERNEL_BYTES

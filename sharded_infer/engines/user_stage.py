@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sharded_infer.engines.sequence_runs import of_one
+from sharded_infer.engines.sequence_runs import part_of
 from sharded_infer.engines.split_towers import runs_of
 from sharded_infer.engines.user_cache import State, UserCache
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
@@ -98,8 +98,7 @@ class UserStage:
             look_up: of the batch, without the rows of cached users.
 
         Returns:
-            fp32 `[B]` or `[B, K]` of each output, the rows looked up, and the numbers of requests
-                whose user's state was cached, and computed.
+            Outputs, the rows looked up, and how many requests' states were cached, and computed.
         """
         if cache is None and len(counts) == 1:
             found = look_up(batch)
@@ -129,7 +128,8 @@ class UserStage:
         for request, state in enumerate(states):
             if state is None:
                 first = int(firsts[request])
-                state = self._user(batch, found, request, first, len(counts))
+                dense, own, whole = self._user_inputs(batch, found, request, first, len(counts))
+                state = self._split.user(dense, own, whole=whole)
                 # Default rows are for this response alone, which reports them.
                 if cache is not None and not any(d[first] for d in found.work.defaults.values()):
                     cache.keep(keys[request], state)
@@ -150,32 +150,27 @@ class UserStage:
             user = self._split.user(dense, embeddings, whole=whole)
             return self._candidates(batch, found, [user], np.array([batch.batch_size]))
 
-    def _user(
-        self, batch: ModelInput, found: LookedUp, request: int, first: int, requests: int
-    ) -> State:
-        """The first stage of one request, whose first candidate is `first`."""
-        dense, embeddings, whole = self._user_inputs(batch, found, request, first, requests)
-        return self._split.user(dense, embeddings, whole=whole)
-
     def _user_inputs(
         self, batch: ModelInput, found: LookedUp, request: int, first: int, requests: int
     ) -> tuple[list[Tensor], Tensor, bool]:
-        given: dict[str, Tensor] = {}
+        """The first stage's inputs of a request, whose first candidate is `first`.
+
+        Dense ones, embeddings, and whether no padded sequence is empty.
+        """
+        inputs: dict[str, Tensor] = {}
         whole = True
         for at in self._dense:
             array = batch.dense[at]
             row = 0 if len(array) == 1 else first
-            given[self._dense_names[at]] = tensor_of(array[row : row + 1])
+            inputs[self._dense_names[at]] = tensor_of(array[row : row + 1])
         for one, (names, spec, is_users) in zip(found.sequences, self._sequences, strict=True):
             if is_users:
                 lengths = one.lengths
                 at = request if lengths.shape[0] == requests else first
-                length = int(lengths if lengths.shape[0] == 1 else lengths[at])
-                is_alone = lengths.shape[0] == 1 and length == one.rows.shape[1]
-                alone = one if is_alone else of_one(one, spec, at, length)
-                whole = whole and (spec.pad_to != "longest" or length > 0)
-                given.update(zip(names, alone.inputs, strict=True))
-        dense = [given[name] for name in self._split.shared]
+                whole = whole and (spec.pad_to != "longest" or int(lengths[at]) > 0)
+                of_user = part_of(one, spec, slice(at, at + 1))
+                inputs.update(zip(names, of_user.inputs, strict=True))
+        dense = [inputs[name] for name in self._split.shared]
         return dense, self._by_user.of(found.pooled, first), whole
 
     def _candidates(
@@ -185,35 +180,24 @@ class UserStage:
         users: Sequence[State],
         counts: NDArray[np.int64],
     ) -> tuple[Scores, ...]:
-        scores = self._second_stage(batch, found, users, counts)
-        return tuple([score.numpy() for score in scores])
-
-    def _second_stage(
-        self,
-        batch: ModelInput,
-        found: LookedUp,
-        users: Sequence[State],
-        counts: NDArray[np.int64],
-    ) -> tuple[Tensor, ...]:
+        """The second stage, in pieces where the tower's sizes ask for them."""
         samples = batch.batch_size
         own, embeddings = self._own_inputs(batch, found, counts)
-        if self._split.apart:
-            return self._split.candidates(own, embeddings, users, counts.tolist())
-        if not self._pads and samples <= self._sizes.sizes[-1]:
-            return self._split.candidates(own, embeddings, users, counts.tolist())
-        pieces = self._sizes.pieces(samples)
-        if not self._pads:
-            pieces[-1] -= sum(pieces) - samples
-            return self._split.candidates(own, embeddings, users, counts.tolist(), pieces=pieces)
-        padded = sum(pieces)
-        inputs = [_padded(array, padded) for array in (*own, embeddings)]
-        # Rows of padding are the last request's.
-        last = counts.copy()
-        last[-1] += padded - samples
+        inputs, pieces = [*own, embeddings], []
+        if not self._split.apart and (self._pads or samples > self._sizes.sizes[-1]):
+            pieces = self._sizes.pieces(samples)
+            padding = sum(pieces) - samples
+            if not self._pads:
+                pieces[-1] -= padding
+            elif padding:
+                inputs = [_padded(array, samples + padding) for array in inputs]
+                # Rows of padding are the last request's.
+                counts = counts.copy()
+                counts[-1] += padding
         scores = self._split.candidates(
-            inputs[:-1], inputs[-1], users, last.tolist(), pieces=pieces
+            inputs[:-1], inputs[-1], users, counts.tolist(), pieces=pieces
         )
-        return tuple(score[:samples] for score in scores)
+        return tuple([score[:samples].numpy() for score in scores])
 
     def _own_inputs(
         self, batch: ModelInput, found: LookedUp, counts: NDArray[np.int64] | None
@@ -281,17 +265,14 @@ class _Columns:
         side_by_side = torch.equal(columns, torch.arange(first, first + count))
         # A slice is a view, not a copy.
         self._columns = slice(first, first + count) if side_by_side else columns
-        self._none = torch.empty(1, 0) if count == 0 else None
         self._are_all = count == len(chosen)
 
     def of(self, array: Tensor, row: int | None = None) -> Tensor:
         if row is None:
             return array if self._are_all else array[:, self._columns]
-        return array[row : row + 1, self._columns] if self._none is None else self._none
+        return array[row : row + 1, self._columns]
 
 
 def _padded(array: Tensor, rows: int) -> Tensor:
-    if len(array) == rows:
-        return array
     # Rows of padding repeat the last one: zeros may be no length of a sequence.
     return torch.cat([array, array[-1:].expand(rows - len(array), *array.shape[1:])])

@@ -42,24 +42,25 @@ class BatchLookup:
         places: int = 1,
     ) -> None:
         """Adds a group, arguments as of `GroupLookup`; one kernel's is looked up at once."""
-        work, sizes = self._steps, {"samples": samples, "places": places}
+        work = self._steps
         if self._hosts is None:
-            saved = single_kernel_lookup(route, bags, repeats, pooled, work, **sizes)
+            saved = single_kernel_lookup(
+                route, bags, repeats, pooled, work, samples=samples, places=places
+            )
             if saved is not None:
                 self._saved += saved
                 return
-        self._groups.append(GroupLookup(route, bags, repeats, pooled, work, **sizes))
+        self._groups.append(
+            GroupLookup(route, bags, repeats, pooled, work, samples=samples, places=places)
+        )
 
     def run(self, deadline: float, *, may_default: bool = False) -> LookupWork:
         """Looks up all groups.
 
-        Args:
-            deadline: for waits on hosts, and on rows that are not in memory.
-            may_default: allow default rows for those of a lost host.
+        `deadline` bounds waits on hosts and on rows that are not in memory; `may_default` allows
+        default rows for those of a lost host.
 
         Raises:
-            RowReadError: rows of this process that are not in memory cannot be read, or not in
-                time.
             RequestError: a host's id map refuses a raw id; names feature, sample, id and table.
             ShardedInferError: a host's error, or a rank's here; lookups on other hosts are
                 cancelled.
@@ -71,17 +72,14 @@ class BatchLookup:
             _look_up_with(self._hosts, groups, deadline, may_default=may_default)
         for group in groups:
             group.finish()
-        saved = self._saved + sum(group.saved for group in groups)
+            self._saved += group.saved
         if self._hosts is None:
-            return LookupWork(self._steps, saved)
-        return LookupWork(self._steps, saved, _defaults_of(groups), _unknown_of(groups))
+            return LookupWork(self._steps, self._saved)
+        return LookupWork(self._steps, self._saved, _defaults_of(groups), _unknown_of(groups))
 
 
 def look_up_here(lookups: Sequence[GroupLookup], deadline: float) -> None:
-    """Runs the steps of this process; `deadline` bounds waits for rows not in memory.
-
-    Raises RowReadError if such a row cannot be read, or not in time.
-    """
+    """Runs the steps of this process; RowReadError if rows cannot be read before the deadline."""
     try:
         # All reads are started before the first is awaited.
         for lookup in lookups:
@@ -152,30 +150,30 @@ def _take(
             for lookup, step, chosen in places:
                 lookup.lose(step, chosen)
             continue
-        found = answers.get(host, ())
+        of_host = answers.get(host, ())
         expected = [(chosen.bag_count, step.width) for _, step, chosen in places]
-        came = [tuple(answer.pooled.shape) for answer in found]
+        came = [tuple(answer.pooled.shape) for answer in of_host]
         if came != expected:
             raise ShardHostError(
                 f"shard host {host}: expected answers of shapes {expected}, got {came}"
             )
-        for (lookup, step, _), answer in zip(places, found, strict=True):
+        for (lookup, step, _), answer in zip(places, of_host, strict=True):
             lookup.answer(step, answer.pooled, answer.unknown)
 
 
 def _defaults_of(lookups: Sequence[GroupLookup]) -> Mapping[str, NDArray[np.bool_]]:
     """Bool `[B]` by table, ascending: samples that took its default row, for any feature."""
-    found: dict[str, NDArray[np.bool_]] = {}
+    taken: dict[str, NDArray[np.bool_]] = {}
     for lookup in lookups:
         for table, samples in lookup.defaults():
-            found[table] = samples | found.get(table, samples)
-    return dict(sorted(found.items()))
+            taken[table] = samples | taken.get(table, samples)
+    return dict(sorted(taken.items()))
 
 
 def _unknown_of(lookups: Sequence[GroupLookup]) -> Mapping[str, NDArray[np.int64]]:
     """`LookupWork.unknown`, ascending."""
-    found: dict[str, NDArray[np.int64]] = {}
+    counts: dict[str, NDArray[np.int64]] = {}
     for lookup in lookups:
         for table, samples in lookup.unknown():
-            found[table] = samples + found[table] if table in found else samples
-    return dict(sorted(found.items()))
+            counts[table] = samples + counts[table] if table in counts else samples
+    return dict(sorted(counts.items()))

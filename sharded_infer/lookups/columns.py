@@ -2,24 +2,9 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from sharded_infer.planning.plan import StoredTable
 from sharded_infer.specs.model_spec import ModelSpec
-
-
-class PlacedPart(Protocol):
-    """A part of a table on a rank."""
-
-    @property
-    def table(self) -> StoredTable:
-        """The whole table."""
-        ...
-
-    @property
-    def holds_all_rows(self) -> bool:
-        """True if the part has every row of the table."""
-        ...
 
 
 class ColumnRun(NamedTuple):
@@ -51,19 +36,6 @@ class SplitFeatures:
     columns: tuple[tuple[int, int], ...]
     means: tuple[int, ...]
 
-    def among(self, features: Collection[int]) -> "SplitFeatures":
-        """The subset among `features`."""
-        kept = [
-            (feature, columns)
-            for feature, columns in zip(self.features, self.columns, strict=True)
-            if feature in features
-        ]
-        return SplitFeatures(
-            tuple(feature for feature, _ in kept),
-            tuple(columns for _, columns in kept),
-            tuple(feature for feature in self.means if feature in features),
-        )
-
 
 def first_columns(spec: ModelSpec) -> list[int]:
     """First column of each feature in the embeddings, then the end of the last."""
@@ -73,18 +45,17 @@ def first_columns(spec: ModelSpec) -> list[int]:
     return starts
 
 
-def split_features(spec: ModelSpec, placed: Iterable[PlacedPart]) -> SplitFeatures:
-    """Features whose rows are split across ranks, from every part of every table."""
-    names = {part.table.name for part in placed if not part.holds_all_rows}
+def split_features(spec: ModelSpec, tables: Collection[str]) -> SplitFeatures:
+    """Features of the tables whose rows are split across ranks."""
     features = spec.table_features
     # Those of sequences are in no column of the embeddings.
     starts = [*first_columns(spec), *(0 for _ in spec.sequence_features)]
-    found = [i for i, feature in enumerate(features) if feature.table.name in names]
+    split = [i for i, feature in enumerate(features) if feature.table.name in tables]
     return SplitFeatures(
-        features=tuple(found),
-        columns=tuple((starts[i], features[i].table.dim) for i in found),
+        features=tuple(split),
+        columns=tuple((starts[i], features[i].table.dim) for i in split),
         means=tuple(
-            i for i in found if features[i].table.pooling == "mean" and not features[i].sequence
+            i for i in split if features[i].table.pooling == "mean" and not features[i].sequence
         ),
     )
 

@@ -34,10 +34,7 @@ class FeatureDefault:
     lookup: PooledLookup
 
     def write(self, bags: Bags, lost: Tensor, repeats: Tensor | None, pooled: Tensor) -> None:
-        """Pools the lost bags, bool `[R]`, of a group again, in all columns of the feature.
-
-        `repeats` and `pooled` as for `RankPart.write`.
-        """
+        """Pools the lost bags, bool `[R]`, of a group again; see `write_parts` for `repeats`."""
         first = int(bags.lengths[: self.position].sum())
         lengths = bags.lengths[self.position : self.position + 1]
         end = first + int(lengths.sum())

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import inf
 from operator import itemgetter
 from time import perf_counter
 
@@ -135,7 +134,10 @@ class GroupLookup:
         """
         steps, began = self.route.steps, perf_counter()
         every = self.route.own_bags.choose(self._bags)
-        self._chosen = [(chosen.bags(), of_rows) for chosen, of_rows in every]
+        self._chosen = [
+            (self._bags if step.part.reads_everything else chosen.bags(), of_rows)
+            for step, (chosen, of_rows) in zip(steps, every, strict=True)
+        ]
         self._rows = [
             step.lookup.start(bags) if step.lookup.tables.tiers else None
             for step, (bags, _) in zip(steps, self._chosen, strict=True)
@@ -148,14 +150,11 @@ class GroupLookup:
             if rows is not None:
                 rows.close()
 
-    def look_up(self, deadline: float = inf) -> None:
+    def look_up(self, deadline: float) -> None:
         """Runs the steps of this process and writes their columns; requires `start`.
 
         Where another host has a part of the rows, all parts wait to be added in the plan's order.
-        `deadline` bounds the wait for rows that are not in memory, monotonic.
-
-        Raises:
-            RowReadError: such a row cannot be read, or not in time; names the table.
+        Raises RowReadError, naming the table, if rows cannot be read before the deadline.
         """
         for first, end in self.route.summed_columns:
             self._pooled[:, first:end] = 0.0
@@ -174,7 +173,7 @@ class GroupLookup:
                 out = self._pooled if whole else self._pooled[:, column : column + width]
             result = step.lookup(chosen, ids_checked=True, out=out, rows=rows)
             if out is None:
-                if self.route.remote and part.kept.rows is not None:
+                if self.route.remote and part.kept_rows is not None:
                     self._late.append((step.order, part, result))
                 else:
                     write_parts([(part, result)], self._repeats, self._pooled)

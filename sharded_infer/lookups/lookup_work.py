@@ -18,7 +18,6 @@ class LookupWork(NamedTuple):
     """Work of a batch's lookups, as plain tuples, because every batch makes one.
 
     Attributes:
-        steps: one for each fused lookup.
         rows_saved: rows not looked up because samples share a bag.
         defaults: bool `[B]` by table: samples whose bags took its default row.
         unknown: int64 `[B]` by table: ids that its id map on a shard host does not know. Those of a
@@ -55,21 +54,6 @@ class LookedUp(NamedTuple):
     ids_outside: int
     work: LookupWork
     sequences: tuple[SequenceRows, ...] = ()
-
-
-class LookedUpApart(NamedTuple):
-    """Pooled embeddings of features by pair and by request, and the work of their lookup.
-
-    Attributes:
-        own: fp32 `[rows, width]`, the features of which each sample has its own bag.
-        shared: fp32 `[request_rows, width]`, the features that samples share.
-        ids_outside: number of ids outside their tables.
-    """
-
-    own: Tensor
-    shared: Tensor
-    ids_outside: int
-    work: LookupWork
 
 
 def rows_saved(

@@ -6,6 +6,7 @@ pieces without their rows.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Protocol
@@ -20,7 +21,7 @@ from sharded_infer.artifacts.manifest import Manifest, blocks_name
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.artifacts.row_blocks import IdRange, StoredRange
 from sharded_infer.errors import InternalError
-from sharded_infer.planning.plan import Plan, StoredTable
+from sharded_infer.planning.plan import Plan, Shard, StoredTable
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 _CHUNK_BYTES = 4 * 2**20
@@ -32,17 +33,14 @@ class StoredRows(Protocol):
     @property
     def file(self) -> str:
         """The file's name."""
-        ...
 
     @property
     def first_row(self) -> int:
         """The range's first row."""
-        ...
 
     @property
     def rows(self) -> int:
         """Rows of the range."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,6 @@ class PlacedPiece:
 
     Attributes:
         number: its position among the pieces of the host.
-        file: name of the table file.
         first_row: relative to the table, as `first_column`.
         turn: for a replicated table, the turn in which this rank serves it; otherwise None.
     """
@@ -78,10 +75,6 @@ class PlacedPiece:
         return self.columns == self.table.dim
 
 
-# Rank, stored rows, first row, last row, first column, columns, turn.
-_Part = tuple[str, int, StoredRows, int, int, int, int, int | None]
-
-
 def place(
     plan: Plan,
     tables: Mapping[str, StoredTable],
@@ -93,25 +86,41 @@ def place(
     each turn is even. `stored` has each table's rows in files, in the manifest's order.
     """
     placed: list[PlacedPiece] = []
-    numbers: dict[int, int] = {}
-    for name, rank, rows, first, last, first_column, columns, turn in _parts(plan, tables, stored):
-        host = plan.topology.devices[rank].host
-        number = numbers[host] = numbers.get(host, -1) + 1
-        placed.append(
-            PlacedPiece(
-                table=tables[name],
-                rank=rank,
-                host=host,
-                number=number,
-                file=rows.file,
-                first_row=first,
-                rows=last - first,
-                first_column=first_column,
-                columns=columns,
-                turn=turn,
-            )
-        )
+    numbers: Counter[int] = Counter()
+    # Shard hosts and fronts of several releases number pieces alike: this order never changes.
+    for shard, turn in _shards(plan, tables):
+        host = plan.topology.devices[shard.rank].host
+        for rows in stored[shard.table]:
+            first = max(shard.first_row, rows.first_row)
+            last = min(shard.last_row, rows.first_row + rows.rows)
+            if first < last:
+                placed.append(
+                    PlacedPiece(
+                        table=tables[shard.table],
+                        rank=shard.rank,
+                        host=host,
+                        number=numbers[host],
+                        file=rows.file,
+                        first_row=first,
+                        rows=last - first,
+                        first_column=shard.first_column,
+                        columns=shard.columns,
+                        turn=turn,
+                    )
+                )
+                numbers[host] += 1
     return placed
+
+
+def _shards(plan: Plan, tables: Mapping[str, StoredTable]) -> Iterator[tuple[Shard, int | None]]:
+    """All shards with their turns, then each rank's replicas."""
+    yield from ((shard, None) for shard in plan.shards)
+    ranks = plan.ranks
+    for number, name in enumerate(plan.replicated):
+        table = tables[name]
+        for at, rank in enumerate(ranks):
+            whole = Shard(name, rank, 0, table.rows, 0, table.dim)
+            yield whole, (at - number) % len(ranks)
 
 
 def place_stored(plan: Plan, artifact: Artifact) -> list[PlacedPiece]:
@@ -120,29 +129,14 @@ def place_stored(plan: Plan, artifact: Artifact) -> list[PlacedPiece]:
     return place(plan, artifact.manifest.stored_tables(), records)
 
 
-def _parts(
-    plan: Plan, tables: Mapping[str, StoredTable], stored: Mapping[str, Sequence[StoredRows]]
-) -> Iterator[_Part]:
-    # Shard hosts and fronts of several releases number pieces alike: this order never changes.
-    for shard in plan.shards:
-        for rows in stored[shard.table]:
-            first = max(shard.first_row, rows.first_row)
-            last = min(shard.last_row, rows.first_row + rows.rows)
-            if first < last:
-                columns = shard.first_column, shard.columns
-                yield shard.table, shard.rank, rows, first, last, *columns, None
-    ranks = plan.ranks
-    for number, name in enumerate(plan.replicated):
-        for place_of_rank, rank in enumerate(ranks):
-            turn = (place_of_rank - number) % len(ranks)
-            for rows in stored[name]:
-                last = rows.first_row + rows.rows
-                yield name, rank, rows, rows.first_row, last, 0, tables[name].dim, turn
-
-
 def share_of(placed: Iterable[PlacedPiece], host: int | None) -> list[PlacedPiece]:
     """Pieces of one host's ranks, none without a host; a piece's place is its number."""
     return [piece for piece in placed if piece.host == host]
+
+
+def split_tables(placed: Iterable[PlacedPiece]) -> set[str]:
+    """Tables whose rows are split across pieces."""
+    return {piece.table.name for piece in placed if not piece.holds_all_rows}
 
 
 def stored_ranges(share: Iterable[PlacedPiece]) -> list[StoredRange]:
@@ -168,17 +162,14 @@ def raw_hashes(piece: PlacedPiece, table: TableSpec | None) -> tuple[int, int] |
 def id_ranges(
     manifest: Manifest, tables: Collection[str], share: Iterable[PlacedPiece] | None = None
 ) -> list[IdRange]:
-    """Stored ranges of tables' raw ids in their id maps; of those with hashes of blocks.
-
-    `share` has the pieces of a host that maps them; None: all ids are wanted.
-    """
+    """Stored ranges of tables' raw ids in id maps with hashes of blocks; `share` None: all ids."""
     files = {name: file for name, file in (manifest.id_maps or {}).items() if name in tables}
     files = {name: file for name, file in files.items() if blocks_name(file) in manifest.files}
     if share is None:
         return [IdRange(file, 0, LAST_HASH) for file in files.values()]
     mapped = {t.name: t for t in manifest.model_spec().mapped_tables if t.name in files}
-    found = [(piece, raw_hashes(piece, mapped.get(piece.table.name))) for piece in share]
-    return [IdRange(files[p.table.name], *hashes) for p, hashes in found if hashes is not None]
+    pairs = [(piece, raw_hashes(piece, mapped.get(piece.table.name))) for piece in share]
+    return [IdRange(files[p.table.name], *hashes) for p, hashes in pairs if hashes is not None]
 
 
 def mapped_by_hosts(
@@ -186,9 +177,7 @@ def mapped_by_hosts(
 ) -> frozenset[str]:
     """Tables whose raw ids the hosts of their rows map; their pieces are whole parts of rows.
 
-    Args:
-        placed: every part of every table.
-        front: the host whose rows the front has: of tables with rows there it maps all ids.
+    `front` is the host whose rows the front has: of tables with rows there it maps all ids.
     """
     mapped = {table.name: table for table in spec.mapped_tables}
     kept = {
@@ -217,7 +206,7 @@ def hold(
     """Rows of placed pieces in memory, from all of each table's.
 
     Whole rows are used in place. A column shard is copied, because each row needs its own scale and
-    bias: a chunk of rows at a time, so that they are not in memory twice.
+    bias.
     """
     return {piece: _rows_of(piece, pieces[piece.table.name]) for piece in placed}
 

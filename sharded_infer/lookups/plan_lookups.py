@@ -31,8 +31,8 @@ from sharded_infer.lookups.batch_lookup import BatchLookup
 from sharded_infer.lookups.columns import first_columns, split_features
 from sharded_infer.lookups.default_rows import FeatureDefault, default_lookups
 from sharded_infer.lookups.group_lookup import Route
-from sharded_infer.lookups.lookup_work import LookedUp, LookedUpApart
-from sharded_infer.lookups.placement import PlacedPiece, raw_hashes
+from sharded_infer.lookups.lookup_work import LookedUp
+from sharded_infer.lookups.placement import PlacedPiece, raw_hashes, split_tables
 from sharded_infer.lookups.shard_hosts import ShardHosts
 from sharded_infer.lookups.steps import Entry, RemoteStep, Step, make_remote_step, make_step
 from sharded_infer.specs.model_spec import ModelSpec
@@ -88,7 +88,7 @@ class PlanLookups:
         # Those of a sequence are only looked up apart from other features.
         self._starts = [*first_columns(spec), *(0 for _ in spec.sequence_features)]
         self._layout = SequenceLayout(spec, frozenset(self._raw)) if spec.sequences else None
-        self._split = split_features(spec, placed)
+        self._split = split_features(spec, split_tables(placed))
         self.width = spec.embedding_width
         self.dims = tuple(feature.table.dim for feature in spec.features)
         served = _served(placed, held)
@@ -171,13 +171,16 @@ class PlanLookups:
         request_rows: int,
         deadline: float = inf,
         may_default: bool = False,
-    ) -> LookedUpApart:
+    ) -> tuple[LookedUp, Tensor]:
         """Looks up and pools a model's features without repeating shared bags; see `look_up`.
 
         Args:
             batch: its samples share a group of features.
             rows: rows of the features by pair, at least B; rows from B on are zeros.
             request_rows: rows of the shared features, at least one for each request.
+
+        Returns:
+            Of the features by pair, and the shared ones, fp32 `[request_rows, width]`.
         """
         batch, turn = self._policy.apply(batch), self._next_turn()
         lookup = BatchLookup(self._hosts)
@@ -193,7 +196,7 @@ class PlanLookups:
             else:
                 own = padded
         work = lookup.run(deadline, may_default=may_default)
-        return LookedUpApart(own, shared, batch.ids_outside + work.ids_unknown, work)
+        return LookedUp(own, batch.ids_outside + work.ids_unknown, work), shared
 
     def _next_turn(self) -> int:
         # Ranks take turns to serve replicated tables, one turn for each batch.
@@ -296,13 +299,13 @@ class PlanLookups:
                         entries, order=order, rows=count, split=split, sums=self._sums, raw=is_raw
                     )
                 )
-        summed = self._split.among(positions)
         widths = dict(zip(features, dims, strict=True))
-        ends = {begins[f]: begins[f] + widths[f] for f in summed.features}
+        summed = positions.keys() & set(self._split.features)
+        ends = {begins[f]: begins[f] + widths[f] for f in summed}
         # Adjacent features' columns are set to zero together.
         firsts = sorted(ends.keys() - ends.values())
         lasts = sorted(ends.values() - ends.keys())
-        means = [(positions[f], begins[f], widths[f]) for f in summed.means]
+        means = [(positions[f], begins[f], widths[f]) for f in self._split.means if f in positions]
         return Route(
             steps=tuple(steps),
             remote=tuple(remote),

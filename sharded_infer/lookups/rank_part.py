@@ -5,7 +5,7 @@ releasing it and waiting for it again takes longer than the copying.
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,6 +42,12 @@ class _Matrix(ctypes.Structure):
     )
 
 
+class _Part(ctypes.Structure):
+    """`Part` of sharded_infer/native/parts.h."""
+
+    _fields_ = (("out", _Matrix), ("runs", ctypes.c_void_p), ("run_count", ctypes.c_int64))
+
+
 def _functions(name: str, result: Any, *arguments: Any) -> tuple[Any, Any]:
     """The function that releases the GIL, and the one that keeps it."""
     library = load_library("sharded_infer")
@@ -54,23 +60,13 @@ _BAGS, _MATRIX = ctypes.POINTER(_BagArrays), ctypes.POINTER(_Matrix)
 _SELECT_BAGS = _functions(
     "sharded_infer_select_bags", None, _ARRAY, _NUMBER, _NUMBER, _NUMBER, _BAGS, _BAGS, _ARRAY
 )
+_WRITE_RUNS = _functions(
+    "sharded_infer_write_runs", _NUMBER, _MATRIX, _ARRAY, _ARRAY, _NUMBER, _MATRIX
+)
 _WRITE_PARTS = _functions("sharded_infer_write_parts", _NUMBER, _ARRAY, _NUMBER, _ARRAY, _MATRIX)
 _DIVIDE_MEANS = _functions(
     "sharded_infer_divide_means", _NUMBER, _ARRAY, _NUMBER, _ARRAY, _ARRAY, _NUMBER, _MATRIX
 )
-
-
-class KeptIds(NamedTuple):
-    """Ids that a rank reads of each entry's bags; None: all.
-
-    Attributes:
-        rows: int64 `[entries]` each, first rows and ends: others are left out, these are made
-            relative to the first row.
-        hashes: uint64 `[entries]` each, first and last hashes: raw ids with others are left out.
-    """
-
-    rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-    hashes: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +76,10 @@ class RankPart:
     Attributes:
         positions: int64 `[entries]`, features of the group.
         reads_everything: True if it reads all of the group's bags as they are.
-        kept: ids of its features' bags that it reads.
+        kept_rows: int64 `[entries]` each, first rows and ends: other ids are left out, these are
+            made relative to the first row; None: of all rows.
+        kept_hashes: uint64 `[entries]` each, first and last hashes: raw ids with others are left
+            out; None: ids are rows, or of all hashes.
         runs: int64 `[runs, 4]`, the fields of each `ColumnRun`.
         only_run: first column and width, if the output is one run that is not added.
         row_bytes: bytes of a stored row: one number, or int64 `[entries]`.
@@ -88,7 +87,8 @@ class RankPart:
 
     positions: NDArray[np.int64]
     reads_everything: bool
-    kept: KeptIds
+    kept_rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None
+    kept_hashes: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None
     runs: NDArray[np.int64]
     only_run: tuple[int, int] | None
     rank: int
@@ -121,7 +121,8 @@ class ChosenBags(NamedTuple):
     def bags(self) -> Bags:
         """These bags alone."""
         every, end = self.of, self.first_id + self.id_count
-        if self.entries == len(every.lengths) and self.id_count == len(every.values):
+        # torch takes longer for len().
+        if self.entries == every.lengths.shape[0] and self.id_count == every.values.shape[0]:
             return every
         return Bags(
             every.values[self.first_id : end],
@@ -132,7 +133,7 @@ class ChosenBags(NamedTuple):
 
 def all_bags(bags: Bags) -> ChosenBags:
     """All bags, in arrays of their own."""
-    return ChosenBags(bags, 0, len(bags.lengths), 0, len(bags.values))
+    return ChosenBags(bags, 0, bags.lengths.shape[0], 0, bags.values.shape[0])
 
 
 class BagChoice:
@@ -156,13 +157,16 @@ class BagChoice:
 
     def choose(self, bags: Bags) -> list[tuple[ChosenBags, int]]:
         """Bags of each rank, and the bytes of their ids' rows."""
-        copies = self._copies(bags)
+        copies = self._copies(bags) if self._copied else []
+        if len(copies) == len(self._parts):
+            return copies
+        every, copied = all_bags(bags), iter(copies)
         return [
-            (all_bags(bags), part.bytes_of(bags)) if part.reads_everything else next(copies)
+            (every, part.bytes_of(bags)) if part.reads_everything else next(copied)
             for part in self._parts
         ]
 
-    def _copies(self, bags: Bags) -> Iterator[tuple[ChosenBags, int]]:
+    def _copies(self, bags: Bags) -> list[tuple[ChosenBags, int]]:
         values, lengths, weights = bags.values.contiguous(), bags.lengths.contiguous(), bags.weights
         (features, count), ranks = lengths.shape, len(self._copied)
         room = len(values) * self._most_reads
@@ -179,18 +183,19 @@ class BagChoice:
             address_of(kept),
         )
         every = Bags(kept_values, kept_lengths, kept_weights)
-        first_id, first_entry = 0, 0
+        chosen, first_id, first_entry = [], 0, 0
         for part, (ids, row_bytes) in zip(self._copied, kept.tolist(), strict=True):
             entries = len(part.positions)
-            yield ChosenBags(every, first_entry, entries, first_id, ids), row_bytes
+            chosen.append((ChosenBags(every, first_entry, entries, first_id, ids), row_bytes))
             first_id += ids
             first_entry += entries
+        return chosen
 
 
 def _selection(part: RankPart, row_bytes: NDArray[np.int64]) -> tuple[int, ...]:
     """`Selection` of sharded_infer/native/parts.h."""
-    rows = (0, 0) if part.kept.rows is None else map(address_of, part.kept.rows)
-    hashes = (0, 0) if part.kept.hashes is None else map(address_of, part.kept.hashes)
+    rows = (0, 0) if part.kept_rows is None else map(address_of, part.kept_rows)
+    hashes = (0, 0) if part.kept_hashes is None else map(address_of, part.kept_hashes)
     entries = len(part.positions), address_of(part.positions)
     return *entries, *rows, *hashes, address_of(row_bytes)
 
@@ -208,17 +213,18 @@ def write_parts(
     Raises:
         InternalError: `repeats` do not sum to the rows of `pooled`.
     """
-    # `Part` of sharded_infer/native/parts.h.
-    listed = np.array(
-        [
-            (out.data_ptr(), len(out), out.stride(0), address_of(part.runs), len(part.runs))
-            for part, out in parts
-        ],
-        np.int64,
-    )
-    written = _WRITE_PARTS[pooled.numel() < _MANY](
-        address_of(listed), len(parts), _address(repeats), _matrix_of(pooled)
-    )
+    rows, target, is_small = _address(repeats), _matrix_of(pooled), pooled.numel() < _MANY
+    if len(parts) == 1:
+        # The usual number, without an array.
+        part, out = parts[0]
+        runs = address_of(part.runs), len(part.runs)
+        written = _WRITE_RUNS[is_small](_matrix_of(out), rows, *runs, target)
+    else:
+        described = [
+            _Part(_matrix_of(out), address_of(part.runs), len(part.runs)) for part, out in parts
+        ]
+        listed = (_Part * len(described))(*described)
+        written = _WRITE_PARTS[is_small](listed, len(described), rows, target)
     _check_rows(written, pooled)
 
 
@@ -241,7 +247,7 @@ def divide_means(
 
 
 def _check_rows(written: int, pooled: Tensor) -> None:
-    if written != len(pooled):
+    if written != pooled.shape[0]:
         raise InternalError(f"repeats: expected {len(pooled)} rows in all, got {written}")
 
 

@@ -66,7 +66,6 @@ def map_bags(group: int, bags: Bags, pieces: Sequence[PieceIds]) -> MappedBags:
     Raises:
         UnknownIdError: an id is unknown, and its map says `error`.
         RequestError: an id's row is outside its piece.
-        LostMemoryError: the file of a map has become shorter.
     """
     lengths = bags.lengths.numpy()
     values = bags.values.numpy().copy()

@@ -16,10 +16,8 @@ from sharded_infer.lookups.rank_part import ChosenBags, all_bags
 class StoredPieces:
     """Storage and pooling of some pieces' rows.
 
-    Attributes:
-        pieces: int64 `[E, 4]`: columns, bytes of a row, the kernels' number of the row format, and
-            whether sums are divided by the lengths of their bags, 1 or 0.
-        columns: of all.
+    `pieces` is int64 `[E, 4]`: columns, bytes of a row, the kernels' number of the row format, and
+    whether sums are divided by the lengths of their bags, 1 or 0; `columns` are all.
     """
 
     pieces: NDArray[np.int64]
@@ -80,11 +78,9 @@ class StartedLookup(Protocol):
             ShardedInferError: a host failed; its message names the host. A host that may be lost
                 raises no error: it is not in the result.
         """
-        ...
 
     def cancel(self) -> None:
         """Gives the lookups up, without waiting."""
-        ...
 
 
 class ShardHosts(Protocol):
@@ -93,12 +89,10 @@ class ShardHosts(Protocol):
     @property
     def hosts(self) -> frozenset[int]:
         """Available hosts of the plan."""
-        ...
 
     @property
     def lost(self) -> frozenset[int]:
         """Hosts of which no process has answered for a while."""
-        ...
 
     def start(
         self,
@@ -114,19 +108,15 @@ class ShardHosts(Protocol):
             deadline: after which they are given up, on the monotonic clock.
             may_lose: hosts that are not needed if none of their processes can answer.
 
-        Raises:
-            ShardedInferError: as `StartedLookup.finish`; nothing has been started.
+        Raises ShardedInferError as `StartedLookup.finish`; nothing has been started.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
     """A front's access to the rows of a plan.
 
-    Attributes:
-        hosts: lookups on other hosts.
-        host: the host of the plan whose ranks are in this process; None: no rank is.
+    `host` is the host of the plan whose ranks are in this process; None: no rank is.
     """
 
     hosts: ShardHosts

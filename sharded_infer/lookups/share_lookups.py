@@ -21,7 +21,7 @@ from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.lookups.batch_lookup import look_up_here
 from sharded_infer.lookups.group_lookup import GroupLookup, Route
 from sharded_infer.lookups.lookup_work import StepWork
-from sharded_infer.lookups.placement import PlacedPiece, share_of
+from sharded_infer.lookups.placement import PlacedPiece, share_of, split_tables
 from sharded_infer.lookups.raw_ids import PieceIds, map_bags
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.lookups.steps import Entry, make_step
@@ -56,12 +56,8 @@ class _Pieces:
     rows: Tensor  # int64 [entries], rows of each
 
 
-class _Checked(NamedTuple):
-    """A group whose bags can be looked up; `unknown` is as in `GroupAnswer`."""
-
-    pieces: _Pieces
-    bags: Bags
-    unknown: NDArray[np.int64] | None
+# Pieces of a group, its checked bags, and `GroupAnswer.unknown`.
+_Checked = tuple[_Pieces, Bags, NDArray[np.int64] | None]
 
 
 class ShareLookups:
@@ -93,7 +89,6 @@ class ShareLookups:
         Args:
             placed: every part of every table, also those of other hosts.
             held: the rows of the host's pieces.
-            max_answer_bytes: limit of fp32 bytes per lookup.
             backend: name of a kernel backend to force; None chooses one.
             id_maps: by table, of those whose raw ids this host maps.
 
@@ -105,8 +100,8 @@ class ShareLookups:
         self.id_maps = tuple(id_maps.get(piece.table.name) for piece in self._placed)
         self.first_rows = tuple(piece.first_row for piece in self._placed)
         self.max_answer_bytes = max_answer_bytes
-        split = {part.table.name for part in placed if not part.holds_all_rows}
-        self._means = {t.name for t in spec.tables if t.pooling == "mean"} - split
+        means = {table.name for table in spec.tables if table.pooling == "mean"}
+        self._means = means - split_tables(placed)
         uses = Counter(feature.table.name for feature in spec.table_features)
         self.most_entries = sum(uses[piece.table.name] for piece in self._placed)
         self._known: dict[tuple[int, ...], _Pieces] = {}
@@ -142,7 +137,7 @@ class ShareLookups:
             pooled.append(out)
         # Fronts have the deadline; a read has its own.
         look_up_here(lookups, inf)
-        return LookedUpPieces(pooled, work, [one.unknown for one in checked])
+        return LookedUpPieces(pooled, work, [unknown for _, _, unknown in checked])
 
     def _check(self, groups: Sequence[PieceBags]) -> list[_Checked]:
         entries = sum(len(group.pieces) for group in groups)
@@ -154,9 +149,9 @@ class ShareLookups:
         chosen: list[_Checked] = []
         answer_bytes = 0
         for number, group in enumerate(groups):
-            checked = self._check_group(number, group)
-            answer_bytes += 4 * checked.pieces.width * group.bags.lengths.shape[1]
-            chosen.append(checked)
+            chosen.append(self._check_group(number, group))
+            pieces, bags, _ = chosen[-1]
+            answer_bytes += 4 * pieces.width * bags.lengths.shape[1]
         if answer_bytes > self.max_answer_bytes:
             raise RequestTooLargeError(
                 f"host {self.host}: the answer would be {counted(answer_bytes, 'byte')}, allowed "
@@ -185,7 +180,7 @@ class ShareLookups:
         if not are_inside(bags, pieces.rows):
             _check_lengths(where, bags)
             self._check_ids(where, bags, pieces)
-        return _Checked(pieces, bags, unknown)
+        return pieces, bags, unknown
 
     def _raw(self, where: str, numbers: Sequence[int]) -> list[PieceIds]:
         found: list[PieceIds] = []

@@ -13,7 +13,7 @@ from kernels.pooled_lookup import PooledLookup
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.lookups.columns import column_runs
 from sharded_infer.lookups.placement import PlacedPiece
-from sharded_infer.lookups.rank_part import KeptIds, RankPart
+from sharded_infer.lookups.rank_part import RankPart
 from sharded_infer.lookups.shard_hosts import StoredPieces
 
 
@@ -88,14 +88,11 @@ def make_step(
     split: bool,
     backend: str | None,
 ) -> Step:
-    """A step of pieces in one memory.
+    """A step of pieces in one memory; InputError if no backend, or not the forced one, fits.
 
     Args:
         rows: number of rows of the group's bags.
         split: ids are relative to the table and pieces hold a part of it, whose sums are added.
-
-    Raises:
-        InputError: no backend, or not the forced one, supports the tables.
     """
     pieces = [held[entry.placed] for entry in entries]
     tables = FusedTables(
@@ -122,10 +119,9 @@ def make_remote_step(
     sums: Literal["fp32", "bf16"],
     raw: bool = False,
 ) -> RemoteStep:
-    """A step of pieces of one rank of another host.
+    """A step of pieces of one rank of another host; see `make_step`.
 
     Args:
-        order, rows, split: as for `make_step`.
         sums: transfer dtype of sums; those of a part of a table's rows are always fp32.
         raw: ids are raw; of pieces with a part of the rows, by their hashes.
     """
@@ -155,29 +151,29 @@ def _stored(entries: Sequence[Entry], columns: int) -> StoredPieces:
 
 
 def _rank_part(entries: Sequence[Entry], *, rows: int, split: bool) -> RankPart:
-    chosen = [entry.bags for entry in entries]
-    kept = _kept(entries) if split else KeptIds()
+    positions = [entry.bags for entry in entries]
+    ranges = [entry.hashes for entry in entries if entry.hashes is not None]
+    kept_rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    kept_hashes: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
+    # All entries' ids are rows, or all are raw.
+    if split and ranges:
+        firsts, lasts = np.array(ranges, np.uint64).T.copy()
+        kept_hashes = firsts, lasts
+    elif split:
+        first_rows = np.array([entry.placed.first_row for entry in entries])
+        counts = np.array([entry.placed.rows for entry in entries])
+        kept_rows = first_rows, first_rows + counts
     runs = column_runs((entry.column, entry.placed.columns, split) for entry in entries)
     return RankPart(
-        positions=np.array(chosen),
-        reads_everything=chosen == list(range(rows)) and kept == KeptIds(),
-        kept=kept,
+        positions=np.array(positions),
+        reads_everything=not split and positions == list(range(rows)),
+        kept_rows=kept_rows,
+        kept_hashes=kept_hashes,
         runs=np.array(runs, np.int64),
         only_run=(runs[0].column, runs[0].width) if len(runs) == 1 and not split else None,
         rank=entries[0].placed.rank,
         row_bytes=_row_bytes_of(entries),
     )
-
-
-def _kept(entries: Sequence[Entry]) -> KeptIds:
-    """Ids of parts of tables' rows: all entries' are rows, or all are raw."""
-    ranges = [entry.hashes for entry in entries if entry.hashes is not None]
-    if ranges:
-        firsts, lasts = np.array(ranges, np.uint64).T.copy()
-        return KeptIds(hashes=(firsts, lasts))
-    first_rows = np.array([entry.placed.first_row for entry in entries])
-    counts = np.array([entry.placed.rows for entry in entries])
-    return KeptIds(rows=(first_rows, first_rows + counts))
 
 
 def _row_bytes_of(entries: Sequence[Entry]) -> int | NDArray[np.int64]:

@@ -22,7 +22,7 @@ from quant.budget import (
     within_bytes,
     within_loss,
 )
-from quant.encoding.encoded_rows import UnrepresentableRowError
+from quant.encoder import UnrepresentableRowError
 from quant.format_losses import measure_losses
 from quant.report import BudgetReport
 from quant.sources.table_weight import TableWeight, find_weight

@@ -14,7 +14,7 @@ from sharded_infer.artifacts.table_file import HashedFile, write_parts
 from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
 from sharded_infer.files.regular_file import read_blocks
 from sharded_infer.files.staged_folder import storage_errors
-from sharded_infer.progress import Progress
+from sharded_infer.progress import Progress, summed_progress
 from sharded_infer.publishing.format_selection import FormatPlan
 from sharded_infer.publishing.part_publication import check_parts
 from sharded_infer.publishing.part_record import (
@@ -102,13 +102,8 @@ def join_tables(
             for chunk in chunks:
                 meters[table].add(chunk.errors())
     check_room(folder, sum(table.stored_bytes for table in plan.tables))
-    total, done = sum(piece.expected.bytes for held in by_file.values() for piece in held), 0
-
-    def got(count: int) -> None:
-        nonlocal done
-        done += count
-        progress("joining parts", done, total)
-
+    total = sum(piece.expected.bytes for held in by_file.values() for piece in held)
+    got = summed_progress(progress, "joining parts", total)
     (folder / "tables").mkdir()
     written = {}
     for file, held in by_file.items():

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quant.encoding.encoder import encoder_name
+from quant.encoder import encoder_name
 from quant.stream import EncodedChunk
 from sharded_infer.errors import InputError
 from sharded_infer.files.staged_folder import storage_errors

@@ -1,6 +1,5 @@
 """Samples of unpublished models, with raw ids mapped to rows."""
 
-import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -9,7 +8,7 @@ from numpy.typing import NDArray
 
 from kernels.errors import InputError
 from kernels.ids.id_index import IdIndex
-from kernels.ids.index_writer import write_id_index
+from kernels.ids.index_writer import id_index_parts
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource
 from sharded_infer.inputs.id_map import IdMap
@@ -124,12 +123,13 @@ def _sampled(table: TableSpec, source: IdMapSource, wanted: NDArray[np.int64]) -
         asked = np.isin(some, wanted)
         ids.append(some[asked])
         rows.append(their_rows[asked])
-    held, index = np.concatenate(ids), io.BytesIO()
+    held = np.concatenate(ids)
     try:
-        write_id_index([(held, np.concatenate(rows))], len(held), table.rows, index)
+        chunks = [(held, np.concatenate(rows))]
+        index = b"".join(id_index_parts(chunks, len(held), table.rows))
     except InputError as error:
         raise WeightsError(f"table {table.name!r}: {source.description}: {error}") from error
-    return IdMap(table, IdIndex.open(index.getvalue()))
+    return IdMap(table, IdIndex.open(index))
 
 
 @dataclass(frozen=True, slots=True)

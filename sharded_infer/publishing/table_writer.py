@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from quant.encoding.encoder import encoder_name
+from quant.encoder import encoder_name
 from quant.error_meter import ErrorMeter
 from quant.report import TableReport
 from quant.stream import EncodedChunk, RowRange, encode_ranges

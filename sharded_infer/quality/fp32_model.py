@@ -12,7 +12,7 @@ from kernels.bags import Bags
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
 from kernels.wording import counted
-from quant.encoding.encoder import encode_zeroing
+from quant.encoder import encode_zeroing
 from quant.sources.table_weight import TableWeight
 from sharded_infer.errors import InputError
 from sharded_infer.inputs.id_policy import IdPolicy

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sharded_infer.artifacts.manifest import FileRecord
 from sharded_infer.errors import NotFoundError
-from sharded_infer.progress import Progress
+from sharded_infer.progress import Progress, summed_progress
 from sharded_infer.repositories.storage.object_store import ObjectStore
 from sharded_infer.repositories.storage.remote_file import read_parts
 from sharded_infer.repositories.stored_parts import MAX_RECORD_BYTES
@@ -48,13 +48,8 @@ class RemoteParts:
         progress: Progress,
     ) -> None:
         """Upload the files, then the record. All are uploaded again, which renews their age."""
-        done, total = 0, sum(file.bytes for file in files.values())
-
-        def sent(count: int) -> None:
-            nonlocal done
-            done += count
-            progress("uploading", min(done, total), total)
-
+        total = sum(file.bytes for file in files.values())
+        sent = summed_progress(progress, "uploading", total)
         for file, its in files.items():
             self._store.upload(staged / file, f"{model}/{FILES}/{its.sha256}", sent)
         (staged / _RECORD).write_bytes(record)

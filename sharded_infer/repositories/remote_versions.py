@@ -27,7 +27,7 @@ from sharded_infer.artifacts.row_blocks import FileRange
 from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
 from sharded_infer.files.file_lock import Held
 from sharded_infer.files.staged_folder import staged_folder
-from sharded_infer.progress import Progress, no_progress
+from sharded_infer.progress import Progress, no_progress, summed_progress
 from sharded_infer.repositories.remote_parts import FILES, RemoteParts
 from sharded_infer.repositories.signatures.manifest_signatures import ManifestSignatures, Sealing
 from sharded_infer.repositories.signatures.remote_signatures import RemoteSignatures
@@ -140,13 +140,8 @@ class RemoteVersions:
     def verify(self, model: str, version: int, progress: Progress) -> int:
         """Read every object of a version, not its cached copies; return the bytes read."""
         manifest = self.manifest(model, version)
-        done, total = 0, sum(record.bytes for record in manifest.files.values())
-
-        def got(count: int) -> None:
-            nonlocal done
-            done += count
-            progress("verifying", done, total)
-
+        total = sum(record.bytes for record in manifest.files.values())
+        got = summed_progress(progress, "verifying", total)
         for name in manifest.files:
             self._file(manifest, name).verify(got, self._block_hashes(manifest, name))
         return total

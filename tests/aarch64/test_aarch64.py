@@ -22,7 +22,7 @@ from kernels.dense_step import ByteLevels, DenseStep
 from kernels.fused_tables import FusedTables
 from kernels.machine import InstructionSet, instruction_sets
 from kernels.row_format import RowFormat
-from quant.encoding.encoder import encode_integers
+from quant.encoder import encode_integers
 from release.toolchain import Processor, environment
 from tests.support.lookup_cases import BATCHES, CASES, fill, store
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kernels.errors import InputError
 from kernels.ids.id_index import IdIndex
 from kernels.ids.index_layout import BUCKET, HEADER_BYTES, hashes_of, homes_of
-from kernels.ids.index_writer import write_id_index
+from kernels.ids.index_writer import id_index_parts
 
 ROWS = 500
 IDS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, ROWS)
@@ -21,7 +21,7 @@ Damage = Callable[[bytearray, NDArray[np.void]], None]
 @pytest.fixture
 def data() -> bytearray:
     file = io.BytesIO()
-    write_id_index([(IDS, np.arange(ROWS))], ROWS, ROWS, file)
+    file.writelines(id_index_parts([(IDS, np.arange(ROWS))], ROWS, ROWS))
     return bytearray(file.getvalue())
 
 

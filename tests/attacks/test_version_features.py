@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from kernels.errors import LostMemoryError
 from kernels.ids.index_layout import BUCKET
-from kernels.ids.index_writer import write_id_index
+from kernels.ids.index_writer import id_index_parts
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
 from sharded_infer.artifacts.artifact import open_artifact
@@ -290,7 +290,7 @@ def test_verify_reads_all_of_an_index(version: Path, sharded_infer: Command) -> 
     sharded_infer(*asked).refused("table 'user'", "is of bucket")
     # An index of as many other ids lacks those of the golden requests.
     other = io.BytesIO()
-    write_id_index([(np.arange(60), np.arange(60))], 60, 60, other)
+    other.writelines(id_index_parts([(np.arange(60), np.arange(60))], 60, 60))
     rewritten(version, INDEX, lambda _: other.getvalue())
     sharded_infer(*asked).refused("user", "is not in the id map of table 'user'")
     rewritten(version, INDEX, lambda _: sound)

@@ -6,7 +6,7 @@ import torch
 
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
-from quant.encoding.encoder import encode_rows
+from quant.encoder import encode_rows
 from quant.error_meter import ErrorMeter, errors_of
 from tests.reference.row_encoding import encode
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels.row_format import RowFormat
-from quant.encoding.encoded_rows import UnrepresentableRowError
-from quant.encoding.encoder import encode_rows
+from quant.encoder import UnrepresentableRowError, encode_rows
 
 _STEPS = 24  # shrinkings of a row's range
 _STEP_SHARE = 0.02  # of its range, each

@@ -36,7 +36,7 @@ SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x
 KERNEL_TESTS = (
     "tests/kernels/test_dense_step.py",
     "tests/kernels/test_pooled_lookup.py",
-    "tests/quant/encoding/test_native_encoder.py",
+    "tests/quant/test_native_encoder.py",
 )
 
 pytestmark = ASKS_FOR_RELEASE

@@ -68,7 +68,8 @@ class EngineSet:
         """
         self._spec = spec
         self.devices = tuple(dict.fromkeys(device for device in devices if device is not None))
-        self._split = split_features(spec, placed)
+        split = {shard.table.name for shard in placed if not shard.holds_all_rows}
+        self._split = split_features(spec, split)
         memories = [
             EngineMemory(self._parts(home, placed, devices, towers, backends), backends.runtime)
             for home in self.devices

@@ -18,7 +18,7 @@ from sharded_infer.artifacts.table_memory import (
 from sharded_infer.deltas.overlays import open_overlays, overlaid
 from sharded_infer.lookups.held.row_memory import RowMemory
 from sharded_infer.lookups.placement import PlacedPiece, hold, stored_ranges
-from sharded_infer.progress import Progress, no_progress
+from sharded_infer.progress import Progress, no_progress, summed_progress
 
 
 class HeldRows:
@@ -48,12 +48,7 @@ class HeldRows:
             copy_file: makes copies of whole files, or finds those of other processes.
             row_memory_bytes: for rows in tiers, whatever `memory` says; None: there are none.
 
-        Raises:
-            ArtifactError: a file does not match the manifest.
-            CapacityError: there is too little memory.
-            InputError: tiers do not support the rows.
-            LostMemoryError: a table file has become shorter meanwhile.
-            RowReadError: a table file cannot be read.
+        Raises InputError if tiers do not support the rows, and as `open_model` does.
         """
         self.row_memory: RowMemory | None = None
         if row_memory_bytes is not None:
@@ -103,28 +98,18 @@ class HeldRows:
     def map_pages(self, progress: Progress = no_progress) -> bool:
         """Maps the rows' pages before requests need them, changed rows' too.
 
-        `progress` is called with the bytes; False if the kernel does not support it. See
-        `table_memory`.
+        `progress` is called with the bytes; False if the kernel does not support it.
         """
         overlays = [piece.overlay for piece in self._checked if piece.overlay is not None]
         # Pieces of a table share them.
         changed = {rows.data_ptr(): rows for overlay in overlays for rows in overlay.stored}
         memories = [*self._memories, *changed.values()]
-        done, total = 0, sum(memory.numel() for memory in memories)
-
-        def mapped(count: int) -> None:
-            nonlocal done
-            done += count
-            # A part that begins within a page is mapped from the page's first byte.
-            progress("mapping tables", min(done, total), total)
-
-        return map_pages(memories, mapped)
+        total = sum(memory.numel() for memory in memories)
+        # A part that begins within a page is mapped from the page's first byte.
+        return map_pages(memories, summed_progress(progress, "mapping tables", total))
 
     def check_files(self) -> None:
-        """Raises LostMemoryError, with file and sizes, if a mapped table was truncated.
-
-        Lookups check for themselves.
-        """
+        """Raises LostMemoryError, with file and sizes, if a mapped table was truncated."""
         check_files(self._checked)
 
     def huge_page_bytes(self) -> int:
@@ -152,13 +137,8 @@ def _copied(
 ) -> dict[PlacedPiece, TablePiece]:
     """Mapped pieces in huge pages: a memory for each file, with their rows alone."""
     by_file = _ranges(pieces)
-    done, total = 0, sum(end - first for ranges in by_file.values() for first, end in ranges)
-
-    def read(count: int) -> None:
-        nonlocal done
-        done += count
-        progress("copying tables", done, total)
-
+    total = sum(end - first for ranges in by_file.values() for first, end in ranges)
+    read = summed_progress(progress, "copying tables", total)
     copied: dict[PlacedPiece, TablePiece] = {}
     for file, ranges in by_file.items():
         memory = copy_to_huge_pages(artifact.path / file, read, ranges)

@@ -23,7 +23,7 @@ from sharded_infer.files.regular_file import open_regular
 from sharded_infer.lookups.placement import PlacedPiece
 from sharded_infer.planning.memory_budget import KeptRows, divide_memory
 from sharded_infer.planning.table_use import TableUse, table_uses
-from sharded_infer.progress import Progress, no_progress
+from sharded_infer.progress import Progress, no_progress, summed_progress
 from sharded_infer.specs.model_spec import ModelSpec
 
 # Share of the memory of a table in the order of use. The rest follows use that changes.
@@ -93,15 +93,14 @@ class RowMemory:
     def load(self, progress: Progress = no_progress) -> None:
         """Reads the pinned rows that no other version has read, in the order of their files.
 
-        `progress` is called with the bytes. Raises RowReadError if a file cannot be read, or is too
-        short.
+        `progress` is called with the bytes. Raises RowReadError if a file cannot be read.
         """
         tiers = self._unread
-        done, total = 0, sum(tier.hot_rows * tier.row_bytes for tier in tiers.values())
+        total = sum(tier.hot_rows * tier.row_bytes for tier in tiers.values())
+        read = summed_progress(progress, "reading rows", total)
         for tier in tiers.values():
             for count in tier.load():
-                done += count
-                progress("reading rows", done, total)
+                read(count)
         _LOADED.update(tiers)
         self._unread = {}
 
@@ -174,10 +173,7 @@ def _falls(histogram: Sequence[float]) -> bool:
 def pinned_and_cached(
     places: Sequence[Place], kept: KeptRows, *, is_ordered: bool
 ) -> list[tuple[int, int]]:
-    """Pinned and cached rows of each place of a table, in the order of its rows.
-
-    With `is_ordered`, the first rows are used most.
-    """
+    """Pinned and cached rows of each place of a table; `is_ordered`: the first are used most."""
     total = sum(rows for *_, rows in places)
     if not total:
         return [(0, 0) for _ in places]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from quant.encoding.encoder import encoder_name
+from quant.encoder import encoder_name
 from quant.report import QuantizationReport
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.golden import GoldenRequests, load_golden, save_golden

@@ -29,7 +29,7 @@ from sharded_infer.errors import StorageError
 from sharded_infer.files.cache_folder import cache_folder
 from sharded_infer.files.file_lock import Held, held_alone, hold, locked
 from sharded_infer.files.regular_file import read_regular
-from sharded_infer.progress import Progress
+from sharded_infer.progress import Progress, summed_progress
 from sharded_infer.repositories.storage.file_cache import FileCache
 from sharded_infer.repositories.storage.remote_file import RemoteFile
 
@@ -108,13 +108,8 @@ class VersionCache:
         wanted: Mapping[str, Runs],
     ) -> None:
         missing: dict[str, Runs] = {}
-        done, total = 0, BLOCK_BYTES * sum(end - first for r in wanted.values() for first, end in r)
-
-        def got(count: int) -> None:
-            nonlocal done
-            done += count
-            progress("fetching", min(done, total), total)
-
+        total = BLOCK_BYTES * sum(end - first for r in wanted.values() for first, end in r)
+        got = summed_progress(progress, "fetching", total)
         hashes = {file: artifact.block_hashes(file) for file in wanted}
         for file, runs in wanted.items():
             path, of_file = artifact.path / file, hashes[file]
@@ -141,13 +136,8 @@ class VersionCache:
         records = {manifest.files[name].sha256: manifest.files[name] for name in names}
         needed = sum(record.bytes - self._files.holds(record) for record in records.values())
         self._make_room(needed)
-        done, total = 0, sum(manifest.files[name].bytes for name in names)
-
-        def got(count: int) -> None:
-            nonlocal done
-            done += count
-            progress("fetching", done, total)
-
+        total = sum(manifest.files[name].bytes for name in names)
+        got = summed_progress(progress, "fetching", total)
         for name in names:
             self._files.link(source(name), folder / name, got)
 

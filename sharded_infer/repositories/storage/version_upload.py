@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sharded_infer.artifacts.manifest import Manifest
-from sharded_infer.progress import Progress
+from sharded_infer.progress import Progress, summed_progress
 from sharded_infer.repositories.storage.object_store import ObjectStore
 
 
@@ -21,12 +21,7 @@ def upload_missing(
         for name, record in manifest.files.items()
         if there.get(record.sha256) != record.bytes
     }
-    done, total = 0, sum(manifest.files[name].bytes for name in missing.values())
-
-    def sent(count: int) -> None:
-        nonlocal done
-        done += count
-        progress("uploading", done, total)
-
+    total = sum(manifest.files[name].bytes for name in missing.values())
+    sent = summed_progress(progress, "uploading", total)
     for sha256, name in missing.items():
         store.upload(staged / name, f"{folder}/{sha256}", sent)

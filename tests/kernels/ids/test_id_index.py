@@ -1,5 +1,6 @@
 import io
 import tracemalloc
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from kernels.errors import InputError
 from kernels.ids import id_index, index_writer
 from kernels.ids.id_index import IdIndex
-from kernels.ids.index_writer import write_id_index
+from kernels.ids.index_writer import id_index_parts
 
 Ids = NDArray[np.int64]
 INT64 = np.iinfo(np.int64)
@@ -22,7 +23,7 @@ def written(ids: Ids, rows: Ids, table_rows: int, chunk: int = 1000) -> bytes:
     chunks = (
         (ids[at : at + chunk], rows[at : at + chunk]) for at in range(0, max(1, len(ids)), chunk)
     )
-    write_id_index(chunks, len(ids), table_rows, file)
+    file.writelines(id_index_parts(chunks, len(ids), table_rows))
     return file.getvalue()
 
 
@@ -151,7 +152,7 @@ def test_ids_that_make_no_map_are_refused(
     ids: object, rows: object, count: int, words: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        write_id_index(one_chunk(ids, rows), count, 5, io.BytesIO())
+        list(id_index_parts(one_chunk(ids, rows), count, 5))
     assert words in str(caught.value)
 
 
@@ -160,13 +161,6 @@ def test_ids_of_another_dtype_or_shape_are_refused(ids: Ids) -> None:
     index = IdIndex.open(written(np.arange(3), np.arange(3), 3))
     with pytest.raises(InputError, match=r"ids: expected int64 \[N\]"):
         index.rows(ids)
-
-
-class Nowhere:
-    """Discards writes."""
-
-    def write(self, part: memoryview, /) -> int:
-        return len(part)
 
 
 def test_memory_does_not_grow_with_the_number_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +172,7 @@ def test_memory_does_not_grow_with_the_number_of_ids(monkeypatch: pytest.MonkeyP
             (np.arange(at, at + part) * 2**20, np.arange(part)) for at in range(0, count, part)
         )
         tracemalloc.start()
-        write_id_index(chunks, count, part, Nowhere())
+        deque(id_index_parts(chunks, count, part), maxlen=0)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0]

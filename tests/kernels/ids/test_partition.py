@@ -5,7 +5,7 @@ import pytest
 
 from kernels.ids.id_index import IdIndex
 from kernels.ids.index_layout import HEADER_BYTES, IndexLayout, hashes_of, read_header
-from kernels.ids.index_writer import write_id_index
+from kernels.ids.index_writer import id_index_parts
 from kernels.ids.partition import LAST_HASH, bytes_of_hashes, partition_hashes, parts_of
 
 FIRSTS = (0, 2**61, 2**63, 2**63 + 1, 3 * 2**62)
@@ -43,7 +43,7 @@ def test_an_id_is_of_the_last_part_that_begins_before_its_hash() -> None:
 def test_a_part_is_searched_in_its_own_bytes(count: int) -> None:
     ids = random_ids(count)
     file = io.BytesIO()
-    write_id_index([(ids, np.arange(len(ids)))], len(ids), len(ids), file)
+    file.writelines(id_index_parts([(ids, np.arange(len(ids)))], len(ids), len(ids)))
     whole = np.frombuffer(file.getvalue(), np.uint8)
     layout, ends = read_header(whole), (*FIRSTS, LAST_HASH + 1)
     parts, asked = parts_of(ids, FIRSTS), np.concatenate([ids, random_ids(300)])

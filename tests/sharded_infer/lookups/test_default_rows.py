@@ -92,12 +92,12 @@ def test_what_samples_share_takes_default_rows_apart_too(deploy: Deploy, plan: s
     front = front_without(deployment, 1)
     for asked in inputs()[1:3]:
         pooled, samples = expected(deployment, 1, asked)
-        found = front.look_up_apart(asked, rows=8, request_rows=4, may_default=True)
+        own, shared = front.look_up_apart(asked, rows=8, request_rows=4, may_default=True)
         owners = np.zeros(6, np.int64)
         if asked.repeats is not None:
             owners = np.arange(len(asked.repeats)).repeat(asked.repeats)
-        together = torch.cat([found.own[:6], found.shared[owners]], dim=1)
-        check(LookedUp(together, 0, found.work), pooled, samples)
+        together = torch.cat([own.pooled[:6], shared[owners]], dim=1)
+        check(LookedUp(together, 0, own.work), pooled, samples)
 
 
 @pytest.mark.parametrize(

@@ -278,15 +278,15 @@ def check(
     if len(asked.groups) == 1 or asked.groups[1].batch_size == size:
         return
     own, shared = asked.groups
-    apart = lookups.look_up_apart(asked, rows=size + 2, request_rows=size)
+    apart, by_request = lookups.look_up_apart(asked, rows=size + 2, request_rows=size)
     starts = np.cumsum([0, *(feature.table.dim for feature in spec.features)])
-    for group, part in ((own, apart.own), (shared, apart.shared)):
+    for group, part in ((own, apart.pooled), (shared, by_request)):
         columns = np.concatenate([np.arange(starts[f], starts[f + 1]) for f in group.features])
         rows = np.arange(group.batch_size).repeat(repeats_of(asked, group))
         assert torch.equal(part[rows], pooled[:, columns])
         assert not part[group.batch_size :].any()
     assert apart.ids_outside == whole.ids_outside
-    check_work(spec, plan, asked, LookedUp(apart.own, apart.ids_outside, apart.work))
+    check_work(spec, plan, asked, apart)
 
 
 def pooled_by(lookup: PlanLookups, *groups: JaggedBatch) -> torch.Tensor:

@@ -133,8 +133,8 @@ def answers_of(lookups: PlanLookups, batch: ModelInput) -> list[Tensor]:
     rows = batch.batch_size + 3
     if len(batch.groups) == 1:
         return [lookups.look_up(batch, rows=rows).pooled]
-    apart = lookups.look_up_apart(batch, rows=rows, request_rows=rows)
-    return [lookups.look_up(batch, rows=rows).pooled, apart.own, apart.shared]
+    apart, shared = lookups.look_up_apart(batch, rows=rows, request_rows=rows)
+    return [lookups.look_up(batch, rows=rows).pooled, apart.pooled, shared]
 
 
 @pytest.mark.parametrize("seed", range(4))

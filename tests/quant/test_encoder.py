@@ -8,8 +8,7 @@ from torch import Tensor
 from kernels.errors import InputError
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
-from quant.encoding.encoded_rows import UnrepresentableRowError
-from quant.encoding.encoder import encode_rows
+from quant.encoder import UnrepresentableRowError, encode_rows
 from tests.reference.row_encoding import encode
 
 DIMS = (1, 2, 3, 4, 7, 8, 16, 33, 64, 128, 257)

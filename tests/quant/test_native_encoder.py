@@ -9,9 +9,8 @@ from torch import Tensor
 from kernels.machine import InstructionSet, instruction_sets
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
-from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError
-from quant.encoding.encoder import encode_integers
-from tests.quant.encoding import test_encoder
+from quant.encoder import EncodedRows, UnrepresentableRowError, encode_integers
+from tests.quant import test_encoder
 from tests.reference.row_encoding import encode
 
 INTEGERS = [f for f in RowFormat if f.is_integer]

@@ -4,6 +4,7 @@ Compiled code (`quant/native/`) encodes integer rows, without the GIL: threads e
 """
 
 import ctypes
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,7 +14,6 @@ from kernels.machine import InstructionSet, chosen_set, instruction_sets
 from kernels.native_library import function_of, load_library
 from kernels.row_format import HEADER_BYTES, RowFormat
 from kernels.stored_rows import decode
-from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError, squares_of
 
 _MAX_DIM = 8192
 _REASONS = {
@@ -26,6 +26,36 @@ _FLOATS = {
     RowFormat.BF16: torch.bfloat16,
 }
 _FP8_LARGEST = 448.0  # of float8 e4m3 (OCP 8-bit floating point specification, 2023)
+
+
+class UnrepresentableRowError(InputError):
+    """A row that its format cannot represent; `row` is its index in the given rows."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"row {row}: {reason}")
+        self.row = row
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Stored rows uint8 `[n, row_bytes]`, and each row's error after decoding, `[n]`.
+
+    Sums are fp64 where fp32 may overflow: in formats with fp32's range.
+
+    Attributes:
+        squared_errors: summed over each row.
+        squares: of the values, summed over each row.
+        max_errors: the largest absolute error of each row.
+        minmax_squared_errors: as `squared_errors` with each row's minimum and maximum as its range;
+            None if ranges are not searched.
+    """
+
+    stored: Tensor
+    squared_errors: Tensor
+    squares: Tensor
+    max_errors: Tensor
+    minmax_squared_errors: Tensor | None = None
 
 
 class _Encoding(ctypes.Structure):
@@ -53,6 +83,12 @@ _encode = function_of(
     ctypes.POINTER(_Encoding),
     ctypes.POINTER(ctypes.c_int32),
 )
+
+
+def squares_of(rows: Tensor) -> Tensor:
+    """Sum of the squares of each row `[n, dim]`, fp64 `[n]`."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return norms.square_()
 
 
 def encoder_name() -> str:

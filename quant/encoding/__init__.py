@@ -1,1 +1,0 @@
-"""fp32 rows to stored rows."""
