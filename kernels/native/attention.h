@@ -28,7 +28,7 @@ struct Attention {
   const std::uint8_t* mask;   // as the bias: not 0 where a weight is 0; or null
   const std::int64_t* first;  // [samples], the position of the first query among the keys; null: 0
   float* out;                 // [samples, queries, heads, value_width], without gaps
-  float* space;               // attention_space() floats
+  float* space;               // space_of() floats
   Strides query_strides, key_strides, value_strides, bias_strides, mask_strides;
   std::int64_t samples, heads, queries, keys, width, value_width;
   float scale;
@@ -36,13 +36,5 @@ struct Attention {
   std::int32_t weights;  // Weights
   std::int32_t causal;   // whether keys after a query's own position weigh nothing
 };
-
-std::int64_t attention_space(const Attention& attention);
-
-void attention_baseline(const Attention& attention);
-#if defined(__x86_64__)
-void attention_avx2(const Attention& attention);
-void attention_avx512(const Attention& attention);
-#endif
 
 }  // namespace sharded_infer

@@ -32,10 +32,8 @@ struct DenseStep {
   std::int32_t low_kind;  // Low
 };
 
-void dense_step_baseline(const DenseStep& step);
-#if defined(__x86_64__)
-void dense_step_avx2(const DenseStep& step);
-void dense_step_avx512(const DenseStep& step);
-#endif
-
 }  // namespace sharded_infer
+
+// The caller has checked that the machine has the instruction set.
+extern "C" __attribute__((visibility("default"))) void sharded_infer_dense_step(
+    std::int32_t instruction_set, const sharded_infer::DenseStep* step);

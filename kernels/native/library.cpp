@@ -1,29 +1,15 @@
 // The C interface of the kernels, which Python calls through ctypes (without the GIL).
-#include "attention.h"
-#include "dense.h"
 #include "id_hash.h"
 #include "id_index.h"
 #include "instruction_sets.h"
-#include "lookup.h"
-#include "lost_pages.h"
-#include "pair_layers.h"
-#include "passes.h"
 #include "prefetch.h"
 #include "product.h"
 #include "row_places.h"
-#include "row_steps.h"
 
-#include <cstdlib>
 #include <cstring>
 
-using sharded_infer::Attention;
-using sharded_infer::DenseStep;
 using sharded_infer::IdIndex;
-using sharded_infer::Lookup;
-using sharded_infer::PairLayers;
-using sharded_infer::Passes;
 using sharded_infer::Product;
-using sharded_infer::RowSteps;
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -31,17 +17,6 @@ extern "C" {
 
 // Features of the processor, as bits of `ProcessorFeature`; see processor.h.
 EXPORTED std::uint32_t sharded_infer_features() { return sharded_infer::features(); }
-
-// Mapped files whose pages may be lost; see lost_pages.h.
-EXPORTED std::int32_t sharded_infer_guard(const std::uint8_t* begin, std::int64_t bytes) {
-  return sharded_infer::guard(begin, bytes);
-}
-
-EXPORTED std::int32_t* sharded_infer_mark_of(std::int32_t place) {
-  return sharded_infer::mark_of(place);
-}
-
-EXPORTED void sharded_infer_unguard(std::int32_t place) { sharded_infer::unguard(place); }
 
 // Copies rows one after another, fetched ahead as a lookup does, over the same memory again and
 // again: what memory allows where nothing is computed.
@@ -77,89 +52,6 @@ EXPORTED std::int32_t sharded_infer_inside(const std::int64_t* values, const std
     values += count;
   }
   return ids == 0;
-}
-
-// Pools rows; see lookup.h. The caller has checked the instruction set, the ids and the lengths.
-EXPORTED void sharded_infer_lookup(std::int32_t instruction_set, const Lookup* lookup) {
-#if defined(__x86_64__)
-  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::lookup_avx512(*lookup);
-  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::lookup_avx2(*lookup);
-#endif
-  sharded_infer::lookup_baseline(*lookup);
-}
-
-// One pass between two matrix products; see dense.h. The caller has checked the instruction set.
-EXPORTED void sharded_infer_dense_step(std::int32_t instruction_set, const DenseStep* step) {
-#if defined(__x86_64__)
-  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::dense_step_avx512(*step);
-  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::dense_step_avx2(*step);
-#endif
-  sharded_infer::dense_step_baseline(*step);
-}
-
-// Floats that an attention needs as its space.
-EXPORTED std::int64_t sharded_infer_attention_space(const Attention* attention) {
-  return sharded_infer::attention_space(*attention);
-}
-
-// Attention; see attention.h. The caller has checked the instruction set and the sizes.
-EXPORTED void sharded_infer_attention(std::int32_t instruction_set, const Attention* attention) {
-#if defined(__x86_64__)
-  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::attention_avx512(*attention);
-  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::attention_avx2(*attention);
-#endif
-  sharded_infer::attention_baseline(*attention);
-}
-
-// Floats that layers on pairs need as their space.
-EXPORTED std::int64_t sharded_infer_pair_layers_space(const PairLayers* pairs) {
-  return sharded_infer::pair_layers_space(*pairs);
-}
-
-// Layers on pairs; see pair_layers.h. The caller has checked the instruction set and the sizes.
-EXPORTED void sharded_infer_pair_layers(std::int32_t instruction_set, const PairLayers* pairs) {
-#if defined(__x86_64__)
-  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::pair_layers_avx512(*pairs);
-  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::pair_layers_avx2(*pairs);
-#endif
-  sharded_infer::pair_layers_baseline(*pairs);
-}
-
-// Columns of a panel of a linear step's weight.
-EXPORTED std::int64_t sharded_infer_row_panel_columns(std::int32_t instruction_set) {
-#if defined(__x86_64__)
-  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::row_panel_columns_avx512();
-  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::row_panel_columns_avx2();
-#endif
-  return sharded_infer::row_panel_columns_baseline();
-}
-
-// Steps on rows; see row_steps.h. The caller has checked the instruction set and the sizes.
-EXPORTED void sharded_infer_row_steps(std::int32_t instruction_set, const RowSteps* steps) {
-#if defined(__x86_64__)
-  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::row_steps_avx512(*steps);
-  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::row_steps_avx2(*steps);
-#endif
-  sharded_infer::row_steps_baseline(*steps);
-}
-
-// Passes in one call; see passes.h. The caller has checked the instruction set and the sizes.
-// Returns 1 without memory for their space.
-EXPORTED std::int32_t sharded_infer_passes(std::int32_t instruction_set, Passes* passes) {
-  constexpr std::size_t kLine = 64;
-  const std::size_t bytes = sharded_infer::passes_space(*passes) * sizeof(float) + kLine - 1;
-  passes->space = static_cast<float*>(std::aligned_alloc(kLine, bytes / kLine * kLine));
-  if (!passes->space && bytes >= kLine) return 1;
-#if defined(__x86_64__)
-  if (instruction_set == sharded_infer::kAvx512)
-    sharded_infer::passes_avx512(*passes);
-  else if (instruction_set == sharded_infer::kAvx2)
-    sharded_infer::passes_avx2(*passes);
-  else
-#endif
-    sharded_infer::passes_baseline(*passes);
-  std::free(passes->space);
-  return 0;
 }
 
 // Each id's row, -1 for unknown ones; see id_index.h.

@@ -11,7 +11,7 @@
 // Sums and products are fused and in the order of the ids, as in FBGEMM's kernel: its bits are
 // these. Rows are fetched some ids ahead (prefetch.h), across bags and features, since almost every
 // row is far from the one before. Where some have been changed, the addresses of all are found
-// before that (row_addresses.inc).
+// before that (lookup_rows.inc).
 #pragma once
 #include "row_overlay.h"
 
@@ -49,10 +49,8 @@ struct Lookup {
       places;  // where the row of each id lies, changed or not; null: in the features' tables
 };
 
-void lookup_baseline(const Lookup& lookup);
-#if defined(__x86_64__)
-void lookup_avx2(const Lookup& lookup);
-void lookup_avx512(const Lookup& lookup);
-#endif
-
 }  // namespace sharded_infer
+
+// The caller has checked the ids, the lengths and that the machine has the instruction set.
+extern "C" __attribute__((visibility("default"))) void sharded_infer_lookup(
+    std::int32_t instruction_set, const sharded_infer::Lookup* lookup);

@@ -1,7 +1,16 @@
-#include "lost_pages.h"
-
+// Files that are mapped, and what happens where their pages are gone.
+//
+// A load from a mapped file beyond its present end, or from a disk that fails, raises SIGBUS, which
+// ends the process. Here it is taken for mappings that were registered:
+//
+//     mark the mapping as broken
+//     put zeros in place of its pages, from the fault to its end; the load is repeated and goes on
+//
+// Whoever reads such a mapping looks at its mark before the result is used. A fault elsewhere goes
+// to the handler that was there before.
 #include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <mutex>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -62,8 +71,16 @@ bool install() {
 }
 
 }  // namespace
+}  // namespace sharded_infer
 
-std::int32_t guard(const std::uint8_t* begin, std::int64_t bytes) {
+using namespace sharded_infer;
+
+#define EXPORTED __attribute__((visibility("default")))
+
+extern "C" {
+
+// Registers a mapping. Returns its place, or -1: there is none left, or the handler cannot be set.
+EXPORTED std::int32_t sharded_infer_guard(const std::uint8_t* begin, std::int64_t bytes) {
   const std::lock_guard<std::mutex> lock(registering);
   if (!install()) return -1;
   std::int32_t at = 0;
@@ -78,12 +95,13 @@ std::int32_t guard(const std::uint8_t* begin, std::int64_t bytes) {
   return at;
 }
 
-std::int32_t* mark_of(std::int32_t place) { return &places[place].mark; }
+// The mark of a place: not 0 when pages of it were lost.
+EXPORTED std::int32_t* sharded_infer_mark_of(std::int32_t place) { return &places[place].mark; }
 
-void unguard(std::int32_t place) {
+// Gives a place back, before the mapping goes.
+EXPORTED void sharded_infer_unguard(std::int32_t place) {
   const std::lock_guard<std::mutex> lock(registering);
   places[place].begin.store(0, std::memory_order_release);
   places[place].end.store(0, std::memory_order_relaxed);
 }
-
-}  // namespace sharded_infer
+}

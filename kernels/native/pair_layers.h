@@ -32,18 +32,10 @@ struct PairLayers {
   const float* by_candidate;  // [count, outputs of the first layer], or null
   const Layer* layers;        // the last has one output
   float* out;                 // [count, length]
-  float* space;               // pair_layers_space() floats
+  float* space;               // space_of() floats
   std::int64_t count;
   std::int64_t length;
   std::int64_t layer_count;
 };
-
-std::int64_t pair_layers_space(const PairLayers& pairs);
-
-void pair_layers_baseline(const PairLayers& pairs);
-#if defined(__x86_64__)
-void pair_layers_avx2(const PairLayers& pairs);
-void pair_layers_avx512(const PairLayers& pairs);
-#endif
 
 }  // namespace sharded_infer

@@ -62,15 +62,7 @@ struct Passes {
   std::int64_t given_count;
   std::int64_t positions;  // at least 1
   std::int64_t candidates;
-  float* space;  // passes_space() floats, from a line of the cache on
+  float* space;  // space_of() floats, from a line of the cache on
 };
-
-std::int64_t passes_space(const Passes& passes);
-
-void passes_baseline(const Passes& passes);
-#if defined(__x86_64__)
-void passes_avx2(const Passes& passes);
-void passes_avx512(const Passes& passes);
-#endif
 
 }  // namespace sharded_infer

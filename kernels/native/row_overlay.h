@@ -45,7 +45,7 @@ struct RowOverlay {
   }
 
   // Where the changed row of an id lies; null if it is as it was. Of many ids, see
-  // row_addresses.inc.
+  // lookup_rows.inc.
   const std::uint8_t* find(std::int64_t id) const {
     const std::uint8_t* const* place = group_has_changes(id) ? place_of(id) : nullptr;
     return place == nullptr ? nullptr : *place;

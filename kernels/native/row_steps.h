@@ -42,7 +42,7 @@ struct StepColumns {
 };
 
 struct RowStep {
-  const float* weight;  // linear: panels of row_panel_columns(), [inputs, columns] each; norm:
+  const float* weight;  // linear: panels of kPanelColumns, [inputs, columns] each; norm:
                         // [outputs], or null
   const float* bias;    // [outputs], or null
   StepColumns first, second, out;
@@ -59,14 +59,5 @@ struct RowSteps {
   std::int64_t rows;
   std::int64_t tile;  // rows at a time
 };
-
-void row_steps_baseline(const RowSteps& steps);
-std::int64_t row_panel_columns_baseline();
-#if defined(__x86_64__)
-void row_steps_avx2(const RowSteps& steps);
-void row_steps_avx512(const RowSteps& steps);
-std::int64_t row_panel_columns_avx2();
-std::int64_t row_panel_columns_avx512();
-#endif
 
 }  // namespace sharded_infer

@@ -33,11 +33,9 @@ constexpr std::int64_t kMaxDim = 8192;
 // Why a row was refused.
 enum Refusal : std::int32_t { kNone = 0, kNotFinite = 1, kBeyondHalf = 2 };
 
-// Encodes rows until one is refused. Returns its index and sets *refusal, or count.
-std::int64_t encode_baseline(const Encoding& encoding, std::int32_t* refusal);
-#if defined(__x86_64__)
-std::int64_t encode_avx2(const Encoding& encoding, std::int32_t* refusal);
-std::int64_t encode_avx512(const Encoding& encoding, std::int32_t* refusal);
-#endif
-
 }  // namespace sharded_infer
+
+// Encodes rows until one is refused. Returns its index and sets *refusal, or count. The caller has
+// checked dim, bits and that the machine has the instruction set.
+extern "C" __attribute__((visibility("default"))) std::int64_t sharded_infer_encode(
+    std::int32_t instruction_set, const sharded_infer::Encoding* encoding, std::int32_t* refusal);

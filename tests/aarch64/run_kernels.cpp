@@ -4,6 +4,7 @@
 // A case is nine int64 numbers, whose first is the kind, and its arrays. A result is the output's
 // bytes. What a kernel is to write is filled with 0xff first, NaN as a number.
 #include "../../kernels/native/dense.h"
+#include "../../kernels/native/instruction_sets.h"
 #include "../../kernels/native/lookup.h"
 #include "../../quant/native/encode.h"
 
@@ -50,9 +51,11 @@ void look_up(const std::int64_t* header) {
     width += one[2];
   }
   auto out = unwritten(batch * width * (bf16 ? 2 : 4));
-  lookup_baseline({features.data(), count, batch, values.data(), lengths.data(),
-                   weighted ? weights.data() : nullptr, out.data(), width, std::int32_t(format),
-                   std::int32_t(bf16)});
+  const Lookup lookup{features.data(),   count,          batch,
+                      values.data(),     lengths.data(), weighted ? weights.data() : nullptr,
+                      out.data(),        width,          std::int32_t(format),
+                      std::int32_t(bf16)};
+  sharded_infer_lookup(kBaseline, &lookup);
   write(out);
 }
 
@@ -64,10 +67,19 @@ void step(const std::int64_t* header) {
   const auto scale = read<float>(width);
   auto out = unwritten(4 * numbers), low = unwritten(low_kind == kBfloats ? 2 * numbers : numbers);
   auto poison = unwritten(4 * rows);
-  dense_step_baseline({values.data(), crossed ? first.data() : nullptr,
-                       crossed ? factor.data() : nullptr, scale.data(), floats(out), low.data(),
-                       floats(poison), rows, width, float(zero_point), std::int32_t(bf16),
-                       std::int32_t(low_kind)});
+  const DenseStep step{values.data(),
+                       crossed ? first.data() : nullptr,
+                       crossed ? factor.data() : nullptr,
+                       scale.data(),
+                       floats(out),
+                       low.data(),
+                       floats(poison),
+                       rows,
+                       width,
+                       float(zero_point),
+                       std::int32_t(bf16),
+                       std::int32_t(low_kind)};
+  sharded_infer_dense_step(kBaseline, &step);
   write(out);
   if (low_kind != kNothing) write(low);
 }
@@ -78,10 +90,17 @@ void encode(const std::int64_t* header) {
   auto stored = unwritten(count * (4 + (dim * bits + 7) / 8));
   auto errors = unwritten(4 * count), minmax = errors, squares = errors, largest = errors;
   std::int32_t refusal;
-  const std::int64_t encoded = encode_baseline(
-      {rows.data(), count, dim, std::int32_t(bits), std::int32_t(clip), stored.data(),
-       floats(errors), floats(minmax), floats(squares), floats(largest)},
-      &refusal);
+  const Encoding encoding{rows.data(),
+                          count,
+                          dim,
+                          std::int32_t(bits),
+                          std::int32_t(clip),
+                          stored.data(),
+                          floats(errors),
+                          floats(minmax),
+                          floats(squares),
+                          floats(largest)};
+  const std::int64_t encoded = sharded_infer_encode(kBaseline, &encoding, &refusal);
   if (encoded != count) std::exit(3);
   for (const auto* part : {&stored, &errors, &squares, &largest}) write(*part);
 }

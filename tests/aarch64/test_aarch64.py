@@ -79,9 +79,9 @@ def test_the_load_generator_compiles(tmp_path: Path) -> None:
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = [
         "tests/aarch64/run_kernels.cpp",
-        "kernels/native/lookup_baseline.cpp",
-        "kernels/native/dense_baseline.cpp",
-        "quant/native/encode_baseline.cpp",
+        "kernels/native/lookup.cpp",
+        "kernels/native/dense.cpp",
+        "quant/native/encode.cpp",
     ]
     arguments = next(e for e in EXTENSIONS if e["name"] == "kernels._native")["extra-compile-args"]
     out = tmp_path_factory.mktemp("aarch64") / "run_kernels"
