@@ -50,6 +50,7 @@ class BuildCompiledCode(build_ext):
                     *glob("serving/bench/native/*.h"),
                     "serving/native/client/status.h",
                     "serving/native/transport/nghttp2.h",
+                    "serving/native/transport/opened_library.h",
                     "serving/native/transport/request_head.h",
                     "serving/native/transport/settings.h",
                 ],

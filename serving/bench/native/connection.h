@@ -61,7 +61,7 @@ class Connection {
     library_.set_on_header(callbacks, on_header);
     library_.set_on_data(callbacks, on_data);
     library_.set_on_stream_close(callbacks, on_stream_close);
-    const int error = library_.client_new(&session_, callbacks, this);
+    const int error = library_.client_with_options(&session_, callbacks, this, nullptr);
     library_.callbacks_del(callbacks);
     if (error != 0) throw std::bad_alloc();
     // Windows that no answer fills, so that the server never waits for this side to read.

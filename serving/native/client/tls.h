@@ -1,12 +1,10 @@
-// A client's TLS: one OpenSSL context, made anew when its files have changed.
+// A client's TLS.
 #pragma once
 #include <arpa/inet.h>
 
-#include <stdexcept>
 #include <string>
 
-#include "../transport/openssl.h"
-#include "../transport/tls_files.h"
+#include "../transport/tls_context.h"
 #include "settings.h"
 
 namespace sharded_infer::client {
@@ -16,25 +14,13 @@ class Tls {
   // Throws std::runtime_error where the files cannot be used.
   Tls(const openssl::Library& library, const Settings& settings)
       : library_(library),
-        files_({settings.ca, or_empty(settings.certificate), or_empty(settings.key)}),
-        context_(make()) {}
-  ~Tls() { library_.context_free(context_); }
-  Tls(const Tls&) = delete;
-  Tls& operator=(const Tls&) = delete;
+        context_(library, library.client_method(),
+                 {settings.ca, or_empty(settings.certificate), or_empty(settings.key)}, configure) {
+  }
 
-  // A new connection's state, which checks the server's name; files that have changed are used from
-  // here on, if they are valid. Null where OpenSSL refuses.
+  // A new connection's state, which checks the server's name, or null.
   openssl::Ssl* connect(int descriptor, const char* name) {
-    if (files_.have_changed()) {
-      try {
-        openssl::Context* fresh = make();
-        library_.context_free(context_);
-        context_ = fresh;
-      } catch (const std::runtime_error&) {
-        // Files are replaced one after another: the next change is looked at again.
-      }
-    }
-    openssl::Ssl* ssl = library_.ssl_new(context_);
+    openssl::Ssl* ssl = context_.connection();
     if (ssl == nullptr) return nullptr;
     // RFC 9525: an address is compared with addresses, and not sent as a name (RFC 6066).
     in6_addr address;
@@ -55,36 +41,20 @@ class Tls {
  private:
   static std::string or_empty(const char* text) { return text == nullptr ? "" : text; }
 
-  openssl::Context* make() const {
-    const std::string &ca = files_[0], &certificate = files_[1], &key = files_[2];
-    files_.require_regular();
-    library_.clear_errors();
-    openssl::Context* context = library_.context_new(library_.client_method());
-    if (context == nullptr) throw std::runtime_error(library_.last_error());
-    library_.context_control(context, openssl::kSetLeastVersion, openssl::kTls12, nullptr);
-    library_.context_control(context, openssl::kSetMode, openssl::kModes, nullptr);
-    library_.set_options(context, openssl::kNoCompression | openssl::kNoRenegotiation);
-    library_.set_password(context, transport::TlsFiles::no_password);
-    library_.set_verify(context, openssl::kVerifyPeer, nullptr);
+  static bool configure(const openssl::Library& library, openssl::Context* context,
+                        const transport::TlsContext::Files& files) {
+    const std::string &ca = files[0], &certificate = files[1], &key = files[2];
+    library.set_verify(context, openssl::kVerifyPeer, nullptr);
     static const unsigned char http2[] = {2, 'h', '2'};
     // 0 is success, of this function alone.
-    bool good = library_.offer_protocols(context, http2, sizeof http2) == 0 &&
-                library_.load_authorities(context, ca.c_str(), nullptr) == 1;
-    if (good && !certificate.empty())
-      good = library_.use_chain(context, certificate.c_str()) == 1 &&
-             library_.use_key(context, key.c_str(), openssl::kPem) == 1 &&
-             library_.check_key(context) == 1;
-    if (!good) {
-      const std::string reason = library_.last_error();
-      library_.context_free(context);
-      throw std::runtime_error(reason);
-    }
-    return context;
+    return library.offer_protocols(context, http2, sizeof http2) == 0 &&
+           library.load_authorities(context, ca.c_str(), nullptr) == 1 &&
+           (certificate.empty() ||
+            transport::TlsContext::use_certificate(library, context, certificate, key));
   }
 
   const openssl::Library& library_;
-  transport::TlsFiles files_;
-  openssl::Context* context_;
+  transport::TlsContext context_;
 };
 
 }  // namespace sharded_infer::client

@@ -4,13 +4,12 @@
 // neither a build nor the other commands need it. With SHARDED_INFER_LINKED_NGHTTP2 it is part of
 // this library (setup.py).
 #pragma once
-#include <dlfcn.h>
 #include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
-#include <string>
+
+#include "opened_library.h"
 
 namespace sharded_infer::nghttp2 {
 
@@ -118,134 +117,96 @@ struct Info {  // nghttp2_info
   const char* text;
 };
 
-struct Library {
-  int (*callbacks_new)(Callbacks**);
-  void (*callbacks_del)(Callbacks*);
-  void (*set_on_frame_recv)(Callbacks*, OnFrame);
-  void (*set_on_header)(Callbacks*, OnHeader);
-  void (*set_on_data)(Callbacks*, OnData);
-  void (*set_on_stream_close)(Callbacks*, OnStreamClose);
-  void (*set_on_begin_headers)(Callbacks*, OnFrame);
-  void (*set_on_begin_frame)(Callbacks*, OnFrameHeader);
-  void (*set_on_frame_send)(Callbacks*, OnFrame);
-  void (*set_on_frame_not_send)(Callbacks*, OnFrameNotSent);
-  int (*options_new)(Options**);
-  void (*options_del)(Options*);
-  void (*no_auto_window_update)(Options*, int);
-  void (*no_closed_streams)(Options*, int);
-  int (*client_new)(Session**, const Callbacks*, void* user);
-  int (*client_with_options)(Session**, const Callbacks*, void* user, const Options*);
-  int (*server_new)(Session**, const Callbacks*, void* user, const Options*);
-  int (*submit_response)(Session*, std::int32_t stream_id, const Header*, std::size_t count,
-                         const DataProvider*);
-  int (*submit_trailer)(Session*, std::int32_t stream_id, const Header*, std::size_t count);
-  int (*resume_data)(Session*, std::int32_t stream_id);
-  int (*submit_ping)(Session*, std::uint8_t flags, const std::uint8_t* opaque);
-  int (*submit_notice)(Session*);
-  int (*submit_goaway)(Session*, std::uint8_t flags, std::int32_t last_stream_id,
-                       std::uint32_t error, const std::uint8_t* data, std::size_t bytes);
-  std::int32_t (*last_stream)(Session*);
-  int (*set_stream_user)(Session*, std::int32_t stream_id, void* user);
-  int (*consume_connection)(Session*, std::size_t bytes);
-  int (*consume_stream)(Session*, std::int32_t stream_id, std::size_t bytes);
-  // Null in a library that has not got them: the caller decides whether that will do.
-  void (*reset_rate_limit)(Options*, std::uint64_t burst, std::uint64_t rate);
-  void (*max_continuations)(Options*, std::size_t);
-  const Info* (*version)(int least);
-  void (*session_del)(Session*);
-  int (*submit_settings)(Session*, std::uint8_t flags, const Setting*, std::size_t count);
-  int (*set_local_window)(Session*, std::uint8_t flags, std::int32_t stream_id, std::int32_t bytes);
-  std::int32_t (*submit_request)(Session*, const void* priority, const Header*, std::size_t count,
-                                 const DataProvider*, void* stream_user);
-  int (*submit_rst_stream)(Session*, std::uint8_t flags, std::int32_t stream_id,
-                           std::uint32_t error);
-  ssize_t (*mem_recv)(Session*, const std::uint8_t* data, std::size_t bytes);
-  ssize_t (*mem_send)(Session*, const std::uint8_t** data);
-  int (*want_read)(Session*);
-  int (*want_write)(Session*);
-  std::size_t (*queued_frames)(Session*);
-  std::uint32_t (*remote_setting)(Session*, std::int32_t id);
-  void* (*stream_user)(Session*, std::int32_t stream_id);
-  int (*terminate)(Session*, std::uint32_t error);
-  const char* (*error_text)(int error);
-
 #ifdef SHARDED_INFER_LINKED_NGHTTP2
-#define SHARDED_INFER_FIND(symbol, function)                           \
-  {                                                                    \
-    extern void linked_##symbol() __asm__("nghttp2_" #symbol);         \
-    function = reinterpret_cast<decltype(function)>(&linked_##symbol); \
-  }
-#define SHARDED_INFER_FIND_IF_THERE SHARDED_INFER_FIND
-  static constexpr bool kIsLinked = true;
-  Library() {
+#define FIND SHARDED_INFER_LINKED
+#define FIND_IF_THERE SHARDED_INFER_LINKED
 #else
-#define SHARDED_INFER_FIND(symbol, function) find(handle, "nghttp2_" #symbol, function);
-#define SHARDED_INFER_FIND_IF_THERE(symbol, function) \
-  function = reinterpret_cast<decltype(function)>(dlsym(handle, "nghttp2_" #symbol));
-  static constexpr bool kIsLinked = false;
-  // Throws std::runtime_error where the library is not installed.
-  Library() {
-    void* handle = dlopen("libnghttp2.so.14", RTLD_NOW | RTLD_LOCAL);
-    // Never closed: it keeps no state, and the next load uses it again.
-    if (handle == nullptr) throw std::runtime_error("libnghttp2.so.14 is not installed");
+#define FIND(symbol) opened.find(#symbol)
+#define FIND_IF_THERE(symbol) opened.find_if_there(#symbol)
 #endif
-    SHARDED_INFER_FIND(session_callbacks_new, callbacks_new)
-    SHARDED_INFER_FIND(session_callbacks_del, callbacks_del)
-    SHARDED_INFER_FIND(session_callbacks_set_on_frame_recv_callback, set_on_frame_recv)
-    SHARDED_INFER_FIND(session_callbacks_set_on_header_callback, set_on_header)
-    SHARDED_INFER_FIND(session_callbacks_set_on_data_chunk_recv_callback, set_on_data)
-    SHARDED_INFER_FIND(session_callbacks_set_on_stream_close_callback, set_on_stream_close)
-    SHARDED_INFER_FIND(session_callbacks_set_on_begin_headers_callback, set_on_begin_headers)
-    SHARDED_INFER_FIND(session_callbacks_set_on_begin_frame_callback, set_on_begin_frame)
-    SHARDED_INFER_FIND(session_callbacks_set_on_frame_send_callback, set_on_frame_send)
-    SHARDED_INFER_FIND(session_callbacks_set_on_frame_not_send_callback, set_on_frame_not_send)
-    SHARDED_INFER_FIND(option_new, options_new)
-    SHARDED_INFER_FIND(option_del, options_del)
-    SHARDED_INFER_FIND(option_set_no_auto_window_update, no_auto_window_update)
-    SHARDED_INFER_FIND(option_set_no_closed_streams, no_closed_streams)
-    SHARDED_INFER_FIND(session_client_new, client_new)
-    SHARDED_INFER_FIND(session_client_new2, client_with_options)
-    SHARDED_INFER_FIND(session_server_new2, server_new)
-    SHARDED_INFER_FIND(submit_response, submit_response)
-    SHARDED_INFER_FIND(submit_trailer, submit_trailer)
-    SHARDED_INFER_FIND(session_resume_data, resume_data)
-    SHARDED_INFER_FIND(submit_ping, submit_ping)
-    SHARDED_INFER_FIND(submit_shutdown_notice, submit_notice)
-    SHARDED_INFER_FIND(submit_goaway, submit_goaway)
-    SHARDED_INFER_FIND(session_get_last_proc_stream_id, last_stream)
-    SHARDED_INFER_FIND(session_set_stream_user_data, set_stream_user)
-    SHARDED_INFER_FIND(session_consume_connection, consume_connection)
-    SHARDED_INFER_FIND(session_consume_stream, consume_stream)
-    SHARDED_INFER_FIND(version, version)
-    SHARDED_INFER_FIND_IF_THERE(option_set_stream_reset_rate_limit, reset_rate_limit)
-    SHARDED_INFER_FIND_IF_THERE(option_set_max_continuations, max_continuations)
-    SHARDED_INFER_FIND(session_del, session_del)
-    SHARDED_INFER_FIND(submit_settings, submit_settings)
-    SHARDED_INFER_FIND(session_set_local_window_size, set_local_window)
-    SHARDED_INFER_FIND(submit_request, submit_request)
-    SHARDED_INFER_FIND(submit_rst_stream, submit_rst_stream)
-    SHARDED_INFER_FIND(session_mem_recv, mem_recv)
-    SHARDED_INFER_FIND(session_mem_send, mem_send)
-    SHARDED_INFER_FIND(session_want_read, want_read)
-    SHARDED_INFER_FIND(session_want_write, want_write)
-    SHARDED_INFER_FIND(session_get_outbound_queue_size, queued_frames)
-    SHARDED_INFER_FIND(session_get_remote_settings, remote_setting)
-    SHARDED_INFER_FIND(session_get_stream_user_data, stream_user)
-    SHARDED_INFER_FIND(session_terminate_session, terminate)
-    SHARDED_INFER_FIND(strerror, error_text)
-  }
-#undef SHARDED_INFER_FIND
-#undef SHARDED_INFER_FIND_IF_THERE
 
-#ifndef SHARDED_INFER_LINKED_NGHTTP2
- private:
-  template <class Function>
-  static void find(void* handle, const char* symbol, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(handle, symbol));
-    if (function == nullptr)
-      throw std::runtime_error(std::string("libnghttp2.so.14 has no ") + symbol);
-  }
+// Making it throws std::runtime_error where the library is not installed.
+struct Library {
+#ifdef SHARDED_INFER_LINKED_NGHTTP2
+  static constexpr bool kIsLinked = true;
+#else
+  static constexpr bool kIsLinked = false;
+  OpenedLibrary opened{"libnghttp2.so.14"};
 #endif
+  int (*callbacks_new)(Callbacks**) = FIND(nghttp2_session_callbacks_new);
+  void (*callbacks_del)(Callbacks*) = FIND(nghttp2_session_callbacks_del);
+  void (*set_on_frame_recv)(Callbacks*,
+                            OnFrame) = FIND(nghttp2_session_callbacks_set_on_frame_recv_callback);
+  void (*set_on_header)(Callbacks*,
+                        OnHeader) = FIND(nghttp2_session_callbacks_set_on_header_callback);
+  void (*set_on_data)(Callbacks*,
+                      OnData) = FIND(nghttp2_session_callbacks_set_on_data_chunk_recv_callback);
+  void (*set_on_stream_close)(Callbacks*, OnStreamClose) =
+      FIND(nghttp2_session_callbacks_set_on_stream_close_callback);
+  void (*set_on_begin_headers)(Callbacks*, OnFrame) =
+      FIND(nghttp2_session_callbacks_set_on_begin_headers_callback);
+  void (*set_on_begin_frame)(Callbacks*, OnFrameHeader) =
+      FIND(nghttp2_session_callbacks_set_on_begin_frame_callback);
+  void (*set_on_frame_send)(Callbacks*,
+                            OnFrame) = FIND(nghttp2_session_callbacks_set_on_frame_send_callback);
+  void (*set_on_frame_not_send)(Callbacks*, OnFrameNotSent) =
+      FIND(nghttp2_session_callbacks_set_on_frame_not_send_callback);
+  int (*options_new)(Options**) = FIND(nghttp2_option_new);
+  void (*options_del)(Options*) = FIND(nghttp2_option_del);
+  void (*no_auto_window_update)(Options*, int) = FIND(nghttp2_option_set_no_auto_window_update);
+  void (*no_closed_streams)(Options*, int) = FIND(nghttp2_option_set_no_closed_streams);
+  int (*client_with_options)(Session**, const Callbacks*, void* user,
+                             const Options*) = FIND(nghttp2_session_client_new2);
+  int (*server_new)(Session**, const Callbacks*, void* user,
+                    const Options*) = FIND(nghttp2_session_server_new2);
+  int (*submit_response)(Session*, std::int32_t stream_id, const Header*, std::size_t count,
+                         const DataProvider*) = FIND(nghttp2_submit_response);
+  int (*submit_trailer)(Session*, std::int32_t stream_id, const Header*,
+                        std::size_t count) = FIND(nghttp2_submit_trailer);
+  int (*resume_data)(Session*, std::int32_t stream_id) = FIND(nghttp2_session_resume_data);
+  int (*submit_ping)(Session*, std::uint8_t flags,
+                     const std::uint8_t* opaque) = FIND(nghttp2_submit_ping);
+  int (*submit_notice)(Session*) = FIND(nghttp2_submit_shutdown_notice);
+  int (*submit_goaway)(Session*, std::uint8_t flags, std::int32_t last_stream_id,
+                       std::uint32_t error, const std::uint8_t* data,
+                       std::size_t bytes) = FIND(nghttp2_submit_goaway);
+  std::int32_t (*last_stream)(Session*) = FIND(nghttp2_session_get_last_proc_stream_id);
+  int (*set_stream_user)(Session*, std::int32_t stream_id,
+                         void* user) = FIND(nghttp2_session_set_stream_user_data);
+  int (*consume_connection)(Session*, std::size_t bytes) = FIND(nghttp2_session_consume_connection);
+  int (*consume_stream)(Session*, std::int32_t stream_id,
+                        std::size_t bytes) = FIND(nghttp2_session_consume_stream);
+  // Null in a library that has not got them: the caller decides whether that will do.
+  void (*reset_rate_limit)(Options*, std::uint64_t burst, std::uint64_t rate) =
+      FIND_IF_THERE(nghttp2_option_set_stream_reset_rate_limit);
+  void (*max_continuations)(Options*,
+                            std::size_t) = FIND_IF_THERE(nghttp2_option_set_max_continuations);
+  const Info* (*version)(int least) = FIND(nghttp2_version);
+  void (*session_del)(Session*) = FIND(nghttp2_session_del);
+  int (*submit_settings)(Session*, std::uint8_t flags, const Setting*,
+                         std::size_t count) = FIND(nghttp2_submit_settings);
+  int (*set_local_window)(Session*, std::uint8_t flags, std::int32_t stream_id,
+                          std::int32_t bytes) = FIND(nghttp2_session_set_local_window_size);
+  std::int32_t (*submit_request)(Session*, const void* priority, const Header*, std::size_t count,
+                                 const DataProvider*,
+                                 void* stream_user) = FIND(nghttp2_submit_request);
+  int (*submit_rst_stream)(Session*, std::uint8_t flags, std::int32_t stream_id,
+                           std::uint32_t error) = FIND(nghttp2_submit_rst_stream);
+  ssize_t (*mem_recv)(Session*, const std::uint8_t* data,
+                      std::size_t bytes) = FIND(nghttp2_session_mem_recv);
+  ssize_t (*mem_send)(Session*, const std::uint8_t** data) = FIND(nghttp2_session_mem_send);
+  int (*want_read)(Session*) = FIND(nghttp2_session_want_read);
+  int (*want_write)(Session*) = FIND(nghttp2_session_want_write);
+  std::size_t (*queued_frames)(Session*) = FIND(nghttp2_session_get_outbound_queue_size);
+  std::uint32_t (*remote_setting)(Session*,
+                                  std::int32_t id) = FIND(nghttp2_session_get_remote_settings);
+  void* (*stream_user)(Session*,
+                       std::int32_t stream_id) = FIND(nghttp2_session_get_stream_user_data);
+  int (*terminate)(Session*, std::uint32_t error) = FIND(nghttp2_session_terminate_session);
+  const char* (*error_text)(int error) = FIND(nghttp2_strerror);
 };
+
+#undef FIND
+#undef FIND_IF_THERE
 
 }  // namespace sharded_infer::nghttp2

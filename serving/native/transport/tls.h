@@ -1,10 +1,6 @@
-// A server's TLS: one OpenSSL context, made anew when its files have changed.
+// A server's TLS.
 #pragma once
-#include <stdexcept>
-#include <string>
-
-#include "openssl.h"
-#include "tls_files.h"
+#include "tls_context.h"
 
 namespace sharded_infer::transport {
 
@@ -14,57 +10,29 @@ class Tls {
   Tls(const openssl::Library& library, const char* certificate, const char* key,
       const char* client_ca)
       : library_(library),
-        files_({certificate, key, client_ca == nullptr ? "" : client_ca}),
-        context_(make()) {}
-  ~Tls() { library_.context_free(context_); }
-  Tls(const Tls&) = delete;
-  Tls& operator=(const Tls&) = delete;
+        context_(library, library.server_method(),
+                 {certificate, key, client_ca == nullptr ? "" : client_ca}, configure) {}
 
-  // A new connection's state; files that have changed are used from here on, if they are valid.
+  // A new connection's state, or null.
   openssl::Ssl* connect(int descriptor) {
-    if (files_.have_changed()) {
-      try {
-        openssl::Context* fresh = make();
-        library_.context_free(context_);
-        context_ = fresh;
-      } catch (const std::runtime_error&) {
-        // Files are replaced one after another: the next change is looked at again. Python, which
-        // watches them too, says so in the log.
-      }
-    }
-    openssl::Ssl* ssl = library_.ssl_new(context_);
+    openssl::Ssl* ssl = context_.connection();
     if (ssl != nullptr) library_.set_fd(ssl, descriptor);
     return ssl;
   }
 
  private:
-  openssl::Context* make() const {
-    const std::string &certificate = files_[0], &key = files_[1], &client_ca = files_[2];
-    files_.require_regular();
-    library_.clear_errors();
-    openssl::Context* context = library_.context_new(library_.server_method());
-    if (context == nullptr) throw std::runtime_error(library_.last_error());
-    library_.context_control(context, openssl::kSetLeastVersion, openssl::kTls12, nullptr);
-    library_.context_control(context, openssl::kSetMode, openssl::kModes, nullptr);
-    library_.set_options(context, openssl::kNoCompression | openssl::kNoRenegotiation);
-    library_.set_choose_protocol(context, choose_http2, nullptr);
-    library_.set_password(context, TlsFiles::no_password);
+  static bool configure(const openssl::Library& library, openssl::Context* context,
+                        const TlsContext::Files& files) {
+    const std::string &certificate = files[0], &key = files[1], &client_ca = files[2];
+    library.set_choose_protocol(context, choose_http2, nullptr);
     static const unsigned char name[] = "sharded-infer";
-    library_.set_session_context(context, name, sizeof name - 1);
-    bool good = library_.use_chain(context, certificate.c_str()) == 1 &&
-                library_.use_key(context, key.c_str(), openssl::kPem) == 1 &&
-                library_.check_key(context) == 1;
-    if (good && !client_ca.empty()) {
-      good = library_.load_authorities(context, client_ca.c_str(), nullptr) == 1;
-      library_.set_client_names(context, library_.load_client_names(client_ca.c_str()));
-      library_.set_verify(context, openssl::kVerifyRequired, nullptr);
-    }
-    if (!good) {
-      const std::string reason = library_.last_error();
-      library_.context_free(context);
-      throw std::runtime_error(reason);
-    }
-    return context;
+    library.set_session_context(context, name, sizeof name - 1);
+    if (!TlsContext::use_certificate(library, context, certificate, key)) return false;
+    if (client_ca.empty()) return true;
+    const bool good = library.load_authorities(context, client_ca.c_str(), nullptr) == 1;
+    library.set_client_names(context, library.load_client_names(client_ca.c_str()));
+    library.set_verify(context, openssl::kVerifyRequired, nullptr);
+    return good;
   }
 
   // The server's part of ALPN (RFC 7301): h2, or the handshake fails.
@@ -82,8 +50,7 @@ class Tls {
   }
 
   const openssl::Library& library_;
-  TlsFiles files_;
-  openssl::Context* context_;
+  TlsContext context_;
 };
 
 }  // namespace sharded_infer::transport
