@@ -6,10 +6,10 @@
 //         level = round_half_even((x - bias) / scale), clamped to [0, 2^bits - 1]
 //         stored = fp16 scale, fp16 bias, levels packed, the first in the lowest bits
 //
-// The formulas and their sources are those of quant/encoding/rowwise.py and
-// quant/encoding/clipping.py, which are the reference: the bytes are equal (of clipped rows,
-// wherever two ranges do not tie). Every instruction set gives the same bytes and errors: sums have
-// 16 lanes everywhere, added in one order, and products are never contracted with sums.
+// The formulas and their sources are those of tests/reference/row_encoding.py, the reference: the
+// bytes are equal (of clipped rows, wherever two ranges do not tie). Every instruction set gives
+// the same bytes and errors: sums have 16 lanes everywhere, added in one order, and products are
+// never contracted with sums.
 #pragma once
 #include <cstdint>
 

@@ -86,4 +86,32 @@ class WireReader {
   const std::uint8_t* end_;
 };
 
+// Writing ------------------------------------------------------------------------------------
+
+inline int varint_bytes(std::uint64_t number) {
+  int bytes = 1;
+  while (number >>= 7) ++bytes;
+  return bytes;
+}
+
+inline std::uint8_t* put_varint(std::uint64_t number, std::uint8_t* to) {
+  for (; number >= 0x80; number >>= 7) *to++ = std::uint8_t(number | 0x80);
+  *to++ = std::uint8_t(number);
+  return to;
+}
+
+inline std::uint8_t* put_tag(std::uint32_t field, WireType type, std::uint8_t* to) {
+  *to++ = std::uint8_t(field << 3 | type);
+  return to;
+}
+
+// Of a field of bytes: its tag and its length.
+inline std::uint8_t* put_head(std::uint32_t field, std::int64_t bytes, std::uint8_t* to) {
+  return put_varint(std::uint64_t(bytes), put_tag(field, kBytes, to));
+}
+
+inline std::int64_t head_bytes(std::int64_t bytes) {
+  return 1 + varint_bytes(std::uint64_t(bytes));
+}
+
 }  // namespace sharded_infer

@@ -17,7 +17,7 @@ _MANY_IDS = 1 << 20
 
 
 class _Group(ctypes.Structure):
-    """`Group` of sharded_infer/native/merge.h."""
+    """`Group` of sharded_infer/native/merge.cpp."""
 
     _fields_ = (
         ("lengths", ctypes.c_void_p),
@@ -27,7 +27,7 @@ class _Group(ctypes.Structure):
 
 
 class _Merge(ctypes.Structure):
-    """`Merge` of sharded_infer/native/merge.h."""
+    """`Merge` of sharded_infer/native/merge.cpp."""
 
     _fields_ = (
         ("requests", ctypes.c_int64),
@@ -47,7 +47,7 @@ class _Merge(ctypes.Structure):
 
 
 class _Uniform(ctypes.Structure):
-    """`Uniform` of sharded_infer/native/merge.h."""
+    """`Uniform` of sharded_infer/native/merge.cpp."""
 
     _fields_ = (
         ("requests", ctypes.c_int64),

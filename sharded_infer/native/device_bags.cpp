@@ -1,13 +1,41 @@
-#include "device_bags.h"
-
+// Bags of a batch in the order of a device's features, with 4-byte offsets.
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <vector>
 
 namespace sharded_infer {
 
-void write_bags(const SourceGroup* groups, std::int64_t count, const std::int64_t* group_of,
-                const std::int64_t* rows, const DeviceBags& to) {
+// A group of a batch; one bag for each feature is that of the first sample only.
+struct SourceGroup {
+  const std::int64_t* lengths;  // [features, bags]
+  const std::int64_t* values;
+  const float* weights;  // or null
+  std::int64_t features;
+  std::int64_t bags;
+};
+
+// What a device reads; feature-major, `bucket` bags for each feature, of which missing ones are
+// empty.
+struct DeviceBags {
+  std::int64_t features;
+  std::int64_t bucket;
+  std::int32_t* offsets;  // [features * bucket + 1]
+  void* values;
+  std::int64_t id_bytes;  // 4 or 8
+  float* weights;         // null: not written; 1 for groups without weights
+};
+
+}  // namespace sharded_infer
+
+using sharded_infer::DeviceBags;
+using sharded_infer::SourceGroup;
+
+// Writes the bags of feature f from row rows[f] of groups[group_of[f]]; a negative group has none.
+extern "C" __attribute__((visibility("default"))) void sharded_infer_write_bags(
+    const SourceGroup* groups, std::int64_t count, const std::int64_t* group_of,
+    const std::int64_t* rows, const DeviceBags* bags) {
+  const DeviceBags& to = *bags;
   // The first id of each row of each group.
   std::vector<std::vector<std::int64_t>> firsts(count);
   for (std::int64_t number = 0; number < count; ++number) {
@@ -24,12 +52,12 @@ void write_bags(const SourceGroup* groups, std::int64_t count, const std::int64_
   *offsets++ = 0;
   for (std::int64_t feature = 0; feature < to.features; ++feature) {
     const std::int64_t begin = end;
-    std::int64_t bags = 0;
+    std::int64_t bag_count = 0;
     if (group_of[feature] >= 0) {
       const SourceGroup& group = groups[group_of[feature]];
       const std::int64_t* lengths = group.lengths + rows[feature] * group.bags;
-      bags = group.bags;
-      for (std::int64_t bag = 0; bag < bags; ++bag) {
+      bag_count = group.bags;
+      for (std::int64_t bag = 0; bag < bag_count; ++bag) {
         end += lengths[bag];
         offsets[bag] = static_cast<std::int32_t>(end);
       }
@@ -47,9 +75,7 @@ void write_bags(const SourceGroup* groups, std::int64_t count, const std::int64_
       else if (to.weights != nullptr)
         std::fill_n(to.weights + begin, end - begin, 1.0f);
     }
-    std::fill(offsets + bags, offsets + to.bucket, static_cast<std::int32_t>(end));
+    std::fill(offsets + bag_count, offsets + to.bucket, static_cast<std::int32_t>(end));
     offsets += to.bucket;
   }
 }
-
-}  // namespace sharded_infer

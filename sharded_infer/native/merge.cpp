@@ -1,12 +1,59 @@
-// See merge.h.
-#include "merge.h"
-
+// Merging requests' bags into one batch: only copying, driven by how each request is laid out.
+//
+//   for each request: where the bags and ids of each feature begin in the source
+//   for each merged group, for each of its features, for each request:
+//       shared by the request's samples, and so in the merged group: copy its one bag
+//       shared by the request's samples, but not in the merged group: copy it for every sample
+//       otherwise: copy the bags of all its samples
+//
+// The source is all requests' groups one after another, each feature-major.
+#include <cstdint>
 #include <cstring>
-#include <vector>
 
-#include <cstring>
+#include "merge_bags.h"
 
 namespace sharded_infer {
+
+// One of the two groups of a merged batch; the arrays are row-major and have room for everything.
+struct Group {
+  std::int64_t* lengths;  // [features of the group, samples or requests]
+  std::int64_t* values;
+  float* weights;  // or null
+};
+
+// Where a feature of a request is in the source.
+struct Place {
+  std::int64_t bags;    // the first one
+  std::int64_t ids;     // the first one
+  std::int64_t count;   // ids of all its bags
+  std::int64_t single;  // whether it has one bag for all the request's samples
+};
+
+struct Merge {
+  std::int64_t requests;
+  std::int64_t features;
+  const std::int64_t* batch_sizes;  // [requests]
+  const std::int64_t* layouts;      // [requests], each below the number of layouts
+  const std::int64_t* order;        // [layouts, features]: the feature at each place of the source
+  const std::uint8_t* single;       // [layouts, features]: whether that place has one bag for all
+  const std::uint8_t* shared;       // [features]: whether the merged group has one bag a request
+  const std::int64_t* lengths;      // the source
+  const std::int64_t* values;
+  const float* weights;  // or null
+  // What `measure` finds and `copy` reads.
+  Place* places;              // [requests, features]
+  std::int64_t id_counts[2];  // of the merged groups: one bag a sample, one bag a request
+  Group groups[2];
+};
+
+// Requests of one layout: each group is merged by itself, with no need to look anything up.
+struct Uniform {
+  std::int64_t requests;
+  std::int64_t features;
+  const BagSource* parts;  // [requests]
+  Group out;
+};
+
 namespace {
 
 // Where a group is written to next.
@@ -35,8 +82,17 @@ struct Target {
 };
 
 }  // namespace
+}  // namespace sharded_infer
 
-void measure(Merge& merge) {
+using namespace sharded_infer;
+
+#define EXPORTED __attribute__((visibility("default")))
+
+extern "C" {
+
+// Finds where everything is, and how many ids each merged group has.
+EXPORTED void sharded_infer_measure_merge(Merge* measured) {
+  Merge& merge = *measured;
   const std::int64_t features = merge.features;
   std::int64_t bag = 0, value = 0;
   merge.id_counts[0] = merge.id_counts[1] = 0;
@@ -58,7 +114,9 @@ void measure(Merge& merge) {
   }
 }
 
-void copy(const Merge& merge) {
+// Copies; sharded_infer_measure_merge must have run on the same structure.
+EXPORTED void sharded_infer_merge(const Merge* measured) {
+  const Merge& merge = *measured;
   Target targets[2];
   for (int i = 0; i < 2; ++i)
     targets[i] = {merge.groups[i].lengths, merge.groups[i].values, merge.groups[i].weights};
@@ -78,32 +136,10 @@ void copy(const Merge& merge) {
   }
 }
 
-void copy_uniform(const Uniform& merge) {
-  Group out = merge.out;
-  std::vector<std::int64_t> done(merge.requests, 0);  // ids of each request's features so far
-  for (std::int64_t feature = 0; feature < merge.features; ++feature) {
-    for (std::int64_t request = 0; request < merge.requests; ++request) {
-      const std::int64_t* part = merge.parts + 4 * request;
-      const std::int64_t bags = part[3];
-      const auto* lengths = reinterpret_cast<const std::int64_t*>(part[0]) + feature * bags;
-      std::int64_t count = 0;
-      for (std::int64_t bag = 0; bag < bags; ++bag) {
-        out.lengths[bag] = lengths[bag];
-        count += lengths[bag];
-      }
-      out.lengths += bags;
-      const std::int64_t first = done[request];
-      const auto* values = reinterpret_cast<const std::int64_t*>(part[1]) + first;
-      std::memcpy(out.values, values, count * sizeof(std::int64_t));
-      out.values += count;
-      if (out.weights != nullptr) {
-        const auto* weights = reinterpret_cast<const float*>(part[2]) + first;
-        std::memcpy(out.weights, weights, count * sizeof(float));
-        out.weights += count;
-      }
-      done[request] = first + count;
-    }
-  }
+// Copies one group of all requests, feature-major.
+EXPORTED void sharded_infer_merge_uniform(const Uniform* uniform) {
+  const Uniform& merge = *uniform;
+  merge_bags({merge.parts, merge.parts + merge.requests}, merge.features, merge.out.lengths,
+             merge.out.values, merge.out.weights);
 }
-
-}  // namespace sharded_infer
+}

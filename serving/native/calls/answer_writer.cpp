@@ -17,12 +17,6 @@ constexpr std::size_t kFloatBytes = sizeof(float);
 constexpr char kFp32[] = "FP32";
 constexpr char kLabelParameter[] = "label";
 
-std::uint64_t varint_bytes(std::uint64_t value) {
-  std::uint64_t bytes = 1;
-  while (value >>= 7) ++bytes;
-  return bytes;
-}
-
 // Bytes of a field of bytes with a tag of one byte; none where it is empty.
 std::uint64_t field_bytes(std::uint64_t size) {
   return size == 0 ? 0 : 1 + varint_bytes(size) + size;

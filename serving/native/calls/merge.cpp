@@ -2,6 +2,9 @@
 #include "merge.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "../../../sharded_infer/native/merge_bags.h"
 
 namespace sharded_infer::calls {
 namespace {
@@ -17,17 +20,9 @@ bool alike(const HeldCall& call, const HeldCall& first) {
          groups[1].features == others[1].features && call.own == first.own;
 }
 
-// Where the rest of a call's ids of a group is.
-struct Source {
-  const std::int64_t* lengths;
-  const std::int64_t* values;
-  const float* weights;
-  std::int64_t bags;
-};
-
 void merge_group(HeldCall* const* calls, std::int64_t count, int number, const Group& merged,
                  std::int64_t* words) {
-  std::vector<Source> sources(static_cast<std::size_t>(count));
+  std::vector<BagSource> sources(static_cast<std::size_t>(count));
   for (std::int64_t at = 0; at < count; ++at) {
     const Group& group = calls[at]->layout.groups[number];
     const std::int64_t* from = calls[at]->words.get();
@@ -35,26 +30,9 @@ void merge_group(HeldCall* const* calls, std::int64_t count, int number, const G
                                 group.weighted ? floats(from + group.weights_at) : nullptr,
                                 group.bags};
   }
-  std::int64_t *lengths = words + merged.lengths_at, *values = words + merged.values_at;
-  float* weights = merged.weighted ? floats(words + merged.weights_at) : nullptr;
-  for (std::int64_t feature = 0; feature < merged.features; ++feature) {
-    for (Source& source : sources) {
-      std::int64_t ids = 0;
-      for (std::int64_t bag = 0; bag < source.bags; ++bag)
-        ids += lengths[bag] = source.lengths[bag];
-      lengths += source.bags;
-      source.lengths += source.bags;
-      values = std::copy_n(source.values, ids, values);
-      source.values += ids;
-      if (weights == nullptr) continue;
-      if (source.weights == nullptr) {
-        weights = std::fill_n(weights, ids, 1.0f);
-      } else {
-        weights = std::copy_n(source.weights, ids, weights);
-        source.weights += ids;
-      }
-    }
-  }
+  merge_bags(std::move(sources), merged.features, words + merged.lengths_at,
+             words + merged.values_at,
+             merged.weighted ? floats(words + merged.weights_at) : nullptr);
 }
 
 }  // namespace

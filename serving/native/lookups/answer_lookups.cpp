@@ -24,13 +24,6 @@ constexpr std::int64_t kMostFirstBytes = (std::int64_t(1) << 7 * kFirstLengthByt
 static_assert((sizeof(Answer) + kPrefixBytes + kFirstHeadBytes) % sizeof(float) == 0);
 static_assert(kNextHeadBytes % sizeof(float) == 0);
 
-std::uint8_t* write_head(std::uint8_t* to, std::uint8_t field, std::int64_t bytes) {
-  *to++ = std::uint8_t(field << 3 | kBytes);
-  for (; bytes >= 0x80; bytes >>= 7) *to++ = std::uint8_t(bytes | 0x80);
-  *to++ = std::uint8_t(bytes);
-  return to;
-}
-
 bool widen(const std::uint8_t* from, std::int64_t bytes, std::int64_t count, std::int64_t limit,
            std::int64_t* to) {
   switch (bytes) {
@@ -144,7 +137,7 @@ std::int64_t unknown_bytes(const AnswerMemory& memory) {
 }
 
 void write_unknown(std::uint8_t* to, std::int64_t bytes, const AnswerMemory& memory) {
-  to = write_head(to, 5, bytes);
+  to = put_head(5, bytes, to);
   for (std::size_t number = 0; number < memory.request.groups.size(); ++number)
     if (memory.request.groups[number].raw) {
       const std::vector<std::uint32_t>& counts = memory.groups[number].unknown;
@@ -256,9 +249,9 @@ Answer* answer_lookup(Shares& shares, Bytes message) {
     length_bytes = kNextLengthBytes;
   }
   if (chosen.has_rows) {
-    to = write_head(to, 3, counts);
+    to = put_head(3, counts, to);
     std::memcpy(to, memory.row_counts.data(), std::size_t(counts));
-    to = write_head(to + counts, 4, chosen.row_bytes);
+    to = put_head(4, chosen.row_bytes, to + counts);
     to = copy_rows(*share, memory, to);
   }
   if (unknown != 0) write_unknown(to, unknown, memory);

@@ -1,5 +1,4 @@
-// The C interface of lookups, which Python calls through ctypes; see answer_lookups.h and
-// write_lookup.h and read_answer.h.
+// The C interface of lookups that are answered here, which Python calls through ctypes.
 #include <algorithm>
 #include <cmath>
 
@@ -7,8 +6,6 @@
 #include "../transport/request_head.h"
 #include "../transport/server.h"
 #include "answer_lookups.h"
-#include "read_answer.h"
-#include "write_lookup.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -21,7 +18,7 @@ using sharded_infer::transport::Server;
 
 extern "C" {
 
-// Boundaries of the times of lookups, in seconds; see lookup_counts.h.
+// Boundaries of the times of lookups, in seconds; see share.h.
 EXPORTED Shares* sharded_infer_shares_create(const double* boundaries, std::int64_t count) {
   return new Shares(boundaries, count);
 }
@@ -65,25 +62,5 @@ EXPORTED std::int32_t sharded_infer_shares_fetch(Shares* shares, Server* server,
     if (answer == nullptr) return 1;
     server->respond(event->call, answer, true);
   }
-}
-
-EXPORTED std::int64_t sharded_infer_lookup_most_bytes(const Named* named, const Asked* asked,
-                                                      std::int64_t hosts, const PieceBags* groups) {
-  return most_bytes(*named, asked, hosts, groups);
-}
-
-EXPORTED void sharded_infer_lookup_write(const Named* named, const Asked* asked, std::int64_t hosts,
-                                         const PieceBags* groups, std::uint8_t* to,
-                                         std::int64_t* bytes) {
-  write_lookups(*named, asked, hosts, groups, to, bytes);
-}
-
-// What is refused is written to `refused`; whether anything is.
-EXPORTED std::int32_t sharded_infer_answer_read(const std::uint8_t* message, std::int64_t bytes,
-                                                AskedGroup* groups, std::int64_t count,
-                                                RunLookup run, std::int32_t instruction_set,
-                                                Refused* refused) {
-  *refused = read_answer({message, bytes}, groups, count, run, instruction_set);
-  return refused->reason != kNone;
 }
 }

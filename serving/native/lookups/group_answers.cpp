@@ -4,12 +4,6 @@
 
 namespace sharded_infer::lookups {
 
-std::int64_t head_bytes(std::int64_t bytes) {
-  std::int64_t head = 2;
-  for (; bytes >= 0x80; bytes >>= 7) ++head;
-  return head;
-}
-
 namespace {
 
 // Finds the rows of distinct ids; how many, or -1 if they are more than `most`.

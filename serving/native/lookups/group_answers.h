@@ -46,9 +46,6 @@ inline const Piece& piece_of(const Share& share, const Group& group, std::int64_
   return share.pieces[number];
 }
 
-// Bytes of a field's tag and length.
-std::int64_t head_bytes(std::int64_t bytes);
-
 // Chooses for each entry, and finds the rows. The groups' bags are checked.
 Chosen choose(const Share& share, AnswerMemory& memory);
 

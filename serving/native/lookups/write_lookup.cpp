@@ -1,41 +1,46 @@
-#include "write_lookup.h"
-
+// Writes LookupRequests (protos/sharded_infer/v1/shard_host.proto), numbers as narrow as they fit.
+#include <cstdint>
 #include <cstring>
 
 #include "../wire.h"
 
 namespace sharded_infer::lookups {
 
+// Bags of pieces, as a front has them.
+struct PieceBags {
+  const std::int64_t* pieces;   // [entries]
+  const std::int64_t* lengths;  // [entries, bags]
+  const std::int64_t* ids;      // [id_count]
+  const float* weights;         // [id_count], or null
+  std::int64_t entries;
+  std::int64_t bags;
+  std::int64_t id_count;
+  std::int64_t sum_bytes;  // of a number of the sums: 4, or 2 for bf16
+  std::int64_t raw;        // whether ids are raw
+};
+
+struct Named {
+  const char* model;
+  std::uint64_t version;
+  std::uint64_t manifest;
+};
+
+// What one host is asked: the next `group_count` groups.
+struct Asked {
+  std::uint64_t share;  // 0: any
+  std::int64_t group_count;
+  std::int64_t rows;  // whether stored rows may answer
+};
+
 namespace {
 
 // Tags, widths and lengths of a group's fields.
 constexpr std::int64_t kGroupHeadBytes = 64;
 
-int varint_bytes(std::uint64_t number) {
-  int bytes = 1;
-  for (; number >= 0x80; number >>= 7) ++bytes;
-  return bytes;
-}
-
-std::uint8_t* put_varint(std::uint64_t number, std::uint8_t* to) {
-  for (; number >= 0x80; number >>= 7) *to++ = std::uint8_t(number | 0x80);
-  *to++ = std::uint8_t(number);
-  return to;
-}
-
-std::uint8_t* put_tag(std::uint32_t field, WireType type, std::uint8_t* to) {
-  *to++ = std::uint8_t(field << 3 | type);
-  return to;
-}
-
 std::uint8_t* put_fixed64(std::uint32_t field, std::uint64_t number, std::uint8_t* to) {
   to = put_tag(field, kFixed64, to);
   std::memcpy(to, &number, sizeof number);
   return to + sizeof number;
-}
-
-std::uint8_t* put_head(std::uint32_t field, std::int64_t bytes, std::uint8_t* to) {
-  return put_varint(std::uint64_t(bytes), put_tag(field, kBytes, to));
 }
 
 std::int64_t width_of(const std::int64_t* numbers, std::int64_t count) {
@@ -110,10 +115,18 @@ std::int64_t write_lookup(const Named& named, const Asked& asked, const PieceBag
 }
 
 }  // namespace
+}  // namespace sharded_infer::lookups
 
-std::int64_t most_bytes(const Named& named, const Asked* asked, std::int64_t hosts,
-                        const PieceBags* groups) {
-  std::int64_t bytes = hosts * (kGroupHeadBytes + std::int64_t(std::strlen(named.model)));
+using namespace sharded_infer::lookups;
+
+#define EXPORTED __attribute__((visibility("default")))
+
+extern "C" {
+
+// Room for the messages.
+EXPORTED std::int64_t sharded_infer_lookup_most_bytes(const Named* named, const Asked* asked,
+                                                      std::int64_t hosts, const PieceBags* groups) {
+  std::int64_t bytes = hosts * (kGroupHeadBytes + std::int64_t(std::strlen(named->model)));
   for (std::int64_t host = 0; host < hosts; ++host)
     for (const PieceBags* end = groups + asked[host].group_count; groups != end; ++groups)
       bytes += kGroupHeadBytes + 4 * groups->entries * (1 + groups->bags) +
@@ -121,13 +134,14 @@ std::int64_t most_bytes(const Named& named, const Asked* asked, std::int64_t hos
   return bytes;
 }
 
-void write_lookups(const Named& named, const Asked* asked, std::int64_t hosts,
-                   const PieceBags* groups, std::uint8_t* to, std::int64_t* bytes) {
+// Writes a message for each host, one after another, and their lengths to `bytes` [hosts].
+EXPORTED void sharded_infer_lookup_write(const Named* named, const Asked* asked, std::int64_t hosts,
+                                         const PieceBags* groups, std::uint8_t* to,
+                                         std::int64_t* bytes) {
   for (std::int64_t host = 0; host < hosts; ++host) {
-    bytes[host] = write_lookup(named, asked[host], groups, to);
+    bytes[host] = write_lookup(*named, asked[host], groups, to);
     to += bytes[host];
     groups += asked[host].group_count;
   }
 }
-
-}  // namespace sharded_infer::lookups
+}

@@ -18,7 +18,7 @@ _Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class _SourceGroup(ctypes.Structure):
-    """`SourceGroup` of sharded_infer/native/device_bags.h."""
+    """`SourceGroup` of sharded_infer/native/device_bags.cpp."""
 
     _fields_ = (
         ("lengths", ctypes.c_void_p),
@@ -30,7 +30,7 @@ class _SourceGroup(ctypes.Structure):
 
 
 class _DeviceBags(ctypes.Structure):
-    """`DeviceBags` of sharded_infer/native/device_bags.h."""
+    """`DeviceBags` of sharded_infer/native/device_bags.cpp."""
 
     _fields_ = (
         ("features", ctypes.c_int64),
