@@ -4,12 +4,12 @@ import re
 
 from sharded_infer.errors import InputError
 
-_SIZE = re.compile(r"(?P<size>[0-9]+(\.[0-9]+)?)(?P<unit>[KMGT]i?B)")
+_SIZE = re.compile(r"(?P<size>[0-9]+(\.[0-9]+)?)(?P<unit>kB|[KMGT]i?B)")
 _UNITS = {
     prefix + ending: base**power
     for power, prefix in enumerate("KMGT", start=1)
     for ending, base in (("B", 1000), ("iB", 1024))
-}
+} | {"kB": 1000}
 
 
 def parse_size(text: str, where: str) -> int:

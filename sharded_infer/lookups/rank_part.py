@@ -1,7 +1,7 @@
 """One rank's part of a group of features: the bags that it reads, and its output's columns.
 
-Compiled code copies; its pseudocode is in `sharded_infer/native/parts.cpp`. Small parts keep the GIL:
-releasing it and waiting for it again takes longer than the copying.
+Compiled code copies; its pseudocode is in `sharded_infer/native/parts.cpp`. Small parts keep the
+GIL: releasing it and waiting for it again takes longer than the copying.
 """
 
 import ctypes

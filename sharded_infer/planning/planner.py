@@ -172,8 +172,8 @@ def _alternatives(
         packing, items = begin(load, replicas, costs)
         room = grain * (bound - float(packing.busy.min()))
         parts = [part for item in items for part in cut_evenly(packing, item, room)]
-        if len(parts) > len(items):
-            place_all(packing, parts)
+        # Parts may not fit where whole items do.
+        if len(parts) > len(items) and _place(packing, parts):
             yield packing
 
 
@@ -190,9 +190,12 @@ def begin(
 
 def place_all(packing: Packing, items: list[int]) -> None:
     """Place items, cutting those that fit nowhere whole; PlanError if the tables do not fit."""
-    unplaced = place_greedily(packing, items)
-    if not all(split_to_fit(packing, item) for item in unplaced):
+    if not _place(packing, items):
         raise PlanError(excess(packing.load))
+
+
+def _place(packing: Packing, items: list[int]) -> bool:
+    return all(split_to_fit(packing, item) for item in place_greedily(packing, items))
 
 
 def _even_seconds(packing: Packing, bound: float) -> None:

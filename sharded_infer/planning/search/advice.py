@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from kernels.row_format import RowFormat
 from kernels.wording import counted
-from sharded_infer.byte_sizes import size_text
+from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.planning.cost_model import CostModel
 from sharded_infer.planning.table_use import TableUse
 
@@ -100,6 +100,10 @@ def with_more_ranks(load: CostModel, fits: Fits) -> CostModel | None:
     largest = max(asked, key=lambda device: device.memory_bytes or 0)
     if not largest.memory_bytes:
         return None
+    # As the advice says it, with three digits.
+    size = size_text(largest.memory_bytes).replace(" ", "")
+    if largest.memory_bytes >= 1000:
+        largest = replace(largest, memory_bytes=parse_size(size, "memory"))
     host = max(device.host for device in devices) + 1
     apart = len({device.host for device in devices}) > 1 or load.topology.front is not None
 
