@@ -73,15 +73,17 @@ def read_bags(name: str, bags: Bags, *, is_user: bool) -> Input:
     )
     weights = None if bags.weights is None else as_array(name, bags.weights)
     are_numbers = values.dtype.kind == "f"
-    for what, array, form in (
-        ("values", values, "[N]"),
+    if not values.size:
+        values = values.reshape(-1)
+    # Joined rows would move ids or weights to other bags. Numbers may be [N, K].
+    for what, part, form in (
+        ("values", None if are_numbers else values, "[N]"),
         ("lengths", lengths, "[B]"),
         ("weights", weights, "[N]"),
     ):
-        # Rows would be joined, and ids or weights move to other bags.
-        if array is not None and array.ndim != 1 and not (array is values and are_numbers):
+        if part is not None and part.ndim != 1:
             raise RequestError(
-                f"input {name!r}: expected {what} {form} of Bags, got {list(array.shape)}"
+                f"input {name!r}: expected {what} {form} of Bags, got {list(part.shape)}"
             )
     if values.dtype == object:
         values = as_bytes(name, values)

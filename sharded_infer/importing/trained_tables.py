@@ -45,7 +45,8 @@ class TrainedTable:
         tells_padding: True if such modules can have a padding id, left out of their bags.
         refusal: why a spec cannot describe the module; empty if one can.
         pools: False if the module looks up single rows; None: either.
-        weighted: False if the module ignores or refuses weights of ids; None: either.
+        weighted: False if the module ignores or refuses weights of ids, or does not pool: then a
+            spec may say otherwise; None: either.
     """
 
     said_by: str
@@ -143,6 +144,7 @@ def _check_order(spec: ModelSpec, source: LiveSource) -> None:
                 f"{type(collection.module).__name__} in the order {[name for name, _ in theirs]}; "
                 "the tower takes their embeddings in the spec's order: give the tables in the "
                 "collection's. A tower of its own order takes dict(collection.embedding_bags)"
+                + ("" if collection.is_weighted else ", and weighted = false for its tables")
             )
 
 
@@ -150,7 +152,9 @@ def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
     """Table settings of modules, by the weight's key."""
     found: dict[str, TrainedTable] = {}
     for key, module in source.embeddings().items():
-        if isinstance(module, nn.EmbeddingBag):
+        if isinstance(module, nn.Embedding):
+            found[key] = TrainedTable("its nn.Embedding", pools=False, weighted=False)
+        elif isinstance(module, nn.EmbeddingBag):
             found[key] = TrainedTable(
                 "its nn.EmbeddingBag",
                 module.mode,
@@ -179,7 +183,7 @@ def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
                 stored if stored in _QUANTIZED else None,
                 refusal=refusal,
                 pools=collection.pools,
-                weighted=collection.is_weighted if collection.pools else None,
+                weighted=collection.is_weighted if collection.pools else False,
             )
     return found
 
@@ -220,7 +224,7 @@ def _from_module(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> dict[
     _check_pooled(spec, table, said)
     _check_weighted(table, said)
     fields: dict[str, object] = {}
-    if said.weighted is False:
+    if said.weighted is False and table.weighted is None:
         fields["weighted"] = False
     if said.padding_idx is not None:
         fields["padding_idx"] = said.padding_idx
@@ -234,7 +238,7 @@ def _from_module(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> dict[
 
 
 def _check_weighted(table: TableSpec, said: TrainedTable) -> None:
-    if said.weighted is False and table.weighted:
+    if said.weighted is False and said.pools is not False and table.weighted:
         raise SpecError(
             f"table {table.name!r}: the spec says weighted = true, {said.said_by} has no weights "
             "of ids; leave it out of the spec to take the module's"

@@ -159,11 +159,10 @@ class RequestReader:
         return bags
 
     def _check_weights(self, name: str, weights: NDArray[np.float32]) -> None:
-        table = self._unweighted.get(name)
-        if table is not None and (other := weights[weights != 1]).size:
+        why = self._unweighted.get(name)
+        if why is not None and (other := weights[weights != 1]).size:
             raise RequestError(
-                f"weights of {name!r}: table {table!r} was trained without weights (weighted = "
-                f"false), expected none or 1 for each id, got {other[0]}"
+                f"weights of {name!r}: {why}, expected none or 1 for each id, got {other[0]}"
             )
 
     def _read_numbers(self, name: str, array: Array, inputs: Mapping[str, Array]) -> FeatureBags:

@@ -258,9 +258,15 @@ class ModelSpec:
 
     @property
     def unweighted_inputs(self) -> dict[str, str]:
-        """The pooled inputs whose ids have no weights, with the first table that says so."""
+        """The inputs whose ids have no weights, and why: of sequences, or by the first table."""
         return {
-            feature.name: feature.table.name
+            name: f"it is of sequence {sequence!r}"
+            for sequence, spec in self.sequences.items()
+            for name in spec.features
+        } | {
+            feature.name: (
+                f"table {feature.table.name!r} was trained without weights (weighted = false)"
+            )
             for feature in reversed(self.features)
             if feature.table.weighted is False
         }

@@ -98,12 +98,13 @@ def with_more_ranks(load: CostModel, fits: Fits) -> CostModel | None:
     devices = load.topology.devices
     asked = [device for device in devices if load.topology.is_asked(device)] or list(devices)
     largest = max(asked, key=lambda device: device.memory_bytes or 0)
-    if not largest.memory_bytes:
+    memory = largest.memory_bytes
+    if not memory:
         return None
-    # As the advice says it, with three digits.
-    size = size_text(largest.memory_bytes).replace(" ", "")
-    if largest.memory_bytes >= 1000:
-        largest = replace(largest, memory_bytes=parse_size(size, "memory"))
+    if memory >= 1000:
+        # As the advice says it, with three digits.
+        memory = parse_size(size_text(memory).replace(" ", ""), "memory")
+        largest = replace(largest, memory_bytes=memory)
     host = max(device.host for device in devices) + 1
     apart = len({device.host for device in devices}) > 1 or load.topology.front is not None
 
@@ -113,7 +114,7 @@ def with_more_ranks(load: CostModel, fits: Fits) -> CostModel | None:
 
     room = sum(device.memory_bytes or 0 for device in devices)
     needed = sum(_bytes_of(load, name) for name in load.uses)
-    few, many = 0, max(1, -(-(needed - room) // largest.memory_bytes))
+    few, many = 0, max(1, -(-(needed - room) // memory))
     while not fits(wider(many)):
         few, many = many, 2 * many
         if many > _MOST_RANKS:

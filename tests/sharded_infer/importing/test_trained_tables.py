@@ -45,6 +45,10 @@ def test_modules_that_ignore_or_refuse_weights_say_so_in_the_spec(rec: TorchRec)
     table = Table("t_user", 9, 4, ("user",))
     plain = resolved(of_tables(table), rec.collection([table])).tables[0]
     assert plain.weighted is False
+    # The tower pools what these look up.
+    unpooled = {"t_user": nn.Embedding(9, 4)}
+    for said, expected in ((None, False), (True, True)):
+        assert resolved(of_tables(table, weighted=said), unpooled).tables[0].weighted is expected
     with pytest.raises(SpecError, match="table 't_user': the spec says weighted = true, its Emb"):
         resolved(of_tables(table, weighted=True), rec.collection([table]))
 

@@ -98,7 +98,8 @@ def test_a_shared_sequence_is_kept_once() -> None:
             {"action": np.array([[1, 2, 3, 1, 2]]), "history.lengths": None},
             "'action': 1 sample, but 'history' of the same sequence has 5",
         ),
-        ({"history.weights": AGES}, "'history.weights' is not one of the model's"),
+        ({"history.weights": AGES}, "weights of 'history': it is of sequence 'history', exp"),
+        ({"history.weights": np.ones_like(AGES)}, "'history.weights' is not one of the model's"),
         ({"history.lengths": np.array([3, -1, 2])}, "a length of -1"),
         (
             {"history": np.ones((3, 2), np.int64), "age": None, "place": None},
@@ -122,3 +123,16 @@ def test_numbers_that_are_not_finite_are_refused() -> None:
     ages[2] = np.nan
     with pytest.raises(RequestError, match="'age': expected finite numbers, got nan"):
         FiniteCheck(SPEC).check(make_input(SPEC, request(age=ages)))
+
+
+def test_weights_of_a_sequences_ids_are_refused_beside_all_ids() -> None:
+    table = TableSpec("item", 9, 4, features=("candidate", "seen"))
+    spec = ModelSpec("watched", (table,), sequences={"history": SequenceSpec(4, ("seen",))})
+    arrays = {
+        "sparse.values": np.arange(3),
+        "sparse.lengths": np.array([[1], [2]]),
+        "sparse.weights": np.array([5, 1, 7], np.float32),
+    }
+    with pytest.raises(RequestError, match="'seen': it is of sequence 'history', .*got 7"):
+        make_input(spec, arrays)
+    make_input(spec, {**arrays, "sparse.weights": np.array([5, 1, 1], np.float32)})
