@@ -82,7 +82,8 @@ class ReplicaGroup:
         self.counts = GroupCounts()
         self._random = random
         self._lock = threading.Lock()
-        self._credit = 0.0
+        # Enough for a replica that falls silent at once: as many lost hedges eject it.
+        self._credit = float(MOST_FAILURES)
         self._last: deque[float] = deque(maxlen=_KEPT)
         self._unsorted = 0
         self._late_after = FIRST_LATE_SECONDS

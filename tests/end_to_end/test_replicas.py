@@ -1,6 +1,8 @@
 """Replicas of shard hosts, with processes that are killed, stopped and delayed."""
 
+import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +23,15 @@ from tests.support.fronts import (
     hosts_file,
     running_front,
 )
-from tests.support.server_pages import counted
-from tests.support.servers import MODEL, Ranker, check_bits, good_inputs, infer_request
+from tests.support.server_pages import counted, fetch
+from tests.support.servers import (
+    MODEL,
+    Ranker,
+    RunningServer,
+    check_bits,
+    good_inputs,
+    infer_request,
+)
 from tests.support.shard_host_processes import (
     ShardHostProcess,
     publish_for_hosts,
@@ -94,6 +103,41 @@ def test_a_killed_replica_costs_no_answer_and_its_successor_is_asked(
             # Each thread of the front connects by itself.
             until(lambda: all_are_answered(front), "the first is asked again")
             check(front, published, 3)
+
+
+def test_a_replica_that_was_restarted_often_answers_once_the_other_is_silent(
+    published: Ranker, tmp_path: Path
+) -> None:
+    with running_pairs(published, tmp_path) as hosts, ExitStack() as stack:
+        first, second = hosts[1]
+        front = stack.enter_context(running_front(published.repository, tmp_path, hosts))
+        check(front, published, 3)
+        port = second.address.rpartition(":")[2]
+        for life in range(3):
+            second.process.kill()
+            second.process.wait()
+            until(lambda: state_of(front, second) == "ejected", "it is known to be down")  # noqa: B023
+            log = tmp_path / f"life {life}"
+            started = running_replica(published, 1, log, "--port", port)
+            second = stack.enter_context(started)
+        # Its ejection goes on: that it answers checks is enough.
+        until(lambda: is_leased(second), "the front has checked it")
+        first.process.send_signal(signal.SIGSTOP)
+        for seed in range(20):
+            check(front, published, 3, seed)
+
+
+def state_of(front: RunningServer, replica: ShardHostProcess) -> str:
+    """The replica's state on the front's live page."""
+    _, text, _ = fetch(f"{front.http_url}/api/live?since=0")
+    replicas = [shown for host in json.loads(text)["hosts"] for shown in host["replicas"]]
+    return next(shown["state"] for shown in replicas if shown["address"] == replica.address)
+
+
+def is_leased(replica: ShardHostProcess) -> bool:
+    _, text, _ = fetch(replica.ready["metrics_url"])
+    leases = re.search(r"^sharded_infer_host_version_leases\{.*\} (\S+)$", text, re.MULTILINE)
+    return leases is not None and float(leases[1]) > 0
 
 
 def test_a_stopped_replica_costs_no_answer(published: Ranker, tmp_path: Path) -> None:
