@@ -1,8 +1,9 @@
-"""Words in messages: counts, and suggestions for unknown names."""
+"""Words in messages: counts, lists of names, and suggestions for unknown ones."""
 
 import re
 from collections.abc import Iterable
 
+_MOST_LISTED = 8
 _LONGEST = 200  # characters of a name; a longer word is no misspelt one
 _PARTS = re.compile(r"[^0-9a-z]+")
 _DIGITS = re.compile(r"[0-9]+")
@@ -14,6 +15,12 @@ def counted(number: int, noun: str, form: str = "", plural: str = "") -> str:
     `form` is the number's format specification. An empty `plural` is the noun and an s.
     """
     return f"{number:{form}} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first 8 names: `a, b`, `a, b, c, d, e, f, g, h and 2 more`, or `none`."""
+    first, rest = (names := list(names))[:_MOST_LISTED], names[_MOST_LISTED:]
+    return f"{', '.join(first) or 'none'}{f' and {len(rest)} more' if rest else ''}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -77,7 +77,10 @@ def objects_of(value: object, what: str) -> list[dict[str, Any]]:
         return []
     if not isinstance(value, list):
         raise RequestError(f"{what}: expected a list of objects, got {kind_of(value)}")
-    return [object_of(item if item is not None else 0, what) for item in value]
+    for number, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise RequestError(f"{what}[{number}]: expected an object, got {kind_of(item)}")
+    return value
 
 
 def whole_number(value: object, what: str, *, least: int = 0, most: int = 2**63 - 1) -> int:

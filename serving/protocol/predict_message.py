@@ -7,7 +7,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from kernels.wording import counted, did_you_mean
+from kernels.wording import counted, did_you_mean, listed
 from serving.protocol.message_size import PREDICT_LIMITS, check_size
 from serving.protocol.wire_numbers import numbers_of
 from serving.protocol.wire_strings import hashed_parts
@@ -36,7 +36,7 @@ class PredictInputs:
     """Maps the inputs of a model's PredictRequests to the names of `RequestReader`."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        self._features = frozenset(spec.sparse_inputs)
+        self._features = dict.fromkeys(spec.sparse_inputs)
         self._numbers = spec.sequence_numbers
         self._widths = {**spec.dense.inputs, **self._numbers}
         self._strings = spec.string_inputs
@@ -130,7 +130,8 @@ class PredictInputs:
         if name not in known:
             kind = "feature" if is_sparse else "dense input"
             raise RequestError(
-                f"{kind} {name!r} is not one of the model's{did_you_mean(name, known)}"
+                f"{kind} {name!r} is not one of the model's: {listed(known)}"
+                f"{did_you_mean(name, known)}"
             )
         if name in found:
             raise RequestError(f"input {name!r} came twice")

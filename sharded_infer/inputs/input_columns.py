@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
-from kernels.wording import counted, did_you_mean
+from kernels.wording import counted, did_you_mean, listed
 from sharded_infer.errors import InputError, RequestError
 from sharded_infer.inputs.columns import Column, Columns, Place, cells_of
 from sharded_infer.inputs.feature_columns import (
@@ -73,9 +73,11 @@ def _refuse_unknown(
         if name in known or name in (VALUES, LENGTHS, WEIGHTS):
             continue
         if not is_outcome(spec, name, label_columns):
+            own = (*spec.dense.inputs, *spec.sparse_inputs, *spec.sequence_numbers)
             near = did_you_mean(name, known | outcome_names(spec, label_columns))
             raise RequestError(
-                f"{columns.unknown_place(name)} is not one of the model's inputs{near}"
+                f"{columns.unknown_place(name)} is not one of the model's inputs: "
+                f"{listed(own)}{near}"
             )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.wording import counted, did_you_mean
+from kernels.wording import counted, did_you_mean, listed
 from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.inputs.feature_bags import (
     FLOATS_SAID,
@@ -43,7 +43,6 @@ from sharded_infer.inputs.sparse_inputs import SparseInputs
 from sharded_infer.specs.model_spec import ModelSpec
 
 VALUES, LENGTHS, WEIGHTS = "sparse.values", "sparse.lengths", "sparse.weights"
-_SHOWN_INPUTS = 8  # in an error
 _COMPANIONS = ("lengths", "weights")  # of a feature: `<feature>.lengths`
 _IDS_SAID = "INT64, INT32 or BYTES"
 
@@ -186,10 +185,8 @@ class RequestReader:
         known = [*own, VALUES, LENGTHS, WEIGHTS]
         known += [f"{feature}.{part}" for feature in self._sparse.names for part in _COMPANIONS]
         known += self._sequences.lengths_inputs
-        more = f" and {len(own) - _SHOWN_INPUTS} more" if len(own) > _SHOWN_INPUTS else ""
         return RequestError(
-            f"input {name!r} is not one of the model's: {', '.join(own[:_SHOWN_INPUTS])}{more}"
-            f"{did_you_mean(name, known)}"
+            f"input {name!r} is not one of the model's: {listed(own)}{did_you_mean(name, known)}"
         )
 
     def _read_all_at_once(self, inputs: Mapping[str, Array]) -> tuple[JaggedBatch, ...]:

@@ -111,8 +111,9 @@ def _references(name: str, columns: Columns) -> NDArray[np.float32]:
 def _reference(number: int, name: str, value: Any, columns: Columns) -> list[float]:
     scores: list[Any] = value if isinstance(value, list) else [value]
     if not scores or not all(type(score) in (int, float) for score in scores):
+        came = "none, or NaN" if value is None or not scores else f"{value!r:.80}"
         raise RequestError(
             f"{columns.place(number)}, {name!r}: expected the trained model's score, or a list "
-            f"of its scores, got {'none, or NaN' if value is None else f'{value!r:.80}'}"
+            f"of its scores, got {came}"
         )
     return [float(str(score)) for score in scores]

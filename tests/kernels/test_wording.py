@@ -1,12 +1,14 @@
 import pytest
 
-from kernels.wording import counted, did_you_mean, nearest
+from kernels.wording import counted, did_you_mean, listed, nearest
 
 
 def test_a_count_has_the_noun_that_fits_it() -> None:
     assert [counted(n, "sample") for n in (0, 1, 2)] == ["0 samples", "1 sample", "2 samples"]
     assert counted(12345, "row", ",") == "12,345 rows"
     assert [counted(n, "batch", plural="batches") for n in (1, 3)] == ["1 batch", "3 batches"]
+    assert [listed("abcdefghij"[:n]) for n in (0, 2)] == ["none", "a, b"]
+    assert listed("abcdefghij") == "a, b, c, d, e, f, g, h and 2 more"
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def wire_tensors(request: Any, shared: RequestTensors | None = None) -> Iterator
 
     Raises:
         RequestError: an input in shared memory cannot be read, the number of raw contents does not
-            match the other inputs, or an input has data in two places.
+            match the other inputs, or an input has data in two places, or in another datatype's.
         NotFoundError: an input lies in a region that is not registered.
         RequestTooLargeError: the inputs in shared memory are larger than allowed.
     """
@@ -141,5 +141,12 @@ def wire_tensors(request: Any, shared: RequestTensors | None = None) -> Iterator
             data = next(contents)
         else:
             # The codec refuses unknown datatypes, whatever their contents.
-            data = getattr(tensor.contents, _CONTENTS.get(tensor.datatype, "int64_contents"))
+            field = _CONTENTS.get(tensor.datatype, "int64_contents")
+            came = [other.name for other, _ in tensor.contents.ListFields()]
+            if tensor.datatype in _CONTENTS and not {*came} <= {field}:
+                raise RequestError(
+                    f"input {tensor.name!r}: expected {field} alone, as its datatype is "
+                    f"{tensor.datatype}, got {' and '.join(came)}"
+                )
+            data = getattr(tensor.contents, field)
         yield WireTensor(tensor.name, tensor.datatype, tensor.shape, data)

@@ -63,6 +63,9 @@ def test_an_id_of_null_is_no_id_and_a_parameter_of_null_is_refused() -> None:
         RequestError, match="'priority': expected a string, a number or a boolean, got null"
     ):
         read({"parameters": {"priority": None}})
+    for field in ("inputs", "outputs"):
+        with pytest.raises(RequestError, match=rf"^{field}\[1\]: expected an object, got null"):
+            read({field: [{"name": "a", "shape": [0], "datatype": "FP32", "data": []}, None]})
 
 
 def test_binary_tensors_are_cut_in_the_order_of_the_inputs() -> None:

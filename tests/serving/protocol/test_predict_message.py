@@ -111,7 +111,10 @@ def test_mutated_messages_are_read_as_the_portable_path_reads_them(
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
-        ({"sparse": [{"name": "itm", "ids": [1, 2]}]}, "feature 'itm' is not one of .*'item'"),
+        (
+            {"sparse": [{"name": "itm", "ids": [1, 2]}]},
+            r"feature 'itm' is not one of the model's: item, .*; did you mean 'item'",
+        ),
         ({"sparse": [{"name": "sparse.values", "ids": [1]}]}, "'sparse.values' is not one"),
         (
             {"sparse": [{"name": "context", "ids": [1]}]},

@@ -241,6 +241,20 @@ def test_contents_beside_raw_contents_are_refused_by_name() -> None:
         reader.read_message(request.SerializeToString())
 
 
+def test_contents_of_another_datatype_are_refused_by_field() -> None:
+    request = service_pb2.ModelInferRequest()
+    tensor = request.inputs.add(name="item", datatype="INT64", shape=[1])
+    reader = InputReader(SPEC, max_batch=MAX_BATCH)
+    for field, words in (
+        ("int_contents", "got int_contents"),
+        ("int64_contents", "got int_contents and int64_contents"),
+    ):
+        getattr(tensor.contents, field).append(1)
+        words = f"input 'item': expected int64_contents alone, .* INT64, {words}$"
+        with pytest.raises(RequestError, match=words):
+            reader.read_message(request.SerializeToString())
+
+
 def test_weights_of_inputs_that_have_none_are_refused_by_table_unless_all_are_one() -> None:
     tables = [replace(t, weighted=False) if t.name == "deep" else t for t in SPEC.tables]
     reader = InputReader(replace(SPEC, tables=tuple(tables)), max_batch=MAX_BATCH)
