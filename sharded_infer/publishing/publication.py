@@ -23,6 +23,7 @@ from sharded_infer.errors import GateError, SpecError
 from sharded_infer.files.staged_folder import storage_errors
 from sharded_infer.importing.id_maps.id_map_source import IdMapSource
 from sharded_infer.importing.import_check import check_import
+from sharded_infer.inputs.finite_check import FiniteCheck
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.planning.cost_model import DEFAULT_BATCH, CostModel
 from sharded_infer.planning.planner import make_plan
@@ -144,7 +145,8 @@ def publish(
             ordered.
         SpecError, WeightsError: the spec is inconsistent with itself, the weights, the id maps or
             the tower; no choice of formats meets its budget; or an int8 tower lacks samples.
-        RequestError: a sample has an unknown id that its id map refuses.
+        RequestError: a sample has an unknown id that its id map refuses, or a number that is not
+            finite.
         PlanError: the tables do not fit a topology.
         TowerError: the tower cannot be exported, or returns NaN or infinity for golden requests.
         GateError: golden or calibration scores differ from the fp32 model's by more than the spec
@@ -160,6 +162,8 @@ def publish(
     spec, source = take_over(spec, weights)
     spec, sources = with_id_maps(spec, id_maps or {}), id_maps or {}
     given = None if samples is None else model_input_of(spec, samples)
+    if given is not None:
+        FiniteCheck(spec).check(given)
     calibrating = None if calibration is None else read_calibration(spec, calibration)
     order, planned = planned_rows(
         row_order(order_rows, spec, source, sources, statistics, frequencies),

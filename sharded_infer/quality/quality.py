@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from kernels.row_format import RowFormat
 from kernels.wording import did_you_mean
 from quant.report import MixReport, OutputReport
 from sharded_infer.errors import InputError
+from sharded_infer.inputs.finite_check import FiniteCheck
 from sharded_infer.inputs.id_policy import IdPolicy
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.progress import Progress, no_progress
@@ -84,9 +85,10 @@ def check_samples(spec: ModelSpec, samples: CalibrationSamples) -> None:
     """Refuse samples that cannot be scored, before the long work.
 
     Raises:
-        InputError: they are not one batch of all features, a dense number is not finite, or labels
-            or references are of an unknown output; names the sample or the output.
-        RequestError: an id is out of range for a table with policy `error`; names the sample.
+        InputError: they are not one batch of all features, or labels or references are of an
+            unknown output; names the output.
+        RequestError: an id is out of range for a table with policy `error`, or a dense number or a
+            weight is not finite; names the sample or the feature.
     """
     given = samples.model_input
     batch = given.groups[0]
@@ -101,14 +103,7 @@ def check_samples(spec: ModelSpec, samples: CalibrationSamples) -> None:
     # Raw ids are checked when mapped.
     if not spec.raw_tables:
         IdPolicy(spec.input_features).apply(Bags(tensor_of(batch.values), tensor_of(batch.lengths)))
-    for name, numbers in zip(spec.dense.inputs, given.dense, strict=True):
-        strange = ~np.isfinite(numbers).all(axis=1)
-        if strange.any():
-            sample = int(np.flatnonzero(strange)[0])
-            raise InputError(
-                f"calibration sample {sample}, {name!r}: expected finite numbers, got "
-                f"{numbers[sample].tolist()!s:.80}"
-            )
+    FiniteCheck(replace(spec, serving=replace(spec.serving, non_finite="refuse"))).check(given)
 
 
 def measure_quality(

@@ -42,6 +42,7 @@ from sharded_infer.engines.model import Model
 from sharded_infer.errors import ArtifactError, InputError, TowerError
 from sharded_infer.files.staged_folder import storage_errors
 from sharded_infer.importing.changes.changed_rows import Changes, check_changes
+from sharded_infer.inputs.finite_check import FiniteCheck
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.placed_ids import RowMap
@@ -322,7 +323,9 @@ class _Delta:
 
     def _golden_input(self, samples: object | None) -> ModelInput:
         if samples is not None:
-            return model_input_of(self._spec, samples)
+            found = model_input_of(self._spec, samples)
+            FiniteCheck(self._spec).check(found)
+            return found
         record = self._base.manifest.golden
         return load_golden(self._base.path / record.file, self._spec).model_input
 

@@ -160,6 +160,15 @@ def fails_to_publish(
     assert [entry.name for entry in (models / "tiny").iterdir()] == ["1"]
 
 
+def test_samples_of_weights_that_are_no_numbers_are_refused(
+    weights: Weights, tmp_path: Path
+) -> None:
+    samples = [{"ads": [3, 8], "ads.weights": [1, float("nan")], "user": 4}]
+    for name in ("samples", "calibration"):
+        words = "weights of 'ads': expected finite numbers, got nan"
+        fails_to_publish(RequestError, words, tmp_path / name, weights, **{name: samples})
+
+
 class Deep(nn.Module):
     def __init__(self) -> None:
         super().__init__()

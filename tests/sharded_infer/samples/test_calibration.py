@@ -68,6 +68,15 @@ def test_tensors_are_taken_as_golden_requests_keep_them(tmp_path: Path) -> None:
     assert batch.weights is not None and batch.weights.tolist() == weights.tolist()
 
 
+def test_numbers_that_are_not_finite_are_refused_by_input(tmp_path: Path) -> None:
+    for changes, words in (
+        ({"sparse.weights": [1, np.nan, 1, 1]}, "weights of 'clicked': .* finite .*, got nan"),
+        ({"dense.age": [[0.5], [np.inf]]}, "input 'age', sample 1: .* finite numbers, got inf"),
+    ):
+        with pytest.raises(InputError, match=words):
+            read_tensors(tmp_path, {n: np.array(v, np.float32) for n, v in changes.items()})
+
+
 def test_labels_may_be_missing_empty_or_of_either_class(tmp_path: Path) -> None:
     rows = [{**DENSE, "label": label} for label in (0, 1, 1.0, [0], [], None)]
     read = read_json(tmp_path, [*rows, DENSE])
@@ -155,6 +164,7 @@ def test_reference_scores_are_read_by_output(tmp_path: Path) -> None:
     [
         ([{"reference": 1}, {}], "^sample 1, 'reference': expected the trained model's score, or"),
         ([{"reference": [1, 2]}, {"reference": 1}], "^sample 1, 'reference': expected 2 scores as"),
+        ([{"reference": []}], "^sample 0, 'reference': expected the trained .* got none, or NaN"),
         ([{"reference": "high"}], "^sample 0, 'reference': expected the trained .* got 'high'"),
         ([{"reference": [True]}], "^sample 0, 'reference': expected the trained .* got .True"),
         ([{"reference": [int("9" * 400)]}], "^sample 0: its reference score of 'score' is inf, ex"),
