@@ -8,8 +8,6 @@ from torch import nn
 __all__ = ["in_submodule", "torch_message"]
 
 _MOST_CHARACTERS: Final = 500
-# Names of a module in frames of its own methods, of copy.deepcopy, and of loops over modules.
-_LOCALS: Final = ("self", "x", "part")
 # Terminal control sequences and single control characters.
 _CONTROL: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b.")
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
@@ -47,15 +45,16 @@ def torch_message(error: BaseException) -> str:
 
 
 def in_submodule(root: nn.Module, error: BaseException) -> str:
-    """Words on the innermost submodule of `root` in an error's traceback, or nothing."""
-    # The module in a wrapper for export has its own names.
-    root = getattr(root, "tower", root)
+    """Words on the innermost submodule of `root` that a function in an error's traceback took."""
     names = {id(part): (name, part) for name, part in root.named_modules() if name}
     found, traceback = "", error.__traceback__
     while traceback is not None:
-        for local in _LOCALS:
-            if (known := names.get(id(traceback.tb_frame.f_locals.get(local)))) is not None:
-                name, part = known
-                found = f" (submodule {name!r}, a {type(part).__name__})"
+        frame = traceback.tb_frame
+        first = (
+            frame.f_locals.get(frame.f_code.co_varnames[0]) if frame.f_code.co_argcount else None
+        )
+        if (known := names.get(id(first))) is not None:
+            name, part = known
+            found = f" (submodule {name!r}, a {type(part).__name__})"
         traceback = traceback.tb_next
     return found

@@ -134,11 +134,11 @@ class Fp32Model:
         """
         spec = self.spec
         taken = TowerInputs(spec.dense.inputs, spec.embedding_width, spec.tower_sequences)
+        named = NamedTower(self.tower, taken, spec.tower.outputs)
         was_training = self.tower.training
         self.tower.eval()
         try:
             with torch.inference_mode():
-                named = NamedTower(self.tower, taken, spec.tower.outputs)
                 scores = named(*self.tower_inputs(model_input, embeddings))
         finally:
             self.tower.train(was_training)

@@ -7,6 +7,7 @@ their declared order.
 import copy
 import inspect
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -59,19 +60,34 @@ def check_names(module: nn.Module, inputs: TowerInputs, outputs: Sequence[str]) 
     needed = given if inputs.embedding_width else given - {EMBEDDINGS}
     if unknown := sorted(needed - accepted):
         raise TowerError(f"forward does not accept {unknown}; it accepts {sorted(accepted)}")
-    parameters = inspect.signature(module.forward).parameters.values()
+    parameters = _parameters(module)
     required = {p.name for p in parameters if p.name in accepted and p.default is p.empty}
     if missing := sorted(required - given):
         raise TowerError(f"forward requires {missing}; the inputs are {sorted(given)}")
 
 
 def _accepted(module: nn.Module, inputs: TowerInputs) -> set[str]:
-    parameters = inspect.signature(module.forward).parameters.values()
+    parameters = _parameters(module)
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     accepted = {p.name for p in parameters if p.kind in by_name}
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         accepted |= set(inputs.names)
     return accepted
+
+
+def _parameters(module: object) -> Sequence[inspect.Parameter]:
+    """Parameters of `forward`; TowerError for what is no tower."""
+    if isinstance(module, nn.Module):
+        with suppress(ValueError):  # a traced module has none
+            return tuple(inspect.signature(module.forward).parameters.values())
+    kind = type(module).__name__
+    came = f"{'an' if kind[0] in 'AEIO' else 'a'} {kind}"
+    if module is None or isinstance(module, type):
+        came = repr(module)
+    raise TowerError(
+        "tower: expected an nn.Module whose forward takes the inputs by name, neither traced nor "
+        f"exported, got {came}"
+    )
 
 
 def copy_for_export(module: nn.Module) -> nn.Module:
@@ -81,34 +97,44 @@ def copy_for_export(module: nn.Module) -> nn.Module:
     parametrizations) are computed once, so that their products can be packed and lowered.
 
     Raises:
-        TowerError: it is scripted, or cannot be copied; names the submodule.
+        TowerError: it is scripted or quantized, or cannot be copied; names the submodule.
     """
-    for name, part in module.named_modules():
-        if isinstance(part, torch.jit.ScriptModule):
+    for name, child in module.named_modules():
+        held = (child, *vars(child).values())
+        if any(isinstance(value, torch.jit.ScriptModule | torch.ScriptObject) for value in held):
             raise TowerError(
-                f"the module cannot be exported: {f'submodule {name!r}' if name else 'it'} is a "
-                f"scripted module ({part.original_name}); use the nn.Module that it was made of"
+                f"the module cannot be exported: {f'submodule {name!r}' if name else 'it'} is "
+                f"scripted or quantized ({getattr(child, 'original_name', type(child).__name__)}); "
+                "use the nn.Module that it was made of"
             )
     # Computed weights are not leaves of a graph of gradients, which torch refuses to copy.
     computed: dict[int, Any] = {
         id(value): value.detach().clone()
-        for part in module.modules()
-        for value in vars(part).values()
+        for child in module.modules()
+        for value in vars(child).values()
         if isinstance(value, torch.Tensor) and not value.is_leaf
     }
+    copied = module
     try:
-        copied = copy.deepcopy(module, computed).cpu().eval()
-        for part in copied.modules():
-            _fold(part)
-            for kind, (name, position) in _DETECTING.items():
-                if isinstance(part, kind):
-                    hook = partial(_with_default, name=name, position=position)
-                    part.register_forward_pre_hook(hook, with_kwargs=True)
-        return copied.requires_grad_(False)
+        copied = copy.deepcopy(module, computed)
+        copied.cpu().eval()
+        for child in copied.modules():
+            _prepare(child)
+        return copied
     except Exception as error:
         raise TowerError(
-            f"the module cannot be copied{in_submodule(module, error)}: {torch_message(error)}"
+            f"the module cannot be copied{in_submodule(copied, error)}: {torch_message(error)}"
         ) from error
+
+
+def _prepare(module: nn.Module) -> None:
+    _fold(module)
+    for kind, (name, position) in _DETECTING.items():
+        if isinstance(module, kind):
+            hook = partial(_with_default, name=name, position=position)
+            module.register_forward_pre_hook(hook, with_kwargs=True)
+    for parameter in module.parameters(recurse=False):
+        parameter.requires_grad_(False)
 
 
 def _with_default(

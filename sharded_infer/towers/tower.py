@@ -316,7 +316,7 @@ def _export(
             reason += " (a tower cannot branch on values: use torch.where and a mask)"
         message = (
             f"torch cannot export the tower for every {_specialised(reason, inputs)}"
-            f"{in_submodule(module, error)}: {reason}"
+            f"{in_submodule(getattr(module, 'tower', module), error)}: {reason}"
         )
         raise TowerError(message) from error
 
@@ -328,11 +328,15 @@ def _refuse_changes(program: torch.export.ExportedProgram, inputs: TowerInputs) 
         raise TowerError(
             f"the module changes its input {changed!r} in place: compute a new tensor instead"
         )
-    for name in signature.buffers_to_mutate.values():
-        raise TowerError(
-            f"the module changes its buffer {name.removeprefix('tower.')!r} when it is called: "
-            "its scores would depend on earlier requests"
-        )
+    for kind, names in (
+        ("buffer", signature.buffers_to_mutate),
+        ("parameter", signature.parameters_to_mutate),
+    ):
+        for name in names.values():
+            raise TowerError(
+                f"the module changes its {kind} {name.removeprefix('tower.')!r} when it is called: "
+                "its scores would depend on earlier requests"
+            )
 
 
 def _specialised(reason: str, inputs: TowerInputs) -> str:

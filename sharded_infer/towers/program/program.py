@@ -76,7 +76,9 @@ def run_program(
         raise
     except Exception as error:
         shapes = [list(tensor.shape) for tensor in inputs]
-        part = in_submodule(program, error) if isinstance(program, torch.nn.Module) else ""
+        # The module in a wrapper for export has its own names.
+        root = getattr(program, "tower", program)
+        part = in_submodule(root, error) if isinstance(root, torch.nn.Module) else ""
         raise TowerError(
             f"{where} fails on inputs of shapes {shapes}{part}: {torch_message(error)}"
         ) from error

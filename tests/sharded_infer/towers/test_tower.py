@@ -277,10 +277,17 @@ class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("seen", torch.zeros(1))
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.counted = "seen"
 
     def forward(self, dense: torch.Tensor) -> torch.Tensor:
-        self.seen.add_(1)
+        getattr(self, self.counted).add_(1)
         return dense
+
+
+class Untrainable(nn.Module):
+    def train(this, mode: bool = True) -> "Untrainable":  # noqa: N805
+        raise RuntimeError("no mode")
 
 
 class Nested(nn.Module):
@@ -294,14 +301,39 @@ class Nested(nn.Module):
         return self.inner(dense)[:, 0] + embeddings.sum(1)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_a_submodule_that_no_tower_can_have_is_named() -> None:
     scripted = torch.jit.script(nn.ReLU())
-    refused(Nested(scripted), "submodule 'inner.1' is a scripted module .ReLU.; us")
-    refused(Nested(Uncopyable()), r"cannot be copied \(submodule 'inner.1', a Uncopyable\)")
+    refused(Nested(scripted), r"submodule 'inner.1' is scripted or quantized \(ReLU\); us")
+    quantized = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(5, 5)))
+    words = r"submodule 'inner.1.0._packed_params' is scripted or quantized \(LinearPackedParams\)"
+    refused(Nested(quantized), words)
+    for part, name in (
+        (Uncopyable(), "inner.1', a Uncopyable"),
+        (nn.Sequential(nn.Linear(5, 5, device="meta"), nn.ReLU()), "inner.1.0', a Linear"),
+        (nn.Sequential(Untrainable(), nn.ReLU()), "inner.1.0', a Untrainable"),
+        (nn.Sequential(nn.LazyLinear(5), nn.ReLU()), "inner.1.0', a LazyLinear"),
+    ):
+        refused(Nested(part), rf"cannot be copied \(submodule '{name}\)")
     misfit = r"fails on inputs of shapes .* \(submodule 'inner.1', a Linear\)"
     refused(Nested(nn.Linear(3, 5)), misfit)
-    refused(Nested(Counting()), "changes its buffer 'inner.1.seen' when it is called")
+    counting = Counting()
+    refused(Nested(counting), "changes its buffer 'inner.1.seen' when it is called")
+    counting.counted = "weight"
+    refused(Nested(counting), "changes its parameter 'inner.1.weight' when it is called")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_what_is_no_module_or_has_no_names_of_inputs_is_refused_by_its_kind() -> None:
+    example = (torch.zeros(2, 5), torch.zeros(2, EMBEDDING_WIDTH))
+    for tower, came in (
+        (torch.jit.trace(Nested(nn.ReLU()), example), "a TopLevelTracedModule"),
+        (torch.export.export(Nested(nn.ReLU()), example), "an ExportedProgram"),
+        (lambda dense, embeddings: dense, "a function"),
+        (None, "None"),
+        (Nested, "<class .*Nested'>"),
+    ):
+        refused(tower, f"^tower: expected an nn.Module whose forward takes .*, got {came}$")
 
 
 def test_an_input_that_is_changed_in_place_is_named() -> None:
