@@ -3,13 +3,16 @@
 import hashlib
 import io
 import warnings
-from collections.abc import Container, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.product import product_dtypes
 from sharded_infer.errors import InternalError, TowerError
@@ -50,6 +53,7 @@ from sharded_infer.towers.split.user_split import UserSplit, check_user_split, u
 # Neither 1 nor 2, which torch may take for constants.
 _TRACED_BATCH: Final = 7
 _TRACED_LENGTH: Final = 5
+_MOST_TRIED: Final = 16  # consecutive lengths, where a module fails
 _NO_SEQUENCES: Final[Mapping[str, SequenceInput]] = MappingProxyType({})
 _LOW_DTYPES: Final = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
@@ -255,25 +259,81 @@ def export_tower(
 def _scores_of(
     named: NamedTower, inputs: TowerInputs, outputs: Sequence[str], where: str
 ) -> list[tuple[torch.Tensor, ...]]:
-    """The module's scores of `module_samples`; an error says where only empty sequences fail."""
+    """The module's scores of `module_samples`; an error says at which lengths it fails."""
     try:
         return [run_program(named, one, outputs, where)[0] for one in module_samples(inputs)]
     except TowerError as error:
-        empty = [name for name, one in inputs.sequences.items() if not one.min_length]
-        used = {name: replace(inputs.sequences[name], min_length=1) for name in empty}
-        longer = replace(inputs, sequences={**inputs.sequences, **used})
-        try:
-            for sample in module_samples(longer) if empty else ():
-                run_program(named, sample, outputs, where)
-        except TowerError:
-            empty = []
-        if not empty:
+        # Without a cause its outputs are not the declared ones, whatever the lengths.
+        if not inputs.sequences or error.__cause__ is None:
             raise
-        raise TowerError(
-            f"{error}, where a sample's {' or '.join(map(repr, empty))} has length 0, and not at "
-            f"length 1: set {' and '.join(f'sequences.{name}.min_length' for name in empty)} = 1 "
-            "if the module has no score of an empty one"
-        ) from error
+        raise TowerError(f"{error}{_failing_lengths(named, inputs, outputs)}") from error
+
+
+class _FromTheStart(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses computed indices below 0, which torch counts from the end: of the padding."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Runs an operator; raises IndexError."""
+        if func is torch.ops.aten.index.Tensor:
+            places = [index for index in args[1] if index is not None]
+            if any(index.dtype is not torch.bool and bool((index < 0).any()) for index in places):
+                raise IndexError("an index below 0")
+        return func(*args, **(kwargs or {}))
+
+
+def _failing_lengths(
+    named: NamedTower,
+    inputs: TowerInputs,
+    outputs: Sequence[str],
+    checked: Callable[[], AbstractContextManager[Any]] = _FromTheStart,
+) -> str:
+    """Words on the lengths at which a module fails, and on the spec that leaves them out."""
+
+    def fails(lengths: Mapping[str, int]) -> bool:
+        used = {
+            name: replace(s, min_length=min(max(lengths[name], s.min_length), s.max_length))
+            for name, s in inputs.sequences.items()
+        }
+        longer = replace(inputs, sequences=used)
+        try:
+            with checked():
+                run_program(named, longer.samples(2, longer.lengths(1)), outputs, "the module")
+        except TowerError:
+            return True
+        return False
+
+    def alike(length: int) -> dict[str, int]:
+        return dict.fromkeys(inputs.sequences, length)
+
+    least, most = min(inputs.shortest), max(inputs.longest)
+    tried = (*range(least, min(most, _MOST_TRIED + 1)), most)
+    works = [length for length in tried if not fails(alike(length))]
+    if not works and checked is _FromTheStart:
+        return _failing_lengths(named, inputs, outputs, nullcontext)
+    if not works:
+        return f"; it fails at every length tried, from {least} to {most}"
+    shorter, longer = range(least, works[0]), range(works[-1] + 1, most + 1)
+    shortest = least + bisect_left(shorter, True, key=lambda length: not fails(alike(length)))
+    longest = works[-1] + bisect_left(longer, True, key=lambda length: fails(alike(length)))
+    words = ""
+    for bad, good, limit in (
+        (shortest - 1, shortest, "min_length"),
+        (most, longest, "max_length"),
+    ):
+        if not least <= bad != good:
+            continue
+        names = [name for name in inputs.sequences if fails({**alike(good), name: bad})]
+        names = names or list(inputs.sequences)
+        at = [
+            f"{name!r} has length {min(bad, inputs.sequences[name].max_length)}" for name in names
+        ]
+        words += (
+            f", where {' and '.join(at)}, and not at length {good}: set "
+            f"{' and '.join(f'sequences.{name}.{limit}' for name in names)} = {good}"
+        )
+    return words
 
 
 def _described(inputs: TowerInputs, embedding_text: str) -> str:

@@ -51,6 +51,18 @@ def last_row(rows: Tensor, lengths: Tensor) -> Tensor:
     return rows.gather(1, last)[:, 0]
 
 
+def third_last(rows: Tensor, lengths: Tensor) -> Tensor:
+    return last_row(rows, lengths - 2)
+
+
+def sixth(rows: Tensor, _: Tensor) -> Tensor:
+    return rows[:, 5]
+
+
+def in_places(rows: Tensor, _: Tensor) -> Tensor:
+    return rows.sum(1) * torch.ones(20)[torch.arange(rows.shape[1])].sum()
+
+
 def published(spec: ModelSpec, pooling: Pooling, folder: Path) -> Model:
     torch.manual_seed(0)
     weights = {"item": nn.Embedding(50, 4)}
@@ -80,6 +92,44 @@ def test_a_tower_whose_scores_depend_on_the_padding_is_refused_and_told_so(
         published(replace(SPEC, tower=tower), pooling, tmp_path)
     published(replace(with_history(pad_to="max_length"), tower=tower), pooling, tmp_path)
     published(replace(SPEC, tower=tower), by_length, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "words"),
+    [
+        (third_last, "'history' has length 2, .* length 3: set sequences.history.min_length = 3$"),
+        (sixth, "'history' has length 5, .* length 6: set sequences.history.min_length = 6$"),
+        (
+            lambda rows, lengths: rows[torch.arange(len(rows)), lengths - 3],
+            "index -2 is out of .* length 2, .* length 3: set sequences.history.min_length = 3$",
+        ),
+        (
+            lambda rows, _: rows[:, torch.tensor([-6])][:, 0],
+            "'history' has length 5, .* length 6: set sequences.history.min_length = 6$",
+        ),
+        (
+            lambda rows, _: rows[:, 25],
+            "'history' has length 25, .* length 26: set sequences.history.min_length = 26$",
+        ),
+        (
+            in_places,
+            "'history' has length 32, .* length 20: set sequences.history.max_length = 20$",
+        ),
+        (
+            lambda rows, lengths: sixth(rows, lengths) + in_places(rows, lengths),
+            "min_length = 6, where 'history' has length 32, .*max_length = 20$",
+        ),
+        (
+            lambda rows, lengths: last_row(rows, lengths + 1),
+            "; it fails at every length tried, from 1 to 32$",
+        ),
+    ],
+)
+def test_lengths_at_which_a_tower_fails_are_named_with_those_at_which_it_does_not(
+    pooling: Pooling, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TowerError, match=words):
+        published(with_history(min_length=1), pooling, tmp_path)
 
 
 @pytest.mark.parametrize("user_inputs", [(), ("history",)], ids=["own", "user's"])
