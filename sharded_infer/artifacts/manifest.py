@@ -29,6 +29,8 @@ REPORT_NAME = "report.json"
 # The report as a page, in versions of earlier releases.
 REPORT_PAGE_NAME = "report.html"
 MAX_MANIFEST_BYTES = 256 * 2**20
+# Files of changed rows of a version, each of which takes a descriptor in every server.
+MOST_OVERLAYS = 1024
 BLOCK_BYTES = 2**20  # of a table file, each with a hash of its own (`block_hashes.py`)
 _BLOCKS_SUFFIX = ".blocks"
 _CHECKSUM_FIELD = b',\n "sha256": "%s"\n}'
@@ -389,6 +391,11 @@ def _check_format(manifest: Manifest, spec: ModelSpec, where: str) -> None:
     base, overlays = manifest.base, manifest.overlays
     if overlays is not None and (base is None or not overlays):
         raise ArtifactError(f"{where}: overlays: expected one or more, and a base, or none")
+    if (count := len(set(overlays or ()))) > MOST_OVERLAYS:
+        raise ArtifactError(
+            f"{where}: overlays: expected at most {MOST_OVERLAYS} files of changed rows, each of "
+            f"which takes a descriptor, got {count}"
+        )
     if base is not None and base.version >= manifest.version:
         raise ArtifactError(
             f"{where}: base.version: expected one before {manifest.version}, got {base.version}"

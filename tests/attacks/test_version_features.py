@@ -210,6 +210,10 @@ def renamed_sequence(document: Document) -> None:
         (lambda d: d.pop("base"), "overlays: expected one or more, and a base, or none"),
         (lambda d: d.update(overlays=[]), "overlays: expected one or more, and a base, or none"),
         (lambda d: d.update(overlays=["../1/tower.pt2"]), "overlays.0"),
+        (
+            lambda d: d.update(overlays=[*map(str, range(1025))]),
+            "overlays: expected at most 1024 files of changed rows, .*, got 1025",
+        ),
         (lambda d: d.update(overlays=["overlays/none"]), "is used but has no size and hash"),
         (lambda d: d.pop("overlays"), "its pieces hold 30 of 31 rows"),
         (lambda d: d["base"].update(version=2), "base.version: expected one before 2, got 2"),

@@ -24,6 +24,7 @@ from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.golden import GoldenRequests, load_golden, save_golden
 from sharded_infer.artifacts.manifest import (
     GOLDEN_NAME,
+    MOST_OVERLAYS,
     REPORT_NAME,
     REPORT_PAGE_NAME,
     TOWER_NAME,
@@ -70,8 +71,6 @@ from sharded_infer.towers.host_products import ProductsOption
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower import export_tower
 
-# Files of changed rows of a version, each of which takes a descriptor in every server.
-MOST_OVERLAYS = 1024
 # Digits of an overlay's SHA-256 in its name: chained versions link earlier overlays.
 _NAME_DIGITS = 16
 
