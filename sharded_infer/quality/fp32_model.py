@@ -12,7 +12,7 @@ from kernels.bags import Bags
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
 from kernels.wording import counted
-from quant.encoder import encode_zeroing
+from quant.encoder import UnrepresentableRowError, encode_zeroing
 from quant.sources.table_weight import TableWeight
 from sharded_infer.errors import InputError
 from sharded_infer.inputs.id_policy import IdPolicy
@@ -62,7 +62,8 @@ class Fp32Model:
             mixes: formats of the tables; rows are read once for all of them.
 
         Returns:
-            fp32 `[B, width]` of each mix: pooled features, then the padded rows of sequences.
+            fp32 `[B, width]` of each mix: pooled features, then the padded rows of sequences. NaN
+                where a format cannot hold one of the rows.
 
         Raises:
             InputError: the samples are not one batch of all features, share a dense input, or have
@@ -161,7 +162,10 @@ class Fp32Model:
         # Quantized rows are read unchanged.
         if row_format is None or stored is not None or not len(rows):
             return rows
-        encoded, _ = encode_zeroing(row_format, rows, clip=clip)
+        try:
+            encoded, _ = encode_zeroing(row_format, rows, clip=clip)
+        except UnrepresentableRowError:
+            return torch.full_like(rows, torch.nan)
         return decode(row_format, encoded.stored, feature.table.dim)
 
 

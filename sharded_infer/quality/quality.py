@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from kernels.bags import Bags
@@ -117,8 +118,8 @@ def measure_quality(
 
     The tower runs in fp32. `served` is a name, and a function that scores a batch as a server
     would. `progress` is called with the samples scored. Reports are `fp32`, `served`, then the
-    mixes in order. Raises WeightsError or TowerError with the cause if the trained model's own
-    scores are not finite.
+    mixes in order; differences are infinite if a format cannot hold a row. Raises WeightsError or
+    TowerError with the cause if the trained model's own scores are not finite.
     """
     names = list(mixes)
     gathered: dict[str, list[Scores]] = {name: [] for name in ("fp32", *names)}
@@ -128,9 +129,15 @@ def measure_quality(
     for batch in batches(samples.model_input):
         pooled = model.pooled(batch, [TRAINED, *mixes.values()])
         for name, embeddings in zip(("fp32", *names), pooled, strict=True):
-            scores = model.score(batch, embeddings)
             if name == "fp32":
+                scores = model.score(batch, embeddings)
                 refuse_nonfinite(model, batch, embeddings, scores)
+            elif torch.isfinite(embeddings).all():
+                scores = model.score(batch, embeddings)
+            else:
+                # A tower may hide NaN, as a ranking does.
+                trained = gathered["fp32"][-1]
+                scores = {output: np.full_like(array, np.nan) for output, array in trained.items()}
             gathered[name].append(scores)
         if served is not None:
             gathered[served[0]].append(served[1](batch))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.spec_file import parse_spec
 from tests.reference.row_encoding import encode
 
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "name": "m",
     "tables": [
         {"name": "ads", "rows": 300, "dim": 8},
@@ -88,6 +89,28 @@ def test_a_gate_that_fails_leaves_nothing(weights: Weights, tmp_path: Path) -> N
     with pytest.raises(GateError, match=r"by 0\.\d+, the spec allows 0.001.*by itself: user"):
         quantize(plan, tmp_path / "out", tower=Clicks(), calibration=samples())
     assert list(tmp_path.iterdir()) == []
+
+
+class Hiding(nn.Module):
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return embeddings.nan_to_num().clamp(-1, 1).sum(1)
+
+
+@pytest.mark.parametrize("stored", ["fp32", "bf16", "fp8", "int8"])
+@pytest.mark.parametrize(("number", "held"), [(7e4, {"int8", "int4", "int2"}), (1e6, {"int8"})])
+def test_formats_that_cannot_hold_a_row_are_not_compared(
+    stored: str, number: float, held: set[str], weights: Weights, tmp_path: Path
+) -> None:
+    weights["ads"][7, 0] = number
+    values = np.array([7, 8, 1, 2])
+    batch = JaggedBatch((0, 1), values, np.ones((2, 2), np.int64))
+    calibration = CalibrationSamples(ModelInput(2, (batch,), ()))
+    tables = [{**FIELDS["tables"][0], "format": stored}, FIELDS["tables"][1]]
+    fields = {"name": "m", "tables": tables, "gate": {"max_score_diff": 100}}
+    plan = open_format_plan(parse_spec(fields), weights)
+    report = quantize(plan, tmp_path / "out", tower=Hiding(), calibration=calibration)
+    assert report.calibration is not None
+    assert {mix.name for mix in report.calibration.mixes} == {"fp32", "published", *held}
 
 
 def test_a_row_not_stored_leaves_nothing(spec: ModelSpec, weights: Weights, tmp_path: Path) -> None:
