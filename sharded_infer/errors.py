@@ -9,6 +9,7 @@ __all__ = [
     "GateError",
     "InputError",
     "InternalError",
+    "MisplacedError",
     "NotFoundError",
     "PlanError",
     "RequestError",
@@ -45,6 +46,10 @@ class TowerError(InputError):
 
 class ArtifactError(InputError):
     """A published version that is incomplete, altered or of an unknown format."""
+
+
+class MisplacedError(ArtifactError):
+    """A version under a name that is not its own, such as a copied folder."""
 
 
 class SignatureError(ArtifactError):

@@ -22,7 +22,7 @@ from sharded_infer.artifacts.manifest import (
     blocks_name,
     parse_manifest,
 )
-from sharded_infer.errors import ArtifactError, NotFoundError, PlanError
+from sharded_infer.errors import ArtifactError, MisplacedError, NotFoundError, PlanError
 from sharded_infer.files.regular_file import open_regular, read_regular
 from sharded_infer.planning.plan import Plan, check_plan, load_plan
 from sharded_infer.progress import Progress, no_progress
@@ -114,7 +114,7 @@ def artifact_of(path: Path, text: bytes) -> Artifact:
     where = path / MANIFEST_NAME
     manifest = parse_manifest(text, str(where))
     if path.name.isdigit() and int(path.name) != manifest.version:
-        raise ArtifactError(f"{where}: says version {manifest.version}, its folder {path.name}")
+        raise MisplacedError(f"{where}: says version {manifest.version}, its folder {path.name}")
     return Artifact(path, manifest)
 
 

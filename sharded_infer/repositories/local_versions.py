@@ -21,7 +21,7 @@ from sharded_infer.artifacts.artifact import (
 )
 from sharded_infer.artifacts.manifest import MANIFEST_NAME, Manifest
 from sharded_infer.artifacts.row_blocks import FileRange, verify_rows
-from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
+from sharded_infer.errors import ArtifactError, MisplacedError, NotFoundError, StorageError
 from sharded_infer.files.file_lock import Held, held_alone, hold
 from sharded_infer.files.regular_file import flush
 from sharded_infer.files.staged_folder import leftover_bytes, staged_folder, sweep
@@ -57,12 +57,6 @@ class LocalVersions:
     def numbers(self, model: str) -> list[int]:
         """Published versions of a model, ascending; empty if there is no such model."""
         return _published(self.path / model) if self._is_entry(model) else []
-
-    def highest(self, model: str) -> int:
-        """The highest number of a published version; 0 if there is none."""
-        home = self.path / model
-        # A link in a version's place is refused where it is opened.
-        return max((n for n in self.numbers(model) if not (home / str(n)).is_symlink()), default=0)
 
     def holds(self, model: str, version: int) -> bool:
         """True if a version is published."""
@@ -239,7 +233,7 @@ class LocalVersions:
         self._signatures.check(model, text, str(folder / MANIFEST_NAME))
         artifact = artifact_of(folder, text)
         if artifact.manifest.model != model:
-            raise ArtifactError(
+            raise MisplacedError(
                 f"{artifact.path}: the manifest is of model {artifact.manifest.model!r}, its "
                 f"folder of {model!r}"
             )
@@ -249,7 +243,7 @@ class LocalVersions:
         """A version's folder; ArtifactError if it lies outside the repository."""
         folder = self.path / model / str(version)
         if folder.is_symlink():
-            raise ArtifactError(f"{folder}: expected a folder, got a symbolic link")
+            raise MisplacedError(f"{folder}: expected a folder, got a symbolic link")
         return folder
 
     def _is_entry(self, model: str) -> bool:

@@ -24,7 +24,7 @@ from sharded_infer.artifacts.manifest import (
     parse_manifest,
 )
 from sharded_infer.artifacts.row_blocks import FileRange
-from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
+from sharded_infer.errors import MisplacedError, NotFoundError, StorageError
 from sharded_infer.files.file_lock import Held
 from sharded_infer.files.staged_folder import staged_folder
 from sharded_infer.progress import Progress, no_progress, summed_progress
@@ -71,10 +71,6 @@ class RemoteVersions:
         if not self._store.has_folders:
             return numbers
         return [number for number in numbers if self.holds(model, number)]
-
-    def highest(self, model: str) -> int:
-        """The highest number of a published version; 0 if there is none."""
-        return max(self.numbers(model), default=0)
 
     def holds(self, model: str, version: int) -> bool:
         """True if a version is published."""
@@ -247,9 +243,9 @@ class RemoteVersions:
         self._signatures.check(model, read[0], where)
         manifest = parse_manifest(read[0], where)
         if manifest.version != version:
-            raise ArtifactError(f"{where}: says version {manifest.version}, its folder {version}")
+            raise MisplacedError(f"{where}: says version {manifest.version}, its folder {version}")
         if manifest.model != model:
-            raise ArtifactError(
+            raise MisplacedError(
                 f"{where}: the manifest is of model {manifest.model!r}, its folder of {model!r}"
             )
         return read[0], manifest

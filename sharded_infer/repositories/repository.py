@@ -33,7 +33,12 @@ from sharded_infer.repositories.signatures.trusted_keys import TrustedKeys
 from sharded_infer.repositories.storage.object_store import ObjectStore
 from sharded_infer.repositories.storage.version_cache import VersionCache, default_cache
 from sharded_infer.repositories.stored_parts import StoredParts
-from sharded_infer.repositories.stored_versions import Leftovers, StoredVersions, VersionNumbers
+from sharded_infer.repositories.stored_versions import (
+    Leftovers,
+    StoredVersions,
+    VersionNumbers,
+    highest_version,
+)
 
 _LOCAL = {"file", "local"}
 
@@ -108,6 +113,14 @@ class Repository:
                 f"{did_you_mean(model, known)}"
             )
         return versions
+
+    def latest(self, model: str) -> int:
+        """The highest version under its own number; NotFoundError if the model has none."""
+        return highest_version(self._stored, model) or self.versions(model)[-1]
+
+    def next_version(self, model: str) -> int:
+        """The number of the next version, if nobody else publishes one."""
+        return VersionNumbers(self._stored, model).next()
 
     def incomplete(self) -> list[tuple[str, int]]:
         """Models and numbers of version folders without a manifest; NotFoundError as `models`."""
@@ -242,10 +255,6 @@ class Repository:
             if version is not None:
                 where = self._stored.where(manifest.model, number)
                 raise ArtifactError(f"{where}: cannot be published: is there already")
-
-    def next_version(self, model: str) -> int:
-        """The number of the model's next version, which no version ever had."""
-        return VersionNumbers(self._stored, model).next()
 
     def labels(self, model: str) -> dict[str, int]:
         """The model's labels and versions, empty without any; ArtifactError if damaged."""

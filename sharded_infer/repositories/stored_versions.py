@@ -9,7 +9,7 @@ from typing import Protocol
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.manifest import Manifest
 from sharded_infer.artifacts.row_blocks import FileRange
-from sharded_infer.errors import ArtifactError
+from sharded_infer.errors import ArtifactError, MisplacedError, NotFoundError
 from sharded_infer.files.file_lock import Held
 from sharded_infer.progress import Progress
 from sharded_infer.repositories.signatures.manifest_signatures import Sealing
@@ -39,9 +39,6 @@ class StoredVersions(Protocol):
 
     def numbers(self, model: str) -> list[int]:
         """Published versions of a model, ascending; empty if there is no such model."""
-
-    def highest(self, model: str) -> int:
-        """The highest number of a published version; 0 if there is none."""
 
     def holds(self, model: str, version: int) -> bool:
         """True if a version is published; reads the version itself, not a listing."""
@@ -122,6 +119,19 @@ def version_number(name: str) -> int | None:
     return int(name) if fits else None
 
 
+def highest_version(stored: StoredVersions, model: str) -> int:
+    """The highest published version, damaged or not, under its own number; 0 if there is none."""
+    for number in reversed(stored.numbers(model)):
+        try:
+            stored.manifest(model, number)
+        except MisplacedError:
+            continue
+        except (ArtifactError, NotFoundError):
+            pass
+        return number
+    return 0
+
+
 # The file of the highest number that any version of a model ever had.
 HIGHEST_NAME = "highest_version"
 _MAX_BYTES = 1024
@@ -136,12 +146,6 @@ class VersionNumbers:
     def __init__(self, stored: StoredVersions, model: str) -> None:
         self._stored = stored
         self._model = model
-        self._where = f"{stored.location}/{model}"
-
-    def next(self) -> int:
-        """The number after the highest that any version ever had."""
-        highest, _ = self._read()
-        return max(highest, self._stored.highest(self._model)) + 1
 
     def take(self, version: int | None) -> int:
         """Reserve a number, None: the next one, also under concurrent calls."""
@@ -152,13 +156,27 @@ class VersionNumbers:
             )
         while True:
             highest, tag = self._read()
-            number = version or max(highest, self._stored.highest(self._model)) + 1
+            number = version or self._after(highest)
             if number > MOST_VERSION:
                 raise ArtifactError(f"{where}: no version number is left above {MOST_VERSION}")
             if number <= highest or self._stored.replace_file(
                 self._model, HIGHEST_NAME, f"{number}\n".encode(), tag, _MAX_BYTES
             ):
                 return number
+
+    def next(self) -> int:
+        """The number that `take` would reserve."""
+        number = self._after(self._read()[0])
+        while self._stored.holds(self._model, number):
+            number += 1
+        return number
+
+    @property
+    def _where(self) -> str:
+        return f"{self._stored.location}/{self._model}"
+
+    def _after(self, highest: int) -> int:
+        return max(highest, highest_version(self._stored, self._model)) + 1
 
     def _read(self) -> tuple[int, str | None]:
         # Earlier releases wrote none.

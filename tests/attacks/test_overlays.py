@@ -79,8 +79,10 @@ def test_an_overlay_that_is_none_is_refused(
 
 def test_a_delta_under_another_number_is_no_base(version: Path) -> None:
     shutil.copytree(version, version.with_name("3"))
+    made = publish_delta("ranker", drawn_changes(delta_spec(), 2), version.parents[1])
+    assert (made.base, made.version) == (2, 4)
     with pytest.raises(ArtifactError, match="says version 2, its folder 3"):
-        publish_delta("ranker", drawn_changes(delta_spec(), 2), Repository(version.parents[1]))
+        open_model(version.with_name("3"))
 
 
 def test_a_delta_that_a_foreign_key_signed_is_refused(tmp_path: Path) -> None:

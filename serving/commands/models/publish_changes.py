@@ -95,8 +95,8 @@ def publish_changes(changes: ChangeOptions, options: Options, *, as_json: bool) 
     repository = Repository(options["repository"])
     model = only_model(repository, changes.model)
     # Check that the model exists before files are read.
-    versions = repository.versions(model)
-    _make_way(changes, repository, model, changes.base or versions[-1])
+    latest = repository.latest(model)
+    _make_way(changes, repository, model, changes.base or latest)
     job = _ChangesJob(changes, options, keys, repository, model, as_json)
     if changes.follow is not None:
         job.follow(changes.follow)
@@ -206,7 +206,7 @@ class _ChangesJob:
     def _tower(self) -> Any:
         if self.changes.tower is None:
             return None
-        number = self.changes.base or self.repository.versions(self.model)[-1]
+        number = self.changes.base or self.repository.latest(self.model)
         spec = self.repository.manifest(self.model, number).model_spec()
         another_tower = load_by_name("sharded_infer.importing.tower_source:another_tower")
         return another_tower(spec, self.changes.tower)

@@ -84,7 +84,7 @@ def compact(
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
     sealing = Sealing.by(read_signing_keys(sign_keys))
-    number = repository.versions(model)[-1] if version is None else version
+    number = repository.latest(model) if version is None else version
     path = repository.fetch(model, number, progress)
     try:
         before = Artifact(path, repository.manifest(model, number))

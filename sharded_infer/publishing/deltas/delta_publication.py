@@ -171,16 +171,16 @@ def publish_delta(
 
 def _checked_base(repository: Repository, model: str, base: int | None) -> int:
     """The base's number; ArtifactError naming another version that changes it."""
-    versions = repository.versions(model)
-    number = versions[-1] if base is None else base
-    for later in versions[::-1]:
-        if later <= number:
-            break
+    latest = repository.latest(model)
+    number = latest if base is None else base
+    for later in repository.versions(model):
+        if not number < later <= latest:
+            continue
         found = repository.manifest(model, later).base
         if found is not None and found.version == number:
             raise ArtifactError(
                 f"model {model!r}: version {later} changes version {number} already: its changes "
-                f"would be lost; expected changes of version {versions[-1]}"
+                f"would be lost; expected changes of version {latest}"
             )
     return number
 

@@ -10,7 +10,7 @@ import pytest
 
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
 from sharded_infer.artifacts.manifest import MANIFEST_NAME, Manifest
-from sharded_infer.errors import ArtifactError, NotFoundError
+from sharded_infer.errors import ArtifactError, MisplacedError, NotFoundError
 from sharded_infer.repositories.repository import Repository
 from tests.support.publisher import Publisher
 
@@ -151,12 +151,16 @@ def test_only_versions_count_for_the_next_number(
     home = repository.path / "small"
     (home / "7").mkdir()
     (home / "9").symlink_to(home / "1")
-    for name in ("9223372036854775808", "9007199254740992", "1" * 5000, "08", "x"):
+    copied = 9007199254740991
+    for name in ("9223372036854775808", "9007199254740992", str(copied), "1" * 5000, "08", "x"):
         with suppress(OSError):
             (home / name).mkdir()
             (home / name / "manifest.json").write_bytes((home / "1/manifest.json").read_bytes())
     assert publish_copy(repository) == 2
-    assert repository.versions("small") == [1, 2, 9]
+    assert repository.versions("small") == [1, 2, 9, copied]
+    assert repository.latest("small") == 2
+    with pytest.raises(MisplacedError, match=f"says version 1, its folder {copied}"):
+        repository.open("small")
     (home / "3").mkdir()
     (home / "3" / "notes.txt").write_text("not empty")
     assert publish_copy(repository) == 4

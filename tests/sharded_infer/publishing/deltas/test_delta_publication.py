@@ -185,6 +185,18 @@ def test_a_diff_counts_changed_rows(repository: Path) -> None:
         assert by_table == {"item": changed_rows, "user": changed_rows // 60}
 
 
+def test_only_versions_under_their_own_numbers_are_changed_and_no_number_is_used_again(
+    repository: Path,
+) -> None:
+    shutil.copytree(repository / "ranker/1", repository / "ranker/9007199254740991")
+    made = publish_delta("ranker", drawn_changes(delta_spec(), 1), repository)
+    assert (made.base, made.version) == (1, 2)
+    assert compact(repository, "ranker").version == 3
+    assert Repository(repository).remove("ranker", 3)
+    made = publish_delta("ranker", drawn_changes(delta_spec(), 2), repository)
+    assert (made.base, made.version) == (2, 4)
+
+
 def test_a_base_that_was_changed_already_is_refused(repository: Path) -> None:
     publish_delta("ranker", drawn_changes(delta_spec(), 1), repository)
     with pytest.raises(ArtifactError, match="version 2 changes version 1 already: its changes"):
