@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from quant.sources.distributed_checkpoint import METADATA_NAME, DistributedCheckpointSource
+from quant.sources.file_kind import ZIP, file_kind
 from quant.sources.numpy_files import NpzSource, NumpySource
+from quant.sources.optimizer_state import is_optimizer_state
 from quant.sources.safetensors_files import SafetensorsSource, ShardedSafetensorsSource
 from quant.sources.weight_source import (
     Array,
@@ -88,8 +90,8 @@ def open_weights(path: Path) -> WeightSource:
     `path` is one of:
 
     - a `.safetensors` file;
-    - a `.pt`, `.pth` or `.bin` file of `torch.save` with a state dict (alone, under a `state_dict`
-      or `model` key, or the only one beside an optimizer's), read with `weights_only=True`;
+    - a `.pt`, `.pth` or `.bin` file of `torch.save` with one state dict, under any key or none,
+      beside an optimizer's or not, read with `weights_only=True`;
     - a `.npy` file, whose weight has the file's name;
     - an uncompressed `.npz` file;
     - an `.index.json` file, as Hugging Face writes beside several safetensors files;
@@ -173,20 +175,7 @@ def _open_saved(path: Path) -> WeightSource:
     return TensorSource(tensors, str(path))
 
 
-# Of torch.save before release 1.6. Source: MAGIC_NUMBER in torch/serialization.py, pickled.
-_OLD_FORMAT = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
-
-
 def _why_not_loaded(path: Path, error: str) -> str:
-    with path.open("rb") as file:
-        head = file.read(len(_OLD_FORMAT))
-    if not head:
-        return "not a state dict: an empty file"
-    if head == _OLD_FORMAT:
-        return (
-            "a file in the format of torch before 1.6, which cannot be mapped: load it and save it "
-            "again with torch.save"
-        )
     if "TorchScript" in error:
         return "a TorchScript program: save its state_dict() with torch.save"
     if unknown := _UNKNOWN_CLASS.search(error):
@@ -194,6 +183,10 @@ def _why_not_loaded(path: Path, error: str) -> str:
             f"not a state dict that can be read without running code: it holds a {unknown[1]}; "
             "save the model's state_dict() alone"
         )
+    kind = file_kind(path)
+    # All but zip archives, of which torch only says that it cannot map them.
+    if kind != ZIP and (kind or "mmap" in error):
+        return f"not a state dict: {kind or 'not a file of torch.save'}"
     return f"not a state dict that can be read without running code: {error}"
 
 
@@ -202,21 +195,20 @@ _UNKNOWN_CLASS = re.compile(r"GLOBAL (\S+) was not an allowed global")
 
 
 def _saved_tensors(path: Path, state: Any) -> dict[str, Tensor]:
-    for wrapper in ("state_dict", "model"):
-        if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
-            state = state[wrapper]
     if not isinstance(state, Mapping):
         raise SourceError(f"{path}: expected a state dict, got a {type(state).__name__}")
     if not state:
         raise SourceError(f"{path}: an empty state dict")
-    if tensors := _named_tensors(state):
-        return tensors
-    nested = dict(_state_dicts(state, ""))
-    if len(nested) == 1:
-        return next(iter(nested.values()))
-    if nested:
+    held = dict(_state_dicts(state, ""))
+    # Beside weights, what holds no matrix is a seed, a metric or a scheduler.
+    for is_other in (_is_optimizers, _is_without_matrices):
+        held = {name: held[name] for name in held if not is_other(name, held[name])} or held
+    if len(held) == 1:
+        return next(iter(held.values()))
+    if held:
+        names = [repr(name) if name else f"{next(iter(held['']))!r}, ..." for name in held]
         raise SourceError(
-            f"{path}: holds several state dicts: {', '.join(map(repr, nested))}; save one of them "
+            f"{path}: holds several state dicts: {', '.join(names)}; save one of them "
             "in a file of its own"
         )
     raise SourceError(
@@ -224,19 +216,25 @@ def _saved_tensors(path: Path, state: Any) -> dict[str, Tensor]:
     )
 
 
-def _named_tensors(values: Mapping[Any, Any]) -> dict[str, Tensor]:
-    return {k: v for k, v in values.items() if isinstance(k, str) and isinstance(v, Tensor)}
-
-
-def _state_dicts(values: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, dict[str, Tensor]]]:
+def _state_dicts(values: Mapping[Any, Any], name: str) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """Mappings of names to tensors, at any depth, but those of optimizers."""
-    for name, value in values.items():
-        if not isinstance(value, Mapping) or {"state", "param_groups"} <= set(value):
+    tensors = {k: v for k, v in values.items() if isinstance(k, str) and isinstance(v, Tensor)}
+    if tensors:
+        yield name, tensors
+    for key, value in values.items():
+        # A module's extra state is not its weights.
+        if not isinstance(value, Mapping) or str(key).endswith("_extra_state"):
             continue
-        if tensors := _named_tensors(value):
-            yield f"{prefix}{name}", tensors
-        else:
-            yield from _state_dicts(value, f"{prefix}{name}.")
+        if not {"state", "param_groups"} <= set(value):
+            yield from _state_dicts(value, f"{name}.{key}" if name else f"{key}")
+
+
+def _is_optimizers(name: str, tensors: Mapping[str, Tensor]) -> bool:
+    return all(is_optimizer_state(f"{name}.{key}") for key in tensors)
+
+
+def _is_without_matrices(_: str, tensors: Mapping[str, Tensor]) -> bool:
+    return all(tensor.ndim < 2 for tensor in tensors.values())
 
 
 def _flattened(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from quant.sources.file_kind import NUMPY, ZIP, why_unreadable
 from quant.sources.weight_source import (
     Array,
     ShapedSource,
@@ -82,7 +83,7 @@ class NpzSource(ShapedSource):
             raise
         # zipfile raises arbitrary errors for a damaged archive.
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"[:200]
+            reason = why_unreadable(path, ZIP, f"{type(error).__name__}: {error}"[:200])
             raise SourceError(f"{path}: not a readable .npz file: {reason}") from error
         super().__init__(str(path), {key: one.shape for key, one in self._members.items()})
 
@@ -141,7 +142,8 @@ def _mapped(file: Path) -> Array:
         array: Array = np.lib.format.open_memmap(file, mode="r")
     # A damaged header fails in many ways: ValueError, SyntaxError, TokenError, OverflowError...
     except Exception as error:
-        raise SourceError(f"{file}: not a readable .npy file: {error}") from error
+        reason = why_unreadable(file, NUMPY, error)
+        raise SourceError(f"{file}: not a readable .npy file: {reason}") from error
     _check_numbers(str(file), array.dtype)
     return array
 

@@ -7,6 +7,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from quant.sources.file_kind import SAFETENSORS, TEXT, why_unreadable
 from quant.sources.weight_source import ShapedSource, SourceError, file_beside, read_bounded
 
 
@@ -20,7 +21,8 @@ class SafetensorsSource(ShapedSource):
             # safetensors ships no types. Its handle is released with the source.
             self._file = safe_open(path, framework="pt")
         except (SafetensorError, OSError) as error:
-            raise SourceError(f"{path}: not a readable safetensors file: {error}") from error
+            reason = why_unreadable(path, SAFETENSORS, error)
+            raise SourceError(f"{path}: not a readable safetensors file: {reason}") from error
         keys = self._file.keys()
         super().__init__(str(path), {k: tuple(self._file.get_slice(k).get_shape()) for k in keys})
 
@@ -61,7 +63,8 @@ def _weight_map(index: Path) -> dict[str, Any]:
         document = json.loads(read_bounded(index))
     # Too deeply nested brackets raise a RecursionError.
     except (OSError, ValueError, RecursionError) as error:
-        raise SourceError(f"{index}: not a readable index: {error}") from error
+        reason = why_unreadable(index, TEXT, error)
+        raise SourceError(f"{index}: not a readable index: {reason}") from error
     weight_map = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise SourceError(f"{index}: expected a 'weight_map' of weights to files, found none")

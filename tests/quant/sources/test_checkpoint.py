@@ -1,3 +1,4 @@
+import gzip
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
@@ -196,6 +198,21 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
             {"net": {"ads": WEIGHT}, "more": {"ema": {"ads": WEIGHT}}, "step": 1},
             "holds several state dicts: 'net', 'more.ema'; save one",
         ),
+        *(
+            (
+                {first: {"ads": WEIGHT}, "optimizer": OPTIMIZER, second: {"ads": WEIGHT}},
+                f"holds several state dicts: '{first}', '{second}'; save one",
+            )
+            for first, second in (
+                ("model", "ema"),
+                ("ema_state_dict", "state_dict"),
+                ("model", "best_model"),
+            )
+        ),
+        (
+            {"b.weight": WEIGHT, "model": {"ads": WEIGHT}},
+            "holds several state dicts: 'b.weight', ..., 'model'; save one",
+        ),
         ({"optimizer": OPTIMIZER}, "holds no named tensors, only 'optimizer'"),
         (nn.Linear(2, 2), "it holds a torch.nn.modules.linear.Linear; save the model's state_dict"),
     ],
@@ -207,14 +224,43 @@ def test_a_file_of_no_state_dict_is_refused(content: object, words: str, tmp_pat
 
 def test_the_only_state_dict_beside_an_optimizers_is_taken_whatever_its_key(tmp_path: Path) -> None:
     for key in ("model_state_dict", "net"):
-        content = {"epoch": 3, key: {"ads": WEIGHT}, "optimizer_state_dict": OPTIMIZER}
-        assert list(open_weights(saved(tmp_path / "weights.pt", content)).keys()) == ["ads"]
+        for other in (
+            {"optimizer_state_dict": OPTIMIZER},
+            {"adam": {"ads.exp_avg": WEIGHT}, "optim": {"exp_avg": {"ads": WEIGHT}}},
+            {"seed": WEIGHT[0], "metrics": {"auc": WEIGHT[0, 0]}, "scheduler": {"x": WEIGHT[0]}},
+        ):
+            content = {"epoch": 3, key: {"ads": WEIGHT}, **other}
+            assert list(open_weights(saved(tmp_path / "weights.pt", content)).keys()) == ["ads"]
 
 
-def test_files_of_other_kinds_are_called_what_they_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", ["pt", "bin", "safetensors", "npy", "npz"])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "the file is empty"),
+        (b"hello\n", "a text file"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid",
+            "a pointer of Git LFS, .* git lfs pull",
+        ),
+        (gzip.compress(b"x"), "a gzip file: decompress it"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5 file"),
+        (pickle.dumps({"ads": 3}), "a plain pickle: save a state dict with torch.save"),
+    ],
+)
+def test_files_of_another_format_are_called_what_they_are(
+    suffix: str, content: bytes, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"weights.{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=f"{path}: not a [^:]*: {words}"):
+        open_weights(path)
+
+
+def test_torchs_files_of_other_kinds_are_called_what_they_are(tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
-    path.touch()
-    with pytest.raises(SourceError, match="an empty file"):
+    path.write_bytes(save_safetensors({"ads": WEIGHT}))
+    with pytest.raises(SourceError, match="not a state dict: a safetensors file"):
         open_weights(path)
     torch.save({"ads": WEIGHT}, path, _use_new_zipfile_serialization=False)
     with pytest.raises(SourceError, match="format of torch before 1.6"):
@@ -233,7 +279,9 @@ def test_a_malicious_checkpoint_is_refused_without_running_its_code(tmp_path: Pa
         saved(path, content)
         if content is None:
             path.write_bytes(pickle.dumps(Bomb(trace)))
-        with pytest.raises(SourceError, match="not a state dict that can be read without running"):
+        with pytest.raises(
+            SourceError, match="not a state dict.*(without running code|plain pickle)"
+        ):
             open_weights(path)
         assert not trace.exists()
 

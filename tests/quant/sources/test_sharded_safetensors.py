@@ -73,7 +73,7 @@ def test_other_file_names_are_refused(names: tuple[object, ...], words: str, ind
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "not a readable index"),
+        ("", "not a readable index: the file is empty"),
         ("{", "not a readable index"),
         ("[" * 100_000, "not a readable index"),
         ("\x80", "not a readable index"),
