@@ -33,7 +33,7 @@ _HEAD_BYTES = 512
 
 
 def file_kind(path: Path) -> str | None:
-    """A file's format by its first bytes, with advice; None: unknown or unreadable."""
+    """The format that a file's first bytes tell, with advice; None if they tell none."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)

@@ -6,7 +6,7 @@ import re
 # and numbers of parameters, as in `state_dict()` of an optimizer.
 _STATE = re.compile(
     r"(.*\.)?((\w+_)?optim(izer)?s?(_\w+)?|(max_)?exp_avg(_sq)?|square_avg|grad_avg|acc_delta"
-    r"|momentum_buffer|momentum_?[12]|exp_inf|state\.\d+)(\..*)?",
+    r"|momentum_buffer|momentum_?[12]|exp_inf|state\.\d+\.(?!weight|bias)\w+)(\..*)?",
     re.DOTALL,
 )
 

@@ -19,12 +19,21 @@ _WORDS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LayerWeight:
-    """A matrix that probably belongs to a layer; if `sure`, it cannot be a table."""
+    """A weight that is probably no table, and if `sure` certainly none.
+
+    `kind` is the reason as many weights have it, `detail` what it says of this one.
+    """
 
     key: str
     shape: tuple[int, ...]
-    reason: str
+    kind: str
     sure: bool
+    detail: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why it is left out."""
+        return self.kind + self.detail
 
 
 def layer_weight(source: WeightSource, key: str, keys: Collection[str]) -> LayerWeight | None:
@@ -34,7 +43,9 @@ def layer_weight(source: WeightSource, key: str, keys: Collection[str]) -> Layer
         return LayerWeight(key, shape, "a recurrent, attention or normed layer's", sure=True)
     bias = f"{key.removesuffix('weight')}bias"
     if key.endswith("weight") and bias in keys and source.shape(bias) == shape[:1]:
-        return LayerWeight(key, shape, f"a linear layer's, with {bias!a} of its length", sure=True)
+        return LayerWeight(
+            key, shape, "a linear layer's", sure=True, detail=f", with {bias!a} of its length"
+        )
     words = re.split(r"[._\d]+", key.lower())
     if key.endswith(".weight") and not any("emb" in word for word in words):
         named = next((word for word in words if _WORDS.fullmatch(word)), None)

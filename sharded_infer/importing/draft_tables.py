@@ -9,6 +9,7 @@ import torch
 
 from kernels.row_format import RowFormat
 from kernels.wording import counted
+from quant.sources.optimizer_state import is_optimizer_state
 from quant.sources.table_weight import FLOATING, bare_key, find_weight
 from quant.sources.weight_source import SourceError, WeightSource, said_format
 from sharded_infer.errors import SpecError
@@ -50,7 +51,7 @@ class DraftedTable:
 def draft_tables(
     source: WeightSource, *, tower: Collection[str], dim: int | None, taken: Collection[str]
 ) -> tuple[list[DraftedTable], list[LayerWeight]]:
-    """Probable tables in the source's order, and probable layers.
+    """Probable tables in the source's order, and all other weights outside the tower.
 
     Tables are the weights under TorchRec's names. Without any, they are all matrices outside
     layers and the state of optimizers; keys without `emb` are doubtful. `dim`, the common dim if
@@ -58,10 +59,15 @@ def draft_tables(
     unreadable.
     """
     keys = list(source.keys())
-    others = [key for key in keys if key not in tower and _is_matrix(source, key)]
+    others = [key for key in keys if key not in tower]
     held = set(keys)
-    states = {key: of for key in others if (of := _state_of(key, held)) is not None}
-    found = [key for key in others if key not in states]
+    unfit = {key: reason for key in others if (reason := _unfit(source.shape(key)))}
+    # A model may be called an optimizer.
+    named = not all(is_optimizer_state(key) for key in others if key not in unfit)
+    ends = {end: key for key in reversed(keys) for end in _endings(key)}
+    owners = ((key, _state_of(key, held, ends, named=named)) for key in others)
+    states = {key: of for key, of in owners if of is not None}
+    found = [key for key in others if key not in states and key not in unfit]
     probable = ((key, layer_weight(source, key, held)) for key in found)
     layers = {key: layer for key, layer in probable if layer is not None}
     torchrec = [key for key in found if _TORCHREC.fullmatch(key)]
@@ -75,40 +81,64 @@ def draft_tables(
         if key not in chosen
     ]
     left_out += [
-        LayerWeight(key, source.shape(key), f"an optimizer's state of {of!a}", sure=True)
+        LayerWeight(key, source.shape(key), reason, sure=True)
+        for key, reason in unfit.items()
+        if key not in states
+    ]
+    left_out += [
+        LayerWeight(key, source.shape(key), "an optimizer's state", sure, of)
         for key, of in states.items()
+        for sure in [key in unfit or not key.endswith("weight")]
     ]
     names = set(taken)
     tables = []
     for key in chosen:
         doubts = {} if "emb" in key.lower() else {"name": "is this an embedding table?"}
-        table = _draft(source, key, dim, names, doubts)
-        if table is not None:
-            names.add(table.name)
-            tables.append(table)
+        drafted = _draft(source, key, dim, names, doubts)
+        if isinstance(drafted, DraftedTable):
+            names.add(drafted.name)
+            tables.append(drafted)
+        else:
+            left_out.append(LayerWeight(key, source.shape(key), drafted, sure=False))
     return tables, left_out
 
 
-def _state_of(key: str, keys: Collection[str]) -> str | None:
-    """The weight whose optimizer state a key is: `optimizer.state.emb.weight.exp_avg`."""
-    *steps, _ = key.split(".")
-    endings = [".".join(steps[first:]) for first in range(len(steps))]
+def _endings(key: str) -> list[str]:
+    steps = key.split(".")
+    return [".".join(steps[first:]) for first in range(len(steps))]
+
+
+def _state_of(
+    key: str, keys: Collection[str], ends: Mapping[str, str], *, named: bool
+) -> str | None:
+    """Whose optimizer state a key is: ` of 'x'` for `optimizer.state.x.exp_avg`, "" if unknown.
+
+    None if it is no such state. `ends` has a key by each of its endings; `named` says whether
+    names alone tell it.
+    """
+    weight, _, _ = key.rpartition(".")
+    endings = _endings(weight)
     found = next((ending for ending in endings if ending in keys), None)
-    if found is None and any("optim" in step for step in steps):
+    is_state = is_optimizer_state(key)
+    if found is None and (is_state or "state" in weight.split(".")):
         # The model's own keys may have a prefix.
-        suffixes = tuple(f".{ending}" for ending in endings if "." in ending)
-        found = next((own for own in keys if own != key and own.endswith(suffixes)), None)
-    return found
+        found = next((ends[end] for end in endings if "." in end and end in ends), None)
+    if found is not None:
+        return f" of {found!a}"
+    return "" if named and is_state else None
 
 
-def _is_matrix(source: WeightSource, key: str) -> bool:
-    shape = source.shape(key)
-    return len(shape) == 2 and min(shape) > 0
+def _unfit(shape: tuple[int, ...]) -> str | None:
+    """Why a weight of this shape cannot be a table."""
+    if len(shape) != 2:
+        return f"of {counted(len(shape), 'axis', plural='axes')}"
+    return None if min(shape) else "empty"
 
 
 def _draft(
     source: WeightSource, key: str, dim: int | None, taken: Collection[str], doubts: dict[str, str]
-) -> DraftedTable | None:
+) -> DraftedTable | str:
+    """A table, or why the matrix cannot be one."""
     rows, width = source.shape(key)
     dtype = source.read(key, 0, 1).dtype
     doubts = dict(doubts)
@@ -116,13 +146,13 @@ def _draft(
     if dtype is torch.uint8:
         guess = _guess_rows(source, key, rows, width, dim)
         if guess is None:
-            return None
+            return "too narrow for quantized rows"
         stored, width, unsure = guess
         doubts |= unsure
     elif dtype not in FLOATING:
-        return None
+        return f"of {str(dtype).removeprefix('torch.')} numbers"
     if width > _MAX_DIM:
-        return None
+        return f"wider than {_MAX_DIM}"
     own = _own_name(bare_key(key))
     name = _valid_name(own, taken)
     if name != own:

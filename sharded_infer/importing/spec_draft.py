@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernels.row_format import RowFormat
@@ -20,7 +21,7 @@ _HEAD = (
     "# Drafted from the names and shapes of a checkpoint. What they do not say is guessed, and "
     "marked CHECK."
 )
-_LEFT_OUT = 40  # weights of layers that are named
+_LEFT_OUT = 40  # weights that are certainly no tables and are named
 DEFAULT_MAX_LENGTH = 200
 _UNPOOLED = (
     "an EmbeddingCollection looks rows up one by one. Features of equal lengths are one sequence. "
@@ -95,13 +96,19 @@ def _sequence_lines(
 
 
 def _left_out_lines(layers: Sequence[LayerWeight]) -> list[str]:
+    """A line for each matrix that could be a table and for some others, and how many more are."""
+    sure = [layer for layer in layers if layer.sure and len(layer.shape) > 1][:_LEFT_OUT]
+    named = [*(layer for layer in layers if not layer.sure), *sure]
     lines = [
         f"{'# ' if layer.sure else _MARK}{layer.key!a} {list(layer.shape)} is left out: "
         f"{layer.reason}"
-        for layer in layers[:_LEFT_OUT]
+        for layer in named
     ]
-    if more := len(layers) - len(lines):
-        lines.append(f"# and {counted(more, 'weight')} more of layers")
+    keys = {layer.key for layer in named}
+    more = Counter(layer.kind for layer in layers if layer.key not in keys)
+    if more:
+        kinds = ", ".join(f"{count} ({kind})" for kind, count in more.items())
+        lines.append(f"# {counted(more.total(), 'weight')} more: {kinds}")
     return ["", *lines] if lines else []
 
 

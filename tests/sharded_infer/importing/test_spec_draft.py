@@ -107,6 +107,10 @@ def test_keys_with_emb_are_tables_and_other_matrices_are_not() -> None:
         "emb_scale": torch.zeros(9),
         "emb_empty": torch.zeros(0, 9),
         "emb_wide": torch.zeros(1, 8193),
+        "emb_deep": torch.zeros(2, 3, 4),
+        "emb_narrow": torch.zeros(3, 4, dtype=torch.uint8),
+        "emb_flags": torch.zeros(3, 4, dtype=torch.bool),
+        "emb_phases": torch.zeros(3, 4, dtype=torch.complex64),
     }
     spec = drafted(weights)
     assert [(t.name, t.weights, t.rows, t.dim) for t in spec.tables] == [
@@ -115,17 +119,59 @@ def test_keys_with_emb_are_tables_and_other_matrices_are_not() -> None:
         ("emb_l_1", "emb_l.1.weight", 7, 2),
     ]
     assert not [line for line in checks_of(weights) if line.startswith("name")]
+    draft = draft_spec(TensorSource(weights), "clicks")
+    for line in (
+        "# CHECK: 'fc.weight' [9, 9] is left out: 'fc' in its key is a layer's",
+        "# CHECK: 'emb_counts' [9, 9] is left out: of int64 numbers",
+        "# CHECK: 'emb_wide' [1, 8193] is left out: wider than 8192",
+        "# CHECK: 'emb_narrow' [3, 4] is left out: too narrow for quantized rows",
+        "# CHECK: 'emb_flags' [3, 4] is left out: of bool numbers",
+        "# CHECK: 'emb_phases' [3, 4] is left out: of complex64 numbers",
+        "# 'emb_deep' [2, 3, 4] is left out: of 3 axes",
+        "# 'emb_empty' [0, 9] is left out: empty",
+        "# 1 weight more: 1 (of 1 axis)",
+    ):
+        assert line in draft.splitlines()
 
 
+def test_matrices_that_could_be_tables_are_all_named_and_others_counted_by_kind() -> None:
+    weights = {"embedding_bags.a.weight": torch.zeros(10, 4)}
+    weights |= {f"other{n}.w": torch.zeros(8, 8) for n in range(60)}
+    weights |= {f"optim.state.{n}.exp_avg": torch.zeros(8, 8) for n in range(50)}
+    weights |= {f"l{n}.{kind}": torch.zeros(4) for n in range(3) for kind in ("bias", "scale")}
+    draft = draft_spec(TensorSource(weights), "clicks")
+    assert all(f"'other{n}.w' [8, 8] is left out: its key is" in draft for n in range(60))
+    assert draft.count("is left out: an optimizer's state") == 40
+    assert "# 16 weights more: 6 (of 1 axis), 10 (an optimizer's state)\n" in draft
+
+
+@pytest.mark.parametrize("prefix", ["optim.state", "app.opt.state"])
+def test_states_by_numbers_are_no_tables(prefix: str) -> None:
+    weights = {f"model.{name}_emb.weight": torch.zeros(4, 3) for name in ("user", "item")}
+    for number in range(2):
+        for state in ("square_avg", "exp_avg", "sum"):
+            weights[f"{prefix}.{number}.{state}"] = torch.zeros(4, 3)
+    assert [table.name for table in drafted(weights).tables] == ["user_emb", "item_emb"]
+    assert f"# '{prefix}.0.sum' [4, 3] is left out: an optimizer's" in draft_spec(
+        TensorSource(weights), "clicks"
+    )
+    # A model of that name.
+    (table,) = drafted({"optim_net.user_emb.weight": torch.zeros(4, 3)}).tables
+    assert table.weights == "optim_net.user_emb.weight"
+
+
+@pytest.mark.parametrize("place", ["optimizer.state", "state"])
 @pytest.mark.parametrize(
     ("prefix", "cut"), [("model.", ""), ("ebc.embedding_bags.", ""), ("model.", "model.")]
 )
-def test_no_optimizers_state_is_a_table_and_every_matrix_has_a_line(prefix: str, cut: str) -> None:
+def test_no_optimizers_state_is_a_table_and_every_matrix_has_a_line(
+    prefix: str, cut: str, place: str
+) -> None:
     weights = {f"{prefix}emb_{n}.weight": torch.zeros(4, 3) for n in range(2)}
     states = {
-        f"optimizer.state.{key.removeprefix(cut)}.{state}": key
+        f"{place}.{key.removeprefix(cut)}.{state}": key
         for key in weights
-        for state in ("exp_avg", "exp_avg_sq")
+        for state in ("exp_avg", "momentum1")
     }
     others = dict.fromkeys([*states, "linear.fc.weight"], torch.zeros(4, 3))
     draft = draft_spec(TensorSource(weights | others), "clicks")
