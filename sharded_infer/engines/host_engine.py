@@ -17,7 +17,7 @@ from sharded_infer.engines.user_cache import UserCache
 from sharded_infer.engines.user_stage import UserStage
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.sequences.tower_rows import side_by_side
-from sharded_infer.lookups.lookup_work import LookedUp
+from sharded_infer.lookups.lookup_work import LookedUp, LookupWork
 from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.tensors import tensor_of
@@ -113,7 +113,9 @@ class HostEngine:
 
         scores, found, users = stage.score(batch, counts, timed, self.users)
         whole = perf_counter() - began
-        work = found.work._replace(users=users)
+        # Half the time of `_replace`.
+        steps, saved, defaults, unknown, positions, _ = found.work
+        work = LookupWork(steps, saved, defaults, unknown, positions, users)
         return BatchResult(scores, seconds, whole - seconds, found.ids_outside, work)
 
     def _run_pieces(self, batch: ModelInput, look_up: Callable[..., LookedUp]) -> BatchResult:

@@ -167,8 +167,11 @@ class UserStage:
             if is_users:
                 lengths = one.lengths
                 at = request if lengths.shape[0] == requests else first
-                whole = whole and (spec.pad_to != "longest" or int(lengths[at]) > 0)
-                of_user = part_of(one, spec, slice(at, at + 1))
+                length = int(lengths if lengths.shape[0] == 1 else lengths[at])
+                whole = whole and (spec.pad_to != "longest" or length > 0)
+                # Most requests have one history, and take it as it is.
+                is_alone = lengths.shape[0] == 1 and length == one.rows.shape[1]
+                of_user = one if is_alone else part_of(one, spec, slice(at, at + 1))
                 inputs.update(zip(names, of_user.inputs, strict=True))
         dense = [inputs[name] for name in self._split.shared]
         return dense, self._by_user.of(found.pooled, first), whole
@@ -266,11 +269,12 @@ class _Columns:
         # A slice is a view, not a copy.
         self._columns = slice(first, first + count) if side_by_side else columns
         self._are_all = count == len(chosen)
+        self._none = None if count else torch.empty(1, 0)
 
     def of(self, array: Tensor, row: int | None = None) -> Tensor:
         if row is None:
             return array if self._are_all else array[:, self._columns]
-        return array[row : row + 1, self._columns]
+        return array[row : row + 1, self._columns] if self._none is None else self._none
 
 
 def _padded(array: Tensor, rows: int) -> Tensor:
