@@ -20,8 +20,9 @@ _TOGETHER = 17
 _ALONE = 8  # of those, how many are scored by themselves too
 # Factor of the others' inputs: their influence on a mean or maximum shows.
 _LOUDNESS = 1000.0
-# Positions that sequences are padded to, at most: attention costs their square.
-_PADDED = 512
+# Positions that sequences are padded to, at most, but for those of the first samples: attention
+# costs their square.
+_PADDED, _FULLY_PADDED = 512, 2
 # Rounding at another batch size or length: of a score's magnitude, and in its own unit near 0.
 _FP32_ROUNDING = (1e-3, 1e-6)
 _COARSE_ROUNDING = (0.05, 1e-3)
@@ -139,10 +140,12 @@ def _checked(
 def _padded_scores(model: Model, samples: ModelInput) -> tuple[Scores, Scores]:
     """Scores of samples alone, with sequences of their own lengths and padded further."""
     both: list[list[Scores]] = [[], []]
+    longest = max(spec.max_length for spec in model.spec.sequences.values())
     for at in range(_ALONE):
         one = samples.samples(at, at + 1)
         embeddings = model.engine.embeddings(one)
-        for found, positions in zip(both, (0, _PADDED), strict=True):
+        padded_to = longest if at < _FULLY_PADDED else _PADDED
+        for found, positions in zip(both, (0, padded_to), strict=True):
             found.append(_first_scores(model.score(one, embeddings, positions=positions), _ALONE))
     shorter, padded = (
         [np.concatenate(scores) for scores in zip(*one, strict=True)] for one in both

@@ -132,6 +132,16 @@ def test_lengths_at_which_a_tower_fails_are_named_with_those_at_which_it_does_no
         published(with_history(min_length=1), pooling, tmp_path)
 
 
+def test_a_tower_whose_scores_depend_on_padding_near_the_longest_length_is_refused(
+    tmp_path: Path,
+) -> None:
+    def counted(rows: Tensor, _lengths: Tensor) -> Tensor:
+        return rows.sum(1) + (torch.arange(rows.shape[1]) >= 600).float().sum()
+
+    with pytest.raises(GateError, match=r"padding, by .*'history' is padded .*pad_to"):
+        published(with_history(max_length=640), counted, tmp_path)
+
+
 @pytest.mark.parametrize("user_inputs", [(), ("history",)], ids=["own", "user's"])
 def test_a_tower_without_a_score_of_empty_histories_says_min_length(
     user_inputs: tuple[str, ...], tmp_path: Path
