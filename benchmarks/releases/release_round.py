@@ -35,6 +35,8 @@ ROUND_COLUMNS: Columns = [
 _BUSY = 16
 _CAPACITY_SECONDS = 3.0
 _LEAD_SECONDS = 0.5  # of load before the version appears
+# The shortest time that is compared.
+_LEAST_SECONDS = 0.25
 _POLL_SECONDS = 0.05
 # What runs beside the requests.
 QUIET, ELSEWHERE, RELEASE = "quiet", "elsewhere", "release"
@@ -189,7 +191,9 @@ def _round(
     with InferenceServerClient(f"{server.target.host}:{server.target.port}") as client:
         runs = {name: run() for name, run in (*turns[first:], *turns[:first])}
     began = runs[RELEASE].result.began
-    whole = SameRequests(runs, max(0.0, called - began), min(ready - began, seconds))
+    # A small version is served before a request is due.
+    end = max(ready, called + _LEAST_SECONDS)
+    whole = SameRequests(runs, max(0.0, called - began), min(end - began, seconds))
     quiet_ms, release_ms = (
         percentiles_ms(runs[name].latencies(whole.first, whole.last)) for name in (QUIET, RELEASE)
     )
