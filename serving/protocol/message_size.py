@@ -9,14 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from serving.protocol.native_library import LIBRARIES, MessageLimitFields
+from serving.protocol.native_library import MessageLimitFields, library_for
 from sharded_infer.errors import RequestTooLargeError
 
 # Kinds of packed arrays, as in serving/native/message_size.h.
 _PACKED, _FIXED32, _FIXED64 = 0, -4, -8
 _PARAMETERS: Final[Mapping[int, Any]] = {}
 _UNITS = ("", "fields", "numbers")
-_check_size = LIBRARIES[0].sharded_infer_check_size
 
 
 class MessageLimits:
@@ -69,7 +68,8 @@ ANSWER_LIMITS = MessageLimits(2**17, 2**25, {3: _FIXED32, 5: _FIXED32}, "sums, n
 def check_size(message: bytes | memoryview, limits: MessageLimits) -> None:
     """Raises RequestTooLargeError for too many parts; after a malformed one, none count."""
     array = np.frombuffer(message, np.uint8)
-    excess = _check_size(limits.native, array.ctypes.data, len(array))
+    library = library_for(len(array))
+    excess = library.sharded_infer_check_size(limits.native, array.ctypes.data, len(array))
     if excess:
         most = (0, limits.fields, limits.numbers)[excess]
         raise RequestTooLargeError(

@@ -145,3 +145,11 @@ def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
 
 # Two bindings of one library: calls release the GIL, or keep it.
 LIBRARIES = _load()
+# Below, reading takes about a millisecond, and keeping the GIL is cheaper for all: a thread that
+# releases it beside a busy one waits 5 ms for it.
+_LONG_BYTES = 1 << 24
+
+
+def library_for(size: int) -> ctypes.CDLL | ctypes.PyDLL:
+    """The binding for a message of that many bytes."""
+    return LIBRARIES[size < _LONG_BYTES]

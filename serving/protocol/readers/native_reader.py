@@ -19,6 +19,7 @@ from serving.protocol.native_library import (
     TENSOR_BYTES,
     Model,
     Request,
+    library_for,
 )
 from serving.protocol.readers.named_tensors import named_tensors
 from serving.protocol.readers.native_id_maps import NativeIdMaps
@@ -36,9 +37,6 @@ _POLICIES = {"error": 0, "ignore": 1, "modulo": 2}
 # Clients choose which features a request shares: few patterns occur, and the bound keeps a hostile
 # client from filling memory with them.
 _MAX_PATTERNS = 64
-# Below, reading takes about a millisecond, and keeping the GIL is cheaper for all: a thread that
-# releases it beside a busy one waits 5 ms for it.
-_LONG_BYTES = 1 << 24
 
 Ints = NDArray[np.int64]
 
@@ -79,7 +77,6 @@ class NativeReader:
             id_maps: by table; ids of others that need one are left raw.
             unknown_ids: where unknown ids are counted; None: nowhere that is seen.
         """
-        self._libraries = LIBRARIES
         features, sparse = spec.input_features, SparseInputs(spec)
         required_inputs = spec.required_inputs
         self.features = tuple(range(len(features)))
@@ -163,14 +160,14 @@ class NativeReader:
         self, message: bytes, form: MessageFormat = MessageFormat.INFER
     ) -> ModelInput | None:
         """Reads a serialized message; None if the portable reader has to decide."""
-        library = self._libraries[len(message) < _LONG_BYTES]
+        library = library_for(len(message))
         predicts = form is MessageFormat.PREDICT
         scan = library.sharded_infer_scan_predict if predicts else library.sharded_infer_scan
         return self._read(library, scan, message, len(message))
 
     def read_body(self, body: bytes, json_bytes: int) -> ModelInput | None:
         """Reads JSON and the tensors behind it; None as in `read_message`."""
-        library = self._libraries[len(body) < _LONG_BYTES]
+        library = library_for(len(body))
         return self._read(library, library.sharded_infer_scan_body, body, len(body), json_bytes)
 
     def read_tensors(self, tensors: Sequence[WireTensor]) -> ModelInput | None:
@@ -178,7 +175,7 @@ class NativeReader:
         named = named_tensors(tensors)
         if named is None:
             return None
-        library = self._libraries[named.data_bytes < _LONG_BYTES]
+        library = library_for(named.data_bytes)
         scan = library.sharded_infer_scan_tensors
         return self._read(library, scan, named.packed, len(tensors))
 
