@@ -108,12 +108,13 @@ def _named(inputs: Mapping[str, Any], *, is_user: bool) -> Iterator[Input]:
             continue
         one = _input(name, value, is_user=is_user)
         if (weights := inputs.get(f"{name}.weights")) is not None:
+            weights = as_array(f"{name}.weights", weights)
             ids, form = _form(name, value), _form(f"{name}.weights", weights)
             if ids != form:
                 raise RequestError(
                     f"input {name!r}: expected a weight for each id: bags of {ids}, got {form}"
                 )
-            one = _weighted(one, as_array(f"{name}.weights", weights))
+            one = _weighted(one, weights)
         yield one
 
 
