@@ -146,7 +146,7 @@ def _rate(run: Callable[[], object], numbers: torch.Tensor) -> float:
 
 
 def _run_command(home: Path, rows: int, row_format: str) -> tuple[dict[str, Any], int]:
-    """What the command printed, and the most bytes of anonymous memory that it had."""
+    """The command's JSON output, and its peak of anonymous memory in bytes."""
     spec = home / "model.toml"
     tables = "".join(
         f'[[tables]]\nname = "t{i}"\nrows = {rows}\ndim = {DIM}\n' for i in range(_TABLES)
