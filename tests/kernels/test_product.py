@@ -24,7 +24,7 @@ def variants() -> dict[tuple[str, torch.dtype], str]:
     for limit in ProcessorClass:
         limits = {MAX_INSTRUCTION_SET: limit.name}
         here = limited_machine(machine().architecture, machine().processor, limits)
-        for dtype in product_dtypes(here):
+        for dtype in sorted(product_dtypes(here), key=str):
             chosen = product_set(dtype, here)
             if chosen is not None:
                 found.setdefault((chosen.name, dtype), limit.name)
