@@ -1,5 +1,6 @@
 """The house as ARCHITECTURE.md shows it: every room is named there, and none is too full."""
 
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -45,6 +46,18 @@ def test_no_room_holds_more_than_fifteen_modules() -> None:
         for folder in _folders()
     }
     assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
+
+
+def test_every_native_source_is_of_an_extension_and_so_in_the_source_distribution() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extensions = project["tool"]["setuptools"]["ext-modules"]
+    listed = {file for one in extensions for file in (*one["sources"], *one.get("depends", ()))}
+    assert {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("native/**/*")
+        if path.suffix in {".cpp", ".h", ".inc"} and "bench" not in path.parts
+    } <= listed
 
 
 def test_every_folder_of_python_files_is_a_package() -> None:
