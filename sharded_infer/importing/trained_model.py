@@ -65,7 +65,7 @@ class TrainedModel:
             module = modules.get(keys[feature.table.name])
             if module is not None:
                 _check_norms(feature, module)
-                if place not in taken:
+                if place not in taken and not _is_weighted_mean(feature, module):
                     self._modules[place] = module
         # An nn.EmbeddingBag leaves its padding out by itself.
         padded = {p for p, m in self._modules.items() if isinstance(m, nn.EmbeddingBag)}
@@ -192,6 +192,15 @@ class TrainedModel:
             lengths=torch.cat([lengths for _, lengths, _ in chosen]).to(device),
             weights=torch.cat(all_scales).to(device) if weighted else None,
         )
+
+
+def _is_weighted_mean(feature: FeatureSpec, module: nn.Module) -> bool:
+    """True if torch refuses to compute what the spec takes from TorchRec."""
+    return (
+        isinstance(module, nn.EmbeddingBag)
+        and module.mode == "mean"
+        and bool(feature.table.weighted)
+    )
 
 
 def _from_module(

@@ -81,7 +81,17 @@ class TorchRecCollection:
 
     @property
     def is_callable(self) -> bool:
-        """True if it can be called here: a collection sharded by TorchRec cannot."""
+        """True if it can be called here.
+
+        A collection sharded by TorchRec cannot, nor one of weighted means, which nn.EmbeddingBag
+        refuses to compute.
+        """
+        if (
+            self.pools
+            and self.is_weighted
+            and any(config.pooling.value == "MEAN" for config in self.configs)
+        ):
+            return False
         return callable(getattr(self.module, _CONFIGS[self.pools], None))
 
     @property

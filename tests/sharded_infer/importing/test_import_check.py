@@ -19,7 +19,7 @@ from sharded_infer.publishing.publication import PublishedVersion, publish
 from sharded_infer.quality.quality import CalibrationSamples
 from sharded_infer.reports.quantization.page import render_quantization_page
 from sharded_infer.specs.model_spec import DenseSpec, GateSpec, ModelSpec, TableSpec
-from tests.support.torchrec_models import TorchRec
+from tests.support.torchrec_models import Table, TorchRec
 
 pytestmark = pytest.mark.usefixtures("seeded")
 GENRES = TableSpec("genres", rows=9, dim=4)
@@ -94,6 +94,28 @@ def test_weights_that_a_mean_does_not_take_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="table 'genres': the samples have weights"):
         published(modules(mode="mean"), tmp_path, samples=weighted)
     assert published(modules(mode="sum"), tmp_path, samples=weighted).report.imported is not None
+
+
+def test_weighted_means_of_torchrec_which_torch_cannot_compute_are_not_compared(
+    rec: TorchRec, tmp_path: Path
+) -> None:
+    tables = [Table("mean", 9, 4, ("a",), "MEAN"), Table("sum", 9, 4, ("b",))]
+    weights = rec.embeddings.EmbeddingBagCollection(
+        tables=rec.collection(tables).embedding_bag_configs(), is_weighted=True
+    )
+    spec = ModelSpec(
+        "clicks",
+        (TableSpec("mean", rows=9, dim=4, weighted=True), TableSpec("sum", rows=9, dim=4)),
+        DenseSpec({"age": 1}),
+    )
+    samples = generate_samples(spec)
+    group = samples.groups[0]
+    halves = np.full(len(group.values), 0.5, np.float32)
+    samples = replace(samples, groups=(replace(group, weights=halves),))
+    assert published(weights, tmp_path, spec, samples=samples).report.imported is not None
+    weights.embedding_bags["sum"] = Doubled(9, 4, mode="sum")
+    with pytest.raises(GateError, match="feature 'b', table 'sum'"):
+        published(weights, tmp_path, spec, samples=samples)
 
 
 def test_tensors_are_not_compared_and_it_is_said_how_they_could_be(tmp_path: Path) -> None:
