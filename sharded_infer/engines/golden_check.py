@@ -48,7 +48,7 @@ def golden_differences(model: Model) -> dict[str, ScoreDifference]:
     path = model.artifact.path / record.file
     golden = load_golden(path, model.spec)
     try:
-        scores = model.run(golden.model_input)
+        scores = _run_checked(model, golden.model_input)
     except RequestError as error:
         raise ArtifactError(f"{path}: {error}") from error
     for name, expected in golden.scores.items():
@@ -61,6 +61,15 @@ def golden_differences(model: Model) -> dict[str, ScoreDifference]:
     found = score_differences(golden.scores, scores)
     check_differences(model.spec.gate, found, f"model {model.name!r}: a golden request")
     return found
+
+
+def _run_checked(model: Model, samples: ModelInput) -> dict[str, NDArray[np.float32]]:
+    size = model.engine.checked_samples
+    parts = [
+        model.run(samples.samples(at, min(at + size, samples.batch_size)))
+        for at in range(0, max(1, samples.batch_size), size)
+    ]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def check_independence(model: Model, *, in_fp32: bool = False) -> float:
@@ -77,9 +86,9 @@ def check_independence(model: Model, *, in_fp32: bool = False) -> float:
             rounding from its score alone or with more padding of its sequences, whatever the
             spec's gate allows.
     """
-    samples = generate_samples(model.spec, _TOGETHER)
-    alone = [model.run(samples.samples(at, at + 1)) for at in range(_ALONE)]
+    samples = generate_samples(model.spec, min(_TOGETHER, model.engine.checked_samples))
     largest, together = _check_others(model, samples)
+    alone = [model.run(samples.samples(at, at + 1)) for at in range(len(together[0]))]
     by_itself = [
         np.concatenate([scores[name] for scores in alone]) for name in model.spec.tower.outputs
     ]
@@ -104,7 +113,8 @@ def check_requests(model: Model, requests: ModelInput) -> None:
     `check_independence`.
     """
     if requests.batch_size > 1:
-        _check_others(model, requests.samples(0, min(_TOGETHER, requests.batch_size)))
+        most = min(_TOGETHER, model.engine.checked_samples, requests.batch_size)
+        _check_others(model, requests.samples(0, most))
 
 
 def _check_others(model: Model, samples: ModelInput) -> tuple[float, Scores]:
@@ -141,7 +151,7 @@ def _padded_scores(model: Model, samples: ModelInput) -> tuple[Scores, Scores]:
     """Scores of samples alone, with sequences of their own lengths and padded further."""
     both: list[list[Scores]] = [[], []]
     longest = max(spec.max_length for spec in model.spec.sequences.values())
-    for at in range(_ALONE):
+    for at in range(min(_ALONE, samples.batch_size)):
         one = samples.samples(at, at + 1)
         embeddings = model.engine.embeddings(one)
         padded_to = longest if at < _FULLY_PADDED else _PADDED

@@ -55,6 +55,11 @@ class HostEngine:
         return self._lookups.backends
 
     @property
+    def checked_samples(self) -> int:
+        """See `ModelEngine.checked_samples`."""
+        return self._tower.samples
+
+    @property
     def run_size(self) -> Callable[[int], int]:
         """See `ModelEngine.run_size`."""
         return self._sizes.run_size

@@ -44,6 +44,10 @@ class ModelEngine(Protocol):
         """True if a batch's thread waits for devices: its cost is time, not processor time."""
 
     @property
+    def checked_samples(self) -> int:
+        """Samples of a batch that checks of a version may run; more could take all memory."""
+
+    @property
     def device_slots(self) -> int:
         """Batches that its devices hold at once; 0 without devices."""
 

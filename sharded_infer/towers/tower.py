@@ -62,7 +62,9 @@ _LOW_DTYPES: Final = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.floa
 class Tower:
     """A loaded tower.
 
-    `output_widths` has K for each output `[B, K]` and None for each `[B]`.
+    Attributes:
+        output_widths: K for each output `[B, K]` and None for each `[B]`.
+        samples: whose results take at most 4 GiB in the stored program, which fuses nothing.
     """
 
     program: torch.fx.GraphModule
@@ -70,6 +72,7 @@ class Tower:
     # The same weights and products before they were fused with the steps between them.
     unfused: torch.fx.GraphModule
     inputs: TowerInputs
+    samples: int
 
     def __del__(self) -> None:
         # A graph's nodes refer to each other: without this its weights would stay until a full
@@ -105,7 +108,7 @@ class Tower:
                 returns other than fp32 `[B]` or `[B, K]`.
         """
         inputs = TowerInputs(dense, embedding_width, sequences)
-        program = open_program(path, inputs, outputs)
+        program, samples = open_program(path, inputs, outputs)
         zeros = inputs.zeros(inputs.lengths(_TRACED_LENGTH))
         if in_fp32:
             compute_in_fp32(program, zeros)
@@ -124,7 +127,7 @@ class Tower:
         fuse_steps(program, zeros)
         join_crosses(program)
         widths = run_program(program, zeros, outputs, str(path))[1]
-        return cls(program, widths, unfused, inputs)
+        return cls(program, widths, unfused, inputs, samples)
 
     def split(self, runs: Sequence[Run]) -> SplitTower | None:
         """The tower for requests that send some features once; None if no product is saved.

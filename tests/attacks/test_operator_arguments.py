@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 
 from sharded_infer.towers.program.operators import ALLOWED, TRUNC_DIVIDE, TRUNC_DIVIDE_NUMBER
-from sharded_infer.towers.program.size_limit import _BoundedRun, run_bounded
+from sharded_infer.towers.program.size_limit import BoundedProgram, _BoundedRun
 
 CALLS, SECONDS = 30, 60
 _INTEGERS = (-(2**63), -(2**31), -128, -1, 0, 1, 2, 127, 2**31 - 1, 2**31, 2**62, 2**63 - 1)
@@ -87,7 +87,7 @@ def main() -> None:
     # Imports what computes shapes before the forks.
     graph = Graph()
     graph.output(graph.call_function(torch.ops.aten.eye.default, (3,)))
-    run_bounded(GraphModule(nn.Module(), graph), "eye")
+    BoundedProgram(GraphModule(nn.Module(), graph), "eye")()
     operators = (*ALLOWED.values(), TRUNC_DIVIDE, TRUNC_DIVIDE_NUMBER)
     targets = [found for found in operators if isinstance(found, torch._ops.OpOverload)]
     for target in targets:

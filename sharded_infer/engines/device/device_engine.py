@@ -1,5 +1,6 @@
 """A model on devices: the tables of its plan, its towers and their engines."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,6 +59,8 @@ class DeviceEngine:
     """
 
     waits = True
+    # Every bucket has its memory.
+    checked_samples = sys.maxsize
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """Opens a stored tower program and checks it against the expected inputs and outputs."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,15 +12,19 @@ from sharded_infer.torch_message import in_submodule, torch_message
 from sharded_infer.towers.program.archive import read_program
 from sharded_infer.towers.program.graph import NAMES
 from sharded_infer.towers.program.names import ProgramNames, check_sequences
-from sharded_infer.towers.program.size_limit import run_bounded
-from sharded_infer.towers.program.tower_inputs import TowerInputs
+from sharded_infer.towers.program.size_limit import MOST_BYTES, BoundedProgram
+from sharded_infer.towers.program.tower_inputs import ZEROS_BATCH, TowerInputs
 
 # A run's outputs, and for each output K if it is `[B, K]`, None if it is `[B]`.
 Outputs = tuple[tuple[torch.Tensor, ...], tuple[int | None, ...]]
 
 
-def open_program(path: Path, inputs: TowerInputs, outputs: Sequence[str]) -> GraphModule:
+def open_program(
+    path: Path, inputs: TowerInputs, outputs: Sequence[str]
+) -> tuple[GraphModule, int]:
     """Reads a stored program and checks that it is the expected tower.
+
+    Returns the program, and the samples whose results take at most `MOST_BYTES` as it stands.
 
     Args:
         path: a file of `write_program`; not trusted, none of its code is executed.
@@ -41,10 +44,9 @@ def open_program(path: Path, inputs: TowerInputs, outputs: Sequence[str]) -> Gra
         )
     names: ProgramNames = program.meta[NAMES]
     check_sequences(names.sequences, inputs.sequences, str(path))
+    bounded = BoundedProgram(program, str(path))
     for lengths in dict.fromkeys((inputs.lengths(1), inputs.longest)):
-        run_program(
-            partial(run_bounded, program, str(path)), inputs.zeros(lengths), outputs, str(path)
-        )
+        run_program(bounded, inputs.zeros(lengths), outputs, str(path))
     for kind, recorded, expected in (
         ("inputs", names.inputs, inputs.names),
         ("outputs", names.outputs, tuple(outputs)),
@@ -54,7 +56,7 @@ def open_program(path: Path, inputs: TowerInputs, outputs: Sequence[str]) -> Gra
                 f"{path}: expected the {kind} {', '.join(expected)}, the program's are "
                 f"{', '.join(recorded)}"
             )
-    return program
+    return program, ZEROS_BATCH * MOST_BYTES // max(1, bounded.most_bytes)
 
 
 def run_program(

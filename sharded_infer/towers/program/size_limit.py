@@ -34,16 +34,31 @@ _MOST_ITEM_BYTES: Final = 8
 _META: Final = torch.device("meta")
 
 
-def run_bounded(program: GraphModule, where: str, *inputs: Tensor) -> Any:
+class BoundedProgram:
     """Runs a program, unless it exceeds `MOST_NUMBERS`, `MOST_BYTES` or `MOST_WORK`.
 
-    Raises:
-        TowerError: it would exceed one; the program's own errors pass. Names `where`.
+    Attributes:
+        most_bytes: of the results that were needed at the same time, in any run.
     """
-    try:
-        return _BoundedRun(program).run(*inputs)
-    except _TooLargeError as error:
-        raise TowerError(f"{where}: {error}") from None
+
+    def __init__(self, program: GraphModule, where: str) -> None:
+        self._program = program
+        self._where = where
+        self.most_bytes = 0
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """Runs it; the program's own errors pass.
+
+        Raises:
+            TowerError: it would exceed a limit. Names `where`.
+        """
+        run = _BoundedRun(self._program)
+        try:
+            return run.run(*inputs)
+        except _TooLargeError as error:
+            raise TowerError(f"{self._where}: {error}") from None
+        finally:
+            self.most_bytes = max(self.most_bytes, run.most_bytes)
 
 
 class _TooLargeError(Exception):
@@ -60,7 +75,7 @@ class _BoundedRun(Interpreter):
         self._work = 0.0
         # Results' storages: values that use each address, and bytes of all.
         self._users: Counter[int] = Counter()
-        self._bytes = 0
+        self._bytes = self.most_bytes = 0
 
     def run_node(self, n: Node) -> Any:
         """Runs a node, and counts the bytes of results until their last use."""
@@ -130,6 +145,7 @@ class _BoundedRun(Interpreter):
             self._users[storage.data_ptr()] += users
             if is_result and (not before or before + users == 0):
                 self._bytes += users * storage.nbytes()
+                self.most_bytes = max(self.most_bytes, self._bytes)
 
 
 def _tensors(value: Any) -> list[Tensor]:

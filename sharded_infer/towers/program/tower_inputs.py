@@ -22,7 +22,7 @@ from sharded_infer.specs.sequence_input import LENGTHS, SequenceInput
 # Name of the last input.
 EMBEDDINGS: Final = "embeddings"
 # Not 1, which outputs could have for other reasons. Towers also run at this size.
-_BATCH: Final = 4
+ZEROS_BATCH: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,9 @@ class TowerInputs:
         `lengths` has the positions of each sequence.
         """
         return [
-            torch.full((_BATCH,), shape.positions(lengths), device=device)
+            torch.full((ZEROS_BATCH,), shape.positions(lengths), device=device)
             if shape.width is None
-            else torch.zeros(shape.sizes(_BATCH, lengths), device=device)
+            else torch.zeros(shape.sizes(ZEROS_BATCH, lengths), device=device)
             for shape in self._shapes()
         ]
 

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,6 +123,32 @@ def test_a_server_checks_golden_requests_by_output(tmp_path: Path) -> None:
     save_golden(path, spec, replace(golden, scores=scores))
     with pytest.raises(GateError, match=r"'value' differs .*gate.outputs.value.max_relative_diff"):
         check_golden(model)
+
+
+class Wide(nn.Module):
+    def forward(self, dense: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
+        wide = (dense[:, :1] + torch.zeros(2**14)).cos().sum(1)
+        return {"click": embeddings.sum(1), "value": wide}
+
+
+def test_checks_run_batches_whose_results_fit_the_bound_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of(GateSpec(10.0))
+    path = publish(spec, weights(), Wide(), tmp_path).path
+    # Two results of 64 KiB a sample are needed at the same time.
+    for bytes_, expected in ((2**32, 64), (5 * 2**17, 5)):
+        monkeypatch.setattr("sharded_infer.towers.program.program.MOST_BYTES", bytes_)
+        model, sizes = open_model(path), []
+        ran = model.engine.score
+
+        def score(dense: Sequence[Tensor], *rest: Tensor) -> tuple[Tensor, ...]:
+            sizes.append(len(dense[0]))  # noqa: B023 - this round's
+            return ran(dense, *rest)  # noqa: B023
+
+        monkeypatch.setattr(model.engine, "score", score)
+        check_golden(model)
+        assert max(sizes) == expected
 
 
 def labelled(spec: ModelSpec) -> CalibrationSamples:

@@ -77,7 +77,7 @@ class DeviceTower:
                 `emulate` is set for another precision than tf32.
         """
         taken = TowerInputs(dense, embedding_width)
-        program = open_program(path, taken, outputs)
+        program, _ = open_program(path, taken, outputs)
         _check_precision(program, precision, path)
         if emulate and precision is not Precision.TF32:
             raise TowerError(f"{path}: only tf32 is emulated, the tower is in {precision}")

@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Interpreter
 from sharded_infer.errors import TowerError
 from sharded_infer.towers.program import size_limit
 from sharded_infer.towers.program.operators import ALLOWED, TRUNC_DIVIDE
-from sharded_infer.towers.program.size_limit import BOUNDED, run_bounded
+from sharded_infer.towers.program.size_limit import BOUNDED, BoundedProgram
 from tests.support.fresh_process import run_alone
 
 _ATEN = torch.ops.aten
@@ -94,7 +94,7 @@ def test_a_tensor_that_is_too_large_is_refused_before_it_is_made(
     if operator is _ATEN.bilinear.default:
         args = (*args, torch.zeros(2**11, 1, 1))
     with pytest.raises(TowerError, match=r"^tower: operator .* makes a tensor \["):
-        run_bounded(program_of(operator, *args, **kwargs), "tower")
+        BoundedProgram(program_of(operator, *args, **kwargs), "tower")()
 
 
 _SQUARE = torch.zeros(2**7, 2**7)
@@ -122,13 +122,13 @@ def test_a_product_of_too_much_work_is_refused_before_it_is_computed(
 ) -> None:
     program = program_of(operator, *args)
     monkeypatch.setattr(size_limit, "MOST_WORK", 2**21)
-    run_bounded(program, "tower")
+    BoundedProgram(program, "tower")()
     monkeypatch.setattr(size_limit, "MOST_WORK", 2**21 - 1)
     computed = Mock()
     monkeypatch.setattr(Interpreter, "call_function", computed)
     expected = rf"^tower: up to operator {operator} the program computes 2\.1e\+06 "
     with pytest.raises(TowerError, match=expected):
-        run_bounded(program, "tower")
+        BoundedProgram(program, "tower")()
     computed.assert_not_called()
 
 
@@ -146,8 +146,8 @@ def test_a_list_of_too_many_tensors_is_refused(
     operator: Any, shape: Sequence[int], args: Sequence[int]
 ) -> None:
     with pytest.raises(TowerError, match=rf"operator {operator} makes .* tensors, expected at mo"):
-        run_bounded(program_of(operator, torch.zeros(shape), *args), "tower")
-    run_bounded(program_of(operator, torch.zeros(3), *(min(arg, 3) for arg in args)), "tower")
+        BoundedProgram(program_of(operator, torch.zeros(shape), *args), "tower")()
+    BoundedProgram(program_of(operator, torch.zeros(3), *(min(arg, 3) for arg in args)), "tower")()
 
 
 def test_the_work_of_all_operators_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,10 +157,10 @@ def test_the_work_of_all_operators_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     graph.output(tuple(sums))
     root.register_buffer("zero", torch.zeros(1))
     monkeypatch.setattr(size_limit, "MOST_WORK", 4 * 64 * 2**10)
-    run_bounded(GraphModule(root, graph), "tower")
+    BoundedProgram(GraphModule(root, graph), "tower")()
     monkeypatch.setattr(size_limit, "MOST_WORK", 4 * 64 * 2**10 - 1)
     with pytest.raises(TowerError, match=r"operator aten\.sum\.default .* computes 2\.6e"):
-        run_bounded(GraphModule(root, graph), "tower")
+        BoundedProgram(GraphModule(root, graph), "tower")()
 
 
 def test_the_memory_of_results_needed_together_is_bounded() -> None:
@@ -177,13 +177,13 @@ def test_the_memory_of_results_needed_together_is_bounded() -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(size_limit, "MOST_BYTES", 4 * 4 * 2**20)
         # Of a chain of results two are needed at the same time.
-        run_bounded(program(20), "tower")
+        BoundedProgram(program(20), "tower")()
         patched.setattr(size_limit, "MOST_BYTES", 4 * 4 * 2**20 - 1)
         with pytest.raises(
             TowerError,
             match=r"operator aten\.zeros\.default, the program needs results of 16777216",
         ):
-            run_bounded(program(20), "tower")
+            BoundedProgram(program(20), "tower")()
 
 
 def test_a_tensor_after_one_whose_size_follows_from_values_is_refused() -> None:
@@ -194,7 +194,7 @@ def test_a_tensor_after_one_whose_size_follows_from_values_is_refused() -> None:
     graph.output((chosen, large))
     root.register_buffer("mask", torch.tensor([True, False]))
     with pytest.raises(TowerError, match=r"operator aten\.full\.default makes a tensor"):
-        run_bounded(GraphModule(root, graph), "tower", torch.zeros(2))
+        BoundedProgram(GraphModule(root, graph), "tower")(torch.zeros(2))
 
 
 def test_usual_operators_run_without_torchs_compiler_which_can_be_imported_later() -> None:
@@ -202,7 +202,7 @@ def test_usual_operators_run_without_torchs_compiler_which_can_be_imported_later
 import json, sys
 import torch
 from torch import nn
-from sharded_infer.towers.program.size_limit import run_bounded
+from sharded_infer.towers.program.size_limit import BoundedProgram
 aten = torch.ops.aten
 graph = torch.fx.Graph()
 rows = graph.placeholder("rows")
@@ -213,7 +213,7 @@ scores = graph.call_function(aten.scaled_dot_product_attention.default, (summed,
 graph.output((graph.call_function(aten.relu.default, (scores,)),))
 root = nn.Module()
 root.register_buffer("bias", torch.zeros(3, dtype=torch.bfloat16))
-run_bounded(torch.fx.GraphModule(root, graph), "tower", torch.zeros(3, 3))
+BoundedProgram(torch.fx.GraphModule(root, graph), "tower")(torch.zeros(3, 3))
 before = "torch._dynamo" in sys.modules
 compiled = torch.compile(torch.relu, backend="eager")
 print(json.dumps([before, compiled(torch.ones(2)).tolist()]))
