@@ -1,7 +1,9 @@
 """One table's trained weight: its location, and reading of its rows."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -14,10 +16,10 @@ from quant.sources.weight_source import SourceError, WeightSource, said_format
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 # Rows of TorchRec's quantized collections are padded to 16 bytes, those of its CPU shards to 1.
 _ALIGNMENTS = (1, 16)
-
-
 # DistributedDataParallel, torch.compile, and TorchRec's DistributedModelParallel.
 _WRAPPERS = ("module", "_orig_mod", "_dmp_wrapped_module")
+# Attributes of TorchRec's collections and modules that hold tables.
+_PARENTS = ("embedding_bags", "embeddings", "embedding")
 
 
 def bare_key(key: str) -> str:
@@ -132,27 +134,47 @@ def _expected(dim: int, row_format: RowFormat | None) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """A source's keys: all, by their bare forms, and by the tables that they name."""
+
+    every: set[str]
+    by_bare_key: defaultdict[str, set[str]]
+    by_table: defaultdict[str, set[str]]
+
+
+_KEYS: MutableMapping[WeightSource, _Keys] = WeakKeyDictionary()
+
+
+def _keys_of(source: WeightSource) -> _Keys:
+    if (known := _KEYS.get(source)) is not None:
+        return known
+    keys = _Keys(set(source.keys()), defaultdict(set), defaultdict(set))
+    for key in keys.every:
+        bare = bare_key(key)
+        keys.by_bare_key[bare].add(key)
+        *steps, last = bare.split(".")
+        for at, step in enumerate(steps):
+            if step in _PARENTS and last == "weight":
+                keys.by_table[".".join(steps[at + 1 :])].add(key)
+    return _KEYS.setdefault(source, keys)
+
+
 def find_key(source: WeightSource, table: str, key: str | None) -> str:
     """The key of a table's weight, as `find_weight`; SourceError unless exactly one matches."""
-    keys = set(source.keys())
+    keys = _keys_of(source)
     names = (table, f"{table}.weight") if key is None else (key,)
     for name in names:
-        if name in keys:
+        if name in keys.every:
             return name
     # Names below the prefixes of wrappers at the time of saving.
-    bare = {k: bare_key(k) for k in keys}
-    found = sorted(k for k in keys if bare[k] in [bare_key(name) for name in names])
+    found = sorted({k for name in names for k in keys.by_bare_key.get(bare_key(name), ())})
     if key is not None and not found:
         raise SourceError(
             f"table {table!r}: {source.description} holds no weight {key!r}"
-            f"{did_you_mean(key, keys)}"
+            f"{did_you_mean(key, keys.every)}"
         )
-    endings = tuple(
-        f"{parent}.{table}.weight" for parent in ("embedding_bags", "embeddings", "embedding")
-    )
-    if not found:
-        ends = tuple("." + ending for ending in endings)
-        found = sorted(k for k in keys if bare[k] in endings or bare[k].endswith(ends))
+    found = found or sorted(keys.by_table.get(table, ()))
     if len(found) == 1:
         return found[0]
     if found:
@@ -160,9 +182,9 @@ def find_key(source: WeightSource, table: str, key: str | None) -> str:
             f"table {table!r}: several weights of {source.description} could be it: "
             f"{', '.join(found)}; say which with the table's 'weights'"
         )
-    shown = ", ".join(sorted(keys)[:8]) + (", ..." if len(keys) > 8 else "")
+    shown = ", ".join(sorted(keys.every)[:8]) + (", ..." if len(keys.every) > 8 else "")
     raise SourceError(
         f"table {table!r}: {source.description} holds none of {table!r}, {table + '.weight'!r}, "
-        f"{endings[0]!r}; it holds {shown}{did_you_mean(table, keys)}; name the table's key with "
-        "its 'weights' (TableSpec(weights=...))"
+        f"'{_PARENTS[0]}.{table}.weight'; it holds {shown}{did_you_mean(table, keys.every)}; "
+        "name the table's key with its 'weights' (TableSpec(weights=...))"
     )
