@@ -1,6 +1,7 @@
 """Bytes of an index of raw ids: a header, and buckets of one cache line.
 
-    header, 64 bytes: magic, version, seed, home buckets, ids, rows of the table, zeros
+    header, 64 bytes: magic, version, seed's low half, home buckets, ids, rows of the table, seed's
+        high half, zeros
     bucket, 64 bytes: 5 keys of 8 bytes, 5 rows of 4 bytes, 1 byte: slots used, 3 bytes: the filter
 
 Numbers are little-endian. `kernels/native/id_index.h` specifies the search.
@@ -21,7 +22,7 @@ MOST_HOMES = MOST_ROWS = 2**32
 IDS_OF_A_HOME = 4  # on average: load 0.8, 16 bytes an id
 _MAGIC = b"id-index"
 _VERSION = 1
-_HEADER = struct.Struct("<8sIIQQQ24s")
+_HEADER = struct.Struct("<8sIIQQQI20s")
 BUCKET = np.dtype([("keys", "<u8", SLOTS), ("rows", "<u4", SLOTS), ("last", "<u4")])
 _STEP, _FIRST, _SECOND = (
     np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -49,9 +50,9 @@ class IndexLayout:
 
     def header(self) -> bytes:
         """The header's bytes."""
-        return _HEADER.pack(
-            _MAGIC, _VERSION, self.seed, self.home_buckets, self.count, self.table_rows, b""
-        )
+        high, low = divmod(self.seed, 2**32)
+        numbers = low, self.home_buckets, self.count, self.table_rows, high
+        return _HEADER.pack(_MAGIC, _VERSION, *numbers, b"")
 
 
 def read_header(memory: NDArray[np.uint8], size: int | None = None) -> IndexLayout:
@@ -68,7 +69,7 @@ def read_header(memory: NDArray[np.uint8], size: int | None = None) -> IndexLayo
             f"id index: expected a header of {HEADER_BYTES} bytes, got {len(memory)} bytes"
         )
     fields = _HEADER.unpack(memory[:HEADER_BYTES].tobytes())
-    magic, version, seed, home_buckets, count, table_rows, zeros = fields
+    magic, version, low, home_buckets, count, table_rows, high, zeros = fields
     if magic != _MAGIC:
         raise InputError(f"id index: expected the first bytes {_MAGIC!r}, got {magic!r}")
     if version != _VERSION:
@@ -82,7 +83,7 @@ def read_header(memory: NDArray[np.uint8], size: int | None = None) -> IndexLayo
     ):
         if not least <= number <= most:
             raise InputError(f"id index: {name}: expected {least} to {most}, got {number}")
-    layout = IndexLayout(count, table_rows, home_buckets, seed)
+    layout = IndexLayout(count, table_rows, home_buckets, high * 2**32 + low)
     size = len(memory) if size is None else size
     if size != layout.size:
         raise InputError(
@@ -94,7 +95,7 @@ def read_header(memory: NDArray[np.uint8], size: int | None = None) -> IndexLayo
 def hashes_of(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     """The hash of each key: splitmix64's finalizer, a bijection."""
     with np.errstate(over="ignore"):
-        hashes = keys + np.uint64(seed + 1) * _STEP
+        hashes = keys + np.uint64((seed + 1) % 2**64) * _STEP
         hashes = (hashes ^ (hashes >> np.uint64(30))) * _FIRST
         hashes = (hashes ^ (hashes >> np.uint64(27))) * _SECOND
     return hashes ^ (hashes >> np.uint64(31))

@@ -82,7 +82,7 @@ def id_index_parts(
         raise InputError(f"id index: expected up to {MOST_HOMES * IDS_OF_A_HOME} ids, got {count}")
     entries = _entries(chunks, count, table_rows)
     # Whoever chooses ids knows the first seeds, and cannot know the others.
-    for seed in (*range(_SEEDS), *(randbits(32) for _ in range(_RANDOM_SEEDS))):
+    for seed in (*range(_SEEDS), *(randbits(64) for _ in range(_RANDOM_SEEDS))):
         layout = IndexLayout(count, table_rows, homes, seed)
         with ExitStack() as stack:
             ranges = _ranges(entries, layout, folder, stack)
