@@ -1,7 +1,7 @@
 """The lanes of the tests.
 
 make test       what no list names, at every commit
-make test-rest  marker `rest`: servers of their own
+make test-rest  marker `rest`: servers and processes of their own
 make test-slow  marker `slow`: minutes; continuous integration runs a third at each commit
 make soak       marker `soak`: the long forms, with SHARDED_INFER_SOAK=1; the short ones are slow
 """
@@ -24,7 +24,7 @@ SOAK_FILES = (
     "tests/soak/test_killed_processes.py",
 )
 
-# What starts servers of its own.
+# What starts servers or processes of its own.
 REST_FILES = (
     "tests/attacks/test_bodies.py",
     "tests/attacks/test_grpc.py",
@@ -41,6 +41,7 @@ REST_FILES = (
     "tests/conformance/test_http2_tools.py",
     "tests/conformance/test_listening.py",
     "tests/conformance/test_model_control.py",
+    "tests/docker/test_kubernetes.py",
     "tests/docker/test_prometheus_rules.py",
     "tests/end_to_end/test_all_features.py",
     "tests/end_to_end/test_cut_network.py",
@@ -67,6 +68,7 @@ REST_FILES = (
     "tests/end_to_end/test_shadow.py",
     "tests/end_to_end/test_shard_hosts.py",
     "tests/end_to_end/test_shared_copies.py",
+    "tests/end_to_end/test_shared_features.py",
     "tests/end_to_end/test_shares.py",
     "tests/end_to_end/test_signatures.py",
     "tests/end_to_end/test_strings.py",
@@ -74,15 +76,20 @@ REST_FILES = (
     "tests/end_to_end/test_tracing.py",
     "tests/end_to_end/test_unix_sockets.py",
     "tests/end_to_end/test_workers.py",
+    "tests/quant/sources/test_distributed_checkpoint.py",
     "tests/serving/cluster/test_managed_process.py",
     "tests/serving/commands/models/test_publish_changes.py",
     "tests/serving/commands/models/test_quantize.py",
+    "tests/serving/commands/test_doctor.py",
+    "tests/serving/commands/test_lazy_group.py",
     "tests/serving/metrics/test_version_info.py",
     "tests/serving/remote/promotion/test_promoter.py",
     "tests/serving/remote/test_caller.py",
     "tests/serving/remote_lookups/test_measured_hosts.py",
     "tests/serving/scheduler/test_native_threads.py",
     "tests/serving/transport/test_http2_client_failures.py",
+    "tests/sharded_infer/artifacts/test_shared_pages.py",
+    "tests/sharded_infer/engines/test_instruction_sets.py",
     "tests/sharded_infer/lookups/held/test_row_memory.py",
     "tests/sharded_infer/repositories/test_crashes.py",
     "tests/sharded_infer/towers/split/test_user_split.py",
@@ -157,7 +164,6 @@ REST_TESTS: Mapping[str, tuple[str, ...]] = {
     "tests/attacks/test_options.py": ("test_no_text_ends_a_command_with_a_traceback",),
     "tests/conformance/test_description.py": ("test_a_log_setting_holds_in_every_worker",),
     "tests/end_to_end/test_predictor.py": ("test_retries_bridge_the_death_of_a_worker",),
-    "tests/serving/commands/test_lazy_group.py": ("test_help_imports_nothing_heavy",),
     "tests/serving/config/test_setting_sources.py": (
         "test_the_command_takes_an_old_option_and_hides_it",
     ),
@@ -236,8 +242,8 @@ PAIRWISE_FILES = (
     "tests/sharded_infer/towers/split/test_splitting.py",
 )
 
-# Files that take most of a minute and more, the longest first: workers begin with them, and none
-# has one left when the others are done. All others come at random.
+# The files that take longest, up to minutes: workers begin with them, and none has one left when
+# the others are done. All others come at random.
 LONGEST_FILES = (
     "tests/docs/test_blocks.py",
     "tests/docs/test_site.py",
@@ -260,6 +266,11 @@ LONGEST_FILES = (
     "tests/gpu_check/test_gpu_check.py",
     "tests/end_to_end/test_rolling_cluster.py",
     "tests/soak/test_killed_processes.py",
+    # Of the fast lane.
+    "tests/sharded_infer/towers/test_tower.py",
+    "tests/sharded_infer/towers/lowering/joined/test_joined_passes.py",
+    "tests/sharded_infer/publishing/test_publication.py",
+    "tests/sharded_infer/publishing/test_sequence_lengths.py",
 )
 
 THIRDS = 3
