@@ -22,12 +22,15 @@ from serving.protocol.wire_strings import packed_strings
 from serving.remote_lookups.host_clients import HostClients
 from serving.remote_lookups.hosts_file import HostSettings
 from serving.remote_lookups.remote_hosts import RemoteHosts
+from serving.remote_lookups.replica_group import MOST_FAILURES
 from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.artifacts.mapped_id_maps import open_places
 from sharded_infer.client import Bags, CallSettings, Client, hash_strings
+from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.golden_check import check_golden
-from sharded_infer.engines.model import open_model
-from sharded_infer.errors import ShardHostError
+from sharded_infer.engines.model import Model, open_model
+from sharded_infer.errors import RequestTooLargeError, ShardHostError
 from sharded_infer.importing.changes.changed_rows import ChangedRows
 from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.planning.plan import Plan, Shard
@@ -383,12 +386,28 @@ def test_metadata_and_configuration_describe_sequences_and_raw_ids(cluster: Clus
     assert (said["raw_ids.user_id"], said["string_hash.user_id"]) == ("INT64, BYTES", "xxh3_64")
 
 
-def test_golden_requests_never_pass_with_default_rows(cluster: Cluster) -> None:
-    version = cluster.newest()
-    addresses = {0: (cluster.hosts[0].address,), LOST: ("127.0.0.1:1",)}
-    clients = HostClients(HostSettings(addresses, SECONDS), answer_bytes=2**20)
+def front_of(version: Path, *addresses: str, answer_bytes: int) -> Model:
+    settings = HostSettings({number: (at,) for number, at in enumerate(addresses)}, SECONDS)
+    clients = HostClients(settings, answer_bytes=answer_bytes)
     remote = RemoteHosts(version_key(open_artifact(version).manifest), clients)
-    front = open_model(version, front=Front(remote))
+    return open_model(version, front=Front(remote))
+
+
+def test_an_answer_that_is_too_large_fails_its_request_and_no_other(cluster: Cluster) -> None:
+    addresses = (cluster.hosts[number].address for number in range(HOSTS))
+    front = front_of(cluster.newest(), *addresses, answer_bytes=1_500)
+    small, large = (generate_samples(front.spec, samples) for samples in (1, 200))
+    # As many failures would eject the replicas.
+    for _ in range(2 * MOST_FAILURES):
+        with pytest.raises(RequestTooLargeError, match="at most 1500 are allowed"):
+            run_batch(front, [large], may_default=True)
+        [ran] = run_batch(front, [small], may_default=True)
+        assert not ran.default_tables
+
+
+def test_golden_requests_never_pass_with_default_rows(cluster: Cluster) -> None:
+    addresses = cluster.hosts[0].address, "127.0.0.1:1"
+    front = front_of(cluster.newest(), *addresses, answer_bytes=2**20)
     for _ in range(10):
         with pytest.raises(ShardHostError, match=r"shard host \d at "):
             check_golden(front)
