@@ -65,13 +65,9 @@ class FusedTables:
         """Width of the pooled output."""
         return sum(self.dims)
 
-    def overlay_of(self, feature: int) -> RowOverlay | None:
-        """The changed rows of a feature's table, if there are any."""
-        return self.overlays[feature] if self.overlays else None
-
     def own_rows(self, feature: int) -> int:
         """Rows of a feature's table in `memory`."""
-        overlay, rows = self.overlay_of(feature), self.rows[feature]
+        rows, overlay = self.rows[feature], self.overlays[feature] if self.overlays else None
         return rows if overlay is None else min(rows, overlay.own_rows)
 
     @property

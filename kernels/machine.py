@@ -51,11 +51,6 @@ class ProcessorClass(IntEnum):
     AVX512_BF16 = 4
     AMX = 5
 
-    @property
-    def text(self) -> str:
-        """The name as people write it."""
-        return self.name.replace("AVX512", "AVX-512").replace("_", " ")
-
 
 class InstructionSet(IntEnum):
     """Instruction sets that compiled code has variants for; the values are those of its C++."""
@@ -124,7 +119,7 @@ class Machine:
         """The class as people write it, such as `AVX-512 BF16`."""
         if self.is_arm:
             return "64-bit ARM BF16" if Feature.BF16 in self.ours else "64-bit ARM"
-        return self.processor_class.text
+        return self.processor_class.name.replace("AVX512", "AVX-512").replace("_", " ")
 
     @property
     def class_text(self) -> str:

@@ -152,8 +152,7 @@ class Product:
         relu: numbers below 0 become 0; NaN stays.
         keep, low: as of `DenseStep`.
 
-    Raises:
-        InputError: this machine computes no such product, or no result is requested.
+    Raises InputError if this machine computes no such product, or no result is requested.
     """
 
     def __init__(
@@ -222,8 +221,7 @@ class Product:
             values: fp32 `[..., N]`, to which `first * y` is added; None: the result is y.
             first: as `values`, given with them.
 
-        Raises:
-            InputError: x has another dtype or width.
+        Raises InputError if x has another dtype or width.
         """
         rows, width = self.weight.shape
         if x.dtype is not self._x_dtype or x.shape[-1] != width:

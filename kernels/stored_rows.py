@@ -6,7 +6,7 @@ from torch import Tensor
 from kernels.errors import InputError
 from kernels.row_format import HEADER_BYTES, RowFormat
 
-_FLOATS = {
+FLOATS = {
     RowFormat.FP32: torch.float32,
     RowFormat.FP16: torch.float16,
     RowFormat.BF16: torch.bfloat16,
@@ -27,8 +27,8 @@ def decode(row_format: RowFormat, rows: Tensor, dim: int) -> Tensor:
     # Copies, because a view of wider numbers needs even strides and an even first byte; of a single
     # row, contiguous() would keep odd ones.
     layout = torch.contiguous_format
-    if row_format in _FLOATS:
-        return rows.clone(memory_format=layout).view(_FLOATS[row_format]).float()
+    if row_format in FLOATS:
+        return rows.clone(memory_format=layout).view(FLOATS[row_format]).float()
     head = rows[:, :HEADER_BYTES].clone(memory_format=layout)
     payload = rows[:, HEADER_BYTES:]
     if row_format is RowFormat.FP8:
@@ -54,10 +54,8 @@ def unpack(packed: Tensor, bits: int) -> Tensor:
 def select_columns(row_format: RowFormat, rows: Tensor, start: int, stop: int) -> Tensor:
     """Columns `[start, stop)` of stored rows, as contiguous rows with their scale and bias.
 
-    From uint8 `[n, row_bytes]` to uint8 `[n, row_format.row_bytes(stop - start)]`.
-
-    Raises:
-        InputError: the columns do not begin or end at a byte.
+    From uint8 `[n, row_bytes]` to uint8 `[n, row_format.row_bytes(stop - start)]`. Raises
+    InputError if the columns do not begin or end at a byte.
     """
     header, bits = row_format.header_bytes, row_format.element_bits
     first_bit, last_bit = start * bits, stop * bits

@@ -13,17 +13,12 @@ from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set, instruction_sets
 from kernels.native_library import function_of, load_library
 from kernels.row_format import HEADER_BYTES, RowFormat
-from kernels.stored_rows import decode
+from kernels.stored_rows import FLOATS, decode
 
 _MAX_DIM = 8192
 _REASONS = {
     1: "holds NaN, infinity, or a range beyond fp32",
     2: "its scale or bias is beyond fp16's range (65504)",
-}
-_FLOATS = {
-    RowFormat.FP32: torch.float32,
-    RowFormat.FP16: torch.float16,
-    RowFormat.BF16: torch.bfloat16,
 }
 _FP8_LARGEST = 448.0  # of float8 e4m3 (OCP 8-bit floating point specification, 2023)
 
@@ -192,7 +187,7 @@ def _room(out: Tensor | None, count: int, row_bytes: int) -> Tensor:
 
 def _encode_float(row_format: RowFormat, rows: Tensor) -> Tensor:
     _refuse(~torch.isfinite(rows).all(1), "holds NaN or infinity")
-    stored = rows.to(_FLOATS[row_format])
+    stored = rows.to(FLOATS[row_format])
     _refuse(~torch.isfinite(stored).all(1), f"holds a value beyond {row_format}'s range")
     return stored.contiguous().view(torch.uint8)
 

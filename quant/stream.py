@@ -114,16 +114,18 @@ class _Job:
 
     def __call__(self, buffers: deque[Tensor]) -> EncodedChunk:
         one = self.range
-        fp32_bytes = 4 * (self.stop - self.start) * one.weight.dim
+        fp32_bytes, zeroed = 4 * (self.stop - self.start) * one.weight.dim, 0
         if one.weight.stored is not None:
             rows = _taken_over(one.weight, self.start, self.stop)
             return EncodedChunk(one.table, rows.stored, errors_of(rows), fp32_bytes)
         numbers = one.weight.read(self.start, self.stop)
-        encode = encode_zeroing if one.zero_nonfinite else _encode_all
         needed = len(numbers) * one.row_format.row_bytes(one.weight.dim)
         buffer = _taken(buffers, needed) if one.row_format.is_integer else None
         try:
-            encoded, zeroed = encode(one.row_format, numbers, clip=one.clip, out=buffer)
+            if one.zero_nonfinite:
+                encoded, zeroed = encode_zeroing(one.row_format, numbers, clip=one.clip, out=buffer)
+            else:
+                encoded = encode_rows(one.row_format, numbers, clip=one.clip, out=buffer)
         except UnrepresentableRowError as error:
             raise InputError(
                 f"table {one.table!r}, row {self.start + error.row}: {error.reason}, so it cannot "
@@ -139,12 +141,6 @@ def _taken(buffers: deque[Tensor], needed: int) -> Tensor:
     except IndexError:
         return torch.empty(needed, dtype=torch.uint8)
     return buffer if len(buffer) >= needed else torch.empty(needed, dtype=torch.uint8)
-
-
-def _encode_all(
-    row_format: RowFormat, rows: Tensor, *, clip: bool, out: Tensor | None
-) -> tuple[EncodedRows, int]:
-    return encode_rows(row_format, rows, clip=clip, out=out), 0
 
 
 def _taken_over(weight: TableWeight, start: int, stop: int) -> EncodedRows:

@@ -152,12 +152,8 @@ def kernel_for_compiled_code() -> KernelForCompiledCode:
 def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
     """Copies stored rows without computation: the limit that lookups are compared with.
 
-    Args:
-        rows: uint8 `[n, row_bytes]`, contiguous.
-        ids: int64 `[N]`, all below n.
-
-    Returns:
-        uint8 `[256, row_bytes]`, a ring buffer of the rows read last.
+    `rows` are uint8 `[n, row_bytes]`, `ids` int64 `[N]` below n. Returns uint8 `[256, row_bytes]`,
+    a ring buffer of the rows read last.
     """
     if rows.dtype != torch.uint8 or rows.dim() != 2 or not rows.is_contiguous():
         raise InputError(f"rows: expected uint8 [n, row_bytes], got {rows.dtype}")

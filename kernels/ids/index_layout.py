@@ -56,13 +56,9 @@ class IndexLayout:
 
 
 def read_header(memory: NDArray[np.uint8], size: int | None = None) -> IndexLayout:
-    """Reads the header of an index from uint8 `[bytes]`, all or its first ones.
+    """Reads the header of an index of `size` bytes (None: all of them) from its first bytes.
 
-    Args:
-        size: bytes of the index; None: those of `memory`.
-
-    Raises:
-        InputError: it is no index, of another version, or its length contradicts its header.
+    Raises InputError if it is no index, of another version, or its length contradicts its header.
     """
     if len(memory) < HEADER_BYTES:
         raise InputError(

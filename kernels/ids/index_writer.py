@@ -193,6 +193,7 @@ def _fits(ranges: list[_Range], layout: IndexLayout) -> bool:
 
 def _buckets(ranges: list[_Range], layout: IndexLayout) -> Iterator[memoryview]:
     pending = _PendingIds()
+    fields = IndexFields(None, layout.home_buckets, layout.table_rows, layout.seed)
     for each in ranges:
         entries = each.entries()
         hashes = hashes_of(entries["key"], layout.seed)
@@ -201,36 +202,17 @@ def _buckets(ranges: list[_Range], layout: IndexLayout) -> Iterator[memoryview]:
         keys, rows = entries["key"][order], entries["row"][order]
         behind = MOST_STEPS if each is ranges[-1] else 0
         buckets = np.zeros(each.last - each.first + behind, BUCKET)
-        _place_ids(buckets, layout, each.first, keys, rows, pending)
+        # `pending` has the keys from full earlier buckets, and gets those of these.
+        if _place(
+            *(fields, each.first, len(buckets), keys.ctypes.data, rows.ctypes.data, len(keys)),
+            *(pending, buckets.ctypes.data),
+        ):
+            raise InternalError(
+                f"id index: ids of buckets from {each.first} on lie too far from home"
+            )
         yield buckets.view(np.uint8).data
     if pending.count:
         raise InternalError(f"id index: {pending.count} ids found no bucket")
-
-
-def _place_ids(
-    buckets: NDArray[np.void],
-    layout: IndexLayout,
-    first: int,
-    keys: NDArray[np.uint64],
-    rows: NDArray[np.uint32],
-    pending: _PendingIds,
-) -> None:
-    """Fills buckets, zeros, from the first on.
-
-    Args:
-        keys: in the order of their hashes, with homes in these buckets.
-        rows: of the keys.
-        pending: keys from full earlier buckets; replaced by those of these.
-
-    Raises:
-        InternalError: a key would be more than `MOST_STEPS` behind its home.
-    """
-    fields = IndexFields(None, layout.home_buckets, layout.table_rows, layout.seed)
-    if _place(
-        *(fields, first, len(buckets), keys.ctypes.data, rows.ctypes.data, len(keys), pending),
-        buckets.ctypes.data,
-    ):
-        raise InternalError(f"id index: ids of buckets from {first} on lie too far from home")
 
 
 def _refuse_twice(

@@ -42,12 +42,8 @@ def places_bytes(count: int) -> int:
 def write_places(order: NDArray[np.uint32]) -> NDArray[np.uint8]:
     """The file of the places of some ids.
 
-    Args:
-        order: uint32 `[N]`, the id whose row is in each place, each once; rises within each class,
-            and falls between two.
-
-    Raises:
-        InputError: it has too many classes.
+    `order` is uint32 `[N]`, the id whose row is in each place, each once; it rises within each
+    class, and falls between two. Raises InputError if it has too many classes.
     """
     count = len(order)
     starts = np.concatenate([[0], np.flatnonzero(order[1:] < order[:-1]) + 1])

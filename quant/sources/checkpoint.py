@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from quant.sources.distributed_checkpoint import METADATA_NAME, DistributedCheckpointSource
 from quant.sources.file_kind import ZIP, file_kind
 from quant.sources.numpy_files import NpzSource, NumpySource
-from quant.sources.optimizer_state import is_optimizer_state
 from quant.sources.safetensors_files import SafetensorsSource, ShardedSafetensorsSource
+from quant.sources.table_weight import is_optimizer_state
 from quant.sources.weight_source import (
     Array,
     SourceError,
@@ -87,18 +87,10 @@ class LiveSource(TensorSource):
 def open_weights(path: Path) -> WeightSource:
     """Open a checkpoint. None of its code runs, and its tables are mapped, not loaded.
 
-    `path` is one of:
-
-    - a `.safetensors` file;
-    - a `.pt`, `.pth` or `.bin` file of `torch.save` with one state dict, under any key or none,
-      beside an optimizer's or not, read with `weights_only=True`;
-    - a `.npy` file, whose weight has the file's name;
-    - an uncompressed `.npz` file;
-    - an `.index.json` file, as Hugging Face writes beside several safetensors files;
-    - a directory written by `torch.distributed.checkpoint`, with one such index, or with `.npy`
-      files.
-
-    Raises SourceError if the file does not exist, is of another kind, or is unreadable.
+    `path` is one of `ACCEPTED`. A file of `torch.save` (`.pt`, `.pth`, `.bin`) has one state dict,
+    under any key or none, beside an optimizer's or not. A `.npy` file's weight has the file's name;
+    `.npz` files are uncompressed. Raises SourceError if the file does not exist, is of another
+    kind, or is unreadable.
     """
     if path.is_dir():
         return _open_directory(path)

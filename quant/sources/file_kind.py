@@ -1,11 +1,15 @@
-"""Names of files' formats by their first bytes, for messages about unreadable files."""
+"""Files' formats by their first bytes, for messages about unreadable files."""
 
+import struct
 from pathlib import Path
 
 SAFETENSORS = "a safetensors file"
 NUMPY = "a .npy file"
 TEXT = "a text file"
 ZIP = "a zip archive"
+# A local file header of ZIP: signature, 22 unneeded bytes, lengths of the name and the extra field.
+# Source: section 4.3.7 of PKWARE's APPNOTE.TXT.
+LOCAL_HEADER = struct.Struct("<4s22xHH")
 # Of torch.save before release 1.6. Source: MAGIC_NUMBER in torch/serialization.py, pickled.
 _OLD_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _KINDS = (

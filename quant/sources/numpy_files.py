@@ -1,17 +1,17 @@
-"""Trained weights in NumPy files."""
+"""Trained weights in NumPy files, and in files of numbers without a header."""
 
 import io
 import math
-import struct
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from quant.sources.file_kind import NUMPY, ZIP, why_unreadable
+from quant.sources.file_kind import LOCAL_HEADER, NUMPY, ZIP, why_unreadable
 from quant.sources.weight_source import (
     Array,
     ShapedSource,
@@ -20,9 +20,6 @@ from quant.sources.weight_source import (
     holds_numbers,
 )
 
-# A local file header: signature, 22 unneeded bytes, lengths of the name and the extra field.
-# Source: section 4.3.7 of PKWARE's APPNOTE.TXT.
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
 _LONGEST_HEADER = 65536  # of an array; NumPy itself refuses more than 10,000 bytes
 
 
@@ -105,13 +102,42 @@ class NpzSource(ShapedSource):
         return array_rows(array, start, stop)
 
 
+class RawFileSource(ShapedSource):
+    """One weight of little-endian numbers, row after row."""
+
+    def __init__(self, path: Path, key: str, dtype: str, width: int | None = None) -> None:
+        """Open rows of `width` numbers (None: `[N]`); SourceError for a missing or partial row."""
+        self._path = path
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        row = self._dtype.itemsize * (1 if width is None else width)
+        if not path.is_file():
+            raise SourceError(f"{path}: no such file")
+        size = path.stat().st_size
+        if size % row:
+            raise SourceError(f"{path}: expected rows of {row} bytes, got {size} bytes")
+        self._shape = (size // row,) if width is None else (size // row, width)
+        super().__init__(str(path), {key: self._shape})
+
+    def _rows(self, key: str, start: int, stop: int) -> Tensor:
+        width = self._shape[1] if len(self._shape) > 1 else 1
+        count, offset = (stop - start) * width, start * width * self._dtype.itemsize
+        try:
+            numbers = np.fromfile(self._path, self._dtype, count, offset=offset)
+        except OSError as error:
+            raise SourceError(f"{self._path}: cannot be read: {error.strerror}") from error
+        if len(numbers) != count:
+            raise SourceError(f"{self._path}: changed since it was opened: it has become shorter")
+        native = numbers.astype(self._dtype.newbyteorder("="), copy=False)
+        return torch.from_numpy(native.reshape(stop - start, *self._shape[1:]))
+
+
 def _member(path: Path, file: io.BufferedReader, info: zipfile.ZipInfo) -> _Member:
     where = f"{path}: {info.filename[:200]!r}"
     if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
         raise SourceError(f"{where}: is compressed; save it with numpy.savez")
     file.seek(info.header_offset)
-    signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-    first = info.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
+    signature, name_bytes, extra_bytes = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
+    first = info.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes
     size = path.stat().st_size
     if signature != b"PK\3\4" or first + info.file_size > size:
         raise SourceError(f"{where}: its {info.file_size} bytes are not in the file of {size}")

@@ -3,7 +3,6 @@
 import io
 import math
 import mmap
-import struct
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +12,12 @@ import torch
 from torch import Tensor
 
 from kernels.wording import counted
+from quant.sources.file_kind import LOCAL_HEADER
 from quant.sources.inert_pickle import TORCH_VALUES, Names, Record, is_extent, read_pickle
 from quant.sources.weight_source import SourceError
 
 # NumPy has no bfloat16: elements are carried as integers of their size.
 _CARRIERS = {1: "i1", 2: "i2", 4: "i4", 8: "i8", 16: "c16"}
-# A local file header: signature, 22 unneeded bytes, lengths of the name and the extra field.
-# Source: section 4.3.7 of PKWARE's APPNOTE.TXT.
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
 class _Rebuilt(Record): ...
@@ -156,10 +153,10 @@ def _located(
     tensor = read_pickle(data, _NAMES, where, persistent=_Storage)
     parts = _parts(tensor, where)
     info = _stored(archive, f"{folder}data/{parts.key}", where)
-    signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(
+    signature, name_bytes, extra_bytes = LOCAL_HEADER.unpack_from(
         mapping, extent[0] + info.header_offset
     )
-    first = info.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
+    first = info.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes
     if signature != b"PK\3\4" or info.header_offset < 0 or first + info.file_size > extent[1]:
         raise SourceError(
             f"{where}: its storage of {counted(info.file_size, 'byte')} is not in the archive"

@@ -9,8 +9,7 @@ import torch
 
 from kernels.row_format import RowFormat
 from kernels.wording import counted
-from quant.sources.optimizer_state import is_optimizer_state
-from quant.sources.table_weight import FLOATING, bare_key, find_weight
+from quant.sources.table_weight import FLOATING, bare_key, find_weight, is_optimizer_state
 from quant.sources.weight_source import SourceError, WeightSource, said_format
 from sharded_infer.errors import SpecError
 from sharded_infer.importing.draft_layers import LayerWeight, layer_weight

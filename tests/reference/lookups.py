@@ -29,7 +29,8 @@ def pooled_lookup(tables: FusedTables, bags: Bags) -> Tensor:
         dim, rows = tables.dims[feature], tables.rows[feature]
         row_bytes = tables.row_format.row_bytes(dim)
         start = tables.byte_offsets[feature]
-        own_rows, overlay = tables.own_rows(feature), tables.overlay_of(feature)
+        own_rows = tables.own_rows(feature)
+        overlay = tables.overlays[feature] if tables.overlays else None
         stored = tables.memory[start : start + own_rows * row_bytes].view(own_rows, row_bytes)
         for sample in range(batch):
             length = int(bags.lengths[feature, sample])

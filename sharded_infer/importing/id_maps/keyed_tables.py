@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 
 from kernels.wording import counted
+from quant.sources.arranged_rows import JoinedRows, Part
 from quant.sources.checkpoint import open_weights, weights_of
-from quant.sources.joined_rows import JoinedRows, Part
-from quant.sources.raw_file import RawFileSource
+from quant.sources.numpy_files import RawFileSource
 from quant.sources.table_weight import FLOATING
 from quant.sources.weight_source import SourceError, WeightSource
 from sharded_infer.errors import WeightsError

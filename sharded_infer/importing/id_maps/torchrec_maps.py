@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from torch import nn
 
+from quant.sources.arranged_rows import JoinedRows
 from quant.sources.checkpoint import open_weights, weights_of
 from quant.sources.distributed_checkpoint import DistributedCheckpointSource
-from quant.sources.joined_rows import JoinedRows
 from quant.sources.table_weight import bare_key
 from quant.sources.weight_source import SourceError, TensorSource, WeightSource
 from sharded_infer.errors import WeightsError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.sources.ordered_rows import OrderedRows
+from quant.sources.arranged_rows import OrderedRows
 from quant.sources.weight_source import WeightSource
 from sharded_infer.errors import InputError, SpecError, WeightsError
 from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource

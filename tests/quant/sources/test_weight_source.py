@@ -13,9 +13,8 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.distributed import checkpoint
 
+from quant.sources.arranged_rows import JoinedRows, OrderedRows
 from quant.sources.checkpoint import open_weights
-from quant.sources.joined_rows import JoinedRows
-from quant.sources.ordered_rows import OrderedRows
 from quant.sources.safetensors_files import SafetensorsSource
 from quant.sources.weight_source import SourceError, TensorSource, WeightSource
 
