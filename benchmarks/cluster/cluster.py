@@ -24,8 +24,7 @@ from serving.commands.bench.options import (
     WorkloadOption,
 )
 from serving.commands.bench.report import TEXT, Report, bench_command, times
-from serving.demo.server_process import command_process
-from serving.demo.shard_hosts import write_topology
+from serving.demo.server_process import command_process, write_topology
 from serving.host.malloc import keep_freed_memory
 from serving.protocol.lookups.version_key import version_key
 from serving.protocol.readers.input_reader import InputReader

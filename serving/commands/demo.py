@@ -21,9 +21,8 @@ from serving.commands.console import (
     say,
     write_json,
 )
-from serving.demo.result import DemoOptions, DemoResult
 from serving.demo.run import run_demo
-from serving.demo.scoring import LatencyMs
+from serving.demo.scoring import DemoOptions, DemoResult, LatencyMs
 from serving.demo.sequences.run import run_sequence_demo
 from sharded_infer.byte_sizes import size_text
 
@@ -101,16 +100,16 @@ def demo_command(
     Exit code 0 only if every step held and the served scores rank as well as the fp32 model's.
     """
     check_target(json_file)
-    if model is DemoModel.DLRM:
-        _refuse(model, {"--ratings": ratings is not None})
-    else:
-        others = {"--data": data is not None, "--hosts": hosts is not None, "--raw-ids": raw_ids}
-        _refuse(model, others)
-
+    others, refused = "din, sasrec, bst or hstu", {"--ratings": ratings is not None}
+    if model is not DemoModel.DLRM:
+        others = "dlrm"
+        refused = {"--data": data is not None, "--hosts": hosts is not None, "--raw-ids": raw_ids}
+    if wrong := [option for option, is_used in refused.items() if is_used]:
+        raise typer.BadParameter(f"{wrong[0]} is for --model {others}, got {model.value}")
     shows_page = opens_page(browser, os.environ, is_terminal=sys.stdout.isatty())
 
     def on_serving(metrics_url: str) -> None:
-        page = _live_page(metrics_url)
+        page = metrics_url.removesuffix("metrics")
         say(f"live page: {page}")
         if shows_page:
             _open_page(page)
@@ -125,13 +124,6 @@ def demo_command(
     write_json(json_file, asdict(result))
 
 
-def _refuse(model: DemoModel, given: Mapping[str, bool]) -> None:
-    for option, is_given in given.items():
-        if is_given:
-            others = "dlrm" if model is not DemoModel.DLRM else "din, sasrec, bst or hstu"
-            raise typer.BadParameter(f"{option} is for --model {others}, got {model.value}")
-
-
 def opens_page(wanted: bool | None, variables: Mapping[str, str], *, is_terminal: bool) -> bool:
     """True if the user wants a browser, or has no preference, a terminal and a display."""
     if wanted is not None:
@@ -141,19 +133,11 @@ def opens_page(wanted: bool | None, variables: Mapping[str, str], *, is_terminal
 
 def _open_page(page: str) -> None:
     # A separate process: browsers write to the terminal, and some end only when they are closed.
-    words = (sys.executable, "-P", "-m", "webbrowser", page)
-    silent = subprocess.DEVNULL
-
-    def run() -> None:
-        subprocess.run(  # noqa: S603 - our own command
-            words, stdin=silent, stdout=silent, stderr=silent, start_new_session=True, check=False
-        )
-
-    threading.Thread(target=run, name="browser", daemon=True).start()
-
-
-def _live_page(metrics_url: str) -> str:
-    return metrics_url.removesuffix("metrics")
+    words, silent = (sys.executable, "-P", "-m", "webbrowser", page), subprocess.DEVNULL
+    streams = {"stdin": silent, "stdout": silent, "stderr": silent, "start_new_session": True}
+    threading.Thread(
+        target=subprocess.run, args=(words,), kwargs=streams, name="browser", daemon=True
+    ).start()
 
 
 def _print_demo(result: DemoResult) -> None:
@@ -194,7 +178,7 @@ def _print_demo(result: DemoResult) -> None:
         ]
     rows += [
         ("gRPC", result.grpc_url),
-        ("live page", _live_page(result.metrics_url)),
+        ("live page", result.metrics_url.removesuffix("metrics")),
         ("metrics", result.metrics_url),
     ]
     table = Table(title="sharded-infer demo", title_justify="left", show_header=False)

@@ -1,8 +1,8 @@
 """Raw ids of the demo: the log's strings, their id maps, and the unknown ids among them."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
 from serving.demo.criteo import FEATURES, Examples, Vocabulary
 from serving.remote.scraped_metrics import scraped_samples
 from sharded_infer.errors import ShardedInferError
-from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource
+from sharded_infer.importing.id_maps.id_map_source import IdMapSource
 from sharded_infer.specs.id_map_spec import SharedRows
 
 _HASH = StringHash.XXH3_64
@@ -30,7 +30,17 @@ class RawIdsResult:
 
 def id_maps_of(vocabulary: Vocabulary) -> dict[str, IdMapSource]:
     """Id map of each table; row 0 is for unknown ids."""
-    return {name: _id_map(name, kept) for name, kept in zip(FEATURES, vocabulary.kept, strict=True)}
+    return {
+        name: IdMapSource(
+            f"the vocabulary of {name}",
+            kept.size,
+            partial(iter, [(hashed_texts(kept), np.arange(1, kept.size + 1))]),
+            table_rows=kept.size + 1,
+            unknown=SharedRows((0,)),
+            strings=_HASH.value,
+        )
+        for name, kept in zip(FEATURES, vocabulary.kept, strict=True)
+    }
 
 
 def hashed_texts(texts: NDArray[np.bytes_]) -> NDArray[np.int64]:
@@ -61,19 +71,3 @@ def check_unknown(counted: Counter[str], sent: Examples, passes: int) -> RawIdsR
             )
     by_table = {name: count for name, count in counted.items() if count}
     return RawIdsResult(_HASH.value, passes * int(sent.present.sum()), counted.total(), by_table)
-
-
-def _id_map(name: str, kept: NDArray[np.bytes_]) -> IdMapSource:
-    ids, rows = hashed_texts(kept), np.arange(1, kept.size + 1)
-
-    def read() -> Iterator[Chunk]:
-        yield ids, rows
-
-    return IdMapSource(
-        f"the vocabulary of {name}",
-        kept.size,
-        read,
-        table_rows=kept.size + 1,
-        unknown=SharedRows((0,)),
-        strings=_HASH.value,
-    )

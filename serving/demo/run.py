@@ -8,15 +8,25 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from serving.demo.model import MODEL, DemoModel, model_input, request_arrays, train_demo
+from serving.demo.model import MODEL, model_input, request_arrays, train_demo
 from serving.demo.raw_ids import RawIdsResult, check_unknown, unknown_ids
-from serving.demo.result import DemoOptions, DemoResult, HostsResult
-from serving.demo.scoring import Scoring, compare_aucs, score_in_passes
-from serving.demo.server_process import ServerProcess, server_process
-from serving.demo.shard_hosts import DemoHosts, shard_host_processes, write_topology
+from serving.demo.scoring import (
+    DemoOptions,
+    DemoResult,
+    HostsResult,
+    Scoring,
+    compare_aucs,
+    score_in_passes,
+)
+from serving.demo.server_process import (
+    DemoHosts,
+    ServerProcess,
+    server_process,
+    shard_host_processes,
+    write_topology,
+)
 from sharded_infer.errors import ShardedInferError
-from sharded_infer.progress import Progress
-from sharded_infer.publishing.publication import PublishedVersion, publish
+from sharded_infer.publishing.publication import publish
 
 _TOPOLOGY = "cpu:2"
 _REFERENCE_BATCH = 1024
@@ -28,11 +38,6 @@ def run_demo(
     options: DemoOptions, *, data: Path | None, hosts: int | None, raw_ids: bool
 ) -> DemoResult:
     """Run the whole demo.
-
-    Args:
-        data: a click log; None generates one.
-        hosts: shard hosts that have the tables; None: the server has them.
-        raw_ids: send the log's strings, which the server maps to rows.
 
     Raises ShardedInferError for a bad log, a refused version or request, served scores that rank
     worse than the fp32 model's or differ from one process's, and a wrong count of unknown ids.
@@ -48,7 +53,16 @@ def run_demo(
         demo = train_demo(data, options.rows, progress, raw_ids=raw_ids)
         held_out = demo.held_out
         topology = _TOPOLOGY if hosts is None else write_topology(folder, demo.spec, hosts)
-        published = _publish(demo, repository, topology, progress)
+        published = publish(
+            demo.spec,
+            demo.trained.embeddings,
+            demo.trained.tower,
+            repository,
+            topologies=(topology,),
+            id_maps=demo.id_maps,
+            samples=model_input(demo.training.select(slice(_GOLDEN_SAMPLES))),
+            progress=progress,
+        )
         expected = demo.trained.scores(held_out, _REFERENCE_BATCH)
 
         def scored(server: ServerProcess) -> Scoring:
@@ -88,7 +102,7 @@ def run_demo(
             )
             server = started("--shard-hosts", str(running.hosts_file))
             scoring = scored(server)
-            running.extra_replica.kill()
+            running.processes[-1].kill()
             measured = _hosts_result(running, reference, scoring, scored(server), keep=keep)
         served = scoring.scores[: len(held_out)]
         auc_fp32, auc_served = compare_aucs(held_out.labels, expected, served)
@@ -132,19 +146,4 @@ def _hosts_result(
         requests_after_loss=len(after.latencies_ms),
         latency_after_loss_ms=after.latency,
         process_ids=tuple(one.process.pid for one in kept),
-    )
-
-
-def _publish(
-    demo: DemoModel, repository: Path, topology: str, progress: Progress
-) -> PublishedVersion:
-    return publish(
-        demo.spec,
-        demo.trained.embeddings,
-        demo.trained.tower,
-        repository,
-        topologies=(topology,),
-        id_maps=demo.id_maps,
-        samples=model_input(demo.training.select(slice(_GOLDEN_SAMPLES))),
-        progress=progress,
     )

@@ -1,14 +1,16 @@
-"""Scoring of samples by a running server."""
+"""Scoring of samples by a running server, and the demo's figures."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import tritonclient.grpc as triton
 from numpy.typing import NDArray
 
+from serving.demo.raw_ids import RawIdsResult
 from serving.remote.triton_inputs import triton_inputs
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
@@ -53,24 +55,19 @@ def score_in_passes(
     passes: int,
     progress: Progress,
 ) -> Scoring:
-    """Send all samples `passes` times, in requests of `REQUEST_SIZES` in turn; see `score`.
+    """Send all samples `passes` times, in requests `arrays(first, end)` of `REQUEST_SIZES`."""
 
-    `arrays` makes a request's inputs from the numbers of its first sample and of the one after it.
-    """
-    requests = (arrays(start, end) for start, end in _ranges(samples, passes))
+    def requests() -> Iterator[RequestArrays]:
+        sizes = itertools.cycle(REQUEST_SIZES)
+        for _ in range(passes):
+            start = 0
+            while start < samples:
+                end = min(start + next(sizes), samples)
+                yield arrays(start, end)
+                start = end
+
     total = passes * samples
-    return score(url, model, requests, lambda done: progress("scoring through gRPC", done, total))
-
-
-def _ranges(samples: int, passes: int) -> Iterator[tuple[int, int]]:
-    """Start and end of requests' samples; the last of a pass may be smaller."""
-    turn = itertools.cycle(REQUEST_SIZES)
-    for _ in range(passes):
-        start = 0
-        while start < samples:
-            end = min(start + next(turn), samples)
-            yield start, end
-            start = end
+    return score(url, model, requests(), lambda done: progress("scoring through gRPC", done, total))
 
 
 def score(
@@ -106,3 +103,67 @@ def compare_aucs(
             f"they may differ by {MAX_AUC_DIFFERENCE}"
         )
     return auc_fp32, auc_served
+
+
+@dataclass(frozen=True, slots=True)
+class HostsResult:
+    """Measurements with shard hosts; `bits_equal` to the scores of the plan in one process."""
+
+    table_bytes: tuple[int, ...]
+    bits_equal: bool
+    one_process_latency_ms: LatencyMs
+    requests_after_loss: int
+    latency_after_loss_ms: LatencyMs
+    process_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankingResult:
+    """Requests of a history and candidates, without the user cache, then twice: a miss, a hit."""
+
+    requests: int
+    candidates: int
+    misses: int
+    hits: int
+    bits_equal: bool
+    max_abs_score_diff: float
+    latency_ms: LatencyMs
+    hit_latency_ms: LatencyMs
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """Options of every demo; `on_serving` gets `metrics_url` before the server gets requests."""
+
+    rows: int
+    repository: Path | None
+    port: int
+    keep: bool
+    on_serving: Callable[[str], None]
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoResult:
+    """The demo's figures, the keys of `--json`; None: of another kind of model or of requests."""
+
+    model: str
+    auc_fp32: float
+    auc_popularity: float | None = None
+    auc_served: float
+    max_abs_score_diff: float
+    fp32_bytes: int
+    artifact_table_bytes: int
+    requests: int
+    pairs_per_second: float
+    latency_ms: LatencyMs
+    metrics_url: str
+    grpc_url: str
+    repository: str
+    version: int
+    training_rows: int
+    scored_rows: int
+    server_pid: int | None
+    hosts: HostsResult | None = None
+    raw_ids: RawIdsResult | None = None
+    ranking: RankingResult | None = None

@@ -10,7 +10,7 @@ import pytest
 import tritonclient.grpc
 
 import serving.cli
-from serving.demo.sequences.generated_ratings import generated_ratings
+from serving.demo.sequences.ratings import generated_ratings
 from serving.remote.triton_inputs import triton_inputs
 from tests.end_to_end.test_demo import DemoRun, processes_of, run_demo
 from tests.support.waiting import until

@@ -2,24 +2,38 @@
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from serving.demo.result import DemoOptions, DemoResult
-from serving.demo.scoring import compare_aucs, score_in_passes
+from serving.demo.scoring import (
+    DemoOptions,
+    DemoResult,
+    RankingResult,
+    Scoring,
+    compare_aucs,
+    score,
+    score_in_passes,
+)
 from serving.demo.sequences.model import SequenceDemo, train_sequence_demo
-from serving.demo.sequences.ranking import Ranking
 from serving.demo.sequences.samples import popularity
-from serving.demo.server_process import server_process
-from sharded_infer.progress import Progress
-from sharded_infer.publishing.publication import PublishedVersion, publish
+from serving.demo.server_process import ServerProcess, server_process
+from serving.remote.scraped_metrics import user_states
+from sharded_infer.errors import InputError, ShardedInferError
+from sharded_infer.publishing.publication import publish
 from sharded_infer.quality.auc import auc
 
 _USER_CACHE = ("--user-cache-mib", "64")
 _CALIBRATION_SAMPLES = 1024
 _PASSES = 3  # over the held-out samples, so that a p99 is of many requests
+# Of ranking requests: a history once, and many candidates.
+_USERS = 100
+_CANDIDATES = 200
+_SEED = 0
 
 
 def run_sequence_demo(
@@ -28,9 +42,8 @@ def run_sequence_demo(
     """Train, publish and serve a model; score held-out samples, and rank candidates.
 
     A first server, without the user cache, scores the held-out samples. The second has the cache.
-    Without `ratings`, in MovieLens's format, a log is generated. Raises ShardedInferError for a bad
-    log, a refused version or request, scores that the gate does not allow, and a user cache that
-    misses or changes a bit.
+    Raises ShardedInferError for a bad log, a refused version or request, scores that the gate does
+    not allow, and a user cache that misses or changes a bit.
     """
     repository, keep, progress = options.repository, options.keep, options.progress
     # On a busy machine two intra-op threads are far slower than one.
@@ -43,11 +56,19 @@ def run_sequence_demo(
         demo = train_sequence_demo(architecture, ratings, options.rows, progress)
         held_out = demo.split.held_out
         ranking = Ranking(demo)
-        published = _publish(demo, repository, progress)
-        trained = demo.trained_scores(held_out)
+        newest = demo.split.training.select(slice(-_CALIBRATION_SAMPLES, None))
+        published = publish(
+            demo.spec,
+            demo.trained.tables,
+            demo.trained.tower,
+            repository,
+            calibration={**demo.arrays(newest), "label": newest.labels},
+            progress=progress,
+        )
+        trained = demo.trained.scores(held_out)
 
         def on_ranked(candidates: int) -> None:
-            progress("ranking through gRPC", candidates, ranking.pairs)
+            progress("ranking through gRPC", candidates, ranking.candidates.size)
 
         with server_process(repository) as server:
             scoring = score_in_passes(
@@ -89,13 +110,69 @@ def run_sequence_demo(
         )
 
 
-def _publish(demo: SequenceDemo, repository: Path, progress: Progress) -> PublishedVersion:
-    newest = demo.split.training.select(slice(-_CALIBRATION_SAMPLES, None))
-    return publish(
-        demo.spec,
-        demo.trained.tables,
-        demo.trained.tower,
-        repository,
-        calibration={**demo.arrays(newest), "label": newest.labels},
-        progress=progress,
-    )
+class Ranking:
+    """Held-out histories, no two alike, with candidates drawn from all items."""
+
+    def __init__(self, demo: SequenceDemo) -> None:
+        """Choose the histories; raise InputError if all are empty."""
+        held_out = demo.split.held_out
+        seen = np.flatnonzero(held_out.lengths)[-20 * _USERS :]
+        if not seen.size:
+            raise InputError("the held-out part has no history, expected at least one")
+        items = held_out.select(seen).padded().items
+        _, firsts = np.unique(items, axis=0, return_index=True)
+        self._users = held_out.select(seen[np.sort(firsts)[-_USERS:]])
+        self.candidates = np.random.default_rng(_SEED).integers(
+            1, held_out.item_rows, (len(self._users), _CANDIDATES)
+        )
+        self._demo = demo
+
+    def scores(self, server: ServerProcess, on_scored: Callable[[int], None]) -> Scoring:
+        """Send a request a history, reporting candidates; ShardedInferError if one is refused."""
+        requests = (
+            self._demo.arrays(self._users.select(slice(number, number + 1)), candidates)
+            for number, candidates in enumerate(self.candidates)
+        )
+        return score(server.grpc_url, self._demo.spec.name, requests, on_scored)
+
+    def with_cache(
+        self, alone: Scoring, server: ServerProcess, on_scored: Callable[[int], None]
+    ) -> RankingResult:
+        """Send all requests twice to a server with an empty user cache; `alone` has none.
+
+        Raises ShardedInferError unless all first ones miss and all second ones hit, scores equal
+        those without the cache to the bit, and they are within the gate.
+        """
+        page, model = server.metrics_url, self._demo.spec.name
+        counts = [user_states(page, model)]
+        scorings = []
+        for _ in range(2):
+            scorings.append(self.scores(server, on_scored))
+            counts.append(user_states(page, model))
+        requests = len(self._users)
+        (first_hits, misses), (hits, last_misses) = np.diff(counts, axis=0).tolist()
+        if (first_hits, misses, hits, last_misses) != (0, requests, requests, 0):
+            raise ShardedInferError(
+                f"{requests} histories were sent twice: expected as many misses, then hits, of the "
+                f"user cache; the server counted {misses} misses and {first_hits} hits, then "
+                f"{last_misses} misses and {hits} hits"
+            )
+        for scoring in scorings:
+            if not np.array_equal(scoring.scores, alone.scores):
+                most = np.abs(scoring.scores - alone.scores).max()
+                raise ShardedInferError(
+                    f"scores with the user cache differ from those without by up to {most:.2g}"
+                )
+        each = np.repeat(np.arange(requests), _CANDIDATES)
+        pairs = replace(self._users.select(each), candidates=self.candidates.ravel())
+        trained = self._demo.trained.scores(pairs)
+        return RankingResult(
+            requests=requests,
+            candidates=_CANDIDATES,
+            misses=misses,
+            hits=hits,
+            bits_equal=True,
+            max_abs_score_diff=self._demo.difference(trained, alone.scores),
+            latency_ms=alone.latency,
+            hit_latency_ms=scorings[1].latency,
+        )

@@ -82,16 +82,18 @@ class SplitSamples:
 def split_samples(log: RatingLog, seed: int) -> SplitSamples:
     """Make samples of a log: the first four fifths of its time's ratings are the training part.
 
-    Each rating is a positive; its history is what the user rated before, which in the held-out part
-    may be of either part. For each positive there is a negative at the same time: an item drawn
-    uniformly from the training part's items that the user never rated, before or after. Held-out
-    ratings of items that the training part lacks are left out. Raises InputError if a part has no
-    positives or no negatives.
+    Each rating is a positive; its history is what the user rated before. For each there is a
+    negative at the same time: an item drawn uniformly from the training part's items that the user
+    never rated, before or after. Held-out ratings of items that the training part lacks are left
+    out. Raises InputError if a part has no positives or no negatives.
     """
     moment = np.quantile(log.times, _TRAINING_SHARE, method="higher")
     trained = log.times < moment
     known = np.unique(log.items[trained])
-    rows = replace(log, items=_rows_of(log.items, known))
+    places = np.searchsorted(known, log.items)
+    # The appended -1 stands behind the last known item and equals none.
+    is_known = np.append(known, -1)[places] == log.items
+    rows = replace(log, items=np.where(is_known, places + 1, 0))
     negatives = _negatives(log.users, rows.items, known.size, np.random.default_rng(seed))
     starts = np.searchsorted(log.users, log.users)
 
@@ -125,12 +127,6 @@ def popularity(samples: SequenceSamples, training: SequenceSamples) -> NDArray[n
     positives = training.candidates[training.labels == 1]
     counts = np.bincount(positives, minlength=training.item_rows)
     return counts[samples.candidates].astype(np.float64)
-
-
-def _rows_of(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:
-    places = np.searchsorted(known, ids)
-    # The appended -1 stands behind the last known id and equals none.
-    return np.where(np.append(known, -1)[places] == ids, places + 1, 0)
 
 
 def _negatives(

@@ -1,6 +1,6 @@
 import numpy as np
 
-from serving.demo.generated_clicks import generated_clicks
+from serving.demo.criteo import generated_clicks
 
 
 def test_a_generated_log_has_the_shape_of_a_real_one() -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.demo.criteo import FEATURES, Vocabulary
-from serving.demo.generated_clicks import generated_clicks
+from serving.demo.criteo import FEATURES, Vocabulary, generated_clicks
 from serving.demo.model import DemoModel, model_input, train_demo
 from serving.demo.raw_ids import check_unknown, hashed_texts, id_maps_of
 from sharded_infer.engines.model import Model, open_model

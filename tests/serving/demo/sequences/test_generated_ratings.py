@@ -1,6 +1,6 @@
 import numpy as np
 
-from serving.demo.sequences.generated_ratings import generated_ratings
+from serving.demo.sequences.ratings import generated_ratings
 
 
 def test_a_generated_log_has_the_shape_of_a_real_one() -> None:

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from serving.demo.sequences.generated_ratings import generated_ratings
-from serving.demo.sequences.ratings import RatingLog
+from serving.demo.sequences.ratings import RatingLog, generated_ratings
 from serving.demo.sequences.samples import (
     MAX_LENGTH,
     SequenceSamples,

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from serving.demo.criteo import ClickLog, Examples, Vocabulary
-from serving.demo.generated_clicks import generated_clicks
-from serving.demo.training import TrainedModel, train
+from serving.demo.criteo import ClickLog, Examples, Vocabulary, generated_clicks
+from serving.demo.model import TrainedModel, train
 from sharded_infer.quality.auc import auc
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from serving.demo.sequences.generated_ratings import generated_ratings
+from serving.demo.sequences.model import OPTIONS, TrainedSequenceModel, train_sequences
+from serving.demo.sequences.ratings import generated_ratings
 from serving.demo.sequences.samples import SplitSamples, popularity, split_samples
-from serving.demo.sequences.training import OPTIONS, TrainedSequenceModel, train_sequences
 from sharded_infer.quality.auc import auc
 
 
