@@ -16,7 +16,7 @@ COMMANDS = command_entries(
     "",
     {
         "spec": ("models.spec", "Draft a model.toml from a checkpoint's names and shapes."),
-        "quantize": ("models.quantize", "Quantize a model's tables into a folder."),
+        "quantize": ("models.quantization", "Quantize a model's tables into a folder."),
         "publish": ("models.publish", "Quantize, plan and publish a model as its next version."),
         "inspect": (
             "models.version",

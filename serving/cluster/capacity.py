@@ -1,7 +1,7 @@
 """Explanations of processes that fit no machine of a cluster."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kernels.wording import counted
 from sharded_infer.byte_sizes import size_text
@@ -27,10 +27,7 @@ class Room:
 
 
 def misfit(wanted: Sequence[Wanted], rooms: Sequence[Room]) -> str | None:
-    """Name the first process that fits nowhere, placing the largest first where least is left over.
-
-    This is a guess, not a search: use it for processes that could not be placed.
-    """
+    """Guess the first process that fits nowhere, the largest placed first where least is left."""
     left = list(rooms)
     for process in sorted(wanted, key=lambda process: process.memory, reverse=True):
         taken: set[int] = set()
@@ -45,34 +42,26 @@ def misfit(wanted: Sequence[Wanted], rooms: Sequence[Room]) -> str | None:
             if not fitting:
                 return _words(process, left, placed)
             best = min(fitting, key=lambda number: left[number].memory)
-            left[best] = replace(
-                left[best],
-                memory=left[best].memory - process.memory,
-                cpus=left[best].cpus - process.cpus,
-            )
+            room = left[best]
+            left[best] = Room(room.memory - process.memory, room.cpus - process.cpus)
             if process.apart:
                 taken.add(best)
     return None
 
 
 def _words(process: Wanted, rooms: Sequence[Room], placed: int) -> str:
-    most = max((room.memory for room in rooms), default=0)
-    if most < process.memory and not placed:
-        free = size_text(most)
-        return (
-            f"{process.name} wants {size_text(process.memory)}, no node has more than {free} free"
-        )
+    memory = max((room.memory for room in rooms), default=0)
+    if memory < process.memory and not placed:
+        wanted, free = size_text(process.memory), size_text(memory)
+        return f"{process.name} wants {wanted}, no node has more than {free} free"
     cpus = max((room.cpus for room in rooms), default=0)
     if cpus < process.cpus and not placed:
         return f"{process.name} wants {process.cpus:g} CPUs, no node has more than {cpus:g} free"
-    each = f"{size_text(process.memory)} and {_counted_cpus(process.cpus)}"
+    noun = "CPU" if process.cpus == 1 else "CPUs"
+    each = f"{size_text(process.memory)} and {process.cpus:g} {noun}"
     if process.apart:
         return (
             f"{process.name} wants {counted(process.count, 'node')} with {each} free each, "
             f"only {placed} of {len(rooms)} {'has' if placed == 1 else 'have'} that"
         )
     return f"{process.name} wants {process.count} times {each}, which the nodes do not have free"
-
-
-def _counted_cpus(cpus: float) -> str:
-    return f"{cpus:g} CPU{'' if cpus == 1 else 's'}"

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,24 +29,12 @@ _STRICT = ConfigDict(extra="forbid")
 FRONT_SETTINGS = declared_settings(ServerConfig)
 # A DNS name, short enough for suffixes (RFC 1123: 63 characters).
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
-# Settings that other fields of the file set.
 _ADDRESSES = ("host", "port", "http_port", "unix_socket", "http_unix_socket", "admin_address")
-_SECURITY = (
-    "insecure",
-    "tls_certificate",
-    "tls_key",
-    "tls_client_ca",
-    "tokens_file",
-    "trusted_key",
-)
-_GIVEN = {"repository", "model", "topology", "shard_hosts", *_ADDRESSES, *_SECURITY}
 
 
 def _bytes_of(value: object) -> int:
-    if not isinstance(value, str):
-        raise ValueError("expected a size such as '70GB'")
     try:
-        return parse_size(value, "size")
+        return parse_size(value if isinstance(value, str) else "", "size")
     except InputError as error:
         raise ValueError("expected a size such as '70GB'") from error
 
@@ -131,13 +119,10 @@ class RaySection:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class ClusterFile:
-    """The contents of the file.
+    """The contents of the file; the name is a prefix of all that is created.
 
-    Attributes:
-        name: prefix of all created names; a cluster of Ray may hold several.
-        hosts: by number in the plan; fronts hold the rows of the one host that is left out.
-        models: empty: all that the repository holds.
-        topology: of the published plan; None: each version's first.
+    Hosts are by number in the plan; fronts hold the rows of the one that is left out. Without
+    models all of the repository are served, without a topology each version's first.
     """
 
     name: Name
@@ -152,17 +137,16 @@ class ClusterFile:
 
 
 _ADAPTER = TypeAdapter(ClusterFile)
+_SECURITY = {field.name for field in fields(Security)}
+# Settings that other fields of the file set.
+_SET_ELSEWHERE = {"repository", "model", "topology", "shard_hosts", *_ADDRESSES, *_SECURITY}
 
 
 def read_cluster(path: Path) -> ClusterFile:
-    """Read and check the file.
-
-    Raises InputError if it cannot be read, or a field is missing, unknown or wrong, with the field,
-    what was expected and what came.
-    """
-    fields = read_toml(path, str(path), InputError)
+    """Read and check the file; InputError names the field, what was expected and what came."""
+    document = read_toml(path, str(path), InputError)
     try:
-        cluster = _ADAPTER.validate_python(fields)
+        cluster = _ADAPTER.validate_python(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(step) for step in first["loc"] if step != "[key]")
@@ -192,9 +176,9 @@ def read_cluster(path: Path) -> ClusterFile:
 def _check_settings(
     where: str, declared: Mapping[str, DeclaredSetting], settings: Mapping[str, Any]
 ) -> None:
-    allowed = [name for name in declared if name not in _GIVEN]
+    allowed = [name for name in declared if name not in _SET_ELSEWHERE]
     for name, value in settings.items():
-        if name in _GIVEN:
+        if name in _SET_ELSEWHERE:
             raise InputError(f"{where}.{name}: other fields of this file say it")
         if name not in allowed:
             hint = did_you_mean(name, allowed)

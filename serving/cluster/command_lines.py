@@ -10,37 +10,52 @@ from serving.cluster.cluster_file import (
     FrontsSection,
     ShardHostsSection,
 )
-from serving.config.setting import DeclaredSetting, flag_of
+from serving.config.setting import flag_of
 from serving.config.shard_host_settings import SHARD_HOST_SETTINGS
 from sharded_infer.files.toml_file import toml_text
 
 
-def shard_host_command(cluster: ClusterFile, number: int, folder: Path, address: str) -> list[str]:
-    """Command line of a replica of a host, from `serve-shards` on.
+def process_command(
+    cluster: ClusterFile, host: int | None, hosts_file: Path, folder: Path, address: str
+) -> list[str]:
+    """Command line of a front (None), from `serve` on, or a host's replica, from `serve-shards` on.
 
-    Args:
-        number: the host's in the plan.
-        folder: of `cluster.toml`.
-        address: to listen on.
+    The folder is that of `cluster.toml`, the address the one to listen on.
     """
-    section = cluster.shard_hosts
-    return [
-        "serve-shards",
-        f"--host-number={number}",
-        *_common(cluster, section, folder, address),
-        *_settings(SHARD_HOST_SETTINGS, section.settings, cluster.hosts[number].cpus),
+    section: FrontsSection | ShardHostsSection
+    if host is None:
+        words = ["serve", f"--shard-hosts={hosts_file}"]
+        section, declared, cpus = cluster.fronts, FRONT_SETTINGS, cluster.fronts.cpus
+    else:
+        words = ["serve-shards", f"--host-number={host}"]
+        section, declared, cpus = cluster.shard_hosts, SHARD_HOST_SETTINGS, cluster.hosts[host].cpus
+    repository, security, settings = cluster.repository, section.security, section.settings
+    if "://" not in repository:
+        repository = str(folder / repository)
+    words += [
+        f"--repository={repository}",
+        f"--host={address}",
+        f"--port={section.port or 0}",
+        f"--http-port={section.http_port or 0}",
+        "--json",
     ]
-
-
-def front_command(cluster: ClusterFile, hosts_file: Path, folder: Path, address: str) -> list[str]:
-    """Command line of a front, from `serve` on."""
-    section = cluster.fronts
-    return [
-        "serve",
-        f"--shard-hosts={hosts_file}",
-        *_common(cluster, section, folder, address),
-        *_settings(FRONT_SETTINGS, section.settings, section.cpus),
-    ]
+    words += [f"--model={model}" for model in cluster.models]
+    if cluster.topology is not None:
+        words.append(f"--topology={cluster.topology}")
+    words += [f"{flag_of(name)}={folder / file}" for name, file in security.files.items()]
+    if security.insecure:
+        words.append("--insecure")
+    for name, value in settings.items():
+        flag = declared[name].flag
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag.removeprefix('--')}")
+        else:
+            values = value if isinstance(value, list) else [value]
+            words += [f"{flag}={text}" for text in values]
+    if "slots" not in settings:
+        # As many batches at once as processors: Ray counts these, and limits nothing.
+        words.append(f"--slots={max(1, int(cpus) // settings.get('workers', 1))}")
+    return words
 
 
 def hosts_text(cluster: ClusterFile, folder: Path, addresses: Mapping[int, Sequence[str]]) -> str:
@@ -57,43 +72,3 @@ def hosts_text(cluster: ClusterFile, folder: Path, addresses: Mapping[int, Seque
         for number, listed in sorted(addresses.items())
     }
     return toml_text(values)
-
-
-def _common(
-    cluster: ClusterFile, section: FrontsSection | ShardHostsSection, folder: Path, address: str
-) -> list[str]:
-    repository, security = cluster.repository, section.security
-    if "://" not in repository:
-        repository = str(folder / repository)
-    words = [
-        f"--repository={repository}",
-        f"--host={address}",
-        f"--port={section.port or 0}",
-        f"--http-port={section.http_port or 0}",
-        "--json",
-    ]
-    words += [f"--model={model}" for model in cluster.models]
-    if cluster.topology is not None:
-        words.append(f"--topology={cluster.topology}")
-    words += [f"{flag_of(name)}={folder / file}" for name, file in security.files.items()]
-    if security.insecure:
-        words.append("--insecure")
-    return words
-
-
-def _settings(
-    declared: Mapping[str, DeclaredSetting], settings: Mapping[str, Any], cpus: float
-) -> list[str]:
-    words = []
-    for name, value in settings.items():
-        flag = declared[name].flag
-        if isinstance(value, bool):
-            words.append(flag if value else f"--no-{flag.removeprefix('--')}")
-        elif isinstance(value, list):
-            words += [f"{flag}={one}" for one in value]
-        else:
-            words.append(f"{flag}={value}")
-    if "slots" not in settings:
-        # As many batches at once as processors: Ray counts these, and limits nothing.
-        words.append(f"--slots={max(1, int(cpus) // settings.get('workers', 1))}")
-    return words

@@ -24,16 +24,20 @@ _PATIENCE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessState:
-    """State of the process.
+class Health:
+    """Result of a probe; versions are the MODEL@VERSION that the process reported."""
 
-    Attributes:
-        ready: the line of JSON that it printed when it was ready.
-        is_healthy: from its line or the last probe.
-        versions: MODEL@VERSION that it last reported.
-        restarts: since the thread began.
-        was_ready: at least one process was, since the thread began.
-        problem: why the process is not healthy, or how the previous one ended.
+    is_healthy: bool
+    versions: tuple[str, ...] = ()
+    answers: bool = True
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """State since the thread began; `ready` is the line of JSON that the process printed.
+
+    Commands of another release read it during `cluster roll`: its fields stay as they are.
     """
 
     process_id: int | None = None
@@ -42,16 +46,6 @@ class ProcessState:
     versions: tuple[str, ...] = ()
     restarts: int = 0
     was_ready: bool = False
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """Result of a probe: the process `answers` anything at all, and why it is not healthy."""
-
-    is_healthy: bool
-    versions: tuple[str, ...] = ()
-    answers: bool = True
     problem: str = ""
 
 
@@ -117,13 +111,26 @@ class ManagedProcess:
             start_new_session=True,
         )
         self._state = replace(self._state, process_id=process.pid)
-        words = _LastLine(process)
+        last_line = ""
+
+        def pass_errors_on() -> None:
+            nonlocal last_line
+            if process.stderr is None:
+                return
+            with process.stderr as stream:
+                for line in stream:
+                    sys.stderr.write(line)
+                    last_line = line.strip() or last_line
+
+        errors = threading.Thread(target=pass_errors_on, name="errors", daemon=True)
+        errors.start()
         try:
             self._watch(process)
         finally:
             self._state = replace(self._state, is_healthy=False)
             code = self._end(process)
-        return f"process {process.pid} ended with exit code {code}: {words.line()}"
+        errors.join(_PATIENCE_SECONDS)
+        return f"process {process.pid} ended with exit code {code}: {last_line}"
 
     def _watch(self, process: "subprocess.Popen[str]") -> None:
         """Return when the process has ended, or should end."""
@@ -131,8 +138,12 @@ class ManagedProcess:
         answered = monotonic()
         while process.poll() is None and not self._stop.wait(_LOOK_SECONDS):
             if self._state.ready is None:
-                self._read_ready(process)
-                answered = monotonic()
+                answered, stdout = monotonic(), process.stdout
+                # The process writes its one line in a single write.
+                if stdout is not None and select.select([stdout], [], [], 0)[0]:
+                    line = stdout.readline()
+                    if line.startswith("{"):
+                        self._state = replace(self._state, ready=json.loads(line))
             elif monotonic() >= next_probe:
                 health = self._ask(self._state.ready)
                 self._state = replace(
@@ -156,15 +167,6 @@ class ManagedProcess:
             _log.exception("internal error in asking a process")
             return Health(False, problem=f"it cannot be asked: {error}")
 
-    def _read_ready(self, process: "subprocess.Popen[str]") -> None:
-        stdout = process.stdout
-        if stdout is None or not select.select([stdout], [], [], 0)[0]:
-            return
-        # The process writes its one line in a single write.
-        line = stdout.readline()
-        if line.startswith("{"):
-            self._state = replace(self._state, ready=json.loads(line))
-
     def _end(self, process: "subprocess.Popen[str]") -> int:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -176,25 +178,3 @@ class ManagedProcess:
         if process.stdout is not None:
             process.stdout.close()
         return code
-
-
-class _LastLine:
-    """Passes a process's error stream on, and remembers its last line."""
-
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self._line = ""
-        self._stream = process.stderr
-        self._thread = threading.Thread(target=self._pass_on, name="errors", daemon=True)
-        self._thread.start()
-
-    def line(self) -> str:
-        self._thread.join(_PATIENCE_SECONDS)
-        return self._line
-
-    def _pass_on(self) -> None:
-        if self._stream is None:
-            return
-        with self._stream as stream:
-            for line in stream:
-                sys.stderr.write(line)
-                self._line = line.strip() or self._line

@@ -20,15 +20,11 @@ _SECONDS = 5.0
 _ANSWER_BYTES = 2**20
 _DESCRIBE = shard_host_pb2.DESCRIPTOR.services_by_name["ShardHost"].methods_by_name["Describe"]
 _PATH = f"/{_DESCRIBE.containing_service.full_name}/{_DESCRIBE.name}"
-_SILENT = Health(is_healthy=False, answers=False, problem="it does not answer")
 _NO_ANSWER = (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED)
 
 
 def shard_host_probe(file: Path) -> Callable[[dict[str, Any]], Health]:
-    """Make a probe for versions: a host without any is not healthy.
-
-    The probe uses TLS and tokens of the hosts file as fronts do, but not its addresses.
-    """
+    """Make a probe for versions, by TLS and tokens of the hosts file, but not its addresses."""
     question = shard_host_pb2.DescribeRequest().SerializeToString()
     made: tuple[str, HostSettings] | None = None
     client: Http2Client | None = None
@@ -81,7 +77,7 @@ def front_probe(ready: dict[str, Any]) -> Health:
         # With mTLS it wants a certificate: it answers, but does not report more.
         return Health(is_healthy=True, versions=versions)
     except (OSError, HTTPException):
-        return _SILENT
+        return Health(is_healthy=False, answers=False, problem="it does not answer")
     finally:
         connection.close()
     return Health(is_ready, versions, problem="" if is_ready else "/ready says that it is not")

@@ -35,15 +35,10 @@ _MOST_STARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """A process in the output of `cluster status`.
+    """A process in the output of `cluster status`; `host` is None for a front.
 
-    Attributes:
-        host: its number in the plan; None: a front.
-        state: `ready`, `starting`, `unhealthy`, `lost` (Ray is moving it), or `missing`.
-        address: of gRPC.
-        http_url: of a front's metrics.
-        restarts: of the process since its actor started, and one if Ray has moved the actor.
-        problem: why it is not ready, if known.
+    The state is `ready`, `starting`, `unhealthy`, `lost` (Ray is moving it), or `missing`. Restarts
+    are of the process since its actor started, and one if Ray has moved the actor.
     """
 
     name: str
@@ -76,8 +71,7 @@ class RayCluster:
     def up(self, seconds: float, progress: Progress = no_progress) -> list[ProcessReport]:
         """Start missing processes, and return when all are ready.
 
-        Raises CapacityError if the machines lack resources, and ShardedInferError with the
-        processes that are not ready in time.
+        Raises CapacityError if the machines lack resources, ShardedInferError if one is late.
         """
         groups = self._place()
         for task in self._tasks:
@@ -93,8 +87,7 @@ class RayCluster:
     def roll(self, seconds: float, progress: Progress = no_progress) -> list[ProcessReport]:
         """Replace the processes one after another, waiting up to `seconds` for each to be ready.
 
-        They take the current `cluster.toml`, and the machines' release. Raises InputError if the
-        file has other replicas or resources, and ShardedInferError if one is late.
+        Raises InputError if the file has other replicas or resources; else as `up`.
         """
         groups = self._place(make=False)
         for number, task in enumerate(self._tasks):
@@ -118,13 +111,6 @@ class RayCluster:
             remove_placement_group(group)
         return len(names)
 
-    def _wanted(self) -> list[Wanted]:
-        fronts = self._cluster.fronts
-        return [
-            Wanted(f"host {number}", host.replicas, host.memory, host.cpus, apart=True)
-            for number, host in sorted(self._cluster.hosts.items())
-        ] + [Wanted("front", fronts.count, fronts.memory, fronts.cpus, apart=False)]
-
     def _groups(self) -> dict[str, PlacementGroup]:
         prefix = f"{self._cluster.name}: "
         names = {
@@ -135,27 +121,33 @@ class RayCluster:
         return {name.removeprefix(prefix): get_placement_group(name) for name in names}
 
     def _place(self, *, make: bool = True) -> dict[str, PlacementGroup]:
-        groups, rooms = self._groups(), unreserved_rooms()
+        groups, rooms, fronts = self._groups(), unreserved_rooms(), self._cluster.fronts
+        wanted = [
+            Wanted(f"host {number}", host.replicas, host.memory, host.cpus, apart=True)
+            for number, host in sorted(self._cluster.hosts.items())
+        ]
+        wanted.append(Wanted("front", fronts.count, fronts.memory, fronts.cpus, apart=False))
         new = []
         # The processes that fit in the fewest places come first.
-        for one in sorted(self._wanted(), key=lambda one: one.memory, reverse=True):
-            bundles = [{"CPU": one.cpus, "memory": float(one.memory)}] * one.count
-            if one.name in groups:
-                if groups[one.name].bundle_specs != bundles:
+        for processes in sorted(wanted, key=lambda processes: processes.memory, reverse=True):
+            name, memory = processes.name, float(processes.memory)
+            bundles = [{"CPU": processes.cpus, "memory": memory}] * processes.count
+            if name in groups:
+                if groups[name].bundle_specs != bundles:
                     raise InputError(
-                        f"{one.name}: runs with other replicas, memory or CPUs than the file "
+                        f"{name}: runs with other replicas, memory or CPUs than the file "
                         "says: end the cluster with `cluster down` before they change"
                     )
                 continue
             if not make:
-                raise InputError(f"{one.name}: does not run; `cluster up` starts it")
-            groups[one.name] = placement_group(
+                raise InputError(f"{name}: does not run; `cluster up` starts it")
+            groups[name] = placement_group(
                 bundles,
-                strategy="STRICT_SPREAD" if one.apart else "SPREAD",
-                name=f"{self._cluster.name}: {one.name}",
+                strategy="STRICT_SPREAD" if processes.apart else "SPREAD",
+                name=f"{self._cluster.name}: {name}",
                 lifetime="detached",
             )
-            new.append(one)
+            new.append(processes)
         # If resources are short, some may be freed right now.
         words = misfit(new, rooms)
         seconds = _PLACE_SECONDS if words is None else _PLACE_SECONDS / 4
@@ -194,19 +186,17 @@ class RayCluster:
             progress("processes ready", len(ready), len(names))
             if len(ready) == len(names):
                 return
-            problems = [
-                f"{name}: {states[name].process.problem or 'not ready yet'}"
-                if name in states
-                else f"{name}: Ray has not started it"
-                for name in names
-                if name not in ready
-            ]
+            processes = {name: state.process for name, state in states.items()}
             hopeless = any(
-                state.process.restarts >= _MOST_STARTS and not state.process.was_ready
-                for state in states.values()
+                process.restarts >= _MOST_STARTS and not process.was_ready
+                for process in processes.values()
             )
             if hopeless or monotonic() > end:
-                raise ShardedInferError(f"not ready: {'; '.join(problems)}")
+                problems = dict.fromkeys(names, "Ray has not started it")
+                for name, process in processes.items():
+                    problems[name] = process.problem or "not ready yet"
+                words = [f"{name}: {problems[name]}" for name in names if name not in ready]
+                raise ShardedInferError(f"not ready: {'; '.join(words)}")
             sleep(_LOOK_SECONDS)
 
 
@@ -228,14 +218,12 @@ def _report(task: Task, state: TaskState | None, actor: ActorHandle | None) -> P
         # A task that Ray moves does not answer.
         said = "missing" if actor is None else "lost"
         return ProcessReport(task.name, task.host, task.replica, said, *(None,) * 5, (), 0, "")
-    process = state.process
-    ready = process.ready or {}
-    said = "ready" if process.is_healthy else "unhealthy" if ready else "starting"
+    process, ready = state.process, state.process.ready or {}
     return ProcessReport(
         name=task.name,
         host=task.host,
         replica=task.replica,
-        state=said,
+        state="ready" if process.is_healthy else "unhealthy" if ready else "starting",
         node=state.node,
         node_id=state.node_id,
         address=ready.get("grpc_url"),

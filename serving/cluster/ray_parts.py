@@ -34,15 +34,6 @@ MakePart = Callable[[int, Progress], "PublishedPart"]
 
 
 @dataclass(frozen=True, slots=True)
-class PartRun:
-    """A stored part, with its machine (see `PartStatus`) and its number of starts."""
-
-    made: "PublishedPart"
-    node: str
-    starts: int
-
-
-@dataclass(frozen=True, slots=True)
 class PartStatus:
     """A started part: its last machine, and fp32 bytes of rows encoded since the last start."""
 
@@ -73,11 +64,7 @@ class RayParts:
     """Ray, for one publish."""
 
     def __init__(self, address: str, *, cpus: float, memory: int, retries: int) -> None:
-        """Connect to Ray; InputError without an answer, CapacityError without a large machine.
-
-        Ray counts processors and memory for a part, which is made again so often if its process or
-        machine is lost.
-        """
+        """Connect to Ray; InputError without an answer, CapacityError without a large machine."""
         connect(address, "--ray-address")
         self._cpus, self._memory, self._retries = cpus, memory, retries
         if words := misfit([Wanted("part", 1, memory, cpus, apart=False)], whole_rooms()):
@@ -88,8 +75,10 @@ class RayParts:
         """Disconnect from Ray, which ends running tasks."""
         ray.shutdown()
 
-    def run(self, make: MakePart, parts: int, fp32_bytes: int, progress: Progress) -> list[PartRun]:
-        """Make all parts, and return them in order.
+    def run(
+        self, make: MakePart, parts: int, fp32_bytes: int, progress: Progress
+    ) -> "list[tuple[PublishedPart, str, int]]":
+        """Make all parts, and return them in order, with their machines and numbers of starts.
 
         `make` is sent by name: machines must have its module. Raises ShardedInferError, naming part
         and node, if a part failed, or was lost too often; the others are ended.
@@ -112,16 +101,17 @@ class RayParts:
             while True:
                 done, _ = ray.wait(list(waiting), num_returns=1, timeout=_LOOK_SECONDS)
                 statuses: Mapping[int, PartStatus] = ray.get(board.read.remote())
-                for one in done:
-                    part = waiting.pop(one)
-                    where = _where(f"part {part}/{parts}", statuses.get(part))
-                    outcome = self._outcome(one, where, starts[part])
+                for ended in done:
+                    part = waiting.pop(ended)
+                    where, status = f"part {part}/{parts}", statuses.get(part)
+                    where += "" if status is None else f" on node {status.node}"
+                    outcome = self._outcome(ended, where, starts[part])
                     if outcome is None:
                         starts[part] += 1
                         waiting[task.remote(make, part, board)] = part
                     else:
                         made[part] = outcome
-                encoded = sum(one.fp32_bytes for one in made.values())
+                encoded = sum(stored.fp32_bytes for stored in made.values())
                 encoded += sum(status.done for part, status in statuses.items() if part not in made)
                 progress(f"{ENCODING} {parts} parts", encoded, fp32_bytes)
                 if not waiting:
@@ -131,7 +121,7 @@ class RayParts:
                     late = float("inf")
         finally:
             _end(list(waiting))
-        return [PartRun(made[part], statuses[part].node, starts[part]) for part in sorted(made)]
+        return [(made[part], statuses[part].node, starts[part]) for part in sorted(made)]
 
     def _outcome(self, task: Any, where: str, starts: int) -> "PublishedPart | None":
         """The part; None if its process was lost and may be restarted."""
@@ -151,10 +141,6 @@ class RayParts:
             raise ShardedInferError(f"{where}: {outcome}")
         stored: PublishedPart = outcome
         return stored
-
-
-def _where(name: str, status: PartStatus | None) -> str:
-    return name if status is None else f"{name} on node {status.node}"
 
 
 def publish_part_task(

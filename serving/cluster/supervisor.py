@@ -14,22 +14,18 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_node_ip_address
 
 from serving.cluster.cluster_file import FRONT_SETTINGS, ClusterFile
-from serving.cluster.command_lines import front_command, hosts_text, shard_host_command
+from serving.cluster.command_lines import hosts_text, process_command
 from serving.cluster.managed_process import ManagedProcess, ProcessState
 from serving.cluster.probes import front_probe, shard_host_probe
 
 _log = logging.getLogger("sharded_infer")
 _LOOK_SECONDS = 1.0
 _ANSWER_SECONDS = 2.0
-_HOSTS_FILE = "hosts.toml"
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A process of a cluster: a replica of a host, or a front (None), from 0.
-
-    Files are relative to the folder of `cluster.toml`, on every machine.
-    """
+    """A replica of a host, or of fronts (None); files are relative to the folder everywhere."""
 
     cluster: ClusterFile
     host: int | None
@@ -55,14 +51,13 @@ class TaskState:
 
 def tasks_of(cluster: ClusterFile, folder: Path) -> list[Task]:
     """All processes: shard hosts first, one replica of each host after another."""
-    most = max(host.replicas for host in cluster.hosts.values())
     hosts = [
-        Task(cluster, number, replica, folder)
-        for replica in range(most)
-        for number, host in sorted(cluster.hosts.items())
-        if replica < host.replicas
+        (replica, number)
+        for number, host in cluster.hosts.items()
+        for replica in range(host.replicas)
     ]
-    return [*hosts, *(Task(cluster, None, one, folder) for one in range(cluster.fronts.count))]
+    fronts = [(replica, None) for replica in range(cluster.fronts.count)]
+    return [Task(cluster, host, replica, folder) for replica, host in [*sorted(hosts), *fronts]]
 
 
 def actor_of(name: str) -> ActorHandle | None:
@@ -89,10 +84,7 @@ def states_of(names: Sequence[str]) -> Mapping[str, TaskState]:
 
 
 class Supervisor:
-    """Runs the process of a task where Ray has placed it, until it is stopped.
-
-    A front's hosts file has the addresses of all replicas; while one moves, its last.
-    """
+    """Runs a task's process where Ray has placed it; fronts get the last addresses of all hosts."""
 
     def __init__(self, task: Task) -> None:
         """Start a shard host at once, a front when every host has an address."""
@@ -107,9 +99,13 @@ class Supervisor:
         self._stop = threading.Event()
         self._known: dict[str, str] = {}
         self._folder = Path(tempfile.mkdtemp(prefix=f"{task.cluster.name}-{task.name}-"))
+        self._hosts_file = self._folder / "hosts.toml"
         self._follower: threading.Thread | None = None
         if task.host is not None:
-            self._process = self._shard_host(task.host)
+            # The probe calls it as a front does.
+            hosts = hosts_text(task.cluster, task.folder, {task.host: [self._node]})
+            self._hosts_file.write_text(hosts)
+            self._process = self._started()
         else:
             self._follower = threading.Thread(target=self._follow, name="hosts file", daemon=True)
             self._follower.start()
@@ -130,23 +126,19 @@ class Supervisor:
             file.unlink()
         self._folder.rmdir()
 
-    def _shard_host(self, number: int) -> ManagedProcess:
-        cluster, folder = self._task.cluster, self._task.folder
-        words = shard_host_command(cluster, number, folder, self._node)
-        # The probe calls it as a front does.
-        file = self._folder / _HOSTS_FILE
-        file.write_text(hosts_text(cluster, folder, {number: [self._node]}))
-        drain = _drain(cluster.shard_hosts.settings)
-        return ManagedProcess(words, shard_host_probe(file), drain_seconds=drain)
-
-    def _front(self, file: Path) -> ManagedProcess:
-        cluster, folder = self._task.cluster, self._task.folder
-        words = front_command(cluster, file, folder, self._node)
-        drain = _drain(cluster.fronts.settings)
-        return ManagedProcess(words, front_probe, drain_seconds=drain)
+    def _started(self) -> ManagedProcess:
+        task, file = self._task, self._hosts_file
+        words = process_command(task.cluster, task.host, file, task.folder, self._node)
+        section = task.cluster.fronts if task.host is None else task.cluster.shard_hosts
+        drain = sum(
+            float(section.settings.get(name, FRONT_SETTINGS[name].default))
+            for name in ("drain_seconds", "grace_seconds")
+        )
+        probe = front_probe if task.host is None else shard_host_probe(file)
+        return ManagedProcess(words, probe, drain_seconds=drain)
 
     def _follow(self) -> None:
-        file, told = self._folder / _HOSTS_FILE, ""
+        cluster, folder, file, told = self._task.cluster, self._task.folder, self._hosts_file, ""
         written: dict[int, list[str]] = {}
         while not self._stop.wait(_LOOK_SECONDS):
             try:
@@ -157,33 +149,24 @@ class Supervisor:
                     _log.warning("the addresses of shard hosts cannot be asked: %s", error)
                 told = str(error)
                 continue
-            if addresses == written or addresses.keys() != self._task.cluster.hosts.keys():
+            if addresses == written or addresses.keys() != cluster.hosts.keys():
                 continue
             new = file.with_suffix(".new")
-            new.write_text(hosts_text(self._task.cluster, self._task.folder, addresses))
+            new.write_text(hosts_text(cluster, folder, addresses))
             # A front never reads half of it.
             new.replace(file)
             written = addresses
             if self._process is None:
-                self._process = self._front(file)
+                self._process = self._started()
 
     def _addresses(self) -> dict[int, list[str]]:
-        hosts = [
-            one for one in tasks_of(self._task.cluster, self._task.folder) if one.host is not None
-        ]
-        for name, state in states_of([one.name for one in hosts]).items():
+        tasks = tasks_of(self._task.cluster, self._task.folder)
+        hosts = {task.name: task.host for task in tasks if task.host is not None}
+        for name, state in states_of(list(hosts)).items():
             if state.process.ready is not None:
                 self._known[name] = str(state.process.ready["grpc_url"])
-        addresses: dict[int, list[str]] = {}
-        for one in hosts:
-            if one.host is not None and one.name in self._known:
-                listed = addresses.setdefault(one.host, [])
-                # A moved replica may have a port that another one had.
-                if self._known[one.name] not in listed:
-                    listed.append(self._known[one.name])
-        return addresses
-
-
-def _drain(settings: Mapping[str, float]) -> float:
-    names = ("drain_seconds", "grace_seconds")
-    return sum(float(settings.get(name, FRONT_SETTINGS[name].default)) for name in names)
+        # A moved replica may have a port that another one had: each address is listed once.
+        addresses: dict[int, dict[str, None]] = {}
+        for name in filter(self._known.__contains__, hosts):
+            addresses.setdefault(hosts[name], {})[self._known[name]] = None
+        return {host: list(listed) for host, listed in addresses.items()}

@@ -53,10 +53,6 @@ class _Plain(Console):
     def render_str(self, text: str, **settings: Any) -> Text:
         return super().render_str(visible(text), **settings)
 
-
-class _Output(_Plain):
-    """A console that looks up its output stream at each print, not when it is created."""
-
     @property
     def size(self) -> ConsoleDimensions:
         if self.is_terminal or "COLUMNS" in os.environ:
@@ -68,7 +64,7 @@ class _Output(_Plain):
         self._width, self._height = new_size
 
 
-OUT = _Output()
+OUT = _Plain()
 ERRORS = _Plain(stderr=True)
 
 

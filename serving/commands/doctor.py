@@ -6,7 +6,7 @@ import importlib.util
 import platform
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -57,11 +57,18 @@ def examine(ports: Iterable[int], folder: Path = Path()) -> list[Finding]:
     # This reads the list of files of every distribution: once for all names.
     owners = importlib.metadata.packages_distributions()
     return [
-        *(Finding(name, *check()) for name, check in _CHECKS.items()),
+        *(Finding(name, *_outcome(check)) for name, check in _CHECKS.items()),
         Finding("table pages", *_mapped_pages(folder)),
         *(Finding(f"import {n}", *_import_name(n, owners.get(n, []))) for n in IMPORT_NAMES),
         *(Finding(f"port {port}", *_port(port)) for port in ports),
     ]
+
+
+def _outcome(check: Callable[[], _Result]) -> _Result:
+    try:
+        return check()
+    except ShardedInferError as error:
+        return Verdict.PROBLEM, str(error)
 
 
 def _python() -> _Result:
@@ -95,10 +102,7 @@ def _fbgemm() -> _Result:
 
 
 def _cpu() -> _Result:
-    try:
-        here = machine()
-    except ShardedInferError as error:
-        return Verdict.PROBLEM, str(error)
+    here = machine()
     # On ARM the bit of VNNI means the dot product.
     renamed = {Feature.AVX512_VNNI: "dot product"} if here.is_arm else {}
     names = [renamed.get(bit, str(bit.name).lower()) for bit in here.processor]
@@ -122,19 +126,16 @@ def _products() -> _Result:
     }
     said: list[str] = []
     raised: list[str] = []
-    try:
-        here = machine()
-        for precision, dtype in dtypes.items():
-            chosen = host.choose_products(precision, host.ProductsOption.AUTO, here)
-            if chosen is not None and chosen.running is not precision:
-                raised.append(str(precision))
-                continue
-            compiled = dtype in ours.product_dtypes(here)
-            by = f"ours ({ours.product_set(dtype, here).name.lower()})" if compiled else "oneDNN"
-            timed = " where that is timed faster than fp32" if chosen is None else ""
-            said.append(f"{precision} by {by}{timed}")
-    except ShardedInferError as error:
-        return Verdict.PROBLEM, str(error)
+    here = machine()
+    for precision, dtype in dtypes.items():
+        chosen = host.choose_products(precision, host.ProductsOption.AUTO, here)
+        if chosen is not None and chosen.running is not precision:
+            raised.append(str(precision))
+            continue
+        compiled = dtype in ours.product_dtypes(here)
+        by = f"ours ({ours.product_set(dtype, here).name.lower()})" if compiled else "oneDNN"
+        timed = " where that is timed faster than fp32" if chosen is None else ""
+        said.append(f"{precision} by {by}{timed}")
     if raised:
         said.append(f"{' and '.join(raised)} towers run in fp32")
     return Verdict.OK, ", ".join(said)
@@ -156,15 +157,11 @@ def _tls() -> _Result:
         return Verdict.PROBLEM, "no server can run"
     if text := transport_library().tls_text():
         return Verdict.OK, text
-    detail = "OpenSSL 3 is not installed: no TLS and no tokens"
-    return Verdict.NOTE, detail
+    return Verdict.NOTE, "OpenSSL 3 is not installed: no TLS and no tokens"
 
 
 def _kernels() -> _Result:
-    try:
-        sets = [one.name.lower() for one in instruction_sets()]
-    except ShardedInferError as error:
-        return Verdict.PROBLEM, str(error)
+    sets = [variant.name.lower() for variant in instruction_sets()]
     return Verdict.OK, f"{sets[-1]} of {', '.join(sets)}"
 
 
@@ -185,8 +182,7 @@ def _huge_pages() -> _Result:
     except OSError:
         return Verdict.NOTE, "not known on this system"
     mode = text[text.find("[") + 1 : text.find("]")]
-    verdict = Verdict.NOTE if mode == "never" else Verdict.OK
-    return (verdict, f"transparent huge pages: {mode}")
+    return Verdict.NOTE if mode == "never" else Verdict.OK, f"transparent huge pages: {mode}"
 
 
 def _row_reads() -> _Result:

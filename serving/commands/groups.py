@@ -17,8 +17,8 @@ REPO_COMMANDS = command_entries(
             "repo_promote",
             "Promote a version step by step, and take it back if it is worse.",
         ),
-        "gc": ("repo_gc", "Remove old versions that have no label and are not in use."),
-        "verify": ("repo_verify", "Read and compare every file where it is stored."),
+        "gc": ("repo_upkeep", "Remove old versions that have no label and are not in use."),
+        "verify": ("repo_upkeep", "Read and compare every file where it is stored."),
         "copy": ("repo_version", "Copy a version to another repository."),
         "sign": ("repo_version", "Sign a published version."),
         "compact": ("repo_version", "Publish a version with changed rows as a whole one."),
@@ -26,17 +26,17 @@ REPO_COMMANDS = command_entries(
     },
 )
 CLUSTER_COMMANDS = command_entries(
-    "serving.commands.cluster",
+    "serving.commands",
     "cluster_",
     {
-        "up": ("cluster_run", "Start the processes of a cluster on Ray, and wait for them."),
+        "up": ("cluster", "Start the processes of a cluster on Ray, and wait for them."),
         "status": (
-            "cluster_run",
+            "cluster",
             "Show the processes of a cluster: machines, addresses, versions.",
         ),
-        "roll": ("cluster_run", "Replace the processes of a cluster one after another."),
-        "down": ("cluster_run", "End the processes of a cluster."),
-        "publish": ("cluster_publish", "Publish a model in parts, which machines of Ray make."),
+        "roll": ("cluster", "Replace the processes of a cluster one after another."),
+        "down": ("cluster", "End the processes of a cluster."),
+        "publish": ("cluster", "Publish a model in parts, which machines of Ray make."),
     },
 )
 BENCH_COMMANDS = command_entries(

@@ -10,27 +10,20 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
-from kernels.wording import did_you_mean, nearest
 from serving.config.setting import LARGEST
 from sharded_infer.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A command or group that is imported by name.
+    """A command's function, or a group's `typer.Typer`, imported by name: `module:attribute`.
 
-    Attributes:
-        target: `module:attribute`: a command's function, or a group's `typer.Typer`.
-        summary: the first sentence of its docstring or help, whole at 80 columns.
+    The summary is the first sentence of its docstring or help, whole at 80 columns.
     """
 
     name: str
     target: str
     summary: str
-
-    def load(self) -> Any:
-        """Import the target."""
-        return load_by_name(self.target)
 
 
 def load_by_name(target: str) -> Any:
@@ -42,10 +35,7 @@ def load_by_name(target: str) -> Any:
 def command_entries(
     package: str, prefix: str, commands: Mapping[str, tuple[str, str]]
 ) -> tuple[CommandEntry, ...]:
-    """Entries from a table of modules and summaries by name.
-
-    The module lies in `package`, and has a function `PREFIXNAME_command`, or is `module:attribute`.
-    """
+    """Entries by name: of a module's function `PREFIXNAME_command`, or of `module:attribute`."""
     entries = []
     for name, (module, summary) in commands.items():
         function = f"{prefix}{name.replace('-', '_')}_command"
@@ -64,25 +54,6 @@ def lazy_group(*entries: CommandEntry) -> type[TyperGroup]:
                 entry.name: TyperCommand(entry.name, short_help=entry.summary) for entry in entries
             }
             super().__init__(**settings)
-            self.suggest_commands = False  # ours are
-
-        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            try:
-                return super().resolve_command(ctx, args)
-            except Exception as error:
-                # Typer's vendored click raises them, and exports none of their classes.
-                if isinstance(said := getattr(error, "message", None), str) and args:
-                    hint = did_you_mean(args[0], self.commands)
-                    error.message = said.rstrip(".") + hint if hint else said  # type: ignore[attr-defined]
-                raise
-
-        def invoke(self, ctx: Any) -> Any:
-            try:
-                return super().invoke(ctx)
-            except Exception as error:
-                if hasattr(error, "possibilities"):
-                    error.possibilities = _near_options(error)
-                raise
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
             entry = by_name.get(cmd_name)
@@ -94,14 +65,8 @@ def lazy_group(*entries: CommandEntry) -> type[TyperGroup]:
     return LazyGroup
 
 
-def _near_options(error: Any) -> list[str]:
-    known = [name for parameter in error.ctx.command.params for name in parameter.opts]
-    near = nearest(error.option_name, known)
-    return [] if near is None else [near]
-
-
 def _command_of(entry: CommandEntry) -> Any:
-    target = entry.load()
+    target = load_by_name(entry.target)
     if isinstance(target, typer.Typer):
         group = get_group(target)
         group.name, group.short_help = entry.name, entry.summary
@@ -120,16 +85,12 @@ def with_bounds(command: Callable[..., Any]) -> Callable[..., Any]:
             for one in value if isinstance(value, list | tuple) else (value,):
                 # All comparisons with NaN are false.
                 if isinstance(one, int | float) and not -LARGEST <= one <= LARGEST:
+                    is_long = isinstance(one, int) and abs(one) > 10**40
+                    got = f"one of {len(str(abs(one)))} digits" if is_long else str(one)
                     raise InputError(
                         f"--{name.replace('_', '-')}: expected a number from {-LARGEST} to "
-                        f"{LARGEST}, got {_shown(one)}"
+                        f"{LARGEST}, got {got}"
                     )
         return command(*args, **values)
 
     return bounded
-
-
-def _shown(number: float) -> str:
-    if isinstance(number, int) and abs(number) > 10**40:
-        return f"one of {len(str(abs(number)))} digits"
-    return str(number)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Container
 import torch
 
 from serving.commands.console import progress_bars
+from serving.commands.options.version_options import fetched_artifact, only_model
 from serving.commands.repo.arguments import named_version
-from serving.commands.versions import fetched_artifact, only_model
 from serving.remote.prediction import Prediction
 from sharded_infer.artifacts.artifact import Artifact, verify_files
 from sharded_infer.artifacts.mapped_id_maps import open_id_maps
@@ -25,10 +25,7 @@ def open_published(artifact: Artifact, topology: str | None = None) -> Model:
 
 
 def golden_differences(artifact: Artifact) -> dict[str, float]:
-    """The golden requests' largest difference from the fp32 model, by plan.
-
-    Raises GateError if one is larger than allowed, InputError for an id map in another form.
-    """
+    """The golden requests' largest difference from fp32, by plan; raises as `check_golden`."""
     for id_map in open_id_maps(artifact).values():
         id_map.check()
     return {
@@ -47,9 +44,8 @@ def predict_here(
 ) -> Prediction:
     """Score samples as one batch, with a version opened in this process.
 
-    `read` reads the samples, given the inputs whose ids may be strings. Raises NotFoundError for a
-    version that does not exist, ArtifactError and StorageError for one that is damaged or cannot be
-    fetched, and RequestError if a sample does not fit the model.
+    `read` reads the samples, given the inputs whose ids may be strings. Raises as `fetch` and
+    `verify_files`, and RequestError if a sample does not fit the model.
     """
     repository = Repository(location)
     name = only_model(repository, model)

@@ -1,5 +1,11 @@
-"""Serves published models, or lookups of one host of a plan."""
+"""Serves published models, or lookups of one host of a plan; settings are options."""
 
+import inspect
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -8,21 +14,49 @@ from rich.table import Table
 from kernels.wording import counted
 from serving.commands.console import print_result, progress_bars
 from serving.commands.lazy_group import load_by_name
-from serving.commands.options.serve_options import (
-    ConfigOption,
-    JsonOption,
-    PrintOption,
-    declare_options,
-    start_settings,
-)
+from serving.commands.options.option_fields import add_options
 from serving.config.server_config import ServerConfig
-from serving.config.setting import declared_settings
+from serving.config.setting import DeclaredSetting, declared_settings, flag_of
+from serving.config.setting_sources import (
+    CONFIG_VARIABLE,
+    DEFAULT,
+    TOKENS_VARIABLE,
+    old_names,
+    read_settings,
+    unknown_variables,
+)
 from serving.config.shard_host_settings import SHARD_HOST_SETTINGS
+from serving.config.version_policy import VersionPolicy
+from serving.observability.log_lines import configure_logs
+from serving.observability.trace_settings import trace_settings
 from serving.process.ready import Ready
 from serving.security.exposure import protection_of
 from serving.shard_host.ready import ShardHostReady
 from sharded_infer.byte_sizes import size_text
 
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="TOML file of settings: each option below is a key, with _ for -; "
+        f"default: {CONFIG_VARIABLE}.",
+    ),
+]
+PrintOption = Annotated[
+    bool,
+    typer.Option(
+        "--print-config", help="Print each setting's value and where it came from, and exit."
+    ),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="When ready, print one line of JSON; with --print-config, print the settings as JSON.",
+    ),
+]
+_log = logging.getLogger("sharded_infer")
 SETTINGS = declared_settings(ServerConfig)
 _MODELS = ("model", "version", "topology", "tables", "memory", "kernels", "products", "executor")
 
@@ -45,7 +79,7 @@ def serve_command(
     Each setting is an option, a variable SHARDED_INFER_NAME, and a key of the file --config. The
     first of these that is set wins (docs/configuration.md).
     """
-    settings = start_settings(
+    settings = _start_settings(
         context, SETTINGS, config, values, print_config=print_config, as_json=as_json
     )
 
@@ -105,7 +139,7 @@ def serve_shards_command(
 
     The settings are those of `serve` (docs/configuration.md).
     """
-    settings = start_settings(
+    settings = _start_settings(
         context, SHARD_HOST_SETTINGS, config, values, print_config=print_config, as_json=as_json
     )
 
@@ -125,5 +159,88 @@ def serve_shards_command(
     serve_shards(settings, host_number, on_ready=on_ready, progress=progress_bars)
 
 
-declare_options(serve_command, SETTINGS)
-declare_options(serve_shards_command, SHARD_HOST_SETTINGS)
+def _start_settings(
+    context: typer.Context,
+    declared: Mapping[str, DeclaredSetting],
+    file: Path | None,
+    values: Mapping[str, Any],
+    *,
+    print_config: bool,
+    as_json: bool,
+) -> ServerConfig:
+    """Read settings from flags, environment and file, and start logs and tracing by them.
+
+    With `print_config`, print the settings and their sources, and raise Exit instead. Raises
+    InputError for a setting that is missing, unknown or wrong, with its name and source.
+    """
+    named = os.environ.get(CONFIG_VARIABLE)
+    flags = {}
+    for name in (name for setting in declared.values() for name in setting.names):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            flags[name] = values[name]
+    sourced = read_settings(
+        declared,
+        flags=flags,
+        environment=os.environ,
+        file=file or (Path(named) if named else None),
+    )
+    config = ServerConfig(**{name: one.value for name, one in sourced.items()})
+    if print_config:
+        fields = {
+            name: {"value": declared[name].plain(one.value), "source": one.source}
+            for name, one in sourced.items()
+        }
+        table = Table("setting", "value", "unit", "from", box=None)
+        for name, one in sourced.items():
+            unit, style = declared[name].said.unit, "dim" if one.source == DEFAULT else ""
+            table.add_row(name, declared[name].shown(one.value), unit, one.source, style=style)
+        print_result(fields, table, as_json=as_json)
+        raise typer.Exit
+    configure_logs(config.log_format, config.log_level)
+    for words in (*old_names(sourced), *unknown_variables(SETTINGS, os.environ)):
+        _log.warning(words)
+    return replace(
+        config,
+        tokens=os.environ.get(TOKENS_VARIABLE) or None,
+        tracing=trace_settings(config.trace_endpoint, config.trace_ratio, os.environ),
+    )
+
+
+def _option(setting: DeclaredSetting, name: str) -> inspect.Parameter:
+    is_old = name != setting.name
+    flag = flag_of(name)
+    names = [flag]
+    kind: Any = setting.type
+    if kind is bool:
+        names = [f"{flag}/--no-{flag.removeprefix('--')}"]
+    if setting.said.short is not None and not is_old:
+        names.append(setting.said.short)
+    default = None if setting.default is MISSING else setting.default
+    if setting.is_list:
+        kind, default = list[str], None
+    elif kind is VersionPolicy:
+        kind, default = str, str(default)
+    option = typer.Option(
+        *names,
+        help=setting.said.help,
+        min=setting.least if kind in (int, float) else None,
+        max=setting.most if kind in (int, float) else None,
+        metavar=setting.said.metavar,
+        hidden=is_old,
+        show_default=default is not None,
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind | None if default is None else kind, option],
+    )
+
+
+for _command, _declared in (
+    (serve_command, SETTINGS),
+    (serve_shards_command, SHARD_HOST_SETTINGS),
+):
+    _options = [_option(setting, name) for setting in _declared.values() for name in setting.names]
+    add_options(_command, _options, before="print_config")

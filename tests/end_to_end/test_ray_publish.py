@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from serving.commands.cluster.cluster_publish import store_part_here
-from serving.commands.models.publish_options import PublishJob, PublishOptions
+from serving.commands.cluster import store_part_here
+from serving.commands.models.publish import PublishJob, PublishOptions
 from sharded_infer.errors import InputError, StorageError
 from sharded_infer.progress import no_progress
 from sharded_infer.repositories.repository import Repository

@@ -20,6 +20,7 @@ from typing import Any
 
 import serving.cli
 from serving.commands.groups import BENCH_COMMANDS, CLUSTER_COMMANDS, REPO_COMMANDS
+from serving.commands.lazy_group import load_by_name
 
 _MOST_BYTES = 1 << 18
 _DESCRIPTORS = 4
@@ -102,7 +103,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Children would import them one by one.
     for entry in (*serving.cli.COMMANDS, *REPO_COMMANDS, *CLUSTER_COMMANDS, *BENCH_COMMANDS):
-        entry.load()
+        load_by_name(entry.target)
     for name in ("serving.process.server", "serving.commands.opened_version"):
         importlib.import_module(name)
     # Children would copy the pages that the collector visits.

@@ -20,10 +20,7 @@ def print_kept_rows(
     samples_per_second: float,
     disk: Disk | None = None,
 ) -> None:
-    """Print the rows of each table that memory holds, and how many ids find theirs.
-
-    `disk` has the other rows; None: it is not known.
-    """
+    """Print the rows of each table in memory, with the others on a disk if that is known."""
     title = f"rows in {size_text(sum(one.bytes for one in kept))} of memory"
     headings = ("table", "rows", "of all", "memory", "hit rate", "reads/s", "hits by pages")
     table = figure_table(title, headings, left=("table",))

@@ -12,7 +12,7 @@ import typer
 from kernels.wording import counted
 from serving.commands.console import print_result, progress_bars
 from serving.commands.lazy_group import load_by_name
-from serving.commands.versions import fetched_artifact, only_model
+from serving.commands.options.version_options import fetched_artifact, only_model
 from serving.host.background import LOWEST, lower_priority, run_when_idle
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import InputError, NotFoundError
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 Options = Mapping[str, Any]
 _LOOK_SECONDS = 0.5
-_DELTA = "sharded_infer.publishing.deltas.delta_publication:publish_delta"
-_OPEN_CHANGES = "sharded_infer.importing.changes.change_files:open_changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +94,20 @@ def publish_changes(changes: ChangeOptions, options: Options, *, as_json: bool) 
     model = only_model(repository, changes.model)
     # Check that the model exists before files are read.
     latest = repository.latest(model)
-    _make_way(changes, repository, model, changes.base or latest)
+    nice = changes.nice
+    if nice is None and (changes.follow or repository.in_use(model, changes.base or latest)):
+        nice = LOWEST
+    # Leave the cores to a server of this machine.
+    if nice == LOWEST:
+        run_when_idle()
+    elif nice is not None:
+        lower_priority(nice)
     job = _ChangesJob(changes, options, keys, repository, model, as_json)
     if changes.follow is not None:
         job.follow(changes.follow)
         return
     with progress_bars() as progress:
         job.publish(job.read(progress), None, progress)
-
-
-def _make_way(changes: ChangeOptions, repository: Repository, model: str, base: int) -> None:
-    """Lower the priority, which leaves the cores to a server of this machine."""
-    nice = changes.nice
-    if nice is None and (changes.follow is not None or repository.in_use(model, base)):
-        nice = LOWEST
-    if nice == LOWEST:
-        run_when_idle()
-    elif nice is not None:
-        lower_priority(nice)
 
 
 def _check(changes: ChangeOptions, options: Options) -> None:
@@ -145,8 +139,9 @@ class _ChangesJob:
         if weights is None:
             merged = load_by_name("sharded_infer.importing.changes.changed_rows:merged")
             rows: Mapping[str, Any] = {}
+            opened = load_by_name("sharded_infer.importing.changes.change_files:open_changes")
             for path in changes.changed or ():
-                rows = merged(rows, load_by_name(_OPEN_CHANGES)(path))
+                rows = merged(rows, opened(path))
             return rows
         source = load_by_name("quant.sources.checkpoint:open_weights")(weights)
         compare = load_by_name("sharded_infer.publishing.deltas.changed_weights:changed_weights")
@@ -174,14 +169,21 @@ class _ChangesJob:
 
     def publish(self, rows: Mapping[str, Any], followed: str | None, progress: Progress) -> None:
         """Publish changed rows, up to the last followed file, and print the version."""
-        options = self.options
+        options, tower, base = self.options, None, self.changes.base
         load_by_name("torch:set_num_threads")(1)
-        published: PublishedDelta = load_by_name(_DELTA)(
+        if self.changes.tower is not None:
+            changed = self.repository.manifest(
+                self.model, base or self.repository.latest(self.model)
+            )
+            another_tower = load_by_name("sharded_infer.importing.tower_source:another_tower")
+            tower = another_tower(changed.model_spec(), self.changes.tower)
+        module = "sharded_infer.publishing.deltas.delta_publication"
+        published: PublishedDelta = load_by_name(f"{module}:publish_delta")(
             self.model,
             rows,
             self.repository,
-            base=self.changes.base,
-            tower=self._tower(),
+            base=base,
+            tower=tower,
             note=options["note"],
             run_id=options["run_id"],
             source_revision=options["source_revision"],
@@ -202,14 +204,6 @@ class _ChangesJob:
             f"{published.location}",
             as_json=self.as_json,
         )
-
-    def _tower(self) -> Any:
-        if self.changes.tower is None:
-            return None
-        number = self.changes.base or self.repository.latest(self.model)
-        spec = self.repository.manifest(self.model, number).model_spec()
-        another_tower = load_by_name("sharded_infer.importing.tower_source:another_tower")
-        return another_tower(spec, self.changes.tower)
 
     def _last_followed(self) -> str | None:
         """Last published file of changes, from the latest version that names one."""

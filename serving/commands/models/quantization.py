@@ -1,6 +1,7 @@
-"""Options, samples and output that publish and quantize share."""
+"""Quantizes a model's tables, with options, samples and output that publishing shares."""
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,15 @@ import typer
 
 from kernels.wording import counted
 from quant.report import QuantizationReport, total_bytes
-from serving.commands.console import OUT, figure_table, say, write_target
+from serving.commands.console import (
+    OUT,
+    JsonOption,
+    figure_table,
+    print_json,
+    progress_bars,
+    say,
+    write_target,
+)
 from serving.commands.lazy_group import load_by_name
 from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import InputError
@@ -18,6 +27,7 @@ from sharded_infer.samples.file import read_samples
 from sharded_infer.samples.statistics import statistics_of
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.spec_file import load_spec
 
 if TYPE_CHECKING:
     from sharded_infer.importing.id_maps.id_map_source import IdMapSource
@@ -146,6 +156,8 @@ def id_map_sources(spec: ModelSpec, spec_folder: Path) -> Mapping[str, "IdMapSou
 
 def print_format_plan(plan: "FormatPlan") -> None:
     """Print the formats of all tables and their reasons."""
+    before = sum(4 * t.rows * t.dim for t in plan.tables)
+    after = sum(t.stored_bytes for t in plan.tables)
     headings = ("table", "rows", "dim", "format", "fp32", "stored", "why")
     table = figure_table(
         f"formats of {plan.spec.name}", headings, left=("table", "format", "why"), overflow="fold"
@@ -161,8 +173,6 @@ def print_format_plan(plan: "FormatPlan") -> None:
             plan.reasons[stored.name],
         )
     OUT.print(table)
-    before = sum(4 * t.rows * t.dim for t in plan.tables)
-    after = sum(t.stored_bytes for t in plan.tables)
     text = f"tables {size_text(before)} -> {size_text(after)} ({after / before:.1%})"
     if plan.budget is not None:
         text += f", expected loss {plan.budget.loss:.3g} of the embeddings' power"
@@ -215,3 +225,60 @@ def _auc(before: float | None, after: float | None) -> str:
     if before is None or after is None:
         return ""
     return f"; AUC {before:.5f} -> {after:.5f}"
+
+
+def quantize_command(
+    spec: SpecOption,
+    weights: WeightsOption,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to make; not needed with --dry-run.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the formats and sizes; write nothing.")
+    ] = False,
+    memory_budget: MemoryBudgetOption = None,
+    error_budget: ErrorBudgetOption = None,
+    samples: SamplesOption = None,
+    calibration: CalibrationOption = None,
+    html: HtmlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Quantize a model's tables into a folder, with a report of the errors.
+
+    The folder gets the tables, tables.json (where each row is) and report.json. It is written to a
+    staging folder and renamed, so it is never incomplete. With --calibration the
+    weights must contain the tower too, or the spec must name its program. Tables are read and
+    written in chunks on all cores, so memory stays small.
+    """
+    described = with_budget(load_spec(spec), memory_budget, error_budget)
+    if out is None and not dry_run:
+        raise InputError("--out: expected a folder to make, or --dry-run")
+    statistics = counted_statistics(described, samples, spec.parent)
+    source, tower, measured = read_trained(
+        described, weights, spec.parent, calibration, with_tower=calibration is not None
+    )
+    started = time.perf_counter()
+    with progress_bars() as progress:
+        plan = load_by_name("sharded_infer.publishing.quantization:open_format_plan")(
+            described, source, statistics, progress
+        )
+        report = None
+        if out is not None and not dry_run:
+            report = load_by_name("sharded_infer.publishing.quantization:quantize")(
+                plan,
+                out.absolute(),
+                tower=tower,
+                calibration=measured,
+                id_maps=id_map_sources(described, spec.parent) if calibration is not None else None,
+                progress=progress,
+            )
+    seconds = time.perf_counter() - started
+    if html is not None and report is not None:
+        write_page(html, report)
+    if as_json:
+        fields = format_plan_fields(plan) if report is None else report.fields()
+        print_json({"seconds": seconds, **fields})
+    elif report is None:
+        print_format_plan(plan)
+    else:
+        say(f"{summary(report)}\n{out}")

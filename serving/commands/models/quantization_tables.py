@@ -129,15 +129,10 @@ def _quality(
         if any(value is not None for value, _ in values):
             headings += [heading, "change"]
             for row, (value, base) in zip(rows, values, strict=True):
-                row += _against(value, base)
+                row.append(UNKNOWN if value is None else f"{value:.{_DECIMALS}f}")
+                known = value is not None and base is not None
+                row.append(signed_text(value - base, _DECIMALS) if known else "")
     return headings, rows
-
-
-def _against(value: float | None, base: float | None) -> tuple[str, str]:
-    if value is None:
-        return UNKNOWN, ""
-    change = "" if base is None else signed_text(value - base, _DECIMALS)
-    return f"{value:.{_DECIMALS}f}", change
 
 
 def _contributions(contributions: Sequence[TableContribution]) -> Table:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 
 
 def add_options(
@@ -29,20 +29,11 @@ def declare_fields(
     Fields are `Annotated[type, typer.Option(...)]`; `optional` ones may be left out, though they
     have no default.
     """
-    shared = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=_default(field, is_optional=field.name in optional),
-            annotation=field.type,
-        )
-        for one in options
-        for field in fields(one)
-    ]
+    shared = []
+    for field in (field for kind in options for field in fields(kind)):
+        default = field.default
+        if default is MISSING:
+            default = None if field.name in optional else inspect.Parameter.empty
+        parameter = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        shared.append(parameter.replace(annotation=field.type))
     add_options(command, shared, before)
-
-
-def _default(field: "Field[object]", *, is_optional: bool) -> object:
-    if field.default is not MISSING:
-        return field.default
-    return None if is_optional else inspect.Parameter.empty

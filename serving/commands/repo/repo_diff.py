@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from serving.commands.console import JsonOption, figure_table, print_result, progress_bars
+from serving.commands.models.version import output_text
 from serving.commands.repo.arguments import LocationArgument, ModelArgument, named_version
-from serving.commands.version_summary import output_text
 from sharded_infer.artifacts.provenance import provenance_text
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.reports.quantization.table_errors import UNKNOWN, error_text
@@ -17,7 +17,6 @@ from sharded_infer.repositories.version_diff import (
     GateResult,
     TableDiff,
     TableSide,
-    VersionDiff,
     diff_versions,
 )
 
@@ -42,7 +41,17 @@ def repo_diff_command(
     table = figure_table(title, headings, left=("table", "format"))
     for entry in diff.tables:
         table.add_row(entry.name, *_cells(entry))
-    print_result(asdict(diff), table, "\n".join(_rest(diff)), as_json=as_json)
+    sources = zip(diff.versions, diff.provenances, strict=True)
+    (golden, golden_after), (auc, auc_after) = map(_golden, diff.gates), map(_auc, diff.gates)
+    texts = [
+        *(f"version {n}: {provenance_text(p)}" for n, p in sources if any(diff.provenances)),
+        f"tower {'changed' if diff.tower_changed else 'unchanged'}",
+        f"golden requests within {golden}, then {golden_after}",
+        f"calibration samples: {auc}, then {auc_after}",
+        f"{size_text(diff.file_bytes[0])}, then {size_text(diff.file_bytes[1])}, of which "
+        f"{size_text(diff.new_bytes)} are new",
+    ]
+    print_result(asdict(diff), table, *texts, as_json=as_json)
 
 
 def _cells(entry: TableDiff) -> tuple[str, str, str, str, str]:
@@ -66,19 +75,6 @@ def _cells(entry: TableDiff) -> tuple[str, str, str, str, str]:
         both(lambda side: error_text(side.relative_error)),
         both(lambda side: size_text(side.stored_bytes)),
     )
-
-
-def _rest(diff: VersionDiff) -> list[str]:
-    first, second = diff.gates
-    sources = zip(diff.versions, diff.provenances, strict=True)
-    return [
-        *(f"version {n}: {provenance_text(p)}" for n, p in sources if any(diff.provenances)),
-        f"tower {'changed' if diff.tower_changed else 'unchanged'}",
-        f"golden requests within {_golden(first)}, then {_golden(second)}",
-        f"calibration samples: {_auc(first)}, then {_auc(second)}",
-        f"{size_text(diff.file_bytes[0])}, then {size_text(diff.file_bytes[1])}, of which "
-        f"{size_text(diff.new_bytes)} are new",
-    ]
 
 
 def _golden(gate: GateResult) -> str:

@@ -1,6 +1,6 @@
 """Lists a repository: its models, their versions and labels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from time import time
@@ -16,6 +16,8 @@ from serving.commands.console import (
     print_result,
     progress_bars,
 )
+from serving.commands.models.version import print_version
+from serving.commands.options.version_options import key_ids
 from serving.commands.repo.arguments import (
     LocationArgument,
     ModelArgument,
@@ -25,9 +27,7 @@ from serving.commands.repo.arguments import (
     weights_text,
 )
 from serving.commands.repo.promotion_text import promotion_lines
-from serving.commands.version_summary import print_version
-from serving.commands.versions import key_ids
-from sharded_infer.artifacts.manifest import Manifest, manifest_fields
+from sharded_infer.artifacts.manifest import manifest_fields
 from sharded_infer.artifacts.provenance import Provenance
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
@@ -37,12 +37,7 @@ from sharded_infer.repositories.repository import Repository
 
 @dataclass(frozen=True, slots=True)
 class VersionLine:
-    """A listed version, with its error if it cannot be read.
-
-    `created_at` is by its publisher's clock, `new_bytes` of files that no earlier version has,
-    `max_score_diff` of the golden requests from fp32. `in_use`, by a server of this machine, is
-    known only for folders.
-    """
+    """A listed version; `new_bytes` are of files that no earlier one has, `in_use` of folders."""
 
     version: int
     labels: list[str]
@@ -71,22 +66,15 @@ def repo_list_command(location: LocationArgument, as_json: JsonOption = False) -
             except (ArtifactError, NotFoundError, StorageError) as error:
                 # Other models are still listed.
                 errors.append(str(error))
-    _print_models(repository.location, models, as_json=as_json)
-    print_errors(errors)
-
-
-def _print_models(
-    location: str, models: Mapping[str, tuple[dict[str, int], list[VersionLine]]], *, as_json: bool
-) -> None:
     fields = {
-        "repository": location,
+        "repository": repository.location,
         "models": {
             model: {"labels": labels, "versions": [asdict(line) for line in lines]}
             for model, (labels, lines) in models.items()
         },
     }
     headings = ("model", "versions", "latest", "labels", "stored", "age")
-    table = figure_table(location, headings, left=("model", "labels"))
+    table = figure_table(repository.location, headings, left=("model", "labels"))
     for model, (labels, lines) in models.items():
         table.add_row(
             model,
@@ -99,8 +87,9 @@ def _print_models(
     texts: list[str] = []
     for model, (_, lines) in models.items():
         texts += _provenances(model, lines[-1:])
-        texts += [f"{model} version {one.version}: {one.error}" for one in lines if one.error]
+        texts += [f"{model} version {line.version}: {line.error}" for line in lines if line.error]
     print_result(fields, table, *texts, as_json=as_json)
+    print_errors(errors)
 
 
 def repo_show_command(
@@ -184,27 +173,20 @@ def version_lines(
         except ArtifactError as error:
             lines.append(VersionLine(version, named, error=str(error)))
         else:
-            in_use = repository.in_use(model, version)
-            lines.append(_line(manifest, named, now, seen, in_use=in_use))
+            files = {record.sha256: record.bytes for record in manifest.files.values()}
+            line = VersionLine(
+                version=version,
+                labels=named,
+                created_at=manifest.created_at,
+                age_seconds=age_seconds(manifest.created_at, now),
+                bytes=sum(record.bytes for record in manifest.files.values()),
+                new_bytes=sum(size for sha256, size in files.items() if sha256 not in seen),
+                table_bytes=manifest.table_bytes,
+                max_score_diff=manifest.golden.max_score_diff,
+                provenance=manifest.provenance,
+                in_use=repository.in_use(model, version),
+            )
+            seen.update(files)
+            lines.append(line)
         progress("reading manifests", count, len(versions))
     return lines
-
-
-def _line(
-    manifest: Manifest, labels: list[str], now: datetime, seen: set[str], *, in_use: bool
-) -> VersionLine:
-    files = {record.sha256: record.bytes for record in manifest.files.values()}
-    new = sum(size for sha256, size in files.items() if sha256 not in seen)
-    seen.update(files)
-    return VersionLine(
-        version=manifest.version,
-        labels=labels,
-        created_at=manifest.created_at,
-        age_seconds=age_seconds(manifest.created_at, now),
-        bytes=sum(record.bytes for record in manifest.files.values()),
-        new_bytes=new,
-        table_bytes=manifest.table_bytes,
-        max_score_diff=manifest.golden.max_score_diff,
-        provenance=manifest.provenance,
-        in_use=in_use,
-    )

@@ -96,7 +96,11 @@ def repo_promote_command(
     moved to the version, and all weights are taken away. With --json, prints one line a step.
     """
     caller = caller_of(credentials)
-    plan = PromotionPlan(source, target, _read_steps(steps), watch, on_silence, lease)
+    shares = steps.split(",")
+    if not all(share.isascii() and share.isdigit() for share in shares):
+        raise InputError(f"--steps: expected percents such as {_DEFAULT_STEPS}, got {steps!r}")
+    percents = tuple(map(int, shares))
+    plan = PromotionPlan(source, target, percents, watch, on_silence, lease)
 
     def told(promotion: Promotion, comparison: Comparison | None) -> None:
         if comparison is not None:
@@ -109,13 +113,6 @@ def repo_promote_command(
     )
     fields = {"model": model, "promoted": version}
     print_result(fields, f"{model}: version {version} is promoted", as_json=as_json)
-
-
-def _read_steps(text: str) -> tuple[int, ...]:
-    words = text.split(",")
-    if not all(word.isascii() and word.isdigit() for word in words):
-        raise InputError(f"--steps: expected percents such as {_DEFAULT_STEPS}, got {text!r}")
-    return tuple(map(int, words))
 
 
 declare_fields(repo_promote_command, CallerOptions, before="as_json")

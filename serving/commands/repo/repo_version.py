@@ -9,14 +9,13 @@ import typer
 from kernels.wording import counted
 from serving.commands.console import JsonOption, print_result, progress_bars
 from serving.commands.lazy_group import load_by_name
-from serving.commands.options.version_options import SignKeyOption, TrustedKeyOption
+from serving.commands.options.version_options import SignKeyOption, TrustedKeyOption, key_ids
 from serving.commands.repo.arguments import (
     DryRunOption,
     LocationArgument,
     ModelVersionArgument,
     named_model_version,
 )
-from serving.commands.versions import key_ids
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.repositories.repository import Repository

@@ -1,7 +1,7 @@
 """Follows a server's releases in the terminal."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from time import monotonic, sleep, time
 from typing import Annotated, Any
 
@@ -85,11 +85,20 @@ def repo_watch_command(
             if live is not None:
                 live.start()
             while True:
-                watched = _of_model(watch.look(), model)
+                watched = watch.look()
+                if model is not None:
+                    kept = tuple(version for version in watched.versions if version.model == model)
+                    watched = Watched(kept, watched.age_seconds)
                 promotions = {} if repository is None else _promotions(repository, watched)
-                said = ([_said(one) for one in watched.versions], _steps(promotions))
+                now = time()
+                # Counts of requests and leases always change: they make no new line.
+                steps = {m: (p.by, p.step, p.has_expired(now)) for m, p in promotions.items()}
+                states = [replace(state, requests=None, shadow=None) for state in watched.versions]
+                said = (states, steps)
                 if live is not None:
-                    live.update(Group(_table(watched), *_lines(promotions)), refresh=True)
+                    words = (f"{m}: {promotion_text(p, now)}" for m, p in promotions.items())
+                    lines = (Text(visible(line)) for line in words)
+                    live.update(Group(_table(watched), *lines), refresh=True)
                 elif said != last:
                     versions = [asdict(one) for one in watched.versions]
                     fields = {m: asdict(one) for m, one in promotions.items()}
@@ -106,35 +115,10 @@ def repo_watch_command(
                 live.stop()
 
 
-def _of_model(watched: Watched, model: str | None) -> Watched:
-    if model is None:
-        return watched
-    kept = tuple(one for one in watched.versions if one.model == model)
-    return Watched(kept, watched.age_seconds)
-
-
 def _promotions(repository: Repository, watched: Watched) -> dict[str, Promotion]:
     models = sorted({one.model for one in watched.versions})
     promotions = ((model, repository.label_history(model).promotion) for model in models)
     return {model: promotion for model, promotion in promotions if promotion is not None}
-
-
-def _steps(promotions: Mapping[str, Promotion]) -> dict[str, tuple[object, ...]]:
-    """Printed fields of promotions; leases are left out since they always change."""
-    now = time()
-    return {m: (one.by, one.step, one.has_expired(now)) for m, one in promotions.items()}
-
-
-def _lines(promotions: Mapping[str, Promotion]) -> list[Text]:
-    now = time()
-    words = (f"{model}: {promotion_text(one, now)}" for model, one in promotions.items())
-    return [Text(visible(one)) for one in words]
-
-
-def _said(one: WatchedVersion) -> dict[str, object]:
-    """Printed fields of a version, without counts of requests, which always change."""
-    counts = ("requests", "shadow")
-    return {key: value for key, value in asdict(one).items() if key not in counts}
 
 
 def _outcome(watched: Watched, until: int | None, name: str) -> int | None:

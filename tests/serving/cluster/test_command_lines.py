@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from serving.cluster.cluster_file import ClusterFile, read_cluster
-from serving.cluster.command_lines import front_command, hosts_text, shard_host_command
+from serving.cluster.command_lines import hosts_text, process_command
 from serving.remote_lookups.hosts_file import HostsTls, read_hosts
 from tests.support.servers import Command
 
@@ -62,7 +62,7 @@ ca = "ca.pem"
 certificate = "front/front.pem"
 key = "front/front.key"
 """
-ADDRESS = "10.0.0.2"
+ADDRESS, HOSTS_FILE = "10.0.0.2", Path("/run/hosts.toml")
 
 
 @pytest.fixture
@@ -89,15 +89,14 @@ def taken(words: list[str], command: Command) -> dict[str, Any]:
 def test_settings_of_the_file_arrive(
     plain: ClusterFile, tmp_path: Path, sharded_infer: Command
 ) -> None:
-    hosts_file = tmp_path / "hosts.toml"
-    front = taken(front_command(plain, hosts_file, tmp_path, ADDRESS), sharded_infer)
-    host = taken(shard_host_command(plain, 1, tmp_path, ADDRESS), sharded_infer)
+    front = taken(process_command(plain, None, HOSTS_FILE, tmp_path, ADDRESS), sharded_infer)
+    host = taken(process_command(plain, 1, HOSTS_FILE, tmp_path, ADDRESS), sharded_infer)
     for one in (front, host):
         assert (one["host"], one["port"], one["http_port"]) == (ADDRESS, 0, 0)
         assert one["repository"] == "s3://bucket/models"
         assert (one["model"], one["topology"]) == (["dlrm", "other"], "three")
         assert one["tokens_file"] == str(tmp_path / "tokens") and not one["insecure"]
-    assert front["shard_hosts"] == str(hosts_file)
+    assert front["shard_hosts"] == str(HOSTS_FILE)
     assert (front["max_connection_age"], front["shared_memory"]) == (60, False)
     assert host["drain_seconds"] == 5
 
@@ -105,11 +104,11 @@ def test_settings_of_the_file_arrive(
 def test_a_process_runs_as_many_batches_as_it_has_processors(
     plain: ClusterFile, secure: ClusterFile, tmp_path: Path, sharded_infer: Command
 ) -> None:
-    front = taken(front_command(plain, tmp_path / "hosts.toml", tmp_path, ADDRESS), sharded_infer)
+    front = taken(process_command(plain, None, HOSTS_FILE, tmp_path, ADDRESS), sharded_infer)
     assert (front["workers"], front["slots"]) == (2, 2)
     # What the file says holds; a part of a processor is one.
     for cluster, number, slots in ((plain, 1, 3), (secure, 0, 1)):
-        words = shard_host_command(cluster, number, tmp_path, ADDRESS)
+        words = process_command(cluster, number, HOSTS_FILE, tmp_path, ADDRESS)
         assert words[:2] == ["serve-shards", f"--host-number={number}"]
         assert taken(words, sharded_infer)["slots"] == slots
 
@@ -117,8 +116,8 @@ def test_a_process_runs_as_many_batches_as_it_has_processors(
 def test_files_are_relative_to_the_clusters(
     secure: ClusterFile, tmp_path: Path, sharded_infer: Command
 ) -> None:
-    front = taken(front_command(secure, tmp_path / "hosts.toml", tmp_path, ADDRESS), sharded_infer)
-    host = taken(shard_host_command(secure, 0, tmp_path, ADDRESS), sharded_infer)
+    front = taken(process_command(secure, None, HOSTS_FILE, tmp_path, ADDRESS), sharded_infer)
+    host = taken(process_command(secure, 0, HOSTS_FILE, tmp_path, ADDRESS), sharded_infer)
     assert (front["port"], front["http_port"], host["port"], host["http_port"]) == (
         *(9001, 9002),
         *(9003, 0),

@@ -8,7 +8,7 @@ import typer
 
 from serving.cli import COMMANDS
 from serving.commands.groups import BENCH_COMMANDS, CLUSTER_COMMANDS, REPO_COMMANDS
-from serving.commands.lazy_group import CommandEntry, lazy_group
+from serving.commands.lazy_group import CommandEntry, lazy_group, load_by_name
 from tests.support.servers import Command, Ranker, environment
 
 ENTRIES = (*COMMANDS, *REPO_COMMANDS, *CLUSTER_COMMANDS, *BENCH_COMMANDS)
@@ -84,7 +84,7 @@ def test_looking_at_a_repository_imports_nothing_heavy(ranker: Ranker) -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.target)
 def test_a_summary_begins_the_commands_own_help(entry: CommandEntry) -> None:
-    target = entry.load()
+    target = load_by_name(entry.target)
     told = target.info.help if isinstance(target, typer.Typer) else target.__doc__
     assert " ".join(told.split()).startswith(entry.summary.removesuffix("."))
     assert entry.summary.endswith(".")
@@ -109,9 +109,9 @@ def test_summaries_stand_whole_on_a_line_of_80_columns(
 def test_every_command_of_a_group_can_be_called_and_a_typo_is_told(sharded_infer: Command) -> None:
     assert "REPO" in sharded_infer("repo", "list", "--help").out
     done = sharded_infer("repo", "lst")
-    assert done.code == 2 and "did you mean 'list'?" in done.err
+    assert done.code == 2 and "Did you mean 'list'?" in done.err
     done = sharded_infer("serve", "--repositry", "models")
-    assert done.code == 2 and "(Possible options: --repository)" in done.err
+    assert done.code == 2 and "(Possible options: --memory, --repository)" in done.err
     done = sharded_infer("repo", "list", "--memory")
     assert done.code == 2 and "No such option: --memory\n" in done.err
 

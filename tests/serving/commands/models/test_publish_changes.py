@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from serving.commands.models.publish import PublishOptions
 from serving.commands.models.publish_changes import ChangeOptions, publish_changes
-from serving.commands.models.publish_options import PublishOptions
 from serving.host.background import LOWEST
 from sharded_infer import ChangedRows, write_changes
 from sharded_infer.artifacts.artifact import open_artifact
