@@ -19,24 +19,13 @@ class ReferenceLookup:
     def pooled(
         self, values: Tensor, offsets: Tensor, *, out: Tensor, weights: Tensor | None = None
     ) -> None:
-        """Pools every bag; ids that are not in the tables are skipped.
-
-        Args:
-            values: int32 or int64 `[N]`, feature-major.
-            offsets: int32 or int64 `[F * B + 1]`, start of each bag.
-            out: fp32 or bf16 `[B, width]`, written.
-            weights: fp32 `[N]`.
-        """
+        """Pools every bag, as `TritonLookup.pooled`."""
         tables, batch = self.tables, len(out)
-        columns = tables.columns
-        column = 0
         for feature, dim in enumerate(tables.dims):
-            position = feature if tables.positions is None else tables.positions[feature]
+            position, column = tables.positions[feature], tables.columns[feature]
             bounds = offsets[position * batch : (position + 1) * batch + 1].long()
             first, last = int(bounds[0]), int(bounds[-1])
-            ids = values[first:last].long()
-            if tables.first_rows:
-                ids = ids - tables.first_rows[feature]
+            ids = values[first:last].long() - tables.first_rows[feature]
             lengths = bounds.diff()
             samples = torch.repeat_interleave(torch.arange(batch, device=out.device), lengths)
             kept = (ids >= 0) & (ids < tables.rows[feature])
@@ -46,12 +35,8 @@ class ReferenceLookup:
             sums = torch.zeros(batch, dim, device=out.device)
             sums.index_add_(0, samples[kept], rows)
             if tables.means[feature]:
-                counts = torch.zeros(batch, device=out.device)
-                counts.index_add_(0, samples[kept], torch.ones(len(rows), device=out.device))
-                sums *= (1.0 / counts.clamp(min=1))[:, None]
-            start = column if columns is None else columns[feature]
-            out[:, start : start + dim].copy_(sums)
-            column += dim
+                sums *= (1.0 / lengths.clamp(min=1))[:, None]
+            out[:, column : column + dim].copy_(sums)
 
     def _rows(self, feature: int, ids: Tensor) -> Tensor:
         tables = self.tables

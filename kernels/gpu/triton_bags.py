@@ -1,26 +1,32 @@
 """Pools a few bags in a Triton kernel: side by side, or one after the other.
 
 A tile of ROWS rows of WORDS words is read at once. Sums are kept by an element's place in its word
-until the bag ends, so no data moves between threads before.
+until the bag ends, so no data moves between threads before. Ids outside the rows in this memory are
+skipped: other ranks have them. What the rows' addresses are multiples of is known before the launch
+(`PAYLOAD_ALIGNMENT`, bytes): 16 gives loads of 16 bytes a thread, 4 and 8 of a word or two. All
+addresses are 64-bit.
 """
 
 import triton
 import triton.language as tl
 
-from kernels.gpu.triton_ids import load_ids
-from kernels.gpu.triton_rows import (
-    decode_word,
-    interleave_parts,
-    load_headers,
-    load_words,
-    scales_and_biases,
-)
+from kernels.gpu.triton_rows import decode_word, interleave_parts, scales_and_biases
 
 # Rows of the feature table, int64 [features, 8]; `triton_lookup` fills it.
-POSITION, UNITS, STRIDE, FIRST_ROW, TABLE_ROWS, DIM, COLUMN, MEAN = (
+POSITION, FIRST_WORD, STRIDE, FIRST_ROW, TABLE_ROWS, DIM, COLUMN, MEAN = (
     tl.constexpr(field) for field in range(8)
 )
 FIELDS = tl.constexpr(8)
+
+
+@triton.jit
+def _load_ids(values, positions, live, first_row, rows):
+    """Loads live ids, int64 from the first row in this memory on, and a mask of those here."""
+    ids = tl.load(values + positions, mask=live, other=0).to(tl.int64) - first_row
+    # One comparison: a negative id is a huge one without its sign.
+    inside = ids.to(tl.uint64, bitcast=True) < rows.to(tl.uint64, bitcast=True)
+    wanted = live & inside
+    return tl.where(wanted, ids, 0), wanted
 
 
 @triton.jit
@@ -33,7 +39,6 @@ def pool_bags(
     ends,
     bags,
     there,
-    any_skipped,
     out,
     out_stride,
     chunk,
@@ -56,17 +61,14 @@ def pool_bags(
     ELEMENTS: tl.constexpr = WORDS * PARTS
     HEADED: tl.constexpr = (FORMAT == "int8") | (FORMAT == "int4") | (FORMAT == "int2")
     SCALED: tl.constexpr = HEADED | (FORMAT == "fp8")
-    first_unit = tl.load(feature + UNITS)
-    stride = tl.load(feature + STRIDE)
-    if PAYLOAD_ALIGNMENT >= 4:
-        first_unit = tl.multiple_of(first_unit, PAYLOAD_ALIGNMENT // 4)
-        stride = tl.multiple_of(stride, PAYLOAD_ALIGNMENT // 4)
+    access_words: tl.constexpr = PAYLOAD_ALIGNMENT // 4
+    first_word = tl.multiple_of(tl.load(feature + FIRST_WORD), access_words)
+    stride = tl.multiple_of(tl.load(feature + STRIDE), access_words)
     first_row = tl.load(feature + FIRST_ROW)
     table_rows = tl.load(feature + TABLE_ROWS)
     dim = tl.load(feature + DIM).to(tl.int32)
     payload_bytes = (dim * ELEMENT_BITS + 7) // 8
     # Rounded up to whole accesses, which `DeviceTables.payload_alignment` has made sure of.
-    access_words: tl.constexpr = max(1, PAYLOAD_ALIGNMENT // 4)
     row_words = (payload_bytes + (4 * access_words - 1)) // (4 * access_words) * access_words
     word = chunk * WORDS + tl.arange(0, WORDS)[None, :]
     inside_row = word < tl.multiple_of(row_words, access_words)
@@ -81,26 +83,18 @@ def pool_bags(
     else:
         positions = begins + tl.arange(0, ROWS)
         steps = (ends - begins + (ROWS - 1)) // ROWS
-    firsts = positions
-    ids, wanted = load_ids(values, positions, positions < ends, first_row, table_rows)
+    ids, wanted = _load_ids(values, positions, positions < ends, first_row, table_rows)
     for _step in range(steps):
-        units = first_unit + ids * stride
-        words = load_words(
-            memory,
-            units[:, None],
-            payload_bytes,
-            word,
-            wanted[:, None] & inside_row,
-            PAYLOAD_ALIGNMENT,
-        )
+        starts = first_word + ids * stride
+        inside = wanted[:, None] & inside_row
+        words = tl.load(memory + (starts[:, None] + word), mask=inside, other=0)
         if SCALED:
-            heads = load_headers(memory, units, wanted, PAYLOAD_ALIGNMENT)
+            heads = tl.load(memory + (starts - 1), mask=wanted, other=0)
         if WEIGHTED:
             weight = tl.load(weights + positions, mask=wanted, other=0.0)
         # The next ids are on their way while these rows are widened.
         positions += STEP
-        live = positions < ends
-        ids, wanted = load_ids(values, positions, live, first_row, table_rows)
+        ids, wanted = _load_ids(values, positions, positions < ends, first_row, table_rows)
         if SCALED:
             scales, biases = scales_and_biases(heads, FORMAT)
             if WEIGHTED:
@@ -128,12 +122,8 @@ def pool_bags(
         pooled = tl.sum(pooled, axis=0)[None, :]
 
     if tl.load(feature + MEAN) != 0:
-        counts = ends - begins
-        if any_skipped:
-            dropped = _dropped(values, firsts, ends, steps, first_row, table_rows, STEP)
-            counts -= dropped if SIDE_BY_SIDE else tl.sum(dropped, axis=0)
         # A product with the rounded reciprocal, as in FBGEMM's MEAN pooling.
-        factors = tl.div_rn(1.0, tl.maximum(counts, 1).to(tl.float32))
+        factors = tl.div_rn(1.0, tl.maximum(ends - begins, 1).to(tl.float32))
         pooled *= factors[:, None] if SIDE_BY_SIDE else factors
     column = tl.multiple_of(tl.load(feature + COLUMN), OUT_ALIGNMENT)
     stride_out = tl.multiple_of(out_stride.to(tl.int64), OUT_ALIGNMENT)
@@ -145,23 +135,3 @@ def pool_bags(
         tl.store(out + (lines[:, None] + element), pooled.to(out.dtype.element_ty), mask=mask)
     else:
         tl.store(out + (lines + element), pooled.to(out.dtype.element_ty), mask=inside_out)
-
-
-@triton.jit
-def _dropped(
-    values,
-    positions,
-    ends,
-    steps,
-    first_row,
-    table_rows,
-    STEP: tl.constexpr,
-):
-    """Number of skipped ids in each of `pool_bags`'s rows: int32 `[ROWS]`."""
-    count = tl.zeros_like(positions)
-    for _step in range(steps):
-        live = positions < ends
-        _, wanted = load_ids(values, positions, live, first_row, table_rows)
-        count += (live & (wanted == 0)).to(tl.int32)
-        positions += STEP
-    return count

@@ -1,7 +1,6 @@
 """Launches the Triton kernels on the tables of one device and format."""
 
 import contextlib
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.gpu.device_tables import DeviceTables
+from kernels.gpu.row_stride import WIDE_BYTES, WORD_BYTES
 from kernels.gpu.triton_pooled import pooled_kernel
 from kernels.gpu.triton_tiles import (
     TileChoice,
@@ -18,12 +18,11 @@ from kernels.gpu.triton_tiles import (
     most_registers,
     plan_tiles,
     power_of_two,
+    read_choices,
     row_words,
+    tile_choice,
 )
-from kernels.gpu.triton_tuning import read_choices, tile_choice
 
-_WIDEST_ACCESS_BYTES = 16
-_UNITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _MOST_PROGRAMS = 2**31 - 1
 
 
@@ -47,15 +46,12 @@ class TritonLookup:
             device: device of the lookups, for tables in pinned memory; None: the tables' device.
 
         Raises:
-            InputError: the file of choices is invalid.
+            InputError: the file of choices is invalid, or the tables are not at words.
         """
         self.tables = tables
         self.device = tables.memory.device if device is None else device
         row_format = tables.row_format
         alignment = tables.payload_alignment
-        # Views of wider units begin where the storage does.
-        if tables.memory.untyped_storage().data_ptr() % _WIDEST_ACCESS_BYTES:
-            alignment = 1
         if choice is None:
             words = max(row_words(row_format, dim) for dim in tables.dims)
             choice = tile_choice(
@@ -72,18 +68,14 @@ class TritonLookup:
         if self.device.type == "cuda":
             major, minor = torch.cuda.get_device_capability(self.device)
         self._most_registers = most_registers(row_format, 10 * major + minor)
-        unit = min(alignment, 4)
-        skipped = -tables.memory.data_ptr() % _WIDEST_ACCESS_BYTES if unit > 1 else 0
-        whole = (tables.memory.numel() - skipped) // unit * unit
-        self._memory = tables.memory[skipped : skipped + whole].view(_UNITS[unit])
-        lines = _feature_lines(tables, skipped, unit)
+        whole = tables.memory.numel() // WORD_BYTES * WORD_BYTES
+        self._memory = tables.memory[:whole].view(torch.int32)
+        lines = _feature_lines(tables)
         self._features = lines[list(self.plan.order)].to(self.device)
         self.constants: dict[str, Any] = {
             "FORMAT": row_format.value,
             "ELEMENT_BITS": row_format.element_bits,
             "PAYLOAD_ALIGNMENT": alignment,
-            # A skipped id changes only the number of rows of a mean.
-            "CHECKS": any(tables.means),
         }
 
     def pooled(
@@ -94,14 +86,16 @@ class TritonLookup:
         out: Tensor,
         weights: Tensor | None = None,
     ) -> None:
-        """Pools every bag; ids that are not in the tables are skipped. Does not wait for the work.
+        """Pools every bag. Does not wait for the work.
+
+        Ids that are not in the tables are skipped in sums; in means they count as rows of zeros.
 
         Args:
             values: int32 or int64 `[N]` on the device, feature-major.
-            offsets: int32 or int64 `[F * B + 1]` on the device, start of each bag. If the tables
-                have positions, F may exceed their number.
-            out: fp32 or bf16 `[B, total_dim]` on the device, written; any stride between lines. If
-                the tables have columns, it may be wider; other columns stay unchanged.
+            offsets: int32 or int64 `[F * B + 1]` on the device, start of each bag; F is larger than
+                any of the tables' positions.
+            out: fp32 or bf16 `[B, total_dim or wider]` on the device, any stride between lines; the
+                tables' columns are written.
             weights: fp32 `[N]`.
 
         Raises:
@@ -109,10 +103,10 @@ class TritonLookup:
         """
         batch = len(out)
         _check_ids(values, offsets, self.device)
-        bags = self.tables.bag_features * batch
-        if len(offsets) < bags + 1 or (self.tables.positions is None and len(offsets) > bags + 1):
-            raise InputError(f"offsets: expected {bags + 1}, got {len(offsets)}")
-        _check_out(out, self._width_of(out), self.device)
+        least = (max(self.tables.positions) + 1) * batch + 1
+        if len(offsets) < least:
+            raise InputError(f"offsets: expected at least {least}, got {len(offsets)}")
+        _check_out(out, self.tables.total_dim, self.device)
         if weights is not None and (
             weights.dtype != torch.float32 or weights.shape != values.shape
         ):
@@ -138,9 +132,7 @@ class TritonLookup:
                 short_wide,
                 self.plan.wide_chunks,
                 **self.constants,
-                OUT_ALIGNMENT=_out_alignment(
-                    out, (*self.tables.dims, *(self.tables.columns or ()))
-                ),
+                OUT_ALIGNMENT=_out_alignment(out, (*self.tables.dims, *self.tables.columns)),
                 WEIGHTED=weights is not None,
                 WIDE_ROWS=self.plan.wide[0],
                 WIDE_WORDS=self.plan.wide[1],
@@ -150,44 +142,31 @@ class TritonLookup:
                 maxnreg=self._most_registers,
             )
 
-    def _width_of(self, out: Tensor) -> int:
-        if self.tables.columns is not None and out.dim() == 2:
-            return max(self.tables.total_dim, out.shape[1])
-        return self.tables.total_dim
-
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         if self.device.type == "cuda":
             return torch.cuda.device(self.device)
         return contextlib.nullcontext()
 
 
-def _feature_lines(tables: DeviceTables, skipped: int, unit: int) -> Tensor:
+def _feature_lines(tables: DeviceTables) -> Tensor:
     """The kernels' feature table, int64 `[F, 8]`, in the order of `triton_bags`'s fields."""
     header = tables.row_format.header_bytes
-    lines = []
-    columns = tables.columns
-    if columns is None:
-        columns = tuple(itertools.accumulate(tables.dims, initial=0))
-    for feature, dim in enumerate(tables.dims):
-        begin = tables.byte_offsets[feature] + header - skipped
-        lines.append(
-            (
-                feature if tables.positions is None else tables.positions[feature],
-                begin // unit,
-                tables.row_strides[feature] // unit,
-                tables.first_rows[feature] if tables.first_rows else 0,
-                tables.rows[feature],
-                dim,
-                columns[feature],
-                int(tables.means[feature]),
-            )
-        )
-    return torch.tensor(lines, dtype=torch.int64)
+    fields = (
+        tables.positions,
+        [(offset + header) // WORD_BYTES for offset in tables.byte_offsets],
+        [stride // WORD_BYTES for stride in tables.row_strides],
+        tables.first_rows,
+        tables.rows,
+        tables.dims,
+        tables.columns,
+        tables.means,
+    )
+    return torch.tensor(fields, dtype=torch.int64).t().contiguous()
 
 
 def _out_alignment(out: Tensor, dims: Sequence[int]) -> int:
     """Multiple, in elements, of every line's and column's begin: 16 bytes, or 1."""
-    whole = _WIDEST_ACCESS_BYTES // out.element_size()
+    whole = WIDE_BYTES // out.element_size()
     common = math.gcd(out.data_ptr() // out.element_size(), out.stride(0), *dims)
     return whole if common % whole == 0 else 1
 
@@ -203,8 +182,8 @@ def _check_ids(values: Tensor, offsets: Tensor, device: torch.device) -> None:
 def _check_out(out: Tensor, width: int, device: torch.device) -> None:
     if out.dtype not in {torch.float32, torch.bfloat16} or out.dim() != 2:
         raise InputError(f"out: expected float32 or bfloat16 [B, {width}], got {out.dtype}")
-    if out.shape[1] != width or out.stride(1) != 1 or out.device != device:
+    if out.shape[1] < width or out.stride(1) != 1 or out.device != device:
         raise InputError(
-            f"out: expected [B, {width}], its lines contiguous, on {device}; got "
+            f"out: expected [B, {width} or more], its lines contiguous, on {device}; got "
             f"{list(out.shape)} of strides {out.stride()} on {out.device}"
         )

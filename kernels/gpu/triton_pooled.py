@@ -4,7 +4,7 @@
         sum = 0
         for each id i of b, several at once:
             sum += weight[i] * (scale[i] * levels of row[i] + bias[i])       fp32
-        out[b, columns] = sum, or sum / max(1, ids that counted) for a mean
+        out[b, columns] = sum, or sum / max(1, ids of b) for a mean
 
 A tile of rows is read at once, so that many loads are on their way. It holds one row each of as
 many bags, or, where fewer steps come of it because bags differ in length, as many rows of one bag
@@ -15,15 +15,7 @@ of two widths serve narrow and wide rows; which program does what is in `triton_
 import triton
 import triton.language as tl
 
-from kernels.gpu.triton_bags import (
-    DIM,
-    FIELDS,
-    FIRST_ROW,
-    POSITION,
-    TABLE_ROWS,
-    pool_bags,
-)
-from kernels.gpu.triton_ids import any_outside
+from kernels.gpu.triton_bags import DIM, FIELDS, POSITION, pool_bags
 
 
 @triton.jit
@@ -44,12 +36,10 @@ def _pool_block(
     PAYLOAD_ALIGNMENT: tl.constexpr,
     OUT_ALIGNMENT: tl.constexpr,
     WEIGHTED: tl.constexpr,
-    CHECKS: tl.constexpr,
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
 ):
     """Pools `block` (1 or ROWS) bags of a feature from `first_bag` on."""
-    CHECKED: tl.constexpr = 128  # ids that are looked at together
     # The feature's bags are offsets[position * batch] and on.
     first_offset = tl.load(feature + POSITION) * batch + first_bag
     lane = tl.arange(0, ROWS)
@@ -61,20 +51,9 @@ def _pool_block(
     side_by_side = tl.max(lengths, axis=0)
     one_by_one = tl.sum((lengths + ROWS - 1) // ROWS, axis=0)
     last_bag = tl.minimum(first_bag + block, batch)
-    any_skipped = False
-    if CHECKS:
-        # The bags' ids lie together: a look at all of them also brings them near.
-        any_skipped = any_outside(
-            values,
-            tl.load(offsets + first_offset).to(tl.int32),
-            tl.load(offsets + (first_offset + (last_bag - first_bag))).to(tl.int32),
-            tl.load(feature + FIRST_ROW),
-            tl.load(feature + TABLE_ROWS),
-            CHECKED,
-        )
     if (block > 1) & (side_by_side <= one_by_one + 1):
         pool_bags(
-            memory, feature, values, weights, begins, ends, first_bag + lane, there, any_skipped,
+            memory, feature, values, weights, begins, ends, first_bag + lane, there,
             out, out_stride, chunk,
             FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED,
             ROWS, WORDS, True,
@@ -84,7 +63,7 @@ def _pool_block(
             begin = tl.load(offsets + first_offset + index).to(tl.int32)
             end = tl.load(offsets + first_offset + index + 1).to(tl.int32)
             pool_bags(
-                memory, feature, values, weights, begin, end, first_bag + index, True, any_skipped,
+                memory, feature, values, weights, begin, end, first_bag + index, True,
                 out, out_stride, chunk,
                 FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED,
                 ROWS, WORDS, False,
@@ -116,7 +95,6 @@ def pooled_kernel(
     PAYLOAD_ALIGNMENT: tl.constexpr,
     OUT_ALIGNMENT: tl.constexpr,
     WEIGHTED: tl.constexpr,
-    CHECKS: tl.constexpr,
     WIDE_ROWS: tl.constexpr,
     WIDE_WORDS: tl.constexpr,
     NARROW_ROWS: tl.constexpr,
@@ -125,7 +103,7 @@ def pooled_kernel(
     """Pools bags.
 
     Args:
-        memory: the tables, as units of 4, 2 or 1 bytes (`triton_rows.load_words`).
+        memory: the tables, as int32 words.
         features: int64 `[F, 8]`, `triton_bags`'s fields; features with long bags and wide rows
             first, then long and narrow, short and wide, short and narrow.
         values: int32 or int64 `[N]`, ids.
@@ -133,15 +111,10 @@ def pooled_kernel(
         weights: fp32 `[N]`; not read unless WEIGHTED.
         out: fp32 or bf16, written.
         out_stride: elements from one sample's line of `out` to the next.
-        long_wide: features of the first kind.
-        long_narrow: of the second.
-        short_wide: of the third.
+        long_wide, long_narrow, short_wide: features of the first three kinds.
         wide_chunks: programs that share a wide feature's columns.
         FORMAT: a `RowFormat`'s value.
-        PAYLOAD_ALIGNMENT: bytes.
         OUT_ALIGNMENT: elements that `out`, its stride and all dims are multiples of.
-        WEIGHTED: whether ids have weights.
-        CHECKS: whether skipped ids may change a mean.
         NARROW_WORDS: words of a row in a narrow tile; 0: there are no narrow features.
     """
     program = tl.program_id(0)
@@ -167,7 +140,7 @@ def pooled_kernel(
                 memory, feature, values, offsets, weights,
                 index % blocks * block, block, batch, out, out_stride, chunk,
                 FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED,
-                CHECKS, WIDE_ROWS, WIDE_WORDS,
+                WIDE_ROWS, WIDE_WORDS,
             )  # fmt: skip
     elif NARROW_WORDS > 0:
         narrow_blocks = (batch + NARROW_ROWS - 1) // NARROW_ROWS
@@ -180,5 +153,5 @@ def pooled_kernel(
             memory, features + line * FIELDS, values, offsets, weights,
             index % blocks * block, block, batch, out, out_stride, 0,
             FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED,
-            CHECKS, NARROW_ROWS, NARROW_WORDS,
+            NARROW_ROWS, NARROW_WORDS,
         )  # fmt: skip

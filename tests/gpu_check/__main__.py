@@ -105,16 +105,14 @@ def _supervise(name: str, limit: float, report: Report, arguments: argparse.Name
 
 def _keep_choices(best: Report, report: Report, arguments: argparse.Namespace) -> None:
     """Add measured choices to the file beside the report, and to the tree's for a GPU."""
-    from kernels.gpu.triton_tiles import TileChoice
-    from kernels.gpu.triton_tuning import CHOICES_FILE, read_choices, write_choices
+    from kernels.gpu.triton_tiles import CHOICES_FILE
 
-    choices = read_choices()
+    choices = json.loads(CHOICES_FILE.read_text())
     gpu = report.get("environment", {}).get("card", "dry run")
-    chosen = {shape: TileChoice(**choice) for shape, choice in best.items()}
-    choices[gpu] = choices.get(gpu, {}) | chosen
-    write_choices(choices, arguments.out[-1].with_name("triton_choices.json"))
+    choices[gpu] = choices.get(gpu, {}) | best
+    write_json(arguments.out[-1].with_name("triton_choices.json"), choices)
     if not arguments.dry_run:
-        write_choices(choices, CHOICES_FILE)
+        write_json(CHOICES_FILE, choices)
 
 
 def _run_stage(arguments: argparse.Namespace) -> int:

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from kernels.fused_tables import FusedTables
-from kernels.gpu.device_tables import DeviceTables, copy_to_device, in_place
+from kernels.gpu.device_tables import DeviceTables
 from kernels.gpu.row_stride import WIDE_BYTES, WORD_BYTES, device_stride
 from kernels.row_format import HEADER_BYTES, RowFormat
+from tests.support.device_tables import device_tables
 
 # Ids of a bag of each of DLRM-v2's 26 features (MLPerf's multi-hot Criteo data).
 MULTI_HOT = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
@@ -44,11 +45,8 @@ def large_tables(
 def placed(tables: FusedTables) -> DeviceTables:
     """Tables at the strides of serving."""
     row_bytes = tables.row_format.row_bytes(tables.dims[0])
-    stride = device_stride(row_bytes)
-    if stride == row_bytes and not tables.row_format.header_bytes:
-        return in_place(tables)
-    alignment = WIDE_BYTES if stride % WIDE_BYTES == 0 else WORD_BYTES
-    return copy_to_device(tables, tables.memory.device, alignment=alignment)
+    alignment = WIDE_BYTES if device_stride(row_bytes) % WIDE_BYTES == 0 else WORD_BYTES
+    return device_tables(tables, alignment=alignment)
 
 
 def random_ids(

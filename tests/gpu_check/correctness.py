@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
-from kernels.gpu.device_tables import copy_to_device
 from kernels.gpu.triton_lookup import TritonLookup
 from kernels.gpu.triton_tiles import TileChoice
 from kernels.row_format import RowFormat
 from tests.gpu_check.processes import in_processes
 from tests.gpu_check.stage import Report, Stage
 from tests.reference import lookups as reference
+from tests.support.device_tables import device_tables
 from tests.support.lookup_cases import Case, fill, store
 
 _SHAPES = {
@@ -76,11 +77,11 @@ def _check_shape(
     failures = []
     for weighted, alignment, dtype, ids in (
         (False, 16, torch.bfloat16, torch.int32),
-        (True, 1, torch.float32, torch.int64),
+        (True, 4, torch.float32, torch.int64),
     ):
         bags = fill(host, lengths.tolist(), weighted=weighted, seed=_drawn(generator))
         lookup = TritonLookup(
-            copy_to_device(host, device, alignment=alignment),
+            device_tables(host, device, alignment=alignment),
             typical_lengths=[100.0 if weighted else 1.0] * features,
             choice=None if is_gpu else TileChoice(1, 4, 8),
         )
@@ -99,10 +100,10 @@ def _check_shape(
 def _check_strange(
     row_format: RowFormat, device: torch.device, generator: torch.Generator
 ) -> list[str]:
-    """Ids outside their tables are skipped: they add nothing, and do not count in a mean."""
-    host = _tables(row_format, [(7, 8)] * 3, generator)
+    """Ids outside their tables are skipped: they add nothing."""
+    host = replace(_tables(row_format, [(7, 8)] * 3, generator), means=(False,) * 3)
     values = torch.tensor([1, 7, 2, -1, 3, 2**40, 4, -15, 5])
-    lookup = TritonLookup(copy_to_device(host, device))
+    lookup = TritonLookup(device_tables(host, device))
     out = torch.full((2, host.total_dim), math.nan, device=device)
     offsets = Bags(values, torch.tensor([[2, 1], [2, 1], [2, 1]])).offsets().to(device)
     lookup.pooled(values.to(device), offsets, out=out)

@@ -1,13 +1,14 @@
 """Times choices of the pooling kernel on the GPU, and keeps the best of each shape."""
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
 
 from kernels.gpu.triton_lookup import TritonLookup
-from kernels.gpu.triton_tiles import TileChoice, power_of_two, row_words
-from kernels.gpu.triton_tuning import candidates, shape_key
+from kernels.gpu.triton_tiles import TileChoice, power_of_two, row_words, shape_key
 from kernels.row_format import RowFormat
 from tests.gpu_check.cases import MULTI_HOT, large_tables, placed, random_ids
 from tests.gpu_check.processes import in_processes
@@ -68,6 +69,12 @@ def run(stage: Stage) -> Report:
         best[key] = min(measured, key=lambda pair: pair[0])[1]
         del tables
     return {"times": times, "best": {key: asdict(choice) for key, choice in best.items()}}
+
+
+def candidates() -> Iterator[TileChoice]:
+    """Choices that a tuner tries."""
+    for warps, thread_words in itertools.product((1, 2), (8, 4, 16)):
+        yield TileChoice(warps=warps, thread_words=thread_words)
 
 
 def _seconds(lookup: TritonLookup, batch: int, rows: int) -> float:

@@ -1,24 +1,25 @@
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from kernels.errors import InputError
-from kernels.gpu.triton_tiles import TileChoice
-from kernels.gpu.triton_tuning import (
+from kernels.gpu.triton_tiles import (
+    TileChoice,
     default_choice,
     read_choices,
     shape_key,
     tile_choice,
-    write_choices,
 )
 from kernels.row_format import RowFormat
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_a_files_choices_are_read_by_gpu_and_shape(tmp_path: Path) -> None:
     choice = TileChoice(warps=4, thread_words=8, widest_words=32)
-    choices = {"a GPU": {shape_key(RowFormat.INT8, 32, 16): choice}}
-    write_choices(choices, tmp_path / "choices.json")
-    assert read_choices(tmp_path / "choices.json") == choices
+    path = tmp_path / "choices.json"
+    path.write_text(json.dumps({"a GPU": {"int8x32@16": asdict(choice)}}))
+    assert read_choices(path) == {"a GPU": {shape_key(RowFormat.INT8, 32, 16): choice}}
 
 
 def test_a_gpu_or_a_shape_that_was_not_measured_gets_the_default() -> None:
