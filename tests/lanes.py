@@ -182,9 +182,6 @@ REST_TESTS: Mapping[str, tuple[str, ...]] = {
         "test_commands_are_processes_that_read_stdin_and_end_with_their_exit_code",
     ),
     "tests/sharded_infer/artifacts/test_table_memory.py": ("test_a_copys_memory_comes_back",),
-    "tests/sharded_infer/engines/device/tower/test_device_tower.py": (
-        "test_embeddings_in_bf16_score_as_the_same_numbers_in_fp32",
-    ),
     "tests/sharded_infer/importing/changes/test_tracked_changes.py": (
         "test_ranks_have_each_their_own_rows_and_no_columns",
     ),

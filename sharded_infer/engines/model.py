@@ -15,7 +15,6 @@ from sharded_infer.artifacts.mapped_tables import CopyFile, check_files, table_p
 from sharded_infer.artifacts.table_memory import TableMemory, copy_to_huge_pages
 from sharded_infer.deltas.overlays import open_overlays, overlaid
 from sharded_infer.engines.device.backends import backends_of, rank_devices
-from sharded_infer.engines.device.batch_memory import Towers
 from sharded_infer.engines.device.device_choice import DeviceChoice
 from sharded_infer.engines.device.device_engine import DeviceEngine, ModelParts
 from sharded_infer.engines.device.rank_tables import rank_bytes
@@ -279,16 +278,11 @@ class Model:
         self, parts: ModelParts, choice: DeviceChoice, progress: Progress
     ) -> DeviceEngine:
         backends, available = backends_of(choice)
-        record = self.artifact.manifest.tower
-        self._signature = f"{record.file} on devices"
+        self._signature = f"{self.artifact.manifest.tower.file} on devices"
         stored = StoredTower(self.artifact, self.spec)
         return DeviceEngine(
             parts,
-            Towers(
-                lambda device: stored.on_device(backends.runtime.tensors_of(device)),
-                tuple(output.width for output in record.outputs),
-                lambda made, batch: (made.memory_bytes, made.activation_bytes(batch)),
-            ),
+            lambda device: stored.on_device(backends.runtime.tensors_of(device)),
             devices=rank_devices(parts.plan, choice, available),
             backends=backends,
             max_batch=choice.max_batch or self.spec.serving.max_batch,

@@ -88,7 +88,7 @@ def place(
     placed: list[PlacedPiece] = []
     numbers: Counter[int] = Counter()
     # Shard hosts and fronts of several releases number pieces alike: this order never changes.
-    for shard, turn in _shards(plan, tables):
+    for shard, turn in plan_shards(plan, tables):
         host = plan.topology.devices[shard.rank].host
         for rows in stored[shard.table]:
             first = max(shard.first_row, rows.first_row)
@@ -112,7 +112,9 @@ def place(
     return placed
 
 
-def _shards(plan: Plan, tables: Mapping[str, StoredTable]) -> Iterator[tuple[Shard, int | None]]:
+def plan_shards(
+    plan: Plan, tables: Mapping[str, StoredTable]
+) -> Iterator[tuple[Shard, int | None]]:
     """All shards with their turns, then each rank's replicas."""
     yield from ((shard, None) for shard in plan.shards)
     ranks = plan.ranks

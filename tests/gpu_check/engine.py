@@ -17,7 +17,7 @@ from kernels.gpu.reference_lookup import ReferenceLookup
 from kernels.row_format import RowFormat
 from serving.bench.parts.device_scenarios import run_offline, run_server
 from sharded_infer.engines.device.backends import triton_lookup
-from sharded_infer.engines.device.batch_memory import BatchKind, EngineShape, Towers
+from sharded_infer.engines.device.batch_memory import BatchKind, EngineShape
 from sharded_infer.engines.device.buckets import bucket_of
 from sharded_infer.engines.device.engine_set import Backends, EngineSet
 from sharded_infer.engines.device.input_writer import InputWriter
@@ -159,7 +159,7 @@ def _engines(
         spec,
         placed,
         [device],
-        Towers(tower, (None,), lambda one, batch: (one.memory_bytes, one.activation_bytes(batch))),
+        tower,
         shape=shape,
         backends=backends,
     )
@@ -247,24 +247,24 @@ def _stages(
     """Seconds of each stage of a batch; lookups and replays read other rows, against the cache."""
     memory, runtime = engine.memory, engine.memory.runtime
     size = batches[0].batch_size
-    bucket = bucket_of(size, engine.shape.buckets) or size
+    bucket = bucket_of(size, engine.shape.buckets)
     home = torch.device("cpu") if device.type == "cpu" else device
     slot = engine._free.get()
     try:
         [streams] = memory.all_streams
-        arrays = memory.host_arrays(slot, 0, bucket)
-        writing = _written(streams.writer, batches, arrays, bucket)
+        views = memory.host_inputs(slot, 0, bucket)
+        writing = _written(streams.writer, batches, views, bucket)
 
         def put(batch: ModelInput) -> int:
-            ids: int = streams.writer.write(batch, arrays, bucket)
-            end: int = arrays.views.values_begin + ids * streams.shape.id_dtype.itemsize
+            ids: int = streams.writer.write(batch, views, bucket)
+            end: int = views.values_begin + ids * streams.shape.id_dtype.itemsize
             runtime.copy(streams.copies, slot.inputs[0][:end], slot.pinned[0][:end])
             runtime.record(slot.done, streams.copies)
             runtime.synchronize(slot.done)
             return end
 
         end = put(batches[0])
-        ids = int(arrays.offsets[-1])
+        ids = int(views.offsets[-1])
         inputs = memory.inputs(slot, 0, bucket)
         pooled = torch.zeros(bucket, memory.parts.width, device=streams.tensors)
 
@@ -293,10 +293,10 @@ def _stages(
         engine._free.put(slot)
 
 
-def _written(writer: InputWriter, batches: Sequence[ModelInput], arrays: Any, bucket: int) -> float:
+def _written(writer: InputWriter, batches: Sequence[ModelInput], views: Any, bucket: int) -> float:
     times = []
     for batch in batches:
         began = perf_counter()
-        writer.write(batch, arrays, bucket)
+        writer.write(batch, views, bucket)
         times.append(perf_counter() - began)
     return statistics.median(times)

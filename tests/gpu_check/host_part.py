@@ -8,7 +8,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from sharded_infer.engines.device.batch_memory import EngineShape, Towers
+from sharded_infer.engines.device.batch_memory import EngineShape
 from sharded_infer.engines.device.engine_set import Backends, EngineSet
 from sharded_infer.engines.device.runtime.runtime import Runtime
 from sharded_infer.inputs.model_input import ModelInput
@@ -45,8 +45,7 @@ def _of_nothing(
     # Few rows: nothing reads them.
     cut = replace(spec, tables=tuple(replace(table, rows=1) for table in spec.tables))
     placed = empty_tables(cut, device, runtime)
-    towers = Towers(lambda _: _no_tower, (None,), lambda _tower, _batch: (0, 0))
-    return EngineSet(spec, placed, [device], towers, shape=shape, backends=backends)
+    return EngineSet(spec, placed, [device], lambda _: _NoTower(), shape=shape, backends=backends)
 
 
 class _NoLookup:
@@ -56,8 +55,15 @@ class _NoLookup:
         """Nothing."""
 
 
-def _no_tower(dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
-    return (embeddings[:, 0],)
+class _NoTower:
+    output_widths = (None,)
+    memory_bytes = 0
+
+    def activation_bytes(self, batch: int) -> int:
+        return 0
+
+    def __call__(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
+        return (embeddings[:, 0],)
 
 
 def _median_seconds(engines: EngineSet, batch: ModelInput) -> float:

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from sharded_infer.towers.tower import export_tower
 from sharded_infer.zoo.dcnv2 import DCNv2
 from tests.gpu_check.stage import Report, Stage
 from tests.gpu_check.timing import captured, seconds_of
+from tests.support.emulated_tf32 import emulated_tf32
 
 _DENSE = 13
 # Score differences that rounding explains, for scores spread as by `spread_tower`: some four times
@@ -158,15 +160,16 @@ def placed_tower(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tower.pt2"
         write_program(program, path)
-        return DeviceTower(
-            path,
-            dense=dense,
-            embedding_width=width,
-            outputs=outputs,
-            device=device,
-            precision=precision,
-            emulate=precision is Precision.TF32 and device.type == "cpu",
-        )
+        emulates = precision is Precision.TF32 and device.type == "cpu"
+        with emulated_tf32() if emulates else nullcontext():
+            return DeviceTower(
+                path,
+                dense=dense,
+                embedding_width=width,
+                outputs=outputs,
+                device=device,
+                precision=precision,
+            )
 
 
 def _measured(

@@ -1,6 +1,6 @@
 """Memory of an engine's batches: a slot for each batch in flight, and shared work buffers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from sharded_infer.engines.device.input_layout import (
     input_bytes,
     input_views,
 )
-from sharded_infer.engines.device.input_writer import HostArrays, InputWriter
+from sharded_infer.engines.device.input_writer import InputWriter
 from sharded_infer.engines.device.runtime.runtime import Runtime, Work
 from sharded_infer.engines.device.tower_step import Scorer
 from sharded_infer.lookups.columns import SplitFeatures
@@ -30,7 +30,6 @@ class EngineParts:
         lookups: lookups of each device; the tower's device comes first.
         columns: int64 `[features + 1]`, first column of each feature in the tower's input, then the
             end of the last.
-        output_widths: K for each output of shape `[B, K]`, None for `[B]`.
         id_dtype: int32 if every table's ids fit.
     """
 
@@ -39,7 +38,6 @@ class EngineParts:
     split: SplitFeatures
     columns: NDArray[np.int64]
     dense_widths: tuple[int, ...]
-    output_widths: tuple[int | None, ...]
     id_dtype: torch.dtype
 
     @property
@@ -82,20 +80,6 @@ class EngineShape:
         return tuple(
             BatchKind(shared, weighted) for weighted in weights for shared in (False, True)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Towers:
-    """Construction of towers, and estimate of their memory.
-
-    Attributes:
-        output_widths: K for each output of shape `[B, K]`, None for `[B]`.
-        bytes_of: bytes of a tower's weights and of a batch's activations, from tower and size.
-    """
-
-    make: Callable[[torch.device], Scorer]
-    output_widths: tuple[int | None, ...]
-    bytes_of: Callable[[Any, int], tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -150,7 +134,7 @@ class BatchSlot:
     scores: Tensor
     copied: list[Any]
     done: Any
-    host: dict[tuple[int, int], HostArrays] = field(default_factory=dict)
+    host: dict[tuple[int, int], InputViews] = field(default_factory=dict)
     graphs: dict[tuple[int, int, BatchKind], Work] = field(default_factory=dict)
 
 
@@ -181,7 +165,7 @@ class EngineMemory:
         """
         runtime = self.runtime
         sizes = [input_bytes(streams.shape, batch, ids) for streams in self.all_streams]
-        width = sum(width or 1 for width in self.parts.output_widths)
+        width = sum(width or 1 for width in self.parts.tower.output_widths)
         return BatchSlot(
             pinned=[runtime.pinned(size) for size in sizes],
             inputs=[
@@ -193,31 +177,13 @@ class EngineMemory:
             done=runtime.event(),
         )
 
-    def slot_bytes(self, batch: int, ids: int) -> dict[torch.device, int]:
-        """Bytes of a slot on each device."""
-        return {
-            streams.lookups.device: input_bytes(streams.shape, batch, ids)
-            for streams in self.all_streams
-        }
-
-    def buffer_bytes(self, batch: int) -> dict[torch.device, int]:
-        """Bytes of the work buffers on each device."""
-        home, *others = self.all_streams
-        taken = {
-            streams.lookups.device: 4 * batch * streams.lookups.part_width
-            for streams in self.all_streams
-        }
-        arriving = sum(streams.lookups.part_width for streams in others)
-        taken[home.lookups.device] += 4 * batch * (self.parts.width + arriving)
-        return taken
-
-    def host_arrays(self, slot: BatchSlot, streams: int, bucket: int) -> HostArrays:
-        """Host arrays of a batch for the device with number `streams`."""
-        arrays = slot.host.get((streams, bucket))
-        if arrays is None:
+    def host_inputs(self, slot: BatchSlot, streams: int, bucket: int) -> InputViews:
+        """Input arrays of a batch on the host, for the device with number `streams`."""
+        views = slot.host.get((streams, bucket))
+        if views is None:
             views = input_views(self.all_streams[streams].shape, slot.pinned[streams], bucket)
-            arrays = slot.host[streams, bucket] = HostArrays(views)
-        return arrays
+            slot.host[streams, bucket] = views
+        return views
 
     def inputs(self, slot: BatchSlot, streams: int, bucket: int) -> InputViews:
         """Input arrays of a batch on the device with number `streams`."""
@@ -225,13 +191,13 @@ class EngineMemory:
 
     def scores(self, slot: BatchSlot, bucket: int) -> list[Tensor]:
         """A batch's outputs in pinned memory: fp32 `[B]` or `[B, K]` each."""
-        found, begin = [], 0
-        for width in self.parts.output_widths:
+        outputs, begin = [], 0
+        for width in self.parts.tower.output_widths:
             end = begin + bucket * (width or 1)
-            one = slot.scores[begin:end]
-            found.append(one if width is None else one.view(bucket, width))
+            output = slot.scores[begin:end]
+            outputs.append(output if width is None else output.view(bucket, width))
             begin = end
-        return found
+        return outputs
 
     def _streams_of(self, lookups: DeviceLookups) -> DeviceStreams:
         runtime, parts = self.runtime, self.parts

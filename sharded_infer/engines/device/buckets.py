@@ -22,7 +22,7 @@ def device_buckets(largest: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def bucket_of(batch: int, buckets: tuple[int, ...]) -> int | None:
-    """The size that a batch is padded to, of ascending buckets; None if larger than all."""
+def bucket_of(batch: int, buckets: tuple[int, ...]) -> int:
+    """The size that a batch is padded to, of ascending buckets; its own if larger than all."""
     place = bisect.bisect_left(buckets, batch)
-    return buckets[place] if place < len(buckets) else None
+    return buckets[place] if place < len(buckets) else batch

@@ -1,6 +1,6 @@
 """The user's choice of devices."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sharded_infer.errors import InputError
 
@@ -15,7 +15,7 @@ class DeviceChoice:
         max_batch: largest usual batch size, in samples; None uses the spec's.
     """
 
-    gpus: tuple[int, ...] = field(default=())
+    gpus: tuple[int, ...] = ()
     simulated: bool = False
     max_batch: int | None = None
 

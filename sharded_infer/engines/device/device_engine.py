@@ -12,10 +12,11 @@ from torch import Tensor
 
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.byte_sizes import size_text
-from sharded_infer.engines.device.batch_memory import EngineShape, Towers
+from sharded_infer.engines.device.batch_memory import EngineShape
 from sharded_infer.engines.device.buckets import bucket_of, device_buckets
 from sharded_infer.engines.device.engine_set import Backends, EngineSet
 from sharded_infer.engines.device.rank_tables import PlacedShard, place_ranks
+from sharded_infer.engines.device.tower_step import TowerMaker
 from sharded_infer.engines.model_engine import BatchResult
 from sharded_infer.errors import InternalError
 from sharded_infer.inputs.id_policy import InputPolicy
@@ -65,7 +66,7 @@ class DeviceEngine:
     def __init__(
         self,
         parts: ModelParts,
-        towers: Towers,
+        make_tower: TowerMaker,
         *,
         devices: Sequence[torch.device | None],
         backends: Backends,
@@ -93,7 +94,7 @@ class DeviceEngine:
             spec,
             self.placed,
             devices,
-            towers,
+            make_tower,
             shape=EngineShape(
                 device_buckets(max_batch),
                 ids=max_batch * ids_of_a_sample(spec),
@@ -118,7 +119,7 @@ class DeviceEngine:
     @property
     def run_size(self) -> Callable[[int], int]:
         """See `ModelEngine.run_size`."""
-        return partial(_run_size, self.set.engines[0].shape.buckets)
+        return partial(bucket_of, buckets=self.set.engines[0].shape.buckets)
 
     def run_sizes(self, largest: int) -> Sequence[int]:
         """See `ModelEngine.run_sizes`; graphs have other sizes and are already captured."""
@@ -177,10 +178,6 @@ class DeviceEngine:
             size = sum(count * row for count, (_, _, row) in zip(rows, shares, strict=True))
             steps.append((rank, round(sum(rows)), round(size), 0.0))
         return LookupWork(steps, saved)
-
-
-def _run_size(buckets: tuple[int, ...], batch: int) -> int:
-    return bucket_of(batch, buckets) or batch
 
 
 def ids_of_a_sample(spec: ModelSpec) -> int:

@@ -9,17 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sharded_infer.engines.device.batch_memory import EngineMemory, EngineParts, EngineShape, Towers
+from sharded_infer.engines.device.batch_memory import EngineMemory, EngineParts, EngineShape
 from sharded_infer.engines.device.device_lookups import DeviceLookups, LookupMaker
-from sharded_infer.engines.device.memory_estimate import (
-    add_engine,
-    add_tower,
-    check_room,
-    table_memory,
-)
+from sharded_infer.engines.device.memory_estimate import add_engine, check_room, table_memory
 from sharded_infer.engines.device.rank_tables import PlacedShard
 from sharded_infer.engines.device.runtime.runtime import Runtime
 from sharded_infer.engines.device.tower_engine import TowerEngine
+from sharded_infer.engines.device.tower_step import TowerMaker
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.lookups.columns import first_columns, split_features
 from sharded_infer.progress import Progress, no_progress
@@ -50,7 +46,7 @@ class EngineSet:
         spec: ModelSpec,
         placed: Sequence[PlacedShard],
         devices: Sequence[torch.device | None],
-        towers: Towers,
+        make_tower: TowerMaker,
         *,
         shape: EngineShape,
         backends: Backends,
@@ -71,13 +67,12 @@ class EngineSet:
         split = {shard.table.name for shard in placed if not shard.holds_all_rows}
         self._split = split_features(spec, split)
         memories = [
-            EngineMemory(self._parts(home, placed, devices, towers, backends), backends.runtime)
+            EngineMemory(self._parts(home, placed, devices, make_tower, backends), backends.runtime)
             for home in self.devices
         ]
         self.memory = table_memory(placed, devices)
         for memory in memories:
             add_engine(self.memory, memory, shape)
-            add_tower(self.memory, memory, towers, shape)
         check_room(self.memory, backends.runtime)
         self.engines = [TowerEngine(memory, shape, progress) for memory in memories]
         self._choosing = threading.Lock()
@@ -89,7 +84,7 @@ class EngineSet:
         home: torch.device,
         placed: Sequence[PlacedShard],
         devices: Sequence[torch.device | None],
-        towers: Towers,
+        make_tower: TowerMaker,
         backends: Backends,
     ) -> EngineParts:
         spec = self._spec
@@ -109,11 +104,10 @@ class EngineSet:
         narrow = all(table.rows <= _INT32_ROWS for table in spec.tables)
         return EngineParts(
             lookups=lookups,
-            tower=towers.make(home),
+            tower=make_tower(home),
             split=self._split,
             columns=np.array(first_columns(spec), np.int64),
             dense_widths=tuple(spec.dense.inputs.values()),
-            output_widths=towers.output_widths,
             id_dtype=torch.int32 if narrow else torch.int64,
         )
 

@@ -13,7 +13,7 @@ Each array begins at a multiple of 16 bytes. B is the bucket that the batch is p
 capacity in ids.
 """
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 
 import torch
@@ -47,14 +47,14 @@ class InputShape:
 class InputViews:
     """A batch's arrays, as views of one block; see the module for each array.
 
-    Arrays for the tower are None (`dense`: empty) on other devices. `values_begin` and
-    `weights_begin` are offsets in the block, in bytes.
+    Arrays for the tower are empty on other devices. `values_begin` and `weights_begin` are offsets
+    in the block, in bytes.
     """
 
     offsets: Tensor
-    owners: Tensor | None
-    shared: Tensor | None
-    factors: Tensor | None
+    owners: Tensor
+    shared: Tensor
+    factors: Tensor
     dense: tuple[Tensor, ...]
     values: Tensor
     values_begin: int
@@ -73,20 +73,10 @@ def input_views(shape: InputShape, memory: Tensor, bucket: int) -> InputViews:
     The space behind the other arrays is divided between ids and weights.
     """
     begins = _begins(shape, bucket)
-    parts = iter(begins[:-1])
-
-    def view(dtype: torch.dtype, *size: int) -> Tensor:
-        begin, count = next(parts), _count(size) * dtype.itemsize
-        return memory[begin : begin + count].view(dtype).view(size)
-
-    offsets = view(torch.int32, shape.features * bucket + 1)
-    owners = shared = factors = None
-    dense: tuple[Tensor, ...] = ()
-    if shape.has_tower:
-        owners = view(torch.int32, bucket)
-        shared = view(torch.bool, shape.width)
-        factors = view(torch.float32, shape.split_means, bucket)
-        dense = tuple(view(torch.float32, bucket, width) for width in shape.dense_widths)
+    offsets, owners, shared, factors, *dense = (
+        memory[begin : begin + math.prod(size) * dtype.itemsize].view(dtype).view(size)
+        for begin, (dtype, size) in zip(begins, _arrays(shape, bucket), strict=False)
+    )
     left = (len(memory) - begins[-1]) // _bytes_of_id(shape)
     ids = left // _IDS_TOGETHER * _IDS_TOGETHER
     weights_begin = begins[-1] + ids * shape.id_dtype.itemsize
@@ -95,7 +85,7 @@ def input_views(shape: InputShape, memory: Tensor, bucket: int) -> InputViews:
         owners=owners,
         shared=shared,
         factors=factors,
-        dense=dense,
+        dense=tuple(dense),
         values=memory[begins[-1] : weights_begin].view(shape.id_dtype),
         values_begin=begins[-1],
         weights=memory[weights_begin : weights_begin + 4 * ids].view(torch.float32),
@@ -107,20 +97,23 @@ def _bytes_of_id(shape: InputShape) -> int:
     return shape.id_dtype.itemsize + 4
 
 
+def _arrays(shape: InputShape, bucket: int) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+    """The dtype and size of each array before the ids."""
+    samples, width = (bucket, shape.width) if shape.has_tower else (0, 0)
+    dense = shape.dense_widths if shape.has_tower else ()
+    return [
+        (torch.int32, (shape.features * bucket + 1,)),
+        (torch.int32, (samples,)),
+        (torch.bool, (width,)),
+        (torch.float32, (shape.split_means, samples)),
+        *((torch.float32, (samples, width)) for width in dense),
+    ]
+
+
 def _begins(shape: InputShape, bucket: int) -> list[int]:
     """Start of each array, in bytes; the last is that of the ids."""
-    sizes = [4 * (shape.features * bucket + 1)]
-    if shape.has_tower:
-        sizes += [4 * bucket, shape.width, 4 * shape.split_means * bucket]
-        sizes += [4 * bucket * width for width in shape.dense_widths]
     begins = [0]
-    for size in sizes:
-        begins.append(rounded_up(begins[-1] + size, _ALIGNMENT))
+    for dtype, size in _arrays(shape, bucket):
+        end = begins[-1] + math.prod(size) * dtype.itemsize
+        begins.append(rounded_up(end, _ALIGNMENT))
     return begins
-
-
-def _count(size: Sequence[int]) -> int:
-    count = 1
-    for length in size:
-        count *= length
-    return count

@@ -1,8 +1,6 @@
 """Writes a batch into pinned memory, in the layout of `input_layout`."""
 
 import ctypes
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,30 +43,6 @@ class _DeviceBags(ctypes.Structure):
 _LIBRARY = load_library("sharded_infer")
 
 
-@dataclass(slots=True)
-class HostArrays:
-    """`InputViews` on the host, with the arrays as NumPy views of the same memory."""
-
-    views: InputViews
-    offsets: NDArray[np.int32] = field(init=False)
-    owners: NDArray[np.int32] | None = field(init=False)
-    shared: NDArray[np.bool_] | None = field(init=False)
-    factors: NDArray[np.float32] | None = field(init=False)
-    dense: tuple[NDArray[np.float32], ...] = field(init=False)
-    values: NDArray[Any] = field(init=False)
-    weights: NDArray[np.float32] = field(init=False)
-
-    def __post_init__(self) -> None:
-        views = self.views
-        self.offsets = views.offsets.numpy()
-        self.owners = None if views.owners is None else views.owners.numpy()
-        self.shared = None if views.shared is None else views.shared.numpy()
-        self.factors = None if views.factors is None else views.factors.numpy()
-        self.dense = tuple(one.numpy() for one in views.dense)
-        self.values = views.values.numpy()
-        self.weights = views.weights.numpy()
-
-
 class InputWriter:
     """Writes batches for one device."""
 
@@ -93,12 +67,12 @@ class InputWriter:
         self._known: dict[tuple[tuple[int, ...], ...], _Rows] = {}
 
     def write(
-        self, batch: ModelInput, arrays: HostArrays, bucket: int, *, weighted: bool = False
+        self, batch: ModelInput, views: InputViews, bucket: int, *, weighted: bool = False
     ) -> int:
         """Writes a batch, ids already checked; returns the number of ids written.
 
         Args:
-            arrays: for this bucket, with room for all ids of the batch.
+            views: on the host, for this bucket, with room for all ids of the batch.
             bucket: samples that the batch is padded to.
             weighted: write weights too; 1 for groups without weights.
         """
@@ -113,10 +87,10 @@ class InputWriter:
         to = _DeviceBags(
             len(self._features),
             bucket,
-            arrays.offsets.ctypes.data,
-            arrays.values.ctypes.data,
-            arrays.values.itemsize,
-            arrays.weights.ctypes.data if weighted else None,
+            views.offsets.data_ptr(),
+            views.values.data_ptr(),
+            views.values.itemsize,
+            views.weights.data_ptr() if weighted else None,
         )
         _LIBRARY.sharded_infer_write_bags(
             groups,
@@ -125,27 +99,28 @@ class InputWriter:
             ctypes.c_void_p(rows.ctypes.data),
             ctypes.byref(to),
         )
-        if arrays.owners is not None:
-            self._write_tower(batch, arrays)
-        return int(arrays.offsets[-1])
+        if len(views.owners):
+            self._write_tower(batch, views)
+        return int(views.offsets.numpy()[-1])
 
-    def _write_tower(self, batch: ModelInput, arrays: HostArrays) -> None:
+    def _write_tower(self, batch: ModelInput, views: InputViews) -> None:
         size = batch.batch_size
-        for target, dense in zip(arrays.dense, batch.dense, strict=True):
+        for view, dense in zip(views.dense, batch.dense, strict=True):
+            target = view.numpy()
             target[:size] = dense
             target[size:] = 0.0
-        if arrays.owners is not None and arrays.shared is not None and is_shared(batch):
-            arrays.owners[:] = 0
+        if is_shared(batch):
+            owners, shared = views.owners.numpy(), views.shared.numpy()
+            owners[:] = 0
             if batch.repeats is not None:
-                arrays.owners[:size] = np.repeat(np.arange(len(batch.repeats)), batch.repeats)
-            arrays.shared[:] = False
+                owners[:size] = np.repeat(np.arange(len(batch.repeats)), batch.repeats)
+            shared[:] = False
             for group in batch.groups:
                 if group.batch_size != size:
                     for feature in group.features:
                         begin, end = self._columns[feature : feature + 2]
-                        arrays.shared[begin:end] = True
-        if arrays.factors is not None:
-            self._write_factors(batch, arrays.factors)
+                        shared[begin:end] = True
+        self._write_factors(batch, views.factors.numpy())
 
     def _write_factors(self, batch: ModelInput, factors: NDArray[np.float32]) -> None:
         """Writes reciprocal bag lengths, rounded to fp32: FBGEMM's MEAN multiplies by these."""

@@ -19,7 +19,8 @@ from dataclasses import dataclass, fields
 import torch
 
 from sharded_infer.byte_sizes import size_text
-from sharded_infer.engines.device.batch_memory import EngineMemory, EngineShape, Towers
+from sharded_infer.engines.device.batch_memory import EngineMemory, EngineShape
+from sharded_infer.engines.device.input_layout import input_bytes
 from sharded_infer.engines.device.rank_tables import PlacedShard
 from sharded_infer.engines.device.runtime.runtime import Runtime
 from sharded_infer.errors import CapacityError
@@ -62,30 +63,24 @@ def table_memory(
 
 
 def add_engine(
-    found: Mapping[torch.device, DeviceMemory], memory: EngineMemory, shape: EngineShape
-) -> None:
-    """Adds the memory of an engine's inputs and work buffers."""
-    largest = shape.buckets[-1]
-    for device, size in memory.slot_bytes(largest, shape.ids).items():
-        found[device].inputs += shape.slots * size
-    for device, size in memory.buffer_bytes(largest).items():
-        found[device].buffers += size
-
-
-def add_tower(
     found: Mapping[torch.device, DeviceMemory],
     memory: EngineMemory,
-    towers: Towers,
     shape: EngineShape,
 ) -> None:
-    """Adds the memory of an engine's tower."""
+    """Adds the memory of an engine's inputs, work buffers and tower."""
     largest, parts = shape.buckets[-1], memory.parts
-    weights, activations = towers.bytes_of(parts.tower, largest)
     home = found[parts.lookups[0].device]
-    home.tower += weights
+    home.buffers += 4 * largest * parts.width
+    for streams in memory.all_streams:
+        device, part_bytes = found[streams.lookups.device], 4 * largest * streams.lookups.part_width
+        device.inputs += shape.slots * input_bytes(streams.shape, largest, shape.ids)
+        device.buffers += part_bytes
+        if device is not home:
+            home.buffers += part_bytes
+    home.tower += parts.tower.memory_bytes
     home.workspace += memory.runtime.workspace_bytes
     # If samples share bags: the expanded bags, and the tower's input made from them.
-    home.activations += activations + 2 * 4 * largest * parts.width
+    home.activations += parts.tower.activation_bytes(largest) + 2 * 4 * largest * parts.width
 
 
 def check_room(found: Mapping[torch.device, DeviceMemory], runtime: Runtime) -> None:

@@ -18,6 +18,7 @@ from kernels.wording import counted
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.engines.device.runtime.runtime import Runtime
 from sharded_infer.errors import CapacityError
+from sharded_infer.lookups.placement import plan_shards
 from sharded_infer.planning.plan import Plan, Shard, StoredTable
 from sharded_infer.progress import Progress, no_progress
 
@@ -51,21 +52,16 @@ class PlacedShard:
         return self.rows == self.table.rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    shard: Shard
-    byte_offset: int
-    row_stride: int
-    replicated: bool
-
-
-# Identifies one of a rank's blocks: its row format, and whether wide accesses read it.
+# One of a rank's blocks: its row format, and whether wide accesses read it.
 _Kind = tuple[RowFormat, bool]
 
 
 def rank_bytes(plan: Plan, tables: Mapping[str, StoredTable]) -> list[int]:
     """Bytes of each rank's memory, including padding of rows and blocks."""
-    return [sum(size for _, size in of_rank.values()) for of_rank in _lay_out(plan, tables)]
+    return [
+        sum(_begins(kind, shards)[-1] for kind, shards in blocks.items())
+        for blocks in _blocks(plan, tables)
+    ]
 
 
 def place_ranks(
@@ -110,75 +106,62 @@ def allocate_ranks(
 
     Arguments and errors as of `place_ranks`.
     """
-    layouts = _lay_out(plan, tables)
     placed: list[PlacedShard] = []
-    for rank, (layout, device) in enumerate(zip(layouts, devices, strict=True)):
-        for places, size in layout.values():
+    for rank, (blocks, device) in enumerate(zip(_blocks(plan, tables), devices, strict=True)):
+        for kind, shards in blocks.items():
+            *begins, size = _begins(kind, shards)
             try:
                 memory = (
                     runtime.pinned_for_good(size) if device is None else runtime.empty(device, size)
                 )
             except CapacityError as error:
-                needed = sum(bytes_ for _, bytes_ in layout.values())
+                needed = rank_bytes(plan, tables)[rank]
                 raise CapacityError(
                     f"rank {rank} of {plan.topology.name!r}: its tables need "
                     f"{counted(needed, 'byte')}: "
                     f"{error}"
                 ) from error
-            placed += [_shard(place, tables[place.shard.table], rank, memory) for place in places]
+            placed += [
+                PlacedShard(
+                    table=tables[shard.table],
+                    rank=rank,
+                    memory=memory,
+                    byte_offset=begin,
+                    row_stride=stride,
+                    first_row=shard.first_row,
+                    rows=shard.rows,
+                    first_column=shard.first_column,
+                    columns=shard.columns,
+                    replicated=replicated,
+                )
+                for begin, (shard, stride, replicated) in zip(begins, shards, strict=True)
+            ]
     return placed
 
 
-def _lay_out(
+def _blocks(
     plan: Plan, tables: Mapping[str, StoredTable]
-) -> list[dict[_Kind, tuple[list[_Place], int]]]:
-    """Positions of shards in each block of each rank, and the bytes of the block."""
-    by_rank: list[dict[_Kind, list[tuple[Shard, int, bool]]]] = [
-        defaultdict(list) for _ in plan.topology.devices
-    ]
-
-    def put(shard: Shard, *, replicated: bool) -> None:
+) -> list[dict[_Kind, list[tuple[Shard, int, bool]]]]:
+    """Shards of each block of each rank, with their row strides and whether they are replicas."""
+    ranks: list[dict[_Kind, list[tuple[Shard, int, bool]]]]
+    ranks = [defaultdict(list) for _ in plan.topology.devices]
+    for shard, turn in plan_shards(plan, tables):
         row_format = tables[shard.table].row_format
         stride = device_stride(row_format.row_bytes(shard.columns))
         kind = row_format, stride % WIDE_BYTES == 0
-        by_rank[shard.rank][kind].append((shard, stride, replicated))
-
-    for shard in plan.shards:
-        put(shard, replicated=False)
-    for name in plan.replicated:
-        table = tables[name]
-        for rank in plan.ranks:
-            put(Shard(name, rank, 0, table.rows, 0, table.dim), replicated=True)
-    return [{kind: _places(kind[0], shards) for kind, shards in kinds.items()} for kinds in by_rank]
+        ranks[shard.rank][kind].append((shard, stride, turn is not None))
+    return ranks
 
 
-def _places(
-    row_format: RowFormat, shards: Sequence[tuple[Shard, int, bool]]
-) -> tuple[list[_Place], int]:
-    header, end, places = row_format.header_bytes, 0, []
-    for shard, stride, replicated in shards:
+def _begins(kind: _Kind, shards: Sequence[tuple[Shard, int, bool]]) -> list[int]:
+    """First byte of each shard in a block, then the block's size."""
+    header, end, begins = kind[0].header_bytes, 0, []
+    for shard, stride, _ in shards:
         # Payloads are aligned for the widest access.
-        begin = end + (-(end + header)) % WIDE_BYTES
-        places.append(_Place(shard, begin, stride, replicated))
-        end = begin + shard.rows * stride
+        begins.append(end + (-(end + header)) % WIDE_BYTES)
+        end = begins[-1] + shard.rows * stride
     # The last access may read beyond the last payload.
-    return places, end + header + WIDE_BYTES
-
-
-def _shard(place: _Place, table: StoredTable, rank: int, memory: Tensor) -> PlacedShard:
-    shard = place.shard
-    return PlacedShard(
-        table=table,
-        rank=rank,
-        memory=memory,
-        byte_offset=place.byte_offset,
-        row_stride=place.row_stride,
-        first_row=shard.first_row,
-        rows=shard.rows,
-        first_column=shard.first_column,
-        columns=shard.columns,
-        replicated=place.replicated,
-    )
+    return [*begins, end + header + WIDE_BYTES]
 
 
 def _fill(shard: PlacedShard, pieces: Sequence[TablePiece]) -> None:

@@ -66,7 +66,7 @@ class TowerEngine:
         self.shape = shape
         self._parts, self._runtime = memory.parts, memory.runtime
         self.memory = memory
-        self._all_streams, self._home = self.memory.all_streams, self.memory.all_streams[0]
+        self._all_streams, self._home = memory.all_streams, memory.all_streams[0]
         self._launching = threading.Lock()
         self._buffers = self.memory.buffers(shape.buckets[-1])
         slots = [self.memory.slot(shape.buckets[-1], shape.ids) for _ in range(shape.slots)]
@@ -81,12 +81,11 @@ class TowerEngine:
         Returns fp32 `[B]` or `[B, K]` for each output. Raises CapacityError if the batch fits no
         slot, and there is no memory for a larger one.
         """
-        bucket = bucket_of(batch.batch_size, self.shape.buckets)
-        ids = _most_ids(batch)
-        if bucket is None or ids > self.shape.ids:
-            size = bucket or batch.batch_size
-            buffers = self._buffers if bucket is not None else self.memory.buffers(size)
-            return self._run_in(self.memory.slot(size, ids), buffers, size, batch)
+        bucket, ids = bucket_of(batch.batch_size, self.shape.buckets), _most_ids(batch)
+        is_larger = bucket > self.shape.buckets[-1]
+        if is_larger or ids > self.shape.ids:
+            buffers = self.memory.buffers(bucket) if is_larger else self._buffers
+            return self._run_in(self.memory.slot(bucket, ids), buffers, bucket, batch)
         slot = self._free.get()
         try:
             return self._run_in(slot, self._buffers, bucket, batch)
@@ -98,10 +97,10 @@ class TowerEngine:
         size = batch.batch_size
         slot = self.memory.slot(size, _most_ids(batch))
         launch = self._write(slot, self.memory.buffers(size), size, batch)
-        found = torch.empty(size, self._parts.width)
+        embeddings = torch.empty(size, self._parts.width)
 
         def work() -> None:
-            found.copy_(self._gather(launch))
+            embeddings.copy_(self._gather(launch))
 
         with self._launching:
             self._send(launch)
@@ -109,7 +108,7 @@ class TowerEngine:
             self._runtime.run(self._home.computes, work)
             self._runtime.record(slot.done, self._home.computes)
         self._runtime.synchronize(slot.done)
-        return found
+        return embeddings
 
     def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> list[Tensor]:
         """Runs the tower on host tensors, fp32 `[B, width]` each; slow, for tests.
@@ -117,17 +116,17 @@ class TowerEngine:
         Returns fp32 `[B]` or `[B, K]` for each output, on the host.
         """
         home, done = self._home, self._runtime.event()
-        found: list[Tensor] = []
+        scores: list[Tensor] = []
 
         def work() -> None:
-            there = [one.to(home.tensors) for one in (*dense, embeddings)]
-            found.extend(one.cpu() for one in self._parts.tower(there[:-1], there[-1]))
+            inputs = [tensor.to(home.tensors) for tensor in (*dense, embeddings)]
+            scores.extend(score.cpu() for score in self._parts.tower(inputs[:-1], inputs[-1]))
 
         with self._launching:
             self._runtime.run(home.computes, work)
             self._runtime.record(done, home.computes)
         self._runtime.synchronize(done)
-        return found
+        return scores
 
     def _run_in(
         self, slot: BatchSlot, buffers: WorkBuffers, bucket: int, batch: ModelInput
@@ -136,11 +135,12 @@ class TowerEngine:
         with self._launching:
             self._send(launch)
             self._look_up_elsewhere(launch)
-            self._finish(launch)
+            self._runtime.run(self._home.computes, self._graph(launch, 0))
+            self._runtime.record(slot.done, self._home.computes)
         self._runtime.synchronize(slot.done)
         # Copied because the next batch reuses the slot.
         scores = self.memory.scores(slot, bucket)
-        return [one[: batch.batch_size].numpy().copy() for one in scores]
+        return [score[: batch.batch_size].numpy().copy() for score in scores]
 
     def _write(
         self, slot: BatchSlot, buffers: WorkBuffers, bucket: int, batch: ModelInput
@@ -148,14 +148,14 @@ class TowerEngine:
         ids = []
         kind = BatchKind(is_shared(batch), is_weighted(batch))
         for number, streams in enumerate(self._all_streams):
-            arrays = self.memory.host_arrays(slot, number, bucket)
-            ids.append(streams.writer.write(batch, arrays, bucket, weighted=kind.weighted))
+            views = self.memory.host_inputs(slot, number, bucket)
+            ids.append(streams.writer.write(batch, views, bucket, weighted=kind.weighted))
         return _Launch(slot, buffers, bucket, kind, tuple(ids))
 
     def _send(self, launch: _Launch) -> None:
         runtime, slot = self._runtime, launch.slot
         for number, streams in enumerate(self._all_streams):
-            views = self.memory.host_arrays(slot, number, launch.bucket).views
+            views = self.memory.host_inputs(slot, number, launch.bucket)
             end = views.values_begin + launch.ids[number] * streams.shape.id_dtype.itemsize
             runtime.copy(streams.copies, slot.inputs[number][:end], slot.pinned[number][:end])
             if launch.kind.weighted:
@@ -177,11 +177,6 @@ class TowerEngine:
                 launch.buffers.arrived[number][:size],
                 launch.buffers.parts[number][:size],
             )
-
-    def _finish(self, launch: _Launch) -> None:
-        runtime, home = self._runtime, self._home
-        runtime.run(home.computes, self._graph(launch, 0))
-        runtime.record(launch.slot.done, home.computes)
 
     def _graph(self, launch: _Launch, number: int) -> Work:
         graph = launch.slot.graphs.get(_graph_key(launch, number))

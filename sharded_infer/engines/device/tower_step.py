@@ -6,7 +6,7 @@ shared  features: each sample gets the columns of its bag
 tower   -> scores, copied to pinned memory
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,11 +18,21 @@ from sharded_infer.lookups.columns import ColumnRun, SplitFeatures
 
 
 class Scorer(Protocol):
-    """A tower on a device."""
+    """A tower on a device; see `DeviceTower`."""
+
+    output_widths: tuple[int | None, ...]
+    memory_bytes: int
+
+    def activation_bytes(self, batch: int) -> int:
+        """Peak bytes of the tensors that a call allocates, including its results."""
+        ...
 
     def __call__(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
         """Starts scoring a batch; returns fp32 `[B]` or `[B, K]` for each output."""
         ...
+
+
+TowerMaker = Callable[[torch.device], Scorer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +67,11 @@ def assemble_inputs(
                 target.add_(source)
             else:
                 target.copy_(source)
-    if inputs.factors is not None:
-        columns = dict(zip(split.features, split.columns, strict=True))
-        for number, feature in enumerate(split.means):
-            column, width = columns[feature]
-            pooled[:, column : column + width].mul_(inputs.factors[number][:, None])
-    if not shared or inputs.owners is None or inputs.shared is None:
+    columns = dict(zip(split.features, split.columns, strict=True))
+    for number, feature in enumerate(split.means):
+        column, width = columns[feature]
+        pooled[:, column : column + width].mul_(inputs.factors[number][:, None])
+    if not shared:
         return pooled
     spread = pooled.index_select(0, inputs.owners)
     return torch.where(inputs.shared[None, :], spread, pooled)

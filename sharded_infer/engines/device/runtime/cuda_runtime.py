@@ -1,8 +1,10 @@
 """The runtime of CUDA devices, with torch: streams, events, graphs, pinned memory."""
 
 import contextlib
+import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,46 @@ from torch import Tensor
 
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.engines.device.runtime.cuda_graphs import capture, release_cached
-from sharded_infer.engines.device.runtime.cuda_streams import CUDA_STREAMS
 from sharded_infer.engines.device.runtime.runtime import Work
 from sharded_infer.errors import CapacityError, DeviceError
+
+# Streams of a device (c10/cuda/CUDAStream.h).
+_TORCH_STREAMS = 32
+
+
+class StreamPool:
+    """Streams that are created once and lent to one owner at a time.
+
+    torch hands out its streams in turn, even those in use. A stream that one version captures on
+    must not serve another.
+    """
+
+    def __init__(self, make: Callable[[torch.device], Any], most: int) -> None:
+        self._make, self._most = make, most
+        self._lock = threading.Lock()
+        self._free: dict[torch.device, list[Any]] = defaultdict(list)
+        self._made: dict[torch.device, int] = defaultdict(int)
+
+    def take(self, device: torch.device, owner: object) -> Any:
+        """Lends a stream until its owner, done with it, is garbage-collected.
+
+        Raises CapacityError if all streams are in use.
+        """
+        with self._lock:
+            free = self._free[device]
+            stream = free.pop() if free else self._new(device)
+        # No lock: garbage collection may call this while the lock is held.
+        weakref.finalize(owner, free.append, stream).atexit = False
+        return stream
+
+    def _new(self, device: torch.device) -> Any:
+        if self._made[device] == self._most:
+            raise CapacityError(f"{device}: its {self._most} streams are taken by other versions")
+        self._made[device] += 1
+        return self._make(device)
+
+
+_STREAMS = StreamPool(torch.cuda.Stream, _TORCH_STREAMS)
 
 
 class CudaRuntime:
@@ -77,7 +116,7 @@ class CudaRuntime:
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
         """See `Runtime.stream`."""
-        stream: torch.cuda.Stream = CUDA_STREAMS.take(device, self)
+        stream: torch.cuda.Stream = _STREAMS.take(device, self)
         return stream
 
     def event(self) -> torch.cuda.Event:

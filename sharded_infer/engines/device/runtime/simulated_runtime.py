@@ -56,7 +56,6 @@ class SimulatedRuntime:
         self._lock = threading.Lock()
         self._streams: list[SimulatedStream] = []
         self._allocated: dict[torch.device, int] = {}
-        self.captures = 0
 
     def tensors_of(self, device: torch.device) -> torch.device:
         """See `Runtime.tensors_of`."""
@@ -153,7 +152,6 @@ class SimulatedRuntime:
         """See `Runtime.capture`."""
         if stream.pieces:
             raise InternalError("a stream that is captured for has work to do")
-        self.captures += 1
         return work
 
     def release_cached(self, device: torch.device) -> None:

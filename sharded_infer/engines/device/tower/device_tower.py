@@ -15,23 +15,19 @@ from sharded_infer.engines.device.tower.graph import (
     check_capturable,
     drop_widenings,
     fuse_activations,
+    fuse_crosses,
     move_program,
     weight_bytes,
-    widen_embeddings,
 )
 from sharded_infer.engines.device.tower.memory import peak_bytes
-from sharded_infer.engines.device.tower.passes import fuse_crosses
 from sharded_infer.engines.device.tower.products import allow_tf32, exact_products
 from sharded_infer.errors import TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.lowering.precision import inner_products
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
-from sharded_infer.towers.lowering.tf32 import emulate_tf32
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR
 from sharded_infer.towers.program.program import open_program, run_program
 from sharded_infer.towers.program.tower_inputs import TowerInputs
-
-__all__ = ["DEVICE_PRECISIONS", "DeviceTower", "loses_no_nan"]
 
 # Precisions that devices run; int8 towers run on CPUs only.
 DEVICE_PRECISIONS: Final = (Precision.FP32, Precision.TF32, Precision.BF16, Precision.FP16)
@@ -61,7 +57,6 @@ class DeviceTower:
         outputs: Sequence[str],
         device: torch.device,
         precision: Precision,
-        emulate: bool = False,
     ) -> None:
         """Reads a stored program, checks it and moves it to the device.
 
@@ -70,23 +65,19 @@ class DeviceTower:
             dense: name and width of each dense input, in the program's order.
             embedding_width: width of the program's last input.
             device: a CUDA device, or the CPU for tests, where tf32 is plain fp32.
-            emulate: round factors as TF32 does, for a device without TF32.
 
         Raises:
-            TowerError: the program is unsafe, unexpected, int8 or impossible to capture, or
-                `emulate` is set for another precision than tf32.
+            TowerError: the program is unsafe, unexpected, int8 or impossible to capture.
         """
         taken = TowerInputs(dense, embedding_width)
         program, _ = open_program(path, taken, outputs)
         _check_precision(program, precision, path)
-        if emulate and precision is not Precision.TF32:
-            raise TowerError(f"{path}: only tf32 is emulated, the tower is in {precision}")
         inputs = taken.zeros(())
         check_capturable(program, kinds_of(program, inputs), str(path))
-        self.device = _numbered(device)
+        self.device = device
         self.precision = precision
         self._widths = (*dense.values(), embedding_width)
-        prepare = partial(_prepared, inputs=inputs, precision=precision, emulate=emulate)
+        prepare = partial(_prepared, inputs=inputs, precision=precision)
         plain = copy.deepcopy(program) if self.device.type == "cuda" else None
         self._program = move_program(prepare(program, fuse=True), self.device)
         if plain is not None:
@@ -110,7 +101,7 @@ class DeviceTower:
 
         Args:
             dense: fp32 `[B, width]` each, on the device, in the program's order; not checked.
-            embeddings: fp32 or bf16 `[B, embedding_width]`, on the device; not checked.
+            embeddings: fp32 `[B, embedding_width]`, on the device; not checked.
         """
         with torch.inference_mode(), exact_products():
             # Export may have turned a reshape into a view, which needs contiguous inputs.
@@ -118,7 +109,7 @@ class DeviceTower:
             result: tuple[Tensor, ...] = self._program(*inputs)
             return result
 
-    def activation_bytes(self, batch: int, embeddings: torch.dtype = torch.float32) -> int:
+    def activation_bytes(self, batch: int) -> int:
         """Peak bytes of the tensors that a call allocates, including its results.
 
         A tensor counts from its operator to its last reader, rounded up to 512 bytes, as in torch's
@@ -127,11 +118,7 @@ class DeviceTower:
 
         Raises TowerError if torch cannot infer an operator's shapes.
         """
-        dtypes = (*(torch.float32 for _ in self._widths[1:]), embeddings)
-        inputs = [
-            torch.empty(batch, width, dtype=dtype, device=_META)
-            for width, dtype in zip(self._widths, dtypes, strict=True)
-        ]
+        inputs = [torch.empty(batch, width, device=_META) for width in self._widths]
         with exact_products():
             return peak_bytes(move_program(self._program, _META), inputs)
 
@@ -146,20 +133,16 @@ def _prepared(
     *,
     inputs: Sequence[Tensor],
     precision: Precision,
-    emulate: bool,
     fuse: bool,
 ) -> GraphModule:
     """Applies all passes in place; `fuse` also fuses ReLUs into matrix products."""
     products = inner_products(program.graph)
-    if emulate:
-        emulate_tf32(program)
     kinds = kinds_of(program, inputs)
     fused = fuse_activations(program, kinds) if fuse else {}
     drop_widenings(program, kinds)
     fuse_crosses(program, kinds)
-    if precision is Precision.TF32 and not emulate:
+    if precision is Precision.TF32:
         allow_tf32(program, [fused.get(product, product) for product in products])
-    widen_embeddings(program)
     return program
 
 
@@ -184,10 +167,3 @@ def _check_precision(program: GraphModule, precision: Precision, path: Path) -> 
             f"{path}: a tower on a device: expected {', '.join(DEVICE_PRECISIONS)}, got {found}: "
             "publish the model in another precision, or serve it on CPUs"
         )
-
-
-def _numbered(device: torch.device) -> torch.device:
-    """The device with its number; `cuda` is the current one."""
-    if device.type != "cuda" or device.index is not None:
-        return device
-    return torch.device("cuda", torch.cuda.current_device())

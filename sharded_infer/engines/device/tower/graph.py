@@ -1,12 +1,14 @@
 """Passes that prepare a stored program's graph for one device.
 
-to(x, fp32) of embeddings x            ->  read in the dtype they have
 relu(linear(x, W, b))                  ->  _addmm_activation(b, x, W.t())     one kernel
 addcmul(v, f, to(u, fp32))             ->  addcmul(v, f, u)                   one kernel fewer
+x = addcmul(v, f, u), to(x, bf16)      ->  cross_step(v, f, u, bf16)          one kernel
 zeros(..., device=cpu)                 ->  zeros(..., device=device)
 """
 
+import importlib
 from collections.abc import Mapping
+from operator import getitem
 from typing import Any, Final
 
 import torch
@@ -17,15 +19,6 @@ from torch.fx.node import Argument, map_aggregate
 from sharded_infer.errors import TowerError
 from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
 from sharded_infer.towers.lowering.tensor_kinds import Kind
-
-__all__ = [
-    "check_capturable",
-    "drop_widenings",
-    "fuse_activations",
-    "move_program",
-    "weight_bytes",
-    "widen_embeddings",
-]
 
 _aten = torch.ops.aten
 _TAKING_MASKS: Final = (_aten.index.Tensor, _aten.index_put.default)
@@ -63,24 +56,6 @@ def _dtype(program: GraphModule, kinds: Mapping[Node, Kind], given: object) -> t
     if constant is not None:
         return constant.dtype
     return kinds[given][0] if isinstance(given, Node) and given in kinds else None
-
-
-def widen_embeddings(program: GraphModule) -> None:
-    """Lets a program take its last input in bf16 too, in place.
-
-    Casts of the input read it directly; others read one cast to fp32, which is free for fp32
-    inputs.
-    """
-    graph = program.graph
-    embeddings = graph.find_nodes(op="placeholder")[-1]
-    readers = [user for user in embeddings.users if not _casts(user)]
-    if not readers:
-        return
-    with graph.inserting_after(embeddings):
-        widened = graph.call_function(_aten.to.dtype, (embeddings, torch.float32))
-    for reader in readers:
-        reader.replace_input_with(embeddings, widened)
-    program.recompile()
 
 
 def _casts(node: Node) -> bool:
@@ -129,13 +104,11 @@ def _activated_weight(
     return held if held.dim() == 2 and added.dim() == 1 else None
 
 
-def drop_widenings(program: GraphModule, kinds: Mapping[Node, Kind]) -> int:
+def drop_widenings(program: GraphModule, kinds: Mapping[Node, Kind]) -> None:
     """Removes casts to fp32 before elementwise operators with an fp32 operand, in place.
 
-    These operators convert bf16 and fp16 operands themselves, with the same bits. Returns the
-    number of casts bypassed.
+    These operators convert bf16 and fp16 operands themselves, with the same bits.
     """
-    dropped = 0
     for node in program.graph.nodes:
         if node.target not in _PROMOTING:
             continue
@@ -146,10 +119,8 @@ def drop_widenings(program: GraphModule, kinds: Mapping[Node, Kind]) -> int:
         if any(kind is not None and kind[0] is torch.float32 and kind[1] for kind in kept):
             for one in narrow:
                 node.replace_input_with(one, one.args[0])
-                dropped += 1
     program.graph.eliminate_dead_code()
     program.recompile()
-    return dropped
 
 
 def _widens(node: Node, kinds: Mapping[Node, Kind]) -> bool:
@@ -157,6 +128,73 @@ def _widens(node: Node, kinds: Mapping[Node, Kind]) -> bool:
         return False
     source = kinds.get(node.args[0]) if isinstance(node.args[0], Node) else None
     return source is not None and source[0] in _NARROW and len(source[1]) > 0
+
+
+def cross_step(
+    values: Tensor, first: Tensor, factor: Tensor, low: torch.dtype, keep: bool
+) -> tuple[Tensor | None, Tensor]:
+    """As `kernels.gpu.triton_dense.cross`, of any tensors of one shape."""
+    given = (values, first, factor)
+    if values.is_meta:
+        # Like the kernel, without temporaries.
+        return torch.empty_like(values) if keep else None, torch.empty_like(values, dtype=low)
+    if values.is_cuda and all(one.is_contiguous() for one in given):
+        # Imported here because machines without a GPU do not have Triton.
+        module: Any = importlib.import_module("kernels.gpu.triton_dense")
+        # Triton starts kernels on the current device, not on that of the tensors.
+        with torch.cuda.device(values.device):
+            made: tuple[Tensor | None, Tensor] = module.cross(*given, low, keep=keep)
+        return made
+    if keep:
+        whole = torch.addcmul(values, first, factor)
+        return whole, whole.to(low)
+    return None, torch.addcmul(values, first, factor, out=torch.empty_like(values, dtype=low))
+
+
+def fuse_crosses(program: GraphModule, kinds: dict[Node, Kind]) -> int:
+    """Fuses crosses with the casts of their results, in place; returns their number.
+
+    `kinds`, from `kinds_of`, get those of new tensors.
+    """
+    graph, fused = program.graph, 0
+    for node in graph.find_nodes(op="call_function", target=_aten.addcmul.default):
+        casts = [user for user in node.users if _narrows(user)]
+        if node.kwargs or not casts or not _is_even(node, kinds):
+            continue
+        low = casts[0].args[1]
+        same = [cast for cast in casts if cast.args[1] is low]
+        keep = len(same) < len(node.users)
+        with graph.inserting_before(node):
+            step = graph.call_function(cross_step, (*node.args, low, keep))
+            whole = graph.call_function(getitem, (step, 0)) if keep else None
+            narrow = graph.call_function(getitem, (step, 1))
+        for cast in same:
+            cast.replace_all_uses_with(narrow)
+            graph.erase_node(cast)
+        if whole is not None:
+            kinds[whole] = kinds[node]  # later passes look it up
+            node.replace_all_uses_with(whole)
+        graph.erase_node(node)
+        fused += 1
+    program.recompile()
+    return fused
+
+
+def _narrows(node: Node) -> bool:
+    return node.target is _aten.to.dtype and len(node.args) == 2 and node.args[1] in _NARROW
+
+
+def _is_even(node: Node, kinds: Mapping[Node, Kind]) -> bool:
+    """True if the operands have one shape and dtypes that `cross_step` takes."""
+    found = [kinds.get(one) if isinstance(one, Node) else None for one in node.args]
+    if len(found) != 3 or any(kind is None for kind in found):
+        return False
+    (values, first, factor) = [kind for kind in found if kind is not None]
+    return (
+        values[0] is first[0] is torch.float32
+        and factor[0] in (torch.float32, *_NARROW)
+        and values[1] == first[1] == factor[1]
+    )
 
 
 def move_program(program: GraphModule, device: torch.device) -> GraphModule:

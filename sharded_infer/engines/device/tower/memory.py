@@ -10,12 +10,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from kernels.gpu.device_tables import rounded_up
 from sharded_infer.errors import TowerError
 
-__all__ = ["LiveBytes", "peak_bytes"]
-
 # torch's CUDA allocator rounds sizes up to this (c10/cuda/CUDACachingAllocator.h, kMinBlockSize).
-BLOCK_BYTES: Final = 512
+_BLOCK_BYTES: Final = 512
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -23,17 +22,15 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         given: existing tensors, whose memory is not counted.
-        block_bytes: each allocation's size is rounded up to a multiple of this.
 
     Attributes:
         peak: maximum bytes alive at once.
     """
 
-    def __init__(self, given: Sequence[Tensor], *, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, given: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
         self._live = 0
-        self._block_bytes = block_bytes
         # Held, so that no new storage gets the same address as a given one.
         self._given = [tensor.untyped_storage() for tensor in given]
         self._known: dict[int, object] = {storage._cdata: storage for storage in self._given}
@@ -52,8 +49,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._known:
-            blocks = -(-storage.nbytes() // self._block_bytes)
-            size = blocks * self._block_bytes
+            size = rounded_up(storage.nbytes(), _BLOCK_BYTES)
             self._known[key] = weakref.ref(storage, partial(self._forget, key, size))
             self._live += size
             self.peak = max(self.peak, self._live)

@@ -12,8 +12,6 @@ from typing import Any, Final
 import torch
 from torch.fx import GraphModule, Node
 
-__all__ = ["allow_tf32", "exact_products", "with_tf32"]
-
 _RUNNING: Final = threading.Lock()
 _EXACT, _TF32 = "ieee", "tf32"
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernels.gpu.device_tables import DeviceTables
 from kernels.gpu.reference_lookup import ReferenceLookup
-from sharded_infer.engines.device.batch_memory import EngineShape, Towers
+from sharded_infer.engines.device.batch_memory import EngineShape
 from sharded_infer.engines.device.buckets import device_buckets
 from sharded_infer.engines.device.device_lookups import LookupMaker
 from sharded_infer.engines.device.engine_set import Backends, EngineSet
@@ -59,12 +59,15 @@ PLACES: dict[str, tuple[torch.device | None, ...]] = {
 class EchoTower:
     """Returns its inputs, so that they show in the scores."""
 
+    output_widths = (None, 5 + SPEC.embedding_width)
+    memory_bytes = 0
+
+    def activation_bytes(self, batch: int) -> int:
+        return 0
+
     def __call__(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
         first = embeddings.sum(1) + dense[0][:, 0] if dense else embeddings.sum(1)
         return first, torch.cat([*dense, embeddings], 1)
-
-
-WIDTHS = (None, 5 + SPEC.embedding_width)
 
 
 def reference(
@@ -92,7 +95,7 @@ def engines_of(
         DENSE,
         placed,
         places,
-        Towers(lambda device: EchoTower(), WIDTHS, lambda tower, batch: (0, 0)),
+        lambda device: EchoTower(),
         shape=shape,
         backends=Backends(runtime, make_lookup, "simulated"),
     )
@@ -184,10 +187,11 @@ def test_weights_and_ids_outside_their_tables_are_as_on_the_host(
 
 
 class CountingRuntime(SimulatedRuntime):
-    replays = 0
+    captures = replays = 0
 
     def capture(self, stream: Any, work: Work) -> Work:
         kept = super().capture(stream, work)
+        self.captures += 1
 
         def replay() -> None:
             self.replays += 1
@@ -254,7 +258,7 @@ def test_batches_in_flight_do_not_meet_whatever_the_streams_do(
 
 
 def test_every_bucket_of_every_slot_is_captured_once(tmp_path: Path) -> None:
-    runtime = SimulatedRuntime()
+    runtime = CountingRuntime()
     engines = engines_of(tmp_path, "whole", (DEVICE_MODELS[0],) * 3, runtime=runtime)
     assert len(engines.engines) == 1
     made = 2 * SHAPE.slots * len(SHAPE.buckets)  # with and without shared bags

@@ -36,9 +36,6 @@ def test_sizes_are_rounded_up_to_blocks() -> None:
             with LiveBytes([]) as live:
                 torch.zeros(numbers)
             assert live.peak == blocks * BLOCK
-        with LiveBytes([], block_bytes=1) as live:
-            torch.zeros(3)
-    assert live.peak == 12
 
 
 def test_an_operator_whose_shapes_are_unknown_is_named() -> None:

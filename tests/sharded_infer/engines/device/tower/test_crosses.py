@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from sharded_infer.engines.device.tower.passes import cross_step, fuse_crosses
+from sharded_infer.engines.device.tower.graph import cross_step, fuse_crosses
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
 aten = torch.ops.aten
