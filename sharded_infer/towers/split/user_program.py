@@ -13,9 +13,9 @@ from sharded_infer.towers.lowering.joined.joined_passes import join_passes
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention, read_columns
 from sharded_infer.towers.lowering.sequences.canonical_layout import use_canonical_layout
 from sharded_infer.towers.lowering.sequences.divided_products import divide_products
+from sharded_infer.towers.lowering.sequences.position_values import Symbol
 from sharded_infer.towers.lowering.sequences.row_selection import select_rows
 from sharded_infer.towers.lowering.sequences.row_steps import fuse_row_steps
-from sharded_infer.towers.lowering.sequences.symbolic_sizes import Symbol
 from sharded_infer.towers.lowering.sequences.unpadded_sequences import (
     UnpaddedSequences,
     remove_padding,
@@ -78,7 +78,8 @@ class UserInputs:
         roles = compress(self.inputs.roles, self.shared)
         sequences = [symbols.get(axes[1]) if len(axes) > 1 else None for axes in roles]
         lengths = map(symbols.get, compress(self.inputs.lengths_of, self.shared))
-        return UnpaddedSequences(tuple(sequences), tuple(lengths), tuple(self.runs()))
+        ends = self._users(self.inputs.lengths(1)), self._users(self.inputs.longest)
+        return UnpaddedSequences(tuple(sequences), tuple(lengths), (*self.runs(), *ends))
 
     def _lengths(self) -> list[list[int]]:
         return [

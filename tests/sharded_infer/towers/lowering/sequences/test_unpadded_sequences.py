@@ -7,7 +7,7 @@ from torch.fx import GraphModule
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from sharded_infer.towers.lowering.sequences.attention import AttentionPass, fuse_attention
-from sharded_infer.towers.lowering.sequences.symbolic_sizes import Symbol
+from sharded_infer.towers.lowering.sequences.position_values import Symbol
 from sharded_infer.towers.lowering.sequences.unpadded_sequences import (
     UnpaddedSequences,
     remove_padding,
@@ -49,7 +49,7 @@ def exported(computed: Computed) -> tuple[Tower, GraphModule]:
 
 
 def use_whole(program: GraphModule) -> int:
-    whole = UnpaddedSequences((N, None), (None, N), (inputs(3), inputs(5)))
+    whole = UnpaddedSequences((N, None), (None, N), tuple(map(inputs, (3, 5, 1, LONGEST))))
     return remove_padding(program, whole)
 
 
@@ -95,6 +95,11 @@ def hidden_by_sum(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
     return history + (1 - used) * -1e9
 
 
+def hidden_by_a_mask_as_wide(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    padding = (order(history) >= lengths.unsqueeze(1)).unsqueeze(2).expand_as(history)
+    return history.masked_fill(padding, 0.0)
+
+
 def from_the_end(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
     places = (lengths.unsqueeze(1) - 1 - order(history)).clamp(0, LONGEST - 1)
     return history + tower.rows(places)
@@ -109,7 +114,8 @@ def biased(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "computed",
     [
-        *(hidden_by_fill, hidden_by_where, hidden_by_factor, hidden_by_sum, from_the_end, biased),
+        *(hidden_by_fill, hidden_by_where, hidden_by_factor, hidden_by_sum),
+        *(hidden_by_a_mask_as_wide, from_the_end, biased),
         # From the begin, from a place, the last, the first, and waves.
         lambda tower, history, lengths: history + tower.rows(order(history)),
         lambda tower, history, lengths: history + tower.waves[order(history) + 3],
@@ -118,6 +124,7 @@ def biased(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
         lambda _, history, lengths: (
             history + torch.sin(order(history).unsqueeze(1) / 3.0).clamp(min=-0.5)
         ),
+        lambda _, history, lengths: history + torch.outer(order(history), torch.arange(4.0)).cos(),
     ],
 )
 def test_what_padding_needs_is_left_out_and_what_positions_say_computed_once(
