@@ -151,9 +151,9 @@ class DeviceEngine:
 
     def embeddings(self, batch: ModelInput) -> Tensor:
         """See `ModelEngine.embeddings`."""
-        found = self.set.engines[0].embeddings(self._policy.apply(batch))
-        padded = torch.zeros(padded_size(batch.batch_size), found.shape[1])
-        padded[: batch.batch_size] = found
+        embeddings = self.set.engines[0].embeddings(self._policy.apply(batch))
+        padded = torch.zeros(padded_size(batch.batch_size), embeddings.shape[1])
+        padded[: batch.batch_size] = embeddings
         return padded
 
     def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:

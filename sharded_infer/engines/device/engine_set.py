@@ -140,13 +140,13 @@ def _shards_for(
 
     The tower's device reads its own copy of replicated tables, and all shards in host memory.
     """
-    found, replicas = [], set()
+    used, replicas = [], set()
     for shard in placed:
         where = devices[shard.rank]
         if shard.replicated:
             if device == home and where == home and shard.table.name not in replicas:
                 replicas.add(shard.table.name)
-                found.append(shard)
+                used.append(shard)
         elif (where or home) == device:
-            found.append(shard)
-    return found
+            used.append(shard)
+    return used

@@ -52,27 +52,28 @@ def table_memory(
     placed: Sequence[PlacedShard], devices: Sequence[torch.device | None]
 ) -> dict[torch.device, DeviceMemory]:
     """Bytes of tables on each device, by each rank's device; None, the host, is not counted."""
-    found = {device: DeviceMemory() for device in devices if device is not None}
+    estimates = {device: DeviceMemory() for device in devices if device is not None}
     seen: set[int] = set()
     for shard in placed:
         device, address = devices[shard.rank], shard.memory.data_ptr()
         if device is not None and address not in seen:
             seen.add(address)
-            found[device].tables += shard.memory.numel()
-    return found
+            estimates[device].tables += shard.memory.numel()
+    return estimates
 
 
 def add_engine(
-    found: Mapping[torch.device, DeviceMemory],
+    estimates: Mapping[torch.device, DeviceMemory],
     memory: EngineMemory,
     shape: EngineShape,
 ) -> None:
     """Adds the memory of an engine's inputs, work buffers and tower."""
     largest, parts = shape.buckets[-1], memory.parts
-    home = found[parts.lookups[0].device]
+    home = estimates[parts.lookups[0].device]
     home.buffers += 4 * largest * parts.width
     for streams in memory.all_streams:
-        device, part_bytes = found[streams.lookups.device], 4 * largest * streams.lookups.part_width
+        device = estimates[streams.lookups.device]
+        part_bytes = 4 * largest * streams.lookups.part_width
         device.inputs += shape.slots * input_bytes(streams.shape, largest, shape.ids)
         device.buffers += part_bytes
         if device is not home:
@@ -83,12 +84,12 @@ def add_engine(
     home.activations += parts.tower.activation_bytes(largest) + 2 * 4 * largest * parts.width
 
 
-def check_room(found: Mapping[torch.device, DeviceMemory], runtime: Runtime) -> None:
+def check_room(estimates: Mapping[torch.device, DeviceMemory], runtime: Runtime) -> None:
     """Checks that each device has room for the estimate; tables and towers are allocated already.
 
     Raises CapacityError, with both figures, if a device has too little free memory.
     """
-    for device, memory in found.items():
+    for device, memory in estimates.items():
         runtime.release_cached(device)
         wanted = memory.inputs + memory.buffers + memory.workspace + memory.activations
         free = runtime.free(device)

@@ -84,5 +84,5 @@ def score_into(
 
     `scores` is pinned memory, fp32 `[B]` or `[B, K]` for each output; written.
     """
-    for target, found in zip(scores, tower(inputs.dense, embeddings), strict=True):
-        target.copy_(found, non_blocking=True)
+    for target, score in zip(scores, tower(inputs.dense, embeddings), strict=True):
+        target.copy_(score, non_blocking=True)

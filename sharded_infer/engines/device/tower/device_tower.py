@@ -156,14 +156,14 @@ def loses_no_nan(
     inputs = [torch.full((_NAN_ROWS, width), math.nan, device=device) for width in widths]
     with torch.inference_mode(), exact_products():
         pairs = list(zip(program(*inputs), plain(*inputs), strict=True))
-        return all(torch.equal(one.isnan(), other.isnan()) for one, other in pairs)
+        return all(torch.equal(output.isnan(), expected.isnan()) for output, expected in pairs)
 
 
 def _check_precision(program: GraphModule, precision: Precision, path: Path) -> None:
     has_int8 = any(node.target is INT8_LINEAR for node in program.graph.nodes)
     if precision not in DEVICE_PRECISIONS or has_int8:
-        found = Precision.INT8 if has_int8 else precision
+        actual = Precision.INT8 if has_int8 else precision
         raise TowerError(
-            f"{path}: a tower on a device: expected {', '.join(DEVICE_PRECISIONS)}, got {found}: "
+            f"{path}: a tower on a device: expected {', '.join(DEVICE_PRECISIONS)}, got {actual}: "
             "publish the model in another precision, or serve it on CPUs"
         )

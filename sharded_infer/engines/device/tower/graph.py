@@ -8,6 +8,7 @@ zeros(..., device=cpu)                 ->  zeros(..., device=device)
 
 import importlib
 from collections.abc import Mapping
+from functools import partial
 from operator import getitem
 from typing import Any, Final
 
@@ -34,8 +35,8 @@ def check_capturable(program: GraphModule, kinds: Mapping[Node, Kind], where: st
     """
     for node in program.graph.nodes:
         if node.target in _TAKING_MASKS:
-            given = [_dtype(program, kinds, one) for one in node.args[1]]
-            if any(dtype in _MASKS for dtype in given):
+            indices = [_dtype(program, kinds, index) for index in node.args[1]]
+            if any(dtype in _MASKS for dtype in indices):
                 raise TowerError(
                     f"{where}: {node.target} with a mask waits for the device, which a CUDA graph "
                     "cannot hold: use where or masked_fill"
@@ -51,11 +52,11 @@ def _classes(node: Node) -> Argument:
     return node.args[1] if len(node.args) > 1 else node.kwargs.get("num_classes", -1)
 
 
-def _dtype(program: GraphModule, kinds: Mapping[Node, Kind], given: object) -> torch.dtype | None:
-    constant = constant_of(program, given)
+def _dtype(program: GraphModule, kinds: Mapping[Node, Kind], value: object) -> torch.dtype | None:
+    constant = constant_of(program, value)
     if constant is not None:
         return constant.dtype
-    return kinds[given][0] if isinstance(given, Node) and given in kinds else None
+    return kinds[value][0] if isinstance(value, Node) and value in kinds else None
 
 
 def _casts(node: Node) -> bool:
@@ -112,13 +113,13 @@ def drop_widenings(program: GraphModule, kinds: Mapping[Node, Kind]) -> None:
     for node in program.graph.nodes:
         if node.target not in _PROMOTING:
             continue
-        operands = [one for one in node.args if isinstance(one, Node)]
-        narrow = {one for one in operands if _widens(one, kinds)}
-        kept = [kinds.get(one) for one in operands if one not in narrow]
+        operands = [operand for operand in node.args if isinstance(operand, Node)]
+        narrow = {operand for operand in operands if _widens(operand, kinds)}
+        kept = [kinds.get(operand) for operand in operands if operand not in narrow]
         # Tensors without dimensions do not decide a result's dtype.
         if any(kind is not None and kind[0] is torch.float32 and kind[1] for kind in kept):
-            for one in narrow:
-                node.replace_input_with(one, one.args[0])
+            for cast in narrow:
+                node.replace_input_with(cast, cast.args[0])
     program.graph.eliminate_dead_code()
     program.recompile()
 
@@ -134,17 +135,17 @@ def cross_step(
     values: Tensor, first: Tensor, factor: Tensor, low: torch.dtype, keep: bool
 ) -> tuple[Tensor | None, Tensor]:
     """As `kernels.gpu.triton_dense.cross`, of any tensors of one shape."""
-    given = (values, first, factor)
+    operands = (values, first, factor)
     if values.is_meta:
         # Like the kernel, without temporaries.
         return torch.empty_like(values) if keep else None, torch.empty_like(values, dtype=low)
-    if values.is_cuda and all(one.is_contiguous() for one in given):
+    if values.is_cuda and all(operand.is_contiguous() for operand in operands):
         # Imported here because machines without a GPU do not have Triton.
         module: Any = importlib.import_module("kernels.gpu.triton_dense")
         # Triton starts kernels on the current device, not on that of the tensors.
         with torch.cuda.device(values.device):
-            made: tuple[Tensor | None, Tensor] = module.cross(*given, low, keep=keep)
-        return made
+            crossed: tuple[Tensor | None, Tensor] = module.cross(*operands, low, keep=keep)
+        return crossed
     if keep:
         whole = torch.addcmul(values, first, factor)
         return whole, whole.to(low)
@@ -186,10 +187,10 @@ def _narrows(node: Node) -> bool:
 
 def _is_even(node: Node, kinds: Mapping[Node, Kind]) -> bool:
     """True if the operands have one shape and dtypes that `cross_step` takes."""
-    found = [kinds.get(one) if isinstance(one, Node) else None for one in node.args]
-    if len(found) != 3 or any(kind is None for kind in found):
+    operands = [kinds.get(arg) if isinstance(arg, Node) else None for arg in node.args]
+    if len(operands) != 3 or any(kind is None for kind in operands):
         return False
-    (values, first, factor) = [kind for kind in found if kind is not None]
+    (values, first, factor) = [kind for kind in operands if kind is not None]
     return (
         values[0] is first[0] is torch.float32
         and factor[0] in (torch.float32, *_NARROW)
@@ -207,9 +208,10 @@ def move_program(program: GraphModule, device: torch.device) -> GraphModule:
         root.register_buffer(name, _moved(constant, device, moved), persistent=False)
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(program.graph, {}))
+    placed = partial(_placed, device=device)
     for node in graph.nodes:
-        node.args = map_aggregate(node.args, lambda one: _placed(one, device))
-        node.kwargs = {n: map_aggregate(v, lambda o: _placed(o, device)) for n, v in _options(node)}
+        node.args = map_aggregate(node.args, placed)
+        node.kwargs = {name: map_aggregate(value, placed) for name, value in _options(node)}
         if _needs_device(node):
             node.kwargs = node.kwargs | {"device": device}
     return GraphModule(root, graph, "DeviceTowerProgram").eval()
@@ -222,9 +224,9 @@ def _moved(constant: Tensor, device: torch.device, moved: dict[int, Tensor]) -> 
     if memory is None:
         raw = torch.empty(0, dtype=torch.uint8, device=constant.device).set_(storage)
         memory = moved[storage._cdata] = raw.to(device, copy=True)
-    made = torch.empty(0, dtype=constant.dtype, device=device)
+    view = torch.empty(0, dtype=constant.dtype, device=device)
     offset, shape, strides = constant.storage_offset(), constant.shape, constant.stride()
-    return made.set_(memory.untyped_storage(), offset, shape, strides)
+    return view.set_(memory.untyped_storage(), offset, shape, strides)
 
 
 def _options(node: Node) -> list[tuple[str, Argument]]:

@@ -21,19 +21,19 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context that counts the live memory allocated by operators inside it.
 
     Args:
-        given: existing tensors, whose memory is not counted.
+        existing: tensors whose memory is not counted.
 
     Attributes:
         peak: maximum bytes alive at once.
     """
 
-    def __init__(self, given: Sequence[Tensor]) -> None:
+    def __init__(self, existing: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
         self._live = 0
-        # Held, so that no new storage gets the same address as a given one.
-        self._given = [tensor.untyped_storage() for tensor in given]
-        self._known: dict[int, object] = {storage._cdata: storage for storage in self._given}
+        # Held, so that no new storage gets the same address as an existing one.
+        self._existing = [tensor.untyped_storage() for tensor in existing]
+        self._known: dict[int, object] = {storage._cdata: storage for storage in self._existing}
 
     def __torch_dispatch__(
         self,

@@ -33,13 +33,13 @@ def exact_products() -> Iterator[None]:
         (matmul, "allow_fp16_accumulation", False),
     )
     with _RUNNING:
-        found = [(owner, name, _setting(owner, name)) for owner, name, _ in wanted]
+        previous = [(owner, name, _setting(owner, name)) for owner, name, _ in wanted]
         try:
             for owner, name, value in wanted:
                 setattr(owner, name, value)
             yield
         finally:
-            for owner, name, value in found:
+            for owner, name, value in previous:
                 setattr(owner, name, value)
 
 
