@@ -1,10 +1,9 @@
 """The tower of a version, read from its file for the host or a device."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
 import torch
 
@@ -16,12 +15,6 @@ from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.host_products import HostProducts, ProductsOption, choose_products
 from sharded_infer.towers.product_times import recall, relative_time, remember
 from sharded_infer.towers.tower import Tower
-
-
-class _TowerShape(TypedDict):
-    dense: Mapping[str, int]
-    embedding_width: int
-    outputs: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +41,12 @@ class StoredTower:
     def _loaded(self, *, in_fp32: bool) -> Tower:
         with self._file() as path:
             return Tower.load(
-                path, **self._shape(), sequences=self.spec.tower_sequences, in_fp32=in_fp32
+                path,
+                dense=self.spec.dense.inputs,
+                embedding_width=self.spec.embedding_width,
+                outputs=self.spec.tower.outputs,
+                sequences=self.spec.tower_sequences,
+                in_fp32=in_fp32,
             )
 
     def _faster(self, published: Precision) -> tuple[Tower, HostProducts]:
@@ -71,18 +69,17 @@ class StoredTower:
 
     def on_device(self, device: torch.device) -> DeviceTower:
         """Reads it for a device; raises ArtifactError as `on_host`."""
-        precision = self.artifact.manifest.tower.precision
         with self._file() as path:
-            made = DeviceTower(path, **self._shape(), device=device, precision=precision)
-        self._check_widths(made.output_widths)
-        return made
-
-    def _shape(self) -> _TowerShape:
-        return {
-            "dense": self.spec.dense.inputs,
-            "embedding_width": self.spec.embedding_width,
-            "outputs": self.spec.tower.outputs,
-        }
+            tower = DeviceTower(
+                path,
+                dense=self.spec.dense.inputs,
+                embedding_width=self.spec.embedding_width,
+                outputs=self.spec.tower.outputs,
+                device=device,
+                precision=self.artifact.manifest.tower.precision,
+            )
+        self._check_widths(tower.output_widths)
+        return tower
 
     @contextmanager
     def _file(self) -> Iterator[Path]:
@@ -92,10 +89,10 @@ class StoredTower:
         except (TowerError, OSError) as error:
             raise ArtifactError(f"{path}: {error}") from error
 
-    def _check_widths(self, found: tuple[int | None, ...]) -> None:
+    def _check_widths(self, widths: tuple[int | None, ...]) -> None:
         record = self.artifact.manifest.tower
-        widths = tuple(output.width for output in record.outputs)
-        if widths != found:
+        expected = tuple(output.width for output in record.outputs)
+        if widths != expected:
             raise ArtifactError(
-                f"{record.file}: its outputs are of widths {found}, the manifest says {widths}"
+                f"{record.file}: its outputs are of widths {widths}, the manifest says {expected}"
             )
