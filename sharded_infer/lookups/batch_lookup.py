@@ -7,11 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from kernels.bags import Bags
 from sharded_infer.errors import InternalError, RequestError, ShardHostError
-from sharded_infer.lookups.group_lookup import GroupLookup, Route, single_kernel_lookup
+from sharded_infer.lookups.group_lookup import Group, GroupLookup, single_kernel_lookup
 from sharded_infer.lookups.lookup_work import LookupWork, StepWork
 from sharded_infer.lookups.rank_part import ChosenBags
 from sharded_infer.lookups.raw_ids import UnknownIdError
@@ -31,28 +29,13 @@ class BatchLookup:
         self._steps: list[StepWork] = []
         self._saved = 0
 
-    def add(
-        self,
-        route: Route,
-        bags: Bags,
-        repeats: NDArray[np.int64] | None,
-        pooled: Tensor,
-        *,
-        samples: int,
-        places: int = 1,
-    ) -> None:
-        """Adds a group, arguments as of `GroupLookup`; one kernel's is looked up at once."""
-        work = self._steps
-        if self._hosts is None:
-            saved = single_kernel_lookup(
-                route, bags, repeats, pooled, work, samples=samples, places=places
-            )
-            if saved is not None:
-                self._saved += saved
-                return
-        self._groups.append(
-            GroupLookup(route, bags, repeats, pooled, work, samples=samples, places=places)
-        )
+    def add(self, group: Group) -> None:
+        """Adds a group; one kernel's is looked up at once."""
+        saved = single_kernel_lookup(group, self._steps) if self._hosts is None else None
+        if saved is None:
+            self._groups.append(GroupLookup(group, self._steps))
+        else:
+            self._saved += saved
 
     def run(self, deadline: float, *, may_default: bool = False) -> LookupWork:
         """Looks up all groups.

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -59,36 +60,52 @@ class Route:
         object.__setattr__(self, "remote_bags", BagChoice([step.part for step in self.remote]))
 
 
+class Group(NamedTuple):
+    """Bags of a group of features.
+
+    Attributes:
+        bags: R bags for each feature, of a sequence R times `places`. R is `samples`, or 1, if
+            `repeats` is None.
+        repeats: int64 `[R]`, samples that share each bag.
+        pooled: fp32, a row for each bag or for each sample; written.
+        places: bags of each sample.
+    """
+
+    route: Route
+    bags: Bags
+    repeats: NDArray[np.int64] | None
+    pooled: Tensor
+    samples: int
+    places: int = 1
+
+    @property
+    def is_shared(self) -> bool:
+        """True if samples share bags."""
+        return self.bags.lengths.shape[1] != self.samples * self.places
+
+    def saved_rows(self, chosen: Bags) -> int:
+        """Rows of some of its bags that are not looked up because samples share them."""
+        if not self.is_shared:
+            return 0
+        if self.repeats is None:
+            # All samples share one bag.
+            return chosen.values.shape[0] * (self.samples - 1)
+        lengths = chosen.lengths.numpy()
+        if self.places > 1:
+            lengths = lengths.reshape(len(lengths), -1, self.places).sum(axis=2)
+        return rows_saved(lengths, self.samples, self.repeats)
+
+
 class GroupLookup:
     """Lookup of one group of features: its own ranks' steps, others' answers, the merge."""
 
-    def __init__(
-        self,
-        route: Route,
-        bags: Bags,
-        repeats: NDArray[np.int64] | None,
-        pooled: Tensor,
-        work: list[StepWork],
-        *,
-        samples: int,
-        places: int = 1,
-    ) -> None:
-        """Starts nothing.
-
-        Args:
-            bags: R bags for each feature, of a sequence R times `places`. R is `samples`, or 1, if
-                `repeats` is None.
-            repeats: int64 `[R]`, samples that share each bag.
-            pooled: fp32, a row for each bag or for each sample; written.
-            work: each step is appended, with the seconds that it kept this thread busy.
-            places: bags of each sample.
-        """
-        self.route, self._bags, self._pooled, self._work = route, bags, pooled, work
-        count = bags.lengths.shape[1]
-        self._samples, self._places, self._counts = samples, places, repeats
-        self._is_spread = count != pooled.shape[0]
-        self._repeats = None if repeats is None or not self._is_spread else tensor_of(repeats)
-        self._is_shared = count != samples * places
+    def __init__(self, group: Group, work: list[StepWork]) -> None:
+        """Starts nothing; each step is appended to `work`, with the seconds of this thread."""
+        self.route, self._bags, self._counts, self._pooled, self._samples, self._places = group
+        self._group, self._work = group, work
+        self._is_spread = self._bags.lengths.shape[1] != self._pooled.shape[0]
+        repeats = self._counts if self._is_spread else None
+        self._repeats = None if repeats is None else tensor_of(repeats)
         # Parts of rows wait here until all have arrived, each with its order.
         self._late: list[tuple[int, RankPart, Tensor]] = []
         # By position in the group: bool `[R]`, bags that take the default row.
@@ -123,8 +140,8 @@ class GroupLookup:
             else:
                 self.answer(step, torch.zeros(chosen.bag_count, step.width))
             self._work.append((step.part.rank, chosen.id_count, of_rows, seconds))
-            if self._is_shared:
-                self._count_saved(chosen.bags())
+            if self._group.is_shared:
+                self.saved += self._group.saved_rows(chosen.bags())
         return asked
 
     def start(self) -> None:
@@ -179,8 +196,7 @@ class GroupLookup:
                     write_parts([(part, result)], self._repeats, self._pooled)
             seconds = perf_counter() - began
             self._work.append((part.rank, chosen.values.shape[0], of_rows, seconds))
-            if self._is_shared:
-                self._count_saved(chosen)
+            self.saved += self._group.saved_rows(chosen)
 
     def answer(
         self, step: RemoteStep, pooled: Tensor, unknown: NDArray[np.int64] | None = None
@@ -253,38 +269,17 @@ class GroupLookup:
                 lengths[position] -= torch.from_numpy(unknown)
         return lengths
 
-    def _count_saved(self, chosen: Bags) -> None:
-        self.saved += _saved_rows(chosen, self._counts, self._samples, self._places)
 
-
-def single_kernel_lookup(
-    route: Route,
-    bags: Bags,
-    repeats: NDArray[np.int64] | None,
-    pooled: Tensor,
-    work: list[StepWork],
-    *,
-    samples: int,
-    places: int = 1,
-) -> int | None:
-    """Looks a group up if one step of this process writes it all; arguments as of `GroupLookup`.
+def single_kernel_lookup(group: Group, work: list[StepWork]) -> int | None:
+    """Looks a group up if one step of this process writes it all; `work` as of `GroupLookup`.
 
     Returns rows not looked up because samples share a bag; None if it takes more steps.
     """
-    step, (rows, width) = route.only_step, pooled.shape
+    bags, pooled = group.bags, group.pooled
+    step, (rows, width) = group.route.only_step, pooled.shape
     if step is None or bags.lengths.shape[1] != rows or step.part.only_run != (0, width):
         return None
     began, part = perf_counter(), step.part
     step.lookup.pool_into(bags, pooled)
     work.append((part.rank, bags.values.shape[0], part.bytes_of(bags), perf_counter() - began))
-    return 0 if rows == samples * places else _saved_rows(bags, repeats, samples, places)
-
-
-def _saved_rows(chosen: Bags, counts: NDArray[np.int64] | None, samples: int, places: int) -> int:
-    if counts is None:
-        # All samples share one bag.
-        return chosen.values.shape[0] * (samples - 1)
-    lengths = chosen.lengths.numpy()
-    if places > 1:
-        lengths = lengths.reshape(len(lengths), -1, places).sum(axis=2)
-    return rows_saved(lengths, samples, counts)
+    return group.saved_rows(bags)

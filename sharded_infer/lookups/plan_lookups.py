@@ -30,7 +30,7 @@ from sharded_infer.inputs.sequences.tower_rows import SequenceRows
 from sharded_infer.lookups.batch_lookup import BatchLookup
 from sharded_infer.lookups.columns import first_columns, split_features
 from sharded_infer.lookups.default_rows import FeatureDefault, default_lookups
-from sharded_infer.lookups.group_lookup import Route
+from sharded_infer.lookups.group_lookup import Group, Route
 from sharded_infer.lookups.lookup_work import LookedUp
 from sharded_infer.lookups.placement import PlacedPiece, raw_hashes, split_tables
 from sharded_infer.lookups.shard_hosts import ShardHosts
@@ -222,7 +222,7 @@ class PlanLookups:
         repeats = None if group.batch_size == samples * places else batch.repeats
         weights = None if group.weights is None else tensor_of(group.weights)
         bags = Bags.trusted(tensor_of(group.values), tensor_of(group.lengths), weights)
-        lookup.add(route, bags, repeats, pooled, samples=samples, places=places)
+        lookup.add(Group(route, bags, repeats, pooled, samples, places))
 
     def _check_host(self, part: PlacedPiece) -> None:
         if part not in self._held and (self._hosts is None or part.host not in self._hosts.hosts):

@@ -10,6 +10,7 @@ from kernels.bags import Bags
 from kernels.bounds import locate
 from sharded_infer.errors import RequestError
 from sharded_infer.inputs.id_map import IdMap, keep_ids
+from sharded_infer.lookups.placement import PlacedPiece
 from sharded_infer.tensors import tensor_of
 
 
@@ -38,30 +39,18 @@ class UnknownIdError(RequestError):
         )
 
 
-class PieceIds(NamedTuple):
-    """The raw ids of a piece; its rows are relative to the table."""
-
-    id_map: IdMap
-    first_row: int
-    rows: int
-
-
-class MappedBags(NamedTuple):
-    """Bags whose raw ids were mapped.
-
-    Attributes:
-        bags: of rows relative to their pieces, without the ids that their maps leave out.
-        unknown: int64 `[E, R]`, unknown ids of each bag; None: there are none.
-    """
-
-    bags: Bags
-    unknown: NDArray[np.int64] | None
-
-
-def map_bags(group: int, bags: Bags, pieces: Sequence[PieceIds]) -> MappedBags:
+def map_bags(
+    group: int, bags: Bags, pieces: Sequence[tuple[PlacedPiece, IdMap]]
+) -> tuple[Bags, NDArray[np.int64] | None]:
     """Maps the raw ids of a group: R bags of checked lengths for each of E entries.
 
-    `group` is its number in the lookup; `pieces` has one per entry.
+    Args:
+        group: its number in the lookup.
+        pieces: of each entry, with the id map of its table.
+
+    Returns:
+        Bags of rows relative to their pieces, without the ids that their maps leave out; and int64
+        `[E, R]`, unknown ids of each bag, None if there are none.
 
     Raises:
         UnknownIdError: an id is unknown, and its map says `error`.
@@ -71,8 +60,8 @@ def map_bags(group: int, bags: Bags, pieces: Sequence[PieceIds]) -> MappedBags:
     values = bags.values.numpy().copy()
     is_unknown = np.zeros(len(values), np.bool_)
     first = 0
-    for piece, count in zip(pieces, lengths.sum(1).tolist(), strict=True):
-        part, id_map = slice(first, first + count), piece.id_map
+    for (piece, id_map), count in zip(pieces, lengths.sum(1).tolist(), strict=True):
+        part = slice(first, first + count)
         rows = id_map.known(values[part])
         unknown = np.flatnonzero(rows < 0)
         if len(unknown):
@@ -95,8 +84,8 @@ def map_bags(group: int, bags: Bags, pieces: Sequence[PieceIds]) -> MappedBags:
         first += count
     mapped = Bags(tensor_of(values), bags.lengths, bags.weights)
     if not is_unknown.any():
-        return MappedBags(mapped, None)
+        return mapped, None
     owners = np.repeat(np.arange(lengths.size), lengths.reshape(-1))
     counts = np.bincount(owners[is_unknown], minlength=lengths.size).reshape(lengths.shape)
     kept = values >= 0
-    return MappedBags(mapped if kept.all() else keep_ids(mapped, tensor_of(kept)), counts)
+    return mapped if kept.all() else keep_ids(mapped, tensor_of(kept)), counts

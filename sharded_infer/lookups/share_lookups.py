@@ -19,10 +19,10 @@ from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.lookups.batch_lookup import look_up_here
-from sharded_infer.lookups.group_lookup import GroupLookup, Route
+from sharded_infer.lookups.group_lookup import Group, GroupLookup, Route
 from sharded_infer.lookups.lookup_work import StepWork
 from sharded_infer.lookups.placement import PlacedPiece, share_of, split_tables
-from sharded_infer.lookups.raw_ids import PieceIds, map_bags
+from sharded_infer.lookups.raw_ids import map_bags
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.lookups.steps import Entry, make_step
 from sharded_infer.specs.model_spec import ModelSpec
@@ -81,7 +81,6 @@ class ShareLookups:
         host: int,
         *,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
-        backend: str | None = None,
         id_maps: Mapping[str, IdMap] | None = None,
     ) -> None:
         """Groups nothing yet.
@@ -89,13 +88,12 @@ class ShareLookups:
         Args:
             placed: every part of every table, also those of other hosts.
             held: the rows of the host's pieces.
-            backend: name of a kernel backend to force; None chooses one.
             id_maps: by table, of those whose raw ids this host maps.
 
         Raises:
-            InputError: no backend, or not the forced one, supports the tables.
+            InputError: no kernel backend supports the tables.
         """
-        self.spec, self.host, self._held, self._backend = spec, host, held, backend
+        self.spec, self.host, self._held = spec, host, held
         self._placed, id_maps = share_of(placed, host), id_maps or {}
         self.id_maps = tuple(id_maps.get(piece.table.name) for piece in self._placed)
         self.first_rows = tuple(piece.first_row for piece in self._placed)
@@ -133,7 +131,7 @@ class ShareLookups:
         for pieces, bags, _ in checked:
             rows = bags.lengths.shape[1]
             out = torch.empty(rows, pieces.width)
-            lookups.append(GroupLookup(pieces.route, bags, None, out, work, samples=rows))
+            lookups.append(GroupLookup(Group(pieces.route, bags, None, out, rows), work))
             pooled.append(out)
         # Fronts have the deadline; a read has its own.
         look_up_here(lookups, inf)
@@ -182,19 +180,17 @@ class ShareLookups:
             self._check_ids(where, bags, pieces)
         return pieces, bags, unknown
 
-    def _raw(self, where: str, numbers: Sequence[int]) -> list[PieceIds]:
-        found: list[PieceIds] = []
+    def _raw(self, where: str, numbers: Sequence[int]) -> list[tuple[PlacedPiece, IdMap]]:
+        mapped: list[tuple[PlacedPiece, IdMap]] = []
         for entry, number in enumerate(numbers):
-            id_map = self.id_maps[number]
+            piece, id_map = self._placed[number], self.id_maps[number]
             if id_map is None:
                 raise RequestError(
                     f"{where}, entry {entry}: raw ids of piece {number} of table "
-                    f"{self._placed[number].table.name!r}, expected rows: host {self.host} has no "
-                    "id map of it"
+                    f"{piece.table.name!r}, expected rows: host {self.host} has no id map of it"
                 )
-            piece = self._placed[number]
-            found.append(PieceIds(id_map, piece.first_row, piece.rows))
-        return found
+            mapped.append((piece, id_map))
+        return mapped
 
     def _check_numbers(self, where: str, numbers: Sequence[int]) -> None:
         for entry, number in enumerate(numbers):
@@ -225,9 +221,7 @@ class ShareLookups:
             memory = self._held[piece].memory.data_ptr()
             units[piece.rank, memory, piece.table.row_format].append(entry)
         steps = (
-            make_step(
-                unit, self._held, order=order, rows=len(numbers), split=False, backend=self._backend
-            )
+            make_step(unit, self._held, order=order, rows=len(numbers), split=False)
             for order, unit in enumerate(units.values())
         )
         rows = torch.tensor([piece.rows for piece in placed], dtype=torch.int64)

@@ -86,7 +86,7 @@ def make_step(
     order: int,
     rows: int,
     split: bool,
-    backend: str | None,
+    backend: str | None = None,
 ) -> Step:
     """A step of pieces in one memory; InputError if no backend, or not the forced one, fits.
 

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,11 @@ import torch
 from kernels.bags import Bags
 from kernels.stored_rows import decode
 from sharded_infer.errors import InputError, RequestError, RequestTooLargeError
+from sharded_infer.lookups import share_lookups
 from sharded_infer.lookups.placement import hold, share_of
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.lookups.share_lookups import ShareLookups
+from sharded_infer.lookups.steps import make_step
 from tests.sharded_infer.lookups.test_batch_lookup import on_hosts
 from tests.sharded_infer.lookups.test_plan_lookups import (
     BACKENDS,
@@ -124,11 +127,14 @@ def test_an_answer_that_would_be_too_large_is_refused(tmp_path: Path) -> None:
             share.look_up(groups)
 
 
-def test_a_kernel_that_cannot_read_a_format_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_kernel_that_cannot_read_a_format_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_lookups, "make_step", partial(make_step, backend="fbgemm"))
     placed = placed_pieces(plan_of(MIXED))
     held = hold(placed, stored_pieces(tmp_path, encoded_tables()))
     with pytest.raises(InputError, match="no kernel for bf16 tables"):
-        ShareLookups(SPEC, placed, held, 0, backend="fbgemm")
+        ShareLookups(SPEC, placed, held, 0)
 
 
 def test_arrays_apart_in_memory_are_checked_and_looked_up_too(share: ShareLookups) -> None:
