@@ -91,11 +91,11 @@ def overlaid(
 
 
 def _with_overlay(parts: Sequence[TablePiece], overlay: RowOverlay) -> list[TablePiece]:
-    found = [replace(part, overlay=overlay.part(part.first_row)) for part in parts]
-    last = found[-1]
+    placed = [replace(part, overlay=overlay.part(part.first_row)) for part in parts]
+    last = placed[-1]
     if last.first_row + last.rows == overlay.own_rows:
-        found[-1] = replace(last, rows=overlay.rows - last.first_row)
-    return found
+        placed[-1] = replace(last, rows=overlay.rows - last.first_row)
+    return placed
 
 
 def _joined(artifact: Artifact, name: str, layers: Sequence[OverlayLayer]) -> RowOverlay:
@@ -128,12 +128,12 @@ def _changed_rows(
     table = tables.get(name)
     if table is None:
         raise ArtifactError(f"{path.name}: {name!r} is no table of the version")
-    found = ids.entry.rows, ids.entry.row_bytes, rows.entry.rows, rows.entry.row_bytes
+    shapes = ids.entry.rows, ids.entry.row_bytes, rows.entry.rows, rows.entry.row_bytes
     dtype, count = _id_dtype(table), ids.entry.rows
-    if not count or found != (count, dtype.itemsize, count, table.row_bytes):
+    if not count or shapes != (count, dtype.itemsize, count, table.row_bytes):
         raise ArtifactError(
             f"{path.name}: table {name!r}: expected ids [M, {dtype.itemsize}] and rows "
-            f"[M, {table.row_bytes}], got {list(found[:2])} and {list(found[2:])}"
+            f"[M, {table.row_bytes}], got {list(shapes[:2])} and {list(shapes[2:])}"
         )
     of_table = _bytes(ids).numpy().view(dtype).astype(np.int64)
     _check_ids(f"{path.name}: table {name!r}", of_table, table.rows)

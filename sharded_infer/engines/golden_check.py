@@ -34,7 +34,7 @@ Scores = list[NDArray[np.float32]]  # `[B]` or `[B, K]` of each output
 
 def check_golden(model: Model) -> float:
     """Largest difference of any output; see `golden_differences`."""
-    return max(found.largest for found in golden_differences(model).values())
+    return max(difference.largest for difference in golden_differences(model).values())
 
 
 def golden_differences(model: Model) -> dict[str, ScoreDifference]:
@@ -58,9 +58,9 @@ def golden_differences(model: Model) -> dict[str, ScoreDifference]:
                 f"{list(expected.shape)}, the tower gives {list(scores[name].shape)}"
             )
     check_independence(model)
-    found = score_differences(golden.scores, scores)
-    check_differences(model.spec.gate, found, f"model {model.name!r}: a golden request")
-    return found
+    differences = score_differences(golden.scores, scores)
+    check_differences(model.spec.gate, differences, f"model {model.name!r}: a golden request")
+    return differences
 
 
 def _run_checked(model: Model, samples: ModelInput) -> dict[str, NDArray[np.float32]]:
@@ -155,8 +155,8 @@ def _padded_scores(model: Model, samples: ModelInput) -> tuple[Scores, Scores]:
         one = samples.samples(at, at + 1)
         embeddings = model.engine.embeddings(one)
         padded_to = longest if at < _FULLY_PADDED else _PADDED
-        for found, positions in zip(both, (0, padded_to), strict=True):
-            found.append(_first_scores(model.score(one, embeddings, positions=positions), _ALONE))
+        for scored, positions in zip(both, (0, padded_to), strict=True):
+            scored.append(_first_scores(model.score(one, embeddings, positions=positions), _ALONE))
     shorter, padded = (
         [np.concatenate(scores) for scores in zip(*one, strict=True)] for one in both
     )

@@ -112,26 +112,26 @@ class HostEngine:
 
         def timed(asked: ModelInput) -> LookedUp:
             nonlocal seconds
-            found = look_up(asked, rows=asked.batch_size)
+            lookup = look_up(asked, rows=asked.batch_size)
             seconds = perf_counter() - began
-            return found
+            return lookup
 
-        scores, found, users = stage.score(batch, counts, timed, self.users)
+        scores, lookup, users = stage.score(batch, counts, timed, self.users)
         whole = perf_counter() - began
         # Half the time of `_replace`.
-        steps, saved, defaults, unknown, positions, _ = found.work
+        steps, saved, defaults, unknown, positions, _ = lookup.work
         work = LookupWork(steps, saved, defaults, unknown, positions, users)
-        return BatchResult(scores, seconds, whole - seconds, found.ids_outside, work)
+        return BatchResult(scores, seconds, whole - seconds, lookup.ids_outside, work)
 
     def _run_pieces(self, batch: ModelInput, look_up: Callable[..., LookedUp]) -> BatchResult:
         began = perf_counter()
-        found = look_up(batch, rows=batch.batch_size)
+        lookup = look_up(batch, rows=batch.batch_size)
         looked_up = perf_counter()
-        outputs, positions = score_pieces(batch, found, self._sequences, self.score, self.run_size)
+        outputs, positions = score_pieces(batch, lookup, self._sequences, self.score, self.run_size)
         scores = tuple(output.numpy() for output in outputs)
         seconds = looked_up - began, perf_counter() - looked_up
-        work = found.work._replace(positions=positions)
-        return BatchResult(scores, *seconds, found.ids_outside, work)
+        work = lookup.work._replace(positions=positions)
+        return BatchResult(scores, *seconds, lookup.ids_outside, work)
 
     def _run_split(
         self,
@@ -157,7 +157,7 @@ class HostEngine:
         if batch.repeats is not None:
             repeats = tensor_of(batch.repeats)
             owners[: batch.batch_size] = torch.arange(requests).repeat_interleave(repeats)
-        found = split(
+        outputs = split(
             padded_dense(batch, rows),
             own,
             shared,
@@ -165,18 +165,18 @@ class HostEngine:
             pieces=pieces,
             request_pieces=request_pieces,
         )
-        scores = tuple(score[: batch.batch_size].numpy() for score in found)
+        scores = tuple(score[: batch.batch_size].numpy() for score in outputs)
         return BatchResult(scores, looked_up - began, perf_counter() - looked_up, ids_outside, work)
 
     def embeddings(self, batch: ModelInput) -> Tensor:
         """See `ModelEngine.embeddings`."""
         rows = self._sizes.run_size(batch.batch_size)
-        found = self._lookups.look_up(batch, rows=rows)
-        if not found.sequences:
-            return found.pooled
+        lookup = self._lookups.look_up(batch, rows=rows)
+        if not lookup.sequences:
+            return lookup.pooled
         repeats = None if batch.repeats is None else tensor_of(batch.repeats)
-        spread = [one.spread(batch.batch_size, rows, repeats) for one in found.sequences]
-        return side_by_side(found.pooled, spread)
+        spread = [one.spread(batch.batch_size, rows, repeats) for one in lookup.sequences]
+        return side_by_side(lookup.pooled, spread)
 
     def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
         """See `ModelEngine.score`."""

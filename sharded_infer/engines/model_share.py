@@ -45,7 +45,7 @@ class ModelShare:
         spec, placed = artifact.manifest.model_spec(), place_stored(plan, artifact)
         share = share_of(placed, host)
         if not share:
-            known = ", ".join(str(found) for found in sorted({piece.host for piece in placed}))
+            known = ", ".join(str(number) for number in sorted({piece.host for piece in placed}))
             raise PlanError(
                 f"topology {plan.topology.name!r}: host {host} holds no rows, expected one of "
                 f"{known}"

@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 
 def score_pieces(
     batch: ModelInput,
-    found: LookedUp,
+    lookup: LookedUp,
     sequences: Sequence[SequenceSpec],
     score: Score,
     run_size: Callable[[int], int],
@@ -44,7 +44,7 @@ def score_pieces(
     """Runs the tower on pieces of a batch.
 
     Args:
-        found: of the batch, with a row for each sample.
+        lookup: of the batch, with a row for each sample.
         sequences: of the model, in the spec's order.
         score: runs the tower on all inputs but the embeddings, and the embeddings.
         run_size: batch size of the tower for some samples.
@@ -53,9 +53,9 @@ def score_pieces(
         Outputs, and the sequences' positions with an id, and padding.
     """
     samples = batch.batch_size
-    owners = _owners(batch, found.sequences)
+    owners = _owners(batch, lookup.sequences)
     positions = np.zeros(samples, np.int64)
-    for one in found.sequences:
+    for one in lookup.sequences:
         lengths = one.lengths.numpy()
         positions += lengths if owners is None or len(lengths) == samples else lengths[owners]
     gathered: list[list[Tensor]] = []
@@ -65,14 +65,14 @@ def score_pieces(
         rows = run_size(count)
         chosen = tensor_of(piece.samples)
         inputs = [_rows_of(tensor_of(array), chosen, rows) for array in batch.dense]
-        for one, spec in zip(found.sequences, sequences, strict=True):
+        for one, spec in zip(lookup.sequences, sequences, strict=True):
             own: Tensor | slice = chosen
             if piece.request is not None and len(one.lengths) != samples:
                 own = slice(piece.request, piece.request + 1)
             spread = part_of(one, spec, own, GRAIN).spread(count, rows, None)
             padded += rows * spread.rows.shape[1]
             inputs += spread.inputs
-        scores = score(inputs, _rows_of(found.pooled, chosen, rows))
+        scores = score(inputs, _rows_of(lookup.pooled, chosen, rows))
         gathered.append([output[:count] for output in scores])
         order.append(piece.samples)
     used = int(positions.sum())
@@ -110,14 +110,14 @@ def pieces_of(positions: Ints, owners: Ints | None) -> list[Piece]:
     if owners is None:
         order = np.argsort(positions, kind="stable")
         return [Piece(np.sort(order[part]), None) for part in _runs(positions[order])]
-    found = []
+    pieces = []
     for request in range(int(owners[-1]) + 1):
         first, end = np.searchsorted(owners, [request, request + 1])
-        found += [
+        pieces += [
             Piece(np.arange(first + part.start, first + part.stop), request)
             for part in _runs(positions[first:end])
         ]
-    return found
+    return pieces
 
 
 def _runs(positions: Ints) -> Iterator[slice]:

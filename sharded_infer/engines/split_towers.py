@@ -24,8 +24,8 @@ _MOST_COUNTED = 64
 
 def shared_group(batch: ModelInput) -> JaggedBatch | None:
     """Features that samples share; None if they share none."""
-    found = (group for group in batch.groups if group.batch_size != batch.batch_size)
-    return next(found, None)
+    shared = (group for group in batch.groups if group.batch_size != batch.batch_size)
+    return next(shared, None)
 
 
 class SplitTowers:
@@ -64,17 +64,17 @@ class SplitTowers:
         try:
             shared = set(features)
             kinds = [at in shared for at in range(len(self._dims))]
-            made = self._tower.split(runs_of(kinds, self._dims))
+            split = self._tower.split(runs_of(kinds, self._dims))
         except TowerError as error:
             _LOG.warning("what requests share is computed for every pair: %s", error)
             return None
-        if made is not None:
-            parts = made.program.request, made.program.pair
+        if split is not None:
+            parts = split.program.request, split.program.pair
             self._kernel_bytes += self._sizes * added_kernel_bytes(parts, self._tower.program)
-        return made
+        return split
 
 
 def runs_of(shared: Sequence[bool], dims: Sequence[int]) -> list[Run]:
     """Runs of columns by request (`shared`) and by pair, from each feature's `dims`."""
     by_kind = itertools.groupby(range(len(dims)), key=shared.__getitem__)
-    return [Run(kind, sum(dims[at] for at in found)) for kind, found in by_kind]
+    return [Run(kind, sum(dims[at] for at in run)) for kind, run in by_kind]

@@ -39,22 +39,22 @@ class UserCache:
     def newly_evicted(self) -> int:
         """States evicted since the last call, for one caller."""
         with self._lock:
-            found, self._told = self.evictions - self._told, self.evictions
-        return found
+            evicted, self._told = self.evictions - self._told, self.evictions
+        return evicted
 
     def take(self, keys: Sequence[bytes]) -> list[State | None]:
         """States of some users; None where not kept."""
-        found = []
+        states = []
         with self._lock:
             for key in keys:
                 state = self._states.get(key)
                 if state is not None:
                     self._states.move_to_end(key)
-                found.append(state)
-            missing = found.count(None)
+                states.append(state)
+            missing = states.count(None)
             self.misses += missing
-            self.hits += len(found) - missing
-        return found
+            self.hits += len(states) - missing
+        return states
 
     def keep(self, key: bytes, state: State) -> None:
         """Keeps a user's state; evicts the least recently used ones."""

@@ -101,8 +101,8 @@ class UserStage:
             Outputs, the rows looked up, and how many requests' states were cached, and computed.
         """
         if cache is None and len(counts) == 1:
-            found = look_up(batch)
-            return self._one(batch, found), found, (0, 1)
+            lookup = look_up(batch)
+            return self._one(batch, lookup), lookup, (0, 1)
         with torch.inference_mode():
             return self._of_each(batch, np.asarray(counts), look_up, cache)
 
@@ -122,36 +122,36 @@ class UserStage:
             cached = np.array([state is not None for state in states])
             if cached.any():
                 asked = self._without(batch, cached)
-        found = look_up(asked)
+        lookup = look_up(asked)
         firsts = np.cumsum(counts) - counts
         users = []
         for request, state in enumerate(states):
             if state is None:
                 first = int(firsts[request])
-                dense, own, whole = self._user_inputs(batch, found, request, first, len(counts))
+                dense, own, whole = self._user_inputs(batch, lookup, request, first, len(counts))
                 state = self._split.user(dense, own, whole=whole)
                 # Default rows are for this response alone, which reports them.
-                if cache is not None and not any(d[first] for d in found.work.defaults.values()):
+                if cache is not None and not any(d[first] for d in lookup.work.defaults.values()):
                     cache.keep(keys[request], state)
             users.append(state)
         computed = states.count(None)
-        scores = self._candidates(batch, found, users, counts)
-        return scores, found, (len(states) - computed, computed)
+        scores = self._candidates(batch, lookup, users, counts)
+        return scores, lookup, (len(states) - computed, computed)
 
-    def _one(self, batch: ModelInput, found: LookedUp) -> tuple[Scores, ...]:
-        dense, embeddings, whole = self._user_inputs(batch, found, 0, 0, 1)
+    def _one(self, batch: ModelInput, lookup: LookedUp) -> tuple[Scores, ...]:
+        dense, embeddings, whole = self._user_inputs(batch, lookup, 0, 0, 1)
         if whole:
-            own = self._own_inputs(batch, found, None)
+            own = self._own_inputs(batch, lookup, None)
             scores = self._split.together(dense, embeddings, *own)
             if scores is not None:
                 return scores
         # Not before: torch takes longer to enter it than one call takes beside its work.
         with torch.inference_mode():
             user = self._split.user(dense, embeddings, whole=whole)
-            return self._candidates(batch, found, [user], np.array([batch.batch_size]))
+            return self._candidates(batch, lookup, [user], np.array([batch.batch_size]))
 
     def _user_inputs(
-        self, batch: ModelInput, found: LookedUp, request: int, first: int, requests: int
+        self, batch: ModelInput, lookup: LookedUp, request: int, first: int, requests: int
     ) -> tuple[list[Tensor], Tensor, bool]:
         """The first stage's inputs of a request, whose first candidate is `first`.
 
@@ -163,7 +163,7 @@ class UserStage:
             array = batch.dense[at]
             row = 0 if len(array) == 1 else first
             inputs[self._dense_names[at]] = tensor_of(array[row : row + 1])
-        for one, (names, spec, is_users) in zip(found.sequences, self._sequences, strict=True):
+        for one, (names, spec, is_users) in zip(lookup.sequences, self._sequences, strict=True):
             if is_users:
                 lengths = one.lengths
                 at = request if lengths.shape[0] == requests else first
@@ -174,18 +174,18 @@ class UserStage:
                 of_user = one if is_alone else part_of(one, spec, slice(at, at + 1))
                 inputs.update(zip(names, of_user.inputs, strict=True))
         dense = [inputs[name] for name in self._split.shared]
-        return dense, self._by_user.of(found.pooled, first), whole
+        return dense, self._by_user.of(lookup.pooled, first), whole
 
     def _candidates(
         self,
         batch: ModelInput,
-        found: LookedUp,
+        lookup: LookedUp,
         users: Sequence[State],
         counts: NDArray[np.int64],
     ) -> tuple[Scores, ...]:
         """The second stage, in pieces where the tower's sizes ask for them."""
         samples = batch.batch_size
-        own, embeddings = self._own_inputs(batch, found, counts)
+        own, embeddings = self._own_inputs(batch, lookup, counts)
         inputs, pieces = [*own, embeddings], []
         if not self._split.apart and (self._pads or samples > self._sizes.sizes[-1]):
             pieces = self._sizes.pieces(samples)
@@ -203,21 +203,21 @@ class UserStage:
         return tuple([score[:samples].numpy() for score in scores])
 
     def _own_inputs(
-        self, batch: ModelInput, found: LookedUp, counts: NDArray[np.int64] | None
+        self, batch: ModelInput, lookup: LookedUp, counts: NDArray[np.int64] | None
     ) -> tuple[list[Tensor], Tensor]:
         """The candidates' inputs, and their embeddings; `counts` is None for one request."""
-        embeddings = self._own.of(found.pooled)
+        embeddings = self._own.of(lookup.pooled)
         if not self._own_names:
             return [], embeddings
         samples, repeats = batch.batch_size, None if counts is None else tensor_of(counts)
-        given: dict[str, Tensor] = {}
+        inputs: dict[str, Tensor] = {}
         for name, array in zip(self._dense_names, batch.dense, strict=True):
-            given[name] = tensor_of(array).expand(samples, -1)
-        for one, (names, _, is_users) in zip(found.sequences, self._sequences, strict=True):
+            inputs[name] = tensor_of(array).expand(samples, -1)
+        for one, (names, _, is_users) in zip(lookup.sequences, self._sequences, strict=True):
             if not is_users:
                 spread = one.spread(samples, samples, repeats)
-                given |= zip(names, spread.inputs, strict=True)
-        return [given[name] for name in self._own_names], embeddings
+                inputs |= zip(names, spread.inputs, strict=True)
+        return [inputs[name] for name in self._own_names], embeddings
 
     def _keys(self, batch: ModelInput, counts: NDArray[np.int64]) -> list[bytes]:
         """Collision-resistant hash of each request's user inputs."""

@@ -39,13 +39,13 @@ class FeatureDefault:
         lengths = bags.lengths[self.position : self.position + 1]
         end = first + int(lengths.sum())
         weights = None if bags.weights is None else bags.weights[first:end]
-        found = self.lookup(Bags(torch.zeros(end - first, dtype=torch.int64), lengths, weights))
+        defaults = self.lookup(Bags(torch.zeros(end - first, dtype=torch.int64), lengths, weights))
         if repeats is not None:
-            found = found.repeat_interleave(repeats, dim=0)
+            defaults = defaults.repeat_interleave(repeats, dim=0)
             lost = lost.repeat_interleave(repeats)
         columns = pooled[:, self.column : self.column + self.table.dim]
         # A bag that all samples share is broadcast.
-        columns.copy_(torch.where(lost[:, None], found, columns))
+        columns.copy_(torch.where(lost[:, None], defaults, columns))
 
 
 def default_lookups(spec: ModelSpec) -> Mapping[int, PooledLookup]:

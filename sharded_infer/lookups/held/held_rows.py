@@ -121,15 +121,15 @@ def _ranges(
     pieces: Mapping[PlacedPiece, TablePiece],
 ) -> dict[str, list[tuple[int, int]]]:
     """First byte and end of the rows in each file's memory, ascending, joined where they meet."""
-    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    by_file: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for placed, rows in sorted(pieces.items(), key=lambda item: item[1].byte_offset):
-        first, ranges = rows.byte_offset, found[placed.file]
+        first, ranges = rows.byte_offset, by_file[placed.file]
         end = first + rows.own_rows * placed.table.row_bytes
         if ranges and first <= ranges[-1][1]:
             ranges[-1] = ranges[-1][0], max(end, ranges[-1][1])
         else:
             ranges.append((first, end))
-    return found
+    return by_file
 
 
 def _copied(

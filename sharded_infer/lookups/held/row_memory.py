@@ -114,9 +114,9 @@ class RowMemory:
             with open_regular(path) as opened:
                 status = os.fstat(opened.fileno())
             key = (status.st_dev, status.st_ino, offset, rows, row_bytes, hot, cached)
-            found = _LOADED.get(key)
-            if found is None:
-                found = self._unread[key] = RowTier(
+            tier = _LOADED.get(key)
+            if tier is None:
+                tier = self._unread[key] = RowTier(
                     path,
                     offset=offset,
                     row_bytes=row_bytes,
@@ -129,19 +129,19 @@ class RowMemory:
             raise CapacityError(
                 f"table {kept.table!r}: no memory for {size_text(kept.bytes)} of its rows"
             ) from error
-        return found
+        return tier
 
 
 def _places(held: Mapping[PlacedPiece, TablePiece]) -> dict[str, list[Place]]:
-    found: dict[str, set[Place]] = defaultdict(set)
+    places: dict[str, set[Place]] = defaultdict(set)
     for placed, rows in held.items():
         if not placed.holds_all_columns:
             raise InputError(
                 f"table {placed.table.name!r}: its rows are cut by columns, expected whole rows "
                 "where memory for rows is bounded: publish with a plan without columns"
             )
-        found[placed.table.name].add(_place_of(placed, rows))
-    return {name: sorted(of_table) for name, of_table in found.items()}
+        places[placed.table.name].add(_place_of(placed, rows))
+    return {name: sorted(of_table) for name, of_table in places.items()}
 
 
 def _place_of(placed: PlacedPiece, rows: TablePiece) -> Place:
@@ -180,10 +180,10 @@ def pinned_and_cached(
     pinned = kept.rows if kept.rows == total else int(kept.rows * _PINNED) if is_ordered else 0
     row_bytes = kept.bytes // kept.rows if kept.rows else 1
     cached = (kept.rows - pinned) * row_bytes // (row_bytes + SLOT_BYTES)
-    found, left = [], pinned
+    counts, left = [], pinned
     for *_, rows in places:
         hot = min(rows, left)
         left -= hot
         others = (rows - hot) * cached // max(1, total - pinned)
-        found.append((hot, others))
-    return found
+        counts.append((hot, others))
+    return counts
