@@ -29,11 +29,10 @@ from kernels.sequences.passes import (
 )
 from sharded_infer.towers.lowering.constants import add_call, constant_of
 from sharded_infer.towers.lowering.joined.pass_groups import PassGroups
-from sharded_infer.towers.lowering.joined.pass_sources import Source
 from sharded_infer.towers.lowering.rewriting import DIVISIONS, module_of, remove_unused
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
-from sharded_infer.towers.lowering.sequences.views import Views
+from sharded_infer.towers.lowering.sequences.views import Source, Views
 
 _FEWEST: Final = 2  # passes of a call
 
@@ -156,7 +155,7 @@ class _Call:
         )
 
     def _is_view(self, node: Node) -> bool:
-        base = self._groups.sources.of(node).base
+        base = self._groups.views.source(node).base
         return (base is not node and self._is_own(base)) or node.target in DIVISIONS
 
     def _operand(self, source: Source) -> Operand:

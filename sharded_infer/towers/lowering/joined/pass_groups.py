@@ -7,11 +7,10 @@ from torch.fx import GraphModule, Node
 from sharded_infer.errors import InternalError
 from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.joined.pair_functions import PairFunction, pair_function
-from sharded_infer.towers.lowering.joined.pass_sources import PassSources, Source
 from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
-from sharded_infer.towers.lowering.sequences.views import Layout, Rows, Views
+from sharded_infer.towers.lowering.sequences.views import Layout, Rows, Source, Views
 
 
 class PassGroups:
@@ -22,7 +21,7 @@ class PassGroups:
         views: from runs with two lengths.
 
     Attributes:
-        views, sources: of its nodes.
+        views: of its nodes.
         pairs: biases of pairs of positions, by their last node.
         reads: inputs of each pass, without None.
         owners: the pass of each result.
@@ -33,7 +32,6 @@ class PassGroups:
         self._program = program
         self.views = views
         self.pairs: dict[Node, PairFunction] = {}
-        self.sources = PassSources(program, views)
         self.reads: dict[Node, list[Source]] = {}
         self.owners: dict[Node, Node] = {}
         # Number of calls before a node, each of which waits for the one before.
@@ -75,7 +73,7 @@ class PassGroups:
                 node.args[3], Node
             ):
                 continue
-            end = self.sources.of(node.args[3]).base
+            end = self.views.source(node.args[3]).base
             if end in self.pairs or constant_of(self._program, end) is not None:
                 continue
             found = pair_function(self._program, end, self.views.kinds)
@@ -84,12 +82,12 @@ class PassGroups:
 
     def _level(self, node: Node) -> int:
         """Level of a node that is no pass: a view has its pass's, others wait for it."""
-        base = self.sources.of(node).base
+        base = self.views.source(node).base
         if base in self.owners:
             return self._levels[self.owners[base]]
         return max(
             (
-                self._levels[one] + (self.sources.of(one).base in self.owners)
+                self._levels[one] + (self.views.source(one).base in self.owners)
                 for one in node.all_input_nodes
             ),
             default=0,
@@ -112,7 +110,7 @@ class PassGroups:
             layout = self.views.layout(one)
             if not isinstance(one, Node) or layout is None or layout.rows not in rows:
                 return None
-            read.append(self.sources.of(one))
+            read.append(self.views.source(one))
             lengths.add(layout.lengths)
         return read if len(lengths - {None}) <= 1 else None
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from kernels.sequences.passes import POSITIONS, Memory
+from kernels.sequences.passes import LAST_ROW, LAST_ROWS, POSITIONS, Memory
 from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.rewriting import COPIES, DIVISIONS, RESHAPES
 from sharded_infer.towers.lowering.tensor_kinds import kinds_and_sizes
@@ -61,6 +61,14 @@ class View(NamedTuple):
     places: tuple[Any, ...]
 
 
+class Source(NamedTuple):
+    """Rows and columns of a node's result, as `kernels.sequences.passes.Operand`."""
+
+    base: Node
+    column: int = 0
+    row: int = 0
+
+
 class Views:
     """Layouts and views of fp32 tensors with at least two axes.
 
@@ -77,6 +85,7 @@ class Views:
         self.kinds = [kinds for kinds, _ in seen]
         self._sizes = [sizes for _, sizes in seen]
         self._found: dict[Node, View] = {}
+        self._sources: dict[Node, Source] = {}
 
     def of(self, node: Node) -> View:
         """The base of a view; other nodes themselves."""
@@ -93,6 +102,15 @@ class Views:
             for some, every in zip(places, order, strict=True)
         )
         return base if is_whole else node
+
+    def source(self, node: Node) -> Source:
+        """The base of a view that a pass can read in place; other nodes themselves.
+
+        Such views are some columns, the last row, and rows of a constant.
+        """
+        if node not in self._sources:
+            self._sources[node] = self._source(node) or Source(node)
+        return self._sources[node]
 
     def shapes(self, node: Node) -> list[torch.Size]:
         """A tensor's shape in each run; the empty one if it is none."""
@@ -129,6 +147,23 @@ class Views:
             return Layout(Rows.PAIRS if along else Rows.ALL, last[0], lengths)
         return Layout(Rows.ALONG if along else Rows.ONE, last[0], lengths)
 
+    def _source(self, node: Node) -> Source | None:
+        base, places = self.of(node)
+        own, constant = self.layout(node), constant_of(self._program, base)
+        if base is node or own is None:
+            return None
+        if constant is None:
+            if self.layout(base) is None:
+                return None
+            if self.whole(node) is base:
+                return Source(base)
+        elif own.lengths is None or constant.shape[:-2].numel() != 1:
+            return None
+        parts = zip(places, self.shapes(base), strict=True)
+        found = [_rows_of(some, shape, is_constant=constant is not None) for some, shape in parts]
+        common = set.intersection(*found)
+        return Source(base, *common.pop()) if common else None
+
     def _own(self, node: Node) -> tuple[Tensor, ...]:
         shapes = self.shapes(node)
         if any(shape.numel() > _MOST_NUMBERS for shape in shapes):
@@ -164,3 +199,21 @@ class Views:
             node in kinds and kinds[node][0] is torch.float32 and len(kinds[node][1]) > 1
             for kinds in self.kinds
         )
+
+
+def _rows_of(places: Tensor, shape: torch.Size, *, is_constant: bool) -> set[tuple[int, int]]:
+    """First column and row of places side by side: all rows, the last, or those of a constant."""
+    rows, width = places.reshape(-1, places.shape[-1]), shape[-1]
+    count = shape.numel() // width
+    begin, column = divmod(int(rows[0, 0]), width)
+    order = torch.arange(begin, begin + len(rows)).unsqueeze(1) * width
+    beside = torch.arange(column, column + rows.shape[1])
+    if int(beside[-1]) >= width or not torch.equal(rows, order + beside):
+        return set()
+    found: set[tuple[int, int]] = set()
+    if not begin and (is_constant or len(rows) == count):
+        found.add((column, 0))
+    # A constant as long as one run is both its first rows and its last ones.
+    if begin + len(rows) == count and (is_constant or len(rows) == 1):
+        found.add((column, LAST_ROWS if is_constant else LAST_ROW))
+    return found
