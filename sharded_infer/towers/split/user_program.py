@@ -106,9 +106,7 @@ def fuse_user(
 
     changes = remove()
     select_biases(request)
-    fuse_attention(request)
-    # Masks of later keys are those of attentions now.
-    changes += remove()
+    fuse_attention(request, None if unpadded is None else unpadded.values(request))
     use_canonical_layout(request, runs)
     select_rows(request, runs)
     # The rows that are read are chosen by positions now.

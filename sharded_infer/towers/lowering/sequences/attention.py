@@ -2,7 +2,9 @@
 
     scaled_dot_product_attention(q, k, v, is_causal)              ->  attention(q, k, v)
     silu(q @ k.mT + bias).masked_fill(mask, 0) / n @ v            ->  attention(q, k, v, bias, mask)
-    softmax(hide_later(q @ k.mT * scale)) @ v                     ->  attention(q, k, v)
+    softmax((q @ k.mT * scale).masked_fill(later, -inf)) @ v      ->  attention(q, k, v)
+
+A mask of later keys is known by its values, however a module makes it.
 
 See `kernels.sequences.attention`. The second is that of HSTU (Zhai et al. 2024, arXiv:2402.17152).
 """
@@ -23,20 +25,18 @@ from sharded_infer.towers.lowering.rewriting import (
     only_user,
     remove_unused,
 )
+from sharded_infer.towers.lowering.sequences.position_values import PositionValues
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
 _aten = torch.ops.aten
 _SDPA: Final = _aten.scaled_dot_product_attention.default
-_PRODUCTS: Final = (_aten.matmul.default, _aten.bmm.default)
+_STACKED: Final = (_aten.bmm.default, _aten.baddbmm.default)
+_PRODUCTS: Final = (_aten.matmul.default, *_STACKED)
 _TURNS: Final = (_aten.transpose.int, _aten.swapaxes.default, _aten.swapdims.default)
 _LAST_TWO: Final = ({2, 3}, {-1, -2})
-
-
-def hide_later(scores: Tensor) -> Tensor:
-    """Scores `[..., L, L]` with -inf for the keys behind each query."""
-    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-    return scores.masked_fill(later, -torch.inf)
+# Added to a score, or instead of it, so that its weight is 0.
+_HIDDEN: Final = -1e6
 
 
 class AttentionPass(torch.nn.Module):
@@ -65,11 +65,14 @@ class HeadsPass(torch.nn.Module):
         return self.attention.of_heads(*tensors, heads=self.heads, columns=self.columns)
 
 
-def fuse_attention(program: GraphModule) -> int:
-    """Fuses each attention, in place; returns the number of passes."""
-    made = 0
+def fuse_attention(program: GraphModule, values: PositionValues | None = None) -> int:
+    """Fuses each attention, in place; returns the number of passes.
+
+    `values` are those of a program for one request without padding: masks may be of positions.
+    """
+    made, masks = 0, _Masks(values)
     for node in list(program.graph.nodes):
-        found = _torchs(node) or _written_out(node)
+        found = _torchs(node, masks) or _written_out(node, masks)
         if found is None:
             continue
         graph = program.graph
@@ -123,52 +126,129 @@ class _Found:
     stacked: bool = False
 
 
-def _torchs(node: Node) -> _Found | None:
+class _Masks:
+    """Masks that are functions of positions alone."""
+
+    def __init__(self, values: PositionValues | None) -> None:
+        self._values = values
+
+    def hides_nothing(self, mask: object) -> bool:
+        """True if a mask of torch's attention, true for what it shows or added, hides nothing."""
+
+        def hides_nothing(value: Tensor, _: int) -> bool:
+            return bool((value == int(value.dtype is torch.bool)).all())
+
+        return self._values is not None and self._values.holds(mask, hides_nothing)
+
+    def hides_later(self, mask: object, *, shows: bool = False) -> bool:
+        """True if a mask hides just the keys behind each query, with as many queries as keys.
+
+        With `shows`, a bool mask is true for what it shows.
+        """
+        if self._values is None or not isinstance(mask, Node):
+            return False
+
+        def hides_later(value: Tensor, n: int) -> bool:
+            later = torch.ones(n, n, dtype=torch.bool).triu(1)
+            if value.dtype is not torch.bool:
+                later = torch.zeros(n, n).masked_fill(later, -torch.inf).to(value.dtype)
+            elif shows:
+                later = ~later
+            return value.shape[-2:] == (n, n) and torch.equal(value, later.expand_as(value))
+
+        return len(self._values.axes(mask)) == 2 and self._values.holds(mask, hides_later)
+
+    def hides_scores(self, node: Node, scores: Node) -> bool:
+        """True if a node hides later keys of scores before their softmax."""
+        if node.target is _aten.masked_fill.Scalar:
+            hidden = node.args[2]
+            hides = isinstance(hidden, int | float) and hidden <= _HIDDEN
+            return hides and self.hides_later(node.args[1])
+        return self.hides_later(_other(node, scores))
+
+
+def _torchs(node: Node, masks: _Masks) -> _Found | None:
     if node.target is not _SDPA:
         return None
     given = dict(zip(ATTENTION_ARGUMENTS, node.args, strict=False)) | node.kwargs
-    if given.get("attn_mask") is not None or given.get("enable_gqa") or given.get("dropout_p"):
+    if given.get("enable_gqa") or given.get("dropout_p"):
         return None
-    scale = given.get("scale")
+    mask, scale = given.get("attn_mask"), given.get("scale")
+    hides_later = masks.hides_later(mask, shows=True)
+    if mask is not None and not hides_later and not masks.hides_nothing(mask):
+        return None
     if scale is not None and not isinstance(scale, int | float):
         return None
-    attention = Attention(scale=scale, causal=bool(given.get("is_causal")))
+    attention = Attention(scale=scale, causal=hides_later or bool(given.get("is_causal")))
     return _Found(attention, (given["query"], given["key"], given["value"]), node)
 
 
-def _written_out(product: Node) -> _Found | None:
-    if product.target not in _PRODUCTS or not _is_turned(product.args[1], product.target):
+def _written_out(product: Node, masks: _Masks) -> _Found | None:
+    if product.target not in _PRODUCTS or product.kwargs:
         return None
-    (query, scale), turned = _scaled(product.args[0]), product.args[1]
-    divisor, causal = 1.0, False
-    weights: Weights | None = None
-    bias: Node | None = None
-    mask: Node | None = None
+    *added, first, turned = product.args
+    # A product with an addend is one with a mask.
+    causal = bool(added) and masks.hides_later(added[0])
+    if (added and not causal) or not _is_turned(turned, product.target):
+        return None
+    query, scale = _scaled(first)
+    between = _Between(masks, scale, causal)
     node, user = product, only_user(product)
     while user is not None and user.target not in _PRODUCTS:
-        factor = _factor(user)
-        kind = _weights(user)
-        if factor is not None and weights is not None:
-            divisor /= factor
-        elif factor is not None and bias is None:
-            scale *= factor
-        elif kind is not None and weights is None:
-            weights = kind
-        elif user.target is hide_later and weights is None:
-            causal = True
-        elif weights is None and bias is None and _other(user, node) is not None:
-            bias = _other(user, node)
-        elif weights is not None and mask is None and _hides(user):
-            mask = user.args[1]  # type: ignore[assignment]
-        else:
+        if not between.take(user, node):
             return None
         node, user = user, only_user(user)
+    weights = between.weights
     if user is None or weights is None or user.args[0] is not node or user.args[1] is node:
         return None
-    attention = Attention(weights, scale, divisor, causal)
+    causal, mask = between.causal, between.mask
+    # A softmax's weights that are hidden behind it have their share.
+    if weights is Weights.SILU and masks.hides_later(mask):
+        causal, mask = True, None
+    attention = Attention(weights, between.scale, between.divisor, causal)
     tensors = query, turned.args[0], user.args[1]  # type: ignore[union-attr]
-    stacked = _aten.bmm.default in (product.target, user.target)
-    return _Found(attention, tensors, user, bias, mask, stacked)
+    stacked = product.target in _STACKED or user.target in _STACKED
+    return _Found(attention, tensors, user, between.bias, mask, stacked)
+
+
+class _Between:
+    """Operators between the two products of an attention."""
+
+    def __init__(self, masks: _Masks, scale: float, causal: bool) -> None:
+        self._masks = masks
+        self.scale, self.divisor, self.causal = scale, 1.0, causal
+        self.weights: Weights | None = None
+        self.bias: Node | None = None
+        self.mask: Node | None = None
+
+    def take(self, node: Node, source: Node) -> bool:
+        """Takes the operator that reads another one; False if it is none of an attention."""
+        return self._of_scores(node, source) if self.weights is None else self._of_weights(node)
+
+    def _of_scores(self, node: Node, scores: Node) -> bool:
+        factor, added = _factor(node), _other(node, scores)
+        self.weights = _weights(node)
+        if self.weights is not None or self.causal:
+            return self.weights is Weights.SOFTMAX or not self.causal
+        if self._masks.hides_scores(node, scores):
+            self.causal = True
+        elif self.bias is not None:
+            return False
+        elif factor is not None:
+            self.scale *= factor
+        else:
+            self.bias = added
+        return self.causal or factor is not None or added is not None
+
+    def _of_weights(self, node: Node) -> bool:
+        factor = _factor(node)
+        if factor is not None:
+            self.divisor /= factor
+            return True
+        if self.mask is not None or not _hides(node):
+            return False
+        self.mask = node.args[1]  # type: ignore[assignment]
+        return True
 
 
 def _scaled(query: Any) -> tuple[Any, float]:
@@ -177,7 +257,7 @@ def _scaled(query: Any) -> tuple[Any, float]:
 
 
 def _is_turned(node: object, product: object) -> bool:
-    last = (*_LAST_TWO, {1, 2}) if product is _aten.bmm.default else _LAST_TWO
+    last = (*_LAST_TWO, {1, 2}) if product in _STACKED else _LAST_TWO
     return isinstance(node, Node) and node.target in _TURNS and set(node.args[1:]) in last
 
 

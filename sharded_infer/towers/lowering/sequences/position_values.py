@@ -69,7 +69,7 @@ class PositionValues:
         symbols: Mapping[tuple[int, ...], Symbol],
         lengths: Mapping[Node, Symbol],
     ) -> None:
-        self._program, self._kinds, self._symbols = program, kinds, symbols
+        self._program, self.kinds, self._symbols = program, kinds, symbols
         self._left = _MOST_TOGETHER
         self.found: dict[Node, Symbol | None] = dict(lengths)
         for node in program.graph.nodes:
@@ -79,16 +79,16 @@ class PositionValues:
 
     def symbol(self, node: object, axis: object) -> Symbol | None:
         """The sequence whose positions a tensor's axis all has."""
-        if not isinstance(node, Node) or not all(node in kinds for kinds in self._kinds):
+        if not isinstance(node, Node) or not all(node in kinds for kinds in self.kinds):
             return None
-        rank = len(self._kinds[0][node][1])
+        rank = len(self.kinds[0][node][1])
         if not isinstance(axis, int) or not -rank <= axis < rank:
             return None
-        return self._symbols.get(tuple(kinds[node][1][axis] for kinds in self._kinds))
+        return self._symbols.get(tuple(kinds[node][1][axis] for kinds in self.kinds))
 
     def axes(self, node: Node) -> list[int]:
         """The axes that grow with a sequence."""
-        rank = len(self._kinds[0][node][1]) if node in self._kinds[0] else 0
+        rank = len(self.kinds[0][node][1]) if node in self.kinds[0] else 0
         return [axis for axis in range(rank) if self.symbol(node, axis) is not None]
 
     def holds(self, node: object, check: Callable[[Any, int], bool]) -> bool:
@@ -99,7 +99,7 @@ class PositionValues:
         if not isinstance(node, Node) or node not in self.found or node.op == "get_attr":
             return False
         order, symbol = self._order(node), self.found[node]
-        kinds = self._kinds[-1]
+        kinds = self.kinds[-1]
         counts = [kinds[one][1].numel() if one in kinds else 1 for one in order]
         if max(counts) > _MOST_NUMBERS:
             return False
@@ -165,9 +165,9 @@ class PositionValues:
 
     def _has_known_shape(self, node: Node) -> bool:
         """True if each axis has all positions of a sequence, or a size of its own."""
-        if not all(node in kinds for kinds in self._kinds):
+        if not all(node in kinds for kinds in self.kinds):
             return False
-        shapes = [kinds[node][1] for kinds in self._kinds]
+        shapes = [kinds[node][1] for kinds in self.kinds]
         return len({len(shape) for shape in shapes}) == 1 and all(
             len(set(sizes)) == 1 or sizes in self._symbols for sizes in zip(*shapes, strict=True)
         )
@@ -201,7 +201,7 @@ class PositionValues:
 
     def _of_shape(self, node: Node, positions: int) -> Tensor:
         """A tensor of which only the shape and the dtype are read."""
-        dtype, shape = self._kinds[-1][node]
+        dtype, shape = self.kinds[-1][node]
         grown = self.axes(node)
         sizes = [positions if axis in grown else size for axis, size in enumerate(shape)]
         return torch.zeros((), dtype=dtype).expand(sizes)

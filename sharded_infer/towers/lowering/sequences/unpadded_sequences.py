@@ -4,7 +4,6 @@
     embedding(W, clamp(lengths - 1 - arange(n), 0, m))  ->  P[longest - n:]
     index_select(x, 1, lengths - 1)                     ->  x[:, -1:]
     biases[clamp(arange(n)[:, None] - arange(n), 0)]    ->  B[:n, :n]
-    softmax(masked_fill(x, later, -inf))                ->  softmax(hide_later(x))
 
 A request's own sequences need no padding: their lengths are their numbers of positions. Functions
 of positions and weights alone are computed once for the longest sequence, and cut.
@@ -20,21 +19,15 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from kernels.sequences.attention import Weights
 from sharded_infer.towers.lowering.constants import add_call, add_constant
 from sharded_infer.towers.lowering.rewriting import (
     AND,
-    ATTENTION_ARGUMENTS,
     CLAMPS,
     OR,
     module_of,
     remove_unused,
 )
-from sharded_infer.towers.lowering.sequences.attention import (
-    AttentionPass,
-    HeadsPass,
-    hide_later,
-)
+from sharded_infer.towers.lowering.sequences.attention import HeadsPass
 from sharded_infer.towers.lowering.sequences.position_values import PositionValues, Symbol
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
@@ -42,9 +35,6 @@ _aten = torch.ops.aten
 _TO_END: Final = sys.maxsize
 _AND: Final = (*AND, _aten.mul.Tensor)
 _OR: Final = (*OR, _aten.add.Tensor, _aten.sub.Tensor)
-_HIDING: Final = (_aten.masked_fill.Scalar, _aten.add.Tensor, _aten.baddbmm.default)
-# Added to a score, or instead of it, so that its weight is 0.
-_HIDDEN: Final = -1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +52,20 @@ class UnpaddedSequences:
     lengths: tuple[Symbol | None, ...]
     runs: tuple[Sequence[Tensor], ...]
 
+    def values(self, program: GraphModule) -> PositionValues:
+        """Values of positions of a program with these inputs."""
+        inputs = [node for node in program.graph.nodes if node.op == "placeholder"]
+        # A size that only one sequence has in all runs.
+        symbols = {
+            tuple(run[place].shape[1] for run in self.runs): sequence
+            for place, sequence in enumerate(self.sequences)
+            if sequence is not None
+        }
+        roles = zip(inputs, self.lengths, strict=False)
+        lengths = {node: symbol for node, symbol in roles if symbol is not None}
+        kinds = [kinds_of(program, run) for run in self.runs]
+        return PositionValues(program, kinds, symbols, lengths)
+
 
 def remove_padding(program: GraphModule, whole: UnpaddedSequences) -> int:
     """Removes padding's work, in place, from a program for one request; returns the changes."""
@@ -75,17 +79,9 @@ def remove_padding(program: GraphModule, whole: UnpaddedSequences) -> int:
 class _Rewriting:
     def __init__(self, program: GraphModule, whole: UnpaddedSequences) -> None:
         self._program, self._graph = program, program.graph
-        self._kinds = [kinds_of(program, one) for one in whole.runs]
+        self._values = whole.values(program)
+        self._kinds = self._values.kinds
         inputs = [node for node in program.graph.nodes if node.op == "placeholder"]
-        # A size that only one sequence has in all runs.
-        symbols = {
-            tuple(run[place].shape[1] for run in whole.runs): sequence
-            for place, sequence in enumerate(whole.sequences)
-            if sequence is not None
-        }
-        roles = zip(inputs, whole.lengths, strict=False)
-        lengths = {node: symbol for node, symbol in roles if symbol is not None}
-        self._values = PositionValues(program, self._kinds, symbols, lengths)
         self._sizes: dict[Symbol, Node] = {}
         for node, sequence in zip(inputs, whole.sequences, strict=False):
             if sequence is not None and sequence not in self._sizes:
@@ -110,14 +106,9 @@ class _Rewriting:
         return changes
 
     def _instead(self, node: Node) -> Node | None:
-        unmasked = self._unmasked_numbers(node) or self._unmasked_scores(node)
-        if unmasked is not None:
-            return unmasked
-        if node.target is _aten.scaled_dot_product_attention.default:
-            return self._unmasked(node)
         if node.target is _aten.index_select.default:
             return self._read_one(node)
-        return self._causal(node) or self._last_query(node)
+        return self._unmasked_numbers(node) or self._last_query(node)
 
     def _unmasked_numbers(self, node: Node) -> Node | None:
         """Numbers of which a mask hides none, or all."""
@@ -155,42 +146,6 @@ class _Rewriting:
         is_same = all(kinds.get(node) == kinds.get(other) for kinds in self._kinds)
         return other if is_same and self._kinds[0].get(node) is not None else None
 
-    def _unmasked(self, node: Node) -> Node | None:
-        """Torch's attention, without a mask that hides nothing, or later keys alone."""
-        given = dict(zip(ATTENTION_ARGUMENTS, node.args, strict=False)) | node.kwargs
-        mask = given.get("attn_mask")
-        kind = self._kinds[0].get(mask) if isinstance(mask, Node) else None
-        if kind is None:
-            return None
-        if self._hides_later(mask, shows=True):
-            given["is_causal"] = True
-        # A bool mask is true where a key is seen.
-        elif not self._is(mask, int(kind[0] is torch.bool)):
-            return None
-        query, key, value = (given.pop(name) for name in ATTENTION_ARGUMENTS[:3])
-        del given["attn_mask"]
-        made = self._graph.call_function(node.target, (query, key, value), given)  # type: ignore[arg-type]
-        return self._like(made, node)
-
-    def _unmasked_scores(self, node: Node) -> Node | None:
-        """Scores before a softmax, without a mask that hides the later keys alone."""
-        readers = {one.target for one in node.users}
-        if node.target not in _HIDING or node.kwargs or readers != {_aten.softmax.int}:
-            return None
-        scores, mask, *rest = node.args
-        if node.target is _aten.masked_fill.Scalar:
-            hides = isinstance(rest[0], int | float) and rest[0] <= _HIDDEN
-            if not hides or not self._hides_later(mask):
-                return None
-        elif self._hides_later(scores):
-            scores = mask
-            if node.target is _aten.baddbmm.default:
-                product = self._graph.call_function(_aten.bmm.default, (mask, *rest))
-                scores = self._like(product, node)
-        elif node.target is _aten.baddbmm.default or not self._hides_later(mask):
-            return None
-        return self._like(self._graph.call_function(hide_later, (scores,)), node)
-
     def _read_one(self, node: Node) -> Node | None:
         source, axis, index = node.args
         if self._shape(index) != (1,):
@@ -202,18 +157,6 @@ class _Rewriting:
         else:
             return None
         return self._like(self._cut(source, axis, *bounds), node)
-
-    def _causal(self, node: Node) -> Node | None:
-        """A pass that hides later keys itself."""
-        found = module_of(self._program, node, AttentionPass)
-        if found is None or found.attention.weights is not Weights.SILU:
-            return None
-        query, key, value, bias, mask = node.args
-        if found.attention.causal or not self._hides_later(mask):
-            return None
-        made = AttentionPass(replace(found.attention, causal=True))
-        arguments = query, key, value, bias, None
-        return self._like(add_call(self._program, "_attention", made, arguments), node)
 
     def _last_query(self, node: Node) -> Node | None:
         """A pass that need not hide later keys, because its query is the last."""
@@ -232,23 +175,6 @@ class _Rewriting:
         if symbol is None or self._values.found.get(position) != symbol:  # type: ignore[call-overload]
             return False
         return self._values.holds(position, lambda value, n: bool((value == n - 1).all()))
-
-    def _hides_later(self, mask: object, *, shows: bool = False) -> bool:
-        """True if a mask hides just the keys behind each query, with as many queries as keys.
-
-        With `shows`, a bool mask is true for what it shows.
-        """
-
-        def hides(value: Tensor, n: int) -> bool:
-            later = torch.ones(n, n, dtype=torch.bool).triu(1)
-            if value.dtype is not torch.bool:
-                later = torch.zeros(n, n).masked_fill(later, -torch.inf).to(value.dtype)
-            elif shows:
-                later = ~later
-            return value.shape[-2:] == (n, n) and torch.equal(value, later.expand_as(value))
-
-        grows = isinstance(mask, Node) and len(self._values.axes(mask)) == 2
-        return grows and self._values.holds(mask, hides)
 
     def _simplify_positions(self) -> int:
         """Replaces functions of positions by constants, and lengths within bounds by themselves."""

@@ -48,9 +48,11 @@ def exported(computed: Computed) -> tuple[Tower, GraphModule]:
     return tower, program
 
 
+WHOLE = UnpaddedSequences((N, None), (None, N), tuple(map(inputs, (3, 5, 1, LONGEST))))
+
+
 def use_whole(program: GraphModule) -> int:
-    whole = UnpaddedSequences((N, None), (None, N), tuple(map(inputs, (3, 5, 1, LONGEST))))
-    return remove_padding(program, whole)
+    return remove_padding(program, WHOLE)
 
 
 def check(program: GraphModule, tower: Tower, most: float = 0.0) -> None:
@@ -234,7 +236,7 @@ def hidden(value: float, later: int = 1) -> Computed:
 def attention_left(computed: Computed) -> list[AttentionPass]:
     tower, program = exported(computed)
     use_whole(program)
-    fuse_attention(program)
+    fuse_attention(program, WHOLE.values(program))
     check(program, tower, 1e-6)
     return [one for one in program.modules() if isinstance(one, AttentionPass)]
 
@@ -260,8 +262,7 @@ def with_a_triangle(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
 def test_attention_needs_no_mask(computed: Computed) -> None:
     tower, program = exported(computed)
     use_whole(program)
-    assert fuse_attention(program) == 1
-    use_whole(program)
+    assert fuse_attention(program, WHOLE.values(program)) == 1
     [(name, found)] = (
         (name, one) for name, one in program.named_modules() if isinstance(one, AttentionPass)
     )
