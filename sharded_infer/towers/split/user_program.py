@@ -69,7 +69,7 @@ class UserInputs:
     def whole(self) -> UnpaddedSequences:
         """Sequences of any length by request, and their lengths' inputs."""
         symbols: dict[int | None, Symbol] = {
-            number: Symbol(number, one.max_length)
+            number: Symbol(number, one.max_length, one.nearest(1))
             for number, one in enumerate(self.inputs.sequences.values())
             if one.grows
             and one.min_length <= _length(*_FIRST, number)

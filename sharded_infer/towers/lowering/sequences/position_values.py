@@ -36,10 +36,11 @@ _ROUNDED: Final = 1e-6
 
 
 class Symbol(NamedTuple):
-    """A sequence's number of positions, from 1 to `longest`."""
+    """A sequence's number of positions, from `shortest` to `longest`."""
 
     number: int
     longest: int
+    shortest: int = 1
 
 
 class LongestPart(NamedTuple):
@@ -65,7 +66,7 @@ class PositionValues:
     def __init__(
         self,
         program: GraphModule,
-        kinds: Sequence[Mapping[Node, Kind]],
+        kinds: Sequence[dict[Node, Kind]],
         symbols: Mapping[tuple[int, ...], Symbol],
         lengths: Mapping[Node, Symbol],
     ) -> None:
@@ -103,11 +104,12 @@ class PositionValues:
         counts = [kinds[one][1].numel() if one in kinds else 1 for one in order]
         if max(counts) > _MOST_NUMBERS:
             return False
-        longest = 1 if symbol is None else symbol.longest
         numbers = sum(counts) + len(order) * _NUMBERS_OF_A_CALL
-        lengths = [longest, *range(1, longest)]
-        if numbers * longest > _MOST_OF_ALL_LENGTHS:
-            lengths = _some_lengths(longest)
+        lengths = [1]
+        if symbol is not None:
+            lengths = [symbol.longest, *range(symbol.shortest, symbol.longest)]
+        if numbers * len(lengths) > _MOST_OF_ALL_LENGTHS:
+            lengths = _some_of(lengths)
         try:
             for n in lengths:
                 self._left -= numbers
@@ -215,9 +217,10 @@ def _agree(value: Tensor, other: Tensor) -> bool:
     return torch.allclose(value, other, _ROUNDED, _ROUNDED, equal_nan=True)
 
 
-def _some_lengths(longest: int) -> list[int]:
-    lengths, length = [longest, longest - 1, 1], 2
-    while length < longest - 1:
-        lengths.append(length)
-        length += length // 2
-    return lengths
+def _some_of(lengths: Sequence[int]) -> list[int]:
+    """The longest, the shortest, the longest but one, and some between, fewer of the long ones."""
+    places, place = {0, 1, len(lengths) - 1}, 2
+    while place < len(lengths):
+        places.add(place)
+        place += place // 2
+    return [lengths[place] for place in sorted(places) if place < len(lengths)]
