@@ -56,7 +56,7 @@ app = typer.Typer(
 
 @app.callback()
 def _before() -> None:
-    """What stands before a name."""
+    """Have a name for each benchmark, even if there is only one."""
 
 
 def main() -> None:

@@ -15,8 +15,9 @@ import typer
 from benchmarks.cluster.plain_hosts import PlainHosts
 from kernels.wording import counted
 from serving.bench.load.process import split_cpus
-from serving.bench.turns import Turns, one_core, seconds_of
-from serving.bench.workloads.workload import BenchModel, workload_named
+from serving.bench.turns import Parts, Turns, medians, one_core, seconds_of
+from serving.bench.workloads.named import workload_named
+from serving.bench.workloads.workload import Workload
 from serving.commands.bench.options import (
     AllPairsOption,
     RoundsOption,
@@ -180,7 +181,7 @@ class _CountedHosts:
 
 
 def _measure(
-    workload: BenchModel,
+    workload: Workload,
     models: Mapping[str, Model],
     counting: _CountedHosts,
     process_ids: Sequence[int],
@@ -207,20 +208,17 @@ def _measure(
         for of_way in others
         for one, other in zip(scores[ONE_PROCESS], of_way, strict=True)
     )
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    cpu: dict[str, list[float]] = {name: [] for name in ways}
-    for _, name in Turns(rounds, 0.0).of(ways):
+
+    def turn(run: Callable[[ModelInput], BatchResult], _: int) -> Parts:
         for number in range(_WARM_UP):
-            ways[name](batches[number % _MESSAGES])
-        cpu_before = _cpu_seconds(process_ids)
-        for number in range(requests):
-            run = partial(ways[name], batches[number % _MESSAGES])
-            seconds[name].append(seconds_of(run))
-        cpu[name].append((_cpu_seconds(process_ids) - cpu_before) / requests)
-    times = {
-        name: {"p50_seconds": median(seconds[name]), "cpu_seconds": median(cpu[name])}
-        for name in ways
-    }
+            run(batches[number % _MESSAGES])
+        before = _cpu_seconds(process_ids)
+        seconds = [seconds_of(partial(run, batches[n % _MESSAGES])) for n in range(requests)]
+        cpu = (_cpu_seconds(process_ids) - before) / requests
+        return {"p50_seconds": median(seconds), "cpu_seconds": cpu}
+
+    turns = Turns(rounds, 0.0).of({name: partial(turn, run) for name, run in ways.items()})
+    times = {name: medians(of_way) for name, of_way in turns.items()}
     ours, alone = times[OURS], times[ONE_PROCESS]
     return {
         "pairs": pairs,

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2
 from serving.bench.load.http_generator import binary_body
 from serving.bench.turns import Turns, timed
 from serving.bench.workloads.requests import request_message
-from serving.commands.bench.report import TEXT, Form, Report, bench_command, times
+from serving.commands.bench.report import TEXT, Report, bench_command, times
 from serving.http_api.json_codec import JsonCodec, read_request
 from serving.protocol.infer_writer import InferWriter
 from serving.protocol.message_format import MessageFormat
@@ -71,22 +71,22 @@ def decode_command(
         measured.append({"request": name, "batch": size, **sizes, **microseconds})
         progress("decoding", len(measured), len(cases))
     figure = ".1f"
-    columns: dict[str, tuple[str, Form]] = {
-        "request": ("request", TEXT),
-        "batch": ("samples", "d"),
-        "message_bytes": ("KiB", times(1 / 1024, figure)),
-        "native": ("native", figure),
-        "portable": ("portable", figure),
-        "protobuf": ("protobuf", figure),
-        "plain_loop": ("plain loop", figure),
-        "predict_bytes": ("Predict KiB", times(1 / 1024, figure)),
-        "predict": ("Predict", figure),
-        "http": ("HTTP", figure),
-    }
+    kib = times(1 / 1024, figure)
     top = ("native", "portable", "protobuf", "plain_loop")
     return Report(
-        list(columns.values()),
-        [[one[key] for key in columns] for one in measured],
+        [
+            ("request", TEXT, "request"),
+            ("samples", "d", "batch"),
+            ("KiB", kib, "message_bytes"),
+            ("native", figure, "native"),
+            ("portable", figure, "portable"),
+            ("protobuf", figure, "protobuf"),
+            ("plain loop", figure, "plain_loop"),
+            ("Predict KiB", kib, "predict_bytes"),
+            ("Predict", figure, "predict"),
+            ("HTTP", figure, "http"),
+        ],
+        measured,
         [
             "microseconds a request; protobuf: parsing alone; plain loop: parsing and an array a "
             "tensor, unchecked; Predict: the same inputs in our own form, compiled; HTTP: with "

@@ -10,17 +10,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 import typer
+from safetensors.torch import save_file
 
-from serving.bench.turns import seconds_of
+from serving.bench.turns import Turns, seconds_of
 from serving.commands.bench.options import RoundsOption
 from serving.commands.bench.report import TEXT, Report, bench_command
 from serving.host.malloc import anonymous_bytes
@@ -32,7 +31,6 @@ DIM = 128
 FORMATS = ("int8", "int4")
 _TABLES = 4
 _OPERATOR_ROWS = 2**19  # 256 MiB: beyond any cache
-_CHUNK_ROWS = 2**16
 _SAMPLE_SECONDS = 0.01
 _COMMAND_SECONDS = 1800
 
@@ -60,26 +58,29 @@ def quantize_command(
     torch.set_num_threads(1)
     rows = max(1, round(gigabytes * 1e9 / (4 * DIM * _TABLES)))
     fp32_bytes = 4 * DIM * _TABLES * rows
-    rates: dict[str, list[float]] = defaultdict(list)
-    peak, encoder = 0, ""
+    answers: list[tuple[str, int]] = []  # encoder and peak memory
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-", dir=folder) as name:
         home = Path(name)
-        _write_checkpoint(home / "weights.safetensors", rows)
+        weights = _write_checkpoint(home, rows)
         numbers = torch.randn(_OPERATOR_ROWS, DIM, generator=torch.Generator().manual_seed(0))
         target = torch.empty_like(numbers)
         _touch_memory(fp32_bytes)
         # Once unmeasured, which caches the command's own files.
-        _run_command(home, rows, FORMATS[0])
-        for done in range(rounds):
-            rates["copy"].append(_rate(partial(target.copy_, numbers), numbers))
-            for number, row_format in enumerate(FORMATS):
-                operator = partial(_operator(row_format), numbers)
-                rates[f"fbgemm_{row_format}"].append(_rate(operator, numbers))
-                answer, anonymous = _run_command(home, rows, row_format)
-                peak, encoder = max(peak, anonymous), str(answer["encoder"])
-                rates[row_format].append(fp32_bytes / answer["seconds"] / 1e9)
-                progress("quantizing", done * len(FORMATS) + number + 1, rounds * len(FORMATS))
+        _run_command(home, weights, rows, FORMATS[0])
+
+        def command_rate(row_format: str, _: int) -> float:
+            answer, anonymous = _run_command(home, weights, rows, row_format)
+            answers.append((str(answer["encoder"]), anonymous))
+            return float(fp32_bytes / answer["seconds"] / 1e9)
+
+        variants = {"copy": partial(_rate, partial(target.copy_, numbers), numbers)}
+        for row_format in FORMATS:
+            operator = partial(_operator(row_format), numbers)
+            variants[f"fbgemm_{row_format}"] = partial(_rate, operator, numbers)
+            variants[row_format] = partial(command_rate, row_format)
+        rates = Turns(rounds, 0.0, progress).of(variants, "quantizing")
     found = {name: statistics.median(of_one) for name, of_one in rates.items()}
+    encoder, peak = answers[0][0], max(anonymous for _, anonymous in answers)
     ratios = {name: found[name] / found[f"fbgemm_{name}"] for name in FORMATS}
     return Report(
         [("format", TEXT), ("GB/s in", ".2f"), ("FBGEMM's operator", ".2f"), ("ratio", ".2f")],
@@ -99,30 +100,17 @@ def quantize_command(
     )
 
 
-def _write_checkpoint(path: Path, rows: int) -> None:
-    """Write a safetensors file of normal fp32 tables `[rows, 128]`, a chunk at a time."""
-    table_bytes = 4 * DIM * rows
-    header = json.dumps(
-        {
-            f"t{i}": {
-                "dtype": "F32",
-                "shape": [rows, DIM],
-                "data_offsets": [i * table_bytes, (i + 1) * table_bytes],
-            }
-            for i in range(_TABLES)
-        }
-    ).encode()
-    header += b" " * (-len(header) % 64)
-    generator = np.random.default_rng(0)
-    with path.open("wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        for _ in range(_TABLES):
-            for start in range(0, rows, _CHUNK_ROWS):
-                count = min(_CHUNK_ROWS, rows - start)
-                file.write(generator.standard_normal((count, DIM), dtype=np.float32).data)
-        # Pending writes of the kernel would slow down the next measurement.
-        file.flush()
-        os.fsync(file.fileno())
+def _write_checkpoint(folder: Path, rows: int) -> Path:
+    """Write normal fp32 tables `[rows, 128]`, a safetensors file each; return their index."""
+    generator = torch.Generator().manual_seed(0)
+    files = {f"t{i}": f"t{i}.safetensors" for i in range(_TABLES)}
+    for name, file in files.items():
+        save_file({name: torch.randn(rows, DIM, generator=generator)}, folder / file)
+    index = folder / "weights.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": files}))
+    # Pending writes of the kernel would slow down the next measurement.
+    os.sync()
+    return index
 
 
 def _touch_memory(count: int) -> None:
@@ -141,11 +129,13 @@ def _operator(row_format: str) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda rows: operators.FloatToFusedNBitRowwiseQuantizedSBHalf(rows, 4)
 
 
-def _rate(run: Callable[[], object], numbers: torch.Tensor) -> float:
+def _rate(run: Callable[[], object], numbers: torch.Tensor, _: int) -> float:
     return numbers.numel() * 4 / 1e9 / seconds_of(run)
 
 
-def _run_command(home: Path, rows: int, row_format: str) -> tuple[dict[str, Any], int]:
+def _run_command(
+    home: Path, weights: Path, rows: int, row_format: str
+) -> tuple[dict[str, Any], int]:
     """The command's JSON output, and its peak of anonymous memory in bytes."""
     spec = home / "model.toml"
     tables = "".join(
@@ -154,7 +144,7 @@ def _run_command(home: Path, rows: int, row_format: str) -> tuple[dict[str, Any]
     spec.write_text(f'name = "bench"\n{tables}[quantization]\nformat = "{row_format}"\n')
     out, printed, errors = home / "out", home / "printed", home / "errors"
     command = [sys.executable, "-m", "serving.cli", "quantize", "--json"]
-    command += ["--spec", str(spec), "--weights", str(home / "weights.safetensors")]
+    command += ["--spec", str(spec), "--weights", str(weights)]
     peak, deadline = 0, time.monotonic() + _COMMAND_SECONDS
     with (
         printed.open("w") as stdout,

@@ -4,7 +4,6 @@ Figures are medians of the thread's processor time, so other programs disturb th
 """
 
 import tempfile
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 from pathlib import Path
@@ -18,27 +17,22 @@ import typer
 from torch import Tensor, nn
 
 from serving.bench.turns import one_core
-from serving.bench.workloads.dlrm_v2 import DlrmRequest, DlrmV2, one_user
-from serving.bench.workloads.requests import IdDistribution, draw_ids, request_message
+from serving.bench.workloads.dlrm_v2 import dlrm_v2, one_user
+from serving.bench.workloads.requests import IdDistribution, request_message
+from serving.bench.workloads.workload import Workload
 from serving.commands.bench.options import on_processors
-from serving.commands.bench.report import TEXT, Form, Report, bench_command, times
+from serving.commands.bench.report import TEXT, Report, bench_command, times
 from serving.host.malloc import keep_freed_memory
 from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import open_model
-from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.progress import Progress
-from sharded_infer.publishing.publication import publish
-from sharded_infer.repositories.repository import Repository
-from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
 from sharded_infer.zoo.mlp import MLP
 
 _FEATURES, _CANDIDATES, _DIM, _DENSE = 26, 6, 32, 13
 _CANDIDATE_IDS, _USER_IDS = 3, 10  # of a bag
-_SEED = 20261123
-_SAMPLES = 256
 # Uncounted requests: the tower is split meanwhile, and kernels are compiled.
 _WARM_UP = 8
 
@@ -84,53 +78,23 @@ class _TwoTower(nn.Module):
         return torch.sigmoid(5.0 * (item * user).sum(1))
 
 
-@dataclass(frozen=True, slots=True)
-class SmallModel:
-    """A DeepFM or a two-tower model with random requests; `rows` of each table."""
-
-    kind: RankingKind
-    precision: Precision
-    rows: int
-
-    @property
-    def name(self) -> str:
-        """Name of the published model."""
-        return str(self.kind)
-
-    def publish(self, repository: Path) -> None:
-        """Publish random weights."""
-        tables = tuple(TableSpec(f"C{n}", self.rows, _DIM) for n in range(_FEATURES))
-        dense, tower = DenseSpec({"dense": _DENSE}), TowerSpec(precision=self.precision)
-        spec = ModelSpec(self.name, tables, dense=dense, tower=tower)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_SEED)
-            weights = {table.name: 0.02 * torch.randn(table.rows, _DIM) for table in tables}
-            module = _DeepFM() if self.kind is RankingKind.DEEPFM else _TwoTower()
-        samples = make_input(spec, self.draw(np.random.default_rng(_SEED), _SAMPLES).inputs())
-        publish(spec, weights, module, repository, samples=samples)
-
-    def draw(self, generator: np.random.Generator, pairs: int) -> DlrmRequest:
-        """Draw a random request with a different user for each pair."""
-        ids = tuple(
-            draw_ids(generator, IdDistribution.ZIPF, self.rows, pairs * count).reshape(pairs, count)
-            for count in [_CANDIDATE_IDS] * _CANDIDATES + [_USER_IDS] * (_FEATURES - _CANDIDATES)
-        )
-        return DlrmRequest(generator.standard_normal((pairs, _DENSE), dtype=np.float32), ids)
+_SMALL = {RankingKind.DEEPFM: _DeepFM, RankingKind.TWO_TOWER: _TwoTower}
 
 
-RankingModel = DlrmV2 | SmallModel
-
-
-def ranking_model(kind: RankingKind, precision: Precision, rows: int) -> RankingModel:
+def ranking_model(kind: RankingKind, precision: Precision, rows: int) -> Workload:
     """A model, with `rows` of each table, or the most of a DLRM-v2."""
     if kind is RankingKind.DLRM_V2:
-        return DlrmV2(max_rows=rows, precision=precision)
-    return SmallModel(kind, precision, rows)
-
-
-def user_message(model: RankingModel, request: DlrmRequest, *, once: bool) -> bytes:
-    """Serialize a ModelInferRequest of the first pair's user, sent once or for every pair."""
-    return request_message(model.name, one_user(request, expanded=not once).inputs())
+        return dlrm_v2(rows, precision=precision)
+    return Workload(
+        str(kind),
+        (rows,) * _FEATURES,
+        _DIM,
+        (_CANDIDATE_IDS,) * _CANDIDATES + (_USER_IDS,) * (_FEATURES - _CANDIDATES),
+        _SMALL[kind],
+        _DENSE,
+        distribution=IdDistribution.ZIPF,
+        precision=precision,
+    )
 
 
 @bench_command
@@ -169,30 +133,27 @@ def ranking_command(
     measured = []
     for one in models:
         with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder, one_core():
-            one.publish(Path(folder))
-            figures = _measure(one, Path(folder), pairs, requests)
+            figures = _measure(one, one.publish(Path(folder)), pairs, requests)
         measured.append({"model": one.name, "precision": one.precision, "pairs": pairs, **figures})
         progress("measuring", len(measured), len(models))
     milliseconds = times(1e3, ".3g")
-    columns: dict[str, tuple[str, Form]] = {
-        "model": ("model", TEXT),
-        "precision": ("tower", TEXT),
-        "every_pair_seconds": ("ms, every pair", milliseconds),
-        "once_seconds": ("ms, once", milliseconds),
-        "gain": ("ratio", ".2f"),
-        "largest_difference": ("largest difference", ".1g"),
-    }
     return Report(
-        list(columns.values()),
-        [[fields[key] for key in columns] for fields in measured],
+        [
+            ("model", TEXT, "model"),
+            ("tower", TEXT, "precision"),
+            ("ms, every pair", milliseconds, "every_pair_seconds"),
+            ("ms, once", milliseconds, "once_seconds"),
+            ("ratio", ".2f", "gain"),
+            ("largest difference", ".1g", "largest_difference"),
+        ],
+        measured,
         [f"processor time of a request of {pairs} pairs, 20 of 26 features the user's"],
         {"measurements": measured},
     )
 
 
-def _measure(model: RankingModel, folder: Path, pairs: int, requests: int) -> dict[str, float]:
+def _measure(model: Workload, path: Path, pairs: int, requests: int) -> dict[str, float]:
     """Processor seconds of both forms, their largest score difference, and scores' deviation."""
-    path = Repository(folder).open(model.name).path
     opened = open_model(path, memory=TableMemory.HUGE, verify=False)
     reader = InputReader(opened.spec, max_batch=pairs)
     generator = np.random.default_rng(0)
@@ -202,7 +163,7 @@ def _measure(model: RankingModel, folder: Path, pairs: int, requests: int) -> di
         drawn = model.draw(generator, pairs)
         scores = {}
         for once in (turn % 2 == 0, turn % 2 == 1):
-            message = user_message(model, drawn, once=once)
+            message = request_message(model.name, one_user(drawn, expanded=not once))
             began = thread_time()
             [result] = run_batch(opened, [reader.read_message(message)])
             taken = thread_time() - began

@@ -21,7 +21,7 @@ from serving.bench.parts.installed_torchrec import INSTALL, torchrec_is_installe
 from serving.bench.servers.serve import Loading
 from serving.bench.servers.server_under_test import served
 from serving.bench.turns import Turns
-from serving.bench.workloads.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
+from serving.bench.workloads.dlrm_v2 import DEFAULT_MAX_ROWS, dlrm_v2
 from serving.commands.bench.options import RoundsOption, SecondsOption, ServeOption, on_processors
 from serving.commands.bench.report import TEXT, Report, bench_command
 from sharded_infer.errors import InputError
@@ -67,7 +67,7 @@ def peers_command(
     """
     if not torchrec_is_installed():
         raise InputError(f"TorchRec is not installed: {INSTALL}")
-    workload = DlrmV2(max_rows=max_rows)
+    workload = dlrm_v2(max_rows)
     with ExitStack() as stack:
         names = {(TRITON, dense): model_name(dense) for dense in _DENSES}
         progress("starting Triton", 0, 1)

@@ -24,7 +24,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from serving.bench.load.process import split_cpus
 from serving.bench.load.target import Target
 from serving.bench.servers.server_under_test import ServerUnderTest
-from serving.bench.workloads.dlrm_v2 import DENSE_WIDTH, IDS_OF_A_BAG, DlrmV2
+from serving.bench.workloads.dlrm_v2 import DENSE_WIDTH, IDS_OF_A_BAG, dlrm_v2
+from serving.bench.workloads.workload import Workload
 from sharded_infer.errors import InputError, ShardedInferError
 
 PACKAGE = "nvidia-pytriton==0.7.0"
@@ -70,7 +71,7 @@ def triton_serving(folder: Path, denses: Sequence[str], max_rows: int) -> Iterat
             try:
                 os.sched_setaffinity(process.pid, split_cpus()[0])
                 _wait_until_ready(process, port, work / "log")
-                _check_scores(port, denses, DlrmV2(max_rows=max_rows))
+                _check_scores(port, denses, dlrm_v2(max_rows))
                 yield ServerUnderTest(Target("127.0.0.1", port), None, process.pid)
             finally:
                 process.terminate()
@@ -80,10 +81,10 @@ def triton_serving(folder: Path, denses: Sequence[str], max_rows: int) -> Iterat
                     process.kill()
 
 
-def _check_scores(port: int, denses: Sequence[str], workload: DlrmV2) -> None:
+def _check_scores(port: int, denses: Sequence[str], workload: Workload) -> None:
     """Raise ShardedInferError if Triton's answers are not scores, since doing nothing is fast."""
-    request = workload.draw(np.random.default_rng(0), _CHECKED_PAIRS)
-    message = service_pb2.ModelInferRequest.FromString(workload.message(request))
+    [request] = workload.messages(_CHECKED_PAIRS, 1)
+    message = service_pb2.ModelInferRequest.FromString(request)
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         for dense in denses:

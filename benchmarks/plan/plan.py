@@ -1,22 +1,26 @@
 """Our planner and TorchRec's on the same cases, both scored by our cost model."""
 
 import math
+import pickle
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from benchmarks.plan.families import CURVE_SIZES, PlanCase, curve_case, quality_cases, speed_cases
-from benchmarks.plan.torchrec_planner import Outcome, Search, TorchRecRun, run_torchrec
 from serving.bench.line_chart import Axis, Series, line_chart
 from serving.bench.parts.installed_torchrec import INSTALL, torchrec_is_installed
-from serving.commands.bench.report import Form, Report, bench_command, print_table
+from serving.commands.bench.report import TEXT, Form, Report, bench_command
 from serving.commands.console import check_target, write_target
-from sharded_infer.errors import InputError
-from sharded_infer.planning.plan import check_plan
+from sharded_infer.errors import InputError, PlanError
+from sharded_infer.planning.plan import Plan, check_plan
 from sharded_infer.planning.plan_result import PlanResult, figures_of
 from sharded_infer.planning.planner import make_plan
 from sharded_infer.progress import Progress
@@ -24,6 +28,35 @@ from sharded_infer.reports.html.scale import log_scale
 
 _REPEATS = 3
 _REPEAT_BELOW_SECONDS = 2.0
+_START_SECONDS = 300  # to import TorchRec and build its modules; beyond, something is wrong
+
+
+class Search(StrEnum):
+    """TorchRec's searches: its inference default, table-wise only; or all kinds of sharding."""
+
+    QUICK = "quick"
+    FULL = "full"
+
+
+class Outcome(StrEnum):
+    """Outcome of a run."""
+
+    PLANNED = "planned"
+    TIMED_OUT = "timed out"
+    REFUSED = "no plan"
+    NOT_RUN = "not run"
+    NOT_INSTALLED = "not installed"
+
+
+@dataclass(frozen=True, slots=True)
+class TorchRecRun:
+    """Result of TorchRec's planner, with seconds (the median if short); None without a plan."""
+
+    outcome: Outcome
+    seconds: float | None = None
+    plan: Plan | None = None
+
+
 _NOT_RUN = TorchRecRun(Outcome.NOT_RUN)
 
 
@@ -53,24 +86,77 @@ def plan_command(
     if chart is not None:
         cases += [curve_case(tables) for tables in CURVE_SIZES]
     measured: list[dict[str, Any]] = []
-    for name, of_family in groupby(cases, key=lambda case: case.family):
-        rows = []
-        gave_up: set[Search] = set()  # on fewer tables of the family
-        for case in of_family:
-            runs = {
-                search: _NOT_RUN
-                if torchrec_seconds == 0 or search in gave_up
-                else run_torchrec(case, search, torchrec_seconds)
-                for search in Search
-            }
-            gave_up |= {search for search in Search if runs[search].outcome is Outcome.TIMED_OUT}
-            rows.append(measure_case(case, runs))
-            measured.append(rows[-1])
-            progress("planning", len(measured), len(cases))
-        print_table(*_table(rows, torchrec_seconds), title=name)
+    gave_up: set[tuple[str, Search]] = set()  # on fewer tables of a family
+    for case in cases:
+        runs = {
+            search: _NOT_RUN
+            if torchrec_seconds == 0 or (case.family, search) in gave_up
+            else run_torchrec(case, search, torchrec_seconds)
+            for search in Search
+        }
+        gave_up |= {
+            (case.family, search)
+            for search, run in runs.items()
+            if run.outcome is Outcome.TIMED_OUT
+        }
+        measured.append(measure_case(case, runs))
+        progress("planning", len(measured), len(cases))
     if chart is not None:
         write_target(chart, _chart(measured[-len(CURVE_SIZES) :]))
-    return Report([], [], _notes(torchrec_seconds), measured)
+    columns: list[tuple[str, Form, str]] = [
+        ("family", TEXT, "family"),
+        ("tables", ",d", "tables"),
+        ("devices", "d", "devices"),
+        ("seconds", ".3g", "seconds"),
+        ("gap", ".2%", "gap"),
+        ("memory", ".3f", "memory_imbalance"),
+    ]
+    for search in Search:
+        columns += [
+            (f"TorchRec\n{search}\nseconds", str, f"torchrec_{search}_text"),
+            ("time\nratio", ".3f", f"torchrec_{search}_time_ratio"),
+            ("memory", ".3f", f"torchrec_{search}_memory_imbalance"),
+        ]
+    return Report(
+        columns,
+        [one | _seconds_texts(one, torchrec_seconds) for one in measured],
+        _notes(torchrec_seconds),
+        measured,
+    )
+
+
+def run_torchrec(case: PlanCase, search: Search, limit_seconds: float) -> TorchRecRun:
+    """Plan int8 tables on equal GPUs with TorchRec, in a process that is killed at a time limit."""
+    if not torchrec_is_installed():
+        return TorchRecRun(Outcome.NOT_INSTALLED)
+    request = case, search.value, limit_seconds
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.plan.torchrec_process"],
+            input=pickle.dumps(request),
+            capture_output=True,
+            timeout=_START_SECONDS + limit_seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return TorchRecRun(Outcome.TIMED_OUT)
+    if done.returncode == -signal.SIGALRM:
+        return TorchRecRun(Outcome.TIMED_OUT)
+    if done.returncode != 0:
+        words = done.stderr.decode(errors="replace").strip().splitlines()
+        last = (words or [f"exit code {done.returncode}"])[-1]
+        raise PlanError(f"TorchRec's planner failed on {case.family!r}: {last}")
+    seconds, shards = pickle.loads(done.stdout)  # noqa: S301 - of our own process
+    if seconds is None:
+        return TorchRecRun(Outcome.REFUSED)
+    # Row-wise shards of a table with fewer rows than ranks are empty on the last ranks.
+    plan = Plan(case.topology, tuple(s for s in shards if s.rows and s.columns))
+    try:
+        check_plan(plan, {name: use.table for name, use in case.uses.items()})
+    except PlanError:
+        # TorchRec does not count the scale and bias of a row.
+        return TorchRecRun(Outcome.REFUSED, seconds)
+    return TorchRecRun(Outcome.PLANNED, seconds, plan)
 
 
 def measure_case(case: PlanCase, runs: Mapping[Search, TorchRecRun]) -> dict[str, Any]:
@@ -89,20 +175,18 @@ def measure_case(case: PlanCase, runs: Mapping[Search, TorchRecRun]) -> dict[str
         "gap": result.gap,
         "memory_imbalance": result.figures.memory_imbalance,
     }
-    plans = {}
+    best: dict[str, Any] = dict.fromkeys(("seconds", "time_ratio", "memory_imbalance", "search"))
     for search, run in runs.items():
         figures = {"seconds": run.seconds, "time_ratio": None, "memory_imbalance": None}
         if run.plan is not None:
             theirs = figures_of(run.plan, case.load())
-            figures["time_ratio"] = theirs.max_seconds / result.figures.max_seconds
-            figures["memory_imbalance"] = theirs.memory_imbalance
-            plans[search] = figures
+            ratio = theirs.max_seconds / result.figures.max_seconds
+            figures |= {"time_ratio": ratio, "memory_imbalance": theirs.memory_imbalance}
+            if best["search"] is None or ratio < best["time_ratio"]:
+                best = {**figures, "search": search}
         fields[f"torchrec_{search}_outcome"] = run.outcome
         fields |= {f"torchrec_{search}_{name}": value for name, value in figures.items()}
-    best = min(plans, key=lambda search: plans[search]["time_ratio"] or 0.0, default=None)
-    better = plans[best] if best else dict.fromkeys(("seconds", "time_ratio", "memory_imbalance"))
-    fields |= {f"torchrec_{name}": value for name, value in better.items()}
-    return {**fields, "torchrec_search": best}
+    return fields | {f"torchrec_{name}": value for name, value in best.items()}
 
 
 def _plan(case: PlanCase) -> tuple[float, PlanResult]:
@@ -124,36 +208,17 @@ def _cases(families: Sequence[str] | None) -> list[PlanCase]:
     return [case for case in cases if not families or case.family in families]
 
 
-def _table(
-    measured: Sequence[dict[str, Any]], limit: float
-) -> tuple[list[tuple[str, Form]], list[list[object]]]:
-    without = {Outcome.NOT_RUN, Outcome.NOT_INSTALLED}
-    ran = [
-        search
-        for search in Search
-        if any(one[f"torchrec_{search}_outcome"] not in without for one in measured)
-    ]
-    columns: list[tuple[str, Form]] = [
-        ("tables", ",d"), ("devices", "d"), ("seconds", ".3g"), ("gap", ".2%"), ("memory", ".3f"),
-    ]  # fmt: skip
-    keys = ["tables", "devices", "seconds", "gap", "memory_imbalance"]
-    for search in ran:
-        columns += [(f"TorchRec\n{search}\nseconds", str), ("time\nratio", ".3f")]
-        columns.append(("memory", ".3f"))
-        keys += [f"torchrec_{search}_{name}" for name in ("text", "time_ratio", "memory_imbalance")]
-    rows: list[list[object]] = []
-    for one in measured:
-        texts = {f"torchrec_{search}_text": _seconds_text(one, search, limit) for search in ran}
-        rows.append([(one | texts)[key] for key in keys])
-    return columns, rows
-
-
-def _seconds_text(measured: dict[str, Any], search: Search, limit: float) -> str | None:
-    """TorchRec's seconds, or why there is no plan."""
-    outcome = measured[f"torchrec_{search}_outcome"]
-    if outcome is Outcome.PLANNED:
-        return f"{measured[f'torchrec_{search}_seconds']:.3g}"
-    return {Outcome.TIMED_OUT: f"> {limit:g}", Outcome.REFUSED: "no plan"}.get(outcome)
+def _seconds_texts(measured: dict[str, Any], limit: float) -> dict[str, str | None]:
+    """Seconds of TorchRec's searches, or why there is no plan."""
+    said = {Outcome.TIMED_OUT: f"> {limit:g}", Outcome.REFUSED: "no plan"}
+    texts = {}
+    for search in Search:
+        outcome, seconds = (
+            measured[f"torchrec_{search}_{name}"] for name in ("outcome", "seconds")
+        )
+        is_planned = outcome is Outcome.PLANNED
+        texts[f"torchrec_{search}_text"] = f"{seconds:.3g}" if is_planned else said.get(outcome)
+    return texts
 
 
 def _notes(torchrec_seconds: float) -> list[str]:

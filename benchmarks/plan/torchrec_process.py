@@ -5,7 +5,7 @@
 Set up like TorchRec's own `shard_quant_model`: quantized tables on the meta device, no memory
 reserved. But the batch is the caller's, the devices' bandwidths are ours, and its statistics are
 off: they take time and change no plan. A signal ends the process at the limit; importing TorchRec
-and building its modules do not count. `torchrec_planner` starts this module, which needs TorchRec.
+and building its modules do not count. `plan` starts this module, which needs TorchRec.
 """
 
 import logging

@@ -41,7 +41,7 @@ from serving.bench.load.process import split_cpus
 from serving.bench.parts.machine_limit import private_memory
 from serving.bench.servers.server_under_test import ServerUnderTest
 from serving.bench.turns import median_rates
-from serving.bench.workloads.workload import Workload
+from serving.bench.workloads.workload import Workload, equal_tables
 from serving.commands.bench.report import Report
 from serving.host.background import LOWEST
 from sharded_infer.byte_sizes import size_text
@@ -63,7 +63,7 @@ def measure_deltas(
 ) -> Report:
     """Publish a table whole, then change a share of its rows in each round under load."""
     rows = int(gigabytes * 1e9 / _ROW_BYTES)
-    workload = Workload("deltas", 1, rows, _DIM, _IDS, ragged=False, layers=(256,))
+    workload = equal_tables("deltas", 1, rows, _DIM, _IDS, layers=(256,))
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         repository = Path(folder) / "repository"
         progress("publishing the table", 0, 1)
@@ -74,7 +74,7 @@ def measure_deltas(
         # Written files are on the disk before anything is measured.
         os.sync()
         coming = _ComingRows(repository, elsewhere, Path(folder), rows, max(1, int(rows * changed)))
-        with releasing(workload, repository, coming, load, progress) as (server, released):
+        with releasing(workload, repository, coming.prepare, load, progress) as (server, released):
             full_seconds, full_bytes = _full_release(server, workload, repository)
     lookup_ratio = _lookup_ratio(rows, coming.changed, load.pairs, progress)
     written = median(coming.written_bytes)
@@ -83,7 +83,7 @@ def measure_deltas(
     loading = released.loading.p99_ratio(RELEASE, QUIET)
     return Report(
         ROUND_COLUMNS,
-        released.rows(),
+        released.rounds,
         [
             f"\n{coming.changed:,} of {rows:,} rows changed, {size_text(rows * _ROW_BYTES)} of "
             f"table, {released.rate:.0f} of {released.capacity:.0f} requests/s, one core",
@@ -127,7 +127,7 @@ class _ComingRows:
     written: int = 0
     written_bytes: list[int] = field(default_factory=list)
 
-    def prepare(self) -> Callable[[], int]:
+    def prepare(self) -> tuple[Callable[[], int], Callable[[], object]]:
         path = self._write()
 
         def publish() -> int:
@@ -135,10 +135,7 @@ class _ComingRows:
             self.written_bytes.append(said["written_bytes"])
             return int(said["version"])
 
-        return publish
-
-    def prepare_elsewhere(self) -> Callable[[], object]:
-        return partial(self._publish, self._write(), self.elsewhere)
+        return publish, partial(self._publish, self._write(), self.elsewhere)
 
     def _write(self) -> Path:
         self.written += 1

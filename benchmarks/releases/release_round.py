@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import Any
 
 from tritonclient.grpc import InferenceServerClient
 
@@ -20,18 +20,23 @@ from benchmarks.releases.same_requests import Pooled, Run, SameRequests, StolenT
 from serving.bench.load.process import split_cpus
 from serving.bench.servers.serve import Loading, measure_closed, measure_open, percentiles_ms
 from serving.bench.servers.server_under_test import ServerUnderTest, served
-from serving.bench.workloads.workload import BenchModel
+from serving.bench.workloads.workload import Workload
 from serving.commands.bench.report import Columns
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
 
 ROUND_COLUMNS: Columns = [
-    *(
-        (name, ".2f")
-        for name in ("load s", "p50", "p99", "p50 releasing", "p99 releasing", "ratio")
-    ),
-    ("failed", "d"),
+    ("load s", ".2f", "load_seconds"),
+    ("p50", ".2f", "quiet_ms/p50"),
+    ("p99", ".2f", "quiet_ms/p99"),
+    ("p50 releasing", ".2f", "release_ms/p50"),
+    ("p99 releasing", ".2f", "release_ms/p99"),
+    ("ratio", ".2f", "p99_ratio"),
+    ("failed", "d", "failed"),
 ]
+# Prepares a version, unmeasured. Returns a function that publishes it, for its number, and one that
+# does the same for a repository that nobody serves; None if publishing takes no time.
+Prepare = Callable[[], tuple[Callable[[], int], Callable[[], object] | None]]
 _BUSY = 16
 _CAPACITY_SECONDS = 3.0
 _LEAD_SECONDS = 0.5  # of load before the version appears
@@ -68,21 +73,9 @@ class Released:
 
     @property
     def load_seconds(self) -> float:
-        """Median of the rounds."""
         return float(median(one["load_seconds"] for one in self.rounds))
 
-    def rows(self) -> list[tuple[float, ...]]:
-        """Figures of each round, for `ROUND_COLUMNS`."""
-        return [
-            (
-                one["load_seconds"], one["quiet_ms"]["p50"], one["quiet_ms"]["p99"],
-                one["release_ms"]["p50"], one["release_ms"]["p99"], one["p99_ratio"], one["failed"],
-            )
-            for one in self.rounds
-        ]  # fmt: skip
-
     def note(self) -> str:
-        """The ratio of the pooled p99s, and its requests."""
         found = self.requests
         return (
             f"p99 meanwhile: {ratio_text(found.p99_ratio(RELEASE, QUIET))} times that without, of "
@@ -105,23 +98,11 @@ def ratio_text(ratio: float | None) -> str:
     return "unknown" if ratio is None else f"{ratio:.2f}"
 
 
-class Coming(Protocol):
-    """Versions that are released one after another."""
-
-    def prepare(self) -> Callable[[], int]:
-        """Prepare a version, unmeasured; return a function that publishes it, for its number."""
-        ...
-
-    def prepare_elsewhere(self) -> Callable[[], object] | None:
-        """The same for a repository that nobody serves; None if publishing takes no time."""
-        ...
-
-
 @contextmanager
 def releasing(
-    workload: BenchModel,
+    workload: Workload,
     repository: Path,
-    coming: Coming,
+    prepare: Prepare,
     load: ReleaseLoad,
     progress: Progress,
 ) -> Iterator[tuple[ServerUnderTest, Released]]:
@@ -134,7 +115,7 @@ def releasing(
         measure_open(server, loading, rate=rate, seconds=load.seconds)
         found = []
         for number in range(load.rounds):
-            found.append(_round(server, loading, coming, rate, load.seconds, number))
+            found.append(_round(server, loading, prepare, rate, load.seconds, number))
             progress("releases", number + 1, load.rounds)
         rounds, requests, after = zip(*found, strict=True)
         yield (
@@ -146,7 +127,7 @@ def releasing(
 def _round(
     server: ServerUnderTest,
     loading: Loading,
-    coming: Coming,
+    prepare: Prepare,
     rate: float,
     seconds: float,
     number: int,
@@ -180,7 +161,7 @@ def _round(
         wait_until_served(client, version, goes_on=lambda: not running.done())
         ready = monotonic()
 
-    publish, elsewhere = coming.prepare(), coming.prepare_elsewhere()
+    publish, elsewhere = prepare()
     turns: list[tuple[str, Callable[[], Run]]] = [
         (QUIET, load),
         (RELEASE, partial(beside, release)),

@@ -13,12 +13,13 @@ import typer
 
 from benchmarks.releases.deltas import measure_deltas
 from benchmarks.releases.release_round import ROUND_COLUMNS, ReleaseLoad, releasing
-from serving.bench.workloads.workload import workload_named
+from serving.bench.workloads.named import workload_named
 from serving.commands.bench.options import PairsOption, ServeOption, TowerPrecision, WorkloadOption
 from serving.commands.bench.report import Report, bench_command
 from sharded_infer.artifacts.manifest import MANIFEST_NAME, with_checksum
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.progress import Progress
+from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.precision import Precision
 
 
@@ -70,15 +71,16 @@ def releases_command(
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         repository = Path(folder)
         chosen.publish(repository)
-        coming = _Coming(repository / chosen.name)
-        with releasing(chosen, repository, coming, load, progress) as (_, released):
+        prepare = partial(_prepare, repository / chosen.name)
+        table_bytes = Repository(repository).open(chosen.name).manifest.table_bytes
+        with releasing(chosen, repository, prepare, load, progress) as (_, released):
             return Report(
                 ROUND_COLUMNS,
-                released.rows(),
+                released.rounds,
                 [
                     f"\n{released.note()}\n",
                     f"{pairs} pairs, {released.rate:.0f} of {released.capacity:.0f} requests/s, "
-                    f"{size_text(coming.table_bytes)} of tables, one core",
+                    f"{size_text(table_bytes)} of tables, one core",
                     f"{workload}, {precision} tower",
                 ],
                 {
@@ -87,36 +89,26 @@ def releases_command(
                     "pairs": pairs,
                     "capacity_requests_per_second": released.capacity,
                     "requests_per_second": released.rate,
-                    "table_bytes": coming.table_bytes,
+                    "table_bytes": table_bytes,
                     **released.fields(),
                 },
             )
 
 
-class _Coming:
-    """Versions that are prepared beside the repository and appear by a rename."""
+def _prepare(home: Path) -> tuple[Callable[[], int], None]:
+    """Copy the first version beside the repository; it appears by a rename."""
+    number = 1 + max(int(path.name) for path in home.iterdir() if path.name.isdigit())
+    staged = home / f".coming-{number}"
+    # The files are the first version's own: the loading is compared.
+    shutil.copytree(home / "1", staged, copy_function=os.link)
+    manifest = json.loads((staged / MANIFEST_NAME).read_bytes())
+    (staged / MANIFEST_NAME).unlink()
+    del manifest["sha256"]
+    text = json.dumps({**manifest, "version": number}).encode()
+    (staged / MANIFEST_NAME).write_bytes(with_checksum(text))
 
-    def __init__(self, home: Path) -> None:
-        self._home = home
-        self._number = 1
-        files = json.loads((home / "1" / MANIFEST_NAME).read_bytes())["files"]
-        self.table_bytes = sum(files[name]["bytes"] for name in files if name.startswith("tables"))
-
-    def prepare(self) -> Callable[[], int]:
-        self._number += 1
-        staged = self._home / f".coming-{self._number}"
-        # The files are the first version's own: the loading is compared.
-        shutil.copytree(self._home / "1", staged, copy_function=os.link)
-        manifest = json.loads((staged / MANIFEST_NAME).read_bytes())
-        (staged / MANIFEST_NAME).unlink()
-        del manifest["sha256"]
-        text = json.dumps({**manifest, "version": self._number}).encode()
-        (staged / MANIFEST_NAME).write_bytes(with_checksum(text))
-        return partial(self._appear, staged, self._number)
-
-    def prepare_elsewhere(self) -> None:
-        """Nothing: a rename takes no time."""
-
-    def _appear(self, staged: Path, number: int) -> int:
-        staged.rename(self._home / str(number))
+    def appear() -> int:
+        staged.rename(home / str(number))
         return number
+
+    return appear, None

@@ -51,7 +51,6 @@ class StolenTime:
         self.sample(monotonic())
 
     def sample(self, now: float) -> None:
-        """Read the counts."""
         lines = (line.split() for line in self._file.read_text().splitlines())
         ticks = sum(int(fields[_STEAL]) for fields in lines if fields[0] in self._names)
         self._times.append(now)
@@ -95,7 +94,6 @@ class SameRequests:
     last: float
 
     def windows(self) -> list[tuple[float, float]]:
-        """All windows of the schedule that count."""
         edges = [*np.arange(self.first, self.last, WINDOW_SECONDS).tolist(), self.last]
         return list(pairwise(edges))
 

@@ -54,14 +54,17 @@ def measure_mixed_lengths(
         name: Loading(traffic.of_lengths(lengths.tolist()), traffic.candidates)
         for name, lengths in own.items()
     }
-    found: dict[str, list[dict[str, Any]]] = {SHORT: [], MIXED: []}
     publish = partial(traffic.model.publish, traffic.spec, progress=turns.progress)
     with servers_of(publish, dict.fromkeys(loads, options)) as servers:
-        for number, name in turns.of(loads, "lengths"):
-            is_short = own[name] <= short
-            found[name].append(
-                _round(servers[name], loads[name], is_short, share, turns.seconds, seed=number)
-            )
+        found = turns.of(
+            {
+                name: partial(
+                    _round, servers[name], loads[name], own[name] <= short, share, turns.seconds
+                )
+                for name in loads
+            },
+            "lengths",
+        )
     rows = []
     ratios: dict[str, list[float]] = {"p50": [], "p99": []}
     for alone, mixed in zip(found[SHORT], found[MIXED], strict=True):

@@ -8,12 +8,11 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from benchmarks.sequences.sequence_traffic import SequenceTraffic, zipf_users
-from benchmarks.servers.closed_loads import median_of
 from serving.bench.load.generator import run_closed
 from serving.bench.load.process import run_in_process
-from serving.bench.servers.serve import Loading, ServeFigures, measure_closed, measure_open
+from serving.bench.servers.serve import Loading, measure_closed, measure_open
 from serving.bench.servers.server_under_test import ServerUnderTest, servers_of
-from serving.bench.turns import Turns
+from serving.bench.turns import Parts, Turns, medians
 from serving.commands.bench.report import TEXT, Report
 from serving.remote.scraped_metrics import user_states
 from sharded_infer.errors import ShardedInferError
@@ -53,31 +52,32 @@ def measure_user_cache(
             servers[PLAIN], loading(_COMPARED, 0), concurrency=_BUSY, seconds=turns.seconds / 2
         )
         rate = closed.requests_per_second * share
-        # Each round's requests are new; the first fills the cache, and is not counted.
         count = round(rate * turns.seconds * 1.2)
-        found: dict[str, list[ServeFigures]] = {CACHED: [], PLAIN: []}
-        before: tuple[int, int] | None = None
-        for number, name in replace(turns, rounds=turns.rounds + 1).of(servers, "user cache"):
-            if number and before is None:
-                before = _user_states(servers[CACHED], traffic.spec.name)
+
+        def measured(server: ServerUnderTest, first_seed: int, number: int) -> Parts:
+            # Each round's requests are new.
+            seed = first_seed + number
             figures, _ = measure_open(
-                servers[name],
-                loading(count, 1 + number),
-                rate=rate,
-                seconds=turns.seconds,
-                seed=number,
+                server, loading(count, seed), rate=rate, seconds=turns.seconds, seed=seed
             )
             if figures.errors:
                 raise ShardedInferError(f"requests failed under load: {figures.errors}")
-            if number:
-                found[name].append(figures)
-        hits, misses = np.subtract(
-            _user_states(servers[CACHED], traffic.spec.name), before or (0, 0)
-        )
+            return {
+                "cpu_ms": figures.cpu_ms_per_request or 0.0,
+                "p50_ms": figures.latency_ms["p50"],
+                "p99_ms": figures.latency_ms["p99"],
+            }
+
+        filling = {name: partial(measured, server, 1) for name, server in servers.items()}
+        replace(turns, rounds=1).of(filling, "filling the cache")
+        before = _user_states(servers[CACHED], traffic.spec.name)
+        variants = {name: partial(measured, server, 2) for name, server in servers.items()}
+        rounds = turns.of(variants, "user cache")
+        hits, misses = np.subtract(_user_states(servers[CACHED], traffic.spec.name), before)
         messages = tuple(traffic.of_users(range(min(_COMPARED, users)), history, 0))
         _check_hits(servers, messages, traffic.spec.name)
     hit_rate = float(hits / max(1, hits + misses))
-    cached, plain = _medians(found[CACHED]), _medians(found[PLAIN])
+    cached, plain = medians(rounds[CACHED]), medians(rounds[PLAIN])
     saved = 1.0 - cached["cpu_ms"] / plain["cpu_ms"]
     return Report(
         [("", TEXT), ("CPU ms a request", ".2f"), ("p50 ms", ".2f"), ("p99 ms", ".2f")],
@@ -131,11 +131,3 @@ def _scores(server: ServerUnderTest, messages: Sequence[bytes]) -> list[bytes]:
 
 def _user_states(server: ServerUnderTest, model: str) -> tuple[int, int]:
     return user_states(server.metrics_url or "", model, server.caller)
-
-
-def _medians(figures: Sequence[ServeFigures]) -> dict[str, float]:
-    return {
-        "cpu_ms": median_of(figures, lambda one: one.cpu_ms_per_request),
-        "p50_ms": median_of(figures, lambda one: one.latency_ms["p50"]),
-        "p99_ms": median_of(figures, lambda one: one.latency_ms["p99"]),
-    }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from serving.bench.servers.serve import Loading, ServeFigures, measure_closed
@@ -47,13 +48,14 @@ def closed_loads(
     """
     cells = []
     for pairs, flying in loads:
-        loadings = {key: loading(key, pairs) for key in servers}
-        found: dict[tuple[str, str], list[ServeFigures]] = {key: [] for key in servers}
-        for _, key in turns.of(servers, f"{pairs} pairs, {flying} in flight"):
-            found[key].append(
-                _answered(" ".join(key), servers[key], loadings[key], flying, turns.seconds)
-            )
-        cells += [_cell(*key, pairs, flying, of_one) for key, of_one in found.items()]
+        measured = turns.of(
+            {
+                key: partial(_answered, key, server, loading(key, pairs), flying, turns.seconds)
+                for key, server in servers.items()
+            },
+            f"{pairs} pairs, {flying} in flight",
+        )
+        cells += [_cell(*key, pairs, flying, figures) for key, figures in measured.items()]
     return cells
 
 
@@ -65,8 +67,14 @@ def median_of(
 
 
 def _answered(
-    name: str, server: ServerUnderTest, loading: Loading, concurrency: int, seconds: float
+    key: tuple[str, str],
+    server: ServerUnderTest,
+    loading: Loading,
+    concurrency: int,
+    seconds: float,
+    round_number: int,
 ) -> ServeFigures:
+    name = " ".join(key)
     while True:
         figures, _ = measure_closed(server, loading, concurrency=concurrency, seconds=seconds)
         if figures.errors:

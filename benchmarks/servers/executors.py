@@ -16,7 +16,8 @@ from benchmarks.servers.scheduling import measure_scheduling
 from serving.bench.servers.serve import Loading
 from serving.bench.servers.server_under_test import servers_of
 from serving.bench.turns import Turns
-from serving.bench.workloads.workload import BenchModel, workload_named
+from serving.bench.workloads.named import workload_named
+from serving.bench.workloads.workload import Workload
 from serving.commands.bench.options import (
     RoundsOption,
     SecondsOption,
@@ -104,7 +105,7 @@ def executors_command(
 
 
 def _matrix(
-    workload: BenchModel,
+    workload: Workload,
     pairs: Sequence[int],
     concurrencies: Sequence[int],
     turns: Turns,

@@ -2,8 +2,6 @@
 
 import time
 import timeit
-from collections.abc import Sequence
-from statistics import median
 from typing import Annotated
 
 import numpy as np
@@ -12,8 +10,9 @@ import typer
 from benchmarks.servers.closed_loads import LoadCell, closed_loads
 from serving.bench.servers.serve import Loading
 from serving.bench.servers.server_under_test import servers_of
-from serving.bench.turns import Turns
-from serving.bench.workloads.workload import BenchModel, workload_named
+from serving.bench.turns import Turns, medians
+from serving.bench.workloads.named import workload_named
+from serving.bench.workloads.workload import Workload
 from serving.commands.bench.options import (
     AllPairsOption,
     RoundsOption,
@@ -21,7 +20,7 @@ from serving.commands.bench.options import (
     TowerPrecision,
     WorkloadOption,
 )
-from serving.commands.bench.report import Report, bench_command
+from serving.commands.bench.report import Report, bench_command, times
 from serving.metrics.families.family import Detail
 from serving.metrics.server_metrics import ServerMetrics
 from serving.metrics.version_info import VersionInfo
@@ -60,11 +59,18 @@ def metrics_command(
             Turns(rounds, seconds, progress),
         )
     by_size = [_rounds(full, off) for full, off in zip(cells[::2], cells[1::2], strict=True)]
-    costs = [_summed_up(chosen, of_size) for of_size in by_size]
+    costs = [
+        {
+            **medians(of_size),
+            "counting_us": 1e6 * counting_seconds(chosen, int(of_size[0]["pairs"])),
+        }
+        for of_size in by_size
+    ]
+    percent = times(100, ".2f")
     return Report(
         [
-            ("pairs", ".0f"), ("full/s", ".0f"), ("off/s", ".0f"), ("cost %", ".2f"),
-            ("CPU ms full", ".4f"), ("CPU ms off", ".4f"), ("CPU cost %", ".2f"),
+            ("pairs", ".0f"), ("full/s", ".0f"), ("off/s", ".0f"), ("cost %", percent),
+            ("CPU ms full", ".4f"), ("CPU ms off", ".4f"), ("CPU cost %", percent),
             ("counting µs", ".2f"),
         ],
         [list(cost.values()) for cost in costs],
@@ -90,9 +96,9 @@ def _rounds(full: LoadCell, off: LoadCell) -> list[dict[str, float]]:
             "pairs": full.pairs,
             "full": rate,
             "off": rate_off,
+            "cost": 1.0 - rate / rate_off,
             "full_cpu_ms": cpu,
             "off_cpu_ms": cpu_off,
-            "cost": 1.0 - rate / rate_off,
             "cpu_cost": 1.0 - cpu_off / cpu if cpu else 0.0,
         }
         for rate, rate_off, cpu, cpu_off in zip(
@@ -101,7 +107,7 @@ def _rounds(full: LoadCell, off: LoadCell) -> list[dict[str, float]]:
     ]
 
 
-def counting_seconds(workload: BenchModel, pairs: int, detail: Detail = Detail.FULL) -> float:
+def counting_seconds(workload: Workload, pairs: int, detail: Detail = Detail.FULL) -> float:
     """Seconds of the counting calls of a request that is a batch by itself."""
     metrics = ServerMetrics(detail=detail)
     version = metrics.version("bench", 1)
@@ -126,17 +132,3 @@ def counting_seconds(workload: BenchModel, pairs: int, detail: Detail = Detail.F
     # Processor time: other programs on this core do not count.
     timer = time.thread_time
     return min(timeit.repeat(count, timer=timer, number=_CALLS, repeat=_REPEATS)) / _CALLS
-
-
-def _summed_up(workload: BenchModel, rounds: Sequence[dict[str, float]]) -> dict[str, float]:
-    middle = {name: median(one[name] for one in rounds) for name in rounds[0]}
-    return {
-        "pairs": rounds[0]["pairs"],
-        "full": middle["full"],
-        "off": middle["off"],
-        "percent": 100.0 * middle["cost"],
-        "full_cpu_ms": middle["full_cpu_ms"],
-        "off_cpu_ms": middle["off_cpu_ms"],
-        "cpu_percent": 100.0 * middle["cpu_cost"],
-        "counting_us": 1e6 * counting_seconds(workload, int(rounds[0]["pairs"])),
-    }

@@ -3,11 +3,11 @@
 Servers run on one core, and loads on another.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -24,12 +24,12 @@ from serving.bench.servers.serve import (
 )
 from serving.bench.servers.server_under_test import servers_of
 from serving.bench.turns import Turns
-from serving.bench.workloads.workload import BenchModel
-from serving.commands.bench.report import TEXT, Form, Report
+from serving.bench.workloads.workload import Workload
+from serving.commands.bench.report import TEXT, Report, counts_text
 from sharded_infer.byte_sizes import size_text
 
 
-def measure_queueing(workload: BenchModel, pairs: int, share: float, turns: Turns) -> Report:
+def measure_queueing(workload: Workload, pairs: int, share: float, turns: Turns) -> Report:
     """Measure inline and auto under Poisson and constant arrivals, beside a perfect queue.
 
     The share is of the inline executor's lowest capacity of the rounds. Figures are of the round
@@ -38,12 +38,11 @@ def measure_queueing(workload: BenchModel, pairs: int, share: float, turns: Turn
     """
     loading = Loading.of(workload, pairs)
     options = {mode: [f"--executor={mode}"] for mode in ("inline", "auto")}
-    found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     with servers_of(workload.publish, options) as servers:
         closed = partial(measure_closed, servers["inline"], loading, concurrency=16)
         capacity = min(closed(seconds=turns.seconds / 2)[0].requests_per_second for _ in range(2))
-        variants = list(product(servers, ("poisson", "constant")))
-        for number, (mode, distribution) in turns.of(variants, "arrivals"):
+
+        def measured(mode: str, distribution: str, number: int) -> dict[str, Any]:
             # Service times of just before, on the same server: the machine is not the same all day.
             _, alone = measure_closed(
                 servers[mode], loading, concurrency=1, seconds=turns.seconds / 3
@@ -56,37 +55,37 @@ def measure_queueing(workload: BenchModel, pairs: int, share: float, turns: Turn
                 poisson=distribution == "poisson",
                 seed=number + 1,
             )
-            services = alone.latency[alone.codes == 0]
-            simulated = simulate_queue(result.scheduled, services)
-            found[mode, distribution].append(
-                {
-                    "mode": mode,
-                    "distribution": distribution,
-                    "rate": capacity * share,
-                    "latency_ms": figures.latency_ms,
-                    "predicted_ms": percentiles_ms(simulated),
-                }
+            predicted_ms = percentiles_ms(
+                simulate_queue(result.scheduled, alone.latency[alone.codes == 0])
             )
-    middle = [sorted(ones, key=_p99_ratio)[turns.rounds // 2] for ones in found.values()]
+            return {
+                "mode": mode,
+                "distribution": distribution,
+                "rate": capacity * share,
+                "latency_ms": figures.latency_ms,
+                "predicted_ms": predicted_ms,
+                "p99_ratio": figures.latency_ms["p99"] / predicted_ms["p99"],
+            }
+
+        kinds = product(servers, ("poisson", "constant"))
+        rounds = turns.of({kind: partial(measured, *kind) for kind in kinds}, "arrivals")
+    middle = [
+        sorted(ones, key=itemgetter("p99_ratio"))[turns.rounds // 2] for ones in rounds.values()
+    ]
     return Report(
         [
-            ("executor", TEXT), ("arrivals", TEXT), ("requests/s", ",.0f"),
-            ("p50 ms", ".3g"), ("p99", ".3g"), ("p99 of a queue", ".3g"), ("ratio", ".2f"),
+            ("executor", TEXT, "mode"),
+            ("arrivals", TEXT, "distribution"),
+            ("requests/s", ",.0f", "rate"),
+            ("p50 ms", ".3g", "latency_ms/p50"),
+            ("p99", ".3g", "latency_ms/p99"),
+            ("p99 of a queue", ".3g", "predicted_ms/p99"),
+            ("ratio", ".2f", "p99_ratio"),
         ],
-        [
-            (
-                one["mode"], one["distribution"], one["rate"], one["latency_ms"]["p50"],
-                one["latency_ms"]["p99"], one["predicted_ms"]["p99"], _p99_ratio(one),
-            )
-            for one in middle
-        ],
+        middle,
         [],
         middle,
-    )  # fmt: skip
-
-
-def _p99_ratio(figures: dict[str, Any]) -> float:
-    return float(figures["latency_ms"]["p99"] / figures["predicted_ms"]["p99"])
+    )
 
 
 def simulate_queue(
@@ -104,7 +103,7 @@ def simulate_queue(
 
 
 def measure_overloads(
-    workload: BenchModel,
+    workload: Workload,
     *,
     sizes: Sequence[int],
     times: float,
@@ -126,25 +125,27 @@ def measure_overloads(
         _overload(workload, pairs, times, deadline_seconds, seconds, calm_seconds)
         for pairs in sizes
     ]
-    columns: dict[str, tuple[str, Form]] = {
-        "pairs": ("pairs", "d"),
-        "deadline_ms": ("deadline ms", "g"),
-        "capacity": ("capacity/s", ",.0f"),
-        "offered": ("offered/s", ",.0f"),
-        "goodput": ("in time/s", ",.0f"),
-        "of_capacity": ("of capacity", ".2f"),
-        "answer_cpu_ms": ("CPU ms an answer", ".3g"),
-        "refusal_cpu_ms": ("a refusal", ".3g"),
-        "overload_refusal_cpu_ms": ("under load", ".3g"),
-        "resident_before": ("memory before", size_text),
-        "resident_after": ("after", size_text),
-        "normal_p50_ms": ("p50 ms before", ".3g"),
-        "recovered_p50_ms": ("1 s after", ".3g"),
-        "generator_p99_lag_ms": ("lag p99 ms", ".3g"),
-        "errors": ("errors", lambda n: ", ".join(f"{n[code]:,} {code}" for code in n)),
-    }
     return Report(
-        list(columns.values()), [[one[key] for key in columns] for one in loads], [], loads
+        [
+            ("pairs", "d", "pairs"),
+            ("deadline ms", "g", "deadline_ms"),
+            ("capacity/s", ",.0f", "capacity"),
+            ("offered/s", ",.0f", "offered"),
+            ("in time/s", ",.0f", "goodput"),
+            ("of capacity", ".2f", "of_capacity"),
+            ("CPU ms an answer", ".3g", "answer_cpu_ms"),
+            ("a refusal", ".3g", "refusal_cpu_ms"),
+            ("under load", ".3g", "overload_refusal_cpu_ms"),
+            ("memory before", size_text, "resident_before"),
+            ("after", size_text, "resident_after"),
+            ("p50 ms before", ".3g", "normal_p50_ms"),
+            ("1 s after", ".3g", "recovered_p50_ms"),
+            ("lag p99 ms", ".3g", "generator_p99_lag_ms"),
+            ("errors", counts_text, "errors"),
+        ],
+        loads,
+        [],
+        loads,
     )
 
 
@@ -159,7 +160,7 @@ def _within_a_microsecond(message: bytes) -> bytes:
 
 
 def _overload(
-    workload: BenchModel,
+    workload: Workload,
     pairs: int,
     times: float,
     deadline_seconds: float,

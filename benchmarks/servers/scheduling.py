@@ -5,11 +5,12 @@ time, but count as 2 ms and 2 µs a sample. Times are processor time of one thre
 """
 
 import random
-import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic, thread_time
 from typing import Any
 
+from serving.bench.turns import Parts, Turns, medians
 from serving.commands.bench.report import Report
 from serving.scheduler.batcher import Batcher, QueueLimits
 from serving.scheduler.dispatcher import Dispatcher
@@ -27,37 +28,32 @@ _FAR_DEADLINE = 60.0
 
 def measure_scheduling(waiting: Sequence[int], rounds: int, progress: Progress) -> Report:
     """Measure the scheduler with each number of requests that wait; medians of the rounds."""
-    costs = []
-    for count in waiting:
-        times = []
-        for number in range(rounds):
-            times.append(_round(count, random.Random(number)))  # noqa: S311 - deadlines, no secret
-            progress(f"{count} waiting", number + 1, rounds)
-        costs.append((count, *(statistics.median(part) for part in zip(*times, strict=True))))
+    turns = Turns(rounds, 0.0, progress).of({count: partial(_round, count) for count in waiting})
+    costs = [{"waiting": count, **medians(turns[count])} for count in turns]
     headings = ("deadlines alike", "different", "dispatcher's loop")
-    keys = ("waiting", "alike", "different", "dispatcher")
     return Report(
         [("waiting", "d"), *((heading, ".2f") for heading in headings)],
-        costs,
+        [list(cost.values()) for cost in costs],
         ["microseconds of processor time a request"],
-        [dict(zip(keys, one, strict=True)) for one in costs],
+        costs,
     )
 
 
-def _round(waiting: int, generator: random.Random) -> tuple[float, float, float]:
+def _round(waiting: int, number: int) -> Parts:
     """Microseconds of a request to be offered, taken and finished, and in the dispatcher's loop.
 
     With deadlines of the same length; with different ones most requests are queued between others;
     and in the loop from its arrival to its result.
     """
     limits = QueueLimits(requests=waiting)
-    return (
-        _decisions_us(Batcher(limits=limits), waiting, lambda: _DEADLINE),
-        _decisions_us(
-            Batcher(limits=limits), waiting, lambda: generator.uniform(_SHORTEST, _LONGEST)
+    draw = random.Random(number).uniform  # noqa: S311 - deadlines, no secret
+    return {
+        "alike": _decisions_us(Batcher(limits=limits), waiting, lambda: _DEADLINE),
+        "different": _decisions_us(
+            Batcher(limits=limits), waiting, lambda: draw(_SHORTEST, _LONGEST)
         ),
-        _dispatcher_us(Batcher(limits=limits), waiting),
-    )
+        "dispatcher": _dispatcher_us(Batcher(limits=limits), waiting),
+    }
 
 
 def _decisions_us(scheduler: Batcher[Any], waiting: int, deadline: Callable[[], float]) -> float:

@@ -54,7 +54,6 @@ class RocksRows(RowStore):
 
     @property
     def is_warm(self) -> bool:
-        """True after half a minute of lookups."""
         return monotonic() - self._since > _WARM_SECONDS
 
     def look_up(self, ids: Ids) -> torch.Tensor:
@@ -68,7 +67,6 @@ class RocksRows(RowStore):
         return Counts(0, None, None)
 
     def close(self) -> None:
-        """Close the database."""
         self._database.close()
 
 

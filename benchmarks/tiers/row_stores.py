@@ -55,7 +55,6 @@ class RowStore:
         """End a batch, unmeasured."""
 
     def counts(self) -> Counts:
-        """Counts so far."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -79,22 +78,18 @@ class MappedRows(RowStore):
         self._ids = self._hits = self._reads = self._before = 0
 
     def begin(self, ids: Ids) -> None:
-        """Count the ids whose pages are not in memory."""
         self._ids += len(ids)
         self._hits += len(ids) - self._pages.missing(self._rows(ids))
         self._before = _page_reads()
 
     def look_up(self, ids: Ids) -> torch.Tensor:
-        """Pool; waits for each page of a bag after the other."""
         return pooled(self._lookup, self._rows(ids))
 
     def end(self, ids: Ids) -> None:
-        """Drop the pages beyond its room."""
         self._reads += _page_reads() - self._before
         self._pages.drop(self._rows(ids))
 
     def counts(self) -> Counts:
-        """Ids, hits and page faults that read."""
         return Counts(self._ids, self._hits, self._reads)
 
     def _rows(self, ids: Ids) -> Ids:
@@ -123,15 +118,12 @@ class TieredRows(RowStore):
 
     @property
     def is_warm(self) -> bool:
-        """True if each slot of its cache was filled twice, on average."""
         return self._tier.counts().reads >= 2 * self._tier.cached_rows
 
     def look_up(self, ids: Ids) -> torch.Tensor:
-        """Pool; reads all missing rows at once."""
         return pooled(self._lookup, self._places.rows(ids))
 
     def counts(self) -> Counts:
-        """Counts of the tier."""
         counts = self._tier.counts()
         hits = counts.hot + counts.cached
         return Counts(hits + counts.missed, hits, counts.reads)

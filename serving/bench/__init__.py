@@ -1,1 +1,1 @@
-"""Benchmarks that a user can run: the planner's speed and quality, TorchRec's beside it."""
+"""Measurements that size machines."""

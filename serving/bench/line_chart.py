@@ -46,53 +46,48 @@ def line_chart(
     """
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
 
-    def place(point: tuple[float, float]) -> tuple[float, float]:
-        across, up = x.scale.place(point[0]), y.scale.place(point[1])
-        return _LEFT + across * (right - _LEFT), bottom - up * (bottom - _TOP)
+    def across(value: float) -> float:
+        return _LEFT + x.scale.place(value) * (right - _LEFT)
+
+    def down(value: float) -> float:
+        return bottom - y.scale.place(value) * (bottom - _TOP)
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="12" role="img" '
-        f'aria-label="{escape(title)}">',
+        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="12" '
+        f'fill="#333333" role="img" aria-label="{escape(title)}">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
-        _text(_LEFT, 22, title, anchor="start", size=14),
+        _text(_LEFT, 22, title, 'text-anchor="start" font-size="14"'),
+        _text((_LEFT + right) / 2, _HEIGHT - 16, x.title),
+        f'<g transform="translate(18 {(_TOP + bottom) / 2:.1f}) rotate(-90)">'
+        f"{_text(0, 0, y.title)}</g>",
     ]
     for tick in x.scale.ticks:
-        left, _ = place((tick, y.scale.low))
-        parts += [_line(f"M{left:.1f} {_TOP}V{bottom}"), _text(left, bottom + 18, f"{tick:,.0f}")]
+        parts.append(_line(f"M{across(tick):.1f} {_TOP}V{bottom}"))
+        parts.append(_text(across(tick), bottom + 18, f"{tick:,.0f}"))
     for tick in y.scale.ticks:
-        _, top = place((x.scale.high, tick))
-        parts.append(_line(f"M{_LEFT} {top:.1f}H{right}"))
-        parts.append(_text(_LEFT - 8, top + 4, f"{tick:g}", anchor="end"))
+        parts.append(_line(f"M{_LEFT} {down(tick):.1f}H{right}"))
+        parts.append(_text(_LEFT - 8, down(tick) + 4, f"{tick:g}", 'text-anchor="end"'))
     if mark is not None:
-        left, _ = place((mark[0], y.scale.low))
-        parts.append(_line(f"M{left:.1f} {_TOP}V{bottom}", _GREY, dashes="5 4"))
-        parts.append(_text(left, _TOP - 4, mark[1]))
-    parts.append(_text((_LEFT + right) / 2, _HEIGHT - 16, x.title))
-    parts.append(
-        f'<g transform="translate(18 {(_TOP + bottom) / 2:.1f}) rotate(-90)">'
-        f"{_text(0, 0, y.title)}</g>"
-    )
+        parts.append(_line(f"M{across(mark[0]):.1f} {_TOP}V{bottom}", _GREY, dashes="5 4"))
+        parts.append(_text(across(mark[0]), _TOP - 4, mark[1]))
     shown = [(one, colour, "") for one, colour in zip(series, COLOURS, strict=False) if one.points]
     if guide is not None:
         shown.append((guide, _GREY, "5 4"))
-    names = []
+    ends = []
     for one, colour, dashes in shown:
-        places = [place(point) for point in one.points]
-        path = " ".join(f"{left:.1f},{top:.1f}" for left, top in places)
-        parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5" '
-            f'stroke-dasharray="{dashes}"/>'
-        )
+        places = [(across(left), down(up)) for left, up in one.points]
+        path = "L".join(f"{left:.1f} {top:.1f}" for left, top in places)
+        parts.append(_line(f"M{path}", colour, dashes))
         if not dashes:
             circles = (f'cx="{left:.1f}" cy="{top:.1f}" r="3"' for left, top in places)
             parts += [f'<circle {circle} fill="{colour}"/>' for circle in circles]
-        names.append((places[-1], one.name, colour))
+        ends.append((places[-1][1], places[-1][0], one.name, colour))
     lowest = -math.inf
-    for (left, top), name, colour in sorted(names, key=lambda found: found[0][1]):
+    for top, left, name, colour in sorted(ends):
         # Labels that would overlap move down.
         lowest = max(top + 4, lowest + 16)
-        parts.append(_text(left + 8, lowest, name, anchor="start", colour=colour))
+        parts.append(_text(left + 8, lowest, name, f'text-anchor="start" fill="{colour}"'))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -115,19 +110,8 @@ def latency_chart(
 
 
 def _line(path: str, colour: str = "#dddddd", dashes: str = "") -> str:
-    return f'<path d="{path}" stroke="{colour}" stroke-dasharray="{dashes}"/>'
+    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-dasharray="{dashes}"/>'
 
 
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    anchor: str = "middle",
-    colour: str = "#333333",
-    size: int = 12,
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" '
-        f'font-size="{size}">{escape(text)}</text>'
-    )
+def _text(x: float, y: float, text: str, style: str = 'text-anchor="middle"') -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'

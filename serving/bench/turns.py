@@ -1,9 +1,10 @@
 """Medians of variants in turns, so that a slow phase of the machine affects all alike."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import TypeVar
@@ -15,7 +16,7 @@ from serving.bench.load.process import split_cpus
 from sharded_infer.progress import Progress, no_progress
 
 _V = TypeVar("_V")
-_K = TypeVar("_K", bound=str)
+_K = TypeVar("_K", bound=Hashable)
 
 Parts = dict[str, float]
 
@@ -53,14 +54,18 @@ class Turns:
     seconds: float
     progress: Progress = no_progress
 
-    def of(self, variants: Iterable[_V], what: str = "measuring") -> Iterator[tuple[int, _V]]:
-        """Yield the round's number and each variant once a round, forwards and backwards."""
+    def of(
+        self, variants: Mapping[_K, Callable[[int], _V]], what: str = "measuring"
+    ) -> dict[_K, list[_V]]:
+        """Results of variants, called with the round's number, forwards and backwards in turn."""
+        results: dict[_K, list[_V]] = {name: [] for name in variants}
         forwards = list(variants)
         for number in range(self.rounds):
             order = forwards if number % 2 == 0 else forwards[::-1]
-            for place, variant in enumerate(order, number * len(order) + 1):
-                yield number, variant
+            for place, name in enumerate(order, number * len(order) + 1):
+                results[name].append(variants[name](number))
                 self.progress(what, place, self.rounds * len(order))
+        return results
 
     def medians(
         self, variants: Mapping[_K, Callable[[], Parts]], *, least_calls: int = 1
@@ -70,14 +75,21 @@ class Turns:
         A variant's turn takes its seconds, with the preparation of its calls, and at least
         `least_calls`.
         """
-        of_rounds: dict[_K, list[Parts]] = {name: [] for name in variants}
-        for _, name in self.of(variants):
+
+        def turn(call: Callable[[], Parts], _: int) -> Parts:
             calls: list[Parts] = []
             until = perf_counter() + self.seconds
             while perf_counter() < until or len(calls) < least_calls:
-                calls.append(variants[name]())
-            of_rounds[name].append(_medians(calls))
-        return {name: _medians(rounds) for name, rounds in of_rounds.items()}
+                calls.append(call())
+            return medians(calls)
+
+        rounds = self.of({name: partial(turn, call) for name, call in variants.items()})
+        return {name: medians(turns) for name, turns in rounds.items()}
+
+
+def medians(measured: Sequence[Parts]) -> Parts:
+    """Median of each part."""
+    return {part: median(one[part] for one in measured) for part in measured[0]}
 
 
 def median_rates(
@@ -103,7 +115,3 @@ def median_rates(
         rounds += 1
         progress("measuring", min(int(spent), int(seconds)), int(seconds))
     return {name: median(of_one) for name, of_one in rates.items()}
-
-
-def _medians(calls: Sequence[Parts]) -> Parts:
-    return {part: median(call[part] for call in calls) for part in calls[0]}

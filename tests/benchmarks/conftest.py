@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.__main__ import main
 from serving.bench.load.library import load_generator_refusal
-from serving.bench.workloads.workload import WORKLOADS, Workload
+from serving.bench.workloads.named import WORKLOADS
+from serving.bench.workloads.workload import Workload, equal_tables
 from tests.support.servers import Command, run
 
 # Runs a benchmark to its end; returns what it printed, and its figures.
@@ -59,6 +60,6 @@ def load_generator() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Workload:
     """A small model in place of the workload `ragged`."""
-    model = Workload("ragged", 6, 500, 16, 3, ragged=True, layers=(8,))
+    model = equal_tables("ragged", 6, 500, 16, 3, layers=(8,), ragged=True)
     monkeypatch.setitem(WORKLOADS, "ragged", model)
     return model

@@ -11,8 +11,8 @@ import grpc
 import pytest
 import torch
 
-from serving.bench.workloads.dlrm_v2 import DlrmV2
-from serving.bench.workloads.workload import Workload
+from serving.bench.workloads.dlrm_v2 import dlrm_v2
+from serving.bench.workloads.workload import equal_tables
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.lowering.int8_packing import has_exact_int8
@@ -24,9 +24,9 @@ BESIDE = 250e6
 SAID = re.compile(r"takes ([\d.]+ \w+) of memory: its tables ([\d.]+ \w+) .* holds ([\d.]+ \w+) w")
 UNITS = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 PRECISION = Precision.INT8 if has_exact_int8() else Precision.BF16
-DLRM = DlrmV2(max_rows=100_000, precision=PRECISION)
-WIDE = Workload(
-    "wide", tables=8, rows=1000, dim=64, ids=2, ragged=False, layers=(2048, 4096, 1024),
+DLRM = dlrm_v2(max_rows=100_000, precision=PRECISION)
+WIDE = equal_tables(
+    "wide", tables=8, rows=1000, dim=64, ids=2, layers=(2048, 4096, 1024),
     precision=Precision.FP32,
 )  # fmt: skip
 pytestmark = [

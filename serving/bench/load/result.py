@@ -25,8 +25,7 @@ class LoadResult:
         window_seconds: time in which calls began, to which rates refer.
         errors: by gRPC status code, the first text that came with it, warm-up included.
         connection_calls: `[connections]`, calls on each and its replacements, warm-up included.
-        cpu_share: of a core. Near 1 the generator limits a closed loop. It also rises when calls
-            follow too closely for sleep.
+        cpu_share: of a core. Near 1 the generator limits a closed loop.
     """
 
     scheduled: NDArray[np.float64]

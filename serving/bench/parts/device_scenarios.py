@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from time import perf_counter, sleep
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sharded_infer.inputs.merge import merge_inputs
 from sharded_infer.inputs.model_input import ModelInput
@@ -65,60 +64,42 @@ def run_server(
     """
     run(requests[0])
     gaps = np.random.default_rng(seed).exponential(1 / rate, max(1, round(rate * seconds)))
-    queue = _DueRequests(np.cumsum(gaps), requests, max_batch)
-    _on_threads(lambda: queue.serve(run), threads)
-    latency = queue.latency * 1e3
-    return ServerFigures(
-        offered_per_second=len(gaps) / float(queue.due[-1]),
-        answered_per_second=len(gaps) / float((queue.due + queue.latency).max()),
-        latency_ms={f"p{p}": float(np.percentile(latency, p)) for p in (50, 95, 99)},
-        mean_batch=queue.samples / queue.batches,
-    )
+    due, sizes = np.cumsum(gaps), [request.batch_size for request in requests]
+    ends, batches = np.zeros(len(due)), [(0, 0)]  # first and last (exclusive) request of each
+    lock, began = threading.Lock(), perf_counter()
 
-
-class _DueRequests:
-    """Due requests, taken by the next free thread, with latencies in seconds from the due time."""
-
-    def __init__(
-        self, due: NDArray[np.float64], requests: Sequence[ModelInput], max_batch: int
-    ) -> None:
-        self.due = due
-        self.latency = np.zeros(len(due))
-        self.samples = self.batches = 0
-        self._requests, self._max_batch = requests, max_batch
-        self._next = 0
-        self._lock = threading.Lock()
-        self._began = perf_counter()
-
-    def serve(self, run: Run) -> None:
-        while (taken := self._take()) is not None:
-            first, last = taken
-            count = len(self._requests)
-            batch = merge_inputs([self._requests[i % count] for i in range(first, last)])
-            run(batch)
-            self.latency[first:last] = perf_counter() - self._began - self.due[first:last]
-
-    def _take(self) -> tuple[int, int] | None:
-        """First and last (exclusive) request of the next batch; None after the last batch."""
-        with self._lock:
-            first = self._next
-            if first == len(self.due):
+    def take() -> tuple[int, int] | None:
+        with lock:
+            first = last = batches[-1][1]
+            if first == len(due):
                 return None
-            wait = self.due[first] - (perf_counter() - self._began)
+            wait = due[first] - (perf_counter() - began)
             if wait > 0:
                 # With the lock: no other thread could take a request earlier.
                 sleep(wait)
-            now, last, samples = perf_counter() - self._began, first, 0
-            while last < len(self.due) and (last == first or self.due[last] <= now):
-                size = self._requests[last % len(self._requests)].batch_size
-                if last > first and samples + size > self._max_batch:
+            now, samples = perf_counter() - began, 0
+            while last < len(due) and (last == first or due[last] <= now):
+                samples += sizes[last % len(sizes)]
+                if last > first and samples > max_batch:
                     break
-                samples += size
                 last += 1
-            self._next = last
-            self.samples += samples
-            self.batches += 1
+            batches.append((first, last))
             return first, last
+
+    def serve() -> None:
+        while (batch := take()) is not None:
+            run(merge_inputs([requests[n % len(requests)] for n in range(*batch)]))
+            ends[slice(*batch)] = perf_counter() - began
+
+    _on_threads(serve, threads)
+    latency = (ends - due) * 1e3
+    samples = sum(sizes[n % len(sizes)] for n in range(len(due)))
+    return ServerFigures(
+        offered_per_second=len(due) / float(due[-1]),
+        answered_per_second=len(due) / float(ends.max()),
+        latency_ms={f"p{p}": float(np.percentile(latency, p)) for p in (50, 95, 99)},
+        mean_batch=samples / (len(batches) - 1),
+    )
 
 
 def _on_threads(work: Callable[[], None], count: int) -> None:

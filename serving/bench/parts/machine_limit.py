@@ -32,26 +32,12 @@ FILLED_BYTE = 0x3C
 _PRODUCTS_IN_A_ROW = 3
 
 
-class MatrixProducts:
-    """Matrix products, each in several implementations, of which the fastest counts."""
-
-    def __init__(self, products: Sequence[Sequence[Callable[[], object]]]) -> None:
-        self._products = products
-
-    def __call__(self) -> Parts:
-        """Seconds of every product in each implementation, as `<product> <implementation>`."""
-        return {
-            f"{number} {way}": min(seconds_of(product) for _ in range(_PRODUCTS_IN_A_ROW))
-            for number, ways in enumerate(self._products)
-            for way, product in enumerate(ways)
-        }
-
-    def seconds(self, parts: Parts) -> list[float]:
-        """Seconds of each product in its fastest implementation, from the result of a call."""
-        return [
-            min(parts[f"{number} {way}"] for way in range(len(ways)))
-            for number, ways in enumerate(self._products)
-        ]
+def timed_products(products: Sequence[Sequence[Callable[[], object]]]) -> Parts:
+    """Seconds of matrix products, by number, each in its fastest implementation."""
+    return {
+        str(number): min(seconds_of(way) for way in ways for _ in range(_PRODUCTS_IN_A_ROW))
+        for number, ways in enumerate(products)
+    }
 
 
 def random_products(
@@ -127,17 +113,19 @@ def private_memory(count: int, *, huge: bool) -> Tensor:
     return torch.frombuffer(mapping, dtype=torch.uint8).fill_(FILLED_BYTE)
 
 
-class RowGather:
-    """Copies of the rows of requests."""
+def row_gather(
+    rows: Sequence[int], row_bytes: int, *, huge_pages: bool
+) -> Callable[[Sequence[NDArray[np.int64]]], Parts]:
+    """Make tables; the function copies the rows of each table's ids, and returns the seconds.
 
-    def __init__(self, rows: Sequence[int], row_bytes: int, *, huge_pages: bool) -> None:
-        """Make tables, with 2 MiB pages if wanted and available, otherwise 4 KiB pages."""
-        memory = private_memory(sum(rows) * row_bytes, huge=huge_pages)
-        self._matrix = memory.view(-1, row_bytes)
-        self._first_rows = np.concatenate([[0], np.cumsum(rows)[:-1]])
+    The tables have 2 MiB pages if wanted and available, otherwise 4 KiB pages.
+    """
+    matrix = private_memory(sum(rows) * row_bytes, huge=huge_pages).view(-1, row_bytes)
+    first_rows = np.concatenate([[0], np.cumsum(rows)[:-1]])
 
-    def timed(self, ids: Sequence[NDArray[np.int64]]) -> Parts:
-        """Seconds to copy rows of each table."""
-        parts = [first + one.ravel() for first, one in zip(self._first_rows, ids, strict=True)]
+    def gather(ids: Sequence[NDArray[np.int64]]) -> Parts:
+        parts = [first + one.ravel() for first, one in zip(first_rows, ids, strict=True)]
         together = torch.from_numpy(np.concatenate(parts))
-        return timed(lambda: gather_rows(self._matrix, together))
+        return timed(lambda: gather_rows(matrix, together))
+
+    return gather

@@ -21,9 +21,9 @@ from serving.bench.workloads.dlrm_v2 import (
     DIM,
     IDS_OF_A_BAG,
     TOP,
-    DlrmRequest,
-    DlrmV2,
+    ids_of,
 )
+from serving.bench.workloads.workload import DENSE, Inputs, Workload
 
 _BLOCK = 65_536  # rows written at a time
 # Head of FBGEMM's int8 rows: the fp16 scale and bias of numbers between -1/128 and 1/128.
@@ -37,9 +37,9 @@ class TorchRecDlrm:
         self._model = model
         self._dtype = dtype
 
-    def timed(self, request: DlrmRequest) -> Parts:
+    def timed(self, request: Inputs) -> Parts:
         """Time from a ready KeyedJaggedTensor to the scores."""
-        dense, ids = torch.from_numpy(request.dense), jagged(request)
+        dense, ids = torch.from_numpy(request[DENSE]), jagged(request)
         return timed(lambda: self.scores(dense, ids))
 
     def pooled(self, ids: Any) -> Tensor:
@@ -60,7 +60,7 @@ class TorchRecDlrm:
         return torch.sigmoid(logits).squeeze(1)
 
 
-def build_torchrec_models(workload: DlrmV2) -> tuple[TorchRecDlrm, TorchRecDlrm]:
+def build_torchrec_models(workload: Workload) -> tuple[TorchRecDlrm, TorchRecDlrm]:
     """Build the quantized model with dense parts in fp32 and in bf16, over shared random tables."""
     configs = _configs(workload, DataType.FP32)
     with torch.random.fork_rng(devices=[]):
@@ -85,17 +85,17 @@ def build_torchrec_models(workload: DlrmV2) -> tuple[TorchRecDlrm, TorchRecDlrm]
     return TorchRecDlrm(model, torch.float32), TorchRecDlrm(lowered, torch.bfloat16)
 
 
-def jagged(request: DlrmRequest) -> Any:
+def jagged(request: Inputs) -> Any:
     """A request's ids as a KeyedJaggedTensor, feature-major."""
-    pairs = len(request.dense)
+    pairs = len(request[DENSE])
     return KeyedJaggedTensor(
-        keys=[f"C{number}" for number in range(len(request.ids))],
-        values=torch.from_numpy(np.concatenate([matrix.ravel() for matrix in request.ids])),
+        keys=[f"C{number}" for number in range(len(IDS_OF_A_BAG))],
+        values=torch.from_numpy(np.concatenate([ids.ravel() for ids in ids_of(request)])),
         lengths=torch.tensor(IDS_OF_A_BAG, dtype=torch.int32).repeat_interleave(pairs),
     )
 
 
-def _configs(workload: DlrmV2, data_type: Any) -> list[Any]:
+def _configs(workload: Workload, data_type: Any) -> list[Any]:
     return [
         EmbeddingBagConfig(
             name=f"t{number}",
@@ -108,7 +108,7 @@ def _configs(workload: DlrmV2, data_type: Any) -> list[Any]:
     ]
 
 
-def _quantized(workload: DlrmV2) -> Any:
+def _quantized(workload: Workload) -> Any:
     # The flags that quantize_inference_model sets.
     collection = QuantizedCollection(
         _configs(workload, DataType.INT8),

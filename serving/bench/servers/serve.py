@@ -15,7 +15,7 @@ from serving.bench.load.process import run_in_process
 from serving.bench.load.result import LoadResult
 from serving.bench.load.target import Target
 from serving.bench.servers.server_under_test import ServerUnderTest
-from serving.bench.workloads.workload import BenchModel
+from serving.bench.workloads.workload import Workload
 from sharded_infer.errors import InputError
 
 _MESSAGES = 64
@@ -25,14 +25,10 @@ _NOT_LET_IN = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
 
 @dataclass(frozen=True, slots=True)
 class ServeFigures:
-    """Figures of a load; in an open loop latencies count from a request's due time.
+    """Figures of a load; rates are of requests that were answered OK while requests began.
 
-    Attributes:
-        requests_per_second: answered OK in the time in which requests began.
-        errors: requests by status code, without OK.
-        cpu_ms_per_request: of the server, for any outcome; None if its processes are not ours.
-        mean_batch: samples; None without a metrics page, as `mean_batch_requests`.
-        generator_cpu_share: share of a core; near 1 the generator is the limit.
+    Processor time is the server's, for any outcome; None if its processes are not ours. Batches are
+    None without a metrics page.
     """
 
     requests_per_second: float
@@ -57,7 +53,7 @@ class Loading:
     deadline_seconds: float = math.inf
 
     @classmethod
-    def of(cls, workload: BenchModel, pairs: int) -> Self:
+    def of(cls, workload: Workload, pairs: int) -> Self:
         """A load of random requests for a workload."""
         return cls(workload.messages(pairs, _MESSAGES), pairs)
 

@@ -1,8 +1,9 @@
-"""Models and requests for benchmarks of servers: realistic sizes, random weights and ids."""
+"""Models of tables and a tower, of realistic sizes, with random weights and requests."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,98 +11,160 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
-from serving.bench.workloads.dlrm_v2 import DlrmV2
-from serving.bench.workloads.requests import request_message
-from sharded_infer.artifacts.golden import generate_samples
-from sharded_infer.errors import InputError
+from serving.bench.workloads.requests import IdDistribution, draw_ids, request_message
+from sharded_infer.inputs.request_reader import make_input
+from sharded_infer.progress import Progress, no_progress
 from sharded_infer.publishing.publication import publish
-from sharded_infer.specs.model_spec import ModelSpec, QuantizationSpec, TableSpec, TowerSpec
+from sharded_infer.specs.model_spec import (
+    DenseSpec,
+    ModelSpec,
+    QuantizationSpec,
+    TableSpec,
+    TowerSpec,
+)
 from sharded_infer.specs.precision import Precision
 from sharded_infer.zoo.mlp import MLP
 
+DENSE = "dense"
+Inputs = Mapping[str, NDArray[Any]]
 _SEED = 20261121
-_SAMPLES = 256  # golden requests
+_GOLDEN_SAMPLES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model of equal tables, and the shape of its requests.
+    """A model of int8 tables `C0` on, and the shape of its requests.
 
     Attributes:
+        rows: of each table.
+        ids: of a bag of each table.
+        build: makes the tower.
+        dense_width: of the input `dense`; 0: there is none.
         ragged: bags of 1 to 2 x `ids` - 1 ids, sent with `.lengths`; otherwise `ids` a bag.
-        layers: widths of the tower's hidden layers; it has one output.
     """
 
     name: str
-    tables: int
-    rows: int
+    rows: tuple[int, ...]
     dim: int
-    ids: int
-    ragged: bool
-    layers: tuple[int, ...]
+    ids: tuple[int, ...]
+    build: Callable[[], nn.Module]
+    dense_width: int = 0
+    ragged: bool = False
+    distribution: IdDistribution = IdDistribution.UNIFORM
     precision: Precision = Precision.BF16
 
     def spec(self) -> ModelSpec:
-        """Int8 tables `C0` on, and the tower's precision."""
+        """Description of the model."""
         return ModelSpec(
             name=self.name,
-            tables=tuple(TableSpec(f"C{n}", self.rows, self.dim) for n in range(self.tables)),
+            tables=tuple(TableSpec(f"C{n}", rows, self.dim) for n, rows in enumerate(self.rows)),
+            dense=DenseSpec({DENSE: self.dense_width} if self.dense_width else {}),
             tower=TowerSpec(precision=self.precision),
             quantization=QuantizationSpec(format=RowFormat.INT8),
         )
 
-    def publish(self, repository: Path, *, topologies: Sequence[str] = ("cpu:1",)) -> None:
-        """Publish random weights."""
-        spec = self.spec()
-        generator = torch.Generator().manual_seed(_SEED)
-        weights = {
-            table.name: torch.randn(table.rows, table.dim, generator=generator) / self.dim
-            for table in spec.tables
-        }
+    def tower(self) -> nn.Module:
+        """The tower with random weights, the same at every call."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
-            tower = _Tower(spec.embedding_width, self.layers)
-        # An int8 tower needs samples.
-        samples = generate_samples(spec, _SAMPLES)
-        publish(spec, weights, tower, repository, topologies=topologies, samples=samples)
+            return self.build()
 
-    def messages(self, pairs: int, count: int) -> list[bytes]:
-        """Serialized ModelInferRequests of random, uniform ids."""
-        generator = np.random.default_rng(_SEED + pairs)
-        return [request_message(self.name, self._draw(pairs, generator)) for _ in range(count)]
+    def publish(
+        self,
+        repository: Path,
+        progress: Progress = no_progress,
+        topologies: Sequence[str] = ("cpu:1",),
+    ) -> Path:
+        """Publish random weights, without a table in memory; return the path."""
+        spec = self.spec()
+        # Drawn as requests are: an int8 tower is calibrated on them.
+        samples = make_input(spec, self.draw(np.random.default_rng(_SEED), _GOLDEN_SAMPLES))
+        published = publish(
+            spec,
+            _RepeatedRows({table.name: table.rows for table in spec.tables}, self.dim),
+            self.tower(),
+            repository,
+            topologies=topologies,
+            samples=samples,
+            progress=progress,
+        )
+        return published.path
 
-    def _draw(self, pairs: int, generator: np.random.Generator) -> dict[str, NDArray[np.generic]]:
-        inputs: dict[str, NDArray[np.generic]] = {}
-        for number in range(self.tables):
-            if not self.ragged:
-                inputs[f"C{number}"] = generator.integers(0, self.rows, (pairs, self.ids))
-                continue
-            lengths = generator.integers(1, 2 * self.ids, pairs, dtype=np.int32)
-            inputs[f"C{number}"] = generator.integers(0, self.rows, lengths.sum())
-            inputs[f"C{number}.lengths"] = lengths
+    def draw(self, generator: np.random.Generator, pairs: int) -> Inputs:
+        """Draw a request: fp32 `[B, width]`, and int64 ids `[B, ids]`, or ragged `[N]`."""
+        inputs: dict[str, NDArray[Any]] = {}
+        if self.dense_width:
+            shape = (pairs, self.dense_width)
+            inputs[DENSE] = generator.standard_normal(shape, dtype=np.float32)
+        for number, (rows, ids) in enumerate(zip(self.rows, self.ids, strict=True)):
+            name = f"C{number}"
+            if self.ragged:
+                lengths = generator.integers(1, 2 * ids, pairs, dtype=np.int32)
+                inputs[f"{name}.lengths"] = lengths
+                inputs[name] = draw_ids(generator, self.distribution, rows, int(lengths.sum()))
+            else:
+                drawn = draw_ids(generator, self.distribution, rows, pairs * ids)
+                inputs[name] = drawn.reshape(pairs, ids)
         return inputs
 
+    def messages(self, pairs: int, count: int) -> list[bytes]:
+        """Serialized ModelInferRequests, the same at every call."""
+        generator = np.random.default_rng(_SEED + pairs)
+        return [request_message(self.name, self.draw(generator, pairs)) for _ in range(count)]
 
-class _Tower(nn.Module):
-    def __init__(self, width: int, layers: Sequence[int]) -> None:
+
+def equal_tables(
+    name: str,
+    tables: int,
+    rows: int,
+    dim: int,
+    ids: int,
+    *,
+    layers: Sequence[int],
+    ragged: bool = False,
+    precision: Precision = Precision.BF16,
+) -> Workload:
+    """A model of equal tables, and a tower of hidden layers and one output."""
+    sizes = tables * dim, *layers, 1
+    return Workload(
+        name,
+        (rows,) * tables,
+        dim,
+        (ids,) * tables,
+        lambda: _LayersTower(sizes),
+        ragged=ragged,
+        precision=precision,
+    )
+
+
+class _LayersTower(nn.Module):
+    def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
-        self.mlp = MLP([width, *layers, 1], activate_last=False)
+        self.mlp = MLP(sizes, activate_last=False)
 
     def forward(self, embeddings: Tensor) -> Tensor:
         return torch.sigmoid(self.mlp(embeddings)).squeeze(1)
 
 
-BenchModel = Workload | DlrmV2
-_MODELS: tuple[BenchModel, ...] = (
-    Workload("ranking", 26, 100_000, 64, 3, ragged=False, layers=(512, 256)),
-    Workload("ragged", 100, 20_000, 16, 3, ragged=True, layers=(256, 128)),
-    DlrmV2(),
-)
-WORKLOADS = {model.name: model for model in _MODELS}
+class _RepeatedRows:
+    """A source of tables that repeat one random block, since in fp32 they can exceed the memory."""
 
+    _BLOCK = 65_536
+    _SHIFT = 7_919  # rows between the beginnings of two tables
 
-def workload_named(name: str, precision: Precision = Precision.BF16) -> BenchModel:
-    """Look up a workload, with a tower of a precision; InputError for an unknown name."""
-    if name not in WORKLOADS:
-        raise InputError(f"no workload is called {name!r}, expected one of {', '.join(WORKLOADS)}")
-    return replace(WORKLOADS[name], precision=precision)
+    def __init__(self, rows: Mapping[str, int], dim: int) -> None:
+        self.description = "random rows"
+        self._rows, self._dim = rows, dim
+        self._starts = {name: number * self._SHIFT for number, name in enumerate(rows)}
+        generator = torch.Generator().manual_seed(_SEED)
+        self._block = torch.randn(self._BLOCK, dim, generator=generator) / dim
+
+    def keys(self) -> Iterable[str]:
+        return self._rows.keys()
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return self._rows[key], self._dim
+
+    def read(self, key: str, start: int, stop: int) -> Tensor:
+        first = self._starts[key]
+        return self._block[torch.arange(first + start, first + stop) % self._BLOCK]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from serving.bench.turns import Turns
-from serving.bench.workloads.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
+from serving.bench.workloads.dlrm_v2 import DEFAULT_MAX_ROWS, dlrm_v2
 from serving.bench.workloads.requests import IdDistribution
 from serving.bench.workloads.sequence_models import SEQUENCE_MODELS
 from serving.commands.bench.engine_devices import BenchDevice, bench_on_devices
@@ -108,7 +108,7 @@ def bench_engine_command(
             candidates=candidates,
             turns=turns,
         )
-    chosen = DlrmV2(max_rows=max_rows, ids=ids)
+    chosen = dlrm_v2(max_rows, ids)
     if device is not BenchDevice.CPU:
         choice = DeviceChoice(parse_gpus(gpus), device is BenchDevice.SIMULATED)
         return bench_on_devices(

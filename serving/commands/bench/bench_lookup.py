@@ -1,10 +1,7 @@
 """Rates of lookups by our kernel, FBGEMM's and torch's, beside the memory's limit.
 
-26 tables of one format and dim 128 lie in private memory, of 4 KiB or of 2 MiB pages; then where
-each library puts them by default: ours in a mapped file, FBGEMM's in torch's memory. Each call has
-new random ids, so that no variant reads rows that the one before left in the cache. Variants take
-turns in random order, since each leaves its page tables in the cache. Rates are medians, on one
-thread, with the outputs' memory mapped before (`serving/host/malloc.py`).
+Each call has new random ids, so that no variant reads rows that the one before left in the cache.
+Variants take turns in random order, since each leaves its page tables in the cache.
 """
 
 from collections.abc import Callable
@@ -96,11 +93,7 @@ def bench_lookup_command(
 def _measure(
     row_format: RowFormat, rows: int, seconds: float, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Rows a second of every batch size, distribution and kind of page.
-
-    `fbgemm` is None for formats that it does not read. `torch` is `embedding_bag` on as many bf16
-    tables, one after another. `gather_limit` only copies the same rows.
-    """
+    """Rows a second of every batch size, distribution and kind of page; None: not measured."""
     torch.set_num_threads(1)
     keep_freed_memory()
     measured: list[dict[str, Any]] = []

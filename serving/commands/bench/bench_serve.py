@@ -14,9 +14,9 @@ import typer
 from serving.bench.line_chart import latency_chart
 from serving.bench.servers.serve import Loading, ServeFigures, measure_closed, measure_open
 from serving.bench.servers.server_under_test import ServerUnderTest, servers_of, target_of
-from serving.bench.workloads.workload import workload_named
+from serving.bench.workloads.named import workload_named
 from serving.commands.bench.options import PairsOption, ServeOption, TowerPrecision, WorkloadOption
-from serving.commands.bench.report import TEXT, Columns, Report, bench_command
+from serving.commands.bench.report import TEXT, Columns, Report, bench_command, counts_text
 from serving.commands.console import check_target, write_target
 from serving.commands.options.caller_options import TokenFileOption, caller_of
 from sharded_infer.byte_sizes import three_digits
@@ -27,16 +27,16 @@ from sharded_infer.specs.precision import Precision
 _SWEEP = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.05)
 _CAPACITY_CONCURRENCY = 16
 _ROUNDS = 3
-_PERCENTILES = ("p50", "p95", "p99", "p99.9")
+_PERCENTILES = dict.fromkeys(("p50", "p95", "p99", "p99.9"))
 _COLUMNS: Columns = [
-    ("load", TEXT),
-    ("req/s", ",.1f"),
-    ("pairs/s", ",.0f"),
-    *((name, three_digits) for name in _PERCENTILES),
-    ("errors", TEXT),
-    ("CPU", ".3g"),
-    ("batch", ".3g"),
-    ("lag", ".3g"),
+    ("load", TEXT, "load"),
+    ("req/s", ",.1f", "requests_per_second"),
+    ("pairs/s", ",.0f", "pairs_per_second"),
+    *((name, three_digits, f"percentiles/{name}") for name in _PERCENTILES),
+    ("errors", counts_text, "errors"),
+    ("CPU", ".3g", "cpu_ms_per_request"),
+    ("batch", ".3g", "mean_batch"),
+    ("lag", ".3g", "generator_p99_lag_ms"),
 ]
 _Rows = list[tuple[str, ServeFigures]]
 
@@ -153,7 +153,7 @@ def bench_serve_command(
             rows, fields = [(f"{flying} in flight", figures)], asdict(figures)
     return Report(
         _COLUMNS,
-        [_row(name, one) for name, one in rows],
+        [_row(*row) for row in rows],
         [
             *notes,
             f"{workload}, {precision} tower, {pairs} pairs a request; server on one core, load on "
@@ -164,17 +164,9 @@ def bench_serve_command(
     )
 
 
-def _row(name: str, figures: ServeFigures) -> tuple[object, ...]:
-    return (
-        name,
-        figures.requests_per_second,
-        figures.pairs_per_second,
-        *map(figures.latency_ms.get, _PERCENTILES),
-        ", ".join(f"{count} {code}" for code, count in figures.errors.items()) or "0",
-        figures.cpu_ms_per_request,
-        figures.mean_batch,
-        figures.generator_p99_lag_ms,
-    )
+def _row(load: str, figures: ServeFigures) -> dict[str, Any]:
+    # Without an answer there are no latencies.
+    return {"load": load, **asdict(figures), "percentiles": _PERCENTILES | figures.latency_ms}
 
 
 def _sweep(

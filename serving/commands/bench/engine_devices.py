@@ -7,10 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from serving.bench.parts.device_scenarios import ServerFigures, run_offline, run_server
-from serving.bench.workloads.dlrm_v2 import DlrmV2
+from serving.bench.workloads.workload import Workload
 from serving.commands.bench.report import TEXT, Report
 from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.byte_sizes import three_digits
@@ -29,7 +27,6 @@ _WITHIN = f"server_pairs_per_second_within_{P99_MS:g}_ms"
 _REQUESTS = 64
 _MERGED = (1, 2, 4, 8)  # requests of a batch, offline
 _SHARES = (0.5, 0.7, 0.8, 0.9, 0.95)  # of the best offline rate
-_SEED = 7
 # For a tower's device: batches in flight, and one that is merged meanwhile.
 _THREADS = 3
 
@@ -43,7 +40,7 @@ class BenchDevice(StrEnum):
 
 
 def bench_on_devices(
-    workload: DlrmV2,
+    workload: Workload,
     choice: DeviceChoice,
     *,
     device: BenchDevice,
@@ -81,8 +78,8 @@ def bench_on_devices(
             *(f"  {line}" for line in run["memory"]),
         ]
     notes.append(
-        f"\n{workload.name}, tables cut to {workload.max_rows:,} rows, {workload.ids} ids, "
-        f"{pairs} pairs a request, planned for {topology}, {device}; from decoded requests to "
+        f"\n{workload.name}, tables cut to {max(workload.rows):,} rows, {workload.distribution} "
+        f"ids, {pairs} pairs a request, planned for {topology}, {device}; from decoded requests to "
         "scores"
     )
     return Report(
@@ -96,8 +93,8 @@ def bench_on_devices(
             "workload": workload.name,
             "device": device,
             "topology": topology,
-            "max_rows": workload.max_rows,
-            "ids": workload.ids,
+            "max_rows": max(workload.rows),
+            "ids": workload.distribution,
             "pairs": pairs,
             "towers": towers,
         },
@@ -105,7 +102,7 @@ def bench_on_devices(
 
 
 def _measure(
-    workload: DlrmV2, model: Model, pairs: int, seconds: float, progress: Progress
+    workload: Workload, model: Model, pairs: int, seconds: float, progress: Progress
 ) -> dict[str, Any]:
     """Samples a second by batch size, and figures of a server at shares of the best of these."""
     if not isinstance(model.engine, DeviceEngine):
@@ -113,11 +110,7 @@ def _measure(
     engines = model.engine.set
     threads = _THREADS * len(engines.engines)
     reader = InputReader(model.spec, max_batch=pairs)
-    drawing = np.random.default_rng(_SEED)
-    requests = [
-        reader.read_message(workload.message(workload.draw(drawing, pairs)))
-        for _ in range(_REQUESTS)
-    ]
+    requests = [reader.read_message(one) for one in workload.messages(pairs, _REQUESTS)]
     steps = len(_MERGED) + len(_SHARES)
     offline: dict[int, float] = {}
     for count in _MERGED:

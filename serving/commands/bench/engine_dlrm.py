@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any
@@ -19,23 +20,23 @@ from torch import nn
 from kernels.machine import machine
 from kernels.row_format import RowFormat
 from serving.bench.parts.installed_torchrec import INSTALL, torchrec_is_installed
-from serving.bench.parts.machine_limit import MatrixProducts, RowGather, random_products
+from serving.bench.parts.machine_limit import random_products, row_gather, timed_products
 from serving.bench.turns import Parts, Turns, one_core
 from serving.bench.workloads.dlrm_v2 import (
     DIM,
     IDS_OF_A_BAG,
     USER_FEATURES,
-    DlrmRequest,
-    DlrmV2,
+    ids_of,
     one_user,
 )
+from serving.bench.workloads.requests import request_message
+from serving.bench.workloads.workload import Inputs, Workload
 from serving.commands.bench.report import TEXT, Report, times
 from serving.commands.lazy_group import load_by_name
 from serving.host.malloc import keep_freed_memory
+from serving.protocol.codec import INFER_CODEC
 from serving.protocol.infer_writer import InferWriter
 from serving.protocol.readers.input_reader import InputReader
-from serving.protocol.readers.portable_reader import parse_request
-from serving.protocol.request_header import header_of, read_header
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model, open_model
@@ -54,7 +55,7 @@ _TORCHREC, _TORCHREC_BF16 = "TorchRec", "TorchRec, bf16"
 
 
 def bench_dlrm(
-    workload: DlrmV2,
+    workload: Workload,
     *,
     precisions: Sequence[Precision],
     memory: TableMemory,
@@ -68,14 +69,14 @@ def bench_dlrm(
     """
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         keep_freed_memory()
-        ours: dict[Precision, _Ours] = {}
         with one_core(), torch.inference_mode():
+            ours: dict[Precision, _Ours] = {}
             for precision in dict.fromkeys(precisions):
                 own = replace(workload, precision=precision)
                 path = own.publish(Path(folder), turns.progress)
                 model = open_model(path, memory=memory, verify=False, progress=turns.progress)
                 model.map_pages(turns.progress)
-                ours[precision] = _Ours(workload, model, pairs)
+                ours[precision] = _Ours(model, pairs)
             measured = _measure(workload, ours, pairs, turns)
     user, towers = measured["one_user"], measured["towers"]
     faults = (f"{run['minor_faults_a_request']:g} ({one})" for one, run in towers.items())
@@ -84,9 +85,9 @@ def bench_dlrm(
         f"lookups a pair are the user's: {user['gain']:.2f} times as fast said once",
         f"minor page faults a request: {', '.join(faults)}",
         f"products of our towers: {'; '.join(one.products.text for one in ours.values())}\n",
-        f"{workload.name}, tables cut to {workload.max_rows:,} rows, {workload.ids} ids, {pairs} "
-        f"pairs a request, {measured['huge_page_share']:.0%} of our tables in 2 MiB pages; one "
-        "core",
+        f"{workload.name}, tables cut to {max(workload.rows):,} rows, {workload.distribution} ids, "
+        f"{pairs} pairs a request, {measured['huge_page_share']:.0%} of our tables in 2 MiB pages; "
+        "one core",
     ]
     if measured["core_share"] < _WHOLE_CORE:
         notes.append(
@@ -95,12 +96,6 @@ def bench_dlrm(
         )
     if measured["torchrec_refusal"] is not None:
         notes.append(measured["torchrec_refusal"])
-    settings = {
-        "workload": workload.name,
-        "max_rows": workload.max_rows,
-        "ids": workload.ids,
-        "memory": memory,
-    }
     return Report(
         [
             ("", TEXT), ("ms a request", times(1e3, ".3g")), ("pairs/s", ",.0f"),
@@ -108,7 +103,13 @@ def bench_dlrm(
         ],
         _rows(measured),
         notes,
-        {**settings, **measured},
+        {
+            "workload": workload.name,
+            "max_rows": max(workload.rows),
+            "ids": workload.distribution,
+            "memory": memory,
+            **measured,
+        },
     )  # fmt: skip
 
 
@@ -137,7 +138,7 @@ def _rows(measured: dict[str, Any]) -> Iterator[tuple[str, float | None, float |
 
 
 def _measure(
-    workload: DlrmV2, ours: dict[Precision, "_Ours"], pairs: int, turns: Turns
+    workload: Workload, ours: dict[Precision, "_Ours"], pairs: int, turns: Turns
 ) -> dict[str, Any]:
     # Int8 is the fastest where it is measured.
     ranked = ours.get(Precision.INT8, next(iter(ours.values())))
@@ -146,24 +147,23 @@ def _measure(
     shapes = [(layer.in_features, layer.out_features) for layer in layers]
     drawing = np.random.default_rng(0)
 
-    def on_request(run: Callable[[DlrmRequest], Parts]) -> Callable[[], Parts]:
+    def on_request(run: Callable[[Inputs], Parts]) -> Callable[[], Parts]:
         return lambda: run(workload.draw(drawing, pairs))
 
     calls: dict[str, Callable[[], Parts]] = {
         _EXPANDED: on_request(lambda request: ranked(one_user(request, expanded=True))),
         _SHARED: on_request(lambda request: ranked(one_user(request, expanded=False))),
     }
-    products = {}
     for precision, one in ours.items():
         calls[f"ours, {precision}"] = on_request(one)
-        products[precision] = MatrixProducts(
-            [random_products(pairs, *shape, one.products.running, generator) for shape in shapes]
-        )
-        calls[f"products, {precision}"] = products[precision]
+        products = [
+            random_products(pairs, *shape, one.products.running, generator) for shape in shapes
+        ]
+        calls[f"products, {precision}"] = partial(timed_products, products)
     row_bytes = RowFormat.INT8.row_bytes(DIM)
-    huge, small = (RowGather(workload.rows, row_bytes, huge_pages=one) for one in (True, False))
-    calls[_GATHER] = on_request(lambda request: huge.timed(request.ids))
-    calls[_GATHER_4K] = on_request(lambda request: small.timed(request.ids))
+    huge, small = (row_gather(workload.rows, row_bytes, huge_pages=one) for one in (True, False))
+    calls[_GATHER] = on_request(lambda request: huge(ids_of(request)))
+    calls[_GATHER_4K] = on_request(lambda request: small(ids_of(request)))
     refusal = None if torchrec_is_installed() else f"TorchRec is not installed: {INSTALL}"
     if refusal is None:
         turns.progress("building TorchRec's model", 0, 1)
@@ -187,14 +187,13 @@ def _measure(
     gathers = found[_GATHER]["seconds"], found[_GATHER_4K]["seconds"]
     towers = {}
     for precision, one in ours.items():
-        layer_seconds = products[precision].seconds(found[f"products, {precision}"])
+        layer_seconds = list(found[f"products, {precision}"].values())
         towers[precision] = {
             "products": asdict(one.products),
             **_tower(found[f"ours, {precision}"], pairs, shapes, layer_seconds, *gathers),
         }
     fastest = min(towers, key=lambda precision: float(towers[precision]["whole_seconds"]))
     expanded, shared = found[_EXPANDED][_WHOLE], found[_SHARED][_WHOLE]
-    table_bytes = ranked.model.artifact.manifest.table_bytes
     return {
         "pairs": pairs,
         "rounds": turns.rounds,
@@ -213,7 +212,7 @@ def _measure(
         },
         # Processor time over wall-clock time. Below 1, others used the core in between.
         "core_share": core_share,
-        "huge_page_share": ranked.model.huge_page_bytes() / table_bytes,
+        "huge_page_share": ranked.model.huge_page_bytes() / ranked.model.table_bytes,
         "kernels": {
             "lookup": dict(ranked.model.engine.backends),
             "instruction_set": machine().class_text,
@@ -258,21 +257,20 @@ def _tower(
 
 
 class _Ours:
-    def __init__(self, workload: DlrmV2, model: Model, pairs: int) -> None:
+    def __init__(self, model: Model, pairs: int) -> None:
         if model.products is None:
             raise InternalError("the engine on the host is measured with a model on devices")
-        self._workload = workload
         self.model = model
         self.products = model.products
         self.reader = InputReader(model.spec, max_batch=pairs)
         self._writer = InferWriter(model.name, model.version, model.spec.tower.outputs)
         _read_every_page(model)
 
-    def __call__(self, request: DlrmRequest) -> Parts:
-        message = self._workload.message(request)
+    def __call__(self, request: Inputs) -> Parts:
+        message = request_message(self.model.name, request)
         faults = _minor_faults()
         started = perf_counter()
-        header = read_header(message) or header_of(parse_request(message))
+        header = INFER_CODEC.header(message)
         requested = header.output_positions(self.model.spec.tower.outputs)
         model_input = self.reader.read_message(message)
         decoded = perf_counter()

@@ -3,6 +3,7 @@
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
-from serving.bench.parts.machine_limit import MatrixProducts, RowGather, random_products
+from serving.bench.parts.machine_limit import random_products, row_gather, timed_products
 from serving.bench.turns import Parts, Turns, one_core, timed
 from serving.bench.workloads.sequence_models import DIM, MatrixProduct, SequenceModel
 from serving.commands.bench.report import TEXT, Report, times
@@ -105,19 +106,19 @@ def _measure(
 
             running = precision if model.products is None else model.products.running
             counts, products = _products(workload.products(history, candidates), running)
-            gather = RowGather((rows,), RowFormat.INT8.row_bytes(DIM), huge_pages=True)
+            gather = row_gather((rows,), RowFormat.INT8.row_bytes(DIM), huge_pages=True)
             calls: dict[str, Callable[[], Parts]] = {
                 "once": lambda: ours(once=True),
                 "each": lambda: ours(once=False),
                 "eager": lambda: _eager(tower, weight, drawn(once=False), has_ages),
-                "copy": lambda: gather.timed([generator.integers(0, rows, history + candidates)]),
-                _PRODUCTS: products,
+                "copy": lambda: gather([generator.integers(0, rows, history + candidates)]),
+                _PRODUCTS: partial(timed_products, products),
             }
             for call in calls.values():
                 for _ in range(_WARM_CALLS):
                     call()
             medians = turns.medians(calls)
-    each_product = products.seconds(medians.pop(_PRODUCTS))
+    each_product = medians.pop(_PRODUCTS).values()
     seconds = {name: parts["seconds"] for name, parts in medians.items()}
     seconds["product"] = sum(n * each for n, each in zip(counts, each_product, strict=True))
     once = seconds["once"]
@@ -150,14 +151,13 @@ def _eager(tower: nn.Module, weight: nn.Embedding, request: ModelInput, has_ages
 
 def _products(
     products: list[MatrixProduct], precision: Precision
-) -> tuple[list[int], MatrixProducts]:
+) -> tuple[list[int], list[list[Callable[[], object]]]]:
     """Different products, and how often each is computed."""
     generator = torch.Generator().manual_seed(0)
     counts: Counter[MatrixProduct] = Counter()
     for one in products:
         counts[one] += one.times if one.has_weight else 1
-    ways = MatrixProducts([_ways_of(one, precision, generator) for one in counts])
-    return list(counts.values()), ways
+    return list(counts.values()), [_ways_of(one, precision, generator) for one in counts]
 
 
 def _ways_of(

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from serving.commands.console import OUT, JsonFileOption, check_target, progress
 
 Form = str | Callable[[Any], str]
 TEXT = "s"
-Columns = Sequence[tuple[str, Form]]
+Columns = Sequence[tuple[str, Form] | tuple[str, Form, str]]
 _JSON_FILE = inspect.Parameter(
     "json_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=JsonFileOption
 )
@@ -23,10 +23,14 @@ _JSON_FILE = inspect.Parameter(
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A table, notes below it, and the figures that `--json` writes."""
+    """A table, notes below it, and the figures that `--json` writes.
+
+    A column has a heading, a format or formatter, and, where rows are mappings, a key of their
+    values, such as `latency_ms/p99`.
+    """
 
     columns: Columns
-    rows: Iterable[Sequence[object]]
+    rows: Iterable[Sequence[object] | Mapping[str, Any]]
     notes: Sequence[str]
     fields: Any
     title: str | None = None
@@ -45,8 +49,7 @@ def bench_command(measure: Callable[..., Report]) -> Callable[..., None]:
                 report = measure(progress=progress, **options)
         else:
             report = measure(**options)
-        if report.columns:
-            print_table(report.columns, report.rows, report.title)
+        OUT.print(_table(report))
         cores = f"{os.cpu_count()} CPU cores, {machine().class_text}"
         OUT.print("\n".join([*report.notes, cores]), highlight=False, soft_wrap=True)
         write_json(json_file, report.fields)
@@ -57,25 +60,38 @@ def bench_command(measure: Callable[..., Report]) -> Callable[..., None]:
     return command
 
 
-def print_table(
-    columns: Columns, rows: Iterable[Sequence[object]], title: str | None = None
-) -> None:
-    """Print figures in columns, with a heading and a format or formatter; None is shown as `-`."""
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
-    for number, (heading, form) in enumerate(columns):
-        # Texts after the first column, such as several kinds of errors, may be long.
-        is_text = form == TEXT
-        table.add_column(
-            heading, justify="left" if is_text else "right", no_wrap=not (is_text and number)
-        )
-    for row in rows:
-        table.add_row(*(_shown(value, c[1]) for value, c in zip(row, columns, strict=True)))
-    OUT.print(table)
-
-
 def times(factor: float, form: str) -> Callable[[float], str]:
     """Format figures in another unit, such as milliseconds for seconds."""
     return lambda value: format(value * factor, form)
+
+
+def _table(report: Report) -> Table:
+    """Figures in columns with headings; None is shown as `-`."""
+    table = Table(title=report.title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for number, (heading, form, *_) in enumerate(report.columns):
+        # Texts after the first column, such as several kinds of errors, may be long.
+        is_text = form in (TEXT, counts_text)
+        table.add_column(
+            heading, justify="left" if is_text else "right", no_wrap=not (is_text and number)
+        )
+    for row in report.rows:
+        values: Iterable[object] = row
+        if isinstance(row, Mapping):
+            values = [_value(row, column[2]) for column in report.columns if len(column) == 3]
+        forms = (column[1] for column in report.columns)
+        table.add_row(*(_shown(value, form) for value, form in zip(values, forms, strict=True)))
+    return table
+
+
+def _value(row: Any, key: str) -> object:
+    for name in key.split("/"):
+        row = row[name]
+    return row
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Format counts, such as of requests by status code."""
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "0"
 
 
 def _shown(value: object, form: Form) -> str:

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.parts.ranking import RankingKind, ranking_model, user_message
+from benchmarks.parts.ranking import RankingKind, ranking_model
+from serving.bench.workloads.dlrm_v2 import one_user
+from serving.bench.workloads.requests import request_message
 from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.engines.model import open_model
-from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.precision import Precision
 from tests.benchmarks.conftest import Measure
 
@@ -34,12 +35,12 @@ def test_both_messages_have_the_same_candidates_and_one_user(
     kind: RankingKind, tmp_path: Path
 ) -> None:
     model = ranking_model(kind, Precision.FP32, rows=20)
-    model.publish(tmp_path)
-    spec = open_model(Repository(tmp_path).open(model.name).path).spec
+    spec = open_model(model.publish(tmp_path)).spec
     reader = InputReader(spec, max_batch=5)
     drawn = model.draw(np.random.default_rng(1), 5)
     once, every = (
-        reader.read_message(user_message(model, drawn, once=one)) for one in (True, False)
+        reader.read_message(request_message(model.name, one_user(drawn, expanded=not once)))
+        for once in (True, False)
     )
     assert [group.batch_size for group in once.groups] == [5, 1]
     assert [len(group.features) for group in once.groups] == [6, 20]

@@ -12,13 +12,15 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from benchmarks.peers.triton_server import DEFAULT_FOLDER, model_name, triton_serving
 from serving.bench.load.library import load_generator_refusal
 from serving.bench.parts.installed_torchrec import torchrec_is_installed
-from serving.bench.workloads.dlrm_v2 import DlrmV2
+from serving.bench.workloads.dlrm_v2 import dlrm_v2
+from serving.bench.workloads.requests import request_message
+from serving.bench.workloads.workload import DENSE
 from tests.benchmarks.conftest import Measure
 from tests.support.servers import Command
 
 ROOT = Path(__file__).parents[3]
 TRITON = ROOT / DEFAULT_FOLDER
-SMALL = DlrmV2(max_rows=300)
+SMALL = dlrm_v2(max_rows=300)
 
 needs_torchrec = pytest.mark.skipif(
     not torchrec_is_installed(), reason="TorchRec is not installed: run make bench-setup"
@@ -44,12 +46,14 @@ def test_triton_answers_with_the_scores_of_torchrecs_model() -> None:
         from serving.bench.parts.torchrec_dlrm import build_torchrec_models, jagged
     requests = [SMALL.draw(np.random.default_rng(seed), pairs) for seed, pairs in ((1, 7), (2, 1))]
     _, lowered = build_torchrec_models(SMALL)
-    with triton_serving(TRITON, ("bf16",), SMALL.max_rows) as server:
+    with triton_serving(TRITON, ("bf16",), 300) as server:
         with grpc.insecure_channel(server.target.authority) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             calls = []
             for request in requests:
-                message = service_pb2.ModelInferRequest.FromString(SMALL.message(request))
+                message = service_pb2.ModelInferRequest.FromString(
+                    request_message(SMALL.name, request)
+                )
                 message.model_name = model_name("bf16")
                 calls.append(stub.ModelInfer.future(message))
             answers = [call.result(timeout=60).raw_output_contents[0] for call in calls]
@@ -57,7 +61,7 @@ def test_triton_answers_with_the_scores_of_torchrecs_model() -> None:
     assert used is not None and used > 0
     for request, answer in zip(requests, answers, strict=True):
         with torch.inference_mode():
-            expected = lowered.scores(torch.from_numpy(request.dense), jagged(request)).numpy()
+            expected = lowered.scores(torch.from_numpy(request[DENSE]), jagged(request)).numpy()
         # Triton may have put both in one batch, whose products round otherwise.
         np.testing.assert_allclose(np.frombuffer(answer, np.float32), expected, atol=2e-3)
 

@@ -19,8 +19,14 @@ from benchmarks.plan.families import (
     three_hot_tables,
     wide_range,
 )
-from benchmarks.plan.plan import measure_case, scaling_chart
-from benchmarks.plan.torchrec_planner import Outcome, Search, TorchRecRun, run_torchrec
+from benchmarks.plan.plan import (
+    Outcome,
+    Search,
+    TorchRecRun,
+    measure_case,
+    run_torchrec,
+    scaling_chart,
+)
 from serving.bench.line_chart import Series
 from serving.bench.parts.installed_torchrec import torchrec_is_installed
 from sharded_infer.planning.plan import Plan, Shard

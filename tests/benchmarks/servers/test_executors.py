@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from benchmarks.servers.open_loads import measure_overloads, simulate_queue
-from serving.bench.workloads.workload import Workload
+from serving.bench.workloads.workload import equal_tables
 from tests.benchmarks.conftest import Measure
 
-SMALL = Workload("ranking", 3, 50, 4, 2, ragged=False, layers=(8,))
+SMALL = equal_tables("ranking", 3, 50, 4, 2, layers=(8,))
 
 
 def test_an_idle_queue_answers_in_the_service_time() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.servers.metrics import counting_seconds
-from serving.bench.workloads.workload import workload_named
+from serving.bench.workloads.named import workload_named
 from serving.metrics.families.family import Detail
 from tests.benchmarks.conftest import Measure
 

@@ -7,7 +7,7 @@ import pytest
 import trustme
 
 from serving.bench.load.library import load_generator_refusal
-from serving.bench.workloads.workload import WORKLOADS
+from serving.bench.workloads.named import WORKLOADS
 from serving.remote.caller import TOKEN_VARIABLE, CallerFiles, read_caller
 from sharded_infer.errors import InputError
 from tests.end_to_end.test_security import private_file

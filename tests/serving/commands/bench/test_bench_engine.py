@@ -1,7 +1,9 @@
 import json
 import os
 import warnings
+from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -11,15 +13,16 @@ from torch import nn
 
 import serving.commands.bench.engine_dlrm as engine_measurement
 from serving.bench.parts.installed_torchrec import torchrec_is_installed
-from serving.bench.parts.machine_limit import MatrixProducts, random_products
+from serving.bench.parts.machine_limit import random_products, timed_products
 from serving.bench.turns import one_core
-from serving.bench.workloads.dlrm_v2 import IDS_OF_A_BAG, ROWS, DlrmV2, one_user
-from serving.bench.workloads.requests import IdDistribution, draw_ids
+from serving.bench.workloads.dlrm_v2 import IDS_OF_A_BAG, ROWS, dlrm_v2, ids_of, one_user
+from serving.bench.workloads.requests import IdDistribution, draw_ids, request_message
+from serving.bench.workloads.workload import DENSE
 from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.specs.precision import Precision
 from tests.support.servers import Command, run
 
-SMALL = DlrmV2(max_rows=50)
+SMALL = dlrm_v2(max_rows=50)
 needs_torchrec = pytest.mark.skipif(
     not torchrec_is_installed(), reason="TorchRec is not installed: make bench-setup"
 )
@@ -69,7 +72,7 @@ def check_run(fields: dict[str, Any]) -> None:
 
 
 def test_the_model_has_the_tables_and_the_tower_of_mlperf() -> None:
-    spec = DlrmV2(max_rows=max(ROWS)).spec()
+    spec = dlrm_v2(max_rows=max(ROWS)).spec()
     assert len(spec.tables) == 26 and spec.dense.inputs == {"dense": 13}
     assert sum(table.rows for table in spec.tables) == 204_184_588
     assert sum(IDS_OF_A_BAG) == 214 and len(IDS_OF_A_BAG) == 26
@@ -82,18 +85,18 @@ def test_the_model_has_the_tables_and_the_tower_of_mlperf() -> None:
 
 
 def test_large_tables_are_cut_and_small_ones_are_not() -> None:
-    assert DlrmV2(max_rows=1000).rows[:6] == (1000, 1000, 1000, 1000, 1000, 3)
-    assert max(DlrmV2().rows) == 2_000_000
+    assert dlrm_v2(max_rows=1000).rows[:6] == (1000, 1000, 1000, 1000, 1000, 3)
+    assert max(dlrm_v2().rows) == 2_000_000
 
 
 def test_its_messages_are_what_was_drawn() -> None:
     request = SMALL.draw(np.random.default_rng(3), 5)
     reader = InputReader(SMALL.spec(), max_batch=5)
-    model_input = reader.read_message(SMALL.message(request))
+    model_input = reader.read_message(request_message(SMALL.name, request))
     [group] = model_input.groups
     assert np.array_equal(group.lengths, np.repeat([IDS_OF_A_BAG], 5, axis=0).T)
-    assert np.array_equal(group.values, np.concatenate([ids.ravel() for ids in request.ids]))
-    assert np.array_equal(model_input.dense[0], request.dense)
+    assert np.array_equal(group.values, np.concatenate([ids.ravel() for ids in ids_of(request)]))
+    assert np.array_equal(model_input.dense[0], request[DENSE])
 
 
 @pytest.mark.parametrize("distribution", list(IdDistribution))
@@ -115,7 +118,8 @@ def test_requests_of_one_user_mean_the_same_said_once_or_for_every_pair() -> Non
     request = SMALL.draw(np.random.default_rng(3), 5)
     reader = InputReader(SMALL.spec(), max_batch=5)
     shared, expanded = (
-        reader.read_message(SMALL.message(one_user(request, expanded=one))) for one in (False, True)
+        reader.read_message(request_message(SMALL.name, one_user(request, expanded=one)))
+        for one in (False, True)
     )
     assert [group.batch_size for group in shared.groups] == [5, 1]
     [every] = expanded.groups
@@ -130,13 +134,11 @@ def test_requests_of_one_user_mean_the_same_said_once_or_for_every_pair() -> Non
 def test_a_products_limit_is_its_faster_implementation(precision: Precision) -> None:
     generator = torch.Generator()
     ways = [random_products(5, *shape, precision, generator) for shape in ((4, 3), (3, 2))]
-    products = MatrixProducts(ways)
-    parts = products()
-    assert min(parts.values()) > 0
-    # The last way that there is takes less than the others.
-    slower = {name: 9.0 - int(name.split()[1]) for name in parts}
-    expected = 9.0 - (len(ways[0]) - 1)
-    assert products.seconds(slower) == [expected, expected]
+    seconds = timed_products(ways)
+    assert list(seconds) == ["0", "1"] and min(seconds.values()) > 0
+    # The last implementation takes less than the others.
+    slow = [[partial(sleep, 0.2), partial(sleep, 0.1)]]
+    assert 0.1 <= timed_products(slow)["0"] < 0.2
 
 
 @pytest.mark.parametrize("bench", ["engine", "serve"])
@@ -184,7 +186,7 @@ def test_torchrecs_model_pools_its_rows_and_scores_alike_in_both_precisions() ->
         request = SMALL.draw(np.random.default_rng(1), 7)
         with torch.inference_mode():
             pooled = default.pooled(jagged(request))
-            dense = torch.from_numpy(request.dense)
+            dense = torch.from_numpy(request[DENSE])
             scores = [one.scores(dense, jagged(request)) for one in (default, lowered)]
     assert pooled.shape == (7, 26, 128)
     # Rows are uniform in (-1/128, 1/128): so are their sums, of as many as a bag has ids.
