@@ -16,10 +16,10 @@ from sharded_infer.towers.program.program import open_program
 def emulated_tf32() -> Iterator[None]:
     """Inside, a `DeviceTower` rounds factors of its inner products as TF32 does."""
 
-    def opened(*arguments: Any) -> GraphModule:
-        program = open_program(*arguments)
+    def opened(*arguments: Any) -> tuple[GraphModule, int]:
+        program, samples = open_program(*arguments)
         emulate_tf32(program)
-        return program
+        return program, samples
 
     with mock.patch.object(device_tower, "open_program", opened):
         yield
