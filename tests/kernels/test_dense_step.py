@@ -73,6 +73,15 @@ def test_numbers_beyond_the_levels_and_what_is_no_number_stay_bytes(
 
 
 @every_set
+def test_a_nan_of_any_bits_is_one_in_bf16(instruction_set: InstructionSet) -> None:
+    bits = torch.tensor([[0x7FFFFFFF, -1, 0x7F800001, 0x7FC00000, 0x7F7FFFFF, 0x7F800000]])
+    values = bits.to(torch.int32).view(torch.float32)
+    step = DenseStep(keep=False, low=torch.bfloat16, instruction_set=instruction_set)
+    low = step(values).low
+    assert low is not None and low.isnan().tolist() == [[True] * 4 + [False] * 2]
+
+
+@every_set
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("strange", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("crosses", [False, True])
