@@ -71,10 +71,6 @@ class CallsInProgress:
         self._changed(change)
 
 
-def _ignore(_call: PredictCall) -> None:
-    """Default of `watch`, for callers that never cancel."""
-
-
 class DataPlane:
     """Answers predict calls with the loaded versions. Thread-safe.
 

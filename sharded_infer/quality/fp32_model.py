@@ -213,16 +213,6 @@ def checked_bags(policy: IdPolicy, model_input: ModelInput) -> Bags:
     return policy.apply(bags)[0]
 
 
-def fp32_scores(
-    spec: ModelSpec,
-    weights: Mapping[str, TableWeight],
-    tower: nn.Module,
-    model_input: ModelInput,
-) -> dict[str, NDArray[np.float32]]:
-    """As `Fp32Model.scores`, of one jagged batch of all features."""
-    return Fp32Model(spec, weights, tower).scores(model_input)
-
-
 def _pool(feature: FeatureSpec, rows: Tensor, lengths: Tensor, scales: Tensor | None) -> Tensor:
     if scales is not None:
         rows = rows * scales[:, None]

@@ -18,7 +18,7 @@ from sharded_infer.engines.golden_check import check_golden
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.errors import ArtifactError
 from sharded_infer.publishing.publication import publish
-from sharded_infer.quality.fp32_model import fp32_scores
+from sharded_infer.quality.fp32_model import Fp32Model
 from sharded_infer.quality.quality import CalibrationSamples
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, ServingSpec, TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
@@ -73,7 +73,7 @@ def test_scores_are_those_of_the_stored_rows(
         for name, weight in trained_weights.items()
     }
     model_input = generate_samples(model.spec, SAMPLES, seed=9)
-    wanted = fp32_scores(model.spec, weights_of(rows), trained_tower, model_input)
+    wanted = Fp32Model(model.spec, weights_of(rows), trained_tower).scores(model_input)
     for name, scores in model.run(model_input).items():
         np.testing.assert_allclose(scores, wanted[name], rtol=1e-5, atol=1e-5)
 

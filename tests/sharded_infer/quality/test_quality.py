@@ -13,7 +13,7 @@ from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.publishing.format_selection import plan_formats
 from sharded_infer.quality.auc import auc
 from sharded_infer.quality.contributions import table_contributions
-from sharded_infer.quality.fp32_model import Fp32Model, Mix, fp32_scores
+from sharded_infer.quality.fp32_model import Fp32Model, Mix
 from sharded_infer.quality.quality import (
     CalibrationSamples,
     compared_mixes,
@@ -64,7 +64,7 @@ def samples(model: Fp32Model) -> CalibrationSamples:
     ]
     group = JaggedBatch((0, 1, 2), np.concatenate(values), lengths)
     model_input = ModelInput(SAMPLES, (group,), ())
-    scores = fp32_scores(model.spec, model.weights, Clicks(), model_input)["score"]
+    scores = Fp32Model(model.spec, model.weights, Clicks()).scores(model_input)["score"]
     labels = (generator.random(SAMPLES) < scores).astype(np.float32)
     labels[:10] = np.nan
     return CalibrationSamples(model_input, {"score": labels})
@@ -76,7 +76,7 @@ def test_mixes_are_compared_with_the_fp32_model(
     mixes = compared_mixes(model.spec)
     reports = {r.name: r for r in measure_quality(model, samples, mixes)}
     assert list(reports) == ["fp32", "fp16", "int8", "int4", "int2"]
-    reference = fp32_scores(model.spec, model.weights, Clicks(), samples.model_input)["score"]
+    reference = Fp32Model(model.spec, model.weights, Clicks()).scores(samples.model_input)["score"]
     labels = samples.labels["score"]
     known = ~np.isnan(labels)
     assert reports["fp32"].auc == auc(labels[known], reference[known])
@@ -178,7 +178,7 @@ def scored(
 ) -> dict[str, np.ndarray]:
     source = TensorSource(weights)
     found = {t.name: find_weight(source, t.name, None, rows=t.rows, dim=t.dim) for t in spec.tables}
-    return fp32_scores(spec, found, tower, model_input)
+    return Fp32Model(spec, found, tower).scores(model_input)
 
 
 def echoing(spec: ModelSpec) -> ModelSpec:
