@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+import grpc
 import numpy as np
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from benchmarks.sequences.sequence_traffic import SequenceTraffic, zipf_users
-from serving.bench.load.generator import run_closed
-from serving.bench.load.process import run_in_process
 from serving.bench.servers.serve import Loading, measure_closed, measure_open
 from serving.bench.servers.server_under_test import ServerUnderTest, servers_of
 from serving.bench.turns import Parts, Turns, medians
@@ -120,13 +119,10 @@ def _check_hits(servers: dict[str, ServerUnderTest], messages: Sequence[bytes], 
 
 def _scores(server: ServerUnderTest, messages: Sequence[bytes]) -> list[bytes]:
     """Bytes of the scores of each message, sent one after another."""
-    count = len(messages)
-    load = partial(run_closed, server.target, messages, connections=1, concurrency=1)
-    responses = run_in_process(partial(load, seconds=60.0, max_calls=count)).responses
-    if len(responses) != count:
-        raise ShardedInferError(f"{len(responses)} of {count} requests were answered")
-    answers = (service_pb2.ModelInferResponse.FromString(responses[n]) for n in range(count))
-    return [b"".join(one.raw_output_contents) for one in answers]
+    requests = map(service_pb2.ModelInferRequest.FromString, messages)
+    with grpc.insecure_channel(server.target.authority) as channel:
+        infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+        return [b"".join(infer(one, timeout=60.0).raw_output_contents) for one in requests]
 
 
 def _user_states(server: ServerUnderTest, model: str) -> tuple[int, int]:

@@ -41,16 +41,15 @@ def run_closed(
     seconds: float,
     deadline_seconds: float = math.inf,
     warm_up_seconds: float = 0.0,
-    max_calls: int | None = None,
     drain_seconds: float = 5.0,
     keep_responses: bool = True,
 ) -> LoadResult:
     """Keep a number of calls open: the next call begins when one ends.
 
-    Calls begin for `seconds` after the warm-up, which is not part of the result; at most
-    `max_calls`, warm-up included. Each goes to the connection with the fewest open calls. Calls
-    still open after the drain are CANCELLED. Calls on a lost connection, or without one for a
-    second, are UNAVAILABLE; those that the server says it did not process are sent again.
+    Calls begin for `seconds` after the warm-up, which is not part of the result. Each goes to the
+    connection with the fewest open calls. Calls still open after the drain are CANCELLED. Calls on
+    a lost connection, or without one for a second, are UNAVAILABLE; those that the server says it
+    did not process are sent again.
 
     Raises InputError if the server does not answer, libnghttp2 is not installed, or the load
     generator was not built.
@@ -62,8 +61,7 @@ def run_closed(
         keep_responses: keep the first response to each message.
     """
     settings = LoadSettings(
-        schedule=None,
-        call_count=-1 if max_calls is None else max_calls,
+        call_count=-1,
         concurrency=concurrency,
         seconds=warm_up_seconds + seconds,
         connections=connections,
@@ -87,12 +85,11 @@ def run_open(
     """Begin every call at its scheduled time, independent of earlier calls; else as `run_closed`.
 
     Latencies count from the scheduled time, so a stalled server is charged for all calls that were
-    due meanwhile. They include waits for a connection, a stream or flow control.
+    due meanwhile. They include waits for a connection, a stream or flow control. The deadline
+    counts from it too, and the server gets the remaining time.
 
     Args:
         schedule: float64 `[N]`, seconds from the start, ascending.
-        deadline_seconds: from a call's scheduled time. The server gets the remaining time; an
-            expired call is reset and DEADLINE_EXCEEDED.
     """
     settings = LoadSettings(
         schedule=schedule.ctypes.data,
@@ -113,11 +110,9 @@ def constant_schedule(rate: float, seconds: float) -> NDArray[np.float64]:
 
 
 def poisson_schedule(rate: float, seconds: float, seed: int) -> NDArray[np.float64]:
-    """Times of independent callers, a Poisson process: float64 `[N]`, seconds, ascending.
+    """Times of a Poisson process, float64 seconds; InputError unless the rate is positive.
 
-    The number of calls is drawn from its Poisson distribution. Given that number, the times are
-    independent and uniform in `[0, seconds)` (Kingman, Poisson Processes, section 2.4). Raises
-    InputError if the rate (mean calls a second) is not positive.
+    Given their number, the times are independent and uniform (Kingman, Poisson Processes, 2.4).
     """
     _check_rate(rate)
     generator = np.random.default_rng(seed)
@@ -173,9 +168,6 @@ def _run(
         LIBRARY.sharded_infer_load_report(handle, report)
         calls = _copy(report.calls, report.call_count, CALL)
         links = _copy(report.links, settings.connections, LINK)
-        if settings.concurrency and len(calls) == settings.call_count:
-            # No more calls were to begin: the last end ends the window.
-            window_seconds = float((calls["scheduled"] + calls["latency"]).max()) - start
         return LoadResult.of(
             calls,
             start=start,

@@ -112,14 +112,12 @@ def test_closed_loop_answers_every_call_and_spreads_them_over_the_connections(
 
 
 def test_closed_loop_keeps_only_so_many_calls_open(target: Target) -> None:
-    result = run_closed(
-        target, [b"sleep 0.1"], connections=2, concurrency=4, seconds=9, max_calls=12
-    )
-    assert result.counts == {"OK": 12}
+    result = run_closed(target, [b"sleep 0.1"], connections=2, concurrency=4, seconds=0.5)
+    assert result.counts == {"OK": len(result.codes)} and len(result.codes) >= 8
     begun, ended = result.scheduled, result.scheduled + result.latency
     open_calls = [int(((begun <= at) & (ended > at)).sum()) for at in begun]
-    assert max(open_calls) <= 4 and 0.3 <= result.seconds < 10
-    assert result.ok_per_second == pytest.approx(12 / result.seconds, rel=0.05)
+    assert max(open_calls) <= 4 and 0.5 <= result.seconds < 10
+    assert result.ok_per_second == pytest.approx((ended <= 0.5).sum() / 0.5, abs=0.01)
 
 
 def test_calls_of_the_warm_up_are_left_out(target: Target) -> None:
@@ -207,9 +205,9 @@ def test_an_unknown_method_is_unimplemented(target: Target) -> None:
 def test_messages_larger_than_every_window_go_both_ways(target: Target) -> None:
     large = bytes(range(256)) * 4096 * 8
     result = run_closed(
-        target, [large, b"big 9000000"], connections=2, concurrency=4, seconds=30, max_calls=8
+        target, [large, b"big 9000000"], connections=2, concurrency=4, seconds=0.5, drain_seconds=30
     )
-    assert result.counts == {"OK": 8}
+    assert result.counts == {"OK": len(result.codes)} and len(result.codes) >= 4
     assert result.responses == {0: large, 1: bytes(9000000)}
     assert result.response_bytes[:2].tolist() == [len(large), 9000000]
 
@@ -356,9 +354,9 @@ def test_schedules_have_their_rate() -> None:
 def test_a_process_of_its_own_returns_the_same(target: Target) -> None:
     messages = (b"one", b"abort 5 gone", b"")
     closed = run_in_process(
-        partial(run_closed, target, messages, connections=1, concurrency=1, seconds=9, max_calls=6)
+        partial(run_closed, target, messages, connections=1, concurrency=1, seconds=0.5)
     )
-    assert closed.codes.tolist() == [0, 5, 0, 0, 5, 0] and closed.codes.dtype == np.uint8
+    assert closed.codes[:6].tolist() == [0, 5, 0, 0, 5, 0] and closed.codes.dtype == np.uint8
     assert closed.responses == {0: b"one", 2: b""} and closed.errors == {5: "gone"}
     schedule = constant_schedule(100, 0.05)
     opened = run_in_process(partial(run_open, target, messages, connections=2, schedule=schedule))
