@@ -54,7 +54,7 @@ def measure_mixed_lengths(
         name: Loading(traffic.of_lengths(lengths.tolist()), traffic.candidates)
         for name, lengths in own.items()
     }
-    publish = partial(traffic.model.publish, traffic.spec, progress=turns.progress)
+    publish = partial(traffic.publish, progress=turns.progress)
     with servers_of(publish, dict.fromkeys(loads, options)) as servers:
         found = turns.of(
             {

@@ -2,13 +2,18 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from serving.bench.workloads.requests import IdDistribution, draw_ids, request_message
 from serving.bench.workloads.sequence_models import SequenceModel
+from sharded_infer.progress import Progress
+from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.zoo.registry import HISTORY
 
 _SEED = 20261124
 
@@ -20,6 +25,12 @@ class SequenceTraffic:
     model: SequenceModel
     spec: ModelSpec
     candidates: int
+
+    def publish(self, repository: Path, progress: Progress) -> None:
+        [table] = self.spec.tables
+        tower = self.model.tower(self.spec.sequences[HISTORY].max_length)
+        weights = {table.name: nn.Embedding(table.rows, table.dim)}
+        publish(self.spec, weights, tower, repository, progress=progress)
 
     def of_lengths(self, lengths: Iterable[int]) -> list[bytes]:
         """A ModelInferRequest for each length of a history, each of another user."""

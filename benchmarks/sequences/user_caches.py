@@ -37,7 +37,7 @@ def measure_user_cache(
     The share is of the capacity without a cache. Raises ShardedInferError if requests fail, or the
     answers of hits have other bits.
     """
-    publish = partial(traffic.model.publish, traffic.spec, progress=turns.progress)
+    publish = partial(traffic.publish, progress=turns.progress)
     sizes = {CACHED: cache_mib, PLAIN: 0}
     words = {name: [f"--user-cache-mib={mib}", *options] for name, mib in sizes.items()}
     with servers_of(publish, words) as servers:

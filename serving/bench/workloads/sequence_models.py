@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,8 +14,6 @@ from torch import nn
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
-from sharded_infer.progress import Progress
-from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import GateSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_spec import SequenceSpec
@@ -88,13 +85,6 @@ class SequenceModel:
                 if not parameter.any():
                     parameter.normal_(std=0.1)
         return tower.eval()
-
-    def publish(self, spec: ModelSpec, repository: Path, progress: Progress) -> None:
-        """Publish random weights."""
-        table, history = spec.tables[0], spec.sequences[HISTORY]
-        weight = nn.Embedding(table.rows, table.dim)
-        tower = self.tower(history.max_length)
-        publish(spec, {table.name: weight}, tower, repository, progress=progress)
 
     def request(
         self, spec: ModelSpec, generator: np.random.Generator, candidates: int, length: int,
