@@ -7,6 +7,9 @@
 namespace sharded_infer {
 namespace {
 
+// As many as a message may have fields (message_size.py). The rest of more is not walked through.
+constexpr std::int64_t kMostParts = 1 << 17;
+
 class HeaderVisitor {
  public:
   HeaderVisitor(Bytes message, Header& header) : message_(message), header_(header) {}
@@ -25,8 +28,8 @@ class HeaderVisitor {
     return !parameter.is("label") && !parameter.asks_for_unknown_ids();
   }
 
-  bool input(Bytes) { return true; }
-  bool contents(Bytes) { return true; }
+  bool input(Bytes) { return ++parts_ <= kMostParts; }
+  bool contents(Bytes) { return ++parts_ <= kMostParts; }
 
   bool output(Bytes name) {
     if (header_.output_count == kMaxOutputs) return false;
@@ -59,6 +62,7 @@ class HeaderVisitor {
 
   Bytes message_;
   Header& header_;
+  std::int64_t parts_ = 0;
   bool seen_priority_ = false;
   bool seen_timeout_ = false;
   bool seen_key_ = false;

@@ -109,6 +109,8 @@ def test_a_header_that_cannot_be_is_refused(edit: Callable[[Any], object], words
         _set("routing_key", string_param="é"),
         _set("routing_key", uint64_param=3),
         lambda r: [r.outputs.add(name=f"o{i}") for i in range(MAX_OUTPUTS + 1)],
+        lambda r: [r.inputs.add() for _ in range(2**17 + 1)],
+        lambda r: r.raw_input_contents.extend([b""] * (2**17 + 1)),
     ],
 )
 def test_an_unusual_header_is_left_to_protobuf(edit: Callable[[Any], object]) -> None:
