@@ -149,47 +149,40 @@ def _expected(dim: int, row_format: RowFormat | None) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """A source's keys: all, by their bare forms, and by the tables that they name."""
-
-    every: set[str]
-    by_bare_key: defaultdict[str, set[str]]
-    by_table: defaultdict[str, set[str]]
+_Names = defaultdict[str, set[str]]
+# A source's keys by their bare forms, and by the tables that they name.
+_KEYS: MutableMapping[WeightSource, tuple[_Names, _Names]] = WeakKeyDictionary()
 
 
-_KEYS: MutableMapping[WeightSource, _Keys] = WeakKeyDictionary()
-
-
-def _keys_of(source: WeightSource) -> _Keys:
-    if (known := _KEYS.get(source)) is not None:
-        return known
-    keys = _Keys(set(source.keys()), defaultdict(set), defaultdict(set))
-    for key in keys.every:
-        bare = bare_key(key)
-        keys.by_bare_key[bare].add(key)
-        *steps, last = bare.split(".")
-        for at, step in enumerate(steps):
-            if step in _PARENTS and last == "weight":
-                keys.by_table[".".join(steps[at + 1 :])].add(key)
-    return _KEYS.setdefault(source, keys)
+def _keys_of(source: WeightSource) -> tuple[_Names, _Names]:
+    if source not in _KEYS:
+        by_bare_key, by_table = _Names(set), _Names(set)
+        for key in source.keys():  # noqa: SIM118 - no mapping
+            bare = bare_key(key)
+            by_bare_key[bare].add(key)
+            *steps, last = bare.split(".")
+            for at, step in enumerate(steps):
+                if step in _PARENTS and last == "weight":
+                    by_table[".".join(steps[at + 1 :])].add(key)
+        _KEYS[source] = by_bare_key, by_table
+    return _KEYS[source]
 
 
 def find_key(source: WeightSource, table: str, key: str | None) -> str:
     """The key of a table's weight, as `find_weight`; SourceError unless exactly one matches."""
-    keys = _keys_of(source)
+    by_bare_key, by_table = _keys_of(source)
     names = (table, f"{table}.weight") if key is None else (key,)
-    for name in names:
-        if name in keys.every:
-            return name
     # Names below the prefixes of wrappers at the time of saving.
-    found = sorted({k for name in names for k in keys.by_bare_key.get(bare_key(name), ())})
+    found = sorted({k for name in names for k in by_bare_key.get(bare_key(name), ())})
+    for name in names:
+        if name in found:
+            return name
     if key is not None and not found:
         raise SourceError(
             f"table {table!r}: {source.description} holds no weight {key!r}"
-            f"{did_you_mean(key, keys.every)}"
+            f"{did_you_mean(key, source.keys())}"
         )
-    found = found or sorted(keys.by_table.get(table, ()))
+    found = found or sorted(by_table.get(table, ()))
     if len(found) == 1:
         return found[0]
     if found:
@@ -197,9 +190,10 @@ def find_key(source: WeightSource, table: str, key: str | None) -> str:
             f"table {table!r}: several weights of {source.description} could be it: "
             f"{', '.join(found)}; say which with the table's 'weights'"
         )
-    shown = ", ".join(sorted(keys.every)[:8]) + (", ..." if len(keys.every) > 8 else "")
+    keys = sorted(source.keys())
+    shown = ", ".join(keys[:8]) + (", ..." if len(keys) > 8 else "")
     raise SourceError(
         f"table {table!r}: {source.description} holds none of {table!r}, {table + '.weight'!r}, "
-        f"'{_PARENTS[0]}.{table}.weight'; it holds {shown}{did_you_mean(table, keys.every)}; "
+        f"'{_PARENTS[0]}.{table}.weight'; it holds {shown}{did_you_mean(table, keys)}; "
         "name the table's key with its 'weights' (TableSpec(weights=...))"
     )
