@@ -41,15 +41,12 @@ def check_capturable(program: GraphModule, kinds: Mapping[Node, Kind], where: st
                     f"{where}: {node.target} with a mask waits for the device, which a CUDA graph "
                     "cannot hold: use where or masked_fill"
                 )
-        if node.target is _aten.one_hot.default and _classes(node) == -1:
+        classes = [*node.args[1:2], node.kwargs.get("num_classes", -1)]
+        if node.target is _aten.one_hot.default and classes[0] == -1:
             raise TowerError(
                 f"{where}: one_hot without num_classes waits for the device, which a CUDA graph "
                 "cannot hold"
             )
-
-
-def _classes(node: Node) -> Argument:
-    return node.args[1] if len(node.args) > 1 else node.kwargs.get("num_classes", -1)
 
 
 def _dtype(program: GraphModule, kinds: Mapping[Node, Kind], value: object) -> torch.dtype | None:
