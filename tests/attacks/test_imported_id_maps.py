@@ -15,7 +15,7 @@ from sharded_infer.errors import WeightsError
 from sharded_infer.importing.id_maps.keyed_tables import open_keyed_tables
 from sharded_infer.importing.id_maps.mpzch import MpzchSettings
 from sharded_infer.importing.id_maps.torchrec_maps import mch_id_map, mpzch_id_map
-from tests.attacks.test_tower_archive import Bomb
+from tests.quant.sources.test_checkpoint import Bomb
 
 
 @pytest.fixture

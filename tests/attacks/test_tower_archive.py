@@ -18,6 +18,7 @@ from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.towers.program.archive import pack_program, read_program
 from sharded_infer.towers.tower import Tower, export_tower
+from tests.quant.sources.test_checkpoint import Bomb
 
 MODEL = "archive/models/model.json"
 WEIGHTS = "archive/data/weights/model_weights_config.json"
@@ -43,10 +44,7 @@ class Small(nn.Module):
 
 @pytest.fixture(scope="module")
 def honest() -> Entries:
-    program = export_tower(
-        Small(), dense={}, embedding_width=4, outputs=["score"], precision=Precision.FP32
-    )
-    return packed(program)
+    return exported(Small())
 
 
 def written(entries: Entries, path: Path, method: int = zipfile.ZIP_STORED) -> Path:
@@ -81,7 +79,15 @@ def with_last_node(entries: Entries, target: str, **arguments: object) -> Entrie
     return edited(entries, MODEL, edit)
 
 
-def packed(program: Any) -> Entries:
+def exported(tower: nn.Module, *, width: int = 4, **sequences: SequenceInput) -> Entries:
+    program = export_tower(
+        tower,
+        dense={},
+        embedding_width=width,
+        sequences=sequences,
+        outputs=["score"],
+        precision=Precision.FP32,
+    )
     with zipfile.ZipFile(io.BytesIO(pack_program(program))) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
@@ -95,14 +101,6 @@ def refused(entries: Entries, path: Path, match: str) -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "tower.pt2"
-
-
-class Bomb:
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
-        return Path.touch, (self.trace,)
 
 
 def creating(trace: Path) -> str:
@@ -461,15 +459,7 @@ class OfSequence(nn.Module):
 
 @pytest.fixture(scope="module")
 def sequential() -> Entries:
-    program = export_tower(
-        OfSequence(),
-        dense={},
-        embedding_width=0,
-        sequences={"history": SequenceInput(4, 9)},
-        outputs=["score"],
-        precision=Precision.FP32,
-    )
-    return packed(program)
+    return exported(OfSequence(), width=0, history=SequenceInput(4, 9))
 
 
 def loaded(path: Path, *, embedding_width: int = 0, **sequences: SequenceInput) -> Tower:
@@ -512,10 +502,7 @@ class OfNumbers(nn.Module):
 
 
 def test_a_tensor_that_takes_all_memory_is_refused_before_it_is_made(path: Path) -> None:
-    program = export_tower(
-        OfNumbers(), dense={}, embedding_width=4, outputs=["score"], precision=Precision.FP32
-    )
-    entries = packed(program)
+    entries = exported(OfNumbers())
     loaded(written(entries, path), embedding_width=4)
     model = entries[MODEL].replace(b'"as_ints":[11,2]', b'"as_ints":[%d,2]' % (2**41))
     assert model != entries[MODEL]
@@ -537,10 +524,7 @@ class OfCodes(nn.Module):
 )
 def test_a_number_is_no_code(kind: str, words: str, path: Path) -> None:
     # At some numbers torch ends the process.
-    program = export_tower(
-        OfCodes(), dense={}, embedding_width=4, outputs=["score"], precision=Precision.FP32
-    )
-    entries = packed(program)
+    entries = exported(OfCodes())
     loaded(written(entries, path), embedding_width=4)
     model = entries[MODEL].replace(f'{{"{kind}":'.encode(), b'{"as_int":')
     assert model != entries[MODEL]
