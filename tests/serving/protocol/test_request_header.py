@@ -41,8 +41,9 @@ def _several(request: Any) -> None:
     request.outputs.add(name="labels")
 
 
+HEADER = RequestHeader("m", "3", "17")
 USUAL = {
-    "nothing more": (message(), RequestHeader("m", "3", "17")),
+    "nothing more": (message(), HEADER),
     "nothing at all": (service_pb2.ModelInferRequest(), RequestHeader("", "", "")),
     "all": (
         message(_several),
@@ -50,19 +51,16 @@ USUAL = {
     ),
     "a priority of int64": (
         message(_set("priority", int64_param=2**40)),
-        RequestHeader("m", "3", "17", 2**40),
+        HEADER._replace(priority=2**40),
     ),
-    "an empty routing key": (
-        message(_set("routing_key", string_param="")),
-        RequestHeader("m", "3", "17"),
-    ),
+    "an empty routing key": (message(_set("routing_key", string_param="")), HEADER),
     "a number as routing key": (
         message(_set("routing_key", int64_param=-2)),
-        RequestHeader("m", "3", "17", routing_key=b"\xfe" + 7 * b"\xff"),
+        HEADER._replace(routing_key=b"\xfe" + 7 * b"\xff"),
     ),
     "a timeout of uint64": (
         message(_set("timeout", uint64_param=9)),
-        RequestHeader("m", "3", "17", 0, 9),
+        HEADER._replace(timeout_us=9),
     ),
 }
 
