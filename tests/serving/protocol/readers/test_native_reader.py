@@ -283,8 +283,3 @@ def test_a_model_of_many_features_finds_each_by_name() -> None:
     found = NativeReader(spec, max_batch=2).read_message(serialized(shuffled))
     assert found is not None
     assert found.groups[0].values.reshape(300, 2)[:, 0].tolist() == list(range(300))
-
-
-def test_bytes_that_are_no_message_are_refused_in_words() -> None:
-    with pytest.raises(RequestError, match="the message is unreadable: .*ModelInferRequest"):
-        InputReader(SPEC, max_batch=MAX_BATCH).read_message(b"\xff")
