@@ -42,6 +42,11 @@ def messages_of(answers: list[Answer]) -> list[bytes]:
     return [bytes(answer.message) for answer in answers]
 
 
+def ask(client: Http2Client, *texts: bytes) -> list[Answer]:
+    client.start([OutgoingCall(0, text, SECONDS) for text in texts])
+    return client.finish()
+
+
 def only(answers: list[Answer]) -> Status:
     (answer,) = answers
     assert answer.status is not None
@@ -84,12 +89,10 @@ def test_many_calls_share_a_connection(kind: str) -> None:
 
 def test_an_answer_that_is_still_read_keeps_its_memory() -> None:
     with compiled_echo() as address, client_of(address) as client:
-        client.start([OutgoingCall(0, b"\x01" * 5000, SECONDS)])
-        first = client.finish()[0].message
+        first = ask(client, b"\x01" * 5000)[0].message
         read = np.frombuffer(first, np.uint8)
         for value in range(2, 20):
-            client.start([OutgoingCall(0, bytes([value]) * 5000, SECONDS)])
-            client.finish()
+            ask(client, bytes([value]) * 5000)
     del first
     assert read.tolist() == [1] * 5000
 
@@ -126,23 +129,20 @@ def test_a_status_and_its_words_arrive_without_control_characters() -> None:
         server.finish(event.call, Status(StatusCode.FAILED_PRECONDITION, words))
 
     with compiled_echo(respond=refuse) as address, client_of(address) as client:
-        client.start([OutgoingCall(0, b"x" * 100_000, SECONDS)])
-        found = only(client.finish())
+        found = only(ask(client, b"x" * 100_000))
     assert found.code is StatusCode.FAILED_PRECONDITION and len(found.message) == 4096
     assert found.message.startswith("größer als 100% / \ufffd\ufffd[31m\ufffd!")
 
 
 def test_an_unknown_method_is_unimplemented(kind: str) -> None:
     with SERVERS[kind]() as address, client_of(address, paths=("/a.B/C",)) as client:
-        client.start([OutgoingCall(0, b"x" * 2**20, SECONDS)])
-        assert only(client.finish()).code is StatusCode.UNIMPLEMENTED
+        assert only(ask(client, b"x" * 2**20)).code is StatusCode.UNIMPLEMENTED
 
 
 def test_an_answer_above_the_limit_costs_no_other_call() -> None:
     limits = ClientLimits(answer_bytes=1000)
     with compiled_echo() as address, client_of(address, limits=limits) as client:
-        client.start([OutgoingCall(0, b"x" * size, SECONDS) for size in (1001, 1000, 2**20)])
-        first, second, third = client.finish()
+        first, second, third = ask(client, *(b"x" * size for size in (1001, 1000, 2**20)))
         assert second.message == b"x" * 1000
         assert third.status is not None
         assert first.status == Status(
@@ -185,15 +185,13 @@ def test_calls_end_one_by_one_and_more_may_be_added() -> None:
         held.clear()
         client.start([OutgoingCall(0, b"hold", SECONDS)])
         client.clear()
-        client.start([OutgoingCall(0, b"hold", SECONDS), OutgoingCall(0, b"free", SECONDS)])
-        assert messages_of(client.finish()) == [b"held", b"free"]
+        assert messages_of(ask(client, b"hold", b"free")) == [b"held", b"free"]
 
 
 def test_unix_sockets_carry_calls(tmp_path: Path) -> None:
     address = f"unix:{tmp_path / 'socket'}"
     with grpcio_echo(address=address) as _, client_of(address) as client:
-        client.start([OutgoingCall(0, b"x" * 2**20, SECONDS)])
-        assert messages_of(client.finish()) == [b"x" * 2**20]
+        assert messages_of(ask(client, b"x" * 2**20)) == [b"x" * 2**20]
 
 
 def test_addresses_where_nobody_listens_are_unavailable_and_named(tmp_path: Path) -> None:
@@ -223,13 +221,11 @@ def test_both_ends_may_show_certificates_and_plain_and_tls_do_not_meet(issued: I
         compiled_echo() as plain,
         client_of(address, tls=known) as client,
     ):
-        client.start([OutgoingCall(0, b"x", SECONDS)])
-        assert messages_of(client.finish()) == [b"x"]
+        assert messages_of(ask(client, b"x")) == [b"x"]
         # The server's words are lost where it closes before it has read the call.
         for other, tls in ((address, ClientTls(issued.ca)), (address, None), (plain, known)):
             with client_of(other, tls=tls) as stranger:
-                stranger.start([OutgoingCall(0, b"x", SECONDS)])
-                assert only(stranger.finish()).code is StatusCode.UNAVAILABLE
+                assert only(ask(stranger, b"x")).code is StatusCode.UNAVAILABLE
 
 
 def test_authorities_that_have_changed_are_used_by_the_next_connection(tmp_path: Path) -> None:
@@ -243,20 +239,17 @@ def test_authorities_that_have_changed_are_used_by_the_next_connection(tmp_path:
         compiled_echo(new) as second,
         client_of(first, second, tls=ClientTls(known)) as client,
     ):
-        calls = [OutgoingCall(at, b"x", SECONDS) for at in range(2)]
-        client.start(calls)
-        assert [answer.status is None for answer in client.finish()] == [True, False]
+
+        def answered() -> list[bool]:
+            client.start([OutgoingCall(at, b"x", SECONDS) for at in range(2)])
+            return [answer.status is None for answer in client.finish()]
+
+        assert answered() == [True, False]
         # Half a file is there for a moment: what was read before stays in use.
         known.write_text("-----BEGIN CERTIFICATE-----\n")
-        client.start(calls)
-        assert [answer.status is None for answer in client.finish()] == [True, False]
+        assert answered() == [True, False]
         shutil.copy(new.ca, known)
-
-        def is_trusted() -> bool:
-            client.start(calls)
-            return [answer.status is None for answer in client.finish()] == [True, True]
-
-        until(is_trusted, "the second is connected to after its pause")
+        until(lambda: answered() == [True, True], "the second is connected to after its pause")
 
 
 def test_a_certificate_of_another_authority_or_name_is_refused(
@@ -265,8 +258,7 @@ def test_a_certificate_of_another_authority_or_name_is_refused(
     stranger = issue_files(tmp_path)
     with SERVERS[kind](issued) as address:
         with client_of(address, tls=ClientTls(stranger.ca)) as client:
-            client.start([OutgoingCall(0, b"x", SECONDS)])
-            status = only(client.finish())
+            status = only(ask(client, b"x"))
             assert status.code is StatusCode.UNAVAILABLE
             assert status.message.startswith("host-0: TLS: ")
             assert "certificate" in status.message
@@ -274,12 +266,10 @@ def test_a_certificate_of_another_authority_or_name_is_refused(
             endpoint = Endpoint(address, "host", name)
             tls = ClientTls(issued.ca)
             with Http2Client([endpoint], [PATH], ClientLimits(), tls=tls) as client:
-                client.start([OutgoingCall(0, b"x", SECONDS)])
-                assert reason.lower() in only(client.finish()).message.lower()
+                assert reason.lower() in only(ask(client, b"x")).message.lower()
         named = Endpoint(address, "host", "localhost")
         with Http2Client([named], [PATH], ClientLimits(), tls=ClientTls(issued.ca)) as client:
-            client.start([OutgoingCall(0, b"x", SECONDS)])
-            assert messages_of(client.finish()) == [b"x"]
+            assert messages_of(ask(client, b"x")) == [b"x"]
 
 
 @pytest.mark.parametrize("missing", ["ca", "certificate", "key"])
