@@ -8,22 +8,15 @@ from serving.observability.log_levels import LogControl, LogLevels
 
 
 def test_each_level_has_its_own_switch() -> None:
-    levels = {
-        logging.DEBUG: LogLevels(verbose_level=1),
-        logging.INFO: LogLevels(),
-        logging.WARNING: LogLevels(),
-        logging.ERROR: LogLevels(),
+    switches = {
+        logging.DEBUG: (LogLevels(verbose_level=1), LogLevels()),
+        logging.INFO: (LogLevels(), LogLevels(info=False)),
+        logging.WARNING: (LogLevels(), LogLevels(warnings=False)),
+        logging.ERROR: (LogLevels(), LogLevels(errors=False)),
     }
-    off = {
-        logging.DEBUG: LogLevels(),
-        logging.INFO: LogLevels(info=False),
-        logging.WARNING: LogLevels(warnings=False),
-        logging.ERROR: LogLevels(errors=False),
-    }
-    for level, on in levels.items():
-        assert on.allow(level) and not off[level].allow(level)
-        others = set(levels) - {level, logging.DEBUG}
-        assert all(off[level].allow(other) for other in others)
+    for level, (on, off) in switches.items():
+        assert on.allow(level) and not off.allow(level)
+        assert all(off.allow(other) for other in set(switches) - {level, logging.DEBUG})
 
 
 def test_a_change_in_one_process_holds_in_another(caplog: pytest.LogCaptureFixture) -> None:
