@@ -196,15 +196,6 @@ _WRITTEN = {
 _TOPOLOGIES = {"plan --topology", "publish --topology", "cluster publish --topology"}
 
 
-def _read_options() -> list[Option]:
-    return [
-        option
-        for option in options()
-        if str(option) not in _WRITTEN
-        if Path in option.kinds or str(option) in _TOPOLOGIES
-    ]
-
-
 def _needs(files: Files) -> dict[str, dict[str, str]]:
     """By command: flags, or "" and numbers for arguments, with values that would do."""
     published, repository, nobody = str(files.folder), str(files.repository), "127.0.0.1:9"
@@ -274,7 +265,10 @@ def test_a_file_that_is_read_and_is_none_is_refused(
     plan = ("plan", "--spec", files.spec, "--topology", "cpu:1")
     assert sharded_infer(*plan, "--json", files.folder / "plan.json").code == 0
     path = _wrong_files(tmp_path)[kind]
-    for option in _read_options():
+    for option in options():
+        is_read = Path in option.kinds or str(option) in _TOPOLOGIES
+        if not is_read or str(option) in _WRITTEN:
+            continue
         if option.name == "--follow" and kind in ("folder", "empty"):
             continue  # folders, which it follows
         try:

@@ -29,10 +29,7 @@ class Place:
         counters.describe(VersionInfo(0.1, (1,), ranker.model.spec.tower.outputs))
         # As another version of the same weights: its number is all that differs.
         model: Any = SimpleNamespace(
-            name=MODEL,
-            version=2,
-            spec=ranker.model.spec,
-            engine=self.default.model.engine,
+            name=MODEL, version=2, spec=ranker.model.spec, engine=self.default.model.engine
         )
         self.shadow = replace(self.default, metrics=counters, model=model)
         self.own.store.add(self.shadow)
