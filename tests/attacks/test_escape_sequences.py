@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from serving.observability.log_lines import LogFormat, LogLines
 from sharded_infer.reports.html.text import visible
 from sharded_infer.repositories.repository import Repository
-from tests.support.manifest_file import Document, edit_manifest
+from tests.support.manifest_file import edit_manifest
 from tests.support.publisher import Publisher
 from tests.support.servers import Command, Done
 
@@ -36,13 +36,9 @@ def repository(tmp_path: Path, publish_copy: Publisher) -> Repository:
     repository = Repository(tmp_path / "models")
     for _ in range(2):
         publish_copy(repository)
-
-    def edit(manifest: Document) -> None:
-        manifest["created_at"] = HOSTILE
-        manifest["producer"] = {HOSTILE: HOSTILE}
-
-    for version in (1, 2):
-        edit_manifest(repository.path / "small" / str(version), edit)
+    said = {"created_at": HOSTILE, "producer": {HOSTILE: HOSTILE}}
+    for version in ("1", "2"):
+        edit_manifest(repository.path / "small" / version, lambda document: document.update(said))
     return repository
 
 
