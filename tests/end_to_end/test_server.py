@@ -114,7 +114,10 @@ def test_an_open_health_watch_is_told_of_the_end_and_does_not_delay_it(
         (["-r", "{ranker}", "-m", "other"], ("no model 'other'", MODEL)),
         (["-r", "{ranker}", "-m", "../ranker"], ("no model '../ranker'",)),
         (["-r", "{ranker}", "--topology", "cpu:9"], ("no plan", "'cpu:9'", "cpu:2")),
-        (["-r", "{ranker}", "--http-port", "{taken}"], ("HTTP port 127.0.0.1:{taken}",)),
+        (
+            ["-r", "{ranker}", "--http-port", "{taken}"],
+            ("HTTP port 127.0.0.1:{taken} cannot be had",),
+        ),
     ],
     ids=["no repository", "empty", "no model", "a path", "no plan", "a taken HTTP port"],
 )

@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving.control.server_state import ServerState
 from serving.http_api.http_server import HttpServer, listen
 from serving.metrics.server_metrics import ServerMetrics
-from sharded_infer.errors import InputError
 
 
 @pytest.fixture
@@ -90,11 +89,3 @@ def test_an_unknown_page_is_404_and_names_those_there_are(pages: HttpServer) -> 
     status, kind, text = ask(pages, "/metrics/more")
     assert status == 404 and kind.startswith("text/plain")
     assert all(known in text for known in ("/metrics", "/ready", "/live"))
-
-
-def test_an_http_port_that_is_taken_is_refused_and_named() -> None:
-    (taken,) = listen("127.0.0.1", 0)
-    with taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=f"HTTP port 127.0.0.1:{port} cannot be had"):
-            listen("127.0.0.1", port)
