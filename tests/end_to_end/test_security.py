@@ -43,6 +43,8 @@ TOKENS = f"""
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - what is refused
 Code = grpc.StatusCode
 STREAM = "ModelStreamInfer"
+LOAD = service_pb2.RepositoryModelLoadRequest(model_name=MODEL)
+UNLOAD = service_pb2.RepositoryModelUnloadRequest(model_name=MODEL)
 
 
 def bearer(token: str | None) -> tuple[tuple[str, str], ...]:
@@ -110,18 +112,8 @@ def stub(guarded: RunningServer) -> Iterator[Any]:
         ("LogSettings", service_pb2.LogSettingsRequest(), PREDICT, ADMIN),
         ("TraceSetting", service_pb2.TraceSettingRequest(), PREDICT, ADMIN),
         ("SystemSharedMemoryStatus", service_pb2.SystemSharedMemoryStatusRequest(), PREDICT, ADMIN),
-        (
-            "RepositoryModelLoad",
-            service_pb2.RepositoryModelLoadRequest(model_name=MODEL),
-            PREDICT,
-            ADMIN,
-        ),
-        (
-            "RepositoryModelUnload",
-            service_pb2.RepositoryModelUnloadRequest(model_name=MODEL),
-            PREDICT,
-            ADMIN,
-        ),
+        ("RepositoryModelLoad", LOAD, PREDICT, ADMIN),
+        ("RepositoryModelUnload", UNLOAD, PREDICT, ADMIN),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isalpha() else "",
 )
@@ -297,17 +289,16 @@ def test_rpcs_that_change_the_server_are_answered_on_the_admin_address_alone(
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
     options = ("--admin-address", address, "--workers", 2, "--model-control", "explicit")
-    load = service_pb2.RepositoryModelLoadRequest(model_name=MODEL)
     with running_server(ranker.repository, tmp_path / "log", *options) as running:
         assert running.ready["admin_url"] == address
         with running.stub() as stub, grpc.insecure_channel(address) as channel:
             admin = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            code, words = code_of(lambda: stub.RepositoryModelLoad(load, timeout=30))
+            code, words = code_of(lambda: stub.RepositoryModelLoad(LOAD, timeout=30))
             assert code is Code.PERMISSION_DENIED and "admin address" in words
             url = f"{running.http_url}/v2/repository/models/{MODEL}/load"
             status, words, _ = fetch(url, None, b"{}")
             assert status == 403 and "admin address" in words
-            admin.RepositoryModelLoad(load, timeout=60)
+            admin.RepositoryModelLoad(LOAD, timeout=60)
             assert infer(stub).model_name == MODEL
             assert code_of(lambda: infer(admin))[0] is Code.PERMISSION_DENIED
 
