@@ -85,13 +85,18 @@ def weigh(server: RunningServer, repository: Repository, weights: dict[str, int]
     until(has_them, f"the weights {weights}")
 
 
-def test_versions_share_the_requests_by_key_in_every_protocol(
-    publisher: Publisher, tmp_path: Path
-) -> None:
+@pytest.fixture
+def repository(publisher: Publisher) -> Repository:
     publisher.good()
     repository = Repository(publisher.repository)
-    repository.set_label(MODEL, "stable", 1)
-    repository.set_label(MODEL, "canary", 2)
+    for number, label in enumerate(("stable", "canary"), 1):
+        repository.set_label(MODEL, label, number)
+    return repository
+
+
+def test_versions_share_the_requests_by_key_in_every_protocol(
+    publisher: Publisher, repository: Repository, tmp_path: Path
+) -> None:
     versions = {"stable": 1, "canary": 2}
     options = (*FOLLOW, "--workers", 2)
     with (
@@ -133,12 +138,8 @@ def test_versions_share_the_requests_by_key_in_every_protocol(
 
 
 def test_weights_change_under_traffic_and_no_request_fails(
-    publisher: Publisher, tmp_path: Path
+    publisher: Publisher, repository: Repository, tmp_path: Path
 ) -> None:
-    publisher.good()
-    repository = Repository(publisher.repository)
-    repository.set_label(MODEL, "stable", 1)
-    repository.set_label(MODEL, "canary", 2)
     repository.set_weights(MODEL, {"stable": 95, "canary": 5})
     options = (*FOLLOW, "--workers", 2)
     with (
