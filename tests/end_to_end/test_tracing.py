@@ -126,17 +126,12 @@ def test_a_request_over_http_is_traced_below_its_clients_span(traced: Traced) ->
         server = spans[f"POST {route}"]
         assert server.kind == SERVER and server.trace_state == STATE
         assert (server.trace_id, server.parent_id) == (trace_of(number), f"{number:016x}")
-        phases = [spans[name] for name in PHASES]
-        assert {span.parent_id for span in phases} == {server.span_id}
-        assert server.start == phases[0].start and server.end == phases[-1].end
+        assert {spans[name].parent_id for name in PHASES} == {server.span_id}
         attributes = server.attributes
-        assert attributes["http.request.method"] == "POST" and attributes["http.route"] == route
-        assert attributes["http.response.status_code"] == 200
         assert attributes["sharded_infer.model"] == MODEL
         assert attributes["sharded_infer.version"] == 1
         assert attributes["sharded_infer.samples"] == 3
         assert attributes["sharded_infer.request_id"] == f"request-{number}"
-        assert not any(name.startswith("rpc.") for name in attributes)
 
 
 def test_requests_of_a_stream_are_named_after_its_rpc(traced: Traced) -> None:
