@@ -10,14 +10,7 @@ import pytest
 from torch import nn
 
 from kernels.row_format import RowFormat
-from sharded_infer import (
-    DenseSpec,
-    ModelSpec,
-    QuantizationSpec,
-    TableSpec,
-    open_model,
-    publish,
-)
+from sharded_infer import DenseSpec, ModelSpec, QuantizationSpec, TableSpec, open_model, publish
 from sharded_infer.artifacts.shared_pages import why_not_shared
 from tests.support.raw_ids import Sum
 from tests.support.server_pages import counted

@@ -49,6 +49,7 @@ from tests.support.waiting import until
 _REFUSAL = load_generator_refusal()
 needs_load = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
 OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
+ONLY_GROW = ("_total", "_bucket", "_sum", "_count")
 HEALTH = health_pb2.HealthCheckRequest(service="")
 
 
@@ -158,15 +159,10 @@ class Watch:
                 self.broken += 1
                 continue
             self.readiness[code, text] += 1
-            now = {k: v for k, v in page.items() if _only_grows(k[0])}
+            ours = {k: v for k, v in page.items() if k[0].startswith("sharded_infer")}
+            now = {k: v for k, v in ours.items() if k[0].endswith(ONLY_GROW)}
             self.fallen += [str(key) for key in before if now.get(key, 0.0) < before[key]]
             before = now
-
-
-def _only_grows(sample: str) -> bool:
-    return sample.startswith("sharded_infer") and sample.endswith(
-        ("_total", "_bucket", "_sum", "_count")
-    )
 
 
 @needs_load
