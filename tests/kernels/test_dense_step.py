@@ -12,8 +12,7 @@ every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
 
 
 def numbers(rows: int, width: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(rows, width, generator=generator) * 3
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(seed)) * 3
 
 
 def levels_of(width: int) -> ByteLevels:
@@ -25,8 +24,7 @@ def levels_of(width: int) -> ByteLevels:
 @pytest.mark.parametrize("rows", [0, 1, 5])
 def test_bytes_are_those_of_torch(instruction_set: InstructionSet, rows: int, width: int) -> None:
     values, levels = numbers(rows, width, 1), levels_of(width)
-    step = DenseStep(keep=False, low=levels, instruction_set=instruction_set)
-    kept, low, _ = step(values)
+    kept, low, _ = DenseStep(keep=False, low=levels, instruction_set=instruction_set)(values)
     assert kept is None and low is not None
     assert torch.equal(low, to_bytes(values, levels))
 
@@ -64,8 +62,7 @@ def test_numbers_beyond_the_levels_and_what_is_no_number_stay_bytes(
 ) -> None:
     values = torch.tensor([[1e30, -1e30, float("inf"), -float("inf"), float("nan"), 0.5]])
     levels = ByteLevels(torch.ones(6), 100)
-    step = DenseStep(keep=False, low=levels, instruction_set=instruction_set)
-    low = step(values).low
+    low = DenseStep(keep=False, low=levels, instruction_set=instruction_set)(values).low
     assert low is not None
     # Half to even: 100.5 is 100.
     assert low.tolist() == [[255, 0, 255, 0, 255, 100]]

@@ -45,8 +45,7 @@ def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def numbers(rows: int, width: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(rows, width, generator=generator) * 3
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(seed)) * 3
 
 
 def integers(rows: int, width: int, most: int, seed: int) -> Tensor:
@@ -129,8 +128,7 @@ def test_what_follows_a_product_is_that_of_torch(
 @pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize("crosses", [False, True])
 def test_a_poisoned_row_is_nan_and_poisons_what_follows(dtype: torch.dtype, crosses: bool) -> None:
-    low = ByteLevels(torch.ones(70), 100)
-    product = product_of(dtype, 70, 8, relu=True, low=low)
+    product = product_of(dtype, 70, 8, relu=True, low=ByteLevels(torch.ones(70), 100))
     poison = torch.zeros(9, 1)
     poison[4] = torch.nan
     terms = {"values": numbers(9, 70, 6), "first": numbers(9, 70, 7)} if crosses else {}

@@ -28,8 +28,7 @@ def test_bags_are_summed_or_averaged_and_empty_ones_are_zero() -> None:
 
 
 def test_a_weighted_mean_divides_by_the_number_of_ids() -> None:
-    weights = torch.tensor([3.0, 0.0, 1.5, 3.0, 0.0, 1.5])
-    bags = Bags(BAGS.values, BAGS.lengths, weights)
+    bags = Bags(BAGS.values, BAGS.lengths, torch.tensor([3.0, 0.0, 1.5, 3.0, 0.0, 1.5]))
     assert pooled_lookup(TABLES, bags)[0].tolist() == [9.0, 90.0, 3.0, 30.0]
 
 

@@ -12,8 +12,7 @@ from tests.reference.row_encoding import encode
 def test_selected_columns_decode_to_those_columns(
     row_format: RowFormat, start: int, stop: int
 ) -> None:
-    rows = torch.randn(9, 7, generator=torch.Generator().manual_seed(1))
-    stored = encode(row_format, rows)
+    stored = encode(row_format, torch.randn(9, 7, generator=torch.Generator().manual_seed(1)))
     per_byte = max(1, 8 // row_format.element_bits)
     if start % per_byte or (stop % per_byte and stop != 7):
         with pytest.raises(InputError, match=f"share a byte .* multiples of {per_byte}"):

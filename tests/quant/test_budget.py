@@ -55,8 +55,7 @@ def test_a_memory_budget_holds_and_is_near_the_best(
     chosen = within_bytes(tables, limit)
     assert all(c in t.candidates for c, t in zip(chosen, tables, strict=True))
     assert total_bytes(chosen) <= limit
-    best = min(map(total_loss, fitting))
-    assert total_loss(chosen) <= best + largest_saving(tables)
+    assert total_loss(chosen) <= min(map(total_loss, fitting)) + largest_saving(tables)
     # No single change would still fit and lose less.
     for index, one in enumerate(tables):
         for other in one.candidates:

@@ -121,8 +121,7 @@ def test_ids_chosen_against_every_known_seed_are_spread_by_a_random_one() -> Non
 
 def test_threads_search_one_index_at_once() -> None:
     ids = random_ids(50_000)
-    rows = np.arange(len(ids))
-    index = IdIndex.open(written(ids, rows, len(ids)))
+    index = IdIndex.open(written(ids, np.arange(len(ids)), len(ids)))
     orders = [np.random.default_rng(seed).permutation(len(ids)) for seed in range(16)]
     with ThreadPoolExecutor(8) as pool:
         for order, found in zip(

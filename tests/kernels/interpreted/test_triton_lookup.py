@@ -175,8 +175,7 @@ def test_rows_beyond_two_gigabytes_are_found(row_format: RowFormat) -> None:
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
-    tables = store(CASES["sums"], RowFormat.INT8)
-    lookup = TritonLookup(device_tables(tables), choice=SMALL)
+    lookup = TritonLookup(device_tables(store(CASES["sums"], RowFormat.INT8)), choice=SMALL)
     values, offsets = torch.zeros(4).long(), torch.arange(5)
     out = torch.empty(2, 24)
     with pytest.raises(InputError, match="values: expected int32 or int64"):

@@ -12,8 +12,7 @@ from tests.kernels.drawn import FUSED, every_set, numbers
 
 def heads_of(samples: int, length: int, heads: int, width: int, seed: int) -> tuple[Tensor, ...]:
     """Queries, keys and values as a tower has them: parts of one product's columns."""
-    together = numbers(samples, length, 3 * heads * width, seed=seed)
-    parts = together.chunk(3, 2)
+    parts = numbers(samples, length, 3 * heads * width, seed=seed).chunk(3, 2)
     return tuple(one.unflatten(2, (heads, -1)).transpose(1, 2) for one in parts)
 
 
@@ -91,8 +90,7 @@ def test_heads_may_lie_side_by_side(
         one[..., first : first + heads * size].unflatten(2, (heads, size)).transpose(1, 2)
         for one, (first, size) in zip((others, rows, rows), columns, strict=True)
     ]
-    expected = attention(*divided, bias, mask)
-    assert torch.equal(found, expected.transpose(1, 2).flatten(2))
+    assert torch.equal(found, attention(*divided, bias, mask).transpose(1, 2).flatten(2))
 
 
 @every_set
@@ -127,8 +125,7 @@ def test_what_is_no_number_reaches_the_queries_behind_it(
     query, key, value = (one.clone() for one in heads_of(1, 40, 2, 16, seed=4))
     attention = Attention(weights, causal=True, instruction_set=instruction_set)
     key[0, 1, 24] = torch.nan
-    found = attention(query, key, value)
-    strange = found.isnan().any(-1)
+    strange = attention(query, key, value).isnan().any(-1)
     assert bool(strange[0, 1, 24:].all()) and not bool(
         strange[0, 0].any() | strange[0, 1, :24].any()
     )
@@ -140,5 +137,4 @@ def test_keys_that_a_mask_hides_weigh_nothing(instruction_set: InstructionSet) -
     masked = Attention(Weights.SILU, instruction_set=instruction_set)
     causal = Attention(Weights.SILU, causal=True, instruction_set=instruction_set)
     assert torch.equal(masked(query, key, value, None, later(40)), causal(query, key, value))
-    hidden = torch.ones(40, 40, dtype=torch.bool)
-    assert not masked(query, key, value, None, hidden).any()
+    assert not masked(query, key, value, None, torch.ones(40, 40, dtype=torch.bool)).any()

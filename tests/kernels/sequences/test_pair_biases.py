@@ -29,8 +29,7 @@ def table_of(function: Callable[[Tensor], Tensor]) -> StepFunction:
 )
 def test_a_table_has_the_values_of_its_function(function: Callable[[Tensor], Tensor]) -> None:
     table = table_of(function)
-    generator = torch.Generator().manual_seed(1)
-    sizes = torch.randn(100_000, generator=generator).mul(6).exp()
+    sizes = torch.randn(100_000, generator=torch.Generator().manual_seed(1)).mul(6).exp()
     numbers = torch.cat([sizes, -sizes, SPECIAL])
     assert torch.equal(table(numbers), function(numbers))
 

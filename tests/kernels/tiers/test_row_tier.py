@@ -99,8 +99,7 @@ def test_rows_in_tiers_have_the_bits_of_rows_in_memory(
     found = tiered(whole, tmp_path / "rows", hot=hot, cached=cached)
     for batch, weighted in (("ragged", True), ("long", False), ("all bags empty", False)):
         bags = fill(whole, BATCHES[batch], weighted=weighted)
-        expected = NativeBackend(whole).pool(bags)
-        assert torch.equal(PooledLookup(found)(bags), expected)
+        assert torch.equal(PooledLookup(found)(bags), NativeBackend(whole).pool(bags))
 
 
 @pytest.mark.parametrize("new", [0, 3])

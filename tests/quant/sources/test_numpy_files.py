@@ -30,8 +30,7 @@ def refused(path: Path, words: str) -> None:
 @pytest.mark.parametrize("layout", ["C", "F"])
 def test_numbers_of_any_order_are_read(dtype: str, order: str, layout: str, tmp_path: Path) -> None:
     array = np.array(WEIGHT, np.dtype(dtype).newbyteorder(order), order=layout)
-    source = NumpySource(saved(tmp_path / "ads.npy", array))
-    rows = source.read("ads", 1, 4)
+    rows = NumpySource(saved(tmp_path / "ads.npy", array)).read("ads", 1, 4)
     assert rows.dtype is getattr(torch, dtype) and rows.is_contiguous()
     assert np.array_equal(rows.numpy(), array[1:4])
 

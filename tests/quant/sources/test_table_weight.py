@@ -39,8 +39,7 @@ def ads(weight: Tensor, row_format: RowFormat | None = None, *, dim: int = 3) ->
 )
 def test_a_table_is_found_under_its_usual_names(key: str) -> None:
     others = {"bads": WEIGHT, "my_embedding_bags.ads.weight": WEIGHT, "embedding_bags.x.weight": 0}
-    source = TensorSource(dict.fromkeys(others, WEIGHT) | {key: WEIGHT})
-    assert found(source, None) == key
+    assert found(TensorSource(dict.fromkeys(others, WEIGHT) | {key: WEIGHT}), None) == key
 
 
 @pytest.mark.parametrize("longer", ["a.embedding_bags.ads.weight", "module.ads.weight"])

@@ -27,8 +27,7 @@ needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="huge pages are
 @pytest.fixture
 def large(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "large"
-    generator = np.random.default_rng(3)
-    path.write_bytes(generator.bytes(9 * HUGE_PAGE_BYTES + 12345))
+    path.write_bytes(np.random.default_rng(3).bytes(9 * HUGE_PAGE_BYTES + 12345))
     yield path
     path.unlink()
 

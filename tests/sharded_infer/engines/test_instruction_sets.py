@@ -180,8 +180,7 @@ def publish_plain(tower: Published, folder: Path) -> Path:
             feature_dims=[DIM] * len(tables),
             options=options,
         )
-    samples = generate_samples(spec, 256)
-    return publish(spec, weights, module, folder, samples=samples).path
+    return publish(spec, weights, module, folder, samples=generate_samples(spec, 256)).path
 
 
 def publish_sequences(tower: Published, folder: Path) -> Path:

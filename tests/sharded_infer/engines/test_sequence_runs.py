@@ -167,8 +167,7 @@ def test_a_tower_of_one_length_gets_all_positions(
     sequence = SequenceSpec(max_length=6, features=("history",), pad=pad, pad_to="max_length")
     table = replace(SPEC.tables[0], format=RowFormat.FP32)
     spec = ModelSpec("last", (table,), sequences={"history": sequence})
-    published = publish(spec, {"item": trained["item"]}, Last(), tmp_path)
-    model = open_model(published.path)
+    model = open_model(publish(spec, {"item": trained["item"]}, Last(), tmp_path).path)
     found = model.predict({"candidate": [1, 1], "history": [[3, 4], [3, 4, 5, 6, 7, 8, 9]]})
     weight = trained["item"].weight.detach()  # type: ignore[union-attr]
     places = (4, 5) if pad == "left" else (0, 1)

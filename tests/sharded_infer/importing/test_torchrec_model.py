@@ -77,8 +77,7 @@ def test_what_wraps_a_model_is_looked_through(wrappers: tuple[str, ...], rec: To
 
 def test_a_compiled_model_is_taken_over(rec: TorchRec) -> None:
     model = rec.model("DLRM")
-    compiled = cast(nn.Module, torch.compile(model))
-    assert_same_scores(from_torchrec(compiled)[2], model, rec)
+    assert_same_scores(from_torchrec(cast(nn.Module, torch.compile(model)))[2], model, rec)
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
@@ -95,8 +94,7 @@ def test_quantized_tables_are_taken_over_bit_for_bit(dtype: torch.dtype, rec: To
             source, table.name, None, rows=table.rows, dim=table.dim, row_format=table.format
         )
         assert weight.stored is FORMATS[dtype]
-        row_bytes = FORMATS[dtype].row_bytes(table.dim)
-        rows = stored[weight.key].view(torch.uint8)[:, :row_bytes]
+        rows = stored[weight.key].view(torch.uint8)[:, : FORMATS[dtype].row_bytes(table.dim)]
         assert torch.equal(weight.read_stored(0, table.rows), rows)
         if not FORMATS[dtype].is_integer:
             expected = trained[weight.key].to(dtype).float()
@@ -119,8 +117,7 @@ def test_a_feature_of_two_tables_is_pooled_as_torchrec_does(rec: TorchRec, tmp_p
     served = open_model(publish(fp32, source, tower, tmp_path).path)
     dense = np.zeros((1, DENSE_WIDTH), np.float32)
     asked = make_input(spec, {"dense": dense, "user": user, "item": item})
-    ours = served.engine.embeddings(asked)[:3]
-    torch.testing.assert_close(ours, pooled.values().detach())
+    torch.testing.assert_close(served.engine.embeddings(asked)[:3], pooled.values().detach())
 
 
 def test_a_model_that_cannot_be_taken_over_is_refused_with_the_reason(rec: TorchRec) -> None:

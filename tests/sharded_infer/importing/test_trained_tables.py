@@ -43,8 +43,7 @@ def test_modules_that_ignore_or_refuse_weights_say_so_in_the_spec(rec: TorchRec)
     assert resolved(ONE, bag("sum")).tables[0].weighted is None
     assert resolved(ONE, bag("mean")).tables[0].weighted is False
     table = Table("t_user", 9, 4, ("user",))
-    plain = resolved(of_tables(table), rec.collection([table])).tables[0]
-    assert plain.weighted is False
+    assert resolved(of_tables(table), rec.collection([table])).tables[0].weighted is False
     # The tower pools what these look up.
     unpooled = {"t_user": nn.Embedding(9, 4)}
     for said, expected in ((None, False), (True, True)):

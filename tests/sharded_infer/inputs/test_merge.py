@@ -89,8 +89,7 @@ def test_compiled_copying_gives_what_indexing_gives(inputs: list[ModelInput]) ->
 
 
 def test_what_every_request_shares_is_kept_once_a_request() -> None:
-    inputs = [request(1, 3, (0, 2)), request(2, 1), request(3, 2, (0, 1, 2))]
-    merged = merge_inputs(inputs)
+    merged = merge_inputs([request(1, 3, (0, 2)), request(2, 1), request(3, 2, (0, 1, 2))])
     assert [g.features for g in merged.groups] == [(1, 3), (0, 2)]
     assert [g.lengths.shape for g in merged.groups] == [(2, 6), (2, 3)]
     assert merged.repeats is not None and merged.repeats.tolist() == [3, 1, 2]

@@ -67,8 +67,7 @@ def test_a_misfit_is_refused_by_name(
 @pytest.mark.parametrize("ids_checked", [False, True])
 def test_samples_of_a_checked_input_are_checked(ids_checked: bool) -> None:
     dense = np.array([[1.0], [2.0]], np.float32)
-    whole = ModelInput(2, (BATCH,), (dense,), ids_checked, 3)
-    part = whole.samples(1, 2)
+    part = ModelInput(2, (BATCH,), (dense,), ids_checked, 3).samples(1, 2)
     assert (part.batch_size, part.ids_checked, part.ids_outside) == (1, ids_checked, 0)
     assert part.groups[0].values.tolist() == [22, 30] and part.dense[0].tolist() == [[2.0]]
 

@@ -95,8 +95,7 @@ def test_forms_may_be_mixed_by_feature() -> None:
 def test_a_feature_left_out_is_empty_bags(present: tuple[str, ...]) -> None:
     found = read(**{name: ids(B) for name in present})
     for name, of_feature in zip(FEATURES, found, strict=True):
-        lengths = [len(values) for values, _ in of_feature]
-        assert lengths == [1 if name in present else 0] * B
+        assert [len(values) for values, _ in of_feature] == [1 if name in present else 0] * B
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,7 @@ def test_rows_of_a_sequence_are_sent_one_by_one() -> None:
     table = TableSpec("t", 300, 8, pooling="mean", features=("a", "b"), format=RowFormat.INT8)
     known = {"a": FeatureStatistics(1.0), "b": FeatureStatistics(2.0)}
     sequence = SequenceSpec(50, features=("b",))
-    spec = ModelSpec("m", (table,), statistics=known, sequences={"b": sequence})
-    [use] = table_uses(spec)
+    [use] = table_uses(ModelSpec("m", (table,), statistics=known, sequences={"b": sequence}))
     assert (use.pooling_factor, use.vectors) == (3.0, 3.0)
     load = CostModel({"t": use}, topology_of(None, None), batch=10)
     found = traffic_by_host(Plan(load.topology, (Shard("t", 1, 0, 300, 0, 8),)), load)
@@ -106,8 +105,7 @@ def test_a_sequence_is_as_long_as_it_may_be_where_nothing_is_known() -> None:
     table = TableSpec("t", 300, 8)
     spec = ModelSpec("m", (table,), sequences={"t": SequenceSpec(50, features=("t",))})
     assert table_uses(spec)[0].vectors == 50
-    longer = {"t": FeatureStatistics(80.0)}
-    assert table_uses(spec, longer)[0].pooling_factor == 50
+    assert table_uses(spec, {"t": FeatureStatistics(80.0)})[0].pooling_factor == 50
     assert table_uses(spec, {"t": FeatureStatistics(7.0)})[0].vectors == 7
 
 

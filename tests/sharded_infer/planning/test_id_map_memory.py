@@ -112,8 +112,7 @@ def test_mapping_takes_a_cache_line_an_id() -> None:
 @pytest.mark.parametrize("share", [0.8, 0.6])
 def test_a_table_with_an_id_map_is_cut_by_columns(share: float) -> None:
     memory = int(share * TABLE.stored_bytes) + MAP
-    where = topology(0, 1, 2, 3, memory=memory, front=0)
-    found = make_plan(load_of(where))
+    found = make_plan(load_of(topology(0, 1, 2, 3, memory=memory, front=0)))
     assert len(found.plan.shards) > 1
     assert all(shard.rows == ROWS for shard in found.plan.shards)
     assert all(used <= memory for used in found.figures.bytes)
@@ -132,8 +131,7 @@ def test_one_that_even_columns_do_not_fit_is_cut_by_rows() -> None:
 def test_a_table_in_parts_is_cut_by_rows() -> None:
     # Half of it, and a tenth more.
     memory = int(0.55 * (TABLE.stored_bytes + MAP))
-    where = topology(0, 1, 2, memory=memory)
-    found = make_plan(load_of(where, PARTED))
+    found = make_plan(load_of(topology(0, 1, 2, memory=memory), PARTED))
     assert all(shard.columns == DIM for shard in found.plan.shards)
     assert len(found.plan.shards) > 1
     assert all(used <= memory for used in found.figures.bytes)

@@ -71,8 +71,7 @@ def test_memory_for_all_rows_holds_them() -> None:
     kept = divide_memory(uses, 10**9)
     assert [one.rows for one in kept] == [1000, 1000, 400, 10]
     assert all(one.hit_rate == pytest.approx(1) and one.reads < 1e-9 for one in kept)
-    none = divide_memory(uses, 0)
-    assert all(one.rows == 0 and one.hit_rate == 0 for one in none)
+    assert all(one.rows == 0 and one.hit_rate == 0 for one in divide_memory(uses, 0))
     with pytest.raises(InputError, match="expected 0 bytes and more, got -1"):
         divide_memory(uses, -1)
 

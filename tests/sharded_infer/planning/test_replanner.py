@@ -40,8 +40,7 @@ def moved_bytes(again: Replan) -> int:
 @pytest.mark.parametrize("topology", ["cpu:4", "h100:4", "h100:2+cpu:1"])
 def test_nothing_moves_when_nothing_changed(topology: str) -> None:
     load = load_of(USES, topology)
-    again = checked(load, make_plan(load).plan)
-    assert again.moves == ()
+    assert checked(load, make_plan(load).plan).moves == ()
 
 
 @pytest.mark.parametrize("topology", ["cpu:4", "h100:4"])
@@ -68,8 +67,7 @@ def test_unused_ranks_are_used_where_the_others_are_too_small_now() -> None:
 
 
 def test_a_lost_rank_moves_what_it_held() -> None:
-    load = load_of(USES, "cpu:4")
-    previous = make_plan(load).plan
+    previous = make_plan(load_of(USES, "cpu:4")).plan
     held = previous.bytes_by_rank({n: u.table for n, u in USES.items()})
     again = checked(load_of(USES, "cpu:3"), previous, lost_ranks=[1])
     assert held[1] <= moved_bytes(again) <= held[1] * 1.01

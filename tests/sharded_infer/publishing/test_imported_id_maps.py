@@ -148,15 +148,13 @@ def test_a_vocabulary_of_the_spec_is_published_with_its_hash(tmp_path: Path) -> 
     maps = id_map_sources(spec, tmp_path)
     made = publish(spec, {"genres": weight}, Sum(), tmp_path / "models", id_maps=maps)
     model = open_model(made.path)
-    published = model.spec.tables[0].id_map
-    assert published == IdMapSpec("zero", strings="murmur3_x64_128", seed=5)
+    assert model.spec.tables[0].id_map == IdMapSpec("zero", strings="murmur3_x64_128", seed=5)
     asked, age = [*words[::-1], "horror"], np.zeros((5, 1), np.float32)
     ids = hash_strings(StringHash.MURMUR3_X64_128, *joined_strings([w.encode() for w in asked]), 5)
     found = model.engine.embeddings(make_input(model.spec, {"genres": ids, "age": age}))[:5]
     wanted = torch.cat([weight.flip(0), torch.zeros(1, 3)])
     assert torch.equal(found, wanted)
-    scores = model.predict({"genres": asked, "age": age})["score"]
-    assert np.allclose(scores, wanted.mean(1))
+    assert np.allclose(model.predict({"genres": asked, "age": age})["score"], wanted.mean(1))
 
 
 @pytest.mark.parametrize("pooled", [True, False])
@@ -186,8 +184,7 @@ def test_a_version_reads_its_mpzch_modules_rows(tmp_path: Path, options: dict[st
     # Each row says its number.
     weights = {"item": torch.arange(1.0, rows + 1)[:, None]}
     (source,) = id_maps_of(module).values()
-    made = publish(spec, weights, Sum(), tmp_path, id_maps={"item": source})
-    model = open_model(made.path)
+    model = open_model(publish(spec, weights, Sum(), tmp_path, id_maps={"item": source}).path)
     asked = {"item": ids, "age": np.zeros((len(ids), 1), np.float32)}
     found = model.predict(asked)["score"].astype(np.int64) - 1
     assert np.array_equal(found, remapped(module, ids))

@@ -243,7 +243,6 @@ def test_old_parts_are_collected_and_new_ones_stay(stored: Repository, weights: 
     assert any(name.startswith("1-of-3") for name in stored.parts.names("ranker"))
     collect(stored, "ranker", keep=1)
     assert any(name.startswith("1-of-3") for name in stored.parts.names("ranker"))
-    left = collect(stored, "ranker", keep=1, safe_seconds=-1)
-    assert left.leftovers.bytes > 0
+    assert collect(stored, "ranker", keep=1, safe_seconds=-1).leftovers.bytes > 0
     assert stored.parts.names("ranker") == []
     stored.verify("ranker")

@@ -281,8 +281,7 @@ def test_a_model_of_every_format_is_published_and_scores_like_fp32(
     allowed = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 0.05, "int8": 0.05, "fp8": 0.5, "int4": 1.0}
     assert published.max_score_diff < allowed.get(row_format, 5.0)
     assert (published.max_score_diff > 1e-5) == (row_format is not RowFormat.FP32)
-    model = open_model(published.path)
-    assert set(model.engine.backends) == {row_format}
+    assert set(open_model(published.path).engine.backends) == {row_format}
 
 
 class Mixing(nn.Module):

@@ -102,8 +102,7 @@ def test_formats_that_cannot_hold_a_row_are_not_compared(
     stored: str, number: float, held: set[str], weights: Weights, tmp_path: Path
 ) -> None:
     weights["ads"][7, 0] = number
-    values = np.array([7, 8, 1, 2])
-    batch = JaggedBatch((0, 1), values, np.ones((2, 2), np.int64))
+    batch = JaggedBatch((0, 1), np.array([7, 8, 1, 2]), np.ones((2, 2), np.int64))
     calibration = CalibrationSamples(ModelInput(2, (batch,), ()))
     tables = [{**FIELDS["tables"][0], "format": stored}, FIELDS["tables"][1]]
     fields = {"name": "m", "tables": tables, "gate": {"max_score_diff": 100}}

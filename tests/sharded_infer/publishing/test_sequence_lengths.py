@@ -35,8 +35,7 @@ class Attention(nn.Module):
         self.pooling = pooling
 
     def forward(self, history: Tensor, history_lengths: Tensor, embeddings: Tensor) -> Tensor:
-        places = torch.arange(history.shape[1])
-        mask = (places < history_lengths[:, None]).float()
+        mask = (torch.arange(history.shape[1]) < history_lengths[:, None]).float()
         weight = torch.sigmoid(torch.einsum("bld,bd->bl", history, embeddings)) * mask
         pooled = self.pooling(history * weight[:, :, None], history_lengths)
         return torch.sigmoid((pooled * embeddings).sum(1) - 3)
@@ -70,8 +69,7 @@ def published(spec: ModelSpec, pooling: Pooling, folder: Path) -> Model:
 
 
 def with_history(**changed: object) -> ModelSpec:
-    history = replace(SPEC.sequences["history"], **changed)
-    return replace(SPEC, sequences={"history": history})
+    return replace(SPEC, sequences={"history": replace(SPEC.sequences["history"], **changed)})
 
 
 @pytest.mark.parametrize(

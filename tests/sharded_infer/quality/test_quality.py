@@ -73,8 +73,7 @@ def samples(model: Fp32Model) -> CalibrationSamples:
 def test_mixes_are_compared_with_the_fp32_model(
     model: Fp32Model, samples: CalibrationSamples
 ) -> None:
-    mixes = compared_mixes(model.spec)
-    reports = {r.name: r for r in measure_quality(model, samples, mixes)}
+    reports = {r.name: r for r in measure_quality(model, samples, compared_mixes(model.spec))}
     assert list(reports) == ["fp32", "fp16", "int8", "int4", "int2"]
     reference = Fp32Model(model.spec, model.weights, Clicks()).scores(samples.model_input)["score"]
     labels = samples.labels["score"]
@@ -134,8 +133,7 @@ def test_tables_are_ranked_by_what_they_do_alone(
     found = table_contributions(model, Mix(formats), samples.model_input)
     # The table of zeros is stored exactly.
     assert [c.table for c in found] == ["big", "mean"]
-    alone = Mix({"mean": RowFormat.INT4})
-    _, report = measure_quality(model, samples, {"alone": alone})
+    _, report = measure_quality(model, samples, {"alone": Mix({"mean": RowFormat.INT4})})
     assert found[1].mean_score_diff == pytest.approx(report.mean_score_diff)
     assert found[1].max_score_diff == pytest.approx(report.max_score_diff)
 

@@ -134,8 +134,7 @@ class Wide(nn.Module):
 def test_checks_run_batches_whose_results_fit_the_bound_of_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = spec_of(GateSpec(10.0))
-    path = publish(spec, weights(), Wide(), tmp_path).path
+    path = publish(spec_of(GateSpec(10.0)), weights(), Wide(), tmp_path).path
     # Two results of 64 KiB a sample are needed at the same time.
     for bytes_, expected in ((2**32, 64), (5 * 2**17, 5)):
         monkeypatch.setattr("sharded_infer.towers.program.program.MOST_BYTES", bytes_)

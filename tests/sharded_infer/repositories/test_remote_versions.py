@@ -85,8 +85,7 @@ def test_a_partial_file_that_was_damaged_is_read_again(
     publish_copy(bucket, {"notes.bin": b"0123456789"})
     sha256 = hash_of(bucket, "notes.bin")
     (tmp_path / "cache" / "files" / f"{sha256}.partial").write_bytes(b"0123x")
-    folder = bucket.fetch("small", 1)
-    assert (folder / "notes.bin").read_bytes() == b"0123456789"
+    assert (bucket.fetch("small", 1) / "notes.bin").read_bytes() == b"0123456789"
     assert ranges_asked(s3, sha256) == [(0, 10), (5, 10)]
 
 
@@ -221,8 +220,7 @@ def test_a_bucket_holds_manifests_and_files_by_their_hash(
     bucket: Repository, publish_copy: Publisher, s3: S3Server, prefix: str
 ) -> None:
     publish_copy(bucket)
-    manifest = bucket.open("small").manifest
-    hashes = {record.sha256 for record in manifest.files.values()}
+    hashes = {record.sha256 for record in bucket.open("small").manifest.files.values()}
     wanted = {f"small/files/{sha256}" for sha256 in hashes}
     wanted |= {"small/1/manifest.json", "small/highest_version"}
     assert {key.removeprefix(prefix) for key in s3.keys(prefix)} == wanted

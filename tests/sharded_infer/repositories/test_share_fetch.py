@@ -101,11 +101,9 @@ def test_a_host_asks_for_the_blocks_of_its_rows_and_keeps_no_more(
 ) -> None:
     artifact = fetched(bucket, host)
     share = 2 * HALF * 128 if host == 2 else HALF * 128
-    came = asked(s3, bucket)
-    assert share <= came <= share + 3 * BLOCK_BYTES
+    assert share <= asked(s3, bucket) <= share + 3 * BLOCK_BYTES
     assert disk_bytes(tmp_path / "cache") <= share + 3.2 * BLOCK_BYTES
-    size = (artifact.path / FILE).stat().st_size
-    assert size == artifact.manifest.files[FILE].bytes
+    assert (artifact.path / FILE).stat().st_size == artifact.manifest.files[FILE].bytes
     check_rows(artifact, folder, host)
     assert asked(s3, bucket, "tower.pt2") == asked(s3, bucket, "golden.safetensors") == 0
 

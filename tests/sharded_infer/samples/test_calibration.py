@@ -124,8 +124,7 @@ def as_lists(arrays: Mapping[str, NDArray[np.float32]]) -> dict[str, list[float]
 
 def test_a_label_column_is_that_of_every_output_without_its_own(tmp_path: Path) -> None:
     rows = [{**DENSE, "label": 1, "label.buy": 0}, {**DENSE, "label": 0, "label.buy": 1}]
-    read = read_json(tmp_path, rows, TWO)
-    assert as_lists(read.labels) == {"click": [1, 0], "buy": [0, 1]}
+    assert as_lists(read_json(tmp_path, rows, TWO).labels) == {"click": [1, 0], "buy": [0, 1]}
     both = read_json(tmp_path, [{**DENSE, "label": 1}], TWO)
     assert as_lists(both.labels) == {"click": [1], "buy": [1]}
     one = read_json(tmp_path, [{**DENSE, "label.buy": 1}, DENSE], TWO)

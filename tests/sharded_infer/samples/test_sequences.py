@@ -44,8 +44,7 @@ def test_files_have_a_list_for_each_sample(tmp_path: Path, kind: str) -> None:
     assert group.lengths.tolist() == [[1, 1, 1], [2, 0, 1], [2, 0, 1], [2, 0, 1]]
     assert group.values[:9].tolist() == [3, 4, 5, 7, 8, 9, 1, 2, 3]
     assert group.values[9:].astype(np.uint32).view(np.float32).tolist() == [0.5, 1.5, 2.5]
-    found = statistics_of(SPEC, samples)
-    assert found["seen"].pooling_factor == 1.0
+    assert statistics_of(SPEC, samples)["seen"].pooling_factor == 1.0
 
 
 def test_several_numbers_for_each_id_are_lists_in_json_and_parquet(tmp_path: Path) -> None:

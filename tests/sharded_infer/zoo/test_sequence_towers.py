@@ -137,8 +137,7 @@ def test_din_sums_the_weighted_steps() -> None:
     for row, length in enumerate(LENGTHS):
         steps, pooled = given["history"][row, :length], given["embeddings"][row]
         weights = tower.attention(steps.unsqueeze(0), pooled[None, :DIM])[0]
-        interest = (weights.unsqueeze(1) * steps).sum(0)
-        expected.append(tower.top(torch.cat([interest, pooled])))
+        expected.append(tower.top(torch.cat([(weights.unsqueeze(1) * steps).sum(0), pooled])))
     torch.testing.assert_close(tower.logits(**given), torch.cat(expected))
 
 

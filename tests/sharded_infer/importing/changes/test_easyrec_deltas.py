@@ -36,8 +36,7 @@ def dump(path: Path, step: int, tables: dict[str, tuple[list[int], Rows]], rank:
     path.parent.mkdir(exist_ok=True)
     with parquet.ParquetWriter(path, schema) as writer:
         for fqn, (keys, rows) in tables.items():
-            one_each = [step, rank, 2, "f", fqn]
-            columns: list[Any] = [[value] * len(keys) for value in one_each]
+            columns: list[Any] = [[value] * len(keys) for value in [step, rank, 2, "f", fqn]]
             columns += [keys, list(rows), ["model_delta_tracker"] * len(keys)]
             arrays = [pa.array(*pair) for pair in zip(columns, schema.types, strict=True)]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
@@ -82,10 +81,8 @@ def test_the_latest_step_of_each_key_wins_over_all_ranks(tmp_path: Path) -> None
         if changed.values is not None
     }
     assert found == {"user_emb": {1: 10, 2: 10, 3: 9}, "item_emb": {-7: 10.5, 2**62: 9.5}}
-    by_name = open_changes(tmp_path)
-    assert by_name["user_emb"].ids.tolist() == changes["user_emb"].ids.tolist()
-    one = open_changes(tmp_path / "step_9")
-    assert one["user_emb"].ids.tolist() == [2, 3]
+    assert open_changes(tmp_path)["user_emb"].ids.tolist() == changes["user_emb"].ids.tolist()
+    assert open_changes(tmp_path / "step_9")["user_emb"].ids.tolist() == [2, 3]
     assert open_changes(step_file(tmp_path, 9, 0))["item_emb"].ids.tolist() == [2**62]
 
 

@@ -184,8 +184,7 @@ def test_rows_that_are_still_the_same_are_left_out_where_the_tracker_knows_them(
     tracker = tracker_of(model, "embedding")
     train(model, {"user": [2, 3], "friend": [3, 9], "item": [4]}, of=["user"])
     train(model, {"user": [3], "friend": [8], "item": [4]}, of=["user"])
-    changes = changes_of_tracker(tracker)
-    assert_rows(changes, {"t_user": [2, 3]}, weights_of_model(model))
+    assert_rows(changes_of_tracker(tracker), {"t_user": [2, 3]}, weights_of_model(model))
 
 
 def one_table(name: str, rows: int, dim: int) -> Any:

@@ -52,8 +52,7 @@ def test_each_place_has_the_id_of_a_loop(longest: int, keep: str, pad: str, pad_
     spec = replace(SPEC, sequences={"h": sequence})
     lengths = np.random.default_rng(longest).integers(0, longest + 1, 7)
     lengths[3] = longest
-    batch = batch_of(lengths)
-    [found] = SequenceLayout(spec).lay_out(batch)
+    [found] = SequenceLayout(spec).lay_out(batch_of(lengths))
     padded = 20 if pad_to == "max_length" or longest > 20 - GRAIN else GRAIN
     assert found.padded_length == padded
     expected = np.full((7, padded), -1)

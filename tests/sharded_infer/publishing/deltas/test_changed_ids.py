@@ -28,8 +28,7 @@ def publish_raw(
     item = TableSpec("item", len(weight), DIM, pooling="mean", id_map=IdMapSpec(unknown))
     spec = ModelSpec("raw", (item, TableSpec("shop", 9, DIM)))
     maps = {"item": source_of(dict(zip(ids.tolist(), rows.tolist(), strict=True)))}
-    tower = Scorer(2 * DIM)
-    return publish(spec, weights, tower, folder, samples=samples, id_maps=maps).path
+    return publish(spec, weights, Scorer(2 * DIM), folder, samples=samples, id_maps=maps).path
 
 
 @pytest.mark.parametrize("unknown", ["zero", "error", SharedRows((39,))])

@@ -80,8 +80,7 @@ def test_chained_deltas_have_a_publications_bits(row_format: RowFormat, tmp_path
 def test_a_delta_stores_the_changed_rows_and_links_all_else(repository: Path) -> None:
     base, spec = repository / "ranker" / "1", delta_spec()
     published = publish_delta("ranker", drawn_changes(spec, 1), repository)
-    rows = {"item": 60, "user": 1}
-    assert dict(published.changed_rows) == rows
+    assert dict(published.changed_rows) == {"item": 60, "user": 1}
     assert published.stored_bytes == 60 * 20 + 12
     for name in ("tables/int8-00000.safetensors", "tower.pt2", "plans/cpu-1.json"):
         assert (published.path / name).samefile(base / name)
@@ -110,8 +109,7 @@ def test_a_delta_may_bring_another_tower(repository: Path, tmp_path: Path) -> No
 def test_stored_rows_are_taken_over_as_they_are(repository: Path) -> None:
     stored = encode(RowFormat.INT8, torch.randn(2, 16))
     rows = ChangedRows(np.array([7, 3]), stored=stored, row_format=RowFormat.INT8)
-    published = publish_delta("ranker", {"item": rows}, repository)
-    model = open_model(published.path)
+    model = open_model(publish_delta("ranker", {"item": rows}, repository).path)
     samples = make_input(delta_spec(), {"item": np.array([7, 3])})
     found = model.engine.embeddings(samples)[:2, :16]
     assert torch.equal(found, decode(RowFormat.INT8, stored, 16) + 0.0)
@@ -175,8 +173,7 @@ def test_deltas_beyond_descriptors_fail(repository: Path, monkeypatch: pytest.Mo
 
 
 def test_a_diff_counts_changed_rows(repository: Path) -> None:
-    changes = drawn_changes(delta_spec(), 1, new=2)
-    publish_delta("ranker", changes, repository)
+    publish_delta("ranker", drawn_changes(delta_spec(), 1, new=2), repository)
     compact(repository, "ranker")
     opened = Repository(repository)
     for versions, changed_rows in (((1, 2), 60), ((1, 3), 60), ((2, 3), 0)):

@@ -121,8 +121,7 @@ def test_hostile_names_stay_text() -> None:
     load = CostModel(uses(names), topology)
     plan = Plan(topology, in_turns(load, names, 2))
     decisions = (f"{HOSTILE}: cut", "a: b: cut", HOSTILE, "y <b>" * 9000)
-    result = PlanResult(plan, figures_of(plan, load), 1e-6, decisions)
-    text = render_plan_page(result, load)
+    text = render_plan_page(PlanResult(plan, figures_of(plan, load), 1e-6, decisions), load)
     page = Page(text)
     assert text.count("<script") == 1 and "onfocus='x'" not in text
     assert "\a" not in text and "\u202e" not in text and "x" * 200 not in text
@@ -180,8 +179,7 @@ def test_page_stays_below_3_mb(ranks: int, tables: int) -> None:
     replicated, own = names[: tables // 3], names[tables // 3 :]
     plan = Plan(load.topology, in_turns(load, own, ranks), tuple(replicated))
     decisions = (f"replicated: {', '.join(replicated)}", *(f"{n}: cut in two" for n in own))
-    result = PlanResult(plan, figures_of(plan, load), 1e-6, decisions)
-    text = render_plan_page(result, load)
+    text = render_plan_page(PlanResult(plan, figures_of(plan, load), 1e-6, decisions), load)
     assert len(text.encode()) < 3_000_000
     assert [len(bars) for bars in Page(text).bars().values()] == [ranks, ranks]
     assert f"of {len(decisions):,}." in text

@@ -127,8 +127,7 @@ def test_verdict_without_calibration_says_what_is_not_known() -> None:
 
 def test_every_table_is_listed_with_its_figures_and_its_reason() -> None:
     report = report_of(60)
-    page = ParsedPage(render_quantization_page(report))
-    text = page.text("table")
+    text = ParsedPage(render_quantization_page(report)).text("table")
     for table in report.tables:
         assert table.name in text
     listed = render_quantization_page(report).rpartition("<h2>Tables</h2>")[2]

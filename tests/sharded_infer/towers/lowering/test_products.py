@@ -218,8 +218,7 @@ def test_products_that_are_packed_later_leave_those_before_their_weights(way: st
     for number, weight in enumerate(weights):
         program.register_buffer(f"weight{number}", weight)
         with program.graph.inserting_before(output):
-            read = program.graph.get_attr(f"weight{number}")
-            factors = (*output.args[0], read)
+            factors = (*output.args[0], program.graph.get_attr(f"weight{number}"))
             product = program.graph.call_function(torch.ops.aten.linear.default, factors)
         output.args = ((product,),)
         assert pack_products(program, compiled) == 1

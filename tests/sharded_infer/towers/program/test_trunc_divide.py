@@ -26,8 +26,7 @@ def test_it_divides_as_torch_does_and_the_least_integer_too(dtype: torch.dtype) 
 class Dividing(nn.Module):
     def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
         whole = dense.long()
-        minus = torch.full_like(whole, -1)
-        quotients = torch.div(whole, minus, rounding_mode="trunc")
+        quotients = torch.div(whole, torch.full_like(whole, -1), rounding_mode="trunc")
         both = quotients + torch.div(whole, -3, rounding_mode="trunc")
         return both.float().sum(1) + embeddings.sum(1)
 

@@ -75,8 +75,7 @@ class Stored:
         write_program(self._signature.export(tower.eval().requires_grad_(False)), self._path)
 
     def split(self) -> UserSplit:
-        loaded = self._signature.load(self._path)
-        return loaded.split_user(("history",), (Run(False, DIM),))
+        return self._signature.load(self._path).split_user(("history",), (Run(False, DIM),))
 
 
 def stage(split: UserSplit) -> GraphModule:
@@ -139,8 +138,7 @@ def test_a_users_stage_of_the_zoo_is_one_call(
     # Rows before, between and behind the attentions, and biases by time.
     [passes] = joined(stage(split))
     assert passes >= 2 * layers + (architecture == "hstu")
-    left = [node for node in stage(split).graph.nodes if node.op.startswith("call")]
-    assert len(left) <= 5
+    assert len([node for node in stage(split).graph.nodes if node.op.startswith("call")]) <= 5
 
 
 def by_torchs_layers(ranker: Ranker, history: Tensor, lengths: Tensor, age: Tensor) -> Tensor:
@@ -194,8 +192,7 @@ def by_permuting(ranker: Ranker, history: Tensor, lengths: Tensor, age: Tensor) 
 def by_days(ranker: Ranker, history: Tensor, lengths: Tensor, age: Tensor) -> Tensor:
     # Bounded before they are whole numbers: what is no number has no bucket, and is refused.
     seconds = age.squeeze(2)
-    apart = (seconds.unsqueeze(1) - seconds.unsqueeze(2)).abs()
-    days = apart.div(86_400).clamp(0, 29).long()
+    days = (seconds.unsqueeze(1) - seconds.unsqueeze(2)).abs().div(86_400).clamp(0, 29).long()
     parts = ranker.first(history).chunk(3, 2)
     query, key, value = (one.unflatten(2, (2, -1)).transpose(1, 2) for one in parts)
     scores = query @ key.transpose(2, 3) + ranker.bias.times[days].unsqueeze(1)

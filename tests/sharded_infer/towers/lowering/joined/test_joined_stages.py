@@ -33,8 +33,7 @@ def by_embedded_places(ranker: Ranker, history: Tensor, lengths: Tensor, age: Te
 
 def by_mean(ranker: Ranker, history: Tensor, lengths: Tensor, age: Tensor) -> Tensor:
     there = (torch.arange(history.shape[1]) < lengths.unsqueeze(1)).unsqueeze(2)
-    total = (ranker.attended(history) * there).sum(1)
-    return total / lengths.clamp(min=1).unsqueeze(1)
+    return (ranker.attended(history) * there).sum(1) / lengths.clamp(min=1).unsqueeze(1)
 
 
 def by_layers(ranker: Ranker, user: Tensor, embeddings: Tensor) -> Tensor:
@@ -58,8 +57,7 @@ def check(split: UserSplit, ranker: Ranker) -> bool:
             ages = torch.rand(1, length, 1, generator=generator)
             own = torch.randn(candidates, DIM, generator=generator)
             given, none = [history, torch.tensor([length]), ages], torch.empty(1, 0)
-            every = [one.expand(candidates, *one.shape[1:]) for one in given]
-            expected = ranker(*every, own)
+            expected = ranker(*[one.expand(candidates, *one.shape[1:]) for one in given], own)
             user = split.user(given, none, whole=True)
             [apart] = split.candidates([], own, [user], [candidates])
             torch.testing.assert_close(apart, expected, rtol=0, atol=1e-5)

@@ -67,8 +67,7 @@ def indexed(steps: Tensor, lengths: Tensor) -> Tensor:
 
 
 def inputs(length: int, used: int | None = None) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(length)
-    history = torch.randn(1, length, DIM, generator=generator)
+    history = torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(length))
     return history, torch.tensor([length if used is None else used])
 
 
