@@ -16,7 +16,6 @@ NAN, INF = float("nan"), float("inf")
 
 
 def hard_rows(dim: int) -> Tensor:
-    """Rows at the edges of int8 and fp16, and normal ones of every size."""
     generator = torch.Generator().manual_seed(dim)
     normal = torch.randn(40, dim, generator=generator)
     sizes = torch.logspace(-45, 4, 400)[:, None]

@@ -33,8 +33,6 @@ class Collection(nn.Module):
 
 
 class Bomb:
-    """Creates a file when unpickled."""
-
     def __init__(self, trace: Path) -> None:
         self.trace = trace
 

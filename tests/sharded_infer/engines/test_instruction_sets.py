@@ -153,7 +153,6 @@ Asked = Callable[[str, str], dict[str, Any]]
 
 
 def publish_plain(tower: Published, folder: Path) -> Path:
-    """Publishes a tower with a table of each format, of which the first two are the user's."""
     tables = tuple(TableSpec(f"t_{f}", rows=200, dim=DIM, format=f) for f in FORMATS)
     generator = torch.Generator().manual_seed(1)
     weights = {t.name: torch.randn(t.rows, t.dim, generator=generator) / 4 for t in tables}

@@ -38,7 +38,6 @@ def model(published_version: Path) -> Model:
 
 
 def request_of(spec: ModelSpec, batch: int, seed: int = 0) -> Arrays:
-    """Two ids a feature, and dense inputs."""
     generator = np.random.default_rng(seed)
     ids = {f.name: generator.integers(0, f.table.rows, (batch, 2)) for f in spec.features}
     widths = spec.dense.inputs.items()
@@ -166,8 +165,6 @@ def test_a_towers_signature_says_what_kernels_it_needs(
 
 
 class Wider(nn.Module):
-    """Both outputs, through a layer of some width."""
-
     def __init__(self, width: int) -> None:
         super().__init__()
         self.hidden = nn.LazyLinear(width)

@@ -130,7 +130,6 @@ def test_a_front_of_a_host_that_nobody_can_ask_is_refused(
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two tables of 16 MB in one file."""
     spec = ModelSpec("large", tuple(TableSpec(name, 250_000, 60) for name in ("left", "right")))
     weights = {
         name: torch.randn(250_000, 60, generator=torch.Generator().manual_seed(seed))

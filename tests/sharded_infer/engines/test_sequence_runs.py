@@ -23,8 +23,6 @@ DIM = 8
 
 
 class Attention(nn.Module):
-    """The candidate's attention over the history, whose positions count by age."""
-
     def __init__(self) -> None:
         super().__init__()
         self.query = nn.Linear(DIM, DIM + 4)

@@ -62,7 +62,6 @@ def collection(rec: TorchRec) -> Any:
 
 
 def eager(tables: Any, tower: Tower) -> np.ndarray:
-    """Scores of single samples, as a training script computes them."""
     scores = []
     for at, candidate in enumerate(SAMPLES["candidate"]):
         clicks, actions = (

@@ -26,7 +26,6 @@ def bags_in(group: JaggedBatch) -> list[list[Bag]]:
 
 
 def bags_of(asked: ModelInput) -> list[list[Bag]]:
-    """Each sample's bags, by feature."""
     by_feature: dict[int, list[Bag]] = {}
     for group in asked.groups:
         owners = np.arange(group.batch_size).repeat(repeats_of(asked, group))

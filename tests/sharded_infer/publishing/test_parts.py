@@ -36,7 +36,6 @@ def whole(weights: Weights, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 def manifest_of(path: Path) -> dict[str, Any]:
-    """A manifest without its time, number and hash."""
     fields: dict[str, Any] = json.loads((path / "manifest.json").read_text())
     for name in ("created_at", "version", "sha256"):
         del fields[name]

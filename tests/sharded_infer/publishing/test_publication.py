@@ -149,7 +149,6 @@ def fails_to_publish(
     tower: nn.Module | None = None,
     **options: Any,
 ) -> None:
-    """Publishing raises `error`, and the repository stays as it was."""
     models = tmp_path / "models"
     (models / "tiny" / "1").mkdir(parents=True)
     (models / "tiny" / "1" / "manifest.json").write_text("{}")
@@ -285,8 +284,6 @@ def test_a_model_of_every_format_is_published_and_scores_like_fp32(
 
 
 class Mixing(nn.Module):
-    """A tower in which the samples of a batch affect each other, in one of several ways."""
-
     def __init__(self, way: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.way = way

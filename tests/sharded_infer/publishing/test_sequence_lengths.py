@@ -28,8 +28,6 @@ Pooling = Callable[[Tensor, Tensor], Tensor]
 
 
 class Attention(nn.Module):
-    """The candidate's attention over a history, pooled in some way: fp32 `[B]`."""
-
     def __init__(self, pooling: Pooling) -> None:
         super().__init__()
         self.pooling = pooling

@@ -31,8 +31,6 @@ OUTPUTS = ("click", "value")
 
 
 class TwoHeads(nn.Module):
-    """A probability, and a value some hundred times as large."""
-
     def forward(self, dense: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
         logit = embeddings.sum(1)
         return {"click": (logit / 50).sigmoid(), "value": 400 * logit + dense.sum(1)}

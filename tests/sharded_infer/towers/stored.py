@@ -17,8 +17,6 @@ from sharded_infer.towers.tower import Tower, export_tower
 
 
 class Signature(NamedTuple):
-    """A tower's inputs and outputs."""
-
     width: int = 0  # of the embeddings
     dense: Mapping[str, int] = {}
     sequences: Mapping[str, SequenceInput] = {}

@@ -89,8 +89,6 @@ def test_a_tower_without_pooled_features_need_not_take_embeddings() -> None:
 
 
 class TwoHistories(nn.Module):
-    """Two sequences of different lengths; one has two companions."""
-
     def forward(self, **inputs: Tensor) -> Tensor:
         clicks = torch.cat([inputs["clicks"], inputs["when"], inputs["price"]], dim=2)
         attended = clicks @ inputs["views"].transpose(1, 2)
@@ -117,8 +115,6 @@ def test_two_sequences_may_have_different_lengths() -> None:
 
 
 class OfHistory(nn.Module):
-    """Applies a given function to a history and its lengths."""
-
     def __init__(self, function: object) -> None:
         super().__init__()
         self.function = function

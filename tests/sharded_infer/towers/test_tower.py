@@ -65,8 +65,6 @@ class Attention(nn.Module):
 
 
 class Heads(nn.Module):
-    """Two outputs of different shapes, in-place activations, a constant and symbolic sizes."""
-
     def __init__(self) -> None:
         super().__init__()
         self.shared = nn.Sequential(nn.Linear(EMBEDDING_WIDTH, 16), nn.ReLU(inplace=True))
@@ -291,8 +289,6 @@ class Untrainable(nn.Module):
 
 
 class Nested(nn.Module):
-    """A submodule's work in the middle of a tower."""
-
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
         self.inner = nn.Sequential(nn.Linear(5, 5), part)

@@ -65,7 +65,6 @@ Saver = Callable[[Path, Given], Path]
 
 
 def plain(changes: Changes) -> dict[str, tuple[dict[int, list[float]], list[int]]]:
-    """Rows by id, and removed ids."""
     found = {}
     for table, changed in changes.items():
         rows = [] if changed.rows is None else changed.rows.tolist()

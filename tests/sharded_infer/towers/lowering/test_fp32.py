@@ -14,8 +14,6 @@ LOW = {torch.bfloat16, torch.float16, torch.int8, torch.uint8}
 
 
 class Layers(nn.Module):
-    """A cross, a ReLU, a softmax between products, a weight that is read twice, the last."""
-
     def __init__(self) -> None:
         super().__init__()
         self.down = nn.Linear(WIDTH, 64, bias=False)

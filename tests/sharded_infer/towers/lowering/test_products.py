@@ -36,8 +36,6 @@ Load = Callable[[Precision, str], Tower]
 
 
 class Layers(nn.Module):
-    """Crosses in two forms, products before ReLUs, in 3-D, narrow, read twice, and the last."""
-
     def __init__(self) -> None:
         super().__init__()
         self.down = nn.ModuleList(nn.Linear(WIDTH, 64, bias=False) for _ in range(2))

@@ -24,8 +24,6 @@ Compute = Callable[[Any, Tensor, Tensor], Tensor]
 
 
 class Snippet(nn.Module):
-    """Computes a score from dense inputs `[B, 5]` and embeddings `[B, 32]`."""
-
     def __init__(self, compute: Compute, **parts: nn.Module) -> None:
         super().__init__()
         self.compute = compute

@@ -65,8 +65,6 @@ def test_other_attention_stays_as_it_is(mix: Mix) -> None:
 
 
 class Divided(torch.nn.Module):
-    """Attention with unusual ways to split and join the columns of heads."""
-
     def __init__(self, divide: Divide, join: Join) -> None:
         super().__init__()
         self.divide, self.join = divide, join

@@ -139,8 +139,6 @@ def test_what_padding_needs_is_left_out_and_what_positions_say_computed_once(
 
 
 def with_numbers_of(numbers: Callable[[Tensor, Tensor], Tensor]) -> Computed:
-    """Adds numbers of the positions and the length to the history."""
-
     def computed(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
         return history + numbers(order(history), lengths).float().unsqueeze(1)
 
@@ -222,8 +220,6 @@ def pointwise(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
 
 
 def hidden(value: float, later: int = 1) -> Computed:
-    """A softmax of scores with masked keys."""
-
     def computed(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
         length, parts = history.shape[1], heads(history)
         mask = torch.ones(length, length, dtype=torch.bool).triu(later)
