@@ -24,17 +24,10 @@ def ads(weight: Tensor, row_format: RowFormat | None = None, *, dim: int = 3) ->
 @pytest.mark.parametrize(
     "key",
     [
-        "ads",
-        "ads.weight",
-        "embedding_bags.ads.weight",
-        "embeddings.ads.weight",
-        "embedding.ads.weight",
-        "model.sparse.embedding_bags.ads.weight",
-        "module.ebc.embeddings.ads.weight",
-        "module.ads.weight",
-        "_orig_mod.ads.weight",
-        "module._orig_mod.ads.weight",
-        "_dmp_wrapped_module.module.ads.weight",
+        *("ads", "ads.weight", "embedding_bags.ads.weight", "embeddings.ads.weight"),
+        *("embedding.ads.weight", "model.sparse.embedding_bags.ads.weight"),
+        *("module.ebc.embeddings.ads.weight", "module.ads.weight", "_orig_mod.ads.weight"),
+        *("module._orig_mod.ads.weight", "_dmp_wrapped_module.module.ads.weight"),
     ],
 )
 def test_a_table_is_found_under_its_usual_names(key: str) -> None:

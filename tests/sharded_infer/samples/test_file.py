@@ -181,19 +181,17 @@ def test_what_is_wrong_in_parquet_is_said_with_row_and_column(tmp_path: Path) ->
         read_samples(tmp_path / "none.parquet")
 
 
-def test_what_is_wrong_in_csv_is_said_with_line_and_column() -> None:
-    heading = "user,dense,bias\n"
-    with pytest.raises(RequestError, match="^line 4, 'user': 'x' is not a number"):
-        read_csv(heading + '1,"1,\n2",3\nx,1 2,3\n')
-    with pytest.raises(RequestError, match="^line 3: 2 cells, expected 3"):
-        read_csv(heading + "1,1 2,3\n1,2\n")
-    with pytest.raises(RequestError, match="^line 1: 'user' comes twice"):
-        read_csv("user,user\n1,2\n")
-    with pytest.raises(RequestError, match="^line 2: not CSV: "):
-        read_csv(heading + '1,"1 2,3\n')
-    with pytest.raises(RequestError, match="^line 2, 'dense': expected 2 numbers, got .1."):
-        batch_samples(SPEC, read_csv(heading + "1,1,3\n"))
-    with pytest.raises(
-        RequestError, match="^line 2: 'usr' is not one of the model's inputs: .*; did"
-    ):
-        batch_samples(SPEC, read_csv("usr,dense,bias\n1,1 2,3\n"))
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('user,dense,bias\n1,"1,\n2",3\nx,1 2,3\n', "line 4, 'user': 'x' is not a number"),
+        ("user,dense,bias\n1,1 2,3\n1,2\n", "line 3: 2 cells, expected 3"),
+        ("user,user\n1,2\n", "line 1: 'user' comes twice"),
+        ('user,dense,bias\n1,"1 2,3\n', "line 2: not CSV: "),
+        ("user,dense,bias\n1,1,3\n", "line 2, 'dense': expected 2 numbers, got .1."),
+        ("usr,dense,bias\n1,1 2,3\n", "line 2: 'usr' is not one of the model's inputs: .*; did"),
+    ],
+)
+def test_what_is_wrong_in_csv_is_said_with_line_and_column(text: str, words: str) -> None:
+    with pytest.raises(RequestError, match=f"^{words}"):
+        batch_samples(SPEC, read_csv(text))
