@@ -83,8 +83,7 @@ def seeded(module_type: type[nn.Module]) -> nn.Module:
     module = module_type()
     for child in module.modules():
         if isinstance(child, nn.BatchNorm1d):
-            assert child.running_mean is not None
-            assert child.running_var is not None
+            assert child.running_mean is not None and child.running_var is not None
             child.running_mean.normal_()
             child.running_var.uniform_(0.5, 2)
     return module

@@ -271,8 +271,7 @@ def filled(module: nn.Module) -> nn.Module:
     with torch.no_grad():
         for part in module.modules():
             if isinstance(part, nn.BatchNorm1d):
-                assert part.running_mean is not None
-                assert part.running_var is not None
+                assert part.running_mean is not None and part.running_var is not None
                 part.running_mean.normal_(generator=numbers)
                 part.running_var.uniform_(0.5, 2, generator=numbers)
     return module.eval()

@@ -222,10 +222,6 @@ def biases_read_twice(ranker: Ranker, history: Tensor, lengths: Tensor, age: Ten
     return steps[:, -1] + ranker.bias(age.squeeze(2)).sum(2).mean(1, keepdim=True)
 
 
-def other_spans(ranker: Ranker, history: Tensor, lengths: Tensor, age: Tensor) -> Tensor:
-    return ranker.attended(ranker.attended(history, age), -age.square())[:, -1]
-
-
 @pytest.mark.parametrize(
     ("state", "calls", "passes", "most_nodes"),
     [
@@ -237,7 +233,7 @@ def other_spans(ranker: Ranker, history: Tensor, lengths: Tensor, age: Tensor) -
         (two_calls, 2, 5, 40),
         # Biases that others read are those of all pairs, and each span has its own.
         (biases_read_twice, 1, 5, 40),
-        (other_spans, 1, 6, 40),
+        (lambda r, h, _, age: r.attended(r.attended(h, age), -age.square())[:, -1], 1, 6, 40),
     ],
 )
 def test_passes_beside_each_other_are_one_call(

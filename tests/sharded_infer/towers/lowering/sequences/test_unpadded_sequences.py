@@ -77,29 +77,12 @@ def order(history: Tensor) -> Tensor:
     return torch.arange(history.shape[1])
 
 
-def hidden_by_fill(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    padding = order(history) >= lengths.unsqueeze(1)
-    return history.masked_fill(padding.unsqueeze(2), 0.0)
+def padding(history: Tensor, lengths: Tensor) -> Tensor:
+    return (order(history) >= lengths.unsqueeze(1)).unsqueeze(2)
 
 
-def hidden_by_where(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    used = order(history) < lengths.unsqueeze(1)
-    return torch.where(used.unsqueeze(2), history, torch.zeros_like(history))
-
-
-def hidden_by_factor(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    used = order(history) < lengths.unsqueeze(1)
-    return history * used.unsqueeze(2).float()
-
-
-def hidden_by_sum(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    used = (order(history) < lengths.unsqueeze(1)).unsqueeze(2).float()
-    return history + (1 - used) * -1e9
-
-
-def hidden_by_a_mask_as_wide(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
-    padding = (order(history) >= lengths.unsqueeze(1)).unsqueeze(2).expand_as(history)
-    return history.masked_fill(padding, 0.0)
+def used(history: Tensor, lengths: Tensor) -> Tensor:
+    return (order(history) < lengths.unsqueeze(1)).unsqueeze(2)
 
 
 def from_the_end(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
@@ -116,8 +99,13 @@ def biased(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "computed",
     [
-        *(hidden_by_fill, hidden_by_where, hidden_by_factor, hidden_by_sum),
-        *(hidden_by_a_mask_as_wide, from_the_end, biased),
+        *(from_the_end, biased),
+        # Hidden by a fill, by one as wide, by a choice, by a factor and by a sum.
+        lambda _, history, lengths: history.masked_fill(padding(history, lengths), 0.0),
+        lambda _, history, n: history.masked_fill(padding(history, n).expand_as(history), 0.0),
+        lambda _, history, n: torch.where(used(history, n), history, torch.zeros_like(history)),
+        lambda _, history, lengths: history * used(history, lengths).float(),
+        lambda _, history, lengths: history + (1 - used(history, lengths).float()) * -1e9,
         # From the begin, from a place, the last, the first, and waves.
         lambda tower, history, lengths: history + tower.rows(order(history)),
         lambda tower, history, lengths: history + tower.waves[order(history) + 3],
