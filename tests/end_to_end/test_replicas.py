@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import grpc
 import pytest
 
 from serving.remote_lookups.fronts import Fronts
@@ -29,6 +30,7 @@ from tests.support.servers import (
     RunningServer,
     check_bits,
     good_inputs,
+    infer_request,
 )
 from tests.support.shard_host_processes import (
     ShardHostProcess,
@@ -153,6 +155,34 @@ def test_a_stopped_replica_costs_no_answer(published: Ranker, tmp_path: Path) ->
             os.kill(replica.process.pid, signal.SIGCONT)
             for seed in range(100):
                 check(front, published, 2, seed)
+
+
+def test_a_stopped_host_costs_a_request_its_own_deadline_and_no_other_request(
+    published: Ranker, tmp_path: Path
+) -> None:
+    with (
+        running_pairs(published, tmp_path) as hosts,
+        running_front(
+            published.repository, tmp_path, {0: hosts[0], 1: hosts[1][:1]}, more=LOOKUP_TIME
+        ) as front,
+        ThreadPoolExecutor(1) as clients,
+    ):
+        check(front, published, 2)
+        stopped = hosts[1][0]
+        os.kill(stopped.process.pid, signal.SIGSTOP)
+        # One: the other request must find a slot that waits for no lookup.
+        patient = [clients.submit(check, front, published, 2)]
+        # The client itself would wait for long.
+        request = infer_request(good_inputs(2))
+        request.parameters["timeout"].int64_param = 2_000_000
+        with front.stub() as stub, pytest.raises(grpc.RpcError) as refused:
+            stub.ModelInfer(request, timeout=SECONDS)
+        assert refused.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert f"shard host 1 at {stopped.address}" in refused.value.details()
+        assert [repr(done.exception(0)) for done in patient if done.done()] == []
+        os.kill(stopped.process.pid, signal.SIGCONT)
+        for done in patient:
+            done.result(SECONDS)
 
 
 def test_the_hosts_file_is_read_anew_when_it_changes(published: Ranker, tmp_path: Path) -> None:

@@ -157,6 +157,5 @@ def _refused(front: RunningServer, number: int, timeout_us: int) -> str:
     metadata = [("traceparent", parent_of(number, True))]
     with front.stub() as stub, pytest.raises(grpc.RpcError) as refused:
         stub.ModelInfer(request, metadata=metadata, timeout=120)
-    assert refused.match("shard host 0 at ")
     code: str = refused.value.code().name
     return code
