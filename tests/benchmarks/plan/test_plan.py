@@ -1,6 +1,4 @@
-import json
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 from time import process_time
 
 import numpy as np
@@ -32,6 +30,7 @@ from serving.bench.parts.installed_torchrec import torchrec_is_installed
 from sharded_infer.planning.plan import Plan, Shard
 from sharded_infer.planning.planner import make_plan
 from sharded_infer.planning.topology_file import parse_topology
+from tests.benchmarks.conftest import Measure
 
 
 def test_the_families_are_the_same_every_time() -> None:
@@ -81,13 +80,9 @@ def test_many_tables_are_planned_quickly() -> None:
         assert process_time() - began < 3 * seconds
 
 
-def test_the_command_prints_a_table_and_writes_the_figures(tmp_path: Path) -> None:
-    target = tmp_path / "figures.json"
-    arguments = ["plan", "--family", "small-tables", "--torchrec-seconds", "0"]
-    done = CliRunner().invoke(app, [*arguments, "--json", str(target)])
-    assert done.exit_code == 0, done.output
-    assert "small-tables" in done.output and "TorchRec" in done.output
-    (figures,) = json.loads(target.read_text())
+def test_the_command_prints_a_table_and_writes_the_figures(measure: Measure) -> None:
+    printed, (figures,) = measure("plan", "--family", "small-tables", "--torchrec-seconds", 0)
+    assert "small-tables" in printed and "TorchRec" in printed
     assert set(figures) >= {"family", "seconds", "gap", "memory_imbalance"}
     assert (figures["tables"], figures["devices"]) == (500, 8)
     assert figures["torchrec_seconds"] is None and figures["torchrec_time_ratio"] is None
