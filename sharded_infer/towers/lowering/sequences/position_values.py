@@ -28,7 +28,7 @@ _MOST_NUMBERS: Final = 2**20
 # Numbers that are computed in the time of an operator's call.
 _NUMBERS_OF_A_CALL: Final = 2**10
 # Numbers of a value for all lengths together; beyond, it is run for some lengths alone.
-_MOST_OF_ALL_LENGTHS: Final = 2**25
+_MOST_OF_ALL_LENGTHS: Final = 2**28
 # Numbers of all values together; what would take more stays as it is.
 _MOST_TOGETHER: Final = 2**30
 # Between the numbers inside a vector and those at its end, which operators compute otherwise.
