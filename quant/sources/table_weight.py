@@ -2,9 +2,9 @@
 
 import re
 from collections import defaultdict
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -150,27 +150,25 @@ def _expected(dim: int, row_format: RowFormat | None) -> str:
 
 
 _Names = defaultdict[str, set[str]]
-# A source's keys by their bare forms, and by the tables that they name.
-_KEYS: MutableMapping[WeightSource, tuple[_Names, _Names]] = WeakKeyDictionary()
 
 
-def _keys_of(source: WeightSource) -> tuple[_Names, _Names]:
-    if source not in _KEYS:
-        by_bare_key, by_table = _Names(set), _Names(set)
-        for key in source.keys():  # noqa: SIM118 - no mapping
-            bare = bare_key(key)
-            by_bare_key[bare].add(key)
-            *steps, last = bare.split(".")
-            for at, step in enumerate(steps):
-                if step in _PARENTS and last == "weight":
-                    by_table[".".join(steps[at + 1 :])].add(key)
-        _KEYS[source] = by_bare_key, by_table
-    return _KEYS[source]
+@lru_cache(maxsize=1)  # A source is searched for one table after the other.
+def _by_name(keys: tuple[str, ...]) -> tuple[_Names, _Names]:
+    """Keys by their bare forms, and by the tables that they name below a collection."""
+    by_bare_key, by_table = _Names(set), _Names(set)
+    for key in keys:
+        bare = bare_key(key)
+        by_bare_key[bare].add(key)
+        *steps, last = bare.split(".")
+        for at, step in enumerate(steps):
+            if step in _PARENTS and last == "weight":
+                by_table[".".join(steps[at + 1 :])].add(key)
+    return by_bare_key, by_table
 
 
 def find_key(source: WeightSource, table: str, key: str | None) -> str:
     """The key of a table's weight, as `find_weight`; SourceError unless exactly one matches."""
-    by_bare_key, by_table = _keys_of(source)
+    by_bare_key, by_table = _by_name(tuple(source.keys()))
     names = (table, f"{table}.weight") if key is None else (key,)
     # Names below the prefixes of wrappers at the time of saving.
     found = sorted({k for name in names for k in by_bare_key.get(bare_key(name), ())})
