@@ -14,7 +14,7 @@ RUNTIME := $(VENV)/.runtime-installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 
 # Packages come while the compiler runs.
-$(RUNTIME): pyproject.toml setup.py Makefile $(wildcard */native/* */native/*/*)
+$(RUNTIME): pyproject.toml setup.py Makefile $(wildcard native/*/*)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --quiet "setuptools>=77"
@@ -29,7 +29,7 @@ $(RUNTIME): pyproject.toml setup.py Makefile $(wildcard */native/* */native/*/*)
 
 setup: $(STAMP)
 
-$(STAMP): $(RUNTIME) $(wildcard serving/bench/native/*)
+$(STAMP): $(RUNTIME) $(wildcard native/load/*)
 	SHARDED_INFER_BENCH=1 $(PIP) --quiet --editable ".[dev]"
 	touch $(STAMP)
 
@@ -117,8 +117,8 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	git ls-files '*.cpp' '*.h' '*.inc' ':!*/third_party/*' | xargs $(BIN)/clang-format --dry-run --Werror
-	git ls-files '*/native/*.cpp' ':!tests' | xargs -P 2 -I{} $(BIN)/clang-tidy --quiet {} -- \
-		-std=c++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-missing-field-initializers
+	git ls-files 'native/*.cpp' | xargs -P 2 -I{} $(BIN)/clang-tidy --quiet {} -- \
+		-Inative -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-missing-field-initializers
 
 docs: setup
 	$(BIN)/python docs/generate_cli.py

@@ -45,17 +45,9 @@ class BuildCompiledCode(build_ext):
         if os.environ.get(VARIABLE) == "1":
             load_generator = Extension(
                 "serving.bench._native",
-                sources=["serving/bench/native/http2_load.cpp"],
-                depends=[
-                    *glob("serving/bench/native/*.h"),
-                    "serving/native/client/status.h",
-                    "serving/native/transport/nghttp2.h",
-                    "serving/native/transport/opened_library.h",
-                    "serving/native/transport/request_head.h",
-                    "serving/native/transport/settings.h",
-                ],
+                sources=["native/load/http2_load.cpp"],
                 language="c++",
-                extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden"],
+                extra_compile_args=["-Inative", "-std=c++17", "-O3", "-fvisibility=hidden"],
                 libraries=["dl"],
                 optional=True,
             )
@@ -70,8 +62,9 @@ class BuildCompiledCode(build_ext):
         for archive in self._openssl:
             if not archive.is_file():
                 raise FileNotFoundError(f"{OPENSSL}: there is no {archive}")
+        headers = [file for kind in ("h", "inc") for file in glob(f"native/*/*.{kind}")]
         for extension in self.distribution.ext_modules:
-            extension.depends += ["pyproject.toml", "setup.py"]
+            extension.depends += ["pyproject.toml", "setup.py", *headers]
         super().finalize_options()
 
     def get_ext_filename(self, fullname: str) -> str:

@@ -5,7 +5,7 @@
     low = clamp(round(x * inverse_scale + zero_point), 0, 255)
     poison = 0, or NaN where a number of the row's x is not finite: bytes cannot be NaN
 
-torch needs a pass and a tensor for each operator. The compiled pass (`kernels/native/dense.h`) has
+torch needs a pass and a tensor for each operator. The compiled pass (`native/tower/dense.h`) has
 torch's bits (of `addcmul`, but for the last one on SSE2); torch computes with operands that it
 broadcasts or converts.
 """
@@ -23,13 +23,13 @@ from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
 from kernels.native_library import function_of, load_library
 
-_BFLOATS, _BYTES = 1, 2  # `Low` of kernels/native/dense.h
+_BFLOATS, _BYTES = 1, 2  # `Low` of native/tower/dense.h
 _LEVELS: Final = 255
 _FACTORS: Final = (torch.float32, torch.bfloat16)
 
 
 class DenseStepFields(ctypes.Structure):
-    """`DenseStep` of kernels/native/dense.h."""
+    """`DenseStep` of native/tower/dense.h."""
 
     _fields_ = (
         ("values", ctypes.c_void_p),

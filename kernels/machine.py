@@ -25,7 +25,7 @@ _ATEN_LIMIT: Final = "ATEN_CPU_CAPABILITY"
 
 
 class Feature(IntFlag):
-    """Features of a processor; the bits are those of kernels/native/processor.h.
+    """Features of a processor; the bits are those of native/base/processor.h.
 
     On 64-bit ARM VNNI is the dot product of bytes.
     """

@@ -1,6 +1,6 @@
 """A mapped file, with checks that it has not been truncated.
 
-Reading lost pages raises SIGBUS; compiled code handles it (`kernels/native/lost_pages.cpp`), and
+Reading lost pages raises SIGBUS; compiled code handles it (`native/base/lost_pages.cpp`), and
 they read as zeros, like the rest of a partly cut page, which raises no signal. Each lookup
 therefore checks two things before its result is used: the mapping's flag for lost pages, and the
 last byte that was not zero.

@@ -5,7 +5,7 @@
     y = max(y + bias, 0) + poison         where they are given
     x, low, poison = dense_step(y), or dense_step(values, first, y), a cross
 
-See `kernels/native/product.h`. fp32 needs AVX2 or AVX-512, bf16 AVX-512 with BF16, and bytes AVX2
+See `native/tower/product.h`. fp32 needs AVX2 or AVX-512, bf16 AVX-512 with BF16, and bytes AVX2
 or VNNI. Faster instructions (a matrix unit, AMX) are left to oneDNN. Nothing is kept per number of
 rows. bf16 differs from oneDNN by the order of its sums, bytes by the rounding of their scaling.
 """
@@ -34,7 +34,7 @@ _PANEL: Final = {InstructionSet.AVX2: 16, InstructionSet.AVX512: 64}  # columns
 
 
 class Factors(IntEnum):
-    """Operands of a product; `Factors` of kernels/native/product.h."""
+    """Operands of a product; `Factors` of native/tower/product.h."""
 
     FP32 = 0
     BF16 = 1
@@ -49,7 +49,7 @@ _FACTORS: Final = {
 
 
 class _Product(ctypes.Structure):
-    """`Product` of kernels/native/product.h."""
+    """`Product` of native/tower/product.h."""
 
     _fields_ = (
         ("x", ctypes.c_void_p),

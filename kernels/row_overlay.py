@@ -40,7 +40,7 @@ class OverlayLayer(NamedTuple):
 
 
 class OverlayFields(ctypes.Structure):
-    """`RowOverlay` of kernels/native/row_overlay.h."""
+    """`RowOverlay` of native/lookup/row_overlay.h."""
 
     _fields_ = (
         ("groups", ctypes.c_void_p),

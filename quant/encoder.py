@@ -1,6 +1,6 @@
 """Encoding of fp32 rows as stored rows, with their errors.
 
-Compiled code (`quant/native/`) encodes integer rows, without the GIL: threads encode in parallel.
+Compiled code (`native/encode/`) encodes integer rows, without the GIL: threads encode in parallel.
 """
 
 import ctypes
@@ -54,7 +54,7 @@ class EncodedRows:
 
 
 class _Encoding(ctypes.Structure):
-    """`Encoding` of `quant/native/encode.h`."""
+    """`Encoding` of `native/encode/encode.h`."""
 
     _fields_ = (
         ("rows", ctypes.c_void_p),

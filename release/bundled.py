@@ -38,7 +38,7 @@ def bundled_parts() -> tuple[Bundled, ...]:
     number = int(_found(zig / "lib/libcxx/include/__config", r"define _LIBCPP_VERSION (\d+)"))
     libcxx = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
     xxhash = ".".join(
-        _found(ROOT / "kernels/native/third_party/xxhash.h", rf"define XXH_VERSION_{part}\s+(\d+)")
+        _found(ROOT / "native/third_party/xxhash.h", rf"define XXH_VERSION_{part}\s+(\d+)")
         for part in ("MAJOR", "MINOR", "RELEASE")
     )
     return (
@@ -54,7 +54,7 @@ def bundled_parts() -> tuple[Bundled, ...]:
             "nghttp2",
             _found(NGHTTP2 / "CMakeLists.txt", r"project\(nghttp2 VERSION ([\d.]+)"),
             "MIT",
-            "serving/native/transport/LICENSE.nghttp2",
+            "native/transport/LICENSE.nghttp2",
             "pkg:github/nghttp2/nghttp2",
             ("nghttp2", "nghttp2"),
         ),
@@ -76,7 +76,7 @@ def bundled_parts() -> tuple[Bundled, ...]:
             "xxhash",
             xxhash,
             "BSD-2-Clause",
-            "kernels/native/third_party/LICENSE.xxhash",
+            "native/third_party/LICENSE.xxhash",
             "pkg:github/cyan4973/xxhash",
         ),
         Bundled(

@@ -1,6 +1,6 @@
 """Fused lookups by our compiled code: any row format, any dim, in place on the stored rows.
 
-Its source is in `kernels/native/`, which has the pseudocode. On AVX2, AVX-512 and 64-bit ARM its
+Its source is in `native/`, which has the pseudocode. On AVX2, AVX-512 and 64-bit ARM its
 bits are those of FBGEMM's kernel on AVX2; SSE2 has no fused product and sum.
 """
 
@@ -21,12 +21,12 @@ from kernels.native_library import address_of, function_of, load_library
 from kernels.row_format import RowFormat
 from kernels.row_overlay import OverlayFields
 
-# `Format` of kernels/native/lookup.h, in the order of the row formats.
+# `Format` of native/lookup/lookup.h, in the order of the row formats.
 _FORMATS = {row_format: number for number, row_format in enumerate(RowFormat)}
 
 
 class KernelFeature(ctypes.Structure):
-    """`Feature` of kernels/native/lookup.h."""
+    """`Feature` of native/lookup/lookup.h."""
 
     _fields_ = (
         ("rows", ctypes.c_void_p),
@@ -39,7 +39,7 @@ class KernelFeature(ctypes.Structure):
 
 
 class _Lookup(ctypes.Structure):
-    """`Lookup` of kernels/native/lookup.h."""
+    """`Lookup` of native/lookup/lookup.h."""
 
     _fields_ = (
         ("features", ctypes.c_void_p),

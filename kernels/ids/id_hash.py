@@ -33,7 +33,7 @@ class StringHash(StrEnum):
 
     @property
     def number(self) -> int:
-        """`StringHash` of kernels/native/id_hash.h."""
+        """`StringHash` of native/base/id_hash.h."""
         return 0 if self is StringHash.XXH3_64 else 1
 
 
@@ -46,7 +46,7 @@ class IdHash(StrEnum):
 
     @property
     def number(self) -> int:
-        """`IdHash` of kernels/native/id_hash.h."""
+        """`IdHash` of native/base/id_hash.h."""
         return list(IdHash).index(self)
 
 

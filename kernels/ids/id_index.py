@@ -27,7 +27,7 @@ _CHECKED_BUCKETS = 2**18  # at a time
 
 
 class IndexFields(ctypes.Structure):
-    """`IdIndex` of kernels/native/id_index.h."""
+    """`IdIndex` of native/base/id_index.h."""
 
     _fields_ = (
         ("buckets", ctypes.c_void_p),

@@ -4,7 +4,7 @@
         high half, zeros
     bucket, 64 bytes: 5 keys of 8 bytes, 5 rows of 4 bytes, 1 byte: slots used, 3 bytes: the filter
 
-Numbers are little-endian. `kernels/native/id_index.h` specifies the search.
+Numbers are little-endian. `native/base/id_index.h` specifies the search.
 """
 
 import struct

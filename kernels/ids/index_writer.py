@@ -42,7 +42,7 @@ _MOST_PENDING = SLOTS * (MOST_STEPS + 1)
 
 
 class _PendingIds(ctypes.Structure):
-    """`PendingIds` of kernels/native/id_index.h."""
+    """`PendingIds` of native/base/id_index.h."""
 
     _fields_ = (
         ("count", ctypes.c_int64),

@@ -6,7 +6,7 @@
     out = weights @ value / divisor
 
 torch writes the scores of all queries, and reads them once for each operator. The compiled pass
-(`kernels/native/attention.h`) has those of six queries in the cache at a time, and leaves out keys
+(`native/tower/attention.h`) has those of six queries in the cache at a time, and leaves out keys
 that all of them ignore. A result depends on its own query alone, to the bit.
 """
 
@@ -28,14 +28,14 @@ _FLOAT_BYTES: Final = 4
 
 
 class Weights(IntEnum):
-    """Function from scores to weights; the values are those of kernels/native/attention.h."""
+    """Function from scores to weights; the values are those of native/tower/attention.h."""
 
     SOFTMAX = 0
     SILU = 1
 
 
 class AttentionFields(ctypes.Structure):
-    """`Attention` of kernels/native/attention.h, with the fields of its `Strides`."""
+    """`Attention` of native/tower/attention.h, with the fields of its `Strides`."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "bias", "mask")),

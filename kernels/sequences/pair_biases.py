@@ -4,7 +4,7 @@
 
 For example a learned bias by time: the span between two items chooses a bucket, and the bucket a
 weight. `step_function` evaluates f to find the thresholds between which it is constant. The
-compiled pass (`kernels/native/pair_biases.h`) finds a difference's threshold in a small table.
+compiled pass (`native/tower/pair_biases.h`) finds a difference's threshold in a small table.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ _ROUNDED: Final = 8
 
 
 class PairBiasFields(ctypes.Structure):
-    """`PairBiases` of kernels/native/pair_biases.h."""
+    """`PairBiases` of native/tower/pair_biases.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("numbers", "fixed", "out")),

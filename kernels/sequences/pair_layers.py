@@ -5,7 +5,7 @@
     out = y                                                              one number a pair
 
 For example a Deep Interest Network's weights of a history. The compiled pass
-(`kernels/native/pair_layers.h`) keeps layers' inputs and outputs in the cache. Its first product
+(`native/tower/pair_layers.h`) keeps layers' inputs and outputs in the cache. Its first product
 multiplies the weight by the candidate instead of the positions, so that its last bits are not
 torch's.
 """
@@ -26,7 +26,7 @@ from kernels.native_library import function_of, load_library
 
 
 class Activation(IntEnum):
-    """Function of a layer's sum; the values are those of kernels/native/pair_layers.h."""
+    """Function of a layer's sum; the values are those of native/tower/pair_layers.h."""
 
     LINEAR = 0
     RELU = 1
@@ -45,7 +45,7 @@ class PairLayer:
 
 
 class _Layer(ctypes.Structure):
-    """`Layer` of kernels/native/pair_layers.h."""
+    """`Layer` of native/tower/pair_layers.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "slope")),
@@ -55,7 +55,7 @@ class _Layer(ctypes.Structure):
 
 
 class _PairLayers(ctypes.Structure):
-    """`PairLayers` of kernels/native/pair_layers.h."""
+    """`PairLayers` of native/tower/pair_layers.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("positions", "candidates", "by_position")),

@@ -1,7 +1,7 @@
 """Passes over the positions of one request's sequence, and its candidates, in one call.
 
 A Python call takes as long as a third of a pass's work. Here a user's stage of adjacent passes is
-one compiled call (`kernels/native/passes.h`), with the same bits.
+one compiled call (`native/tower/passes.h`), with the same bits.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from kernels.sequences.attention import Attention
 from kernels.sequences.pair_biases import StepFunction, pair_bias_fields
 from kernels.sequences.row_steps import RowSteps
 
-# As many rows or columns as there are positions; `kPositions` of kernels/native/passes.h.
+# As many rows or columns as there are positions; `kPositions` of native/tower/passes.h.
 POSITIONS: Final = -1
 # As many rows as there are candidates; `kCandidates`.
 CANDIDATES: Final = -2
@@ -31,7 +31,7 @@ LAST_ROWS: Final = -2
 
 
 class _Kind(IntEnum):
-    """`PassKind` of kernels/native/passes.h."""
+    """`PassKind` of native/tower/passes.h."""
 
     ROWS = 0
     ATTENTION = 1
@@ -117,7 +117,7 @@ AnyPass: TypeAlias = RowStepping | Attending | PairBiasing
 
 
 class _Memory(ctypes.Structure):
-    """`PassMemory` of kernels/native/passes.h."""
+    """`PassMemory` of native/tower/passes.h."""
 
     _fields_ = (
         ("numbers", ctypes.c_void_p),
@@ -126,13 +126,13 @@ class _Memory(ctypes.Structure):
 
 
 class _Operand(ctypes.Structure):
-    """`PassOperand` of kernels/native/passes.h."""
+    """`PassOperand` of native/tower/passes.h."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in ("memory", "column", "row"))
 
 
 class _Pass(ctypes.Structure):
-    """`Pass` of kernels/native/passes.h."""
+    """`Pass` of native/tower/passes.h."""
 
     _fields_ = (
         ("operands", ctypes.c_void_p),
@@ -144,7 +144,7 @@ class _Pass(ctypes.Structure):
 
 
 class _Passes(ctypes.Structure):
-    """`Passes` of kernels/native/passes.h."""
+    """`Passes` of native/tower/passes.h."""
 
     _fields_ = (
         ("memories", ctypes.c_void_p),

@@ -12,7 +12,7 @@ from kernels.errors import InputError
 
 
 class StepKind(IntEnum):
-    """Operation of a step; the values are those of kernels/native/row_steps.h."""
+    """Operation of a step; the values are those of native/tower/row_steps.h."""
 
     LINEAR = 0
     NORM = 1

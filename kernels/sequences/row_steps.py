@@ -1,7 +1,7 @@
 """Steps that compute each row by itself, in one compiled pass.
 
 Such steps lie between a transformer's attentions: linear layers, norms, residual sums. The compiled
-pass (`kernels/native/row_steps.h`) runs all on some rows at a time, in the cache. A row's result
+pass (`native/tower/row_steps.h`) runs all on some rows at a time, in the cache. A row's result
 depends on that row alone, to the bit; its last bits are not torch's.
 """
 
@@ -25,19 +25,19 @@ from kernels.sequences.row_step import (
 )
 
 _TILE: Final = 24  # rows at a time
-# Of `StepMemory` of kernels/native/row_steps.h: numbers, stride, moves. Arrays of whole numbers are
+# Of `StepMemory` of native/tower/row_steps.h: numbers, stride, moves. Arrays of whole numbers are
 # made much faster than arrays of structures.
 _MEMORY: Final = 3
 
 
 class _Columns(ctypes.Structure):
-    """`StepColumns` of kernels/native/row_steps.h."""
+    """`StepColumns` of native/tower/row_steps.h."""
 
     _fields_ = (("memory", ctypes.c_int64), ("first", ctypes.c_int64))
 
 
 class _Step(ctypes.Structure):
-    """`RowStep` of kernels/native/row_steps.h."""
+    """`RowStep` of native/tower/row_steps.h."""
 
     _fields_ = (
         ("weight", ctypes.c_void_p),
@@ -51,7 +51,7 @@ class _Step(ctypes.Structure):
 
 
 class _Steps(ctypes.Structure):
-    """`RowSteps` of kernels/native/row_steps.h."""
+    """`RowSteps` of native/tower/row_steps.h."""
 
     _fields_ = (
         ("memories", ctypes.c_void_p),
@@ -70,7 +70,7 @@ _panel_columns = function_of(
 
 
 class RowsOfPass(ctypes.Structure):
-    """`RowsOfPass` of kernels/native/passes.h."""
+    """`RowsOfPass` of native/tower/passes.h."""
 
     _fields_ = (
         ("steps", ctypes.c_void_p),

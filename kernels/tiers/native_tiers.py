@@ -1,4 +1,4 @@
-"""The C interface of tiers and their lookups (kernels/native/tiers/binding.cpp)."""
+"""The C interface of tiers and their lookups (native/tiers/binding.cpp)."""
 
 import ctypes
 
@@ -11,7 +11,7 @@ THERE, LATE, REFUSED, FAILED = range(4)
 
 
 class TierSettings(ctypes.Structure):
-    """`TierSettings` of kernels/native/tiers/row_tier.h."""
+    """`TierSettings` of native/tiers/row_tier.h."""
 
     _fields_ = (
         ("descriptor", ctypes.c_int32),
@@ -25,7 +25,7 @@ class TierSettings(ctypes.Structure):
 
 
 class MissingRow(ctypes.Structure):
-    """`MissingRow` of kernels/native/tiers/row_tier.h."""
+    """`MissingRow` of native/tiers/row_tier.h."""
 
     _fields_ = (
         ("why", ctypes.c_int32),

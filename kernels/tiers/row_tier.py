@@ -1,6 +1,6 @@
 """Rows of a table in three tiers: the first in memory, others in a cache of rows, all in a file.
 
-Compiled code (`kernels/native/tiers/`, which has the pseudocode) finds each row's address, so that
+Compiled code (`native/tiers/`, which has the pseudocode) finds each row's address, so that
 kernels read rows of every tier alike, with the same bits.
 """
 

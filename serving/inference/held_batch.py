@@ -17,7 +17,7 @@ from serving.status import StatusCode
 from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.engines.executor import RequestResult
 
-# `Form` of serving/native/calls/held_call.h.
+# `Form` of native/call/held_call.h.
 FORMS = {PredictMethod.MODEL_INFER: 1, PredictMethod.PREDICT: 2}
 METHODS = {form: method for method, form in FORMS.items()}
 

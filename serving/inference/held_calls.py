@@ -55,7 +55,7 @@ from sharded_infer.engines.executor import RequestResult
 from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import ModelInput
 
-# `AnsweredRequest` of serving/native/counting.h.
+# `AnsweredRequest` of native/base/counting.h.
 _COUNTED_NUMBERS = 8
 
 

@@ -1,4 +1,4 @@
-"""Bindings of held calls (`serving/native/calls/`)."""
+"""Bindings of held calls (`native/call/`)."""
 
 import ctypes
 from functools import cache
@@ -134,7 +134,7 @@ class KeptStruct(ctypes.Structure):
     )
 
 
-# Result and arguments of each function of serving/native/calls/binding.cpp.
+# Result and arguments of each function of native/call/binding.cpp.
 _FUNCTIONS = {
     "route": (_ADDRESS, (ctypes.POINTER(RouteStruct),)),
     "route_held": (_INTEGER, (_ADDRESS,)),

@@ -1,4 +1,4 @@
-"""The compiled counter of requests (`serving/native/counting.cpp`)."""
+"""The compiled counter of requests (`native/base/counting.cpp`)."""
 
 import ctypes
 
@@ -6,13 +6,13 @@ from kernels.native_library import keeping_gil, load_library
 
 
 class Boundaries(ctypes.Structure):
-    """`Boundaries` of serving/native/counting.h."""
+    """`Boundaries` of native/base/counting.h."""
 
     _fields_ = (("values", ctypes.c_void_p), ("count", ctypes.c_int64))
 
 
 class AnsweredCells(ctypes.Structure):
-    """`AnsweredCells` of serving/native/counting.h."""
+    """`AnsweredCells` of native/base/counting.h."""
 
     _fields_ = (
         ("ok", ctypes.c_int64),

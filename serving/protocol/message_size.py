@@ -12,7 +12,7 @@ import numpy as np
 from serving.protocol.native_library import MessageLimitFields, library_for
 from sharded_infer.errors import RequestTooLargeError
 
-# Kinds of packed arrays, as in serving/native/message_size.h.
+# Kinds of packed arrays, as in native/reader/message_size.h.
 _PACKED, _FIXED32, _FIXED64 = 0, -4, -8
 _PARAMETERS: Final[Mapping[int, Any]] = {}
 _UNITS = ("", "fields", "numbers")
@@ -34,7 +34,7 @@ class MessageLimits:
 
 
 def _rules(nested: Mapping[int, Any]) -> Iterator[tuple[int, int, int]]:
-    """`FieldRule` of serving/native/message_size.h, for each field of each message."""
+    """`FieldRule` of native/reader/message_size.h, for each field of each message."""
     messages = [nested]
     for number, message in enumerate(messages):
         for field, kind in message.items():

@@ -1,4 +1,4 @@
-"""Bindings of the compiled reader of requests (`serving/native/`)."""
+"""Bindings of the compiled reader of requests (`native/reader/`)."""
 
 import ctypes
 import struct
@@ -10,7 +10,7 @@ MAX_OUTPUTS = 16
 
 
 class IdMapFields(ctypes.Structure):
-    """`IdMap` of serving/native/raw_ids.h."""
+    """`IdMap` of native/reader/raw_ids.h."""
 
     _fields_ = (
         ("index", IndexFields),
@@ -39,7 +39,7 @@ class IdMapFields(ctypes.Structure):
 
 
 class Model(ctypes.Structure):
-    """`Model` of serving/native/model.h."""
+    """`Model` of native/reader/model.h."""
 
     _fields_ = (
         ("features", ctypes.c_int64),
@@ -73,7 +73,7 @@ class Model(ctypes.Structure):
 
 
 class Request(ctypes.Structure):
-    """`Request` of serving/native/request.h, up to its `layout`."""
+    """`Request` of native/reader/request.h, up to its `layout`."""
 
     _fields_ = (
         ("model", ctypes.c_void_p),
@@ -93,7 +93,7 @@ class Request(ctypes.Structure):
 
 
 class MessageLimitFields(ctypes.Structure):
-    """`MessageLimits` of serving/native/message_size.h."""
+    """`MessageLimits` of native/reader/message_size.h."""
 
     _fields_ = (
         ("fields", ctypes.c_int64),
@@ -105,9 +105,9 @@ class MessageLimitFields(ctypes.Structure):
 
 # Sizes of `Tensor` and `Bytes`.
 TENSOR_BYTES, BYTES_BYTES = 48, 16
-# `NamedTensor` of serving/native/request.h: name, data, datatype, rank and two sizes.
+# `NamedTensor` of native/reader/request.h: name, data, datatype, rank and two sizes.
 NAMED_TENSOR = struct.Struct("<8q")
-# `Header` of serving/native/header.h: three texts, two numbers, the routing key in four, the number
+# `Header` of native/reader/header.h: three texts, two numbers, the routing key in four, the number
 # of outputs, and their texts.
 Header = ctypes.c_int64 * (13 + 2 * MAX_OUTPUTS)
 # `JsonHeader`: a `Header`, a flag, and two sets of flags of the outputs.

@@ -20,7 +20,7 @@ LOOKUP, DESCRIBE = 0, 1
 # Meanwhile every lookup of a replica fails, on each thread until it has connected again.
 _MOST_BACKOFF_SECONDS = 0.5
 # A shard host ends a connection on which more calls are cancelled early (`count_reset` of
-# serving/native/transport/upkeep.cpp: 200, and 33 a second). Each hedge cancels one.
+# native/transport/upkeep.cpp: 200, and 33 a second). Each hedge cancels one.
 _CANCELS_PER_SECOND, _MOST_CANCELS = 20.0, 100.0
 
 

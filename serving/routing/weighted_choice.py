@@ -12,7 +12,7 @@ SPAA 2005): each label gets keys in proportion to its weight. A weight that grow
 its label, one that shrinks only gives keys away, and without a label only its keys move.
 
 Logarithms are whole numbers of 2^-32, so all processes on all machines choose the same. Compiled
-code does so too: serving/native/calls/choice.cpp.
+code does so too: native/call/choice.cpp.
 """
 
 import hashlib

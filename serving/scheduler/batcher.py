@@ -22,7 +22,7 @@ from serving.scheduler.version_queue import VersionQueue
 from sharded_infer.errors import InternalError
 
 _STATES = list(RequestState)
-# `Refusal` of serving/native/scheduler/decision.h; above these, what is limited.
+# `Refusal` of native/scheduler/decision.h; above these, what is limited.
 _PASSED, _UNREACHABLE = 1, 2
 _LIMITED = {3: "requests", 4: "samples", 5: "bytes"}
 _HANDLE_BYTES = 8

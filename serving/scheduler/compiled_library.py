@@ -1,4 +1,4 @@
-"""Bindings of the compiled scheduler (`serving/native/scheduler/`)."""
+"""Bindings of the compiled scheduler (`native/scheduler/`)."""
 
 import ctypes
 
@@ -6,7 +6,7 @@ from kernels.native_library import keeping_gil, load_library
 
 
 class Sums(ctypes.Structure):
-    """`Sums` of serving/native/scheduler/order.h."""
+    """`Sums` of native/scheduler/order.h."""
 
     _fields_ = (
         ("requests", ctypes.c_int64),
@@ -16,7 +16,7 @@ class Sums(ctypes.Structure):
 
 
 class Counters(ctypes.Structure):
-    """`Counters` of serving/native/scheduler/decision.h."""
+    """`Counters` of native/scheduler/decision.h."""
 
     _fields_ = (
         ("requests", ctypes.c_int64),
@@ -28,7 +28,7 @@ class Counters(ctypes.Structure):
 
 
 class Refused(ctypes.Structure):
-    """`Refused` of serving/native/scheduler/decision.h."""
+    """`Refused` of native/scheduler/decision.h."""
 
     _fields_ = (
         ("why", ctypes.c_int64),
@@ -39,7 +39,7 @@ class Refused(ctypes.Structure):
 
 
 class Handles(ctypes.Structure):
-    """`Handles` of serving/native/scheduler/scheduler.h."""
+    """`Handles` of native/scheduler/scheduler.h."""
 
     _fields_ = (
         ("batch", ctypes.c_int64),
@@ -55,7 +55,7 @@ class Handles(ctypes.Structure):
 
 
 _INTEGER, _SECONDS, _ADDRESS = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
-# Result and arguments of each function of serving/native/scheduler/binding.cpp.
+# Result and arguments of each function of native/scheduler/binding.cpp.
 _FUNCTIONS = {
     "queue_create": (
         _ADDRESS,

@@ -1,6 +1,6 @@
 """Lookups in compiled code, from message to answer, without the GIL.
 
-Its source in `serving/native/lookups/` has the pseudocode. It leaves unusual lookups and errors to
+Its source in `native/remote_lookup/` has the pseudocode. It leaves unusual lookups and errors to
 Python (`LookupService`), its reference.
 """
 
@@ -22,13 +22,13 @@ _NATIVE = "native"
 
 
 class _Watch(ctypes.Structure):
-    """`Watch` of serving/native/lookups/share.h."""
+    """`Watch` of native/remote_lookup/share.h."""
 
     _fields_ = (("lost", _ADDRESS), ("place", _ADDRESS), ("byte", ctypes.c_int32))
 
 
 class _Piece(ctypes.Structure):
-    """`Piece` of serving/native/lookups/share.h."""
+    """`Piece` of native/remote_lookup/share.h."""
 
     _fields_ = (
         ("rows", _ADDRESS),
@@ -46,7 +46,7 @@ class _Piece(ctypes.Structure):
 
 
 class _Share(ctypes.Structure):
-    """`ShareSettings` of serving/native/lookups/share.h."""
+    """`ShareSettings` of native/remote_lookup/share.h."""
 
     _fields_ = (
         ("model", ctypes.c_char_p),

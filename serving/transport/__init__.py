@@ -1,1 +1,1 @@
-"""gRPC calls, carried by compiled code (`serving/native/transport/`, `serving/native/client/`)."""
+"""gRPC calls, carried by compiled code (`native/transport/`, `native/client/`)."""

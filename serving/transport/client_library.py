@@ -1,4 +1,4 @@
-"""C bindings of the compiled client (`serving/native/client/settings.h`)."""
+"""C bindings of the compiled client (`native/client/settings.h`)."""
 
 import ctypes
 from functools import cache

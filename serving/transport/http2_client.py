@@ -1,6 +1,6 @@
 """Unary gRPC calls to several servers at once, in Python's values.
 
-Compiled code (`serving/native/client/`) owns the sockets, HTTP/2, TLS and deadlines. It has no
+Compiled code (`native/client/`) owns the sockets, HTTP/2, TLS and deadlines. It has no
 thread: the calling thread writes the calls, does its own work, and polls the sockets, without the
 GIL, when it waits for the answers.
 """

@@ -1,4 +1,4 @@
-"""C bindings of the compiled transport (`serving/native/transport/settings.h`)."""
+"""C bindings of the compiled transport (`native/transport/settings.h`)."""
 
 import ctypes
 from functools import cache

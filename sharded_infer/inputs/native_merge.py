@@ -1,4 +1,4 @@
-"""The compiled merge; its pseudocode is in its source, `sharded_infer/native/`.
+"""The compiled merge; its pseudocode is in its source, `native/merge/`.
 
 Small merges keep the GIL: releasing and reacquiring it takes longer than the copying.
 """
@@ -17,7 +17,7 @@ _MANY_IDS = 1 << 20
 
 
 class _Group(ctypes.Structure):
-    """`Group` of sharded_infer/native/merge.cpp."""
+    """`Group` of native/merge/merge.cpp."""
 
     _fields_ = (
         ("lengths", ctypes.c_void_p),
@@ -27,7 +27,7 @@ class _Group(ctypes.Structure):
 
 
 class _Merge(ctypes.Structure):
-    """`Merge` of sharded_infer/native/merge.cpp."""
+    """`Merge` of native/merge/merge.cpp."""
 
     _fields_ = (
         ("requests", ctypes.c_int64),
@@ -47,7 +47,7 @@ class _Merge(ctypes.Structure):
 
 
 class _Uniform(ctypes.Structure):
-    """`Uniform` of sharded_infer/native/merge.cpp."""
+    """`Uniform` of native/merge/merge.cpp."""
 
     _fields_ = (
         ("requests", ctypes.c_int64),

@@ -1,6 +1,6 @@
 """One rank's part of a group of features: the bags that it reads, and its output's columns.
 
-Compiled code copies; its pseudocode is in `sharded_infer/native/parts.cpp`. Small parts keep the
+Compiled code copies; its pseudocode is in `native/merge/parts.cpp`. Small parts keep the
 GIL: releasing it and waiting for it again takes longer than the copying.
 """
 
@@ -23,7 +23,7 @@ _MANY = 1 << 18
 
 
 class _BagArrays(ctypes.Structure):
-    """`BagArrays` of sharded_infer/native/parts.cpp."""
+    """`BagArrays` of native/merge/parts.cpp."""
 
     _fields_ = (
         ("values", ctypes.c_void_p),
@@ -33,7 +33,7 @@ class _BagArrays(ctypes.Structure):
 
 
 class _Matrix(ctypes.Structure):
-    """`Matrix` of sharded_infer/native/parts.cpp."""
+    """`Matrix` of native/merge/parts.cpp."""
 
     _fields_ = (
         ("numbers", ctypes.c_void_p),
@@ -43,7 +43,7 @@ class _Matrix(ctypes.Structure):
 
 
 class _Part(ctypes.Structure):
-    """`Part` of sharded_infer/native/parts.cpp."""
+    """`Part` of native/merge/parts.cpp."""
 
     _fields_ = (("out", _Matrix), ("runs", ctypes.c_void_p), ("run_count", ctypes.c_int64))
 
@@ -193,7 +193,7 @@ class BagChoice:
 
 
 def _selection(part: RankPart, row_bytes: NDArray[np.int64]) -> tuple[int, ...]:
-    """`Selection` of sharded_infer/native/parts.cpp."""
+    """`Selection` of native/merge/parts.cpp."""
     rows = (0, 0) if part.kept_rows is None else map(address_of, part.kept_rows)
     hashes = (0, 0) if part.kept_hashes is None else map(address_of, part.kept_hashes)
     entries = len(part.positions), address_of(part.positions)

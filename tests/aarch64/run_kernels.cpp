@@ -3,10 +3,10 @@
 //
 // A case is nine int64 numbers, whose first is the kind, and its arrays. A result is the output's
 // bytes. What a kernel is to write is filled with 0xff first, NaN as a number.
-#include "../../kernels/native/dense.h"
-#include "../../kernels/native/instruction_sets.h"
-#include "../../kernels/native/lookup.h"
-#include "../../quant/native/encode.h"
+#include "tower/dense.h"
+#include "base/instruction_sets.h"
+#include "lookup/lookup.h"
+#include "encode/encode.h"
 
 #include <cstdio>
 #include <cstdlib>

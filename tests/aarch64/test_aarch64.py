@@ -32,7 +32,7 @@ LIBRARIES = "/usr/aarch64-linux-gnu"
 EXTENSIONS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
     "ext-modules"
 ]
-# `Format` of kernels/native/lookup.h and the kinds of run_kernels.cpp.
+# `Format` of native/lookup/lookup.h and the kinds of run_kernels.cpp.
 FORMATS = ("fp32", "fp16", "bf16", "fp8", "int8", "int4", "int2")
 LOOKUP, DENSE_STEP, ENCODING = 0, 1, 2
 
@@ -71,17 +71,17 @@ def test_an_extension_compiles_and_nothing_is_missing(
 
 
 def test_the_load_generator_compiles(tmp_path: Path) -> None:
-    arguments = ["-std=c++17", "-O3", "-shared", "-fPIC", "-ldl"]
-    build(["serving/bench/native/http2_load.cpp"], arguments, tmp_path / "library.so")
+    arguments = ["-Inative", "-std=c++17", "-O3", "-shared", "-fPIC", "-ldl"]
+    build(["native/load/http2_load.cpp"], arguments, tmp_path / "library.so")
 
 
 @pytest.fixture(scope="module", params=[COMPILER, Processor.AARCH64.compilers[1]])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = [
         "tests/aarch64/run_kernels.cpp",
-        "kernels/native/lookup.cpp",
-        "kernels/native/dense.cpp",
-        "quant/native/encode.cpp",
+        "native/lookup/lookup.cpp",
+        "native/tower/dense.cpp",
+        "native/encode/encode.cpp",
     ]
     arguments = next(e for e in EXTENSIONS if e["name"] == "kernels._native")["extra-compile-args"]
     out = tmp_path_factory.mktemp("aarch64") / "run_kernels"

@@ -19,16 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
     "tests/attacks/native/echo_server.cpp",
     *(
-        f"serving/native/transport/{name}.cpp"
+        f"native/transport/{name}.cpp"
         for name in ("answers", "calls", "connections", "messages", "server", "socket", "upkeep")
     ),
 )
 CLIENT_SOURCES = (
     "tests/attacks/native/client_rounds.cpp",
-    *(
-        f"serving/native/client/{name}.cpp"
-        for name in ("client", "connection", "endpoint", "session")
-    ),
+    *(f"native/client/{name}.cpp" for name in ("client", "connection", "endpoint", "session")),
 )
 FLAGS = ("-std=c++17", "-O1", "-g", "-pthread", "-fno-sanitize-recover=all")
 ATTACKS = UNFINISHED | FLOODS
@@ -38,7 +35,16 @@ SECONDS = 300
 
 
 def build(sources: Iterable[str], sanitizers: str, program: Path) -> None:
-    command = ["g++", *FLAGS, f"-fsanitize={sanitizers}", "-I.", *sources, "-o", program, "-ldl"]
+    command = [
+        "g++",
+        *FLAGS,
+        f"-fsanitize={sanitizers}",
+        "-Inative",
+        *sources,
+        "-o",
+        program,
+        "-ldl",
+    ]
     subprocess.run(command, cwd=ROOT, timeout=SECONDS, check=True)
 
 

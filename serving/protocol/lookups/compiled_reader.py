@@ -1,6 +1,6 @@
 """Lookup responses, read by compiled code: sums, and rows, which it pools.
 
-The pseudocode is in `serving/native/lookups/read_answer.cpp`. NumPy reads answers of pieces
+The pseudocode is in `native/remote_lookup/read_answer.cpp`. NumPy reads answers of pieces
 whose rows are not known: these have sums alone.
 """
 
@@ -26,7 +26,7 @@ _NUMBER, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
 # Ids, or response bytes, above which reading takes a tenth of a millisecond: other threads may run
 # meanwhile.
 _MANY = 1 << 15
-# `Refusal` of serving/native/lookups/read_answer.cpp.
+# `Refusal` of native/remote_lookup/read_answer.cpp.
 _REASONS = {
     1: "the answer is not a LookupResponse: byte {got}",
     2: "the answer has sums of {got} groups, expected {expected}",

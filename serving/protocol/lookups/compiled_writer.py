@@ -1,4 +1,4 @@
-"""Messages of lookups, written by compiled code (`serving/native/lookups/write_lookup.cpp`)."""
+"""Messages of lookups, written by compiled code (`native/remote_lookup/write_lookup.cpp`)."""
 
 import ctypes
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def compiled_lookups(
 ) -> list[NDArray[np.uint8]]:
     """A serialized LookupRequest for each host's groups and share."""
     named = _Named(key.model.encode(), key.version, key.manifest)
-    # `Asked` and `PieceBags` of serving/native/lookups/write_lookup.cpp.
+    # `Asked` and `PieceBags` of native/remote_lookup/write_lookup.cpp.
     hosts = np.array([(share, len(groups), rows) for groups, share in asked], np.uint64)
     arrays: dict[int, Arrays] = {}
     listed, ids = [], 0

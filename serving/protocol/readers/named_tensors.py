@@ -1,4 +1,4 @@
-"""Separate tensors for compiled code: `NamedTensor`s of serving/native/request.h."""
+"""Separate tensors for compiled code: `NamedTensor`s of native/reader/request.h."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -11,7 +11,7 @@ from serving.protocol.native_library import NAMED_TENSOR
 from serving.protocol.wire_strings import BYTES
 from serving.protocol.wire_tensors import WireTensor
 
-# `Datatype` of serving/native/input.h, by the protocol's names.
+# `Datatype` of native/reader/input.h, by the protocol's names.
 _DATATYPES = {"INT64": 1, "INT32": 2, "FP32": 3, BYTES: 5}
 _MOST_SIZE = 2**31 - 1
 

@@ -1,4 +1,4 @@
-"""A model's id maps for compiled code (`serving/native/raw_ids.h`)."""
+"""A model's id maps for compiled code (`native/reader/raw_ids.h`)."""
 
 import ctypes
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from sharded_infer.inputs.placed_ids import PlacedIds, RowMap
 from sharded_infer.specs.id_map_spec import HashedRows, SharedRows
 from sharded_infer.specs.model_spec import ModelSpec
 
-# `Unknown` of serving/native/raw_ids.h.
+# `Unknown` of native/reader/raw_ids.h.
 _UNKNOWN = {"error": 0, "zero": 1}
 _SHARED, _HASHED = 2, 3
 

@@ -1,7 +1,7 @@
 """Requests to checked model inputs by compiled code, without protobuf objects.
 
 It accepts only the usual raw form, and nothing that the portable reader would refuse. The portable
-reader takes the rest, and alone decides on errors. The pseudocode is in `serving/native/request.h`.
+reader takes the rest, and alone decides on errors. The pseudocode is in `native/reader/request.h`.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
 from sharded_infer.inputs.sparse_inputs import SparseInputs
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
-# `Policy` of serving/native/model.h.
+# `Policy` of native/reader/model.h.
 _POLICIES = {"error": 0, "ignore": 1, "modulo": 2}
 # Clients choose which features a request shares: few patterns occur, and the bound keeps a hostile
 # client from filling memory with them.
@@ -209,7 +209,7 @@ class NativeReader:
         """Model input whose parts lie in `memory`, int64.
 
         Args:
-            numbers: `Layout` of serving/native/request.h.
+            numbers: `Layout` of native/reader/request.h.
             own: for each feature 1 if it is in the first group.
             starts, rows: place in `memory` and rows of each dense input.
             repeats: as `ModelInput.repeats`.

@@ -16,7 +16,7 @@ _Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class _SourceGroup(ctypes.Structure):
-    """`SourceGroup` of sharded_infer/native/device_bags.cpp."""
+    """`SourceGroup` of native/merge/device_bags.cpp."""
 
     _fields_ = (
         ("lengths", ctypes.c_void_p),
@@ -28,7 +28,7 @@ class _SourceGroup(ctypes.Structure):
 
 
 class _DeviceBags(ctypes.Structure):
-    """`DeviceBags` of sharded_infer/native/device_bags.cpp."""
+    """`DeviceBags` of native/merge/device_bags.cpp."""
 
     _fields_ = (
         ("features", ctypes.c_int64),

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "serving/native/client/client.h"
+#include "client/client.h"
 
 using namespace sharded_infer::client;
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "serving/native/transport/server.h"
+#include "transport/server.h"
 
 using namespace sharded_infer::transport;
 

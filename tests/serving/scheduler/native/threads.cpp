@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "serving/native/scheduler/scheduler.h"
+#include "scheduler/scheduler.h"
 
 using namespace sharded_infer::scheduler;
 

@@ -1,0 +1,75 @@
+// What compiled calls need to know of a loaded version.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "reader/request.h"
+#include "scheduler/scheduler.h"
+
+namespace sharded_infer::calls {
+
+// As Python describes a version; the texts are copied.
+struct RouteSettings {
+  const Model* model;  // of the version's reader
+  scheduler::SharedQueue* queue;
+  const char* name;
+  std::int64_t version;
+  const char* const* outputs;
+  std::int64_t output_count;  // at most 64
+};
+
+// A version, and the memory of one decoding at a time.
+class Route {
+ public:
+  explicit Route(const RouteSettings& settings)
+      : name(settings.name),
+        version(settings.version),
+        version_text(std::to_string(settings.version)),
+        outputs(settings.outputs, settings.outputs + settings.output_count),
+        queue(settings.queue),
+        tensors_(std::size_t(settings.model->inputs())),
+        contents_(tensors_.size()),
+        present_(tensors_.size()),
+        own_(std::size_t(settings.model->features)),
+        order_(tensors_.size()),
+        successors_(tensors_.size() + 1, -1),
+        starts_(std::size_t(settings.model->sparse)),
+        dense_at_(std::size_t(settings.model->dense)),
+        dense_rows_(dense_at_.size()),
+        unknown_(std::size_t(settings.model->mapped)) {
+    decoding = {settings.model,   tensors_.data(),    present_.data(), order_.data(),
+                contents_.data(), successors_.data(), own_.data(),     starts_.data(),
+                dense_at_.data(), dense_rows_.data(), unknown_.data(), {}};
+  }
+  Route(const Route&) = delete;
+  Route& operator=(const Route&) = delete;
+
+  const Model& model() const { return *decoding.model; }
+
+  // The position of an output, or -1.
+  int output_of(Bytes wanted) const {
+    for (std::size_t at = 0; at < outputs.size(); ++at)
+      if (outputs[at].size() == std::size_t(wanted.size) &&
+          std::memcmp(outputs[at].data(), wanted.data, outputs[at].size()) == 0)
+        return int(at);
+    return -1;
+  }
+
+  const std::string name;
+  const std::int64_t version;
+  const std::string version_text;
+  const std::vector<std::string> outputs;
+  scheduler::SharedQueue* const queue;
+  Request decoding;
+  std::int64_t held = 0;  // calls that refer to it
+
+ private:
+  std::vector<Tensor> tensors_;
+  std::vector<Bytes> contents_;
+  std::vector<std::uint8_t> present_, own_;
+  std::vector<std::int32_t> order_, successors_;
+  std::vector<std::int64_t> starts_, dense_at_, dense_rows_, unknown_;
+};
+
+}  // namespace sharded_infer::calls

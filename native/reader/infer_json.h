@@ -1,0 +1,111 @@
+// The parts of a predict request in JSON, whose tensors follow in binary, to a visitor.
+//
+// A visitor has `id(Bytes)`, `priority(n)`, `timeout(n)`, `key(Bytes)`, `key_number(n)`,
+// `binary_outputs(bool)`, `output(Bytes name, BinaryOutput)` and `input(const Input&, bytes)`; each
+// says whether to go on.
+#pragma once
+#include "input.h"
+#include "base/json.h"
+
+namespace sharded_infer {
+
+enum class BinaryOutput { kNotSaid, kNo, kYes };
+
+// Whether a key comes for the first time; each has a bit.
+inline bool is_first(std::uint32_t& seen, std::uint32_t bit) {
+  const bool first = !(seen & bit);
+  seen |= bit;
+  return first;
+}
+
+// A name, a datatype, a shape and the parameter `binary_data_size`, in any order, and no more.
+inline bool read_json_input(JsonReader& reader, Input& input, std::int64_t& bytes) {
+  std::uint32_t seen = 0;
+  const bool is_usual = reader.read_object([&](Bytes key) {
+    if (is(key, "name")) return is_first(seen, 1) && reader.read_text(input.name);
+    if (is(key, "datatype")) {
+      Bytes datatype;
+      if (!is_first(seen, 2) || !reader.read_text(datatype)) return false;
+      input.datatype = datatype_of(datatype);
+      return input.datatype != kNoDatatype;
+    }
+    if (is(key, "shape"))
+      return is_first(seen, 4) && reader.read_list([&] {
+        std::int64_t size;
+        return reader.read_number(size) && input.add_size(static_cast<std::uint64_t>(size));
+      });
+    if (!is(key, "parameters")) return false;
+    return is_first(seen, 8) && reader.read_object([&](Bytes parameter) {
+      return is(parameter, "binary_data_size") && is_first(seen, 16) && reader.read_number(bytes);
+    });
+  });
+  return is_usual && seen == 31 && input.rank > 0;
+}
+
+// A name, and perhaps the parameter `binary_data`.
+inline bool read_json_output(JsonReader& reader, Bytes& name, BinaryOutput& binary) {
+  std::uint32_t seen = 0;
+  const bool is_usual = reader.read_object([&](Bytes key) {
+    if (is(key, "name")) return is_first(seen, 1) && reader.read_text(name);
+    if (!is(key, "parameters")) return false;
+    return is_first(seen, 2) && reader.read_object([&](Bytes parameter) {
+      bool wanted;
+      if (!is(parameter, "binary_data") || !is_first(seen, 4) || !reader.read_flag(wanted))
+        return false;
+      binary = wanted ? BinaryOutput::kYes : BinaryOutput::kNo;
+      return true;
+    });
+  });
+  return is_usual && (seen & 1);
+}
+
+template <class Visitor>
+bool read_json_parameters(JsonReader& reader, Visitor& visitor) {
+  std::uint32_t seen = 0;
+  return reader.read_object([&](Bytes key) {
+    std::int64_t number;
+    bool flag;
+    if (is(key, "binary_data_output"))
+      return is_first(seen, 1) && reader.read_flag(flag) && visitor.binary_outputs(flag);
+    if (is(key, "priority"))
+      return is_first(seen, 2) && reader.read_number(number) && visitor.priority(number);
+    if (is(key, "timeout"))
+      return is_first(seen, 4) && reader.read_number(number) && visitor.timeout(number);
+    if (is(key, "routing_key")) {
+      Bytes text;
+      if (!is_first(seen, 8)) return false;
+      if (reader.read_text(text)) return visitor.key(text);
+      return reader.read_number(number) && visitor.key_number(number);
+    }
+    return false;
+  });
+}
+
+template <class Visitor>
+bool visit_json(Bytes json, Visitor& visitor) {
+  JsonReader reader(json);
+  std::uint32_t seen = 0;
+  const bool is_usual = reader.read_object([&](Bytes key) {
+    if (is(key, "id")) {
+      Bytes id;
+      return is_first(seen, 1) && reader.read_text(id) && visitor.id(id);
+    }
+    if (is(key, "parameters")) return is_first(seen, 2) && read_json_parameters(reader, visitor);
+    if (is(key, "inputs"))
+      return is_first(seen, 4) && reader.read_list([&] {
+        Input input;
+        std::int64_t bytes;
+        return read_json_input(reader, input, bytes) && visitor.input(input, bytes);
+      });
+    if (is(key, "outputs"))
+      return is_first(seen, 8) && reader.read_list([&] {
+        Bytes name;
+        BinaryOutput binary = BinaryOutput::kNotSaid;
+        return read_json_output(reader, name, binary) && visitor.output(name, binary);
+      });
+    return false;
+  });
+  return is_usual && reader.done();
+}
+
+}  // namespace sharded_infer

@@ -1,0 +1,79 @@
+// One InferInputTensor without its contents, which follow in `raw_input_contents`.
+#pragma once
+#include "base/wire.h"
+
+#include <cstring>
+
+namespace sharded_infer {
+
+// UINT32 comes in our own protocol alone.
+enum Datatype : std::int32_t {
+  kNoDatatype = 0,
+  kInt64Type = 1,
+  kInt32Type = 2,
+  kFp32Type = 3,
+  kUint32Type = 4,
+  kBytesType = 5,
+};
+
+// Of a number.
+inline std::int64_t item_bytes(std::int32_t datatype) { return datatype == kInt64Type ? 8 : 4; }
+
+// Sizes above are unusual: no message has so many bytes, so products of two cannot overflow.
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
+
+struct Input {
+  Bytes name;
+  std::int32_t datatype = kNoDatatype;
+  std::int32_t rank = 0;
+  std::int64_t sizes[2] = {0, 0};
+
+  std::int64_t elements() const { return rank == 2 ? sizes[0] * sizes[1] : sizes[0]; }
+
+  bool add_size(std::uint64_t size) {
+    if (rank == 2 || size >= static_cast<std::uint64_t>(kMaxSize)) return false;
+    sizes[rank++] = static_cast<std::int64_t>(size);
+    return true;
+  }
+};
+
+inline std::int32_t datatype_of(Bytes name) {
+  if (name.size == 5 && std::memcmp(name.data, "INT64", 5) == 0) return kInt64Type;
+  if (name.size == 5 && std::memcmp(name.data, "INT32", 5) == 0) return kInt32Type;
+  if (name.size == 4 && std::memcmp(name.data, "FP32", 4) == 0) return kFp32Type;
+  if (name.size == 5 && std::memcmp(name.data, "BYTES", 5) == 0) return kBytesType;
+  return kNoDatatype;
+}
+
+// A name, one of the datatypes, and one or two sizes; typed contents and parameters are unusual.
+inline bool read_input(Bytes message, Input& input) {
+  WireReader reader(message);
+  while (!reader.done()) {
+    std::uint32_t field, type;
+    Bytes bytes;
+    std::uint64_t size;
+    if (!reader.read_tag(field, type)) return false;
+    if (field == 3 && type == kVarint) {
+      if (!reader.read_varint(size) || !input.add_size(size)) return false;
+      continue;
+    }
+    if (type != kBytes || !reader.read_bytes(bytes)) return false;
+    if (field == 1) {
+      if (input.name.data != nullptr) return false;
+      input.name = bytes;
+    } else if (field == 2) {
+      if (input.datatype != kNoDatatype) return false;
+      input.datatype = datatype_of(bytes);
+      if (input.datatype == kNoDatatype) return false;
+    } else if (field == 3) {
+      WireReader sizes(bytes);
+      while (!sizes.done())
+        if (!sizes.read_varint(size) || !input.add_size(size)) return false;
+    } else {
+      return false;
+    }
+  }
+  return input.datatype != kNoDatatype && input.rank > 0;
+}
+
+}  // namespace sharded_infer

@@ -1,0 +1,153 @@
+// Request::scan, scan_body and scan_tensors, see request.h: tensors by name.
+#include "envelope.h"
+#include "infer_json.h"
+#include "layout.h"
+#include "request.h"
+#include "base/strings.h"
+
+namespace sharded_infer {
+namespace {
+
+// Whether bytes can be those of a tensor's elements.
+bool fits(Bytes bytes, const Tensor& tensor) {
+  if (tensor.datatype == kBytesType) return may_hold_strings(bytes, tensor.elements);
+  return bytes.size == tensor.elements * item_bytes(tensor.datatype);
+}
+
+class TensorVisitor {
+ public:
+  explicit TensorVisitor(Request& request) : request_(request), model_(*request.model) {}
+
+  bool text(std::uint32_t, Bytes) { return true; }
+  bool parameter(const Parameter& parameter) { return !parameter.asks_for_unknown_ids(); }
+  bool output(Bytes) { return true; }
+
+  bool input(Bytes bytes) {
+    Input input;
+    return read_input(bytes, input) && take(input);
+  }
+
+  bool take(const Input& input) {
+    const std::int32_t found = request_.find(input.name, previous_);
+    if (found < 0 || request_.present[found]) return false;
+    if (input.datatype == kBytesType && !model_.takes_strings(found)) return false;
+    request_.present[found] = 1;
+    request_.order[inputs_++] = found;
+    previous_ = found;
+    Tensor& tensor = request_.tensors[found];
+    tensor.elements = input.elements();
+    tensor.sizes[0] = input.sizes[0];
+    tensor.sizes[1] = input.sizes[1];
+    tensor.rank = input.rank;
+    tensor.datatype = input.datatype;
+    const std::int64_t numbers = model_.numbers_of(found);
+    return numbers == 0 || to_ids(tensor, numbers);
+  }
+
+  bool contents(Bytes bytes) {
+    if (contents_ == model_.inputs()) return false;
+    request_.contents[contents_++] = bytes;
+    return true;
+  }
+
+  // Whether each input has contents of its shape's size.
+  bool match() {
+    if (inputs_ == 0 || inputs_ != contents_) return false;
+    for (std::int64_t i = 0; i < inputs_; ++i) {
+      Tensor& tensor = request_.tensors[request_.order[i]];
+      const Bytes bytes = request_.contents[i];
+      // The product with the size of an item cannot overflow.
+      if (tensor.elements >= kMaxSize) return false;
+      if (!fits(bytes, tensor)) return false;
+      tensor.data = bytes.data;
+      tensor.bytes = bytes.size;
+    }
+    return true;
+  }
+
+  std::int64_t inputs() const { return inputs_; }
+
+ private:
+  // Numbers of a sequence as ids: FP32 [B, L] or [N], or [N, numbers] of several for each id.
+  static bool to_ids(Tensor& tensor, std::int64_t numbers) {
+    if (tensor.datatype != kFp32Type) return false;
+    tensor.datatype = kUint32Type;
+    if (numbers == 1) return true;
+    if (tensor.rank != 2 || tensor.sizes[1] != numbers) return false;
+    tensor.rank = 1;
+    return true;
+  }
+
+  Request& request_;
+  const Model& model_;
+  std::int64_t inputs_ = 0;
+  std::int64_t contents_ = 0;
+  std::int32_t previous_ = -1;
+};
+
+class BodyVisitor {
+ public:
+  BodyVisitor(Request& request, Bytes binary) : tensors_(request), left_(binary) {}
+
+  bool id(Bytes) { return true; }
+  bool priority(std::int64_t) { return true; }
+  bool timeout(std::int64_t) { return true; }
+  bool key(Bytes) { return true; }
+  bool key_number(std::int64_t) { return true; }
+  bool binary_outputs(bool) { return true; }
+  bool output(Bytes, BinaryOutput) { return true; }
+
+  bool input(const Input& input, std::int64_t bytes) {
+    if (bytes > left_.size || !tensors_.take(input)) return false;
+    if (!tensors_.contents({left_.data, bytes})) return false;
+    left_.data += bytes;
+    left_.size -= bytes;
+    return true;
+  }
+
+  bool match() { return left_.size == 0 && tensors_.match(); }
+  std::int64_t inputs() const { return tensors_.inputs(); }
+
+ private:
+  TensorVisitor tensors_;
+  Bytes left_;
+};
+
+bool to_input(const NamedTensor& tensor, Input& input) {
+  if (tensor.rank < 1 || tensor.rank > 2) return false;
+  input.name = tensor.name;
+  input.datatype = static_cast<std::int32_t>(tensor.datatype);
+  for (std::int64_t i = 0; i < tensor.rank; ++i)
+    if (!input.add_size(static_cast<std::uint64_t>(tensor.sizes[i]))) return false;
+  return true;
+}
+
+}  // namespace
+
+bool Request::scan_body(Bytes body, std::int64_t json_bytes) {
+  std::memset(present, 0, model->inputs());
+  if (body.size >= kMaxSize || json_bytes < 0 || json_bytes > body.size) return false;
+  BodyVisitor visitor(*this, {body.data + json_bytes, body.size - json_bytes});
+  return visit_json({body.data, json_bytes}, visitor) && visitor.match() &&
+         lay_out(*this, visitor.inputs());
+}
+
+bool Request::scan_tensors(const NamedTensor* named, std::int64_t count) {
+  std::memset(present, 0, model->inputs());
+  TensorVisitor visitor(*this);
+  for (std::int64_t i = 0; i < count; ++i) {
+    Input input;
+    if (!to_input(named[i], input) || !visitor.take(input) || !visitor.contents(named[i].data))
+      return false;
+  }
+  return visitor.match() && lay_out(*this, visitor.inputs());
+}
+
+bool Request::scan(Bytes message) {
+  std::memset(present, 0, model->inputs());
+  if (message.size >= kMaxSize) return false;
+  TensorVisitor visitor(*this);
+  return visit_request(message, visitor) && visitor.match() && lay_out(*this, visitor.inputs());
+}
+
+}  // namespace sharded_infer

@@ -1,0 +1,229 @@
+// Carries gRPC calls between sockets and handlers: HTTP/2 by libnghttp2, one I/O thread, no GIL.
+//
+//   events     the I/O thread collects what comes in a round of epoll, and hands it over at once
+//   replies    handlers add them under a lock; only the first to find the I/O thread asleep wakes
+//   it call ids   a slot and its generation, so that a late reply to a call that is gone finds
+//   nothing
+//
+// What is held is bounded: bytes and calls by connection, by address and in all, connections by
+// address and in all, and each step of a client by time.
+#pragma once
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "admission.h"
+#include "call.h"
+#include "connection.h"
+#include "settings.h"
+#include "tls.h"
+
+namespace sharded_infer::transport {
+
+class Server {
+ public:
+  // Listens. Throws std::runtime_error where the port cannot be had or a library is missing.
+  explicit Server(const Settings& settings);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  const Counters& counters() const { return counters_; }
+
+  // The following are called by any thread.
+
+  // Frees what events have.
+  void give_back(const Event* events, int count);
+  // Gives the `held` events back that `events` has, then waits for new ones. Returns their number,
+  // 0 after the time, -1 when the server has ended.
+  int fetch(Event* events, int held, int most, int milliseconds);
+  // Answers a unary call, or sends a message of a stream.
+  void respond(std::uint64_t call, Answer* answer, bool ends) {
+    reply({call, answer, ends, nullptr});
+  }
+  // Ends a call with a status. `trailers` are as RequestHead::others.
+  void finish(std::uint64_t call, std::int32_t code, std::string words, std::string trailers);
+  // The calling thread's replies wait for its `flush`: a woken I/O thread takes the core at once,
+  // and would send each answer of a batch by itself.
+  static void hold_replies() { holds_replies_ = true; }
+  void flush();
+  void set_tokens(std::shared_ptr<const Tokens> tokens) {
+    admission_.set_tokens(std::move(tokens));
+  }
+  // Takes one call of a client: 0, or the seconds until there may be one.
+  double take_rate(const std::string& client, double now) { return admission_.take(client, now); }
+  // What an open unary method answers to this very message, without Python.
+  void set_fixed_answer(std::int32_t method, std::string message, std::string answer);
+  // Predict calls with less time than this are refused on their headers.
+  void set_backlog(double seconds) { backlog_ = seconds; }
+  // By how much a call that is not read yet may go before others with its deadline.
+  void set_urgent_lead(double seconds) { urgent_lead_ = seconds; }
+  // Accepts no more connections and no more calls; ends when the open ones are answered.
+  void drain(double seconds);
+  // Ends at once and closes what is open.
+  void stop();
+  const openssl::Library& crypto();
+
+ private:
+  friend struct Callbacks;
+  struct Reply {
+    std::uint64_t call;
+    Answer* answer;  // null: only an ending
+    bool ends;
+    std::unique_ptr<Ending> ending;  // null: OK
+  };
+  static constexpr int kGroups = 10;
+
+  // server.cpp and connections.cpp
+  void run();
+  int await_ready(epoll_event* ready, int most);
+  void wake();
+  void reply(Reply made);
+  void hand_over();
+  // Lets the I/O thread read what clients are sending, while more comes: fewer and larger steps
+  // cost less. For `fetch`, which holds the lock.
+  void gather(std::unique_lock<std::mutex>& lock, int most);
+  // Looks for events without sleeping, for a while. For `fetch`, which holds the lock.
+  void look_out(std::unique_lock<std::mutex>& lock);
+  void take_replies();
+  void accept_all(int listener);
+  void close_listeners();
+  void admit_connection(int descriptor, const sockaddr_storage& from);
+  void start_session(Connection* connection);
+  void touch(Connection* connection);
+  void bury_dead();
+  void close_descriptor(int descriptor, bool has_said_goodbye);
+  void read_lingering();
+  void set_idle(Connection* connection, bool idle);
+
+  // socket.cpp
+  void readable(Connection* connection);
+  bool shake_hands(Connection* connection);
+  void write_out(Connection* connection);
+  void watch(Connection* connection, bool writing);
+  void close_soon(Connection* connection);
+
+  // calls.cpp, messages.cpp and answers.cpp
+  Call* open_call(Connection* connection, std::int32_t stream);
+  Call* find_call(std::uint64_t id);
+  void headers_came(Call* call);
+  void data_came(Call* call, const std::uint8_t* data, std::size_t bytes);
+  void stream_data_came(Call* call, const std::uint8_t* data, std::size_t bytes);
+  std::size_t read_message(Call* call, const std::uint8_t* data, std::size_t bytes);
+  bool comes_too_late(double timeout) const;
+  void client_ended(Call* call);
+  void read_on(Call* call);
+  void message_came(Call* call);
+  void refuse(Call* call, Refusal refusal);
+  void refuse_http(Call* call, const char* status);
+  void answer(Call* call, Answer* answer);
+  void end(Call* call, Ending ending);
+  void send_response(Call* call);
+  void submit_trailers(Call* call, nghttp2::Session* session, std::int32_t stream);
+  void answer_was_sent(Call* call);
+  void forget(Call* call);
+  void hand(Call* call, EventKind kind);
+  void count_handed(Call* call, int change);
+  bool reserve(Call* call, std::size_t bytes);
+
+  // upkeep.cpp
+  void upkeep();
+  void measure_answers();
+  void look_after(Connection* connection);
+  void keep_alive(Connection* connection);
+  void say_goodbye(Connection* connection);
+  void client_pinged(Connection* connection);
+  void client_reset(Connection* connection, const Call* call);
+  void count_reset(Connection* connection);
+  void count_empty_frame(Connection* connection);
+  void expel(Connection* connection, std::uint32_t error, const char* words);
+  void calm(Connection* connection, std::int64_t* counter, const char* words);
+
+  Settings settings_;
+  std::vector<Method> methods_;
+  std::unordered_map<std::string, std::int32_t> method_by_path_;
+  nghttp2::Library http2_;
+  std::unique_ptr<openssl::Library> crypto_;
+  std::unique_ptr<Tls> tls_;
+  nghttp2::Callbacks* callbacks_ = nullptr;
+  nghttp2::Options* options_ = nullptr;
+  Admission admission_;
+  std::vector<int> listeners_;
+  int epoll_ = -1, wake_ = -1, spare_ = -1;
+  std::thread thread_;
+  Counters counters_{};
+  double now_ = 0.0;
+  double looked_before_ = 0.0;  // what comes now came after that
+
+  // Of the I/O thread.
+  Connection* groups_[kGroups] = {};
+  int next_group_ = 0;
+  double next_upkeep_ = 0.0;
+  Connection *idle_first_ = nullptr, *idle_last_ = nullptr;
+  std::unordered_map<std::string, Address> addresses_;
+  std::unordered_map<std::string, TokenBucket> calmed_;  // addresses, and their new connections
+  std::vector<Connection*> touched_, dead_;
+  struct Lingering {
+    int descriptor;
+    double since;
+  };
+  std::vector<Lingering> lingering_;
+  std::vector<Call*> slots_;
+  std::vector<std::uint32_t> generations_, free_slots_;
+  std::vector<Call*> spare_calls_;
+  std::vector<std::uint8_t> buffer_;
+  std::vector<Event> fresh_;
+  std::vector<Reply> taken_;
+  std::vector<std::uint64_t> read_on_;  // calls of which another message may be read
+  std::int64_t handed_calls_ = 0;
+  std::int64_t handed_by_timeout_[kTimeoutClasses] = {};
+  // Unary calls that were answered, and how many in the last second with many in progress at both
+  // its ends.
+  std::int64_t answered_ = 0, answered_before_ = 0;
+  double answers_a_second_ = kForever;
+  double next_rate_ = 0.0;
+  bool was_busy_ = false;
+  std::int64_t open_calls_ = 0;    // of connections that are not expelled
+  std::int64_t answer_bytes_ = 0;  // of all connections
+  bool refused_now_ = false;
+  double next_notice_ = 0.0;
+  double draining_since_ = 0.0;
+
+  // Shared.
+  static thread_local bool holds_replies_;
+  std::atomic<std::int64_t> held_bytes_{0};
+  std::atomic<std::int64_t> untold_{0};  // calls that were given up, and nobody has fetched that
+  std::atomic<double> backlog_{0.0};
+  std::atomic<double> urgent_lead_{0.0};
+  std::atomic<int> processor_{-1};  // of the I/O thread
+  std::atomic<bool> asleep_{false}, stopping_{false}, draining_{false};
+  std::atomic<double> drain_seconds_{0.0};
+  std::mutex events_lock_;
+  std::condition_variable events_came_;
+  std::vector<Event> events_;
+  std::size_t events_taken_ = 0;
+  std::atomic<std::int64_t> handed_{0};  // events, since the start
+  int waiting_ = 0;
+  bool gathering_ = false, looking_out_ = false;
+  int lonely_ = 0;  // fetches in a row that gathered nothing
+  bool ended_ = false;
+  bool has_refused_ = false;  // since `fetch` last returned
+  std::mutex replies_lock_;
+  std::vector<Reply> replies_;
+  std::atomic<bool> has_replies_{false};
+  std::mutex fixed_lock_;
+  std::map<std::pair<std::int32_t, std::string>, std::string> fixed_;
+  std::atomic<std::uint64_t> fixed_methods_{0};  // a bit for each of the first 64 that have any
+};
+
+}  // namespace sharded_infer::transport
