@@ -14,7 +14,7 @@ from serving.bench.turns import Parts, Turns, medians
 from serving.commands.bench.report import Report
 from serving.scheduler.batcher import Batcher, QueueLimits
 from serving.scheduler.dispatcher import Dispatcher
-from serving.scheduler.queued_request import BatchingPolicy, QueuedRequest
+from serving.scheduler.batching import BatchingPolicy, QueuedRequest
 from serving.scheduler.version_queue import VersionQueue
 from sharded_infer.progress import Progress
 

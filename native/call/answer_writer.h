@@ -1,38 +1,52 @@
-// Scores as a serialized answer; `InferWriter` and `PredictWriter` of serving/protocol/ are the
-// references.
+// Scores as serialized answers; tests/reference/answers.py is the reference.
+// https://protobuf.dev/programming-guides/encoding/
 #pragma once
+#include <string_view>
 #include <vector>
 
-#include "held_call.h"
+#include "call.h"
 
-namespace sharded_infer::calls {
+namespace sharded_infer::call {
 
-// The scores of one output of a batch.
-struct Scores {
-  const float* values;   // [B] or [B, columns]
-  std::int64_t columns;  // 0: one for each sample
+// The scores of a call in those of its batch, and what else its answer says.
+struct CallScores {
+  const Scores* outputs;  // [outputs], of the batch
+  std::int64_t first;     // sample
+  float seconds[4];       // decoding, queue, lookups and tower
+  std::vector<const char*> default_tables;
+  std::vector<std::pair<const char*, std::int64_t>> unknown_ids;
 };
 
-// Messages, one after another.
+// Answers, one after another.
 class AnswerWriter {
  public:
-  // A ModelInferResponse with the scores of `samples` samples from `first`.
-  void infer(const HeldCall& call, const Scores* scores, std::int64_t first, std::int64_t samples);
-  // A PredictResponse; `seconds`: decoding, queue, lookups and tower.
-  void predict(const HeldCall& call, const Scores* scores, std::int64_t first, std::int64_t samples,
-               const float seconds[4]);
+  // In the form of the call. Returns the bytes of the JSON that outputs in binary follow, or 0.
+  std::int64_t write(const Call& call, const CallScores& scores);
 
-  const std::vector<std::uint8_t>& messages() const { return messages_; }
+  const std::vector<std::uint8_t>& bytes() const { return bytes_; }
 
  private:
+  void infer(const Call& call, const CallScores& scores);
+  void infer_parameters(const Call& call, const CallScores& scores);
+  void infer_output(const Call& call, const CallScores& scores, std::size_t at);
+  void predict(const Call& call, const CallScores& scores);
+  void stream(const Call& call, const CallScores& scores);
+  std::int64_t json(const Call& call, const CallScores& scores);
+
   void varint(std::uint64_t value);
   void number(int field, std::uint64_t value);
   void header(int field, std::uint64_t bytes);
-  void bytes(int field, const void* data, std::size_t size);
-  void text(int field, const std::string& text);
-  void append(const void* data, std::size_t size);
+  std::size_t open(int field);
+  void close(std::size_t begin);
+  void field(int field, std::string_view bytes);
+  void string_parameter(int field, std::string_view key, std::string_view value);
+  void number_parameter(int field, std::string_view key, std::int64_t value);
+  void append(std::string_view bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+  void json_text(std::string_view text);
+  void json_member(const char* name, std::string_view text);
+  void json_scores(const float* values, std::uint64_t count);
 
-  std::vector<std::uint8_t> messages_;
+  std::vector<std::uint8_t> bytes_;
 };
 
-}  // namespace sharded_infer::calls
+}  // namespace sharded_infer::call

@@ -1,13 +1,18 @@
-// The C interface of held calls, which Python calls through ctypes; see calls.h.
+// The C interface of predict calls; see calls.h.
 #include "calls.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
-using namespace sharded_infer::calls;
-using sharded_infer::AnsweredRequest;
-using sharded_infer::Layout;
+using namespace sharded_infer::call;
 using sharded_infer::scheduler::Scheduler;
+using sharded_infer::scheduler::SharedQueue;
 using sharded_infer::transport::Event;
+
+namespace {
+
+BatchInfo* info_of(Batch* batch) { return batch == nullptr ? nullptr : &batch->info; }
+
+}  // namespace
 
 extern "C" {
 
@@ -16,7 +21,7 @@ EXPORTED Route* sharded_infer_calls_route(const RouteSettings* settings) {
 }
 
 // Calls that still refer to it; it may be destroyed when there are none.
-EXPORTED std::int64_t sharded_infer_calls_route_held(const Route* route) { return route->held; }
+EXPORTED std::int64_t sharded_infer_calls_route_calls(const Route* route) { return route->calls; }
 EXPORTED void sharded_infer_calls_route_destroy(Route* route) { delete route; }
 
 EXPORTED Calls* sharded_infer_calls_create(Scheduler* scheduler) { return new Calls(*scheduler); }
@@ -27,12 +32,14 @@ EXPORTED void sharded_infer_calls_attach(Calls* calls, Respond respond, Finish f
   calls->attach(respond, finish, server, {forms, forms + count});
 }
 
-EXPORTED void sharded_infer_calls_set_traced(Calls* calls, std::uint64_t bound) {
-  calls->set_traced(bound);
+EXPORTED void sharded_infer_calls_set_traced(Calls* calls, std::int64_t traces,
+                                             std::uint64_t bound) {
+  calls->set_traced(traces != 0, bound);
 }
 
-EXPORTED void sharded_infer_calls_set_names(Calls* calls, const Name* names, std::int64_t count,
-                                            const NamedShare* shares, std::int64_t share_count) {
+EXPORTED void sharded_infer_calls_set_names(Calls* calls, const NamedRoute* names,
+                                            std::int64_t count, const WeightedRoute* shares,
+                                            std::int64_t share_count) {
   calls->set_names(names, count, shares, share_count);
 }
 
@@ -44,77 +51,83 @@ EXPORTED void sharded_infer_calls_set_kept(Calls* calls, std::uint64_t bound) {
   calls->set_kept(bound);
 }
 
-// `left` has room for as many as there are events.
-EXPORTED std::int64_t sharded_infer_calls_take(Calls* calls, const Event* events,
-                                               std::int64_t count, std::int64_t* left,
-                                               Taken* taken) {
-  return calls->take(events, count, left, *taken);
+EXPORTED void sharded_infer_calls_take(Calls* calls, const Event* events, std::int64_t count,
+                                       Taken* taken) {
+  calls->take(events, count, *taken);
 }
 
-EXPORTED std::int64_t sharded_infer_calls_cancel(Calls* calls, std::uint64_t call) {
-  return calls->cancel(call);
+// 1 if the call was queued.
+EXPORTED std::int32_t sharded_infer_calls_offer(Calls* calls, const CallFields* fields, double now,
+                                                OfferRefused* refused) {
+  return calls->offer(*fields, now, *refused);
 }
 
-// 1 where the calls can be merged so.
-EXPORTED std::int32_t sharded_infer_calls_lay_out(Calls* calls, const std::int64_t* handles,
-                                                  std::int64_t count, Layout* merged,
-                                                  std::int64_t* dense_at) {
-  return calls->lay_out(handles, count, *merged, dense_at);
+EXPORTED BatchInfo* sharded_infer_calls_cancel(Calls* calls, std::uint64_t number,
+                                               std::int32_t by_python) {
+  return info_of(calls->cancel(number, by_python != 0));
 }
 
-EXPORTED double sharded_infer_calls_deadline(Calls* calls, const std::int64_t* handles,
-                                             std::int64_t count) {
-  return calls->deadline(handles, count);
+EXPORTED void sharded_infer_calls_begin(Calls* calls, double now, Begun* begun) {
+  calls->begin(now, *begun);
 }
 
-// The calls as `lay_out` laid them out.
-EXPORTED void sharded_infer_calls_merge(Calls* calls, const std::int64_t* handles,
-                                        std::int64_t count, const Layout* merged,
-                                        const std::int64_t* dense_at, std::int64_t* words,
-                                        std::int64_t* sizes) {
-  calls->merge_laid_out(handles, count, *merged, dense_at, words, sizes);
+EXPORTED BatchInfo* sharded_infer_calls_expire(Calls* calls, double now) {
+  return info_of(calls->expire(now));
 }
 
-// What `send` takes.
-EXPORTED Answers* sharded_infer_calls_answer(Calls* calls, const std::int64_t* handles,
-                                             std::int64_t count, const Scores* scores,
-                                             const Run* run, AnsweredRequest* counted,
-                                             Answered* answered) {
-  auto* answers = new Answers;
-  *answered = calls->answer(handles, count, scores, *run, *answers, counted);
-  return answers;
+EXPORTED BatchInfo* sharded_infer_calls_occupy(Calls* calls, SharedQueue* queue, double now) {
+  return info_of(calls->occupy(queue->queue, now));
 }
 
-// Frees `answers` too.
-EXPORTED void sharded_infer_calls_send(Calls* calls, const std::int64_t* handles,
-                                       Answers* answers) {
-  calls->send(handles, *answers);
-  delete answers;
+EXPORTED void sharded_infer_calls_finish(Calls* calls, BatchInfo* batch, const BatchScores* scores,
+                                         Finished* finished) {
+  calls->finish(Batch::of(batch), *scores, *finished);
 }
 
-EXPORTED double sharded_infer_calls_refuse(Calls* calls, const std::int64_t* handles,
-                                           std::int64_t count, std::int32_t code, const char* words,
-                                           std::int64_t words_bytes) {
-  return calls->refuse(handles, count, code, {words, std::size_t(words_bytes)});
+EXPORTED BatchInfo* sharded_infer_calls_part(Calls* calls, BatchInfo* batch,
+                                             const std::int64_t* positions, std::int64_t count) {
+  return info_of(calls->part(Batch::of(batch), positions, count));
 }
 
-EXPORTED Route* sharded_infer_calls_route_of(Calls* calls, std::int64_t handle) {
-  return calls->route_of(handle);
+EXPORTED void sharded_infer_calls_fail(Calls* calls, BatchInfo* batch, std::int32_t code,
+                                       const char* words, std::int64_t words_bytes,
+                                       Failed* failed) {
+  calls->fail(Batch::of(batch), code, {words, std::size_t(words_bytes)}, *failed);
 }
 
-// `found` has room for as many as there are handles.
-EXPORTED std::int64_t sharded_infer_calls_kept(Calls* calls, const std::int64_t* handles,
-                                               std::int64_t count, Kept* found) {
-  return calls->kept(handles, count, found);
+EXPORTED void sharded_infer_calls_end(Calls* calls, BatchInfo* batch, double now,
+                                      std::int32_t by_clock) {
+  calls->end(Batch::of(batch), now, by_clock != 0);
 }
 
-EXPORTED void sharded_infer_calls_describe(Calls* calls, std::int64_t handle,
-                                           Description* description) {
-  calls->describe(handle, *description);
+EXPORTED void sharded_infer_calls_refuse(Calls* calls, BatchInfo* batch, std::int64_t position,
+                                         std::int32_t code, const char* words,
+                                         std::int64_t words_bytes) {
+  calls->refuse(Batch::of(batch), position, code, {words, std::size_t(words_bytes)});
 }
 
-EXPORTED void sharded_infer_calls_release(Calls* calls, const std::int64_t* handles,
-                                          std::int64_t count) {
-  calls->release(handles, count);
+EXPORTED void sharded_infer_calls_describe(BatchInfo* batch, std::int64_t position,
+                                           CallInfo* info) {
+  const Batch& calls = Batch::of(batch);
+  const Call& call = *calls.calls[std::size_t(position)];
+  std::int64_t first = 0;
+  for (std::int64_t at = 0; at < position; ++at) first += calls.calls[std::size_t(at)]->samples();
+  *info = {call.number,
+           call.by_python,
+           call.form,
+           call.trace,
+           first,
+           call.samples(),
+           call.request.samples,
+           call.ahead,
+           call.request.arrived,
+           call.request.deadline,
+           call.decoded,
+           call.id.data(),
+           std::int64_t(call.id.size()),
+           call.message.data(),
+           std::int64_t(call.message.size()),
+           call.placed.data(),
+           std::int64_t(call.placed.size())};
 }
 }

@@ -4,7 +4,7 @@
 #define XXH_INLINE_ALL
 #include "third_party/xxhash.h"
 
-namespace sharded_infer::calls {
+namespace sharded_infer::call {
 namespace {
 
 constexpr int kFractionBits = 32;
@@ -51,4 +51,4 @@ const Share& choose(const std::vector<Share>& shares, std::uint64_t position) {
   return *best;
 }
 
-}  // namespace sharded_infer::calls
+}  // namespace sharded_infer::call

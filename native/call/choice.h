@@ -7,7 +7,7 @@
 
 #include "reader/header.h"
 
-namespace sharded_infer::calls {
+namespace sharded_infer::call {
 
 class Route;
 
@@ -32,4 +32,4 @@ bool position_of(Bytes message, const Header& header, std::uint64_t seed, std::u
 // The share of a request at a position. There is one at least.
 const Share& choose(const std::vector<Share>& shares, std::uint64_t position);
 
-}  // namespace sharded_infer::calls
+}  // namespace sharded_infer::call

@@ -2,94 +2,188 @@
 #include "merge.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "merge/merge_bags.h"
-
-namespace sharded_infer::calls {
+namespace sharded_infer::call {
 namespace {
 
-const float* floats(const std::int64_t* words) { return reinterpret_cast<const float*>(words); }
-float* floats(std::int64_t* words) { return reinterpret_cast<float*>(words); }
+// The rest of a call's group, from the next of its features on.
+struct Source {
+  const std::int64_t* lengths;
+  const std::int64_t* values;
+  const float* weights;  // null: all are 1
+};
 
-// Whether each sample has a bag of its own in the first group, of the same features as the first
-// call's.
-bool alike(const HeldCall& call, const HeldCall& first) {
-  const Group *groups = call.layout.groups, *others = first.layout.groups;
-  return groups[0].bags == call.layout.batch && groups[0].features == others[0].features &&
-         groups[1].features == others[1].features && call.own == first.own;
+struct Target {
+  std::int64_t* lengths;
+  std::int64_t* values;
+  float* weights;  // null: it has none
+};
+
+float* floats(std::int64_t* words) { return reinterpret_cast<float*>(words); }
+const float* floats(const std::int64_t* words) { return reinterpret_cast<const float*>(words); }
+
+Source source_of(const std::int64_t* words, const Group& group) {
+  return {words + group.lengths_at, words + group.values_at,
+          group.weighted ? floats(words + group.weights_at) : nullptr};
 }
 
-void merge_group(HeldCall* const* calls, std::int64_t count, int number, const Group& merged,
-                 std::int64_t* words) {
-  std::vector<BagSource> sources(static_cast<std::size_t>(count));
-  for (std::int64_t at = 0; at < count; ++at) {
-    const Group& group = calls[at]->layout.groups[number];
-    const std::int64_t* from = calls[at]->words.get();
-    sources[std::size_t(at)] = {from + group.lengths_at, from + group.values_at,
-                                group.weighted ? floats(from + group.weights_at) : nullptr,
-                                group.bags};
+// Bags of a feature in a call's group.
+std::int64_t bags_of(const Call& call, bool single) { return single ? 1 : call.samples(); }
+
+void append(Target& target, const Source& source, std::int64_t bags, std::int64_t ids) {
+  target.lengths = std::copy_n(source.lengths, bags, target.lengths);
+  target.values = std::copy_n(source.values, ids, target.values);
+  if (target.weights == nullptr) return;
+  target.weights = source.weights == nullptr ? std::fill_n(target.weights, ids, 1.0f)
+                                             : std::copy_n(source.weights, ids, target.weights);
+}
+
+void advance(Source& source, std::int64_t bags, std::int64_t ids) {
+  source.lengths += bags;
+  source.values += ids;
+  if (source.weights != nullptr) source.weights += ids;
+}
+
+// Each feature's group: 1 where some call of several samples has a bag for each of them.
+void choose_groups(const std::vector<Call*>& calls, std::vector<std::uint8_t>& own) {
+  const std::size_t features = calls[0]->own.size();
+  bool several = false;
+  own.assign(features, 0);
+  for (const Call* call : calls) {
+    if (call->samples() == 1) continue;
+    several = true;
+    for (std::size_t feature = 0; feature < features; ++feature) own[feature] |= call->own[feature];
   }
-  merge_bags(std::move(sources), merged.features, words + merged.lengths_at,
-             words + merged.values_at,
-             merged.weighted ? floats(words + merged.weights_at) : nullptr);
+  if (!several) own.assign(features, 1);
+}
+
+// Calls `visit(feature, call, its source, bags, ids)`, feature by feature.
+template <class Visit>
+void each_feature(const std::vector<Call*>& calls, Visit visit) {
+  std::vector<Source> sources;
+  sources.reserve(2 * calls.size());
+  for (const Call* call : calls)
+    for (const Group& group : call->layout.groups)
+      sources.push_back(source_of(call->words.get(), group));
+  for (std::size_t feature = 0; feature < calls[0]->own.size(); ++feature) {
+    for (std::size_t at = 0; at < calls.size(); ++at) {
+      const bool single = !calls[at]->own[feature];
+      Source& source = sources[2 * at + single];
+      const std::int64_t bags = bags_of(*calls[at], single);
+      std::int64_t ids = 0;
+      for (std::int64_t bag = 0; bag < bags; ++bag) ids += source.lengths[bag];
+      visit(feature, *calls[at], source, bags, ids);
+      advance(source, bags, ids);
+    }
+  }
+}
+
+void merge_dense(const std::vector<Call*>& calls, MergedInput& merged) {
+  const Model& model = calls[0]->route->model();
+  for (std::int64_t dense = 0; dense < model.dense; ++dense) {
+    const std::int64_t width = model.widths[dense];
+    float* to = floats(merged.memory.data() + merged.dense_at[std::size_t(dense)]);
+    for (const Call* call : calls) {
+      const std::int64_t rows = call->dense_rows[std::size_t(dense)];
+      // One row is all samples'.
+      for (std::int64_t left = call->samples(); left > 0; left -= rows)
+        to = std::copy_n(call->dense(dense), rows * width, to);
+    }
+  }
 }
 
 }  // namespace
 
-bool lay_out_merge(HeldCall* const* calls, std::int64_t count, Layout& merged,
-                   std::int64_t* dense_at) {
-  merged = Layout();
-  const HeldCall& first = *calls[0];
-  if (first.layout.groups[0].features == 0) return false;
-  for (std::int64_t at = 0; at < count; ++at) {
-    const HeldCall& call = *calls[at];
-    if (!alike(call, first)) return false;
-    merged.batch += call.layout.batch;
-    merged.ids_outside += call.layout.ids_outside;
-    for (int number = 0; number < 2; ++number) {
-      const Group& group = call.layout.groups[number];
-      merged.groups[number].ids += group.ids;
-      merged.groups[number].weighted |= group.weighted;
-    }
-  }
-  const std::int64_t bags[2] = {merged.batch, count};
-  for (int number = 0; number < 2; ++number) {
-    Group& group = merged.groups[number];
-    group.features = first.layout.groups[number].features;
-    group.bags = bags[number];
-    group.lengths_at = merged.words;
+void place(const Model& model, Layout& layout, std::vector<std::int64_t>& dense_at,
+           const std::vector<std::int64_t>& dense_rows) {
+  std::int64_t words = 0;
+  for (Group& group : layout.groups) {
+    group.lengths_at = words;
     group.values_at = group.lengths_at + group.features * group.bags;
     group.weights_at = group.values_at + group.ids;
-    merged.words = group.weights_at + (group.weighted ? (group.ids + 1) / 2 : 0);
+    words = group.weights_at + (group.weighted ? (group.ids + 1) / 2 : 0);
   }
-  const Model& model = first.route->model();
-  for (std::int64_t dense = 0; dense < model.dense; ++dense) {
-    dense_at[dense] = merged.words;
-    merged.words += (merged.batch * model.widths[dense] + 1) / 2;
+  dense_at.resize(std::size_t(model.dense));
+  for (std::size_t dense = 0; dense < dense_at.size(); ++dense) {
+    dense_at[dense] = words;
+    words += (dense_rows[dense] * model.widths[dense] + 1) / 2;
   }
-  return true;
+  layout.words = words;
 }
 
-void merge(HeldCall* const* calls, std::int64_t count, const Layout& merged,
-           const std::int64_t* dense_at, std::int64_t* words, std::int64_t* sizes) {
+void merge(const std::vector<Call*>& calls, MergedInput& merged) {
+  const Call& first = *calls[0];
+  if (calls.size() == 1) {
+    merged.layout = first.layout;
+    merged.own = first.own;
+    merged.dense_at = first.dense_at;
+    merged.dense_rows = first.dense_rows;
+    merged.words = first.words.get();
+    return;
+  }
+  choose_groups(calls, merged.own);
+  Layout& layout = merged.layout;
+  layout = Layout();
+  for (const Call* call : calls) {
+    merged.sizes.push_back(call->samples());
+    layout.batch += call->samples();
+    layout.ids_outside += call->layout.ids_outside;
+    layout.gaps |= call->layout.gaps;
+  }
+  for (const std::uint8_t own : merged.own) ++layout.groups[!own].features;
+  const std::int64_t bags[2] = {layout.batch, std::int64_t(calls.size())};
   for (int number = 0; number < 2; ++number)
-    if (merged.groups[number].features > 0)
-      merge_group(calls, count, number, merged.groups[number], words);
-  for (std::int64_t at = 0; at < count; ++at) sizes[at] = calls[at]->layout.batch;
-  const Model& model = calls[0]->route->model();
-  for (std::int64_t dense = 0; dense < model.dense; ++dense) {
-    const std::int64_t width = model.widths[dense];
-    float* to = floats(words + dense_at[dense]);
-    for (std::int64_t at = 0; at < count; ++at) {
-      const HeldCall& call = *calls[at];
-      const float* from = floats(call.words.get() + call.dense_at[std::size_t(dense)]);
-      const std::int64_t rows = call.dense_rows[std::size_t(dense)];
-      // One row is all samples'.
-      for (std::int64_t left = call.layout.batch; left > 0; left -= rows)
-        to = std::copy_n(from, rows * width, to);
+    if (layout.groups[number].features > 0) layout.groups[number].bags = bags[number];
+  each_feature(calls, [&](std::size_t feature, const Call& call, const Source& source, std::int64_t,
+                          std::int64_t ids) {
+    Group& group = layout.groups[!merged.own[feature]];
+    const bool repeated = merged.own[feature] && !call.own[feature];
+    group.ids += repeated ? ids * call.samples() : ids;
+    group.weighted |= source.weights != nullptr;
+  });
+  const Model& model = first.route->model();
+  merged.dense_rows.assign(std::size_t(model.dense), layout.batch);
+  place(model, layout, merged.dense_at, merged.dense_rows);
+  merged.memory.resize(std::size_t(layout.words));
+  merged.words = merged.memory.data();
+  Target targets[2];
+  for (int number = 0; number < 2; ++number) {
+    const Group& group = layout.groups[number];
+    std::int64_t* words = merged.memory.data();
+    targets[number] = {words + group.lengths_at, words + group.values_at,
+                       group.weighted ? floats(words + group.weights_at) : nullptr};
+  }
+  each_feature(calls, [&](std::size_t feature, const Call& call, const Source& source,
+                          std::int64_t count, std::int64_t ids) {
+    const bool repeated = merged.own[feature] && !call.own[feature];
+    Target& target = targets[!merged.own[feature]];
+    for (std::int64_t times = repeated ? call.samples() : 1; times > 0; --times)
+      append(target, source, count, ids);
+  });
+  merge_dense(calls, merged);
+}
+
+std::int64_t work_units(const Model& model, const Layout& layout, const std::uint8_t* own,
+                        const std::int64_t* words) {
+  constexpr std::int64_t kGrain = 8;
+  std::int64_t units = layout.batch;
+  if (!model.has_sequences) return units;
+  for (int number = 0; number < 2; ++number) {
+    const Group& group = layout.groups[number];
+    const std::int64_t* lengths = words + group.lengths_at;
+    for (std::int64_t feature = 0; feature < model.features; ++feature) {
+      if (own[feature] == (number == 1)) continue;
+      const std::int64_t longest = model.longest[feature];
+      std::int64_t grains = 0;
+      for (std::int64_t bag = 0; longest > 0 && bag < group.bags; ++bag)
+        grains += (std::min(lengths[bag], longest) + kGrain - 1) / kGrain;
+      // Bags that samples share are those of one call here.
+      const bool repeated = group.bags != layout.batch && !model.computed_once[feature];
+      units += repeated ? grains * layout.batch : grains;
+      lengths += group.bags;
     }
   }
+  return units;
 }
 
-}  // namespace sharded_infer::calls
+}  // namespace sharded_infer::call

@@ -1,16 +1,31 @@
-// Merges held calls of one version into one batch; sharded_infer/inputs/merge.py is the reference.
+// The calls of a batch as one input; `merge_inputs` of sharded_infer/inputs/merge.py is the
+// reference.
+//
+//   a feature keeps one bag a call if every call of several samples has one bag for all of them;
+//   else it has a bag for each sample, and bags for all are repeated
 #pragma once
-#include "held_call.h"
+#include "call.h"
 
-namespace sharded_infer::calls {
+namespace sharded_infer::call {
 
-// Lays the batch out: in its second group each call has a bag for all of its samples. False where
-// the calls do not share the same features. `dense_at` gets the place of each dense input, in
-// words.
-bool lay_out_merge(HeldCall* const* calls, std::int64_t count, Layout& merged,
-                   std::int64_t* dense_at);
-// Writes what was laid out into `words`, and the calls' batch sizes into `sizes`.
-void merge(HeldCall* const* calls, std::int64_t count, const Layout& merged,
-           const std::int64_t* dense_at, std::int64_t* words, std::int64_t* sizes);
+struct MergedInput {
+  Layout layout{};
+  std::vector<std::uint8_t> own;
+  std::vector<std::int64_t> dense_at, dense_rows, sizes;
+  std::vector<std::int64_t> memory;  // empty: that of the only call
+  const std::int64_t* words = nullptr;
+};
 
-}  // namespace sharded_infer::calls
+// There is one call at least, and all are of one route.
+void merge(const std::vector<Call*>& calls, MergedInput& merged);
+
+// The work of an input: its samples, and eighths of the positions of their sequences.
+std::int64_t work_units(const Model& model, const Layout& layout, const std::uint8_t* own,
+                        const std::int64_t* words);
+
+// Gives the groups and dense inputs of a layout, whose numbers of bags and ids are set, their
+// places.
+void place(const Model& model, Layout& layout, std::vector<std::int64_t>& dense_at,
+           const std::vector<std::int64_t>& dense_rows);
+
+}  // namespace sharded_infer::call

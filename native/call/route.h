@@ -1,23 +1,13 @@
-// What compiled calls need to know of a loaded version.
+// A loaded version.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "reader/request.h"
+#include "abi/call.h"
 #include "scheduler/scheduler.h"
 
-namespace sharded_infer::calls {
-
-// As Python describes a version; the texts are copied.
-struct RouteSettings {
-  const Model* model;  // of the version's reader
-  scheduler::SharedQueue* queue;
-  const char* name;
-  std::int64_t version;
-  const char* const* outputs;
-  std::int64_t output_count;  // at most 64
-};
+namespace sharded_infer::call {
 
 // A version, and the memory of one decoding at a time.
 class Route {
@@ -27,6 +17,8 @@ class Route {
         version(settings.version),
         version_text(std::to_string(settings.version)),
         outputs(settings.outputs, settings.outputs + settings.output_count),
+        mapped_tables(settings.mapped_tables, settings.mapped_tables + settings.model->mapped),
+        reads_messages(settings.reads_messages != 0),
         queue(settings.queue),
         tensors_(std::size_t(settings.model->inputs())),
         contents_(tensors_.size()),
@@ -59,10 +51,11 @@ class Route {
   const std::string name;
   const std::int64_t version;
   const std::string version_text;
-  const std::vector<std::string> outputs;
+  const std::vector<std::string> outputs, mapped_tables;
+  const bool reads_messages;
   scheduler::SharedQueue* const queue;
   Request decoding;
-  std::int64_t held = 0;  // calls that refer to it
+  std::int64_t calls = 0;  // that refer to it
 
  private:
   std::vector<Tensor> tensors_;
@@ -72,4 +65,4 @@ class Route {
   std::vector<std::int64_t> starts_, dense_at_, dense_rows_, unknown_;
 };
 
-}  // namespace sharded_infer::calls
+}  // namespace sharded_infer::call

@@ -128,13 +128,18 @@ bool put_sequence(Request& request, std::int64_t feature, const Source& source,
   if (!copy_ids(source, target, rows)) {
     const std::int32_t policy = request.model->policies[feature];
     if (policy == kRefuse) return false;
-    request.layout.ids_outside +=
-        policy == kModulo ? wrap(target.values, source.count, rows)
-                          : mark(target.values, source.count,
-                                 [rows](std::int64_t id) { return is_outside(id, rows); });
+    if (policy == kModulo) {
+      request.layout.ids_outside += wrap(target.values, source.count, rows);
+    } else {
+      const std::int64_t marked = mark(target.values, source.count,
+                                       [rows](std::int64_t id) { return is_outside(id, rows); });
+      request.layout.ids_outside += marked;
+      request.layout.gaps |= marked > 0;
+    }
   }
   if (padding >= 0)
-    mark(target.values, source.count, [padding](std::int64_t id) { return id == padding; });
+    request.layout.gaps |=
+        mark(target.values, source.count, [padding](std::int64_t id) { return id == padding; }) > 0;
   return true;
 }
 
@@ -179,7 +184,11 @@ std::int64_t put_mapped(Request& request, std::int64_t feature, const Source& so
   if (unknown == 0) return 0;
   request.unknown[map.counted] += unknown;
   request.layout.ids_outside += unknown;
-  if (map.unknown != kAbsent || model.in_sequence(feature)) return 0;
+  if (map.unknown != kAbsent) return 0;
+  if (model.in_sequence(feature)) {
+    request.layout.gaps = 1;
+    return 0;
+  }
   return drop(target, [](std::int64_t row) { return row < 0; });
 }
 

@@ -43,6 +43,10 @@ struct Model {
   const std::int64_t* numbers;        // [sparse]: numbers that come with an id, or 0: it has ids
   const std::int64_t* shortest;       // [sparse]: the fewest ids of a sample, of a sequence
   std::int64_t has_numbers;           // whether any has
+  const std::int64_t* longest;        // [features]: of a sequence's first feature, its longest
+                                      // length; else 0
+  const std::uint8_t* computed_once;  // [features]: the tower computes its sequence once a request
+  std::int64_t has_sequences;
 
   std::int64_t inputs() const { return 3 * sparse + dense + 3 + whole_lengths; }
   std::int64_t all_at_once() const { return 3 * sparse + dense; }

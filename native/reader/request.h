@@ -50,7 +50,8 @@ struct Layout {
   std::int64_t words;        // of memory that `fill` needs
   std::int64_t ids_outside;  // that `fill` dropped or wrapped, and unknown raw ids
   std::int64_t at_once;
-  Group groups[2];  // one bag a sample, one bag for all
+  std::int64_t gaps;  // whether -1 stands in place of ids in sequences
+  Group groups[2];    // one bag a sample, one bag for all
 };
 
 // Memory of one decoding at a time.

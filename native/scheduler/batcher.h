@@ -122,6 +122,15 @@ class Batcher {
     }
   }
 
+  // Takes a slot for so long, as it seems, while no request waits; 0 if none is free. `finish`
+  // frees it.
+  std::int64_t occupy(double seconds, double now) {
+    if (counters_.requests != 0 || idle_slots() <= 0) return 0;
+    running_.push_back({++last_batch_, now + seconds});
+    ++counters_.running;
+    return last_batch_;
+  }
+
   // The first request of the next batch; null if no slot is free or no queue is ready.
   Request* next_request(double now) const {
     if (idle_slots() <= 0) return nullptr;

@@ -76,57 +76,12 @@ EXPORTED const Counters* sharded_infer_scheduler_counters(Scheduler* scheduler) 
   return &scheduler->batcher().counters();
 }
 
-// The `Refused` of the last `offer`, and the `Handles` of the last `take` or `expire`.
-EXPORTED const Refused* sharded_infer_scheduler_refused(Scheduler* scheduler) {
-  return &scheduler->refused();
-}
-EXPORTED const Handles* sharded_infer_scheduler_handles(Scheduler* scheduler) {
-  return &scheduler->handles();
-}
-
 EXPORTED void sharded_infer_scheduler_add_queue(Scheduler* scheduler, SharedQueue* shared) {
   scheduler->add_queue(*shared);
 }
 
 EXPORTED void sharded_infer_scheduler_remove_queue(Scheduler* scheduler, SharedQueue* shared) {
   scheduler->remove_queue(*shared);
-}
-
-EXPORTED std::int64_t sharded_infer_scheduler_offer(Scheduler* scheduler, SharedQueue* shared,
-                                                    std::int64_t samples, std::int64_t size_bytes,
-                                                    std::int64_t priority, double arrived,
-                                                    double deadline, double now) {
-  Request request;
-  request.queue = &shared->queue;
-  request.samples = samples;
-  request.size_bytes = size_bytes;
-  request.priority = priority;
-  request.arrived = arrived;
-  request.deadline = deadline;
-  return scheduler->offer(request, now);
-}
-
-EXPORTED void sharded_infer_scheduler_take(Scheduler* scheduler, double now) {
-  scheduler->take(now);
-}
-
-EXPORTED void sharded_infer_scheduler_expire(Scheduler* scheduler, double now) {
-  scheduler->expire(now);
-}
-
-EXPORTED std::int64_t sharded_infer_scheduler_cancel(Scheduler* scheduler, std::int64_t handle) {
-  return scheduler->cancel(handle);
-}
-
-EXPORTED std::int64_t sharded_infer_scheduler_next_request(Scheduler* scheduler, double now) {
-  return scheduler->next_request(now);
-}
-
-EXPORTED void sharded_infer_scheduler_finish(Scheduler* scheduler, std::int64_t batch,
-                                             SharedQueue* shared, std::int64_t samples,
-                                             double seconds, double now, double cpu_seconds) {
-  const std::lock_guard<std::mutex> lock(scheduler->mutex());
-  scheduler->batcher().finish(batch, shared->queue, samples, seconds, now, cpu_seconds);
 }
 
 EXPORTED std::int64_t sharded_infer_scheduler_deadline_unreachable(

@@ -4,12 +4,12 @@ body   JSON, followed by the bytes of the binary inputs, in the order of the inp
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernels.wording import counted
-from serving.http_api.infer_answer import OutputForms
 from serving.http_api.json_reader import (
     kind_of,
     object_of,
@@ -18,9 +18,9 @@ from serving.http_api.json_reader import (
     text_of,
     whole_number,
 )
+from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.request_header import UNKNOWN_IDS, RequestHeader, make_header
 from serving.protocol.request_tensors import REGION, RequestTensors, span_of
-from serving.protocol.version_io import VersionIO
 from serving.protocol.wire_strings import BYTES, packed_strings
 from serving.protocol.wire_tensors import DTYPES, WireTensor
 from sharded_infer.errors import RequestError
@@ -30,6 +30,18 @@ _BINARY_SIZE = "binary_data_size"
 _MOST_DIMENSIONS = 64
 _LEAST_INT, _MOST_UINT = -(2**63), 2**64 - 1
 _MOST_SIZE = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class OutputForms:
+    """Outputs that a client requests in binary, with a default for those not in `by_name`."""
+
+    binary: bool
+    by_name: Mapping[str, bool]
+
+    def is_binary(self, name: str) -> bool:
+        """True if an output is requested in binary."""
+        return self.by_name.get(name, self.binary)
 
 
 class InferDocument(NamedTuple):
@@ -58,7 +70,7 @@ class InferDocument(NamedTuple):
         """Implements `Codec.header`."""
         return make_header(self.model, self.version, self.request_id, self.parameters, self.outputs)
 
-    def decode(self, io: VersionIO, shared: RequestTensors) -> ModelInput:
+    def decode(self, reader: InputReader, shared: RequestTensors) -> ModelInput:
         """Implements `Codec.decode`."""
         tensors = list(self.inputs)
         for position, parameters in self.input_parameters.items():
@@ -68,7 +80,7 @@ class InferDocument(NamedTuple):
             if span is not None:
                 data = shared.read_tensor(span, tensor.datatype, tensor.shape, what)
                 tensors[position] = tensor._replace(data=data)
-        return io.reader.read_tensors(tensors, by_table=self.parameters.get(UNKNOWN_IDS) is True)
+        return reader.read_tensors(tensors, by_table=self.parameters.get(UNKNOWN_IDS) is True)
 
 
 def read_document(model: str, version: str, body: bytes, json_bytes: int | None) -> InferDocument:

@@ -2,14 +2,11 @@
 
 from typing import Protocol
 
-from serving.http_api.infer_answer import InferScores, OutputForms, ScoredOutput
-from serving.http_api.infer_request import read_document
+from serving.http_api.infer_request import OutputForms, read_document
 from serving.http_api.usual_body import read_usual
-from serving.protocol.codec import Scored
-from serving.protocol.infer_writer import score_bytes
+from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.request_header import RequestHeader
 from serving.protocol.request_tensors import RequestTensors
-from serving.protocol.version_io import VersionIO
 from sharded_infer.inputs.model_input import ModelInput
 
 
@@ -30,7 +27,7 @@ class InferRequest(Protocol):
         """Implements `Codec.header`."""
         ...
 
-    def decode(self, io: VersionIO, shared: RequestTensors) -> ModelInput:
+    def decode(self, reader: InputReader, shared: RequestTensors) -> ModelInput:
         """Implements `Codec.decode`."""
         ...
 
@@ -42,7 +39,7 @@ def read_request(model: str, version: str, body: bytes, json_bytes: int | None) 
 
 
 class JsonCodec:
-    """JSON, with tensors in JSON or in binary. The event loop serializes the answer."""
+    """JSON, with tensors in JSON or in binary."""
 
     def size_bytes(self, request: InferRequest) -> int:
         """Bytes of the body."""
@@ -52,26 +49,12 @@ class JsonCodec:
         """Implements `Codec.header`."""
         return request.header()
 
-    def decode(self, request: InferRequest, io: VersionIO, shared: RequestTensors) -> ModelInput:
+    def decode(
+        self, request: InferRequest, reader: InputReader, shared: RequestTensors
+    ) -> ModelInput:
         """Implements `Codec.decode`."""
-        return request.decode(io, shared)
+        return request.decode(reader, shared)
 
-    def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> InferScores:
-        """Implements `Codec.encode`."""
-        writer, header = io.infer_writer, scored.header
-        outputs = []
-        for position, scores in zip(scored.outputs, scored.scores, strict=True):
-            name = writer.outputs[position]
-            data, span = score_bytes(scores), header.places.get(name)
-            if span is not None:
-                shared.write(span, data, f"output {name!r}")
-            outputs.append(ScoredOutput(name, scores.shape, data if span is None else None))
-        return InferScores(
-            writer.model,
-            writer.version,
-            header.request_id,
-            outputs,
-            scored.default_tables,
-            scored.unknown_ids,
-            scored.label,
-        )
+    def is_binary(self, request: InferRequest, output: str) -> bool:
+        """Implements `Codec.is_binary`."""
+        return request.forms.is_binary(output)

@@ -12,10 +12,10 @@ from serving.config.server_config import ServerConfig
 from serving.http_api.compression import inflate
 from serving.http_api.connections.connection_context import WhenLost
 from serving.http_api.exchange import HttpAnswer, HttpRequest, status_answer
-from serving.http_api.infer_answer import InferScores, OutputForms, infer_answer
+from serving.http_api.infer_answer import infer_answer
 from serving.http_api.json_codec import InferRequest, JsonCodec, read_request
-from serving.inference.data_plane import DataPlane
-from serving.inference.predict_call import PredictCall
+from serving.inference.data_plane import Arrival, DataPlane
+from serving.protocol.infer_answer import Answer
 from serving.protocol.predict_method import PredictMethod
 from serving.status import DRAINING, Status, status_of
 from sharded_infer.errors import RequestError
@@ -81,13 +81,13 @@ class Predictions:
         self._count(1)
         try:
             if _is_quickly_read(request):
-                call = self._begin(prediction, names, request)
+                number = self._begin(prediction, names, request)
             else:
                 run = loop.run_in_executor
-                call = await run(self._threads, self._begin, prediction, names, request)
-            if call is not None:
+                number = await run(self._threads, self._begin, prediction, names, request)
+            if number is not None:
                 # A call can be cancelled only after its body is decoded.
-                when_lost(partial(self._data_plane.cancel, call))
+                when_lost(partial(self._data_plane.cancel, number))
             # A running batch cannot be cancelled, so the call counts as in progress until it ends.
             return await prediction.answer
         finally:
@@ -107,26 +107,21 @@ class Predictions:
     def _count(self, change: int) -> None:
         with self._lock:
             self._open += change
-        self._calls.add_predict(change)
 
     def _begin(
         self, prediction: "_Prediction", names: Mapping[str, str], request: HttpRequest
-    ) -> PredictCall | None:
+    ) -> int | None:
         try:
             read = self._read(names, request)
         except Exception as error:
             prediction.refuse(status_of(error))
             return None
-        call = self._data_plane.submit(
-            _CODEC,
-            read,
-            lambda outcome: prediction.reply(outcome, read.forms),
-            method=_VERSIONED if "version" in names else PredictMethod.HTTP_INFER,
-            metadata=self._metadata(request),
-        )
-        if call is not None:
+        method = _VERSIONED if "version" in names else PredictMethod.HTTP_INFER
+        arrival = Arrival(method, metadata=self._metadata(request))
+        number = self._data_plane.submit(_CODEC, read, prediction.reply, arrival)
+        if number is not None:
             self._wake()
-        return call
+        return number
 
     def _read(self, names: Mapping[str, str], request: HttpRequest) -> InferRequest:
         encoding = request.headers.get("content-encoding", "")
@@ -149,31 +144,26 @@ class _Prediction:
         self._loop = loop
         self._accept_encoding = accept_encoding
 
-    def reply(self, outcome: InferScores | Status, forms: OutputForms) -> None:
-        """Passes an outcome to the event loop, which writes the JSON. Thread-safe."""
-        self._loop.call_soon_threadsafe(self._finish, outcome, forms)
+    def reply(self, outcome: Answer | Status) -> None:
+        """Passes an outcome to the event loop. Thread-safe."""
+        self._loop.call_soon_threadsafe(self._finish, outcome)
 
     def refuse(self, status: Status) -> None:
         """Passes a refusal to the event loop. Thread-safe."""
         self._loop.call_soon_threadsafe(self._deliver, status_answer(status))
 
-    def _finish(self, outcome: InferScores | Status, forms: OutputForms) -> None:
-        self._deliver(_answer_of(outcome, forms, self._accept_encoding))
+    def _finish(self, outcome: Answer | Status) -> None:
+        self._deliver(_answer_of(outcome, self._accept_encoding))
 
     def _deliver(self, answer: HttpAnswer) -> None:
         if not self.answer.done():
             self.answer.set_result(answer)
 
 
-def _answer_of(
-    outcome: InferScores | Status, forms: OutputForms, accept_encoding: str
-) -> HttpAnswer:
+def _answer_of(outcome: Answer | Status, accept_encoding: str) -> HttpAnswer:
     if isinstance(outcome, Status):
         return status_answer(outcome)
-    try:
-        return infer_answer(outcome, forms, accept_encoding)
-    except Exception as error:
-        return status_answer(status_of(error))
+    return infer_answer(outcome, accept_encoding)
 
 
 def _is_quickly_read(request: HttpRequest) -> bool:

@@ -5,13 +5,12 @@ Compiled code reads them. `infer_request` reads all other bodies and reports eve
 
 from typing import NamedTuple
 
-from serving.http_api.infer_answer import OutputForms
-from serving.http_api.infer_request import read_document
+from serving.http_api.infer_request import OutputForms, read_document
 from serving.http_api.json_reader import MOST_JSON_BYTES
 from serving.protocol.native_library import LIBRARIES, JsonHeader
+from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.request_header import RequestHeader, located_header
 from serving.protocol.request_tensors import RequestTensors
-from serving.protocol.version_io import VersionIO
 from sharded_infer.inputs.model_input import ModelInput
 
 
@@ -32,13 +31,13 @@ class UsualBody(NamedTuple):
         """Implements `Codec.header`."""
         return self.asked
 
-    def decode(self, io: VersionIO, shared: RequestTensors) -> ModelInput:
+    def decode(self, reader: InputReader, shared: RequestTensors) -> ModelInput:
         """Implements `Codec.decode`."""
-        found = io.reader.read_body(self.body, self.json_bytes)
+        found = reader.read_body(self.body, self.json_bytes)
         if found is not None:
             return found
         model, version = self.asked.model_name, self.asked.model_version
-        return read_document(model, version, self.body, self.json_bytes).decode(io, shared)
+        return read_document(model, version, self.body, self.json_bytes).decode(reader, shared)
 
 
 def read_usual(model: str, version: str, body: bytes, json_bytes: int | None) -> UsualBody | None:

@@ -1,296 +1,353 @@
-"""Runs a batch of predict calls on the model, encodes the answers and counts them."""
+"""Runs batches of predict calls: lookups, tower, answers and counts."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from math import inf
-from time import monotonic, perf_counter
-from typing import Any
+from time import monotonic
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from kernels.native_library import address_of
-from serving.errors import DeadlineError
+from serving.errors import CancelledError, DeadlineError
 from serving.host.thread_usage import Reading, read_usage
-from serving.inference.held_batch import HeldAnswers, HeldBatch
-from serving.inference.held_calls import HeldCalls
-from serving.inference.predict_call import PredictCall
-from serving.inference.request_reports import RequestReports
-from serving.inference.shadows.shadow_request import ShadowRequest
+from serving.inference.call_batch import CallBatch, CallFacts
+from serving.inference.predict_calls import FinishedBatch, PredictCalls
+from serving.inference.request_reports import (
+    AnsweredCall,
+    RequestReports,
+    TracedRequest,
+    short_id,
+)
+from serving.inference.shadows.shadow_request import ShadowRequest, copied_scores
 from serving.inference.shadows.shadows import Shadows
-from serving.metrics.version_metrics import Answered
-from serving.observability.host_spans import traced_batch
-from serving.scheduler.batcher import Batch
-from serving.scheduler.dispatcher import complete
-from serving.scheduler.queued_request import RequestState
+from serving.observability.host_spans import HostSpan, traced_batch
+from serving.protocol.codec import MESSAGE_CODECS, Codec
+from serving.protocol.infer_answer import Answer, score_bytes
+from serving.scheduler.batching import CallState
+from serving.scheduler.refusals import DROPPED
+from serving.scheduler.version_queue import VersionQueue
+from serving.shared_memory.regions import SharedMemory
+from serving.status import Status, status_of
 from serving.versions.loaded_version import LoadedVersion
-from sharded_infer.engines.executor import RequestResult, run_batch, split_result
-from sharded_infer.errors import ShardedInferError
+from sharded_infer.engines.executor import RequestResult, run_batch
+from sharded_infer.errors import InternalError, ShardedInferError
 
 # By so much a host's clock may end a lookup early.
 _SOON_SECONDS = 0.01
 _log = logging.getLogger("sharded_infer")
-# Metric labels of why a request left the queue.
-DROPPED = {
-    RequestState.EXPIRED: "expired",
-    RequestState.INFEASIBLE: "deadline",
-    RequestState.CANCELLED: "cancelled",
+# Metric labels of why a call left the queue.
+REASONS = {
+    CallState.EXPIRED: "expired",
+    CallState.INFEASIBLE: "deadline",
+    CallState.CANCELLED: "cancelled",
 }
 
 
+class Reply(NamedTuple):
+    """Where Python sends a call's answer, and its request if another version is to score it too."""
+
+    send: Callable[[Answer | Status], None]
+    codec: Codec[Any]
+    kept: Any = None
+
+
 class BatchExecution:
-    """Runs batches for the dispatcher: any number at once, each on a thread."""
+    """Runs batches for the dispatcher: any number at once, each on a thread.
+
+    Attributes:
+        replies: of calls that Python answers, by number.
+        traces: of traced calls, by number.
+    """
 
     def __init__(
         self,
+        calls: PredictCalls,
+        *,
+        changed: Callable[[int], None],
+        memory: SharedMemory | None,
         reports: RequestReports | None,
-        held: HeldCalls,
-        shadows: Shadows | None = None,
+        shadows: Shadows | None,
     ) -> None:
-        self._reports, self._held, self._shadows = reports, held, shadows
+        """`changed` gets the number of calls that ended, below zero."""
+        self._calls, self._changed = calls, changed
+        self._memory, self._reports, self._shadows = memory, reports, shadows
+        self.replies: dict[int, Reply] = {}
+        self.traces: dict[int, TracedRequest] = {}
 
-    def __call__(self, calls: Sequence[PredictCall | HeldBatch]) -> Sequence[Any]:
-        """Runs calls of one version together (held calls of a batch as one).
+    def begin(self, now: float) -> tuple[CallBatch | None, bool]:
+        """Implements `Batches.begin`."""
+        batch, dropped, more = self._calls.begin(now)
+        for left in dropped:
+            self.drop(left)
+        return batch, more
 
-        Returns each call's answer, or the exception in its place.
-        """
-        first = calls[0]
-        if isinstance(first, HeldBatch):
-            self._run_held(first)
-            return [True]
-        return self._run([call for call in calls if isinstance(call, PredictCall)])
+    def expire(self, now: float) -> None:
+        """Implements `Batches.expire`."""
+        for batch in self._calls.expire(now):
+            self.drop(batch)
 
-    def _run_held(self, batch: HeldBatch) -> None:
-        held, version = self._held, batch.version
-        late: DeadlineError | None = None
+    def occupy(self, queue: VersionQueue, now: float) -> Callable[[], None] | None:
+        """Implements `Batches.occupy`."""
+        slot = self._calls.occupy(queue.address, now)
+        if slot is None:
+            return None
+        return lambda: self._calls.end(slot, monotonic(), by_clock=True)
+
+    def run(self, batch: CallBatch) -> None:
+        """Implements `Batches.run`."""
+        version, info = batch.version, batch.info
+        calls, samples, predicted = info.calls, info.samples, info.predicted
+        started = info.started
         try:
-            began = perf_counter()
-            merged = held.merged(batch)
-            merging = perf_counter() - began
-            before = None if self._reports is None else read_usage()
-            deadline = held.deadline(batch) if version.model.is_front else inf
-            ran = None
-            if merged is not None:
-                version.model.zero_padding.look(merged)
-                [ran] = run_batch(version.model, (merged,), deadline, may_default=True)
-            usage = None if before is None else (before, read_usage())
-        except DeadlineError as error:
-            ran, late = None, error
-        except Exception:
-            # Each runs alone, so that faultless calls are answered.
-            ran = None
-        if ran is None:
-            self._run_apart(held.apart(batch.handles), late)
-            return
-        if ran.default_tables:
-            self._answer_apart(held.apart(batch.handles), batch.started, ran, usage, merging)
-            return
-        answers = held.answer(batch, ran, merging)
-        kept: Sequence[ShadowRequest] = ()
-        try:
-            kept = self._kept(batch, ran, merging)
-            self._count_held(batch, ran, answers, usage, merging)
+            self._run(batch)
+            seconds = monotonic() - started
+            version.metrics.ran_batch(
+                requests=calls, samples=samples, seconds=seconds, predicted=predicted
+            )
         except Exception:
             # A bug of ours must not keep calls from their answers.
             _log.exception("internal error in counting a batch")
         finally:
-            held.send(batch, answers)
-        self._offer(kept)
+            self._end(batch)
+            show_queue(version)
 
-    def _kept(
-        self, batch: HeldBatch, ran: RequestResult, merging: float
-    ) -> Sequence[ShadowRequest]:
-        if self._shadows is None:
-            return ()
-        return self._held.kept(batch, ran, merging)
+    def drop(self, batch: CallBatch) -> None:
+        """Ends calls that left the queue without being run."""
+        words = DROPPED[batch.state]
+        cancelled = batch.state is CallState.CANCELLED
+        batch.version.metrics.refused(REASONS[batch.state], batch.count)
+        show_queue(batch.version)
+        self._fail(batch, CancelledError(words) if cancelled else DeadlineError(words))
+        self._end(batch)
 
-    def _offer(self, kept: Sequence[ShadowRequest]) -> None:
-        if self._shadows is not None:
-            for request in kept:
-                self._shadows.offer(request)
+    def _end(self, batch: CallBatch) -> None:
+        by_clock = batch.version.queue.policy.by_clock
+        count = batch.count
+        self._calls.end(batch.address, monotonic(), by_clock=by_clock)
+        self._changed(-count)
 
-    def _run_apart(self, calls: Sequence[PredictCall], late: DeadlineError | None) -> None:
-        for call in calls:
-            call.started = monotonic()
-        _complete(calls, self._run(calls) if late is None else self._run_in_time(calls, late))
-
-    def _answer_apart(
-        self,
-        calls: Sequence[PredictCall],
-        started: float,
-        ran: RequestResult,
-        usage: tuple[Reading, Reading] | None,
-        merging: float,
-    ) -> None:
-        """Answers calls of which only Python knows whose samples used default rows."""
-        results: Sequence[Any]
-        try:
-            for call in calls:
-                call.started = started
-            whole = replace(ran, lookup_seconds=ran.lookup_seconds + merging)
-            executions = split_result(whole, [call.model_input for call in calls])
-            results = self._responses(calls, executions, usage)
-        except Exception as error:
-            results = [error] * len(calls)
-        _complete(calls, results)
-
-    def _count_held(
-        self,
-        batch: HeldBatch,
-        ran: RequestResult,
-        answers: HeldAnswers,
-        usage: tuple[Reading, Reading] | None,
-        merging: float,
-    ) -> None:
-        version, metrics = batch.version, batch.version.metrics
-        if ran.ids_unknown:
-            version.io.reader.count_unknown(ran.ids_unknown)
-            of_samples = np.sum(list(ran.work.unknown.values()), axis=0, dtype=np.float64)
-            first = np.cumsum(answers.counted[:, 0], dtype=np.int64)[:-1]
-            answers.counted[:, -1] += np.add.reduceat(of_samples, [0, *first])
-        metrics.answered_packed(
-            address_of(answers.counted),
-            batch.count,
-            samples=batch.samples,
-            decode=answers.decode_seconds,
-            infer=merging + ran.lookup_seconds + ran.tower_seconds,
-            encode=answers.encode_seconds,
-        )
-        if metrics.lookups is not None:
-            metrics.lookups.looked_up(ran.work, ran.batch, ran.scores)
-        reports = self._reports
-        if reports is None or usage is None:
-            return
-        if reports.has_slow(version, answers.slowest_seconds):
-            calls = self._held.described(batch.handles)
-            for call in calls:
-                call.started = batch.started
-            counts = [(int(one[0]), *one[1:7], int(one[7])) for one in answers.counted.tolist()]
-            reports.answered([(call, ran) for call in calls], counts, usage)
-
-    def _run(self, calls: Sequence[PredictCall]) -> list[Any]:
-        model = calls[0].version.model
+    def _run(self, batch: CallBatch) -> None:
+        model = batch.version.model
+        hosts: list[HostSpan] = []
         try:
             before = None if self._reports is None else read_usage()
-            deadline = min(call.deadline for call in calls)
-            inputs = [call.model_input for call in calls]
-            trace = next((call.trace for call in calls if call.trace is not None), None)
-            if trace is None or not model.is_front:
-                executions = run_batch(model, inputs, deadline, may_default=True)
-            else:
-                with traced_batch(trace) as traced:
-                    for call in calls:
-                        call.hosts = traced.hosts
-                    executions = run_batch(model, inputs, deadline, may_default=True)
-            model.zero_padding.look(executions[0].batch)
+            merged = batch.input()
+            merging = monotonic() - batch.info.started
+            model.zero_padding.look(merged)
+            deadline = batch.info.deadline if model.is_front else inf
+            trace = self._first_trace(batch) if batch.info.traced and model.is_front else None
+            with nullcontext() if trace is None else traced_batch(trace.trace) as traced:
+                hosts = hosts if traced is None else traced.hosts
+                [ran] = run_batch(model, (merged,), deadline, may_default=True)
             usage = None if before is None else (before, read_usage())
-            return self._responses(calls, executions, usage)
         except DeadlineError as error:
-            return self._run_in_time(calls, error)
+            self._run_in_time(batch, error)
         except Exception as error:
-            if len(calls) == 1:
-                return [error]
-        # One call made the batch fail: each runs alone, so that the others are answered.
-        return [result for call in calls for result in self._run([call])]
+            if batch.count == 1:
+                self._fail(batch, error, hosts)
+                return
+            # One call made the batch fail: each runs alone, so that the others are answered.
+            while batch.count:
+                self._run_part(batch, [0])
+        else:
+            self._finish(batch, ran, merging, usage, hosts)
 
-    def _run_in_time(self, calls: Sequence[PredictCall], error: DeadlineError) -> list[Any]:
+    def _run_part(self, batch: CallBatch, positions: list[int]) -> None:
+        part = self._calls.part(batch, positions)
+        try:
+            self._run(part)
+        finally:
+            self._end(part)
+
+    def _run_in_time(self, batch: CallBatch, error: DeadlineError) -> None:
         """Fails expired calls after a batch's first deadline, and runs the rest.
 
         A lookup that took the time limit of the hosts file fails all.
         """
         soon = monotonic() + _SOON_SECONDS
-        left = [call for call in calls if call.deadline > soon]
-        if len(left) == len(calls):
-            return [error] * len(calls)
-        for call in calls:
-            if call.deadline <= soon:
-                call.error = error
-                complete(call)
-        results = iter(self._run(left) if left else ())
-        return [next(results) if call.deadline > soon else error for call in calls]
-
-    def _responses(
-        self,
-        calls: Sequence[PredictCall],
-        executions: Sequence[RequestResult],
-        usage: tuple[Reading, Reading] | None,
-    ) -> list[Any]:
-        """Encodes and counts a batch's answers on one thread, while its caches are warm."""
-        responses: list[Any] = []
-        counts: list[Answered] = []
-        told: list[tuple[PredictCall, RequestResult]] = []
-        now = monotonic()
-        for call, execution in zip(calls, executions, strict=True):
-            began = now
-            queued = max(0.0, call.started - call.decoded)
+        deadlines = [batch.call(position).deadline for position in range(batch.count)]
+        left = [position for position, deadline in enumerate(deadlines) if deadline > soon]
+        if len(left) == batch.count:
+            self._fail(batch, error)
+            return
+        if left:
+            part = self._calls.part(batch, left)
+        self._fail(batch, error)
+        if left:
             try:
-                responses.append(call.encode(execution, queued))
+                self._run(part)
+            finally:
+                self._end(part)
+
+    def _first_trace(self, batch: CallBatch) -> TracedRequest | None:
+        calls = (batch.call(position) for position in range(batch.count))
+        return next((self.traces[c.trace] for c in calls if c.trace in self.traces), None)
+
+    def _finish(
+        self,
+        batch: CallBatch,
+        ran: RequestResult,
+        merging: float,
+        usage: tuple[Reading, Reading] | None,
+        hosts: list[HostSpan],
+    ) -> None:
+        version, metrics = batch.version, batch.version.metrics
+        try:
+            if batch.info.placed:
+                self._place(batch, ran)
+            if ran.ids_unknown:
+                version.reader.count_unknown(ran.ids_unknown)
+            with metrics.lock:
+                finished = self._calls.finish(batch, ran, merging, time.time())
+        except Exception as error:
+            self._fail(batch, error)
+            return
+        kept = self._kept(batch, ran, merging)
+        try:
+            self._count(batch, ran, finished, merging)
+            self._report(batch, ran, finished, usage, hosts)
+        except Exception:
+            _log.exception("internal error in counting a batch")
+        for number, body, json_bytes in finished.by_python():
+            self._reply(number, Answer(body, json_bytes))
+        if self._shadows is not None:
+            for request in kept:
+                self._shadows.offer(request)
+
+    def _place(self, batch: CallBatch, ran: RequestResult) -> None:
+        """Writes outputs to shared memory; a call whose memory fails is refused alone."""
+        names = batch.version.model.spec.tower.outputs
+        for position in range(batch.count):
+            call = batch.call(position)
+            try:
+                for output, span in call.places:
+                    data = score_bytes(ran.scores[output][call.first : call.first + call.samples])
+                    if self._memory is None:
+                        raise InternalError("an output is in shared memory, which is not offered")
+                    self._memory.write(span, data, f"output {names[output]!r}")
             except ShardedInferError as error:
-                # This client's shared memory failed; the batch's other calls are answered.
-                responses.append(error)
+                status = self._status(batch.version, error, call)
+                seconds = monotonic() - call.arrived
+                batch.version.metrics.failed(status.code.name, seconds)
+                self._calls.refuse(batch, position, status)
+                self._report_failure(batch, call, status)
+                if call.by_python:
+                    self._reply(call.number, status)
+
+    def _count(
+        self, batch: CallBatch, ran: RequestResult, finished: FinishedBatch, merging: float
+    ) -> None:
+        metrics = batch.version.metrics
+        if finished.samples:
+            metrics.answered(
+                samples=batch.info.samples,
+                decode=finished.decode_seconds,
+                infer=merging + ran.lookup_seconds + ran.tower_seconds,
+                encode=finished.encode_seconds,
+            )
+        if metrics.lookups is not None:
+            metrics.lookups.looked_up(ran.work, ran.batch, ran.scores)
+
+    def _report(
+        self,
+        batch: CallBatch,
+        ran: RequestResult,
+        finished: FinishedBatch,
+        usage: tuple[Reading, Reading] | None,
+        hosts: list[HostSpan],
+    ) -> None:
+        reports = self._reports
+        if reports is None or usage is None:
+            return
+        slow = reports.has_slow(batch.version, finished.slowest_seconds)
+        if not slow and not batch.info.traced:
+            return
+        calls = [
+            AnsweredCall(call, self.traces.pop(call.trace, None), counted)
+            for position, counted in enumerate(finished.counted)
+            for call in [batch.call(position)]
+        ]
+        reports.answered(batch.version, calls, ran, usage, hosts)
+
+    def _kept(self, batch: CallBatch, ran: RequestResult, merging: float) -> list[ShadowRequest]:
+        if self._shadows is None or not (batch.info.kept or batch.info.by_python):
+            return []
+        kept = []
+        for position in range(batch.count):
+            call = batch.call(position)
+            codec, message = MESSAGE_CODECS.get(call.method), call.message or None
+            if call.by_python:
+                reply = self.replies[call.number]
+                codec, message = reply.codec, reply.kept
+            if message is None or codec is None:
                 continue
-            call.keep(execution)
-            now = monotonic()
-            if execution.ids_unknown:
-                call.version.io.reader.count_unknown(execution.ids_unknown)
-            told.append((call, execution))
-            counts.append(
-                (
-                    call.batch_size,
-                    call.decoded - call.arrived,
-                    queued,
-                    execution.lookup_seconds,
-                    execution.tower_seconds,
-                    now - began,
-                    now - call.arrived,
-                    execution.ids_outside,
+            place = slice(call.first, call.first + call.samples)
+            kept.append(
+                ShadowRequest(
+                    batch.version,
+                    codec,
+                    message,
+                    codec.size_bytes(message),
+                    call.samples,
+                    copied_scores(batch.version, ran.scores, place),
+                    merging + ran.lookup_seconds + ran.tower_seconds,
+                    has_defaults=any(bags[place].any() for bags in ran.work.defaults.values()),
                 )
             )
-        metrics = calls[0].version.metrics
-        if counts:
-            whole = 0
-            if len(counts) != len(calls):
-                whole = sum(call.batch_size for call in calls)
-            metrics.answered_many(counts, whole)
-        if metrics.lookups is not None:
-            first = executions[0]
-            metrics.lookups.looked_up(first.work, first.batch, first.scores)
-        if self._reports is not None and usage is not None:
-            self._reports.answered(told, counts, usage)
-        return responses
+        return kept
+
+    def _fail(self, batch: CallBatch, error: Exception, hosts: Sequence[HostSpan] = ()) -> None:
+        """Ends all calls of a batch with an error."""
+        first = batch.call(0)
+        status = self._status(batch.version, error, first)
+        if self._reports is not None and batch.info.traced:
+            for position in range(batch.count):
+                self._report_failure(batch, batch.call(position), status, hosts)
+        seconds, numbers = self._calls.fail(batch, status)
+        batch.version.metrics.failed(status.code.name, seconds, batch.count)
+        for number in numbers:
+            self._reply(number, status)
+
+    def _status(self, version: LoadedVersion, error: Exception, call: CallFacts) -> Status:
+        traced = self.traces.get(call.trace)
+        fields = partial(log_fields, call.request_id, version, traced)
+        return status_of(error, fields)
+
+    def _report_failure(
+        self,
+        batch: CallBatch,
+        call: CallFacts,
+        status: Status,
+        hosts: Sequence[HostSpan] = (),
+    ) -> None:
+        traced = self.traces.pop(call.trace, None)
+        if self._reports is not None and traced is not None:
+            self._reports.failed(batch.version, call, traced, batch.info.started, status, hosts)
+
+    def _reply(self, number: int, outcome: Answer | Status) -> None:
+        try:
+            self.replies.pop(number).send(outcome)
+        except Exception:
+            # A bug of ours must not keep the rest of the batch from their answers.
+            _log.exception("internal error in sending an answer")
 
 
-def _complete(calls: Sequence[PredictCall], results: Sequence[Any]) -> None:
-    """Ends calls that are no longer held, each with its answer or error."""
-    for call, result in zip(calls, results, strict=True):
-        if call.done:
-            continue
-        if isinstance(result, Exception):
-            call.error = result
-        else:
-            call.result = result
-        complete(call)
-
-
-def count_batch(batch: Batch[PredictCall | HeldBatch], seconds: float) -> None:
-    """Counts a batch that held its run slot for `seconds`."""
-    call = batch.requests[0]
-    call.version.metrics.ran_batch(
-        requests=sum(call.count for call in batch.requests),
-        samples=sum(call.batch_size for call in batch.requests),
-        seconds=seconds,
-        predicted=batch.predicted,
-    )
-    show_queue(call.version)
-
-
-def count_dropped(call: PredictCall | HeldBatch) -> None:
-    """Counts requests that left the queue without being run."""
-    call.version.metrics.refused(DROPPED[call.state], call.count)
-    show_queue(call.version)
+def log_fields(
+    request_id: str | None, version: LoadedVersion | None, traced: TracedRequest | None
+) -> dict[str, object]:
+    """Fields that the log adds to an error; unknown arguments are None."""
+    fields: dict[str, object] = {}
+    if version is not None:
+        fields |= {"model": version.model.name, "version": version.model.version}
+    if request_id is not None:
+        fields["request_id"] = short_id(request_id)
+    if traced is not None:
+        fields["trace_id"] = traced.trace.trace_hex
+    return fields
 
 
 def show_queue(version: LoadedVersion) -> None:
-    """Updates the metrics of waiting requests, after a request came or went."""
+    """Updates the metrics of waiting calls, after a call came or went."""
     queue = version.queue
     version.metrics.queue(requests=len(queue), samples=queue.samples)

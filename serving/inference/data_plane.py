@@ -1,37 +1,33 @@
-"""Handles predict calls from request to answer, in the same way for every transport.
+"""Predict calls from request to answer, in the same way for every transport.
 
-header → version → decode → a request in the version's queue
-the dispatcher runs the request, alone or in a batch
-encode, or a status: code, message, and when to retry
+take       compiled code reads and queues the usual calls among a transport's events
+submit     others: header → version → decode → the version's queue
+dispatch   merge → lookups and tower → answers, or a status: code, message, and when to retry
 """
 
+import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
 from kernels.wording import counted
-from serving.errors import DeadlineError, QueueFullError
-from serving.inference.batch_execution import (
-    DROPPED,
-    BatchExecution,
-    count_batch,
-    count_dropped,
-    show_queue,
-)
-from serving.inference.held_calls import HeldCalls
-from serving.inference.predict_call import PredictCall, log_fields
-from serving.inference.request_reports import RequestReports
+from serving.errors import DeadlineError
+from serving.inference.batch_execution import BatchExecution, Reply, log_fields, show_queue
+from serving.inference.call_batch import CallBatch
+from serving.inference.predict_calls import PredictCalls, ReadCall, TakenCalls
+from serving.inference.request_reports import RequestReports, TracedRequest
 from serving.inference.shadows.shadow_thread import ShadowThread
 from serving.inference.shadows.shadows import Served, Shadows
 from serving.metrics.server_metrics import ServerMetrics
 from serving.protocol.codec import Codec
+from serving.protocol.infer_answer import Answer
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.request_header import RequestHeader
 from serving.protocol.request_tensors import RequestTensors
 from serving.routing.router import Route, Router
-from serving.scheduler.batcher import Batcher, QueueLimits
 from serving.scheduler.dispatcher import Dispatcher
+from serving.scheduler.scheduler import QueueLimits, Scheduler
 from serving.shared_memory.regions import SharedMemory
 from serving.status import Status, StatusCode, status_of
 from serving.versions.served_versions import ServedVersions, Shares
@@ -39,10 +35,8 @@ from serving.versions.served_versions import ServedVersions, Shares
 Metadata = Iterable[tuple[str, str | bytes]]
 _FOREVER = float("inf")
 Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
 
 _TOO_LATE = "the deadline cannot be met: more waits than can be answered"
-_UNREACHABLE = Status(StatusCode.DEADLINE_EXCEEDED, _TOO_LATE)
 
 
 class CallsInProgress:
@@ -71,6 +65,26 @@ class CallsInProgress:
         self._changed(change)
 
 
+class Arrival(NamedTuple):
+    """How a call came.
+
+    Attributes:
+        time_remaining: seconds to the client's deadline; None if it has none.
+        metadata: of the request; needed only if requests are traced.
+        drawn: the request is sampled for tracing.
+        number: of a transport's call, whose answer compiled code sends; None: `reply` gets it.
+    """
+
+    method: PredictMethod = PredictMethod.MODEL_INFER
+    time_remaining: float | None = None
+    metadata: Metadata = ()
+    drawn: bool = False
+    number: int | None = None
+
+
+_USUAL = Arrival()
+
+
 class DataPlane:
     """Answers predict calls with the loaded versions. Thread-safe.
 
@@ -97,99 +111,106 @@ class DataPlane:
             shadows: of the versions here; None: no request is scored twice.
         """
         self._memory = memory
-        self._store = store
         self._router = Router(store)
         self._metrics = metrics
         self._reports = reports
         self._shadows = shadows
+        self._numbers = itertools.count(1)
+        # Below zero, as compiled code counts upwards.
+        self._trace_numbers = itertools.count(-1, -1)
         self.calls = CallsInProgress(metrics.in_flight)
         self.traces = reports is not None and reports.traces
-        batcher: Batcher[Any] = Batcher(slots=slots, limits=limits)
-        self.held = HeldCalls(
-            batcher,
+        scheduler = Scheduler(slots=slots, limits=limits)
+        self.compiled = PredictCalls(scheduler)
+        if self.traces and reports is not None:
+            self.compiled.set_traced(reports.bound)
+        self._execution = BatchExecution(
+            self.compiled,
             changed=self.calls.add_predict,
-            show_queue=show_queue,
-            outcome=self._outcome,
-            answered=self._answered,
+            memory=memory,
+            reports=reports,
+            shadows=shadows,
         )
-        if reports is not None:
-            self.held.set_traced(reports.bound)
-        self.dispatcher: Dispatcher[Any] = Dispatcher(
-            batcher,
-            BatchExecution(reports, self.held, shadows),
-            observe=count_batch,
-            on_dropped=count_dropped,
-            on_waiting=lambda call: show_queue(call.version),
-        )
+        self.dispatcher: Dispatcher[CallBatch] = Dispatcher(scheduler, self._execution)
+        routes = self.compiled.routes
         store.on_change(
-            lambda version: self.dispatcher.add_queue(version.queue),
-            lambda version: self.dispatcher.remove_queue(version.queue),
+            lambda version: scheduler.add_queue(version.queue),
+            lambda version: scheduler.remove_queue(version.queue),
         )
-        store.on_change(self.held.versions.add, self.held.versions.remove)
-        store.on_names(self.held.versions.set_names)
+        store.on_change(routes.add, routes.remove)
+        store.on_names(routes.set_names)
         self.shadow_thread: ShadowThread | None = None
         if shadows is not None:
             self.shadow_thread = ShadowThread(shadows, self.dispatcher)
             store.on_names(self._set_shadows)
 
+    def take(
+        self,
+        events: int,
+        count: int,
+        methods: Sequence[PredictMethod | None],
+        event_of: Callable[[int], tuple[int, Metadata]],
+    ) -> Sequence[int]:
+        """Takes the usual predict calls among events, at the address of their structs.
+
+        `event_of` gives an event's method and metadata by its position. Returns the positions of
+        the other events; -1 - position: this call is to be traced.
+        """
+        taken: TakenCalls = self.compiled.take(events, count)
+        self.calls.add_predict(taken.queued)
+        for traced in taken.traced:
+            method, metadata = event_of(traced.event)
+            if self._reports is not None and (name := methods[method]) is not None:
+                begun = self._reports.begin(metadata, name, drawn=bool(traced.drawn))
+                if begun is not None:
+                    self._execution.traces[traced.trace] = begun
+        for ended in taken.routes:
+            version = self.compiled.routes.version(ended.route)
+            if ended.late:
+                version.metrics.refused("deadline", ended.late)
+                late = StatusCode.DEADLINE_EXCEEDED.name
+                version.metrics.failed(late, ended.late_seconds, ended.late)
+            if ended.cancelled:
+                version.metrics.refused("cancelled", ended.cancelled)
+                cancelled = StatusCode.CANCELLED.name
+                version.metrics.failed(cancelled, ended.cancelled_seconds, ended.cancelled)
+                self.calls.add_predict(-ended.cancelled)
+            show_queue(version)
+        return taken.left
+
     def submit(
         self,
-        codec: Codec[Asked, Answer],
+        codec: Codec[Asked],
         request: Asked,
         reply: Callable[[Answer | Status], None],
-        *,
-        method: PredictMethod = PredictMethod.MODEL_INFER,
-        time_remaining: float | None = None,
-        metadata: Metadata = (),
-        drawn: bool = False,
-        number: int | None = None,
-    ) -> PredictCall | None:
-        """Queues a call. The caller must call `dispatcher.work` afterwards.
+        arrival: Arrival = _USUAL,
+    ) -> int | None:
+        """Queues a call that compiled code has not taken. `dispatcher.work` must be called then.
 
         Args:
-            reply: called once, on any thread, with the answer or a status.
-            time_remaining: seconds to the client's deadline; None if it has none.
-            metadata: of the request; needed only if requests are traced.
-            drawn: the request is sampled for tracing.
-            number: of a call that compiled code has passed on, and may have routed by chance.
+            reply: called once, on any thread, with the answer or a status; with a refusal alone if
+                compiled code sends the answer.
 
         Returns:
-            The call, so that it can be cancelled; None if it has already been answered.
+            A number for `cancel`, unless it has been answered already or has a number.
         """
-
-        def done(call: PredictCall) -> None:
-            reply(self._outcome(call))
-            self._answered(call)
-
-        call = self._begin(
-            codec,
-            request,
-            method,
-            time_remaining,
-            metadata,
-            drawn=drawn,
-            number=number,
-            on_done=done,
-        )
-        if isinstance(call, Status):
-            reply(call)
-            return None
+        self.calls.add_predict(1)
+        own = arrival.number is None
+        number = next(self._numbers) if arrival.number is None else arrival.number
+        refusal = self._queue(codec, request, reply, arrival, number)
+        if refusal is None:
+            return number if own else None
         try:
-            self.dispatcher.offer(call)
-        except Exception as error:
-            reply(self._refuse(error, call))
-            return None
-        return call
+            reply(refusal)
+        finally:
+            self.calls.add_predict(-1)
+        return None
 
-    def cancel(self, call: PredictCall) -> None:
+    def cancel(self, number: int, *, of_transport: bool = False) -> None:
         """Cancels a call whose client has gone; a running call is not interrupted."""
-        self.dispatcher.cancel(call)
-
-    def cancel_held(self, number: int) -> None:
-        """Gives up a held call of this number, if there is one and it waits."""
-        call = self.held.cancel(number)
-        if call is not None:
-            self.dispatcher.gave_up(call)
+        batch = self.compiled.cancel(number, by_python=not of_transport)
+        if batch is not None:
+            self._execution.drop(batch)
 
     def refuse_unread(self, limit: int) -> Status:
         """Refuses and counts an unread call, because `limit` requests are in progress."""
@@ -205,102 +226,121 @@ class DataPlane:
         """Counts connections or calls that a gRPC transport has dropped."""
         self._metrics.grpc_dropped(reason, count)
 
-    def _begin(
+    def _queue(
         self,
-        codec: Codec[Asked, Answer],
+        codec: Codec[Asked],
         request: Asked,
-        method: PredictMethod,
-        time_remaining: float | None,
-        metadata: Metadata,
-        *,
-        drawn: bool = False,
-        number: int | None = None,
-        on_done: Callable[[PredictCall], None] | None = None,
-    ) -> PredictCall | Status:
-        arrived, shadows = monotonic(), self._shadows
-        trace = None if self._reports is None else self._reports.begin(metadata, drawn=drawn)
+        reply: Callable[[Answer | Status], None],
+        arrival: Arrival,
+        number: int,
+    ) -> Status | None:
+        """Reads and queues a call; the refusal, if it is refused."""
+        arrived = monotonic()
+        traced = None
+        if self._reports is not None:
+            traced = self._reports.begin(arrival.metadata, arrival.method, drawn=arrival.drawn)
         header: RequestHeader | None = None
         route: Route | None = None
+        trace = 0 if traced is None else next(self._trace_numbers)
+        own = arrival.number is None
         try:
             header = codec.header(request)
-            route = self._router.route(header, self._chance(number))
-            version = route.version
-            outputs = header.output_positions(version.model.spec.tower.outputs)
-            deadline = _deadline(arrived, time_remaining, header.timeout_us)
+            route = self._router.route(header, self._chance(arrival.number))
+            version, names = route.version, route.version.model.spec.tower.outputs
+            positions = header.output_positions(names)
+            deadline = _deadline(arrived, arrival.time_remaining, header.timeout_us)
             # Under overload most calls are refused, so those are not decoded.
-            if deadline != _FOREVER and self.dispatcher.deadline_unreachable(
-                version.queue, deadline, header.priority
+            scheduler = self.dispatcher.scheduler
+            if (
+                deadline != _FOREVER
+                and scheduler.requests
+                and scheduler.deadline_unreachable(
+                    version.queue, deadline, header.priority, arrived
+                )
             ):
                 version.metrics.refused("deadline")
                 raise DeadlineError(_TOO_LATE)
             memory = RequestTensors(self._memory)
             for name, span in header.places.items():
                 memory.check(span, f"output {name!r}")
-            model_input = codec.decode(request, version.io, memory)
-        except Exception as error:
-            found = None if route is None else route.version
-            status = status_of(error, lambda: log_fields(header, found, trace))
-            if trace is not None and self._reports is not None:
-                self._reports.refused(
-                    trace,
-                    header,
-                    found,
-                    method=method,
-                    code=status.code.name,
-                    error=status.message,
-                    began=arrived,
+            with self.compiled.routes.reading(version) as address:
+                model_input = codec.decode(request, version.reader, memory)
+                kept = None
+                if self._shadows is not None:
+                    kept = self._shadows.kept(request, version, header, memory)
+                call = ReadCall(
+                    method=arrival.method,
+                    header=header,
+                    model_input=model_input,
+                    number=number,
+                    by_python=own,
+                    arrived=arrived,
+                    deadline=deadline,
+                    size_bytes=codec.size_bytes(request) + memory.bytes_read,
+                    outputs=bytes(
+                        (1 + codec.is_binary(request, name)) if position in positions else 0
+                        for position, name in enumerate(names)
+                    ),
+                    trace=trace,
+                    label=route.label,
+                    message=kept if isinstance(kept, bytes) and not own else None,
+                    places=[
+                        (position, header.places[names[position]])
+                        for position in positions
+                        if names[position] in header.places
+                    ],
                 )
-            if found is None:
-                # Clients' wrong names must not become an unbounded number of labels.
-                self._metrics.unknown_failed(status.code.name)
-            else:
-                found.metrics.failed(status.code.name, monotonic() - arrived)
-            return status
-        return PredictCall(
-            version,
-            header,
-            outputs,
-            model_input,
-            codec=codec,
-            memory=memory,
-            method=method,
-            arrived=arrived,
-            deadline=deadline,
-            size_bytes=codec.size_bytes(request) + memory.bytes_read,
-            requests_ahead=self.dispatcher.waiting[0],
-            trace=trace,
-            label=route.label,
-            message=None if shadows is None else shadows.kept(request, version, header, memory),
-            on_done=on_done,
-        )
+                if own:
+                    self._execution.replies[number] = Reply(reply, codec, kept)
+                if traced is not None:
+                    self._execution.traces[trace] = traced
+                refused = self.compiled.offer(
+                    call, address, version.reader.mapped_tables, monotonic()
+                )
+            if refused is not None:
+                version.metrics.refused(refused.reason)
+                raise refused.error
+            show_queue(version)
+        except Exception as error:
+            self._execution.replies.pop(number if own else 0, None)
+            self._execution.traces.pop(trace, None)
+            return self._refused(error, header, route, traced, arrived)
+        return None
 
-    def _answered(self, call: PredictCall) -> None:
-        if call.answered is not None and self._shadows is not None:
-            self._shadows.offer(call.answered)
+    def _refused(
+        self,
+        error: Exception,
+        header: RequestHeader | None,
+        route: Route | None,
+        traced: TracedRequest | None,
+        arrived: float,
+    ) -> Status:
+        version = None if route is None else route.version
+        request_id = None if header is None else header.request_id
+        status = status_of(error, lambda: log_fields(request_id, version, traced))
+        if traced is not None and self._reports is not None:
+            self._reports.refused(
+                traced,
+                header,
+                version,
+                code=status.code.name,
+                error=status.message,
+                began=arrived,
+            )
+        if version is None:
+            # Clients' wrong names must not become an unbounded number of labels.
+            self._metrics.unknown_failed(status.code.name)
+            return status
+        version.metrics.failed(status.code.name, monotonic() - arrived)
+        return status
 
     def _set_shadows(self, served: Served, _shares: Shares) -> None:
         if self._shadows is not None:
             self._shadows.set_names(served)
-            self.held.set_kept(self._shadows.share if self._shadows.any else 0.0)
+            self.compiled.set_kept(self._shadows.share if self._shadows.any else 0.0)
 
     def _chance(self, number: int | None) -> Callable[[], int] | None:
-        return None if number is None else lambda: self.held.chance(number)
-
-    def _outcome(self, call: PredictCall) -> Any:
-        return call.result if call.error is None else self._refuse(call.error, call)
-
-    def _refuse(self, error: Exception, call: PredictCall) -> Status:
-        metrics = call.version.metrics
-        status = status_of(error, call.log_fields)
-        if self._reports is not None:
-            self._reports.failed(call, status.code.name, status.message)
-        metrics.failed(status.code.name, monotonic() - call.arrived)
-        if isinstance(error, QueueFullError):
-            metrics.refused("queue_full")
-        elif call.error is None and call.state in DROPPED:
-            # Refused on admission; requests that left the queue have been counted already.
-            metrics.refused(DROPPED[call.state])
-        return status
+        return None if number is None else lambda: self.compiled.chance(number)
 
 
 def _deadline(arrived: float, time_remaining: float | None, timeout_us: int) -> float:

@@ -6,17 +6,19 @@ If neither is switched on, there is no `RequestReports`, and each request costs 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from serving.host.thread_usage import Reading, usage_between
-from serving.inference.predict_call import PredictCall, short_id
-from serving.metrics.version_metrics import Answered
+from serving.inference.call_batch import CallFacts
+from serving.inference.calls_library import AnsweredRequest
+from serving.observability.host_spans import HostSpan
 from serving.observability.request_timeline import BatchFacts, RequestTimeline
 from serving.observability.slow_request import judge
 from serving.observability.slow_request_log import SlowRequestLog
 from serving.observability.trace_context import RequestTrace
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.request_header import RequestHeader
+from serving.status import Status
 from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.engines.executor import RequestResult
 
@@ -27,6 +29,23 @@ _log = logging.getLogger("sharded_infer")
 _NEVER = float("inf")
 # A request is slow if it takes this many times its model's latency objective.
 _SLOW_OBJECTIVES = 2.0
+# Clients choose request ids; logs and spans keep at most this many characters.
+_LONGEST_ID = 128
+
+
+class TracedRequest(NamedTuple):
+    """A traced request's ids, and its method."""
+
+    trace: RequestTrace
+    method: PredictMethod
+
+
+class AnsweredCall(NamedTuple):
+    """A call of a batch, its trace if it has one, and what was counted of it."""
+
+    facts: CallFacts
+    traced: TracedRequest | None
+    counted: AnsweredRequest
 
 
 class RequestReports:
@@ -54,10 +73,15 @@ class RequestReports:
         return 0 if self._tracer is None else self._tracer.bound
 
     def begin(
-        self, metadata: Iterable[tuple[str, str | bytes]], *, drawn: bool = False
-    ) -> RequestTrace | None:
+        self,
+        metadata: Iterable[tuple[str, str | bytes]],
+        method: PredictMethod,
+        *,
+        drawn: bool = False,
+    ) -> TracedRequest | None:
         """Starts a request's trace by `Tracer.begin`; None if it is not traced."""
-        return None if self._tracer is None else self._tracer.begin(metadata, drawn=drawn)
+        trace = None if self._tracer is None else self._tracer.begin(metadata, drawn=drawn)
+        return None if trace is None else TracedRequest(trace, method)
 
     def has_slow(self, version: LoadedVersion, slowest: float) -> bool:
         """True if a duration in seconds is slow for a request of a version."""
@@ -65,62 +89,66 @@ class RequestReports:
 
     def answered(
         self,
-        told: Sequence[tuple[PredictCall, RequestResult]],
-        counts: Sequence[Answered],
+        version: LoadedVersion,
+        calls: Sequence[AnsweredCall],
+        ran: RequestResult,
         usage: tuple[Reading, Reading],
+        hosts: Sequence[HostSpan],
     ) -> None:
-        """Reports on a batch's requests, after their answers are encoded.
+        """Reports on a batch's calls, after their answers are encoded.
 
         Args:
-            counts: sizes and times of the same calls.
             usage: of the batch's thread, before its lookups and after its tower.
+            hosts: lookups of the batch on shard hosts, if it is traced.
         """
-        try:
-            calls = [call for call, _ in told]
-            if not calls:
-                return
-            slow_seconds = slow_after(calls[0].version, self._slow_request_ms)
-            for (call, execution), count in zip(told, counts, strict=True):
-                if call.trace is not None or count[6] >= slow_seconds:
-                    facts = _facts(call, calls, execution, usage)
-                    self._report(call, _answered(call, count, facts), count[6] >= slow_seconds)
-        except Exception:
-            # A bug of ours must not fail requests that have been answered.
-            _log.exception("internal error in telling of a batch")
+        slow_seconds = slow_after(version, self._slow_request_ms)
+        for call in calls:
+            whole = call.counted.seconds[5]
+            if call.traced is None and whole < slow_seconds:
+                continue
+            facts = _facts(version, call, calls, ran, usage)
+            timeline = _answered(version, call, facts, hosts)
+            self._report(version, timeline, whole >= slow_seconds)
 
-    def failed(self, call: PredictCall, code: str, error: str) -> None:
-        """Reports on a decoded request that failed, by its gRPC code's name and message."""
-        if call.trace is None or self._tracer is None:
+    def failed(
+        self,
+        version: LoadedVersion,
+        call: CallFacts,
+        traced: TracedRequest,
+        started: float,
+        status: Status,
+        hosts: Sequence[HostSpan],
+    ) -> None:
+        """Reports on a decoded call that failed; `started`: when its batch began, or 0."""
+        if self._tracer is None:
             return
         now = monotonic()
-        model = call.version.model
         self._tracer.record(
             RequestTimeline(
-                model=model.name,
-                version=model.version,
-                request_id=short_id(call.header.request_id),
-                executor=call.queue.policy.mode.value,
-                samples=call.batch_size,
+                model=version.model.name,
+                version=version.model.version,
+                request_id=short_id(call.request_id),
+                executor=version.queue.policy.mode.value,
+                samples=call.samples,
                 started=call.arrived,
                 whole_seconds=now - call.arrived,
                 decode_seconds=call.decoded - call.arrived,
-                queue_seconds=max(0.0, (call.started or now) - call.decoded),
-                requests_ahead=call.requests_ahead,
-                code=code,
-                error=error,
-                method=call.method,
-                hosts=tuple(call.hosts),
-                trace=call.trace,
+                queue_seconds=max(0.0, (started or now) - call.decoded),
+                requests_ahead=call.ahead,
+                code=status.code.name,
+                error=status.message,
+                method=traced.method,
+                hosts=tuple(hosts),
+                trace=traced.trace,
             )
         )
 
     def refused(
         self,
-        trace: RequestTrace,
+        traced: TracedRequest,
         header: RequestHeader | None,
         loaded_version: LoadedVersion | None,
         *,
-        method: PredictMethod,
         code: str,
         error: str,
         began: float,
@@ -146,13 +174,13 @@ class RequestReports:
                 whole_seconds=monotonic() - began,
                 code=code,
                 error=error,
-                method=method,
-                trace=trace,
+                method=traced.method,
+                trace=traced.trace,
             )
         )
 
-    def _report(self, call: PredictCall, request: RequestTimeline, slow: bool) -> None:
-        metrics = call.version.metrics
+    def _report(self, version: LoadedVersion, request: RequestTimeline, slow: bool) -> None:
+        metrics = version.metrics
         if request.trace is not None and self._tracer is not None:
             trace_id = request.trace.trace_id.to_bytes(16, "big")
             metrics.exemplar(request.whole_seconds, trace_id)
@@ -174,49 +202,53 @@ def slow_after(loaded_version: LoadedVersion, slow_request_ms: float | None) -> 
     return slow_request_ms / 1e3 if slow_request_ms else _NEVER
 
 
-def _answered(call: PredictCall, count: Answered, facts: BatchFacts) -> RequestTimeline:
-    samples, decode, queue, lookup, tower, encode, whole, _ = count
-    model = call.version.model
+def _answered(
+    version: LoadedVersion, call: AnsweredCall, facts: BatchFacts, hosts: Sequence[HostSpan]
+) -> RequestTimeline:
+    decode, queue, lookup, tower, encode, whole = call.counted.seconds
+    traced = call.traced
     return RequestTimeline(
-        model=model.name,
-        version=model.version,
-        request_id=short_id(call.header.request_id),
-        executor=call.queue.policy.mode.value,
-        samples=samples,
-        started=call.arrived,
+        model=version.model.name,
+        version=version.model.version,
+        request_id=short_id(call.facts.request_id),
+        executor=version.queue.policy.mode.value,
+        samples=call.facts.samples,
+        started=call.facts.arrived,
         whole_seconds=whole,
         decode_seconds=decode,
         queue_seconds=queue,
         lookup_seconds=lookup,
         tower_seconds=tower,
         encode_seconds=encode,
-        requests_ahead=call.requests_ahead,
-        method=call.method,
+        requests_ahead=call.facts.ahead,
+        method=call.facts.method if traced is None else traced.method,
         batch=facts,
-        hosts=tuple(call.hosts),
-        trace=call.trace,
+        hosts=tuple(hosts),
+        trace=None if traced is None else traced.trace,
     )
 
 
 def _facts(
-    call: PredictCall,
-    calls: Sequence[PredictCall],
+    version: LoadedVersion,
+    call: AnsweredCall,
+    calls: Sequence[AnsweredCall],
     execution: RequestResult,
     usage: tuple[Reading, Reading],
 ) -> BatchFacts:
-    samples = sum(other.batch_size for other in calls)
-    costs = call.queue.costs
+    samples = sum(other.facts.samples for other in calls)
+    costs = version.queue.costs
+    others = [other.traced for other in calls if other is not call]
     return BatchFacts(
         requests=len(calls),
         samples=samples,
-        padded_samples=call.version.model.engine.run_size(samples),
-        alone_seconds=costs.predicted(call.samples),
-        together_seconds=costs.predicted(sum(other.samples for other in calls)),
+        padded_samples=version.model.engine.run_size(samples),
+        alone_seconds=costs.predicted(call.facts.work),
+        together_seconds=costs.predicted(sum(other.facts.work for other in calls)),
         usage=usage_between(*usage),
         rank_seconds=_rank_seconds(execution),
         linked=()
-        if call.trace is None
-        else tuple(o.trace for o in calls if o.trace is not None and o is not call),
+        if call.traced is None
+        else tuple(other.trace for other in others if other is not None),
     )
 
 
@@ -225,3 +257,8 @@ def _rank_seconds(execution: RequestResult) -> Mapping[int, float]:
     for rank, _, _, spent in execution.work.steps:
         seconds[rank] = seconds.get(rank, 0.0) + spent
     return seconds
+
+
+def short_id(request_id: str) -> str:
+    """Part of a client's request id that logs and spans contain."""
+    return request_id if len(request_id) <= _LONGEST_ID else request_id[:_LONGEST_ID] + "…"

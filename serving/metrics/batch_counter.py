@@ -4,10 +4,9 @@ Each process has its own table of rows `[size, batches, decode, infer, encode]` 
 since the sizes are not known beforehand.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from serving.metrics.cells import MetricCells
-from serving.metrics.request_counter import Answered
 from serving.metrics.totals import BatchTotals, Duration
 from sharded_infer.towers.batch_sizes import padded_size
 
@@ -35,20 +34,13 @@ class ExecutedBatches:
         self._run_size = run_size
         self._known.clear()
 
-    def count(self, requests: Sequence[Answered], samples: int = 0) -> None:
-        """Counts a batch of answered requests by padded size. The caller holds the process's lock.
+    def count(self, samples: int, decode: float, infer: float, encode: float) -> None:
+        """Counts a batch. The caller holds the process's lock.
 
-        `samples` is the batch's total if it also had other requests, else 0.
+        Args:
+            decode, encode: seconds, summed over its requests.
+            infer: seconds of the batch itself.
         """
-        whole, decode, _, lookup, tower, encode, _, _ = requests[0]
-        for request in requests[1:]:
-            whole += request[0]
-            decode += request[1]
-            encode += request[5]
-        self.count_sums(samples or whole, decode, lookup + tower, encode)
-
-    def count_sums(self, samples: int, decode: float, infer: float, encode: float) -> None:
-        """Counts a batch from its requests' sums; `infer` is in seconds of the batch itself."""
         own = self._cells.own
         known = self._known.get(samples)
         if known is None or own[known[0]] != known[1]:

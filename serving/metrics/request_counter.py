@@ -6,7 +6,6 @@ histogram of these, the worker's answered requests, and out-of-range ids.
 
 import ctypes
 from array import array
-from collections.abc import Sequence
 
 from serving.metrics.cells import MetricCells
 from serving.metrics.families.family import Detail, Family, FamilyBlock
@@ -19,11 +18,8 @@ from serving.metrics.families.request_families import (
     REQUESTS,
     SAMPLES,
 )
-from serving.metrics.native_counter import COUNTER, AnsweredCells, Boundaries
+from serving.metrics.native_counter import AnsweredCells, Boundaries
 
-# A request: samples; seconds of decode, queue, lookup, tower, encode and the whole; out-of-range
-# ids. A plain tuple, because building any other type costs as much as counting it.
-Answered = tuple[int, float, float, float, float, float, float, int]
 _TIMED: tuple[tuple[Family, str | None], ...] = (
     (PHASE_SECONDS, "decode"),
     (QUEUE_SECONDS, None),
@@ -78,14 +74,7 @@ class AnsweredCounter:
         )
         self._where_address = ctypes.addressof(self._where)
 
-    def count(self, requests: Sequence[Answered], now: float) -> None:
-        """Counts requests, at `now` since 1970. The caller holds the process's lock."""
-        values = array("d", requests[0])
-        for request in requests[1:]:
-            values.extend(request)
-        self.count_packed(values.buffer_info()[0], len(requests), now)
-
-    def count_packed(self, requests: int, count: int, now: float) -> None:
-        """As `count`, of the address of an `Answered` of float64 for each request."""
-        own, where = self._cells.own_address, self._where_address
-        COUNTER.sharded_infer_count_answered(own, where, requests, count, now)
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Addresses of the process's cells and of the structure that says which are counted."""
+        return self._cells.own_address, self._where_address

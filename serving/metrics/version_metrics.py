@@ -3,6 +3,7 @@
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from serving.metrics.batch_counter import ExecutedBatches
 from serving.metrics.cells import MetricCells
@@ -49,12 +50,10 @@ from serving.metrics.families.request_families import (
 from serving.metrics.families.shadow_families import SHADOWING
 from serving.metrics.lookups.lookup_metrics import LookupMetrics
 from serving.metrics.lookups.mapped_ids import MappedIds
-from serving.metrics.request_counter import Answered, AnsweredCounter
+from serving.metrics.request_counter import AnsweredCounter
 from serving.metrics.shadow_metrics import ShadowMetrics
 from serving.metrics.totals import Duration, Totals
 from serving.metrics.version_info import FactCells, VersionInfo, latency_boundaries
-
-__all__ = ["Answered", "VersionMetrics"]
 
 # Offset of a histogram's sum from its first bucket.
 _REQUESTS_SUM, _SAMPLES_SUM = BATCH_REQUESTS.buckets, BATCH_SAMPLES.buckets
@@ -123,29 +122,24 @@ class VersionMetrics:
             self.mapped_ids.set_tables(facts.mapped, len(facts.features))
         self._lookups.describe(facts.features)
 
-    def answered_many(self, requests: Sequence[Answered], batch_samples: int = 0) -> None:
-        """Counts the answered requests of a batch (at least one), and the batch by its size.
+    @property
+    def answered_cells(self) -> tuple[int, int]:
+        """Addresses of this process's cells and of an `AnsweredCells`, for `count_answered`."""
+        return self._answered.addresses
 
-        `batch_samples` is the batch's total if it also had other requests, else 0.
+    @property
+    def lock(self) -> AbstractContextManager[bool]:
+        """The process's lock, for `answered_cells`."""
+        return self._cells.lock
+
+    def answered(self, *, samples: int, decode: float, infer: float, encode: float) -> None:
+        """Counts a batch whose requests compiled code has counted.
+
+        Seconds of decode and encode are summed over the requests; `infer` is the batch's lookups
+        and tower.
         """
-        now = time.time()
         with self._cells.lock:
-            self._answered.count(requests, now)
-            self._executed.count(requests, batch_samples)
-            self.mapped_ids.count_unknown()
-
-    def answered_packed(
-        self, requests: int, count: int, *, samples: int, decode: float, infer: float, encode: float
-    ) -> None:
-        """Counts a whole batch that compiled code has answered.
-
-        `requests` is the address of an `Answered` of float64 for each. Seconds of decode and encode
-        are summed over the requests; `infer` is the batch's lookups and tower.
-        """
-        now = time.time()
-        with self._cells.lock:
-            self._answered.count_packed(requests, count, now)
-            self._executed.count_sums(samples, decode, infer, encode)
+            self._executed.count(samples, decode, infer, encode)
             self.mapped_ids.count_unknown()
 
     def exemplar(self, seconds: float, trace_id: bytes) -> None:

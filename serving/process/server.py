@@ -34,7 +34,7 @@ from serving.process.unix_sockets import UnixSockets, open_sockets
 from serving.process.worker import Worker
 from serving.protocol.input_limits import InputLimits
 from serving.remote_lookups.fronts import Fronts
-from serving.scheduler.queued_request import BatchingMode
+from serving.scheduler.batching import BatchingMode
 from serving.security.exposure import check_protection
 from serving.security.tls import tls_files
 from serving.shared_memory.regions import SharedMemory

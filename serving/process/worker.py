@@ -31,7 +31,7 @@ from serving.observability.log_levels import LogControl
 from serving.process.process_sampler import ProcessSampler
 from serving.process.unix_sockets import UnixSockets
 from serving.scheduler.batch_threads import BatchThreads
-from serving.scheduler.batcher import QueueLimits
+from serving.scheduler.scheduler import QueueLimits
 from serving.security.guard import make_guard
 from serving.shared_memory.regions import SharedMemory
 from serving.versions.served_versions import ServedVersions

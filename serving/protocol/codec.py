@@ -1,46 +1,21 @@
-"""Formats of predict calls: request to model input, scores to answer."""
+"""Formats of predict calls: from a request to a model's input."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
 
 from serving.protocol.message_format import MessageFormat
 from serving.protocol.predict_message import parse_predict
 from serving.protocol.predict_method import PredictMethod
+from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.portable_reader import parse_request
 from serving.protocol.request_header import RequestHeader, header_of, predict_header_of, read_header
 from serving.protocol.request_tensors import RequestTensors
-from serving.protocol.version_io import VersionIO
 from sharded_infer.inputs.model_input import ModelInput
 
 Request = TypeVar("Request", contravariant=True)
-Answer = TypeVar("Answer", covariant=True)
 
 
-class Scored(NamedTuple):
-    """Results of a request.
-
-    Attributes:
-        outputs: positions of the outputs to send.
-        scores: of these outputs, fp32 `[B]` or `[B, K]` each; valid until the batch ends.
-        seconds: decoding, queue, lookups and tower.
-        default_tables: tables whose default rows were used.
-        unknown_ids: tables and their numbers of unknown ids, if the header requests them.
-        label: the label whose weight chose the version; empty: none did.
-    """
-
-    header: RequestHeader
-    outputs: Sequence[int]
-    scores: Sequence[NDArray[np.float32]]
-    seconds: Sequence[float]
-    default_tables: Sequence[str] = ()
-    unknown_ids: Sequence[tuple[str, int]] = ()
-    label: str = ""
-
-
-class Codec(Protocol[Request, Answer]):
+class Codec(Protocol[Request]):
     """A format of predict calls. Stateless and thread-safe."""
 
     def size_bytes(self, request: Request) -> int:
@@ -51,20 +26,17 @@ class Codec(Protocol[Request, Answer]):
         """Reads the header without the inputs; raises RequestError if it is malformed."""
         ...
 
-    def decode(self, request: Request, io: VersionIO, shared: RequestTensors) -> ModelInput:
+    def decode(self, request: Request, reader: InputReader, shared: RequestTensors) -> ModelInput:
         """Reads and checks the batch; raises as `InputReader.read_message`."""
         ...
 
-    def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> Answer:
-        """Writes the answer, on the batch's thread.
-
-        Raises RequestError or NotFoundError if the shared memory for an output cannot be written.
-        """
+    def is_binary(self, request: Request, output: str) -> bool:
+        """True if an output is requested in binary beside JSON."""
         ...
 
 
 class InferCodec:
-    """ModelInferRequest and ModelInferResponse of the Open Inference Protocol."""
+    """ModelInferRequest of the Open Inference Protocol."""
 
     def size_bytes(self, request: bytes) -> int:
         """Bytes of the message."""
@@ -74,19 +46,17 @@ class InferCodec:
         """Implements `Codec.header`."""
         return read_header(request) or header_of(parse_request(request))
 
-    def decode(self, request: bytes, io: VersionIO, shared: RequestTensors) -> ModelInput:
+    def decode(self, request: bytes, reader: InputReader, shared: RequestTensors) -> ModelInput:
         """Implements `Codec.decode`."""
-        return io.reader.read_message(request, shared)
+        return reader.read_message(request, shared)
 
-    def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> bytes:
-        """Implements `Codec.encode`."""
-        header, outputs, scores, _, tables, unknown, label = scored
-        answer = io.infer_writer.write(header.request_id, outputs, scores, tables, unknown, label)
-        return io.infer_writer.placed(answer, header.places, shared) if header.places else answer
+    def is_binary(self, request: bytes, output: str) -> bool:
+        """Implements `Codec.is_binary`."""
+        return False
 
 
 class PredictCodec:
-    """PredictRequest and PredictResponse of protos/sharded_infer/v1/predictor.proto."""
+    """PredictRequest of protos/sharded_infer/v1/predictor.proto."""
 
     def size_bytes(self, request: bytes) -> int:
         """Bytes of the message."""
@@ -97,20 +67,18 @@ class PredictCodec:
         form = MessageFormat.PREDICT
         return read_header(request, form) or predict_header_of(parse_predict(request))
 
-    def decode(self, request: bytes, io: VersionIO, shared: RequestTensors) -> ModelInput:
+    def decode(self, request: bytes, reader: InputReader, shared: RequestTensors) -> ModelInput:
         """Implements `Codec.decode`."""
-        return io.reader.read_message(request, shared, MessageFormat.PREDICT)
+        return reader.read_message(request, shared, MessageFormat.PREDICT)
 
-    def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> bytes:
-        """Implements `Codec.encode`."""
-        header, outputs, scores, seconds, tables, unknown, label = scored
-        request_id, write = header.request_id, io.predict_writer.write
-        return write(request_id, outputs, scores, seconds, tables, unknown, label)
+    def is_binary(self, request: bytes, output: str) -> bool:
+        """Implements `Codec.is_binary`."""
+        return False
 
 
 INFER_CODEC = InferCodec()
-# Codecs of the methods whose requests and answers are protobuf messages.
-MESSAGE_CODECS: Mapping[PredictMethod, Codec[bytes, bytes]] = {
+# Codecs of the methods whose requests are protobuf messages.
+MESSAGE_CODECS: Mapping[PredictMethod, Codec[bytes]] = {
     PredictMethod.MODEL_INFER: INFER_CODEC,
     PredictMethod.MODEL_STREAM_INFER: INFER_CODEC,
     PredictMethod.PREDICT: PredictCodec(),

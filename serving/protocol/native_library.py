@@ -69,7 +69,15 @@ class Model(ctypes.Structure):
         ("numbers", ctypes.c_void_p),
         ("shortest", ctypes.c_void_p),
         ("has_numbers", ctypes.c_int64),
+        ("longest", ctypes.c_void_p),
+        ("computed_once", ctypes.c_void_p),
+        ("has_sequences", ctypes.c_int64),
     )
+
+
+# `Layout` of native/reader/request.h: batch, words, ids_outside, at_once, gaps, and seven numbers
+# of each group.
+Layout = ctypes.c_int64 * 19
 
 
 class Request(ctypes.Structure):
@@ -87,8 +95,7 @@ class Request(ctypes.Structure):
         ("dense_at", ctypes.c_void_p),
         ("dense_rows", ctypes.c_void_p),
         ("unknown", ctypes.c_void_p),
-        # `Layout`: batch, words, ids_outside, at_once, and seven numbers of each group.
-        ("layout", ctypes.c_int64 * 18),
+        ("layout", Layout),
     )
 
 

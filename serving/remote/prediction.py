@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc import model_config_pb2
 
 from kernels.ids.id_hash import StringHash
-from serving.protocol.infer_writer import DEFAULT_TABLES
+from serving.protocol.infer_answer import DEFAULT_TABLES
 from serving.protocol.wire_strings import STRING_HASH, STRING_HASH_SEED
 from serving.protocol.wire_tensors import MAX_LENGTH, SEQUENCE
 from serving.remote.caller import ANONYMOUS, Caller

@@ -4,8 +4,8 @@ import ctypes
 import weakref
 from collections.abc import Mapping
 
-from serving.scheduler.compiled_library import LIBRARY, Sums
-from serving.scheduler.queued_request import BatchingMode, BatchingPolicy
+from serving.scheduler.batching import BatchingMode, BatchingPolicy
+from serving.scheduler.scheduler_library import LIBRARY, Sums
 
 _MODES = list(BatchingMode)
 

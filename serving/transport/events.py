@@ -58,12 +58,13 @@ class EventReader:
     def __init__(
         self,
         fetch: Callable[[int, int, int, int], int],
-        take: Callable[[int, int], Iterable[int]] | None = None,
+        take: Callable[..., Iterable[int]] | None = None,
     ) -> None:
         """Starts empty; `fetch` is that of an `Http2Server`.
 
-        `take`, if any, takes events by the address and number of their structs, and returns the
-        positions of the others, or -1 - position of a drawn one.
+        `take`, if any, takes events by the address and number of their structs and a function of
+        an event's position to its method and metadata, and returns the positions of the others, or
+        -1 - position of a drawn one.
         """
         self._fetch = fetch
         self._take = take
@@ -80,7 +81,12 @@ class EventReader:
             return None
         if self._take is None or not count:
             return [_event(*fields) for fields in self._events[:count].tolist()]
-        return [self._left(position) for position in self._take(self._address, count)]
+        taken = self._take(self._address, count, event_of=self._method_and_metadata)
+        return [self._left(position) for position in taken]
+
+    def _method_and_metadata(self, position: int) -> tuple[int, Metadata]:
+        event = self._left(position)
+        return event.method, event.metadata
 
     def _left(self, position: int) -> Event:
         is_drawn = position < 0

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from serving.host.table_copies import TableCopies
 from serving.metrics.server_metrics import VersionMetrics
 from serving.protocol.input_limits import InputLimits
-from serving.protocol.version_io import VersionIO
-from serving.scheduler.queued_request import BatchingMode, BatchingPolicy
+from serving.protocol.readers.input_reader import InputReader
+from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.version_queue import VersionQueue
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.table_memory import TableMemory
@@ -28,7 +28,7 @@ class LoadedVersion:
     """
 
     model: Model
-    io: VersionIO
+    reader: InputReader
     queue: VersionQueue
     metrics: VersionMetrics
     huge_page_bytes: int

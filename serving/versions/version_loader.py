@@ -9,10 +9,7 @@ from serving.host.memory import available_bytes
 from serving.metrics.families.model_families import HOSTS_PHASE, OPEN_PHASE
 from serving.metrics.server_metrics import VersionMetrics
 from serving.metrics.version_info import MappedTable, VersionInfo
-from serving.protocol.infer_writer import InferWriter
-from serving.protocol.predict_writer import PredictWriter
 from serving.protocol.readers.input_reader import InputReader
-from serving.protocol.version_io import VersionIO
 from serving.scheduler.version_queue import VersionQueue
 from serving.versions.load_phases import LoadPhases
 from serving.versions.loaded_version import LoadedVersion, ServingOverrides
@@ -135,19 +132,14 @@ class VersionLoader:
             costs = measure_costs(model, self.max_batch, progress, known=known)
             self._known[kernels] = costs
         metrics.describe(_facts_of(model))
-        outputs = model.spec.tower.outputs
         loaded_version = LoadedVersion(
             model=model,
-            io=VersionIO(
-                InputReader(
-                    model.spec,
-                    max_batch=self.max_batch,
-                    limits=self.overrides.limits,
-                    id_maps=model.row_maps,
-                    unknown_ids=metrics.mapped_ids.unknown,
-                ),
-                InferWriter(model.name, model.version, outputs),
-                PredictWriter(model.name, model.version, outputs),
+            reader=InputReader(
+                model.spec,
+                max_batch=self.max_batch,
+                limits=self.overrides.limits,
+                id_maps=model.row_maps,
+                unknown_ids=metrics.mapped_ids.unknown,
             ),
             queue=VersionQueue(self.overrides.batching_policy(model), costs),
             metrics=metrics,

@@ -11,7 +11,7 @@ from serving.grpc_api.compiled.native_transport import NativeTransport
 from serving.grpc_api.handlers import INFER_METHOD, INFERENCE_SERVICE, HandlerTable
 from serving.inference.data_plane import DataPlane
 from serving.metrics.server_metrics import ServerMetrics
-from serving.scheduler.batcher import QueueLimits
+from serving.scheduler.scheduler import QueueLimits
 from serving.versions.served_versions import ServedVersions
 from sharded_infer.repositories.repository import Repository
 from tests.support.servers import MODEL, Ranker, good_inputs, infer_request

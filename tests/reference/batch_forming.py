@@ -1,6 +1,6 @@
 """Selects a queue's requests that run together, and those to drop so that others are answered."""
 
-from serving.scheduler.queued_request import BatchingMode
+from serving.scheduler.batching import BatchingMode
 from tests.reference.request_queue import Request, RequestQueue
 
 # Joining must save this share of a request's cost alone, or shorten the total wait.

@@ -5,7 +5,7 @@ from math import isnan
 from typing import Any, Generic
 
 from serving.scheduler.batcher import Batch, QueueLimits, Taken
-from serving.scheduler.queued_request import DEFAULT_PRIORITY, LOWEST_PRIORITY, RequestState
+from serving.scheduler.batching import DEFAULT_PRIORITY, LOWEST_PRIORITY, RequestState
 from serving.scheduler.refusals import deadline_passed, deadline_unreachable, queue_full
 from tests.reference.batch_forming import batch_from, early_drops, gains_from_batching
 from tests.reference.request_queue import (

@@ -12,7 +12,7 @@ fixed time of waiting, so that urgent requests cannot hold back others for ever.
 from bisect import insort
 from typing import Any, Generic, TypeVar
 
-from serving.scheduler.queued_request import BatchingMode, BatchingPolicy, QueuedRequest
+from serving.scheduler.batching import BatchingMode, BatchingPolicy, QueuedRequest
 from tests.reference.cost_table import CostTable
 
 PATIENCE = 1.0

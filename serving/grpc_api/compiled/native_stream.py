@@ -6,9 +6,10 @@ so that a slowly reading client is read slowly.
 
 import threading
 
-from serving.grpc_api.streams.stream_messages import stream_error, stream_response
+from serving.grpc_api.streams.stream_messages import stream_error
 from serving.grpc_api.streams.stream_requests import StreamRequests
 from serving.inference.data_plane import DataPlane
+from serving.protocol.infer_answer import Answer
 from serving.status import DRAINING, Status
 from serving.transport.events import Event
 from serving.transport.http2_server import Http2Server
@@ -25,7 +26,6 @@ class NativeStream:
     ) -> None:
         """Starts without requests; refuses them beyond `most_calls` in the process."""
         self._server = server
-        self._calls = data_plane.calls
         self._call = opened.call
         self._strict = STRICT in opened.metadata
         self._lock = threading.Lock()
@@ -74,12 +74,11 @@ class NativeStream:
             self._requests.ended = True
         self._requests.cancel()
 
-    def _answered(self, message: bytes, outcome: bytes | Status) -> None:
-        self._calls.add_predict(-1)
+    def _answered(self, message: bytes, outcome: Answer | Status) -> None:
         if self._requests.ended:
             return
         if not isinstance(outcome, Status):
-            self._server.send(self._call, stream_response(outcome))
+            self._server.send(self._call, outcome.body)
         elif self._strict:
             self._end_with(outcome)
         else:

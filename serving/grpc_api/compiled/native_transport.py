@@ -125,10 +125,9 @@ class NativeTransport:
         if self._handlers.guard is not None:
             self._handlers.guard.on_tokens(server.set_tokens)
             self._handlers.guard.share_rates(server.take_rate)
-        self._predicts = predicts = NativePredicts(server, self._data_plane)
-        held = self._data_plane.held
+        self._predicts = NativePredicts(server, self._data_plane)
         if not self._admin:
-            held.attach(server.answering, self._predict, predicts.reply)
+            self._data_plane.compiled.attach(server.answering, self._predict)
         self._server = server
         self._order = EventOrder(partial(self._take_or_fail, server))
         for (path, message), answer in self._fixed.items():
@@ -226,8 +225,8 @@ class NativeTransport:
         server = self._server
         if server is None or self._order is None:
             raise InternalError("the transport listens without a server")
-        held = None if self._admin else self._data_plane.held
-        reader = EventReader(server.fetch, None if held is None else held.take)
+        take = partial(self._data_plane.take, methods=self._predict)
+        reader = EventReader(server.fetch, None if self._admin else take)
         order = self._order
         server.hold_replies()
         taken = 0

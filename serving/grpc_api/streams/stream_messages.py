@@ -1,4 +1,4 @@
-"""Answers on a ModelStreamInfer call, in the form that Triton's clients expect.
+"""Errors on a ModelStreamInfer call, in the form that Triton's clients expect.
 
 Every request has one answer, so each answer is marked as final. An error carries the id of its
 request beside the message.
@@ -9,10 +9,6 @@ from tritonclient.grpc import service_pb2
 
 from serving.protocol.message_size import INFER_LIMITS, check_size
 from sharded_infer.errors import RequestTooLargeError
-from sharded_infer.v1.wire import bytes_field
-
-# Field number of `infer_response`.
-_RESPONSE = 2
 
 
 def _final() -> bytes:
@@ -22,12 +18,6 @@ def _final() -> bytes:
 
 
 _FINAL = _final()
-
-
-def stream_response(response: bytes) -> bytes:
-    """Serializes a ModelStreamInferResponse with a serialized ModelInferResponse."""
-    # A parser merges later fields into earlier ones, so nothing needs to be parsed here.
-    return bytes_field(_RESPONSE, response + _FINAL)
 
 
 def stream_error(words: str, message: bytes) -> bytes:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from time import monotonic
 
-from serving.inference.data_plane import DataPlane
-from serving.inference.predict_call import PredictCall
+from serving.inference.data_plane import Arrival, DataPlane
 from serving.protocol.codec import MESSAGE_CODECS
+from serving.protocol.infer_answer import Answer
 from serving.protocol.predict_method import PredictMethod
 from serving.status import DRAINING, Status
 
@@ -28,7 +28,7 @@ class StreamRequests:
         data_plane: DataPlane,
         most_calls: int,
         lock: AbstractContextManager[bool],
-        answered: Callable[[bytes, bytes | Status], None],
+        answered: Callable[[bytes, Answer | Status], None],
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
         """Starts without requests.
@@ -44,8 +44,8 @@ class StreamRequests:
         self._lock = lock
         self._answered = answered
         self._metadata = metadata
-        # Unanswered calls by request number; None until the data plane returns the call.
-        self._calls: dict[int, PredictCall | None] = {}
+        # Numbers of unanswered calls by request; None until the data plane returns it.
+        self._calls: dict[int, int | None] = {}
         self._changed_at = monotonic()
         self.taken = 0
         self.draining = False
@@ -61,7 +61,7 @@ class StreamRequests:
         return math.inf if self._calls else self._changed_at
 
     def submit(self, message: bytes, time_remaining: float | None) -> None:
-        """Submits a request and counts its call. The caller must call `Dispatcher.work` afterwards.
+        """Submits a request. The caller must call `Dispatcher.work` afterwards.
 
         Args:
             time_remaining: seconds to the deadline of the whole stream; None if it has none.
@@ -73,10 +73,9 @@ class StreamRequests:
             self.taken += 1
             self._calls[number] = None
             refusal = DRAINING if self.draining else None
-        self._data_plane.calls.add_predict(1)
         refusal = refusal or self._refusal()
 
-        def reply(outcome: bytes | Status) -> None:
+        def reply(outcome: Answer | Status) -> None:
             with self._lock:
                 self._calls.pop(number, None)
                 self._changed_at = monotonic()
@@ -85,14 +84,8 @@ class StreamRequests:
         if refusal is not None:
             reply(refusal)
             return
-        call = self._data_plane.submit(
-            MESSAGE_CODECS[_METHOD],
-            message,
-            reply,
-            method=_METHOD,
-            time_remaining=time_remaining,
-            metadata=self._metadata,
-        )
+        arrival = Arrival(_METHOD, time_remaining, self._metadata)
+        call = self._data_plane.submit(MESSAGE_CODECS[_METHOD], message, reply, arrival)
         if call is None:
             return
         with self._lock:
@@ -110,6 +103,6 @@ class StreamRequests:
             self._data_plane.cancel(call)
 
     def _refusal(self) -> Status | None:
-        if self._data_plane.calls.in_progress <= self._most_calls:
+        if self._data_plane.calls.in_progress < self._most_calls:
             return None
         return self._data_plane.refuse_unread(self._most_calls)

@@ -28,7 +28,7 @@ class ShadowRequest:
     """
 
     version: LoadedVersion
-    codec: Codec[Any, Any]
+    codec: Codec[Any]
     message: Any
     size_bytes: int
     samples: int

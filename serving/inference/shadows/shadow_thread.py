@@ -9,13 +9,8 @@ from typing import Any
 from serving.inference.shadows.shadow_request import ShadowRequest
 from serving.inference.shadows.shadows import Shadows
 from serving.protocol.request_tensors import RequestTensors
+from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.dispatcher import Dispatcher
-from serving.scheduler.queued_request import (
-    LOWEST_PRIORITY,
-    BatchingMode,
-    BatchingPolicy,
-    QueuedRequest,
-)
 from serving.scheduler.version_queue import VersionQueue
 from serving.status import status_of
 from serving.versions.loaded_version import LoadedVersion
@@ -38,10 +33,8 @@ class ShadowThread:
 
     def __init__(self, shadows: Shadows, dispatcher: Dispatcher[Any]) -> None:
         self._shadows, self._dispatcher = shadows, dispatcher
-        # Known to the dispatcher only while a request is in it: deadlines are not judged by it.
+        # It has the costs of the thread's requests; deadlines are not judged by it.
         self._queue = VersionQueue(BatchingPolicy(BatchingMode.INLINE), {1: _FIRST_SECONDS})
-        dispatcher.add_queue(self._queue)
-        dispatcher.remove_queue(self._queue)
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -82,12 +75,8 @@ class ShadowThread:
                 counters.look(monotonic())
         elif (early := ready - monotonic()) > 0.0:
             self._closed.wait(early)
-        else:
-            holder = QueuedRequest(
-                self._queue, samples=1, arrived=monotonic(), priority=LOWEST_PRIORITY
-            )
-            if not self._dispatcher.run_idle(holder, self._score_next):
-                self._closed.wait(_LOOK_SECONDS)
+        elif not self._dispatcher.run_idle(self._queue, self._score_next):
+            self._closed.wait(_LOOK_SECONDS)
 
     def _score_next(self) -> None:
         taken = self._shadows.take()
@@ -105,7 +94,7 @@ def score_again(request: ShadowRequest, version: LoadedVersion) -> None:
     if metrics is None:
         return
     try:
-        model_input = request.codec.decode(request.message, version.io, RequestTensors(None))
+        model_input = request.codec.decode(request.message, version.reader, RequestTensors(None))
         [ran] = run_batch(version.model, [model_input])
     except Exception as error:
         metrics.failed(status_of(error).code.name)

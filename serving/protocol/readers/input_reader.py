@@ -23,6 +23,9 @@ class InputReader:
     """Reads a model's requests by compiled code, and by protobuf where that declines.
 
     Attributes:
+        native: the compiled reader.
+        reads_compiled: it reads the usual messages.
+        mapped_tables: those whose unknown ids are counted.
         unknown_ids: float64 `[mapped tables]`, in the order of `spec.mapped_tables`: unknown raw
             ids in all requests so far.
     """
@@ -46,20 +49,17 @@ class InputReader:
             unknown_ids: the attribute, contiguous; None: zeros.
         """
         self.backend: Backend = backend or "native"
-        native = self.backend == "native"
         max_ids = None if limits is None else limits.max_ids
         self._unknown = unknown = UnknownIds(spec, unknown_ids)
         self.unknown_ids = unknown.cells
-        self.native = (
-            NativeReader(
-                spec, max_batch=max_batch, max_ids=max_ids, id_maps=id_maps, unknown_ids=unknown
-            )
-            if native
-            else None
+        self.mapped_tables = tuple(table.name for table in spec.mapped_tables)
+        self.native = NativeReader(
+            spec, max_batch=max_batch, max_ids=max_ids, id_maps=id_maps, unknown_ids=unknown
         )
-        if limits is not None and _most_inputs(spec) > limits.max_inputs:
-            # Compiled code needs no count: it accepts only the model's inputs, each once.
-            self.native = None
+        # Compiled code needs no count of inputs: it accepts only the model's, each once.
+        self.reads_compiled = self.backend == "native" and (
+            limits is None or _most_inputs(spec) <= limits.max_inputs
+        )
         self._portable = PortableReader(
             spec, max_batch=max_batch, limits=limits, id_maps=id_maps, unknown_ids=unknown
         )
@@ -83,7 +83,7 @@ class InputReader:
             NotFoundError: an input lies in a shared memory region that is not registered.
             RequestTooLargeError: more samples, ids or inputs than allowed.
         """
-        found = None if self.native is None else self.native.read_message(message, form)
+        found = self.native.read_message(message, form) if self.reads_compiled else None
         if found is None:
             found = self._portable.read_message(message, shared, form)
         if self._finite is not None:
@@ -99,7 +99,7 @@ class InputReader:
 
         Returns None if its tensors have to be read separately.
         """
-        found = None if self.native is None else self.native.read_body(body, json_bytes)
+        found = self.native.read_body(body, json_bytes) if self.reads_compiled else None
         if found is not None and self._finite is not None:
             self._finite.check(found)
         return found
@@ -113,7 +113,7 @@ class InputReader:
         if self._limits is not None:
             self._limits.check_count(len(tensors))
         found = None
-        if self.native is not None and not by_table:
+        if self.reads_compiled and not by_table:
             found = self.native.read_tensors(tensors)
         if found is None:
             found = self._portable.read_tensors(tensors)

@@ -29,6 +29,7 @@ from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
+from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.inputs.sparse_inputs import SparseInputs
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
@@ -91,6 +92,7 @@ class NativeReader:
         ]
         names += [*spec.dense.inputs, VALUES, LENGTHS, "" if unweighted else WEIGHTS]
         sequences = NativeSequences(spec, sparse.names, len(names))
+        work = BatchWork(spec)
         names += sequences.names
         encoded = [name.encode() for name in names]
         self._inputs = len(names)
@@ -118,10 +120,13 @@ class NativeReader:
             sequences.firsts,
             sequences.numbers,
             sequences.shortest,
+            work.longest,
+            work.computed_once.astype(np.uint8),
         )
         addresses = [address_of(array) for array in self._held]
         sources, required, hashes, seeds, rows, policies, paddings = addresses[:7]
-        maps, unknown, widths, starts, table, lengths, firsts, numbers, shortest = addresses[7:]
+        maps, unknown, widths, starts, table, lengths, firsts, numbers = addresses[7:15]
+        shortest, longest, computed_once = addresses[15:]
         self.model = Model(
             len(features),
             len(sparse.names),
@@ -150,6 +155,9 @@ class NativeReader:
             numbers,
             shortest,
             bool(spec.sequence_numbers),
+            longest,
+            computed_once,
+            bool(spec.sequences),
         )
         LIBRARIES[1].sharded_infer_index_names(self.model)
         self._patterns: dict[bytes, tuple[tuple[int, ...], tuple[int, ...]]] = {}
@@ -215,7 +223,7 @@ class NativeReader:
             repeats: as `ModelInput.repeats`.
         """
         floats = memory.view(np.float32)
-        batch, _, outside, _, *groups = numbers
+        batch, _, outside, _, gaps, *groups = numbers
         if groups[7] == 0:
             found: tuple[JaggedBatch, ...] = (_group(self.features, groups, memory, floats),)
         else:
@@ -226,7 +234,7 @@ class NativeReader:
             floats[2 * at : 2 * at + count * width].reshape(count, width)
             for at, count, width in zip(starts, rows, self.widths, strict=True)
         )
-        return ModelInput(batch, found, dense, True, outside, repeats)
+        return ModelInput(batch, found, dense, True, outside, repeats, may_have_gaps=bool(gaps))
 
     def _pattern(self, own: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Features with a bag per sample, and with one for all; the same tuples each time."""

@@ -8,19 +8,24 @@ from sharded_infer.specs.model_spec import ModelSpec
 
 
 class BatchWork:
-    """Counts the work of one model's batches."""
+    """Counts the work of one model's batches.
+
+    Attributes:
+        longest: int64 `[features]`: of a sequence's first feature, the sequence's longest length;
+            0 of others.
+        computed_once: bool `[features]`: the tower computes its sequence once for a request's
+            samples.
+    """
 
     def __init__(self, spec: ModelSpec) -> None:
         features = spec.input_features
-        names = {one.features[0]: name for name, one in spec.sequences.items()}
-        # By position of each sequence's first feature: its longest length, and if it is computed
-        # once.
-        self._sequences = {
-            at: (spec.sequences[names[feature.name]].max_length, is_once)
-            for at, feature in enumerate(features)
-            if feature.name in names
-            for is_once in [names[feature.name] in spec.tower.user_inputs]
-        }
+        names = {sequence.features[0]: name for name, sequence in spec.sequences.items()}
+        of_features = [names.get(feature.name) for feature in features]
+        self.longest = np.array(
+            [0 if name is None else spec.sequences[name].max_length for name in of_features],
+            np.int64,
+        )
+        self.computed_once = np.array([name in spec.tower.user_inputs for name in of_features])
 
     def units(self, batch: ModelInput) -> int:
         """Its samples, and eighths of the positions of their sequences.
@@ -28,14 +33,14 @@ class BatchWork:
         A sequence that a request's samples share counts once if the tower computes it once.
         """
         total = batch.batch_size
-        if not self._sequences:
+        if not self.longest.any():
             return total
         for group in batch.groups:
             for feature, lengths in zip(group.features, group.lengths, strict=True):
-                if feature in self._sequences:
-                    longest, is_once = self._sequences[feature]
+                longest = self.longest[feature]
+                if longest:
                     grains = -(-np.minimum(lengths, longest) // GRAIN)
-                    if len(lengths) != batch.batch_size and not is_once:
+                    if len(lengths) != batch.batch_size and not self.computed_once[feature]:
                         grains = grains * (
                             batch.batch_size if batch.repeats is None else batch.repeats
                         )

@@ -13,8 +13,8 @@ from serving.inference.data_plane import DataPlane
 from serving.inference.predict_call import PredictCall
 from serving.metrics.server_metrics import ServerMetrics
 from serving.protocol.codec import INFER_CODEC
-from serving.scheduler.batcher import QueueLimits
-from serving.scheduler.queued_request import BatchingMode
+from serving.scheduler.scheduler import QueueLimits
+from serving.scheduler.batching import BatchingMode
 from serving.status import Status
 from serving.versions.loaded_version import ServingOverrides
 from serving.versions.served_versions import ServedVersions

@@ -8,8 +8,8 @@ from serving.errors import DeadlineError
 from serving.inference.batch_execution import BatchExecution
 from serving.inference.predict_call import PredictCall
 from serving.protocol.codec import INFER_CODEC
-from serving.scheduler.batcher import QueueLimits
-from serving.scheduler.queued_request import BatchingMode
+from serving.scheduler.scheduler import QueueLimits
+from serving.scheduler.batching import BatchingMode
 from serving.status import Status, StatusCode
 from sharded_infer.engines.executor import run_batch
 from tests.serving.inference.planes import ENDLESS, Plane, plane_of, predict_bytes

@@ -30,7 +30,7 @@ from serving.protocol.codec import INFER_CODEC, MESSAGE_CODECS
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.readers.native_reader import NativeReader
 from serving.scheduler.batcher import Batcher, QueueLimits
-from serving.scheduler.queued_request import BatchingMode, BatchingPolicy
+from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.version_queue import VersionQueue
 from serving.status import Status, StatusCode
 from serving.transport.library import EVENT

@@ -8,7 +8,7 @@ from serving.inference.request_reports import RequestReports, slow_after
 from serving.observability.request_timeline import RequestTimeline
 from serving.observability.trace_settings import TraceSampling
 from serving.observability.tracer import Tracer
-from serving.scheduler.queued_request import BatchingMode
+from serving.scheduler.batching import BatchingMode
 from serving.status import Status
 from tests.serving.inference.planes import Plane, plane_of
 from tests.support.asking import ask

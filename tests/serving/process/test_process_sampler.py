@@ -6,7 +6,7 @@ import pytest
 from serving.metrics.server_metrics import ServerMetrics
 from serving.process.process_sampler import ProcessSampler
 from serving.scheduler.batcher import Batcher
-from serving.scheduler.queued_request import QueuedRequest
+from serving.scheduler.batching import QueuedRequest
 from serving.versions.served_versions import ServedVersions, report_dropped, report_loaded
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.repositories.repository import Repository

@@ -15,7 +15,7 @@ from typing import Any
 
 from serving.errors import DeadlineError, QueueFullError
 from serving.scheduler.batcher import Batch, Batcher
-from serving.scheduler.queued_request import BatchingMode, BatchingPolicy
+from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.version_queue import VersionQueue
 from tests.reference.request_queue import OrderedRequest
 

@@ -10,7 +10,7 @@ import pytest
 
 from serving.errors import DeadlineError, QueueFullError
 from serving.scheduler.batcher import Batcher, QueueLimits
-from serving.scheduler.queued_request import BatchingMode, QueuedRequest
+from serving.scheduler.batching import BatchingMode, QueuedRequest
 from serving.scheduler.version_queue import VersionQueue
 from tests.reference.request_queue import PATIENCE, PRIORITY_SECONDS
 from tests.serving.scheduler.batcher_simulation import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.scheduler.queued_request import BatchingPolicy
+from serving.scheduler.batching import BatchingPolicy
 from serving.scheduler.version_queue import Costs, VersionQueue
 from tests.serving.scheduler.batcher_simulation import Curve, fixed, linear, measured, mixed
 

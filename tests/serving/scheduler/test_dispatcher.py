@@ -17,7 +17,7 @@ from serving.errors import CancelledError, DeadlineError
 from serving.scheduler.batch_threads import BatchThreads
 from serving.scheduler.batcher import Batch, Batcher
 from serving.scheduler.dispatcher import Dispatcher
-from serving.scheduler.queued_request import (
+from serving.scheduler.batching import (
     LOWEST_PRIORITY,
     BatchingMode,
     BatchingPolicy,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from serving.errors import DeadlineError, QueueFullError
 from serving.scheduler.batcher import Batch, Batcher, QueueLimits
-from serving.scheduler.queued_request import (
+from serving.scheduler.batching import (
     BatchingMode,
     BatchingPolicy,
     QueuedRequest,

@@ -11,7 +11,7 @@ from serving.inference.shadows.shadow_thread import score_again
 from serving.inference.shadows.shadows import MOST_WAITING, Shadows
 from serving.metrics.version_info import VersionInfo
 from serving.protocol.codec import INFER_CODEC
-from serving.scheduler.queued_request import BatchingMode
+from serving.scheduler.batching import BatchingMode
 from tests.serving.inference.planes import plane_of
 from tests.support.asking import ask
 from tests.support.servers import MODEL, Ranker, good_inputs, infer_request

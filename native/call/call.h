@@ -7,26 +7,29 @@
 
 #include "route.h"
 
-namespace sharded_infer::calls {
+namespace sharded_infer::call {
 
-// How a call's message and answer are written; 0: not a predict call that compiled code takes.
-enum Form : std::int32_t { kNotTaken = 0, kInfer = 1, kPredict = 2 };
-
-struct HeldCall {
+// Its place is kept for a later call; much memory is not.
+struct Call {
   scheduler::Request request;  // its handle is below -1
   Route* route = nullptr;      // null: the place is free
-  std::uint64_t call = 0;      // the transport's number
+  std::uint64_t number = 0;    // of the transport's call, or of Python's reply
+  bool by_python = false;
   Form form = kInfer;
   double decoded = 0.0;
-  std::int64_t ahead = 0;     // requests that waited when it arrived
-  std::uint64_t outputs = 0;  // a bit for each that is wanted
-  std::string id;
-  std::string label;    // that a weight chose
-  std::string message;  // of a call that is kept for another version; else empty
+  std::int64_t ahead = 0;             // calls that waited when it came
+  std::vector<std::uint8_t> outputs;  // as CallFields::outputs
+  bool reports_unknown = false;
+  std::int64_t trace = 0;  // 0: it is not traced
+  std::string id, label;
+  std::string message;  // kept for another version; else empty
+  std::vector<PlacedOutput> placed;
+  std::vector<std::string> regions;  // whose texts `placed` refers to
   Layout layout{};
   std::vector<std::uint8_t> own;         // [features]: in the first group
   std::vector<std::int64_t> dense_at;    // [dense]: in words
   std::vector<std::int64_t> dense_rows;  // [dense]
+  std::vector<std::int64_t> unknown;     // [mapped tables], if it reports them
   std::unique_ptr<std::int64_t[]> words;
   std::int64_t capacity = 0;  // of `words`
 
@@ -36,11 +39,20 @@ struct HeldCall {
     capacity = wanted;
   }
 
-  // The place will be another call's: much memory is not kept for that.
+  std::int64_t samples() const { return layout.batch; }
+  const float* dense(std::int64_t input) const {
+    return reinterpret_cast<const float*>(words.get() + dense_at[std::size_t(input)]);
+  }
+
   void clear() {
-    --route->held;
+    --route->calls;
     route = nullptr;
     label.clear();
+    unknown.clear();
+    placed.clear();
+    regions.clear();
+    reports_unknown = by_python = false;
+    trace = 0;
     if (capacity > kKeptWords) {
       words.reset();
       capacity = 0;
@@ -54,4 +66,4 @@ struct HeldCall {
   static constexpr std::size_t kKeptText = 256;
 };
 
-}  // namespace sharded_infer::calls
+}  // namespace sharded_infer::call

@@ -27,33 +27,6 @@ class Counters(ctypes.Structure):
     )
 
 
-class Refused(ctypes.Structure):
-    """`Refused` of native/scheduler/decision.h."""
-
-    _fields_ = (
-        ("why", ctypes.c_int64),
-        ("wanted", ctypes.c_int64),
-        ("limit", ctypes.c_int64),
-        ("end", ctypes.c_double),
-    )
-
-
-class Handles(ctypes.Structure):
-    """`Handles` of native/scheduler/scheduler.h."""
-
-    _fields_ = (
-        ("batch", ctypes.c_int64),
-        ("samples", ctypes.c_int64),
-        ("predicted", ctypes.c_double),
-        ("requests", ctypes.c_int64),
-        ("dropped", ctypes.c_int64),
-        ("below_zero", ctypes.c_int64),
-        ("request_handles", ctypes.POINTER(ctypes.c_int64)),
-        ("dropped_handles", ctypes.POINTER(ctypes.c_int64)),
-        ("dropped_states", ctypes.POINTER(ctypes.c_int64)),
-    )
-
-
 _INTEGER, _SECONDS, _ADDRESS = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 # Result and arguments of each function of native/scheduler/binding.cpp.
 _FUNCTIONS = {
@@ -72,22 +45,8 @@ _FUNCTIONS = {
     "scheduler_create": (_ADDRESS, (_INTEGER, _INTEGER, _INTEGER, _INTEGER)),
     "scheduler_destroy": (None, (_ADDRESS,)),
     "scheduler_counters": (_ADDRESS, (_ADDRESS,)),
-    "scheduler_refused": (_ADDRESS, (_ADDRESS,)),
-    "scheduler_handles": (_ADDRESS, (_ADDRESS,)),
     "scheduler_add_queue": (None, (_ADDRESS, _ADDRESS)),
     "scheduler_remove_queue": (None, (_ADDRESS, _ADDRESS)),
-    "scheduler_offer": (
-        _INTEGER,
-        (_ADDRESS, _ADDRESS, _INTEGER, _INTEGER, _INTEGER, _SECONDS, _SECONDS, _SECONDS),
-    ),
-    "scheduler_take": (None, (_ADDRESS, _SECONDS)),
-    "scheduler_expire": (None, (_ADDRESS, _SECONDS)),
-    "scheduler_cancel": (_INTEGER, (_ADDRESS, _INTEGER)),
-    "scheduler_next_request": (_INTEGER, (_ADDRESS, _SECONDS)),
-    "scheduler_finish": (
-        None,
-        (_ADDRESS, _INTEGER, _ADDRESS, _INTEGER, _SECONDS, _SECONDS, _SECONDS),
-    ),
     "scheduler_deadline_unreachable": (
         _INTEGER,
         (_ADDRESS, _ADDRESS, _SECONDS, _INTEGER, _SECONDS),

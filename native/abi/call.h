@@ -1,0 +1,212 @@
+// Predict calls and their batches, as Python sees them.
+#pragma once
+#include <cstdint>
+
+#include "base/counting.h"
+#include "reader/request.h"
+
+namespace sharded_infer::scheduler {
+struct SharedQueue;
+}
+
+namespace sharded_infer::call {
+
+class Route;
+
+// How a call's message and answer are written; kNoForm: the method is no predict call.
+enum Form : std::int32_t { kNoForm = 0, kInfer = 1, kPredict = 2, kStream = 3, kJson = 4 };
+
+// A loaded version; the texts are copied.
+struct RouteSettings {
+  const Model* model;
+  scheduler::SharedQueue* queue;
+  const char* name;
+  std::int64_t version;
+  const char* const* outputs;
+  std::int64_t output_count;
+  const char* const* mapped_tables;  // those whose unknown ids are counted, as in `model`
+  std::int64_t reads_messages;       // 0: Python reads all of its messages
+};
+
+// A version that a request may name: by a number, a label, or nothing.
+struct NamedRoute {
+  const char* model;
+  const char* version;
+  Route* route;
+};
+
+// A label with a weight among a model's requests that name no version.
+struct WeightedRoute {
+  const char* model;
+  std::uint64_t seed;  // of the model's routing keys
+  const char* label;
+  std::uint64_t label_hash;
+  std::uint64_t weight;
+  Route* route;
+};
+
+// An output of a call that its client wants in shared memory.
+struct PlacedOutput {
+  std::int64_t output;  // position
+  const char* region;
+  std::int64_t region_bytes;
+  std::int64_t offset;
+  std::int64_t byte_size;
+};
+
+// Bags of the features of one group, feature-major.
+struct GroupArrays {
+  const std::int64_t* lengths;
+  const std::int64_t* values;
+  const float* weights;  // or null
+  std::int64_t ids;
+};
+
+// A call that Python has read. Texts and arrays are copied.
+struct CallFields {
+  Route* route;
+  std::uint64_t number;    // of the transport's call, or of Python's reply
+  std::int64_t by_python;  // Python sends the answer
+  std::int64_t form;
+  std::int64_t size_bytes, priority;
+  double arrived, deadline;
+  const std::uint8_t* outputs;  // [outputs]: 0: not wanted, 1: wanted, 2: wanted in binary
+  std::int64_t reports_unknown, traced;
+  const char* id;
+  std::int64_t id_bytes;
+  const char* label;
+  std::int64_t label_bytes;
+  const char* message;  // kept for another version; or null
+  std::int64_t message_bytes;
+  const PlacedOutput* placed;
+  std::int64_t placed_count;
+  std::int64_t batch, ids_outside, gaps;
+  const std::uint8_t* own;  // [features]: 1: a bag for each sample, 0: one for all
+  GroupArrays groups[2];
+  const float* const* dense;
+  const std::int64_t* dense_rows;  // [dense]: the batch, or 1
+  const std::int64_t* unknown;     // [mapped tables]
+};
+
+// Why a call was not queued: a `scheduler::Refusal`, what would wait, and how much may.
+struct OfferRefused {
+  std::int64_t why, wanted, limit;
+  double end;  // when it would be answered
+};
+
+// Calls of a route that ended as they came, and their seconds.
+struct EndedCalls {
+  Route* route;
+  std::int64_t late;
+  double late_seconds;
+  std::int64_t cancelled;
+  double cancelled_seconds;
+};
+
+// A call that is to be traced, and the position of its event.
+struct TracedCall {
+  std::int64_t trace;
+  std::int64_t event;
+  std::int64_t drawn;  // its client does not decide
+};
+
+// What `take` did with a transport's events.
+struct Taken {
+  std::int64_t queued;
+  const std::int64_t* left;  // positions of the events that Python handles; -1 - position: it is
+                             // to be traced
+  std::int64_t left_count;
+  const EndedCalls* routes;  // of the calls that were queued or ended
+  std::int64_t route_count;
+  const TracedCall* traced;
+  std::int64_t traced_count;
+};
+
+// Calls of one route that run together, or that left the queue for one reason.
+struct BatchInfo {
+  BatchInfo* next;  // of the batches that were dropped
+  Route* route;
+  std::int64_t state;  // a `scheduler::State`
+  std::int64_t calls, samples, work;
+  double started, predicted;
+  double deadline;                               // the earliest
+  std::int64_t traced, by_python, kept, placed;  // numbers of such calls
+  Layout layout;
+  const std::int64_t* words;
+  const std::uint8_t* own;
+  const std::int64_t* dense_at;
+  const std::int64_t* dense_rows;
+  const std::int64_t* sizes;  // [calls]: samples of each
+};
+
+// One call of a batch.
+struct CallInfo {
+  std::uint64_t number;
+  std::int64_t by_python, form, trace;
+  std::int64_t first, samples, work;
+  std::int64_t ahead;  // calls that waited when it came
+  double arrived, deadline, decoded;
+  const char* id;
+  std::int64_t id_bytes;
+  const char* message;
+  std::int64_t message_bytes;
+  const PlacedOutput* placed;
+  std::int64_t placed_count;
+};
+
+// A decision of `begin`.
+struct Begun {
+  BatchInfo* batch;    // null: nothing can run now
+  BatchInfo* dropped;  // calls that cannot be answered in time
+  std::int64_t more;   // another batch is ready
+};
+
+// The scores of one output of a batch.
+struct Scores {
+  const float* values;   // [B] or [B, columns]
+  std::int64_t columns;  // 0: one for each sample
+};
+
+// A table, and a number for each sample of the batch: whether a bag took the default row, or
+// ids that shard hosts did not know.
+struct TableCounts {
+  const char* table;
+  const std::int64_t* samples;
+};
+
+struct BatchScores {
+  const Scores* scores;  // [outputs]
+  double lookup_seconds, tower_seconds;
+  const TableCounts* defaults;
+  std::int64_t default_count;
+  const TableCounts* unknown;
+  std::int64_t unknown_count;
+  double* cells;  // of metrics
+  const AnsweredCells* counted;
+  double now;  // since 1970
+};
+
+// An answer that Python sends.
+struct PythonAnswer {
+  std::uint64_t number;
+  const std::uint8_t* data;
+  std::int64_t bytes;
+  std::int64_t json_bytes;  // of an answer in JSON with outputs in binary behind it; else 0
+};
+
+struct Finished {
+  double decode_seconds, encode_seconds, slowest_seconds;
+  std::int64_t samples;
+  const AnsweredRequest* counted;  // [calls]
+  const PythonAnswer* answers;
+  std::int64_t answer_count;
+};
+
+// A batch that ended with a status: seconds since its calls came, and the calls that Python ends.
+struct Failed {
+  double seconds;
+  const PythonAnswer* answers;
+  std::int64_t answer_count;
+};
+
+}  // namespace sharded_infer::call

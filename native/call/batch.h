@@ -1,0 +1,24 @@
+// Calls of one route that run together, or that left the queue for one reason.
+#pragma once
+#include "answer_writer.h"
+#include "merge.h"
+
+namespace sharded_infer::call {
+
+struct Batch {
+  BatchInfo info{};  // first: Python has its address as the batch's
+  std::vector<Call*> calls;
+  scheduler::Queue* queue = nullptr;
+  std::int64_t number = 0;  // of the scheduler; 0: it holds no slot
+  double cpu_started = 0.0;
+  MergedInput input;
+  AnswerWriter writer;
+  std::vector<std::size_t> ends;     // of the answers
+  std::vector<std::uint8_t> failed;  // [calls]: Python has failed it
+  std::vector<AnsweredRequest> counted;
+  std::vector<PythonAnswer> answers;
+
+  static Batch& of(BatchInfo* info) { return *reinterpret_cast<Batch*>(info); }
+};
+
+}  // namespace sharded_infer::call

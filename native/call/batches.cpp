@@ -1,0 +1,276 @@
+// See calls.h: batches, from the scheduler's decision to the answers.
+#include <time.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/counting.h"
+#include "calls.h"
+
+namespace sharded_infer::call {
+namespace {
+
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
+}
+
+std::int64_t sum(const std::int64_t* numbers, std::int64_t count) {
+  std::int64_t total = 0;
+  for (std::int64_t at = 0; at < count; ++at) total += numbers[at];
+  return total;
+}
+
+}  // namespace
+
+Batch* Calls::batch_of(std::vector<Call*> calls, scheduler::State state) {
+  auto* batch = new Batch;
+  batch->calls = std::move(calls);
+  batch->info.route = batch->calls[0]->route;
+  batch->info.state = std::int64_t(state);
+  describe(*batch);
+  return batch;
+}
+
+void Calls::describe(Batch& batch) {
+  BatchInfo& info = batch.info;
+  info.calls = std::int64_t(batch.calls.size());
+  info.samples = info.traced = info.by_python = info.kept = info.placed = 0;
+  info.deadline = scheduler::kForever;
+  for (const Call* call : batch.calls) {
+    info.samples += call->samples();
+    info.deadline = std::min(info.deadline, call->request.deadline);
+    info.traced += call->trace != 0;
+    info.by_python += call->by_python;
+    info.kept += !call->message.empty();
+    info.placed += !call->placed.empty();
+  }
+}
+
+Batch* Calls::dropped_batches(const std::vector<scheduler::Request*>& requests) {
+  Batch* first = nullptr;
+  std::vector<Batch*> batches;
+  for (const scheduler::Request* request : requests) {
+    Call& call = call_of(request->handle);
+    const auto same = [&](const Batch* batch) {
+      return batch->info.route == call.route &&
+             batch->info.state == std::int64_t(call.request.state);
+    };
+    const auto known = std::find_if(batches.begin(), batches.end(), same);
+    if (known != batches.end()) {
+      (*known)->calls.push_back(&call);
+      continue;
+    }
+    Batch* batch = batch_of({&call}, call.request.state);
+    batch->info.next = first == nullptr ? nullptr : &first->info;
+    first = batch;
+    batches.push_back(batch);
+  }
+  for (Batch* batch : batches) describe(*batch);
+  return first;
+}
+
+void Calls::begin(double now, Begun& begun) {
+  begun = Begun();
+  {
+    const std::lock_guard<std::mutex> lock(scheduler_.mutex());
+    scheduler_.batcher().take(now, decided_);
+    begun.more = decided_.batch != 0 && scheduler_.batcher().next_request(now) != nullptr;
+  }
+  Batch* dropped = dropped_batches(decided_.dropped);
+  begun.dropped = dropped == nullptr ? nullptr : &dropped->info;
+  if (decided_.batch == 0) return;
+  std::vector<Call*> calls;
+  calls.reserve(decided_.requests.size());
+  for (const scheduler::Request* request : decided_.requests)
+    calls.push_back(&call_of(request->handle));
+  Batch* batch = batch_of(std::move(calls), scheduler::State::kRunning);
+  batch->queue = batch->calls[0]->request.queue;
+  batch->number = decided_.batch;
+  batch->info.work = decided_.samples;
+  batch->info.predicted = decided_.predicted;
+  run(*batch, now);
+  begun.batch = &batch->info;
+}
+
+void Calls::run(Batch& batch, double now) {
+  merge(batch.calls, batch.input);
+  BatchInfo& info = batch.info;
+  const MergedInput& input = batch.input;
+  info.started = now;
+  info.layout = input.layout;
+  info.words = input.words;
+  info.own = input.own.data();
+  info.dense_at = input.dense_at.data();
+  info.dense_rows = input.dense_rows.data();
+  info.sizes = input.sizes.data();
+  batch.failed.assign(batch.calls.size(), 0);
+  batch.cpu_started = thread_seconds();
+}
+
+Batch* Calls::occupy(scheduler::Queue& queue, double now) {
+  const std::lock_guard<std::mutex> lock(scheduler_.mutex());
+  const std::int64_t number = scheduler_.batcher().occupy(queue.costs().predicted(1), now);
+  if (number == 0) return nullptr;
+  auto* batch = new Batch;
+  batch->queue = &queue;
+  batch->number = number;
+  batch->info.work = 1;
+  batch->info.started = now;
+  batch->cpu_started = thread_seconds();
+  return batch;
+}
+
+Batch* Calls::expire(double now) {
+  {
+    const std::lock_guard<std::mutex> lock(scheduler_.mutex());
+    scheduler_.batcher().expire(now, late_);
+  }
+  return dropped_batches(late_);
+}
+
+Batch* Calls::cancel(std::uint64_t number, bool by_python) {
+  Call* call = find_call(number, by_python);
+  if (call == nullptr) return nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(scheduler_.mutex());
+    if (!scheduler_.batcher().cancel(call->request)) return nullptr;
+  }
+  return batch_of({call}, scheduler::State::kCancelled);
+}
+
+Batch* Calls::part(Batch& batch, const std::int64_t* positions, std::int64_t count) {
+  std::vector<Call*> calls;
+  for (std::int64_t at = 0; at < count; ++at) {
+    Call*& call = batch.calls[std::size_t(positions[at])];
+    calls.push_back(call);
+    call = nullptr;
+  }
+  batch.calls.erase(std::remove(batch.calls.begin(), batch.calls.end(), nullptr),
+                    batch.calls.end());
+  Batch* moved = batch_of(std::move(calls), scheduler::State::kRunning);
+  for (const Call* call : moved->calls) moved->info.work += call->request.samples;
+  run(*moved, batch.info.started);
+  describe(batch);
+  return moved;
+}
+
+void Calls::collect(const Batch& batch, const BatchScores& scores, const Call& call,
+                    std::int64_t first, CallScores& answer, AnsweredRequest& counted) {
+  const double decode = call.decoded - call.request.arrived;
+  const double queued = std::max(0.0, batch.info.started - call.decoded);
+  answer.first = first;
+  answer.seconds[0] = float(decode);
+  answer.seconds[1] = float(queued);
+  answer.default_tables.clear();
+  answer.unknown_ids.clear();
+  counted = {double(call.samples()),
+             {decode, queued, scores.lookup_seconds, scores.tower_seconds, 0.0, 0.0},
+             double(call.layout.ids_outside)};
+  for (std::int64_t at = 0; at < scores.default_count; ++at)
+    if (sum(scores.defaults[at].samples + first, call.samples()) != 0)
+      answer.default_tables.push_back(scores.defaults[at].table);
+  for (std::int64_t at = 0; at < scores.unknown_count; ++at) {
+    const std::int64_t ids = sum(scores.unknown[at].samples + first, call.samples());
+    counted.ids_outside += double(ids);
+    if (ids != 0) answer.unknown_ids.emplace_back(scores.unknown[at].table, ids);
+  }
+  if (!call.reports_unknown) return answer.unknown_ids.clear();
+  for (std::size_t at = 0; at < call.unknown.size(); ++at)
+    if (call.unknown[at] != 0)
+      answer.unknown_ids.emplace_back(call.route->mapped_tables[at].c_str(), call.unknown[at]);
+  std::sort(answer.unknown_ids.begin(), answer.unknown_ids.end(),
+            [](const auto& one, const auto& other) {
+              return std::string_view(one.first) < std::string_view(other.first);
+            });
+}
+
+void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) {
+  finished = Finished();
+  CallScores answer;
+  answer.outputs = scores.scores;
+  answer.seconds[2] = float(scores.lookup_seconds);
+  answer.seconds[3] = float(scores.tower_seconds);
+  batch.counted.resize(batch.calls.size());
+  std::vector<std::int64_t> json_bytes(batch.calls.size());
+  std::int64_t first = 0;
+  double before = monotonic();
+  for (std::size_t at = 0; at < batch.calls.size(); ++at) {
+    const Call& call = *batch.calls[at];
+    AnsweredRequest& counted = batch.counted[at];
+    collect(batch, scores, call, first, answer, counted);
+    if (!batch.failed[at]) json_bytes[at] = batch.writer.write(call, answer);
+    batch.ends.push_back(batch.writer.bytes().size());
+    first += call.samples();
+    const double now = monotonic();
+    counted.seconds[4] = now - before;
+    counted.seconds[5] = now - call.request.arrived;
+    before = now;
+    if (batch.failed[at]) continue;
+    finished.decode_seconds += counted.seconds[0];
+    finished.encode_seconds += counted.seconds[4];
+    finished.slowest_seconds = std::max(finished.slowest_seconds, counted.seconds[5]);
+    finished.samples += call.samples();
+    count_answered(scores.cells, *scores.counted, &counted, 1, scores.now);
+  }
+  const std::uint8_t* bytes = batch.writer.bytes().data();
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < batch.calls.size(); ++at) {
+    const Call& call = *batch.calls[at];
+    const auto size = std::int64_t(batch.ends[at] - begin);
+    if (!batch.failed[at] && call.by_python)
+      batch.answers.push_back({call.number, bytes + begin, size, json_bytes[at]});
+    begin = batch.ends[at];
+  }
+  finished.counted = batch.counted.data();
+  finished.answers = batch.answers.data();
+  finished.answer_count = std::int64_t(batch.answers.size());
+}
+
+void Calls::fail(Batch& batch, std::int32_t code, std::string_view words, Failed& failed) {
+  failed = Failed();
+  const double now = monotonic();
+  for (const Call* call : batch.calls) {
+    failed.seconds += now - call->request.arrived;
+    if (call->by_python)
+      batch.answers.push_back({call->number, nullptr, 0, 0});
+    else
+      finish_(server_, call->number, code, words.data(), std::int64_t(words.size()), nullptr, 0);
+  }
+  failed.answers = batch.answers.data();
+  failed.answer_count = std::int64_t(batch.answers.size());
+}
+
+void Calls::refuse(Batch& batch, std::int64_t position, std::int32_t code,
+                   std::string_view words) {
+  batch.failed[std::size_t(position)] = 1;
+  const Call& call = *batch.calls[std::size_t(position)];
+  if (!call.by_python)
+    finish_(server_, call.number, code, words.data(), std::int64_t(words.size()), nullptr, 0);
+}
+
+void Calls::send(const Batch& batch) {
+  const std::uint8_t* bytes = batch.writer.bytes().data();
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < batch.ends.size(); ++at) {
+    const Call& call = *batch.calls[at];
+    if (!call.by_python && !batch.failed[at])
+      respond_(server_, call.number, bytes + begin, std::int64_t(batch.ends[at] - begin), 1);
+    begin = batch.ends[at];
+  }
+}
+
+void Calls::end(Batch& batch, double now, bool by_clock) {
+  send(batch);
+  if (batch.number != 0) {
+    const double seconds = now - batch.info.started;
+    const double burnt = by_clock ? seconds : thread_seconds() - batch.cpu_started;
+    const std::lock_guard<std::mutex> lock(scheduler_.mutex());
+    scheduler_.batcher().finish(batch.number, *batch.queue, batch.info.work, seconds, now, burnt);
+  }
+  for (Call* call : batch.calls) release(*call);
+  delete &batch;
+}
+
+}  // namespace sharded_infer::call

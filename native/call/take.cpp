@@ -1,0 +1,221 @@
+// See calls.h: calls among a transport's events.
+#include <algorithm>
+
+#include "base/clock.h"
+#include "calls.h"
+#include "transport/request_head.h"
+
+namespace sharded_infer::call {
+namespace {
+
+constexpr std::int32_t kDeadlineExceeded = 4;
+
+bool all_finite(const float* values, std::int64_t count) {
+  // The sum of differences with themselves is 0 unless one is NaN or infinite; it vectorises.
+  float sum = 0.0f;
+  for (std::int64_t at = 0; at < count; ++at) sum += values[at] - values[at];
+  return sum == 0.0f;
+}
+
+// The numbers of sequences, whose bits lie among the ids.
+bool numbers_are_finite(const Call& call, const Model& model) {
+  constexpr std::int64_t kExponent = 0x7f800000;
+  for (int number = 0; number < 2; ++number) {
+    const Group& group = call.layout.groups[number];
+    const std::int64_t* lengths = call.words.get() + group.lengths_at;
+    const std::int64_t* values = call.words.get() + group.values_at;
+    for (std::int64_t feature = 0; feature < model.features; ++feature) {
+      if (call.own[std::size_t(feature)] == (number == 1)) continue;
+      std::int64_t count = 0;
+      for (std::int64_t bag = 0; bag < group.bags; ++bag) count += lengths[bag];
+      const bool checked = model.numbers[model.sources[feature]] > 0;
+      for (std::int64_t at = 0; checked && at < count; ++at)
+        if ((values[at] & kExponent) == kExponent) return false;
+      lengths += group.bags;
+      values += count;
+    }
+  }
+  return true;
+}
+
+bool is_finite(const Call& call, const Model& model) {
+  for (const Group& group : call.layout.groups) {
+    const auto* weights = reinterpret_cast<const float*>(call.words.get() + group.weights_at);
+    if (group.weighted && !all_finite(weights, group.ids)) return false;
+  }
+  if (model.has_numbers && !numbers_are_finite(call, model)) return false;
+  for (std::int64_t dense = 0; dense < model.dense; ++dense)
+    if (!all_finite(call.dense(dense), call.dense_rows[std::size_t(dense)] * model.widths[dense]))
+      return false;
+  return true;
+}
+
+bool read_outputs(Bytes message, const Header& header, const Route& route, Call& call) {
+  call.outputs.assign(route.outputs.size(), header.output_count == 0);
+  for (std::int64_t at = 0; at < header.output_count; ++at) {
+    const Text& text = header.outputs[at];
+    const int output = route.output_of({message.data + text.start, text.size});
+    if (output < 0) return false;
+    call.outputs[std::size_t(output)] = 1;
+  }
+  return true;
+}
+
+}  // namespace
+
+void Calls::take(const transport::Event* events, std::int64_t count, Taken& taken) {
+  left_.clear();
+  ended_.clear();
+  traced_calls_.clear();
+  taken = Taken();
+  for (std::int64_t at = 0; at < count; ++at) {
+    const transport::Event& event = events[at];
+    Disposition disposition = Disposition::kLeft;
+    if (event.kind == transport::kCall) disposition = take_call(event, at);
+    if (event.kind == transport::kCancelled) disposition = take_end(event);
+    taken.queued += disposition == Disposition::kQueued;
+    if (disposition == Disposition::kLeft) left_.push_back(at);
+    if (disposition == Disposition::kLeftDrawn) left_.push_back(-1 - at);
+  }
+  taken.left = left_.data();
+  taken.left_count = std::int64_t(left_.size());
+  taken.routes = ended_.data();
+  taken.route_count = std::int64_t(ended_.size());
+  taken.traced = traced_calls_.data();
+  taken.traced_count = std::int64_t(traced_calls_.size());
+}
+
+Calls::Disposition Calls::take_call(const transport::Event& event, std::int64_t position) {
+  const auto form = Form(forms_[std::size_t(event.method)]);
+  if (form == kNoForm || event.encoding != transport::kIdentity) return Disposition::kLeft;
+  const double arrived = monotonic();
+  const Bytes message{event.data, event.bytes};
+  Header header;
+  if (!(form == kInfer ? read_header(message, header) : read_predict_header(message, header)))
+    return Disposition::kLeft;
+  const auto [route, label] = choose_route(event, message, header);
+  if (route == nullptr || !route->reads_messages) return Disposition::kLeft;
+  Call& call = acquire(*route);
+  scheduler::Request& request = call.request;
+  request.size_bytes = event.bytes;
+  request.arrived = arrived;
+  request.deadline = arrived + event.seconds_left;
+  if (header.timeout_us != 0)
+    request.deadline = std::min(request.deadline, arrived + double(header.timeout_us) / 1e6);
+  request.priority = scheduler::effective_priority(header.priority);
+  call.number = event.call;
+  call.form = form;
+  const auto* id = reinterpret_cast<const char*>(message.data) + header.id.start;
+  call.id.assign(id, std::size_t(header.id.size));
+  if (label != nullptr) call.label = *label;
+  const Tracing tracing = tracing_of(event);
+  // Under overload most calls are refused, so one that must be refused is not decoded.
+  if (tracing == Tracing::kNone && !is_reachable(request, *route)) {
+    finish_(server_, call.number, kDeadlineExceeded, transport::kTooLate,
+            sizeof transport::kTooLate - 1, nullptr, 0);
+    EndedCalls& counts = ended(*route);
+    ++counts.late;
+    counts.late_seconds += monotonic() - arrived;
+    release(call);
+    return Disposition::kEnded;
+  }
+  if (!read_outputs(message, header, *route, call) || !decode(message, *route, call) ||
+      queue(call, call.decoded).why != scheduler::Refusal::kNone) {
+    release(call);
+    return tracing == Tracing::kDrawn ? Disposition::kLeftDrawn : Disposition::kLeft;
+  }
+  enter(call);
+  route->decoding.count_unknown();
+  if (tracing != Tracing::kNone) {
+    call.trace = ++last_trace_;
+    traced_calls_.push_back({call.trace, position, tracing == Tracing::kDrawn});
+  }
+  if (kept_ != 0 && header.version.size == 0 && random() <= kept_)
+    call.message.assign(reinterpret_cast<const char*>(message.data), std::size_t(message.size));
+  ended(*route);
+  return Disposition::kQueued;
+}
+
+// The end of a call: one that waits leaves the queue, and the response of one that runs is
+// discarded.
+Calls::Disposition Calls::take_end(const transport::Event& event) {
+  Call* call = find_call(event.call, false);
+  if (call == nullptr || call->trace != 0) return Disposition::kLeft;
+  {
+    const std::lock_guard<std::mutex> lock(scheduler_.mutex());
+    if (!scheduler_.batcher().cancel(call->request)) return Disposition::kEnded;
+  }
+  EndedCalls& counts = ended(*call->route);
+  ++counts.cancelled;
+  counts.cancelled_seconds += monotonic() - call->request.arrived;
+  release(*call);
+  return Disposition::kEnded;
+}
+
+EndedCalls& Calls::ended(Route& route) {
+  for (EndedCalls& counts : ended_)
+    if (counts.route == &route) return counts;
+  ended_.push_back({&route, 0, 0.0, 0, 0.0});
+  return ended_.back();
+}
+
+Calls::Tracing Calls::tracing_of(const transport::Event& event) {
+  if (!traces_ || event.headers == nullptr) return Tracing::kNone;
+  const std::string_view pairs(event.headers, std::size_t(event.header_bytes));
+  if (transport::has_header(pairs, "traceparent")) return Tracing::kByClient;
+  return traced_ != 0 && random() <= traced_ ? Tracing::kDrawn : Tracing::kNone;
+}
+
+Calls::Chosen Calls::choose_route(const transport::Event& event, Bytes message,
+                                  const Header& header) {
+  const auto* text = reinterpret_cast<const char*>(message.data);
+  key_.assign(text + header.name.start, std::size_t(header.name.size));
+  key_ += '\0';
+  key_.append(text + header.version.start, std::size_t(header.version.size));
+  const auto found = names_.find(key_);
+  if (found == names_.end()) return {};
+  const NameTarget& target = found->second;
+  if (target.shares.empty()) return {target.route, nullptr};
+  std::uint64_t position;
+  if (!position_of(message, header, target.seed, position))
+    position = mixed(chance_seed_ ^ event.call);
+  const Share& share = choose(target.shares, position);
+  return {share.route, &share.label};
+}
+
+bool Calls::decode(Bytes message, Route& route, Call& call) {
+  Request& decoding = route.decoding;
+  if (!(call.form == kPredict ? decoding.scan_predict(message) : decoding.scan(message)))
+    return false;
+  call.reserve(decoding.layout.words);
+  if (!decoding.fill(call.words.get())) return false;
+  const Model& model = route.model();
+  call.layout = decoding.layout;
+  call.own.assign(decoding.own, decoding.own + model.features);
+  call.dense_at.assign(decoding.dense_at, decoding.dense_at + model.dense);
+  call.dense_rows.assign(decoding.dense_rows, decoding.dense_rows + model.dense);
+  // What is not finite may be refused.
+  if (!is_finite(call, model)) return false;
+  call.request.samples = work_units(model, call.layout, call.own.data(), call.words.get());
+  call.decoded = monotonic();
+  return true;
+}
+
+bool Calls::is_reachable(const scheduler::Request& request, const Route& route) {
+  if (request.deadline == scheduler::kForever) return true;
+  const std::lock_guard<std::mutex> lock(scheduler_.mutex());
+  const scheduler::Batcher& batcher = scheduler_.batcher();
+  return batcher.counters().requests == 0 ||
+         !batcher.deadline_unreachable(route.queue->queue, request.deadline, request.priority,
+                                       request.arrived);
+}
+
+// xorshift64*: which calls are traced or kept is no secret.
+std::uint64_t Calls::random() {
+  random_ ^= random_ >> 12;
+  random_ ^= random_ << 25;
+  random_ ^= random_ >> 27;
+  return random_ * 0x2545f4914f6cdd1du;
+}
+
+}  // namespace sharded_infer::call

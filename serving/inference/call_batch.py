@@ -1,0 +1,126 @@
+"""Batches of predict calls, as compiled code describes them."""
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.inference.calls_library import BatchInfo, CallInfo, calls_library
+from serving.inference.routes import Routes
+from serving.protocol.predict_method import PredictMethod
+from serving.scheduler.batching import CallState
+from serving.shared_memory.regions import Span
+from serving.versions.loaded_version import LoadedVersion
+from sharded_infer.inputs.model_input import ModelInput
+
+_METHODS = {
+    1: PredictMethod.MODEL_INFER,
+    2: PredictMethod.PREDICT,
+    3: PredictMethod.MODEL_STREAM_INFER,
+    4: PredictMethod.HTTP_INFER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """One call of a batch. Times are monotonic.
+
+    Attributes:
+        trace: 0: it is not traced.
+        first: its first sample in the batch.
+        work: units of its work (`BatchWork`).
+        ahead: calls that waited when it came.
+        message: as received, if it is kept; else empty.
+        places: outputs that go to shared memory, by position.
+    """
+
+    number: int
+    by_python: bool
+    method: PredictMethod
+    trace: int
+    first: int
+    samples: int
+    work: int
+    ahead: int
+    arrived: float
+    deadline: float
+    decoded: float
+    request_id: str
+    message: bytes
+    places: tuple[tuple[int, Span], ...]
+
+
+class CallBatch:
+    """Calls of one version that run together, or that left the queue for one reason."""
+
+    __slots__ = ("address", "info", "version")
+
+    def __init__(self, address: int, version: LoadedVersion) -> None:
+        self.address, self.version = address, version
+        self.info = BatchInfo.from_address(address)
+
+    @classmethod
+    def at(cls, address: int, routes: Routes) -> "CallBatch":
+        """The batch at an address."""
+        return cls(address, routes.version(BatchInfo.from_address(address).route))
+
+    @property
+    def count(self) -> int:
+        """Number of its calls."""
+        count: int = self.info.calls
+        return count
+
+    @property
+    def state(self) -> CallState:
+        """Running, or why its calls left the queue."""
+        return CallState(self.info.state)
+
+    def input(self) -> ModelInput:
+        """The merged input, valid until the batch ends."""
+        info, reader = self.info, self.version.reader.native
+        layout = info.layout[:]
+        memory = _numbers(info.words, layout[1])
+        dense, shares = len(reader.widths), layout[12]
+        repeats = None
+        if shares and self.count > 1:
+            repeats = _numbers(info.sizes, self.count)
+        # Without a second group all features are in the first.
+        own = ctypes.string_at(info.own, len(reader.features)) if shares else b""
+        starts, rows = info.dense_at[:dense], info.dense_rows[:dense]
+        return reader.assemble(layout, own, starts, rows, memory, repeats)
+
+    def call(self, position: int) -> CallFacts:
+        """Facts of a call."""
+        info = CallInfo()
+        calls_library().sharded_infer_calls_describe(self.address, position, info)
+        return CallFacts(
+            info.number,
+            bool(info.by_python),
+            _METHODS[info.form],
+            info.trace,
+            info.first,
+            info.samples,
+            info.work,
+            info.ahead,
+            info.arrived,
+            info.deadline,
+            info.decoded,
+            ctypes.string_at(info.id, info.id_bytes).decode(),
+            ctypes.string_at(info.message, info.message_bytes),
+            tuple(
+                (
+                    placed.output,
+                    Span(
+                        ctypes.string_at(placed.region, placed.region_bytes).decode(),
+                        placed.offset,
+                        placed.byte_size,
+                    ),
+                )
+                for placed in info.placed[: info.placed_count]
+            ),
+        )
+
+
+def _numbers(address: int, count: int) -> NDArray[np.int64]:
+    return np.frombuffer(memoryview((ctypes.c_int64 * count).from_address(address)), np.int64)

@@ -1,0 +1,393 @@
+"""Predict calls of one process, which compiled code has from their messages to their answers.
+
+    take     compiled code reads the usual calls among a transport's events and queues them
+    offer    queues a call that Python has read
+    begin    the batch to run now, with its calls merged into one input
+    finish   answers a batch
+
+See `native/call/calls.h`. Thread-safe: the GIL guards all of it.
+"""
+
+import ctypes
+import random
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.native_library import address_of
+from serving.inference.call_batch import CallBatch
+from serving.inference.calls_library import (
+    BatchScores,
+    Begun,
+    CallFields,
+    EndedCalls,
+    Failed,
+    Finished,
+    GroupArrays,
+    OfferRefused,
+    PlacedOutput,
+    PythonAnswer,
+    Scores,
+    TableCounts,
+    Taken,
+    TracedCall,
+    calls_library,
+)
+from serving.inference.routes import Routes
+from serving.protocol.predict_method import PredictMethod
+from serving.protocol.request_header import RequestHeader
+from serving.routing.weighted_choice import mixed
+from serving.scheduler.refusals import Refusal, refusal
+from serving.scheduler.scheduler import Scheduler
+from serving.shared_memory.regions import Span
+from serving.status import Status
+from sharded_infer.engines.executor import RequestResult
+from sharded_infer.inputs.model_input import ModelInput
+
+# `Form` of native/abi/call.h.
+FORMS = {
+    PredictMethod.MODEL_INFER: 1,
+    PredictMethod.PREDICT: 2,
+    PredictMethod.MODEL_STREAM_INFER: 3,
+    PredictMethod.HTTP_INFER: 4,
+    PredictMethod.HTTP_INFER_VERSION: 4,
+}
+# Forms that compiled code reads from a transport's events.
+_UNARY = (PredictMethod.MODEL_INFER, PredictMethod.PREDICT)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCall:
+    """A call that Python has read. Times are monotonic.
+
+    Attributes:
+        number: of the transport's call, or of the reply if `by_python`.
+        outputs: for each output of the model 0: not requested, 1, or 2: in binary.
+        trace: 0: it is not traced.
+        label: the label whose weight chose the version; empty: none did.
+        message: as received, if another version is to score it too.
+        places: outputs that go to shared memory, by position.
+    """
+
+    method: PredictMethod
+    header: RequestHeader
+    model_input: ModelInput
+    number: int
+    by_python: bool
+    arrived: float
+    deadline: float
+    size_bytes: int
+    outputs: bytes
+    trace: int = 0
+    label: str = ""
+    message: bytes | None = None
+    places: Sequence[tuple[int, Span]] = ()
+
+
+class PredictCalls:
+    """The calls of one process, with the `routes` of its versions."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        """Takes no events before `attach`."""
+        self._library = calls_library()
+        # Referenced for compiled code.
+        self._scheduler = scheduler
+        self._address: int = self._library.sharded_infer_calls_create(scheduler.address)
+        weakref.finalize(self, self._library.sharded_infer_calls_destroy, self._address)
+        self._chance_seed = random.getrandbits(64)
+        self._library.sharded_infer_calls_set_chance(self._address, self._chance_seed)
+        self.routes = Routes(self._address)
+
+    def attach(self, server: tuple[int, int, int], methods: Iterable[PredictMethod | None]) -> None:
+        """Answers calls of one compiled server.
+
+        Args:
+            server: as `Http2Server.answering`.
+            methods: of each of the server's methods; None: not a predict call.
+        """
+        forms = [FORMS[method] if method in _UNARY else 0 for method in methods]
+        listed = (ctypes.c_int32 * len(forms))(*forms)
+        self._library.sharded_infer_calls_attach(self._address, *server, listed, len(forms))
+
+    def set_traced(self, bound: int) -> None:
+        """Traces calls whose clients ask for it, and `bound` of 2^64 others."""
+        self._library.sharded_infer_calls_set_traced(self._address, True, min(bound, 2**64 - 1))
+
+    def set_kept(self, share: float) -> None:
+        """Sets the share of calls without a version whose messages are kept, by chance."""
+        bound = min(round(share * 2.0**64), 2**64 - 1)
+        self._library.sharded_infer_calls_set_kept(self._address, bound)
+
+    def chance(self, number: int) -> int:
+        """The 64 bits by which compiled code routes the transport's call without a key."""
+        return mixed(self._chance_seed ^ number)
+
+    def take(self, events: int, count: int) -> "TakenCalls":
+        """Queues the usual calls among events, at the address of their structs."""
+        taken = Taken()
+        self._library.sharded_infer_calls_take(self._address, events, count, taken)
+        return TakenCalls(
+            taken.queued,
+            taken.left[: taken.left_count],
+            taken.routes[: taken.route_count],
+            taken.traced[: taken.traced_count],
+        )
+
+    def offer(
+        self, call: ReadCall, route: int, mapped: Sequence[str], now: float
+    ) -> Refusal | None:
+        """Queues a call for the version of a `route`, or returns why it is refused.
+
+        `mapped` are the version's tables whose unknown ids are counted.
+        """
+        fields, refused = _fields_of(call, route, mapped), OfferRefused()
+        if self._library.sharded_infer_calls_offer(self._address, fields, now, refused):
+            return None
+        return refusal(
+            refused.why,
+            left=call.deadline - now,
+            expected=refused.end - now,
+            wanted=refused.wanted,
+            limit=refused.limit,
+        )
+
+    def cancel(self, number: int, *, by_python: bool) -> CallBatch | None:
+        """Removes a waiting call from its queue; None if it does not wait."""
+        address = self._library.sharded_infer_calls_cancel(self._address, number, by_python)
+        return self._batch(address)
+
+    def begin(self, now: float) -> tuple[CallBatch | None, list[CallBatch], bool]:
+        """The batch to run now, calls that cannot be answered in time, and if more can run."""
+        begun = Begun()
+        self._library.sharded_infer_calls_begin(self._address, now, begun)
+        return self._batch(begun.batch), self._chain(begun.dropped), bool(begun.more)
+
+    def expire(self, now: float) -> list[CallBatch]:
+        """Removes calls whose deadlines have passed."""
+        return self._chain(self._library.sharded_infer_calls_expire(self._address, now))
+
+    def occupy(self, queue: int, now: float) -> int | None:
+        """Takes a free slot for another task, while no call waits; `end` frees it.
+
+        Args:
+            queue: address of one with the costs of such tasks.
+        """
+        address: int | None = self._library.sharded_infer_calls_occupy(self._address, queue, now)
+        return address
+
+    def part(self, batch: CallBatch, positions: Sequence[int]) -> CallBatch:
+        """Moves calls of a batch to a batch of their own."""
+        moved = (ctypes.c_int64 * len(positions))(*positions)
+        address = self._library.sharded_infer_calls_part(
+            self._address, batch.address, moved, len(positions)
+        )
+        return CallBatch(address, batch.version)
+
+    def refuse(self, batch: CallBatch, position: int, status: Status) -> None:
+        """Excludes a call from `finish`; ends it with a status, unless Python sends its answer."""
+        words = status.message.encode()
+        self._library.sharded_infer_calls_refuse(
+            self._address, batch.address, position, status.code.number, words, len(words)
+        )
+
+    def finish(
+        self, batch: CallBatch, ran: RequestResult, merging: float, now: float
+    ) -> "FinishedBatch":
+        """Writes and counts the answers, which `end` sends. The caller holds the lock of metrics.
+
+        Args:
+            merging: seconds that count with the lookups.
+            now: since 1970.
+        """
+        scores = [np.ascontiguousarray(output, np.float32) for output in ran.scores]
+        listed = (Scores * len(scores))(
+            *(Scores(address_of(s), s.shape[1] if s.ndim == 2 else 0) for s in scores)
+        )
+        defaults, unknown = _Counts(ran.work.defaults), _Counts(ran.work.unknown)
+        cells, counted = batch.version.metrics.answered_cells
+        finished = Finished()
+        self._library.sharded_infer_calls_finish(
+            self._address,
+            batch.address,
+            BatchScores(
+                listed,
+                ran.lookup_seconds + merging,
+                ran.tower_seconds,
+                defaults.listed,
+                len(defaults.listed),
+                unknown.listed,
+                len(unknown.listed),
+                cells,
+                counted,
+                now,
+            ),
+            finished,
+        )
+        return FinishedBatch(finished, batch)
+
+    def fail(self, batch: CallBatch, status: Status) -> tuple[float, list[int]]:
+        """Ends the calls of a batch with a status.
+
+        Returns the seconds since they came, summed, and the numbers of those that Python ends.
+        """
+        failed, words = Failed(), status.message.encode()
+        self._library.sharded_infer_calls_fail(
+            self._address,
+            batch.address,
+            status.code.number,
+            words,
+            len(words),
+            failed,
+        )
+        return failed.seconds, [answer.number for answer in failed.answers[: failed.answer_count]]
+
+    def end(self, address: int, now: float, *, by_clock: bool) -> None:
+        """Sends a batch's answers and frees its calls, or frees an occupied slot.
+
+        `by_clock`: its cost is its elapsed time, not its thread's processor time.
+        """
+        self._library.sharded_infer_calls_end(self._address, address, now, by_clock)
+
+    def _batch(self, address: int | None) -> CallBatch | None:
+        if not address:
+            return None
+        return CallBatch.at(address, self.routes)
+
+    def _chain(self, address: int | None) -> list[CallBatch]:
+        batches = []
+        while (batch := self._batch(address)) is not None:
+            batches.append(batch)
+            address = batch.info.next
+        return batches
+
+
+@dataclass(frozen=True, slots=True)
+class TakenCalls:
+    """What became of a transport's events.
+
+    Attributes:
+        queued: number of calls.
+        left: positions of the events that Python handles; -1 - position: the call is to be traced.
+        routes: of the queued calls, and of those that ended.
+    """
+
+    queued: int
+    left: Sequence[int]
+    routes: Sequence[EndedCalls]
+    traced: Sequence[TracedCall]
+
+
+class FinishedBatch:
+    """Answers of a batch, valid until it ends.
+
+    Attributes:
+        decode_seconds, encode_seconds: summed over the calls.
+        slowest_seconds: from a call's message to its answer.
+    """
+
+    __slots__ = ("_finished", "counted", "decode_seconds", "encode_seconds", "slowest_seconds")
+
+    def __init__(self, finished: Finished, batch: CallBatch) -> None:
+        self._finished = finished
+        self.decode_seconds: float = finished.decode_seconds
+        self.encode_seconds: float = finished.encode_seconds
+        self.slowest_seconds: float = finished.slowest_seconds
+        self.counted = finished.counted[: batch.count]
+
+    @property
+    def samples(self) -> int:
+        """Samples of the answered calls."""
+        samples: int = self._finished.samples
+        return samples
+
+    def by_python(self) -> Iterator[tuple[int, bytes, int]]:
+        """Calls whose answers Python sends: numbers, answers, and the bytes of their JSON."""
+        answer: PythonAnswer
+        for answer in self._finished.answers[: self._finished.answer_count]:
+            yield answer.number, ctypes.string_at(answer.data, answer.bytes), answer.json_bytes
+
+
+class _Counts:
+    """Numbers of each sample by table, for compiled code."""
+
+    def __init__(self, counts: Mapping[str, NDArray[Any]]) -> None:
+        self._arrays = {table: samples.astype(np.int64) for table, samples in counts.items()}
+        self.listed = (TableCounts * len(counts))(
+            *(TableCounts(name.encode(), address_of(ids)) for name, ids in self._arrays.items())
+        )
+
+
+def _fields_of(call: ReadCall, route: int, mapped: Sequence[str]) -> CallFields:
+    header, model_input = call.header, call.model_input
+    request_id, label = header.request_id.encode(), call.label.encode()
+    regions = [span.region.encode() for _, span in call.places]
+    placed = [
+        PlacedOutput(
+            position,
+            ctypes.cast(ctypes.c_char_p(region), ctypes.c_void_p),
+            len(region),
+            span.offset,
+            span.byte_size,
+        )
+        for (position, span), region in zip(call.places, regions, strict=True)
+    ]
+    own = [False] * sum(len(group.features) for group in model_input.groups)
+    kept: list[object] = [regions]
+    by_kind = {True: GroupArrays(), False: GroupArrays()}
+    for group in model_input.groups:
+        is_own = group.batch_size == model_input.batch_size
+        for feature in group.features:
+            own[feature] = is_own
+        lengths, values = np.ascontiguousarray(group.lengths), np.ascontiguousarray(group.values)
+        weights = None if group.weights is None else np.ascontiguousarray(group.weights)
+        kept += (lengths, values, weights)
+        by_kind[is_own] = GroupArrays(
+            _address(lengths),
+            _address(values),
+            None if weights is None else _address(weights),
+            len(values),
+        )
+    dense = [np.ascontiguousarray(array, np.float32) for array in model_input.dense]
+    kept.append(dense)
+    unknown = dict(model_input.ids_unknown)
+    fields = CallFields(
+        route=route,
+        number=call.number,
+        by_python=call.by_python,
+        form=FORMS[call.method],
+        size_bytes=call.size_bytes,
+        priority=header.priority,
+        arrived=call.arrived,
+        deadline=call.deadline,
+        outputs=call.outputs,
+        reports_unknown=header.reports_unknown_ids,
+        traced=call.trace,
+        id=request_id,
+        id_bytes=len(request_id),
+        label=label,
+        label_bytes=len(label),
+        message=call.message,
+        message_bytes=0 if call.message is None else len(call.message),
+        placed=(PlacedOutput * len(placed))(*placed),
+        placed_count=len(placed),
+        batch=model_input.batch_size,
+        ids_outside=model_input.ids_outside,
+        gaps=model_input.may_have_gaps,
+        own=bytes(own),
+        groups=(by_kind[True], by_kind[False]),
+        dense=(ctypes.c_void_p * len(dense))(*map(_address, dense)),
+        dense_rows=(ctypes.c_int64 * len(dense))(*map(len, dense)),
+        unknown=(ctypes.c_int64 * len(mapped))(*(unknown.get(table, 0) for table in mapped)),
+    )
+    fields.kept = kept
+    return fields
+
+
+def _address(array: NDArray[Any]) -> int:
+    # `address_of` takes only writable arrays.
+    address: int = array.__array_interface__["data"][0]
+    return address
