@@ -19,14 +19,11 @@ from serving.bench.turns import Turns, timed
 from serving.bench.workloads.requests import request_message
 from serving.commands.bench.report import TEXT, Report, bench_command, times
 from serving.http_api.json_codec import JsonCodec, read_request
-from serving.protocol.infer_writer import InferWriter
 from serving.protocol.message_format import MessageFormat
-from serving.protocol.predict_writer import PredictWriter
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
 from serving.protocol.request_tensors import RequestTensors
-from serving.protocol.version_io import VersionIO
 from serving.protocol.wire_tensors import DTYPES
 from sharded_infer.client import Bags
 from sharded_infer.client.request_message import request_message as predict_message
@@ -151,16 +148,12 @@ def _microseconds(spec: ModelSpec, batch: int, message: bytes, predict: bytes) -
 def _http(spec: ModelSpec, batch: int, message: bytes) -> Callable[[], object]:
     model, text, contents = binary_body(message)
     body, json_bytes = text + contents, len(text)
-    io = VersionIO(
-        InputReader(spec, max_batch=batch),
-        InferWriter(model, 1, ()),
-        PredictWriter(model, 1, ()),
-    )
+    reader = InputReader(spec, max_batch=batch)
     codec, shared = JsonCodec(), RequestTensors(None)
 
     def decode() -> object:
         request = read_request(model, "", body, json_bytes)
         codec.header(request)
-        return codec.decode(request, io, shared)
+        return codec.decode(request, reader, shared)
 
     return decode

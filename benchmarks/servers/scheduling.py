@@ -10,11 +10,12 @@ from functools import partial
 from time import monotonic, thread_time
 from typing import Any
 
+from serving.scheduler.batcher import Batcher, QueueLimits
+
 from serving.bench.turns import Parts, Turns, medians
 from serving.commands.bench.report import Report
-from serving.scheduler.batcher import Batcher, QueueLimits
-from serving.scheduler.dispatcher import Dispatcher
 from serving.scheduler.batching import BatchingPolicy, QueuedRequest
+from serving.scheduler.dispatcher import Dispatcher
 from serving.scheduler.version_queue import VersionQueue
 from sharded_infer.progress import Progress
 

@@ -1,4 +1,4 @@
-// Scores as serialized answers; tests/reference/answers.py is the reference.
+// Scores as serialized answers.
 // https://protobuf.dev/programming-guides/encoding/
 #pragma once
 #include <string_view>

@@ -242,8 +242,7 @@ void Calls::fail(Batch& batch, std::int32_t code, std::string_view words, Failed
   failed.answer_count = std::int64_t(batch.answers.size());
 }
 
-void Calls::refuse(Batch& batch, std::int64_t position, std::int32_t code,
-                   std::string_view words) {
+void Calls::refuse(Batch& batch, std::int64_t position, std::int32_t code, std::string_view words) {
   batch.failed[std::size_t(position)] = 1;
   const Call& call = *batch.calls[std::size_t(position)];
   if (!call.by_python)

@@ -297,7 +297,7 @@ bool Request::fill(std::int64_t* out) {
   layout.ids_outside = 0;
   std::fill_n(unknown, model->mapped, std::int64_t{0});
   if (layout.at_once) {
-    if (!put_all_at_once(*this, targets[0])) return false;
+    if (!put_all_at_once(*this, targets[!own[0]])) return false;
   } else {
     for (std::int64_t feature = 0; feature < model->features; ++feature) {
       Target& target = targets[!own[feature]];

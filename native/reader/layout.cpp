@@ -2,6 +2,7 @@
 #include "layout.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace sharded_infer {
 namespace {
@@ -162,6 +163,11 @@ bool lay_out(Request& request, std::int64_t inputs) {
   // Before there is memory for them: an input's ids are copied for each of its features.
   if (request.layout.groups[0].ids + request.layout.groups[1].ids > model.max_ids) return false;
   request.layout.batch = samples.largest();
+  if (request.layout.at_once && request.layout.groups[0].bags != request.layout.batch) {
+    // One bag of each feature for all samples.
+    std::swap(request.layout.groups[0], request.layout.groups[1]);
+    std::memset(request.own, 0, model.features);
+  }
   place(request);
   return true;
 }

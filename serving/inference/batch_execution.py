@@ -142,25 +142,26 @@ class BatchExecution:
                 [ran] = run_batch(model, (merged,), deadline, may_default=True)
             usage = None if before is None else (before, read_usage())
         except DeadlineError as error:
-            self._run_in_time(batch, error)
+            self._run_in_time(batch, error, hosts)
         except Exception as error:
             if batch.count == 1:
                 self._fail(batch, error, hosts)
                 return
             # One call made the batch fail: each runs alone, so that the others are answered.
             while batch.count:
-                self._run_part(batch, [0])
+                self._run_part(self._calls.part(batch, [0]))
         else:
             self._finish(batch, ran, merging, usage, hosts)
 
-    def _run_part(self, batch: CallBatch, positions: list[int]) -> None:
-        part = self._calls.part(batch, positions)
+    def _run_part(self, part: CallBatch) -> None:
         try:
             self._run(part)
         finally:
             self._end(part)
 
-    def _run_in_time(self, batch: CallBatch, error: DeadlineError) -> None:
+    def _run_in_time(
+        self, batch: CallBatch, error: DeadlineError, hosts: Sequence[HostSpan]
+    ) -> None:
         """Fails expired calls after a batch's first deadline, and runs the rest.
 
         A lookup that took the time limit of the hosts file fails all.
@@ -168,17 +169,12 @@ class BatchExecution:
         soon = monotonic() + _SOON_SECONDS
         deadlines = [batch.call(position).deadline for position in range(batch.count)]
         left = [position for position, deadline in enumerate(deadlines) if deadline > soon]
-        if len(left) == batch.count:
-            self._fail(batch, error)
+        if not left or len(left) == batch.count:
+            self._fail(batch, error, hosts)
             return
-        if left:
-            part = self._calls.part(batch, left)
-        self._fail(batch, error)
-        if left:
-            try:
-                self._run(part)
-            finally:
-                self._end(part)
+        part = self._calls.part(batch, left)
+        self._fail(batch, error, hosts)
+        self._run_part(part)
 
     def _first_trace(self, batch: CallBatch) -> TracedRequest | None:
         calls = (batch.call(position) for position in range(batch.count))

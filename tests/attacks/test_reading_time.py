@@ -17,14 +17,11 @@ from serving.config.setting_sources import read_settings
 from serving.http_api.exchange import HttpRequest
 from serving.http_api.json_codec import read_request
 from serving.http_api.operations.model_api import ModelApi
-from serving.protocol.infer_writer import InferWriter
 from serving.protocol.message_format import MessageFormat
-from serving.protocol.predict_writer import PredictWriter
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.portable_reader import parse_request
 from serving.protocol.request_header import header_of
 from serving.protocol.request_tensors import RequestTensors
-from serving.protocol.version_io import VersionIO
 from sharded_infer.artifacts.manifest import parse_manifest
 from sharded_infer.artifacts.report_file import report_from_fields
 from sharded_infer.artifacts.table_file import map_table_file
@@ -282,11 +279,10 @@ def read_infer(message: bytes, _: Path) -> None:
 
 
 def read_rest(text: bytes, _: Path) -> None:
-    io = VersionIO(READER, InferWriter("m", 1, ()), PredictWriter("m", 1, ()))
     request = read_request("m", "", text, len(text))
     with suppress(ShardedInferError):
         request.header().output_positions(SPEC.tower.outputs)
-    request.decode(io, RequestTensors(None))
+    request.decode(READER, RequestTensors(None))
 
 
 def read_control(body: bytes, _: Path) -> None:

@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 from serving.http_api.infer_request import read_document
 from serving.http_api.json_codec import read_request
 from serving.http_api.usual_body import UsualBody, read_usual
-from serving.protocol.infer_writer import InferWriter
-from serving.protocol.predict_writer import PredictWriter
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.portable_reader import PortableReader
 from serving.protocol.request_tensors import RequestTensors
-from serving.protocol.version_io import VersionIO
 from sharded_infer.errors import RequestError
 from sharded_infer.inputs.model_input import ModelInput
 from tests.support.requests_by_chance import (
@@ -28,9 +25,7 @@ from tests.support.requests_by_chance import (
     inputs_by_chance,
 )
 
-IO = VersionIO(
-    InputReader(SPEC, max_batch=MAX_BATCH), InferWriter("m", 1, ()), PredictWriter("m", 1, ())
-)
+READER = InputReader(SPEC, max_batch=MAX_BATCH)
 PORTABLE = PortableReader(SPEC, max_batch=MAX_BATCH)
 INPUTS: Arrays = {
     "context": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -81,7 +76,7 @@ def check_agrees(text: bytes, tensors: bytes) -> UsualBody | None:
     found = read_usual("m", "3", text + tensors, len(text))
     if found is None:
         return None
-    batch = IO.reader.read_body(text + tensors, len(text))
+    batch = READER.read_body(text + tensors, len(text))
     if batch is not None:
         check_same(batch, portable(text, tensors))
     try:
@@ -104,10 +99,10 @@ def test_bodies_are_read_as_they_are_tensor_by_tensor(
     text = json.dumps(shuffled(document(inputs), seed), indent=indent).encode()
     found = check_agrees(text, binary(inputs))
     assert found is not None
-    batch = IO.reader.read_body(found.body, found.json_bytes)
+    batch = READER.read_body(found.body, found.json_bytes)
     assert batch is not None
     check_same(batch, portable(text, binary(inputs)))
-    check_same(found.decode(IO, RequestTensors(None)), batch)
+    check_same(found.decode(READER, RequestTensors(None)), batch)
 
 
 @settings(deadline=None, max_examples=100)
@@ -159,12 +154,12 @@ def test_what_is_unusual_is_left_to_the_reader_of_tensors(edit: str) -> None:
     EDITS[edit](body)
     text = json.dumps(body, ensure_ascii=False).encode()
     found = check_agrees(text, binary(INPUTS))
-    assert found is None or IO.reader.read_body(found.body, found.json_bytes) is None
+    assert found is None or READER.read_body(found.body, found.json_bytes) is None
 
     def outcome(read: Callable[..., Any]) -> object:
         try:
             request = read("m", "3", text + binary(INPUTS), len(text))
-            return request.header(), request.decode(IO, RequestTensors(None)).batch_size
+            return request.header(), request.decode(READER, RequestTensors(None)).batch_size
         except RequestError as error:
             return str(error)
 

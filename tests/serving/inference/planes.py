@@ -9,16 +9,16 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from serving.inference.data_plane import DataPlane
-from serving.inference.predict_call import PredictCall
+from serving.inference.data_plane import Arrival, DataPlane
 from serving.metrics.server_metrics import ServerMetrics
 from serving.protocol.codec import INFER_CODEC
-from serving.scheduler.scheduler import QueueLimits
 from serving.scheduler.batching import BatchingMode
+from serving.scheduler.scheduler import QueueLimits
 from serving.status import Status
 from serving.versions.loaded_version import ServingOverrides
 from serving.versions.served_versions import ServedVersions
 from sharded_infer.repositories.repository import Repository
+from tests.support.asking import outcome_of
 from tests.support.servers import MODEL, good_inputs, infer_request
 
 # Batched queues with this delay keep requests waiting until the test is done.
@@ -46,9 +46,12 @@ class Plane:
     plane: DataPlane
     outcomes: list[bytes | Status] = field(default_factory=list)
 
-    def submit(self, seconds: float | None = None, **parameters: int) -> PredictCall | None:
+    def submit(self, seconds: float | None = None, **parameters: int) -> int | None:
         return self.plane.submit(
-            INFER_CODEC, predict_bytes(**parameters), self.outcomes.append, time_remaining=seconds
+            INFER_CODEC,
+            predict_bytes(**parameters),
+            lambda outcome: self.outcomes.append(outcome_of(outcome)),
+            Arrival(time_remaining=seconds),
         )
 
     def work_off(self) -> None:

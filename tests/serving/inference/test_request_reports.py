@@ -105,7 +105,7 @@ def test_slow_requests_are_counted_and_logged_without_traces_whatever_fails_in_t
     assert 10 <= sum("slow request" in r.getMessage() for r in caplog.records) <= 15
     monkeypatch.setattr("serving.inference.request_reports.judge", lambda request: 1 / 0)
     assert isinstance(ask(slow.plane, message()), bytes)
-    assert "internal error in telling of a batch" in caplog.text
+    assert "internal error in counting a batch" in caplog.text
 
 
 def test_the_option_or_twice_the_models_objective_decides_from_when_on_a_request_is_slow() -> None:

@@ -2,10 +2,10 @@ import os
 from time import monotonic
 
 import pytest
+from serving.scheduler.batcher import Batcher
 
 from serving.metrics.server_metrics import ServerMetrics
 from serving.process.process_sampler import ProcessSampler
-from serving.scheduler.batcher import Batcher
 from serving.scheduler.batching import QueuedRequest
 from serving.versions.served_versions import ServedVersions, report_dropped, report_loaded
 from sharded_infer.artifacts.golden import generate_samples

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from serving.protocol.message_format import MessageFormat
 from serving.protocol.predict_message import PredictInputs
-from serving.protocol.predict_writer import PredictWriter
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
@@ -262,19 +261,3 @@ def test_only_protobuf_reads_whether_unknown_ids_are_asked_for() -> None:
     assert native(good()) is not None
     assert native(request.SerializeToString()) is None
     assert read_header(request.SerializeToString(), MessageFormat.PREDICT) is None
-
-
-def test_responses_are_what_the_generated_code_reads() -> None:
-    scores = [np.array([0.25, 0.5], np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)]
-    writer = PredictWriter("small", 300, ("a", "b", "c"))
-    written = writer.write("id", (0, 2), scores, (0.5, 0.0, 2.0, 4.0), label="canary")
-    response = predictor_pb2.PredictResponse.FromString(written)
-    assert response.label == "canary"
-    assert (response.model, response.version, response.request_id) == ("small", 300, "id")
-    assert [(o.name, list(o.values), o.width) for o in response.outputs] == [
-        ("a", [0.25, 0.5], 0),
-        ("c", [0, 1, 2, 3, 4, 5], 3),
-    ]
-    timing = response.timing
-    assert (timing.decode_seconds, timing.queue_seconds) == (0.5, 0.0)
-    assert (timing.lookup_seconds, timing.tower_seconds) == (2.0, 4.0)

@@ -13,8 +13,9 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from serving.errors import DeadlineError, QueueFullError
 from serving.scheduler.batcher import Batch, Batcher
+
+from serving.errors import DeadlineError, QueueFullError
 from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.version_queue import VersionQueue
 from tests.reference.request_queue import OrderedRequest

@@ -7,9 +7,9 @@ from statistics import mean
 from typing import Any
 
 import pytest
+from serving.scheduler.batcher import Batcher, QueueLimits
 
 from serving.errors import DeadlineError, QueueFullError
-from serving.scheduler.batcher import Batcher, QueueLimits
 from serving.scheduler.batching import BatchingMode, QueuedRequest
 from serving.scheduler.version_queue import VersionQueue
 from tests.reference.request_queue import PATIENCE, PRIORITY_SECONDS

@@ -12,11 +12,10 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
+from serving.scheduler.batcher import Batch, Batcher
 
 from serving.errors import CancelledError, DeadlineError
 from serving.scheduler.batch_threads import BatchThreads
-from serving.scheduler.batcher import Batch, Batcher
-from serving.scheduler.dispatcher import Dispatcher
 from serving.scheduler.batching import (
     LOWEST_PRIORITY,
     BatchingMode,
@@ -24,6 +23,7 @@ from serving.scheduler.batching import (
     QueuedRequest,
     RequestState,
 )
+from serving.scheduler.dispatcher import Dispatcher
 from serving.scheduler.version_queue import VersionQueue
 from tests.support.waiting import until
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from serving.scheduler.batcher import Batch, Batcher, QueueLimits
 
 from serving.errors import DeadlineError, QueueFullError
-from serving.scheduler.batcher import Batch, Batcher, QueueLimits
 from serving.scheduler.batching import (
     BatchingMode,
     BatchingPolicy,

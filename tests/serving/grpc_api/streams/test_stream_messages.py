@@ -1,17 +1,6 @@
-import pytest
 from tritonclient.grpc import service_pb2
 
-from serving.grpc_api.streams.stream_messages import stream_error, stream_response
-
-
-@pytest.mark.parametrize("size", [0, 1, 100, 127, 128, 20_000, 3_000_000])
-def test_an_answer_is_the_response_marked_as_the_last(size: int) -> None:
-    response = service_pb2.ModelInferResponse(id="7", raw_output_contents=[bytes(size)])
-    response.parameters["mine"].int64_param = 3
-    data = stream_response(response.SerializeToString())
-    found = service_pb2.ModelStreamInferResponse.FromString(data)
-    response.parameters["triton_final_response"].bool_param = True
-    assert found.infer_response == response and found.error_message == ""
+from serving.grpc_api.streams.stream_messages import stream_error
 
 
 def test_an_error_says_whose_it_is() -> None:

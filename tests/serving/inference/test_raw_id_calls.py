@@ -6,7 +6,7 @@ import pytest
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.unknown_ids import Cells
 from serving.status import Status, StatusCode
-from tests.serving.inference.test_held_calls import Place, place_of
+from tests.serving.inference.test_predict_calls import Place, place_of
 from tests.support.asking import ask
 from tests.support.raw_ids import Arrays, RawModel, publish_raw, raw_request
 from tests.support.servers import infer_request
@@ -27,10 +27,10 @@ def message_of(inputs: Arrays) -> bytes:
 
 
 def counts_of(place: Place) -> Cells:
-    return place.store.get("raw").io.reader.unknown_ids
+    return place.store.get("raw").reader.unknown_ids
 
 
-def test_calls_with_raw_ids_are_held_and_counted_as_others(raw: RawModel, place: Place) -> None:
+def test_calls_with_raw_ids_are_read_and_counted_as_by_python(raw: RawModel, place: Place) -> None:
     sent = [message_of(raw_request(raw, 1 + seed % 5, seed)[0]) for seed in range(12)]
     sent += [message_of(raw_request(raw, 4, 3, shared=("clicked", "shop"))[0])]
     sent += [message_of(raw_request(raw, 4, 4, weighted=("bought", "ad"))[0])]
@@ -50,7 +50,7 @@ def test_calls_that_are_left_are_counted_by_who_reads_them(raw: RawModel, place:
     spoilt = {**good, "age": np.full((2, 1), np.nan, np.float32)}
     for inputs, words in ((unknown, "id 4 is not in the id map of table 'user'"), (spoilt, "nan")):
         message = message_of(inputs)
-        assert place.wire.take(place.held, (message,))[1] == [0]
+        assert place.wire.take(place.take, (message,))[1] == [0]
         refusal = ask(place.other, message)
         assert isinstance(refusal, Status) and refusal.code is StatusCode.INVALID_ARGUMENT
         assert words in refusal.message.lower()

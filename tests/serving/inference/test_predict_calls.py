@@ -1,8 +1,8 @@
-"""Calls in compiled code, compared with the path of all other calls."""
+"""Calls that compiled code reads, compared with those that Python reads."""
 
 import ctypes
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2
 
 from serving.errors import DeadlineError
 from serving.inference.data_plane import DataPlane
-from serving.inference.held_calls import HeldCalls
+from serving.inference.predict_calls import PredictCalls
 from serving.inference.request_reports import RequestReports
 from serving.inference.shadows.shadow_request import ShadowRequest
 from serving.inference.shadows.shadows import Shadows
@@ -27,10 +27,11 @@ from serving.metrics.server_metrics import ServerMetrics
 from serving.observability.trace_settings import TraceSampling
 from serving.observability.tracer import Tracer
 from serving.protocol.codec import INFER_CODEC, MESSAGE_CODECS
+from serving.protocol.infer_answer import Answer
 from serving.protocol.predict_method import PredictMethod
-from serving.protocol.readers.native_reader import NativeReader
-from serving.scheduler.batcher import Batcher, QueueLimits
+from serving.protocol.readers.input_reader import InputReader
 from serving.scheduler.batching import BatchingMode, BatchingPolicy
+from serving.scheduler.scheduler import QueueLimits, Scheduler
 from serving.scheduler.version_queue import VersionQueue
 from serving.status import Status, StatusCode
 from serving.transport.library import EVENT
@@ -63,6 +64,10 @@ _FINISH = ctypes.CFUNCTYPE(
 )  # fmt: skip
 
 
+# As `DataPlane.take`.
+Take = Callable[..., Sequence[int]]
+
+
 class Wire:
     """Events as the compiled transport writes them, and the answers to it."""
 
@@ -72,13 +77,13 @@ class Wire:
         self._respond = _RESPOND(self._answered)
         self._finish = _FINISH(self._finished)
 
-    def attach(self, held: HeldCalls) -> None:
+    def attach(self, calls: PredictCalls) -> None:
         respond = ctypes.cast(self._respond, ctypes.c_void_p).value or 0
         finish = ctypes.cast(self._finish, ctypes.c_void_p).value or 0
-        held.attach((respond, finish, 0), METHODS, self.answers.__setitem__)
+        calls.attach((respond, finish, 0), METHODS)
 
     def take(
-        self, held: HeldCalls, messages: Sequence[bytes], *, method: int = INFER, **fields: Any
+        self, take: Take, messages: Sequence[bytes], *, method: int = INFER, **fields: Any
     ) -> tuple[list[int], list[int]]:
         """The calls' numbers, and the positions that are left."""
         events = np.zeros(len(messages), EVENT)
@@ -100,16 +105,17 @@ class Wire:
             }
             for name, value in event.items():
                 events[name][at] = value
-        left = list(held.take(events.ctypes.data, len(messages)))
+        event_of = lambda _: (method, ())  # noqa: E731
+        left = list(take(events.ctypes.data, len(messages), METHODS, event_of))
         # Nothing is read after it was taken.
         for message in kept:
             ctypes.memset(message, 0xFF, len(message))
         return numbers, left
 
-    def gone(self, held: HeldCalls, numbers: Sequence[int]) -> list[int]:
+    def gone(self, take: Take, numbers: Sequence[int]) -> list[int]:
         events = np.zeros(len(numbers), EVENT)
         events["call"], events["kind"], events["method"] = numbers, CANCELLED, INFER
-        return list(held.take(events.ctypes.data, len(numbers)))
+        return list(take(events.ctypes.data, len(numbers), METHODS, lambda _: (INFER, ())))
 
     def _answered(self, _: int, call: int, message: int, size: int, ends: int) -> None:
         assert ends == 1 and call not in self.answers
@@ -125,7 +131,7 @@ class Wire:
 
 @dataclass
 class Place:
-    """A `DataPlane` over the ranker with held calls, and another one without."""
+    """A `DataPlane` over the ranker with a wire, and another one whose calls Python reads."""
 
     own: Plane
     others: Plane
@@ -144,12 +150,12 @@ class Place:
         return self.others.plane
 
     @property
-    def held(self) -> HeldCalls:
-        return self.plane.held
+    def take(self) -> Take:
+        return self.plane.take
 
     def ask(self, *messages: bytes, method: int = INFER, **fields: Any) -> list[bytes | Status]:
-        """All are held, and run as one batch if they fit in one."""
-        numbers, left = self.wire.take(self.held, messages, method=method, **fields)
+        """Compiled code reads all, and they run as one batch if they fit in one."""
+        numbers, left = self.wire.take(self.take, messages, method=method, **fields)
         assert left == []
         self.own.work_off()
         return [self.wire.answers.pop(number) for number in numbers]
@@ -161,7 +167,7 @@ def make_place(ranker: Ranker, **fields: Any) -> Place:
 
 def place_of(repository: Path, model: str, **fields: Any) -> Place:
     made = Place(plane_of(repository, model, **fields), plane_of(repository, model))
-    made.wire.attach(made.held)
+    made.wire.attach(made.plane.compiled)
     return made
 
 
@@ -224,7 +230,7 @@ def test_a_predict_answer_differs_in_its_times_alone(place: Place) -> None:
 def test_calls_that_run_together_each_have_the_scores_of_the_merged_batch(place: Place) -> None:
     sent = [message(samples, seed) for seed, samples in enumerate((3, 1, 5, 2))]
     version = place.store.get(MODEL)
-    inputs = [version.io.reader.read_message(one) for one in sent]
+    inputs = [version.reader.read_message(one) for one in sent]
     wanted = run_batch(version.model, inputs)
     answers = place.ask(*sent)
     for answer, result in zip(answers, wanted, strict=True):
@@ -299,28 +305,28 @@ def infer_response(answer: bytes | Status) -> Any:
 def test_what_is_unusual_or_refused_is_left(
     place: Place, sent: bytes, fields: dict[str, Any]
 ) -> None:
-    assert place.wire.take(place.held, (sent,), **fields)[1] == [0]
+    assert place.wire.take(place.take, (sent,), **fields)[1] == [0]
     assert place.plane.calls.in_progress == 0 and place.plane.dispatcher.waiting == (0, 0)
     assert place.ask(message()) == [ask(place.other, message())]
 
 
-def test_calls_are_held_for_what_names_mean_now(ranker: Ranker) -> None:
+def test_calls_go_to_what_names_mean_now(ranker: Ranker) -> None:
     place = make_place(ranker)
     asked = infer_request(good_inputs(2))
     asked.model_version = "canary"
     sent = asked.SerializeToString()
-    assert place.wire.take(place.held, (sent,))[1] == [0]
+    assert place.wire.take(place.take, (sent,))[1] == [0]
     place.store.offer({MODEL: {"": 1, "1": 1, "canary": 1}})
     assert isinstance(place.ask(sent)[0], bytes)
     version = place.store.get(MODEL)
-    numbers, _ = place.wire.take(place.held, (sent,))
+    numbers, _ = place.wire.take(place.take, (sent,))
     place.store.clear()
-    assert place.wire.take(place.held, (sent,))[1] == [0]
+    assert place.wire.take(place.take, (sent,))[1] == [0]
     # A call that waits keeps its version.
     place.own.work_off()
     assert isinstance(place.wire.answers[numbers[0]], bytes)
-    place.held.versions.remove(version)
-    assert len(place.held.versions) == 0
+    place.plane.compiled.routes.remove(version)
+    assert len(place.plane.compiled.routes) == 0
 
 
 def page(metrics: ServerMetrics) -> dict[tuple[str, str], float]:
@@ -349,20 +355,20 @@ def test_the_same_is_counted_as_of_other_calls(ranker: Ranker) -> None:
 
 
 def test_a_cancelled_call_is_not_run(place: Place) -> None:
-    numbers, _ = place.wire.take(place.held, (message(), message(3)))
+    numbers, _ = place.wire.take(place.take, (message(), message(3)))
     for number in (numbers[0], numbers[0], numbers[1] + 1):
-        place.plane.cancel_held(number)
+        place.plane.cancel(number, of_transport=True)
     assert place.plane.dispatcher.waiting == (1, 3)
     place.own.work_off()
     refused, answered = (place.wire.answers[number] for number in numbers)
     assert isinstance(refused, Status) and refused.code is StatusCode.CANCELLED
     assert isinstance(answered, bytes)
-    place.plane.cancel_held(numbers[1])
+    place.plane.cancel(numbers[1], of_transport=True)
     assert place.plane.calls.in_progress == 0
 
 
 def test_a_call_whose_deadline_passes_is_refused_as_others_are(place: Place) -> None:
-    number = place.wire.take(place.held, (message(),), seconds_left=0.05)[0][0]
+    number = place.wire.take(place.take, (message(),), seconds_left=0.05)[0][0]
     while number not in place.wire.answers:
         place.plane.dispatcher.expire()
     refused = place.wire.answers[number]
@@ -373,14 +379,14 @@ def test_a_call_whose_deadline_passes_is_refused_as_others_are(place: Place) -> 
 
 def test_calls_whose_clients_have_gone_leave_the_queue_together(ranker: Ranker) -> None:
     place = make_place(ranker)
-    numbers, _ = place.wire.take(place.held, [message()] * 3)
-    assert place.wire.gone(place.held, [numbers[0], numbers[2], numbers[2] + 1]) == [2]
+    numbers, _ = place.wire.take(place.take, [message()] * 3)
+    assert place.wire.gone(place.take, [numbers[0], numbers[2], numbers[2] + 1]) == [2]
     assert place.plane.dispatcher.waiting == (1, 2) and place.plane.calls.in_progress == 1
     # Who is told twice, or of a call that has been answered, has nothing to do.
-    assert place.wire.gone(place.held, [numbers[0]]) == [0]
+    assert place.wire.gone(place.take, [numbers[0]]) == [0]
     place.own.work_off()
     assert list(place.wire.answers) == [numbers[1]]
-    assert place.wire.gone(place.held, numbers) == [0, 1, 2]
+    assert place.wire.gone(place.take, numbers) == [0, 1, 2]
     assert place.own.total("requests_total", code="CANCELLED") == 2
     assert place.own.total("requests_refused_total", reason="cancelled") == 2
     assert place.plane.calls.in_progress == 0
@@ -393,8 +399,8 @@ def test_calls_that_would_be_too_late_are_refused_and_counted(ranker: Ranker) ->
     for at in range(100):
         for samples in (1, 2, 3, 4, 8):
             queue.costs.observe(samples, 600.0, 1e6 + at)
-    place.wire.take(place.held, [message()])
-    numbers, left = place.wire.take(place.held, [message()] * 2, seconds_left=1.0)
+    place.wire.take(place.take, [message()])
+    numbers, left = place.wire.take(place.take, [message()] * 2, seconds_left=1.0)
     assert left == []
     other = ask(place.plane, message(), time_remaining=1.0)
     assert isinstance(other, Status) and other.code is StatusCode.DEADLINE_EXCEEDED
@@ -404,11 +410,11 @@ def test_calls_that_would_be_too_late_are_refused_and_counted(ranker: Ranker) ->
     assert place.plane.dispatcher.waiting[0] == 1 and place.plane.calls.in_progress == 1
 
 
-def test_held_calls_run_beside_others_in_one_batch(ranker: Ranker) -> None:
+def test_calls_run_beside_those_that_python_reads_in_one_batch(ranker: Ranker) -> None:
     place = make_place(ranker)
-    outcomes: list[bytes | Status] = []
+    outcomes: list[Answer | Status] = []
     place.plane.submit(INFER_CODEC, message(2, 1), outcomes.append)
-    numbers, _ = place.wire.take(place.held, (message(3, 2), message(1, 3)))
+    numbers, _ = place.wire.take(place.take, (message(3, 2), message(1, 3)))
     place.plane.submit(INFER_CODEC, message(4, 4), outcomes.append)
     place.own.work_off()
     assert len(outcomes) == 2 and place.store.get(MODEL).metrics.totals().executions == 1
@@ -448,14 +454,14 @@ def test_a_batch_that_fails_is_run_call_by_call(
     assert isinstance(bad, Status) and bad.code is StatusCode.INTERNAL
     assert place.plane.calls.in_progress == 0
     sent = message(3), message(2)
-    outcomes: list[bytes | Status] = []
+    outcomes: list[Answer | Status] = []
     for one in sent:
         place.other.submit(INFER_CODEC, one, outcomes.append)
     place.others.work_off()
-    assert [isinstance(outcome, bytes) for outcome in outcomes] == [True, False]
+    assert [isinstance(outcome, Answer) for outcome in outcomes] == [True, False]
 
 
-def test_of_held_calls_those_whose_deadline_passes_are_refused_and_the_others_answered(
+def test_calls_whose_deadline_passes_in_a_lookup_are_refused_and_the_others_answered(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = place.store.get(MODEL).model
@@ -470,8 +476,8 @@ def test_of_held_calls_those_whose_deadline_passes_are_refused_and_the_others_an
 
     monkeypatch.setattr(type(model.engine), "run", look_up_late)
     monkeypatch.setattr(model, "is_front", True)
-    early = place.wire.take(place.held, (message(3),), seconds_left=2.0)[0]
-    numbers = early + place.wire.take(place.held, (message(2), message(1)))[0]
+    early = place.wire.take(place.take, (message(3),), seconds_left=2.0)[0]
+    numbers = early + place.wire.take(place.take, (message(2), message(1)))[0]
     place.own.work_off()
     refused, *answered = (place.wire.answers[number] for number in numbers)
     assert isinstance(refused, Status) and refused.code is StatusCode.DEADLINE_EXCEEDED
@@ -494,10 +500,11 @@ def test_chance_draws_as_many_as_the_ratio_says_and_each_is_traced(
     place = make_place(ranker, reports=RequestReports(tracer, 0.0))
     drawn = 0
     for _ in range(20):
-        _, left = place.wire.take(place.held, (message(1),) * 100, headers=b"\0" * 8)
-        assert all(position < 0 for position in left)
-        drawn += len(left)
+        _, left = place.wire.take(place.take, (message(1),) * 100, headers=b"\0" * 8)
+        assert left == []
+        drawn += len(place.plane._execution.traces)
         place.own.work_off()
+        assert not place.plane._execution.traces
     # Of 2,000 draws: more than seven standard deviations.
     assert 360 < drawn < 640
     traces = [tracer.begin((), drawn=True) for _ in range(100)]
@@ -506,12 +513,16 @@ def test_chance_draws_as_many_as_the_ratio_says_and_each_is_traced(
 
 
 @pytest.mark.parametrize("tracer", [0.0], indirect=True)
-def test_calls_whose_client_decides_on_tracing_are_left(ranker: Ranker, tracer: Tracer) -> None:
+def test_calls_are_traced_where_their_clients_decide_so(ranker: Ranker, tracer: Tracer) -> None:
     place = make_place(ranker, reports=RequestReports(tracer, 0.0))
     header = (11).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"traceparentx"
     other = (3).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"foox"
-    assert place.wire.take(place.held, (message(),), headers=other + header)[1] == [0]
-    assert place.wire.take(place.held, (message(),), headers=other)[1] == []
+    begun: list[Any] = []
+    place.plane._reports.begin = lambda *_, **fields: begun.append(fields)
+    assert place.wire.take(place.take, (message(),), headers=other + header)[1] == []
+    assert place.wire.take(place.take, (message(),), headers=other)[1] == []
+    place.own.work_off()
+    assert begun == [{"drawn": False}] and len(place.wire.answers) == 2
 
 
 class Beside:
@@ -556,11 +567,11 @@ def test_messages_and_scores_are_kept_for_a_shadow_when_their_answers_are_sent(
     assert request.message == one and request.codec is MESSAGE_CODECS[PredictMethod.PREDICT]
 
 
-def test_calls_that_become_pythons_are_kept_as_well(ranker: Ranker) -> None:
+def test_calls_that_python_reads_are_kept_as_well(ranker: Ranker) -> None:
     beside = Beside(ranker)
-    place, outcomes = beside.place, list[bytes | Status]()
+    place, outcomes = beside.place, list[Answer | Status]()
     place.plane.submit(INFER_CODEC, message(2, 1), outcomes.append)
-    place.wire.take(place.held, (message(3, 2), message(1, 3)))
+    place.wire.take(place.take, (message(3, 2), message(1, 3)))
     place.own.work_off()
     assert outcomes and place.store.get(MODEL).metrics.totals().executions == 1
     assert [r.message for r in beside.taken()] == [message(2, 1), message(3, 2), message(1, 3)]
@@ -568,7 +579,7 @@ def test_calls_that_become_pythons_are_kept_as_well(ranker: Ranker) -> None:
     assert [r.samples for r in beside.taken()] == [4]
 
 
-def test_a_share_of_held_calls_is_kept_and_none_without_a_shadow(ranker: Ranker) -> None:
+def test_a_share_of_calls_is_kept_and_none_without_a_shadow(ranker: Ranker) -> None:
     beside = Beside(ranker, 0.25)
     kept = 0
     for _ in range(40):
@@ -617,47 +628,34 @@ def test_slow_calls_are_reported_as_others_are(
 @settings(max_examples=150, deadline=None)
 @given(st.lists(inputs_by_chance(), min_size=1, max_size=4))
 def test_merged_calls_are_what_the_reference_merges(requests: list[dict[str, Any]]) -> None:
-    batcher: Batcher[Any] = Batcher(limits=QueueLimits())
-    held = HeldCalls(
-        batcher,
-        changed=lambda _: None,
-        show_queue=lambda _: None,
-        outcome=lambda _: b"",
-        answered=lambda _: None,
-    )
-    reader = NativeReader(SPEC, max_batch=MAX_BATCH)
+    scheduler = Scheduler(limits=QueueLimits())
+    calls = PredictCalls(scheduler)
+    reader = InputReader(SPEC, max_batch=MAX_BATCH)
     queue = VersionQueue(BatchingPolicy(BatchingMode.BATCHED, 10_000, 0.0), {1: 1e-9})
-    batcher.add_queue(queue)
-    model = SimpleNamespace(name=SPEC.name, version=1, spec=SPEC, work=BatchWork(SPEC))
-    io = SimpleNamespace(reader=SimpleNamespace(native=reader))
-    version: Any = SimpleNamespace(io=io, queue=queue, model=model)
-    held.versions.add(version)
-    held.versions.set_names({(SPEC.name, ""): version})
+    scheduler.add_queue(queue)
+    work = BatchWork(SPEC)
+    model = SimpleNamespace(name=SPEC.name, version=1, spec=SPEC, work=work)
+    version: Any = SimpleNamespace(reader=reader, queue=queue, model=model)
+    calls.routes.add(version)
+    calls.routes.set_names({(SPEC.name, ""): version})
     wire = Wire()
-    wire.attach(held)
+    wire.attach(calls)
     messages = [serialized(inputs) for inputs in requests]
-    _, left = wire.take(held, messages)
-    inputs = [reader.read_message(one) for one in messages]
-    # Held are those that the compiled reader takes, unless they are not finite.
+    _, left = wire.take(lambda events, count, *_: calls.take(events, count).left, messages)
+    inputs = [reader.native.read_message(one) for one in messages]
+    # Taken are those that the compiled reader reads, unless they are not finite.
     assert left == [at for at, one in enumerate(inputs) if one is None]
     taken = [one for one in inputs if one is not None]
+    batch, _, _ = calls.begin(10.0**9)
     if not taken:
+        assert batch is None
         return
-    running = batcher.take(10.0**9).batch
-    assert running is not None
-    (batch,) = running.requests
-    described = held.described(batch.handles)
-    for call, wanted in zip(described, taken, strict=True):
-        check_same(call.model_input, wanted)
-    merged = held.merged(batch)
-    if merged is not None and len(taken) > 1:
-        wanted = merge_inputs(taken)
-        # One row of a dense input is repeated for its samples in both.
-        np.testing.assert_array_equal(merged.repeats, wanted.repeats)
-        check_same(replace(merged, repeats=None), replace(wanted, repeats=None))
-    alike = {tuple(g.features for g in one.groups) for one in taken}
-    if len(alike) == 1 and all(one.groups[0].batch_size == one.batch_size for one in taken):
-        assert merged is not None
+    assert batch is not None
+    merged, wanted = batch.input(), merge_inputs(taken)
+    assert batch.info.work == sum(map(work.units, taken)) == work.units(merged)
+    # One row of a dense input is repeated for its samples in both.
+    np.testing.assert_array_equal(merged.repeats, wanted.repeats)
+    check_same(replace(merged, repeats=None), replace(wanted, repeats=None))
 
 
 def keyed_message(key: str | int | None) -> bytes:
@@ -672,9 +670,9 @@ def keyed_message(key: str | int | None) -> bytes:
 def share_place(ranker: Ranker, weights: dict[str, int]) -> Place:
     """Both planes share the requests among labels of their one version."""
     place = make_place(ranker)
-    for plane in (place.plane, place.other):
+    for store in (place.own.store, place.others.store):
         names = {"": 1, "1": 1, **dict.fromkeys(weights, 1)}
-        plane._store.offer({MODEL: names}, {MODEL: weights})
+        store.offer({MODEL: names}, {MODEL: weights})
     return place
 
 
@@ -709,20 +707,13 @@ def test_without_a_key_chance_decides_and_again_where_python_takes_the_call(rank
     place = share_place(ranker, {"stable": 50, "canary": 50})
     router, labels = place.plane._router, []
     for _ in range(200):
-        numbers, left = place.wire.take(place.held, (keyed_message(None),))
+        numbers, left = place.wire.take(place.take, (keyed_message(None),))
         assert left == []
         place.plane.dispatcher.work()
         answer = place.wire.answers.pop(numbers[0])
         header = INFER_CODEC.header(keyed_message(None))
-        again = router.route(header, partial(place.held.chance, numbers[0]))
+        again = router.route(header, partial(place.plane.compiled.chance, numbers[0]))
         labels.append(infer_response(answer).parameters["label"].string_param)
         assert again.label == labels[-1]
     # Six standard deviations.
     assert 58 <= labels.count("canary") <= 142
-
-
-def test_a_held_call_that_runs_apart_keeps_its_label(ranker: Ranker) -> None:
-    place = share_place(ranker, {"canary": 1})
-    numbers, _ = place.wire.take(place.held, (keyed_message("a"),))
-    call = place.held.cancel(numbers[0])
-    assert call is not None and call.label == "canary"

@@ -1,6 +1,5 @@
 import numpy as np
-
-from serving.protocol.infer_writer import score_bytes
+from serving.protocol.infer_answer import score_bytes
 
 
 def test_scores_become_row_major_little_endian_fp32() -> None:
