@@ -1,14 +1,16 @@
-"""Decides which requests run next and which run together, as `serving.scheduler.batcher`."""
+"""Decides which requests run next and which run together, as `native/scheduler/batcher.h`."""
 
+from dataclasses import dataclass, field
 from itertools import count
 from math import isnan
 from typing import Any, Generic
 
-from serving.scheduler.batcher import Batch, QueueLimits, Taken
-from serving.scheduler.batching import DEFAULT_PRIORITY, LOWEST_PRIORITY, RequestState
-from serving.scheduler.refusals import deadline_passed, deadline_unreachable, queue_full
+from serving.scheduler.batching import LOWEST_PRIORITY, CallState
+from serving.scheduler.refusals import Refusal, refusal
+from serving.scheduler.scheduler import QueueLimits
 from tests.reference.batch_forming import batch_from, early_drops, gains_from_batching
 from tests.reference.request_queue import (
+    DEFAULT_PRIORITY,
     PRIORITY_SECONDS,
     Request,
     RequestQueue,
@@ -20,6 +22,33 @@ from tests.reference.request_queue import (
 _PRIORITY_SECONDS_REMEMBERED = 60.0
 # Seconds: backlogs are told up to the first, to a step of the second.
 _LONGEST_BACKLOG, _BACKLOG_STEP = 2.0, 2.0**-7
+# `Refusal` of native/scheduler/decision.h.
+_PASSED, _UNREACHABLE, _REQUESTS, _SAMPLES, _BYTES = 1, 2, 3, 4, 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch(Generic[Request]):
+    """Requests that run together, in order; none: a task that occupies a slot.
+
+    Attributes:
+        queue: a `RequestQueue` or a `VersionQueue`.
+        started, predicted: seconds; the second is the estimated run time.
+    """
+
+    queue: Any
+    requests: tuple[Request, ...]
+    samples: int
+    started: float
+    predicted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Taken(Generic[Request]):
+    """A batch to run now, requests that cannot be answered in time, and if more can run."""
+
+    batch: Batch[Request] | None
+    dropped: list[Request] = field(default_factory=list)
+    more: bool = False
 
 
 class Batcher(Generic[Request]):
@@ -54,27 +83,29 @@ class Batcher(Generic[Request]):
     def idle_slots(self) -> int:
         return self.slots - len(self._running)
 
-    def offer(self, request: Request, now: float) -> None:
+    def offer(self, request: Request, now: float) -> Refusal | None:
         if request.priority < DEFAULT_PRIORITY:
             self._urgent = (request.priority, now)
         request.queue.saw(request.samples)
         # A deadline that is no number has no place in an order.
         if request.deadline <= now or isnan(request.deadline):
-            request.state = RequestState.EXPIRED
-            raise deadline_passed()
-        if self.requests:
-            self._refuse_full(request, now)
+            request.state = CallState.EXPIRED
+            return self._refusal(_PASSED, request, now)
+        full = self._full(request) if self.requests else None
+        if full is not None:
+            return self._refusal(full[0], request, now, *full[1:])
         if request.latest_end != float("inf"):
             end = self._expected_end(request.queue, request.samples, request.key, now)
             if end > request.latest_end and not self._measures(request, now):
-                request.state = RequestState.INFEASIBLE
-                raise deadline_unreachable(left=request.deadline - now, expected=end - now)
+                request.state = CallState.INFEASIBLE
+                return self._refusal(_UNREACHABLE, request, now)
         request.sequence = next(self._sequence)
-        request.state = RequestState.WAITING
+        request.state = CallState.WAITING
         if request.queue.leaving and not len(request.queue):
             self._queues.append(request.queue)
         request.queue.add(request)
         self._count(request, 1)
+        return None
 
     def deadline_unreachable(
         self, queue: RequestQueue[Request], deadline: float, priority: int, now: float
@@ -115,7 +146,7 @@ class Batcher(Generic[Request]):
             batch = self._take_from(queue, now, taken.dropped)
             if batch is not None:
                 self._running.append(batch)
-                return Taken(batch, taken.dropped)
+                return Taken(batch, taken.dropped, self.next_request(now) is not None)
         return taken
 
     def next_request(self, now: float) -> Request | None:
@@ -136,22 +167,26 @@ class Batcher(Generic[Request]):
             return float("inf")
         return min((queue.due(now) for queue in self._queues), default=float("inf"))
 
-    def finish(
-        self, batch: Batch[Request], *, seconds: float, now: float, cpu_seconds: float | None = None
-    ) -> None:
+    def occupy(self, queue: RequestQueue[Request], now: float) -> Batch[Request] | None:
+        if self.requests or self.idle_slots <= 0:
+            return None
+        self._running.append(Batch(queue, (), 1, now, queue.costs.predicted(1)))
+        return self._running[-1]
+
+    def finish(self, batch: Batch[Request], now: float) -> None:
         self._running.remove(batch)
-        batch.queue.costs.observe(batch.samples, seconds, now, cpu_seconds=cpu_seconds)
+        batch.queue.costs.observe(batch.samples, now - batch.started, now)
 
     def cancel(self, request: Request) -> bool:
-        if request.state is not RequestState.WAITING:
+        if request.state is not CallState.WAITING:
             return False
-        self._leave(request, RequestState.CANCELLED)
+        self._leave(request, CallState.CANCELLED)
         return True
 
     def expire(self, now: float) -> list[Request]:
         late = [r for queue in self._queues for r in queue.requests if r.deadline <= now]
         for request in late:
-            self._leave(request, RequestState.EXPIRED)
+            self._leave(request, CallState.EXPIRED)
         return late
 
     def _unread_priority(self, now: float) -> int:
@@ -170,26 +205,30 @@ class Batcher(Generic[Request]):
         self.samples += sign * request.samples
         self.size_bytes += sign * request.size_bytes
 
-    def _leave(self, request: Request, state: RequestState) -> None:
+    def _leave(self, request: Request, state: CallState) -> None:
         request.queue.requests.remove(request)
         request.state = state
         self._count(request, -1)
         if request.queue.leaving and not len(request.queue):
             self._queues.remove(request.queue)
 
-    def _refuse_full(self, request: Request, now: float) -> None:
+    def _full(self, request: Request) -> tuple[int, int, int] | None:
         # The limits apply only while others wait: a single request may exceed the whole queue.
         limits = self._limits
         if (wanted := self.requests + 1) > limits.requests:
-            what, limit = "requests", limits.requests
-        elif (wanted := self.samples + request.samples) > limits.samples:
-            what, limit = "samples", limits.samples
-        elif (wanted := self.size_bytes + request.size_bytes) > limits.size_bytes:
-            what, limit = "bytes", limits.size_bytes
-        else:
-            return
+            return _REQUESTS, wanted, limits.requests
+        if (wanted := self.samples + request.samples) > limits.samples:
+            return _SAMPLES, wanted, limits.samples
+        if (wanted := self.size_bytes + request.size_bytes) > limits.size_bytes:
+            return _BYTES, wanted, limits.size_bytes
+        return None
+
+    def _refusal(
+        self, why: int, request: Request, now: float, wanted: int = 0, limit: int = 0
+    ) -> Refusal:
         end = self._expected_end(request.queue, request.samples, request.key, now)
-        raise queue_full(what, wanted=wanted, limit=limit, expected=end - now)
+        left, expected = request.deadline - now, end - now
+        return refusal(why, left=left, expected=expected, wanted=wanted, limit=limit)
 
     def _expected_end(
         self, queue: RequestQueue[Any], samples: int, key: float, now: float
@@ -217,12 +256,12 @@ class Batcher(Generic[Request]):
         if self._first(queue, now, dropped) is None:
             return None
         for request in queue.requests[: early_drops(queue, now, self.slots)]:
-            self._leave(request, RequestState.INFEASIBLE)
+            self._leave(request, CallState.INFEASIBLE)
             dropped.append(request)
         size, samples = batch_from(queue, 0, now)
         requests = tuple(queue.requests[:size])
         for request in requests:
-            self._leave(request, RequestState.RUNNING)
+            self._leave(request, CallState.RUNNING)
         return Batch(queue, requests, samples, now, queue.costs.predicted(samples))
 
     def _first(
@@ -231,11 +270,11 @@ class Batcher(Generic[Request]):
         while len(queue):
             request = queue.requests[0]
             if request.deadline <= now:
-                self._leave(request, RequestState.EXPIRED)
+                self._leave(request, CallState.EXPIRED)
             elif now + queue.costs.predicted(request.samples) > request.latest_end and not (
                 queue.costs.is_stale(request.samples, now)
             ):
-                self._leave(request, RequestState.INFEASIBLE)
+                self._leave(request, CallState.INFEASIBLE)
             else:
                 return request
             dropped.append(request)

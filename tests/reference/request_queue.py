@@ -12,11 +12,12 @@ fixed time of waiting, so that urgent requests cannot hold back others for ever.
 from bisect import insort
 from typing import Any, Generic, TypeVar
 
-from serving.scheduler.batching import BatchingMode, BatchingPolicy, QueuedRequest
+from serving.scheduler.batching import LOWEST_PRIORITY, BatchingMode, BatchingPolicy, CallState
 from tests.reference.cost_table import CostTable
 
 PATIENCE = 1.0
 PRIORITY_SECONDS = 0.05
+DEFAULT_PRIORITY = 2
 _FOREVER = float("inf")
 # Share of a request's time, on arrival, that is kept for writing and sending its answer.
 _RESERVED_SHARE = 0.1
@@ -36,24 +37,38 @@ def latest_end_of(arrived: float, deadline: float) -> float:
     return deadline - min(_RESERVED_SHARE * (deadline - arrived), _MOST_RESERVED)
 
 
-class OrderedRequest(QueuedRequest):
-    """A request in the reference's queue; `sequence` breaks ties of `key`.
+class QueuedRequest:
+    """A request in a queue of the reference or of compiled code; `sequence` breaks ties of `key`.
 
     `alone_ns` is the estimated time to run it alone, set when it is queued: whole nanoseconds,
     because they add to the same sum in any order.
     """
 
-    __slots__ = ("alone_ns", "key", "latest_end", "sequence")
-
-    def __init__(self, queue: Any, *, samples: int, arrived: float, **fields: Any) -> None:
-        super().__init__(queue, samples=samples, arrived=arrived, **fields)
-        self.key = key_of(arrived, self.deadline, self.priority)
-        self.latest_end = latest_end_of(arrived, self.deadline)
+    def __init__(
+        self,
+        queue: Any,
+        *,
+        samples: int,
+        arrived: float,
+        deadline: float = _FOREVER,
+        size_bytes: int = 0,
+        priority: int = 0,
+    ) -> None:
+        """Describes a request that is not queued yet; the priority 0 means the default."""
+        self.queue = queue
+        self.samples = samples
+        self.arrived = arrived
+        self.deadline = deadline
+        self.size_bytes = size_bytes
+        self.priority = min(priority, LOWEST_PRIORITY) or DEFAULT_PRIORITY
+        self.state = CallState.NEW
+        self.key = key_of(arrived, deadline, self.priority)
+        self.latest_end = latest_end_of(arrived, deadline)
         self.sequence = 0
         self.alone_ns = 0
 
 
-Request = TypeVar("Request", bound=OrderedRequest)
+Request = TypeVar("Request", bound=QueuedRequest)
 
 
 class RequestQueue(Generic[Request]):

@@ -7,20 +7,19 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
 
-from serving.scheduler.batcher import Batch, Batcher
-
-from serving.errors import DeadlineError, QueueFullError
 from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.version_queue import VersionQueue
-from tests.reference.request_queue import OrderedRequest
+from tests.reference.batcher import Batch
+from tests.reference.request_queue import QueuedRequest
+from tests.support.compiled_batcher import CompiledBatcher
 
 Curve = Callable[[int], float]
+Service = Callable[[Batch[Any]], float]
 NEVER = math.inf
 
 
@@ -35,9 +34,7 @@ class Arrival:
     priority: int = 0
 
 
-class Simulated(OrderedRequest):
-    __slots__ = ("arrival",)
-
+class Simulated(QueuedRequest):
     def __init__(self, queue: VersionQueue, arrival: Arrival, **fields: Any) -> None:
         super().__init__(queue, **fields)
         self.arrival = arrival
@@ -45,7 +42,7 @@ class Simulated(OrderedRequest):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    batch: Batch
+    batch: Batch[Simulated]
     ended: float
 
 
@@ -53,7 +50,7 @@ class VirtualServer:
     """Drives a batcher, which has no queues yet, through arrivals; `service` are batches' times."""
 
     def __init__(
-        self, batcher: Batcher, queues: Sequence[VersionQueue], service: Callable[[Batch], float]
+        self, batcher: CompiledBatcher, queues: Sequence[VersionQueue], service: Service
     ) -> None:
         self.batcher = batcher
         self.queues = queues
@@ -107,8 +104,7 @@ class VirtualServer:
             priority=arrival.priority,
         )
         self.requests.append(request)
-        with suppress(QueueFullError, DeadlineError):
-            self.batcher.offer(request, self.now)
+        self.batcher.offer(request, self.now)
         self.most_waiting = max(self.most_waiting, self.batcher.requests)
         self._expect_next()
         self._take()
@@ -118,15 +114,14 @@ class VirtualServer:
             self._timer = NEVER
             self._take()
 
-    def _finish(self, batch: Batch, seconds: float) -> None:
+    def _finish(self, batch: Batch[Any]) -> None:
         self.runs.append(Run(batch, self.now))
-        self.batcher.finish(batch, seconds=seconds, now=self.now)
+        self.batcher.finish(batch, self.now)
         self._take()
 
     def _take(self) -> None:
         while (batch := self.batcher.take(self.now).batch) is not None:
-            seconds = self._service(batch)
-            self._at(self.now + seconds, partial(self._finish, batch, seconds))
+            self._at(self.now + self._service(batch), partial(self._finish, batch))
         due = self.batcher.due(self.now)
         if due < self._timer:
             self._timer = due
@@ -159,7 +154,7 @@ def queue_of(
     return VersionQueue(BatchingPolicy(mode, 1024, 0.001), measured(curve, factor=factor))
 
 
-def noisy(curve: Curve, generator: random.Random, noise: float = 0.05) -> Callable[[Batch], float]:
+def noisy(curve: Curve, generator: random.Random, noise: float = 0.05) -> Service:
     return lambda batch: curve(batch.samples) * generator.uniform(1.0 - noise, 1.0 + noise)
 
 

@@ -1,30 +1,24 @@
-"""Requests on real threads: each gets its own answer, in time, and none waits for ever."""
+"""Calls on real threads: each runs once, in time, and none waits for ever."""
 
 import math
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from itertools import count
 from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from serving.scheduler.batcher import Batch, Batcher
 
-from serving.errors import CancelledError, DeadlineError
 from serving.scheduler.batch_threads import BatchThreads
-from serving.scheduler.batching import (
-    LOWEST_PRIORITY,
-    BatchingMode,
-    BatchingPolicy,
-    QueuedRequest,
-    RequestState,
-)
+from serving.scheduler.batching import BatchingMode, BatchingPolicy, CallState
 from serving.scheduler.dispatcher import Dispatcher
 from serving.scheduler.version_queue import VersionQueue
+from tests.reference.batcher import Batch
+from tests.reference.request_queue import QueuedRequest
+from tests.support.compiled_batcher import CompiledBatcher
 from tests.support.waiting import until
 
 # Nothing in a test that passes takes so long.
@@ -36,108 +30,81 @@ INLINE = BatchingPolicy(BatchingMode.INLINE)
 COSTS = {1: 1e-3, 1024: 1.1e-3}
 
 
-class TaskError(Exception):
-    """The failure that a task asks for."""
-
-
-class TaskRequest(QueuedRequest):
-    """A task, whose result may be an exception (`fails`) or whose batch raises (`breaks`).
-
-    `answers` counts how often `on_done` was called.
-    """
-
-    __slots__ = ("answers", "breaks", "ended", "fails", "gate", "seconds", "tag")
+class Task(QueuedRequest):
+    """A request that runs for `seconds`, and until its `gate` opens; `ends` counts its ends."""
 
     def __init__(
         self,
         queue: VersionQueue,
         tag: int,
         *,
-        fails: bool = False,
-        breaks: bool = False,
         seconds: float = 0.0,
         gate: threading.Event | None = None,
         **fields: Any,
     ) -> None:
-        super().__init__(queue, on_done=self._count, **fields)
-        self.tag, self.fails, self.breaks, self.seconds = tag, fails, breaks, seconds
-        self.gate = gate
-        self.answers = 0
+        super().__init__(queue, **fields)
+        self.tag, self.seconds, self.gate = tag, seconds, gate
+        self.ends = 0
         self.ended = threading.Event()
 
-    def _count(self, _request: QueuedRequest) -> None:
-        self.answers += 1
+    def end(self) -> None:
+        self.ends += 1
         self.ended.set()
-        if self.breaks:
-            raise TaskError("the client's connection")
 
-    def check_answer(self) -> None:
-        assert self.ended.wait(HANG_SECONDS), f"no answer: {self.tag}"
-        assert self.answers == 1
-        if self.fails:
-            assert isinstance(self.error, TaskError) and self.error.args == (self.tag,)
-        else:
-            assert (self.error, self.result) == (None, ("answer", self.tag))
-
-
-@dataclass(slots=True)
-class Recorder:
-    batches: list[list[int]] = field(default_factory=list)
-    most: int = 0
-    dropped: list[tuple[int, RequestState]] = field(default_factory=list)
-    observed: list[Batch] = field(default_factory=list)
-    _running: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def execute(self, tasks: Sequence[TaskRequest]) -> Sequence[Any]:
-        with self._lock:
-            self._running += 1
-            self.most = max(self.most, self._running)
-            self.batches.append([task.tag for task in tasks])
-        try:
-            sleep(max(task.seconds for task in tasks))
-            for task in tasks:
-                if task.gate is not None:
-                    assert task.gate.wait(HANG_SECONDS)
-                if task.breaks:
-                    raise TaskError(f"batch of {task.tag}")
-            return [TaskError(task.tag) if task.fails else ("answer", task.tag) for task in tasks]
-        finally:
-            with self._lock:
-                self._running -= 1
-
-    def observe(self, batch: Batch, seconds: float) -> None:
-        assert seconds >= 0
-        self.observed.append(batch)
-
-    def drop(self, request: TaskRequest) -> None:
-        self.dropped.append((request.tag, request.state))
-
-    @property
-    def tags(self) -> list[int]:
-        return [tag for batch in self.batches for tag in batch]
+    def check_ran(self) -> None:
+        assert self.ended.wait(HANG_SECONDS), f"no end: {self.tag}"
+        assert (self.ends, self.state) == (1, CallState.RUNNING)
 
 
 class Process:
-    """A dispatcher with a queue for each policy; `running` gives it threads."""
+    """A dispatcher with a queue for each policy; it runs the tasks itself.
 
-    def __init__(
-        self, *policies: BatchingPolicy, slots: int = 1, costs: dict[int, float] | None = None
-    ) -> None:
-        self.recorder = Recorder()
-        self.batcher: Batcher[TaskRequest] = Batcher(slots=slots)
-        self.dispatcher = Dispatcher(
-            self.batcher,
-            self.recorder.execute,
-            observe=self.recorder.observe,
-            on_waiting=lambda _: None,
-            on_dropped=self.recorder.drop,
-        )
-        self.queues = [VersionQueue(policy, costs or COSTS) for policy in policies]
+    Attributes:
+        batches: tags of the tasks that ran.
+        most: batches at once.
+    """
+
+    def __init__(self, *policies: BatchingPolicy, slots: int = 1) -> None:
+        self.batcher = CompiledBatcher(slots=slots)
+        self.dispatcher: Dispatcher[Batch[Task]] = Dispatcher(self.batcher, self)
+        self.queues = [VersionQueue(policy, COSTS) for policy in policies]
         for queue in self.queues:
-            self.dispatcher.add_queue(queue)
+            self.batcher.add_queue(queue)
+        self.batches: list[list[int]] = []
+        self.most = self._running = 0
+        self.meet: Callable[[], object] = lambda: None
+        self._lock = threading.Lock()
 
-    def request(
+    def begin(self, now: float) -> tuple[Batch[Task] | None, bool]:
+        taken = self.batcher.take(now)
+        for task in taken.dropped:
+            task.end()
+        return taken.batch, taken.more
+
+    def run(self, batch: Batch[Task]) -> None:
+        with self._lock:
+            self._running += 1
+            self.most = max(self.most, self._running)
+            self.batches.append([task.tag for task in batch.requests])
+        self.meet()
+        sleep(max(task.seconds for task in batch.requests))
+        for task in batch.requests:
+            assert task.gate is None or task.gate.wait(HANG_SECONDS)
+        with self._lock:
+            self._running -= 1
+        self.batcher.finish(batch, monotonic())
+        for task in batch.requests:
+            task.end()
+
+    def expire(self, now: float) -> None:
+        for task in self.batcher.expire(now):
+            task.end()
+
+    def occupy(self, queue: VersionQueue, now: float) -> Callable[[], None] | None:
+        batch = self.batcher.occupy(queue, now)
+        return None if batch is None else lambda: self.batcher.finish(batch, monotonic())
+
+    def task(
         self,
         tag: int,
         *,
@@ -145,15 +112,15 @@ class Process:
         seconds_left: float = math.inf,
         age: float = 0.0,
         queue: int = 0,
-        **task: Any,
-    ) -> TaskRequest:
+        **fields: Any,
+    ) -> Task:
         now = monotonic()
-        task |= {"arrived": now - age, "deadline": now + seconds_left}
-        return TaskRequest(self.queues[queue], tag, samples=samples, **task)
+        fields |= {"arrived": now - age, "deadline": now + seconds_left}
+        return Task(self.queues[queue], tag, samples=samples, **fields)
 
-    def offer(self, *requests: TaskRequest) -> None:
-        for request in requests:
-            self.dispatcher.offer(request)
+    def offer(self, *tasks: Task) -> None:
+        for task in tasks:
+            assert self.batcher.offer(task, monotonic()) is None
 
     @contextmanager
     def running(self) -> Iterator[BatchThreads]:
@@ -168,11 +135,11 @@ class Process:
     def occupied(self, *, queue: int = 0) -> Iterator[None]:
         """A batch with tag -1 takes a slot until the block ends."""
         gate = threading.Event()
-        self.offer(self.request(-1, gate=gate, queue=queue))
+        self.offer(self.task(-1, gate=gate, queue=queue))
         thread = threading.Thread(target=self.dispatcher.work)
         thread.start()
         try:
-            until(lambda: -1 in self.recorder.tags, "the slot is taken")
+            until(lambda: [-1] in self.batches, "the slot is taken")
             yield
         finally:
             gate.set()
@@ -187,41 +154,38 @@ class Process:
         assert self.dispatcher.waiting == (0, 0)
         assert self.dispatcher.due() == math.inf
         assert self.dispatcher.running_since == math.inf
+        assert self.batcher.idle_slots == self.batcher.slots
 
 
-def random_request(process: Process, tag: int, generator: random.Random) -> TaskRequest:
+def random_task(process: Process, tag: int, generator: random.Random) -> Task:
     is_pressing = generator.random() < 0.2
-    return process.request(
+    return process.task(
         tag,
         samples=generator.choice([1, 1, 2, 7, 30, 100]),
         queue=generator.random() < 0.2,
         age=generator.choice([0.0, generator.uniform(0.0, 0.0006)]),
         seconds_left=generator.uniform(0.0005, 0.02) if is_pressing else math.inf,
-        fails=generator.random() < 0.1,
         seconds=generator.choice([0.0, 0.0, 0.0, 0.0003, 0.002]),
     )
 
 
 @SLOTS
 @pytest.mark.parametrize("mode", list(BatchingMode))
-def test_every_request_is_answered_once_and_no_wake_up_is_lost(
-    mode: BatchingMode, slots: int
-) -> None:
-    # Deadlines pass, clients go away, batches fill and fail; a lost wake-up leaves a request.
+def test_every_call_ends_once_and_no_wake_up_is_lost(mode: BatchingMode, slots: int) -> None:
+    # Deadlines pass, clients go away, batches fill; a lost wake-up leaves a call.
     process = Process(BatchingPolicy(mode, 64, 0.0005), AUTO, slots=slots)
-    offered: list[TaskRequest] = []
+    offered: list[Task] = []
     tags = count()
 
     def offer(seed: int) -> None:
         generator = random.Random(seed)
         for _ in range(150):
-            request = random_request(process, next(tags), generator)
-            with suppress(DeadlineError):
-                process.offer(request)
-                offered.append(request)
+            task = random_task(process, next(tags), generator)
+            if process.batcher.offer(task, monotonic()) is None:
+                offered.append(task)
                 threads.wake()
-            if generator.random() < 0.1:
-                process.dispatcher.cancel(request)
+                if generator.random() < 0.1 and process.batcher.cancel(task):
+                    task.end()
             if generator.random() < 0.2:
                 sleep(generator.choice([0.0001, 0.001, 0.003]))
 
@@ -229,94 +193,51 @@ def test_every_request_is_answered_once_and_no_wake_up_is_lost(
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(offer, range(8)))
         assert next(tags) == 8 * 150
-        for request in offered:
-            assert request.ended.wait(HANG_SECONDS), f"no answer: {request.tag}"
-    ran = process.recorder.tags
-    assert len(ran) == len(set(ran)), "a request ran twice"
-    for request in offered:
-        if request.tag in ran:
-            request.check_answer()
-        else:
-            assert request.answers == 1
-            assert isinstance(request.error, (DeadlineError, CancelledError))
-    assert len(process.recorder.dropped) == len(offered) - len(ran)
-    assert len(process.recorder.observed) == len(process.recorder.batches)
-    assert len(ran) > 300 and 1 <= process.recorder.most <= slots
+        for task in offered:
+            assert task.ended.wait(HANG_SECONDS), f"no end: {task.tag}"
+    ran = [tag for batch in process.batches for tag in batch]
+    assert len(ran) == len(set(ran)), "a call ran twice"
+    assert {task.tag for task in offered if task.state is CallState.RUNNING} == set(ran)
+    assert all(task.ends == 1 for task in offered)
+    assert len(ran) > 300 and 1 <= process.most <= slots
     process.check_idle()
 
 
 def test_a_batch_that_is_ready_takes_every_slot_that_is_free() -> None:
     process = Process(INLINE, slots=2)
-    both = threading.Barrier(2, timeout=HANG_SECONDS)
-    execute = process.recorder.execute
-
-    def meet(requests: Sequence[TaskRequest]) -> Sequence[Any]:
-        both.wait()  # the two end only if they run side by side
-        return execute(requests)
-
-    process.dispatcher._execute = meet
+    # The two end only if they run side by side.
+    process.meet = threading.Barrier(2, timeout=HANG_SECONDS).wait
     with process.running() as threads:
         for turn in range(50):
-            pair = [process.request(2 * turn), process.request(2 * turn + 1)]
+            pair = [process.task(2 * turn), process.task(2 * turn + 1)]
             process.offer(*pair)
             threads.wake()
-            for request in pair:
-                request.check_answer()
-
-
-def test_an_exception_is_its_requests_alone_and_of_a_batch_that_raises_all_requests() -> None:
-    process = Process(AUTO)
-    requests = [process.request(tag, fails=tag == 2) for tag in range(5)]
-    process.offer(*requests)
-    process.work_off()
-    assert process.recorder.batches == [[0, 1, 2, 3, 4]]
-    for request in requests:
-        request.check_answer()
-    # `on_done` of the third raises too, and does not keep the others from their answers.
-    requests = [process.request(tag, breaks=tag == 2) for tag in range(5)]
-    process.offer(*requests)
-    process.work_off()
-    for request in requests:
-        assert request.answers == 1 and request.result is None
-        assert isinstance(request.error, TaskError) and request.error.args == ("batch of 2",)
-    after = process.request(10)
-    process.offer(after)
-    process.work_off()
-    after.check_answer()
-    process.check_idle()
-
-
-def batched(max_delay: float) -> BatchingPolicy:
-    return BatchingPolicy(BatchingMode.BATCHED, 8, max_delay)
+            for task in pair:
+                task.check_ran()
 
 
 def test_the_rest_of_a_full_batch_runs_after_the_delay() -> None:
-    process = Process(batched(1.0), INLINE)
-    requests = [process.request(tag) for tag in range(11)]
+    process = Process(BatchingPolicy(BatchingMode.BATCHED, 8, 1.0), INLINE)
+    tasks = [process.task(tag) for tag in range(11)]
     with process.running() as threads:
         with process.occupied(queue=1):
-            process.offer(*requests)
+            process.offer(*tasks)
             threads.wake()
-        for request in requests:
-            request.check_answer()
-    assert [len(batch) for batch in process.recorder.batches] == [1, 8, 3]
-
-
-def idle_request(process: Process) -> TaskRequest:
-    """Stands for a task; its queue is known to the batcher only while it waits."""
-    queue = VersionQueue(INLINE, COSTS)
-    process.dispatcher.add_queue(queue)
-    process.dispatcher.remove_queue(queue)
-    return TaskRequest(queue, -1, samples=1, arrived=monotonic(), priority=LOWEST_PRIORITY)
+        for task in tasks:
+            task.check_ran()
+    assert [len(batch) for batch in process.batches] == [1, 8, 3]
 
 
 @SLOTS
-def test_a_task_holds_an_idle_slot_while_it_runs_and_frees_it_if_it_fails(slots: int) -> None:
+def test_another_task_holds_an_idle_slot_while_it_runs_and_frees_it_if_it_fails(
+    slots: int,
+) -> None:
     process = Process(AUTO, slots=slots)
+    idle = VersionQueue(INLINE, COSTS)
     with pytest.raises(ZeroDivisionError):
-        process.dispatcher.run_idle(idle_request(process), lambda: 1 // 0)  # type: ignore[arg-type,return-value]
+        process.dispatcher.run_idle(idle, lambda: 1 // 0)  # type: ignore[arg-type,return-value]
     process.check_idle()
-    beside = process.request(1)
+    beside = process.task(1)
     ran: list[bool] = []
 
     def offer_meanwhile() -> None:
@@ -326,49 +247,23 @@ def test_a_task_holds_an_idle_slot_while_it_runs_and_frees_it_if_it_fails(slots:
         thread.start()
         thread.join(HANG_SECONDS)
 
-    assert process.dispatcher.run_idle(idle_request(process), offer_meanwhile)
-    assert ran == [slots == 2], "with one slot, the request waits for the task"
+    assert process.dispatcher.run_idle(idle, offer_meanwhile)
+    assert ran == [slots == 2], "with one slot, the call waits for the task"
     # The thread of the task has run it before it returned.
-    beside.check_answer()
-    assert process.recorder.tags == [1] and process.recorder.dropped == []
+    beside.check_ran()
+    assert process.batches == [[1]]
     process.check_idle()
 
 
-def test_no_task_runs_while_slots_are_taken_or_requests_wait() -> None:
+def test_no_other_task_runs_while_slots_are_taken_or_calls_wait() -> None:
     process = Process(AUTO)
+    idle = VersionQueue(INLINE, COSTS)
     ran: list[int] = []
     with process.occupied():
-        assert not process.dispatcher.run_idle(idle_request(process), lambda: ran.append(1))
-    process.offer(process.request(2))
-    assert not process.dispatcher.run_idle(idle_request(process), lambda: ran.append(2))
+        assert not process.dispatcher.run_idle(idle, lambda: ran.append(1))
+    process.offer(process.task(2))
+    assert not process.dispatcher.run_idle(idle, lambda: ran.append(2))
     process.work_off()
-    assert process.dispatcher.run_idle(idle_request(process), lambda: ran.append(3))
+    assert process.dispatcher.run_idle(idle, lambda: ran.append(3))
     assert ran == [3]
     process.check_idle()
-
-
-def test_a_request_that_is_queued_just_before_a_task_goes_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    process = Process(AUTO)
-    offer, first = process.batcher.offer, process.request(3)
-
-    def offer_both(request: TaskRequest, now: float) -> None:
-        offer(first, now)
-        offer(request, now)
-
-    monkeypatch.setattr(process.batcher, "offer", offer_both)
-    ran: list[bool] = []
-    assert not process.dispatcher.run_idle(idle_request(process), lambda: ran.append(True))
-    first.check_answer()
-    assert ran == [] and process.recorder.dropped == []
-    process.check_idle()
-
-
-def test_deadlines_are_not_judged_by_the_queue_of_tasks() -> None:
-    process = Process(AUTO, costs={1: 10.0, 1024: 10.0})
-    process.offer(*(process.request(tag) for tag in range(3)))
-    backlog = process.dispatcher.backlog()
-    assert backlog > 1.0
-    idle_request(process)
-    assert process.dispatcher.backlog() == backlog

@@ -1,4 +1,4 @@
-"""The compiled scheduler under compiled threads and callers by handle, built with sanitizers."""
+"""The compiled scheduler under threads, built with sanitizers."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ def test_every_request_of_every_thread_has_one_fate(sanitizers: str, tmp_path: P
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = re.fullmatch(
-        r"12000 calls, 0 without one fate; by handle (\d+) of \1; counters zero\n", done.stdout
+        r"18000 calls, 0 without one fate; (\d+) ran; counters zero\n", done.stdout
     )
     assert found is not None, done.stdout
-    assert int(found[1]) >= 6000
+    assert int(found[1]) >= 1000

@@ -1,26 +1,24 @@
 """The compiled batcher decides as the reference does, bit for bit, and keeps every promise."""
 
 import random
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving.scheduler.batcher import Batch, Batcher, QueueLimits
 
-from serving.errors import DeadlineError, QueueFullError
-from serving.scheduler.batching import (
-    BatchingMode,
-    BatchingPolicy,
-    QueuedRequest,
-    RequestState,
-)
+from serving.errors import QueueFullError
+from serving.scheduler.batching import BatchingMode, BatchingPolicy, CallState
+from serving.scheduler.refusals import Refusal
+from serving.scheduler.scheduler import QueueLimits
 from serving.scheduler.version_queue import VersionQueue
-from tests.reference.batcher import Batcher as ReferenceBatcher
+from tests.reference.batcher import Batch, Batcher
 from tests.reference.cost_table import CostTable
-from tests.reference.request_queue import OrderedRequest, RequestQueue
+from tests.reference.request_queue import QueuedRequest, RequestQueue
 from tests.serving.scheduler.batcher_simulation import NEVER, linear, measured
+from tests.support.compiled_batcher import CompiledBatcher
 
 Queues = tuple[RequestQueue[Any], VersionQueue]
 TABLES = st.dictionaries(st.integers(1, 2048), st.floats(1e-5, 1.0), min_size=1, max_size=12)
@@ -73,25 +71,24 @@ class Stage:
     """
 
     def __init__(self, scene: Scene) -> None:
-        self.reference: ReferenceBatcher[Any] = ReferenceBatcher(
-            slots=scene.slots, limits=scene.limits
-        )
-        self.compiled: Batcher[Any] = Batcher(slots=scene.slots, limits=scene.limits)
+        self.reference: Batcher[Any] = Batcher(slots=scene.slots, limits=scene.limits)
+        self.compiled = CompiledBatcher(slots=scene.slots, limits=scene.limits)
         self.now = 0.0
         self._scene = scene
         self._random = random.Random(scene.seed)
         self._queues: list[Queues] = []
         self._left: list[Queues] = []
-        self._requests: list[OrderedRequest] = []
-        self._twins: dict[OrderedRequest, QueuedRequest] = {}
+        self._requests: list[QueuedRequest] = []
+        self._twins: dict[QueuedRequest, QueuedRequest] = {}
         # Our own account of those that wait, in the order in which they came.
-        self._waiting: dict[OrderedRequest, None] = {}
+        self._waiting: dict[QueuedRequest, None] = {}
         self._running: list[tuple[Batch[Any], Batch[Any]]] = []
         for at in range(len(scene.policies)):
             self._add_queue(at)
         self._actions: tuple[tuple[Callable[[], object], int], ...] = (
             (self._offer, 30),
             (self._take, 30),
+            (self._occupy, 2),
             (self._finish, 25),
             (self._cancel, 5),
             (self._ask, 10),
@@ -106,11 +103,11 @@ class Stage:
         for name in ("requests", "samples", "size_bytes", "slots", "idle_slots"):
             assert getattr(self.compiled, name) == getattr(self.reference, name), name
         waiting, compiled = self._waiting, self.compiled
-        assert all(request.state is RequestState.WAITING for request in waiting)
+        assert all(request.state is CallState.WAITING for request in waiting)
         assert compiled.requests == len(waiting)
         assert compiled.samples == sum(request.samples for request in waiting)
         assert compiled.size_bytes == sum(request.size_bytes for request in waiting)
-        assert compiled.idle_slots == max(0, compiled.slots - len(self._running))
+        assert compiled.idle_slots == compiled.slots - len(self._running)
 
     def check_queues(self) -> None:
         for queue, twin in self._queues + self._left:
@@ -127,6 +124,14 @@ class Stage:
     def _check_requests(self, requests: Any, twins: Any) -> None:
         assert [self._twins[request] for request in requests] == list(twins)
         assert [request.state for request in requests] == [twin.state for twin in twins]
+
+    def _check_dropped(self, requests: list[Any], twins: list[Any]) -> None:
+        """Those of one queue, for one reason, in order."""
+        assert len(requests) == len(twins)
+        place = {queue: at for at, (_, queue) in enumerate(self._queues + self._left)}
+        requests.sort(key=lambda r: (place[self._twins[r].queue], r.state.value))
+        twins.sort(key=lambda twin: (place[twin.queue], twin.state.value))
+        self._check_requests(requests, twins)
 
     def _both(self, name: str, *arguments: Any) -> Any:
         found = getattr(self.reference, name)(*arguments, self.now)
@@ -171,17 +176,18 @@ class Stage:
                 "size_bytes": generator.randrange(2000),
                 "priority": generator.choice((0, 0, 1, 2, 10, generator.randrange(13))),
             }
-            request, twin = OrderedRequest(queue, **fields), QueuedRequest(twin_queue, **fields)
-            refusal = _refusal(self.reference.offer, request, self.now)
-            assert _refusal(self.compiled.offer, twin, self.now) == refusal
-            assert twin.state is request.state
+            request, twin = QueuedRequest(queue, **fields), QueuedRequest(twin_queue, **fields)
+            refusal = self.reference.offer(request, self.now)
+            assert _words(self.compiled.offer(twin, self.now)) == _words(refusal)
             if refusal is None:
+                assert twin.state is request.state
                 self._twins[request] = twin
                 self._requests.append(request)
                 self._waiting[request] = None
                 self._check_limits()
-            elif request.state is RequestState.NEW:
-                assert refusal[0] is QueueFullError and 0.0 < refusal[2] < NEVER
+            elif request.state is CallState.NEW:
+                assert isinstance(refusal.error, QueueFullError)
+                assert 0.0 < refusal.error.retry_seconds < NEVER
             else:
                 assert request.deadline < NEVER
 
@@ -193,12 +199,12 @@ class Stage:
 
     def _take(self) -> None:
         taken, twin = self.reference.take(self.now), self.compiled.take(self.now)
-        self._check_requests(taken.dropped, twin.dropped)
+        self._check_dropped(taken.dropped, twin.dropped)
         for request in taken.dropped:
             del self._waiting[request]
             is_late = request.deadline <= self.now
-            assert request.state is (RequestState.EXPIRED if is_late else RequestState.INFEASIBLE)
-        assert (taken.batch is None) == (twin.batch is None)
+            assert request.state is (CallState.EXPIRED if is_late else CallState.INFEASIBLE)
+        assert (taken.batch is None) == (twin.batch is None) and taken.more == twin.more
         if taken.batch is None:
             self._check_idle()
         if taken.batch is not None and twin.batch is not None:
@@ -212,7 +218,7 @@ class Stage:
     def _check_idle(self) -> None:
         """Whoever still waits beside a free slot is in a batched queue, and not for long."""
         due = self.compiled.due(self.now)
-        if self.compiled.idle_slots == 0:
+        if self.compiled.idle_slots <= 0:
             assert due == NEVER
             return
         assert due > self.now
@@ -230,7 +236,7 @@ class Stage:
             assert batch.samples <= policy.max_batch and policy.mode is not BatchingMode.INLINE
         for request in requests:
             del self._waiting[request]
-            assert request.state is RequestState.RUNNING and request.deadline > self.now
+            assert request.state is CallState.RUNNING and request.deadline > self.now
         if self.now + batch.predicted > min(request.latest_end for request in requests):
             assert len(requests) == 1
             assert batch.queue.costs.is_stale(requests[0].samples, self.now)
@@ -240,12 +246,25 @@ class Stage:
         if self._running:
             batch, twin = self._running.pop(generator.randrange(len(self._running)))
             seconds = batch.predicted * generator.choice((1.0, generator.uniform(0.3, 3.0), 50.0))
-            burnt = generator.choice((None, seconds, seconds * generator.random(), 2.0 * seconds))
-            took = {"seconds": seconds, "now": self.now, "cpu_seconds": burnt}
-            self.reference.finish(batch, **took)
-            self.compiled.finish(twin, **took)
+            ended = batch.started + seconds
+            self.reference.finish(batch, ended)
+            self.compiled.finish(twin, ended)
+            burnt = generator.choice((None, seconds * generator.random(), 2.0 * seconds))
+            for queue in (batch.queue, twin.queue):
+                # `finish` takes the processor time from a clock of its own.
+                queue.costs.observe(batch.samples, seconds, self.now, cpu_seconds=burnt)
             for samples in (1, batch.samples):
                 self._check_costs(batch.queue, twin.queue, samples)
+
+    def _occupy(self) -> None:
+        """Takes a slot for a task, whose queue is not the batcher's."""
+        policy, table = self._scene.policies[0], self._scene.tables[0]
+        task = self.reference.occupy(RequestQueue[Any](policy, CostTable(table)), self.now)
+        twin = self.compiled.occupy(VersionQueue(policy, table), self.now)
+        assert (task is None) == (twin is None)
+        if task is not None and twin is not None:
+            assert not self._waiting
+            self._running.append((task, twin))
 
     def _cancel(self) -> None:
         for _ in range(self._random.choice((1, 1, 100))):
@@ -259,7 +278,7 @@ class Stage:
 
     def _expire(self) -> None:
         late = self.reference.expire(self.now)
-        self._check_requests(late, self.compiled.expire(self.now))
+        self._check_dropped(late, self.compiled.expire(self.now))
         for request in late:
             del self._waiting[request]
 
@@ -267,7 +286,6 @@ class Stage:
         generator, now = self._random, self.now
         for name in ("due", "backlog", "urgent_lead", "linger_seconds"):
             self._both(name)
-        assert self.compiled.is_ready(now) == (self.reference.next_request(now) is not None)
         for queue, twin in self._queues + self._left:
             # Clients may send any unsigned number of 64 bits.
             priority = generator.choice((generator.randrange(13), 2**64 - 1))
@@ -281,14 +299,11 @@ class Stage:
                 one.saw(samples)
 
 
-def _refusal(
-    offer: Callable[[Any, float], None], request: QueuedRequest, now: float
-) -> tuple[Any, ...] | None:
-    try:
-        offer(request, now)
-    except (QueueFullError, DeadlineError) as error:
-        return type(error), str(error), getattr(error, "retry_seconds", None)
-    return None
+def _words(refusal: Refusal | None) -> tuple[Any, ...] | None:
+    if refusal is None:
+        return None
+    error = refusal.error
+    return refusal.reason, str(error), getattr(error, "retry_seconds", None)
 
 
 @settings(max_examples=200, deadline=None)
@@ -301,14 +316,17 @@ def test_every_decision_and_refusal_is_that_of_the_reference(scene: Scene) -> No
 
 
 def test_a_queue_that_nobody_holds_is_kept_while_the_batcher_needs_it() -> None:
-    batcher: Batcher[QueuedRequest] = Batcher()
+    batcher = CompiledBatcher()
     queue = VersionQueue(BatchingPolicy(), measured(linear))
     batcher.add_queue(queue)
     request = QueuedRequest(queue, samples=1, arrived=0.0)
-    batcher.offer(request, 0.0)
+    assert batcher.offer(request, 0.0) is None
     batcher.remove_queue(queue)
-    del queue
+    batcher.calls.routes.remove(batcher.versions.pop(queue))
+    kept = weakref.ref(queue)
+    del queue, request.queue
     batch = batcher.take(0.0).batch
     assert batch is not None and batch.requests == (request,)
-    batcher.finish(batch, seconds=1e-3, now=0.0)
+    assert kept() is batch.queue
+    batcher.finish(batch, 1e-3)
     assert batcher.take(0.0).batch is None
