@@ -2,13 +2,12 @@ import pytest
 
 from serving.metrics.batch_counter import SIZES, ExecutedBatches
 from serving.metrics.cells import MetricCells
-from serving.metrics.request_counter import Answered
 from sharded_infer.towers.batch_sizes import padded_sizes
 
 
-def answered(samples: int) -> Answered:
-    """A request: 1 s of decode, 2 of queue, 3 of lookup, 4 of tower, 5 of encode."""
-    return (samples, 1.0, 2.0, 3.0, 4.0, 5.0, 15.0, 0)
+def count(batches: ExecutedBatches, samples: int, requests: int = 1) -> None:
+    """Counts a batch: 1 s of decode and 5 of encode a request, 7 of the batch itself."""
+    batches.count(samples, 1.0 * requests, 7.0, 5.0 * requests)
 
 
 def batches_of(batches: ExecutedBatches) -> dict[int, int]:
@@ -29,27 +28,24 @@ def batches() -> ExecutedBatches:
 
 def test_a_batch_counts_at_the_size_that_it_was_padded_to(batches: ExecutedBatches) -> None:
     for samples in (1, 5, 5, 17, 19, 20, 21):
-        batches.count([answered(samples)])
+        count(batches, samples)
     assert batches_of(batches) == {1: 1, 5: 2, 20: 3, 24: 1}
     assert seconds_of(batches) == [(n, 7.0 * n, 5.0 * n) for n in (1, 2, 3, 1)]
 
 
 def test_a_version_may_run_at_sizes_of_its_own(batches: ExecutedBatches) -> None:
-    batches.count([answered(17)])
+    count(batches, 17)
     batches.run_at(lambda samples: 32)
     for samples in (17, 20):
-        batches.count([answered(samples)])
+        count(batches, samples)
     assert batches_of(batches) == {20: 1, 32: 2}
 
 
 def test_requests_of_one_batch_are_one_batch(batches: ExecutedBatches) -> None:
-    batches.count([answered(3), answered(4), answered(2)])
+    count(batches, 9, requests=3)
     assert batches_of(batches) == {9: 1}
     # Its lookups and its tower ran once; its requests were read and answered one by one.
     assert seconds_of(batches) == [(3.0, 7.0, 15.0)]
-    # One more request of the batch was not answered: the batch was none the smaller.
-    batches.count([answered(3)], samples=9)
-    assert batches_of(batches) == {9: 2}
 
 
 def test_all_sizes_up_to_1024_have_a_place_and_those_for_which_there_is_none_are_left_out(
@@ -58,10 +54,10 @@ def test_all_sizes_up_to_1024_have_a_place_and_those_for_which_there_is_none_are
     sizes = padded_sizes(2**16)
     assert len(padded_sizes(1024)) <= SIZES
     for size in sizes:
-        batches.count([answered(size)])
-        batches.count([answered(size)])
+        count(batches, size)
+        count(batches, size)
     assert batches_of(batches) == dict.fromkeys(sizes[:SIZES], 2)
-    batches.count([answered(sizes[3])])
+    count(batches, sizes[3])
     assert batches_of(batches)[sizes[3]] == 3
 
 
@@ -71,7 +67,7 @@ def test_each_process_has_places_of_its_own_and_they_add_up() -> None:
     for worker, sizes in ((0, (5, 7, 5)), (1, (7, 5, 7, 9)), (0, (7, 9))):
         cells.use(worker)
         for size in sizes:
-            batches.count([answered(size)])
+            count(batches, size)
     assert batches_of(batches) == {5: 3, 7: 4, 9: 2}
 
 
@@ -79,9 +75,9 @@ def test_a_version_that_takes_anothers_place_begins_at_zero() -> None:
     cells = MetricCells(1)
     batches = ExecutedBatches(cells)
     cells.use(0)
-    batches.count([answered(5)])
-    batches.count([answered(7)])
+    count(batches, 5)
+    count(batches, 7)
     cells.clear(0, (SIZES + 1) * 5)
     assert batches.totals() == ()
-    batches.count([answered(7)])
+    count(batches, 7)
     assert batches_of(batches) == {7: 1}

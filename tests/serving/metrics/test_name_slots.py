@@ -6,6 +6,7 @@ from serving.errors import LimitError
 from serving.metrics.name_slots import NameSlots
 from serving.metrics.server_metrics import ServerMetrics
 from sharded_infer.errors import InputError, InternalError
+from tests.support.answered_requests import count_answered
 
 
 def test_a_name_that_is_taken_in_one_process_is_found_in_another() -> None:
@@ -37,7 +38,7 @@ def test_a_model_that_came_later_is_on_the_page_under_its_name() -> None:
     for _ in range(2):
         metrics.adopt("late")
     metrics.releases("late").assign(3, frozenset())
-    metrics.version("late", 3).answered_many([(5, 1.0, 1.0, 1.0, 1.0, 1.0, 5.0, 0)])
+    count_answered(metrics.version("late", 3), [(5, 1.0, 1.0, 1.0, 1.0, 1.0, 5.0, 0)])
     assert _models(metrics) == {"late"}
     assert metrics.registry.get_sample_value(
         "sharded_infer_samples_total", {"model": "late", "version": "3"}

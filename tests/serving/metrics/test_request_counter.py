@@ -14,8 +14,9 @@ from serving.metrics.families.request_families import (
     REQUESTS,
     SAMPLES,
 )
-from serving.metrics.request_counter import Answered, AnsweredCounter
+from serving.metrics.request_counter import AnsweredCounter
 from serving.metrics.version_info import latency_boundaries
+from tests.support.answered_requests import Answered, count_cells
 
 
 def requests_by_chance() -> list[Answered]:
@@ -50,9 +51,9 @@ def counted(detail: Detail, objective: float) -> list[float]:
     cells.use(0)
     requests = requests_by_chance()
     for request in requests[:100]:
-        counter.count([request], 1.0)
+        count_cells(counter.addresses, [request], 1.0)
     for start in range(100, len(requests), 7):
-        counter.count(requests[start : start + 7], 2.0)
+        count_cells(counter.addresses, requests[start : start + 7], 2.0)
     return [*cells.rows()[0]]
 
 

@@ -30,10 +30,10 @@ from serving.metrics.families.server_families import (
 from serving.metrics.server_metrics import ServerMetrics
 from serving.metrics.totals import Duration
 from serving.metrics.version_info import VersionInfo
-from serving.metrics.version_metrics import Answered
 from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.lookups.lookup_work import LookupWork
+from tests.support.answered_requests import Answered, count_answered
 from tests.support.fresh_process import run_alone
 
 LABELS = {"model": "ranker", "version": "7"}
@@ -72,7 +72,7 @@ def busy_metrics() -> ServerMetrics:
     metrics.add(WORKER_CPU_SECONDS, 1.5)
     metrics.set(WORKER_RESIDENT_BYTES, 4096)
     metrics.set(WORKER_HUGE_PAGE_BYTES, 2048)
-    version.answered_many([REQUEST] * 3)
+    count_answered(version, [REQUEST] * 3)
     version.ran_batch(requests=3, samples=30, seconds=1.5, predicted=1.25)
     for code in CODES:
         version.failed(code, 0.5)
@@ -210,8 +210,8 @@ def test_a_versions_metrics_are_the_same_each_time_and_versions_do_not_mix() -> 
     first, second = metrics.version("ranker", 7), metrics.version("ranker", 8)
     other = metrics.version("other", 7)
     assert metrics.version("ranker", 7) is first
-    first.answered_many([REQUEST])
-    second.answered_many([REQUEST] * 2)
+    count_answered(first, [REQUEST])
+    count_answered(second, [REQUEST] * 2)
     other.failed("INTERNAL", 1.0)
     requests = {
         (labels["model"], labels["version"], labels["code"]): count
@@ -236,7 +236,7 @@ def test_a_versions_metrics_are_the_same_each_time_and_versions_do_not_mix() -> 
 def test_hundreds_of_versions_fit_and_too_many_are_refused() -> None:
     metrics = ServerMetrics()
     for version in range(500):
-        metrics.version("ranker", version).answered_many([REQUEST])
+        count_answered(metrics.version("ranker", version), [REQUEST])
     more = (metrics.version("ranker", version) for version in range(500, 1000))
     with pytest.raises(InternalError, match="do not fit"):
         list(more)
@@ -257,7 +257,7 @@ def test_statistics_agree_with_the_page() -> None:
     # The parts of a request add up to the whole.
     version = ServerMetrics().version("ranker", 7)
     assert version.totals().last_request_ms == 0
-    version.answered_many([REQUEST] * 3)
+    count_answered(version, [REQUEST] * 3)
     totals = version.totals()
     parts = (totals.queue, totals.decode, totals.infer, totals.encode)
     assert {part.count for part in (*parts, totals.success)} == {3}
@@ -275,7 +275,7 @@ def test_threads_that_count_at_once_lose_nothing() -> None:
         start.wait()
         for _ in range(500):
             metrics.in_flight(1)
-            version.answered_many(many)
+            count_answered(version, many)
             version.ran_batch(requests=4, samples=40, seconds=0.5, predicted=0.25)
             version.failed("INTERNAL", 0.5)
             metrics.in_flight(-1)
@@ -301,6 +301,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from serving.metrics.families.server_families import WORKER_RESTARTS
 from serving.metrics.server_metrics import ServerMetrics
+from tests.support.answered_requests import count_answered
 
 REQUEST = (10, 0.25, 0.125, 0.5, 1.0, 0.0625, 2.0, 3)
 metrics = ServerMetrics(workers=3)
@@ -321,9 +322,9 @@ def fork(worker, requests):
     if requests is None:
         os.write(told, b"x")
     while requests is None:
-        version.answered_many([REQUEST])
+        count_answered(version, [REQUEST])
     for _ in range(requests):
-        version.answered_many([REQUEST])
+        count_answered(version, [REQUEST])
         version.ran_batch(requests=1, samples=10, seconds=0.5, predicted=0.25)
     os.write(told, b"x")
     signal.pause()

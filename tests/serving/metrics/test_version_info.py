@@ -20,6 +20,7 @@ import json, os
 from prometheus_client import generate_latest
 from serving.metrics.server_metrics import ServerMetrics
 from serving.metrics.version_info import VersionInfo
+from tests.support.answered_requests import count_answered
 metrics = ServerMetrics(workers=2)
 releases = metrics.follow("ranker", slots=2)
 pid = os.fork()
@@ -28,7 +29,7 @@ if pid == 0:
     releases.assign(3, set())
     version = metrics.version("ranker", 3)
     version.describe(VersionInfo(0.033, (5, 6), ("click",)))
-    version.answered_many([(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.033, 0)])
+    count_answered(version, [(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.033, 0)])
     version.tables(table_bytes=11, huge_page_bytes=0, rank_bytes=(5, 6))
     version.queue(requests=1, samples=1)
     version.oldest(0.5)

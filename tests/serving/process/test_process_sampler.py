@@ -2,15 +2,15 @@ import os
 from time import monotonic
 
 import pytest
-from serving.scheduler.batcher import Batcher
 
 from serving.metrics.server_metrics import ServerMetrics
 from serving.process.process_sampler import ProcessSampler
-from serving.scheduler.batching import QueuedRequest
 from serving.versions.served_versions import ServedVersions, report_dropped, report_loaded
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.repositories.repository import Repository
+from tests.reference.request_queue import QueuedRequest
 from tests.serving.inference.planes import samples_of
+from tests.support.compiled_batcher import CompiledBatcher
 from tests.support.server_processes import resident_bytes
 from tests.support.servers import MODEL, Ranker
 
@@ -45,10 +45,10 @@ def test_the_oldest_request_has_the_age_of_the_look_and_none_has_none(
         QueuedRequest(loaded_version.queue, samples=1, arrived=now - 0.25, priority=10),
         QueuedRequest(loaded_version.queue, samples=1, arrived=now - 0.125, priority=1),
     ]
-    batcher: Batcher[QueuedRequest] = Batcher(slots=1)
+    batcher = CompiledBatcher()
     batcher.add_queue(loaded_version.queue)
     for ticket in tickets:
-        batcher.offer(ticket, now)
+        assert batcher.offer(ticket, now) is None
     loaded_version.metrics.queue(requests=2, samples=2)
     watch.look(now)
     assert page_of(metrics)["sharded_infer_queue_oldest_seconds"] == pytest.approx(0.25)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from serving.protocol.codec import INFER_CODEC
+from serving.protocol.infer_answer import Answer
 from serving.status import Status
 from sharded_infer.engines.model import open_model
 from sharded_infer.engines.zero_padding import ZeroPadding
@@ -90,11 +91,11 @@ def test_a_server_tells_of_requests_though_it_warmed_up(
 ) -> None:
     publish(BAGS, {"item": torch.randn(50, 4)}, Sum(), tmp_path)
     request = infer_request(histories(16, 9), model="bags").SerializeToString()
-    outcomes: list[bytes | Status] = []
+    outcomes: list[Answer | Status] = []
     served = plane_of(tmp_path, "bags")
     assert TOLD not in caplog.text
     for _ in range(2):
         served.plane.submit(INFER_CODEC, request, outcomes.append)
         served.work_off()
-    assert [type(outcome) for outcome in outcomes] == [bytes, bytes]
+    assert [type(outcome) for outcome in outcomes] == [Answer, Answer]
     assert caplog.text.count(TOLD) == 1

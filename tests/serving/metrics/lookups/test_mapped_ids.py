@@ -8,6 +8,7 @@ from serving.metrics.version_info import MappedTable, VersionInfo
 from serving.metrics.version_metrics import VersionMetrics
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.lookups.lookup_work import LookupWork
+from tests.support.answered_requests import count_answered
 
 FEATURES = ("user", "clicked", "country", "bought")
 TABLES = (MappedTable("user", (0,), False), MappedTable("item", (1, 3), True))
@@ -56,7 +57,7 @@ def test_unknown_ids_are_counted_when_a_request_ends(ends: str) -> None:
     assert count(metrics, "sharded_infer_ids_unknown", "user") == 0
     for _ in range(2):
         if ends == "answered":
-            version.answered_many([REQUEST])
+            count_answered(version, [REQUEST])
         else:
             version.failed("RESOURCE_EXHAUSTED", 0.1)
         assert count(metrics, "sharded_infer_ids_unknown", "user") == 3
@@ -71,7 +72,7 @@ def test_tables_without_a_place_of_their_own_are_counted_together() -> None:
     many = tuple(MappedTable(f"t{n}", (), False) for n in range(200))
     version = described(metrics, many)
     version.mapped_ids.unknown[[0, 126, 127, 199]] = (1, 2, 4, 8)
-    version.answered_many([REQUEST])
+    count_answered(version, [REQUEST])
     found = [count(metrics, "sharded_infer_ids_unknown", f"t{n}") for n in (0, 126, 127)]
     assert found == [1, 2, None]
     assert count(metrics, "sharded_infer_ids_unknown", "(others)") == 12
@@ -83,7 +84,7 @@ def test_a_version_described_anew_begins_with_cells_of_its_own() -> None:
     version = described(metrics, TABLES[:1])
     before += 5
     version.mapped_ids.unknown += 1
-    version.answered_many([REQUEST])
+    count_answered(version, [REQUEST])
     assert count(metrics, "sharded_infer_ids_unknown", "user") == 1
 
 
@@ -91,6 +92,6 @@ def test_unknown_ids_need_no_full_metrics_but_a_share_does() -> None:
     metrics = ServerMetrics(detail=Detail.BASIC)
     version = described(metrics)
     version.mapped_ids.unknown += 1
-    version.answered_many([REQUEST])
+    count_answered(version, [REQUEST])
     assert count(metrics, "sharded_infer_ids_unknown", "item") == 1
     assert count(metrics, "sharded_infer_ids_mapped", "item") is None
