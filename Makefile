@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
 STAMP := $(VENV)/.installed
 
-.PHONY: setup bench-setup triton bench-peers nghttp2 demo test test-rest test-slow test-again test-all soak lint docs site protos dashboards requirements release gpu-check clean
+.PHONY: setup bench-setup triton bench-peers nghttp2 demo test test-rest test-slow test-again test-all soak lint docs site protos abi dashboards requirements release gpu-check clean
 
 # What serves, without what develops it: enough for the demo.
 RUNTIME := $(VENV)/.runtime-installed
@@ -135,6 +135,10 @@ site: setup
 protos: setup
 	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. \
 	  --grpc_python_out=. protos/sharded_infer/v1/*.proto
+
+# The ctypes modules of native/abi/, and what they are compared with in each library.
+abi: setup
+	$(BIN)/python -m native.abi.generate
 
 dashboards: setup
 	$(BIN)/python docker/generate_dashboards.py

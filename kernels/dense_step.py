@@ -5,12 +5,11 @@
     low = clamp(round(x * inverse_scale + zero_point), 0, 255)
     poison = 0, or NaN where a number of the row's x is not finite: bytes cannot be NaN
 
-torch needs a pass and a tensor for each operator. The compiled pass (`native/tower/dense.h`) has
+torch needs a pass and a tensor for each operator. The compiled pass (`native/abi/dense.h`) has
 torch's bits (of `addcmul`, but for the last one on SSE2); torch computes with operands that it
 broadcasts or converts.
 """
 
-import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,41 +18,13 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from kernels.abi import dense
+from kernels.abi.dense import Low
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
-from kernels.native_library import function_of, load_library
 
-_BFLOATS, _BYTES = 1, 2  # `Low` of native/tower/dense.h
 _LEVELS: Final = 255
 _FACTORS: Final = (torch.float32, torch.bfloat16)
-
-
-class DenseStepFields(ctypes.Structure):
-    """`DenseStep` of native/tower/dense.h."""
-
-    _fields_ = (
-        ("values", ctypes.c_void_p),
-        ("first", ctypes.c_void_p),
-        ("factor", ctypes.c_void_p),
-        ("inverse_scale", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("low", ctypes.c_void_p),
-        ("poison", ctypes.c_void_p),
-        ("rows", ctypes.c_int64),
-        ("width", ctypes.c_int64),
-        ("zero_point", ctypes.c_float),
-        ("factor_bf16", ctypes.c_int32),
-        ("low_kind", ctypes.c_int32),
-    )
-
-
-_run = function_of(
-    load_library("kernels"),
-    "sharded_infer_dense_step",
-    None,
-    ctypes.c_int32,
-    ctypes.POINTER(DenseStepFields),
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +90,7 @@ class DenseStep:
         step = dense_step_fields(
             values.shape, made, self._levels, values=values, first=first, factor=factor
         )
-        _run(self._set, step)
+        dense.dense_step(self._set, step)
         return made
 
     def results(self, shape: Sequence[int]) -> Stepped:
@@ -152,15 +123,15 @@ def dense_step_fields(
     values: Tensor | None,
     first: Tensor | None,
     factor: Tensor | None = None,
-) -> DenseStepFields:
+) -> dense.DenseStep:
     """The structure for compiled code; the caller keeps all tensors alive.
 
     `shape` is that of x; `results` gets what is computed.
     """
     width = shape[-1]
     levels = low if isinstance(low, ByteLevels) else None
-    kind = _BYTES if levels is not None else _BFLOATS if made.low is not None else 0
-    return DenseStepFields(
+    kind = Low.NOTHING if made.low is None else Low.BFLOATS if levels is None else Low.BYTES
+    return dense.DenseStep(
         tensor_address(values),
         tensor_address(first),
         tensor_address(factor),

@@ -1,9 +1,12 @@
-"""Compiled libraries: beside their package's modules, called through ctypes without the GIL."""
+"""Compiled libraries, beside their package's modules.
+
+`native/abi/` describes their structures and functions; PACKAGE/abi/ is generated from it.
+"""
 
 import ctypes
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +47,45 @@ def function_of(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -
     function = getattr(library, name)
     function.restype, function.argtypes = result, arguments
     return function
+
+
+def check_layout(
+    library: ctypes.CDLL, header: str, digest: int, structures: Mapping[type[ctypes.Structure], int]
+) -> None:
+    """Compares a module of `native/abi/` with the library that was loaded.
+
+    Args:
+        digest: of the header's functions, constants and enums.
+        structures: the header's, each with the digest of its fields.
+
+    Raises CompiledCodeError, with the structure, if the library was built from another header.
+    """
+    expected = [digest]
+    for structure, of_fields in structures.items():
+        offsets = [getattr(structure, field).offset for field, *_ in structure._fields_]
+        expected += (of_fields, ctypes.sizeof(structure), *offsets)
+    symbol = f"sharded_infer_layout_of_{header}"
+    try:
+        count = ctypes.c_int64.in_dll(library, symbol).value
+    except ValueError:
+        raise _stale(library, f"native/abi/{header}.h") from None
+    built = (ctypes.c_int64 * (1 + count)).in_dll(library, symbol)[1:]
+    if built == expected:
+        return
+    at = 1
+    for structure in structures:
+        end = at + 2 + len(structure._fields_)
+        if built[at:end] != expected[at:end]:
+            raise _stale(library, f"{structure.__name__} of native/abi/{header}.h")
+        at = end
+    raise _stale(library, f"functions, constants or enums of native/abi/{header}.h")
+
+
+def _stale(library: ctypes.CDLL, what: str) -> CompiledCodeError:
+    return CompiledCodeError(
+        f"{library._name} was built with other {what}: build it again (`make setup`, or "
+        "`pip install` of the checkout)"
+    )
 
 
 def missing_text(packages: Sequence[str]) -> str:

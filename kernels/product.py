@@ -5,40 +5,30 @@
     y = max(y + bias, 0) + poison         where they are given
     x, low, poison = dense_step(y), or dense_step(values, first, y), a cross
 
-See `native/tower/product.h`. fp32 needs AVX2 or AVX-512, bf16 AVX-512 with BF16, and bytes AVX2
+See `native/abi/product.h`. fp32 needs AVX2 or AVX-512, bf16 AVX-512 with BF16, and bytes AVX2
 or VNNI. Faster instructions (a matrix unit, AMX) are left to oneDNN. Nothing is kept per number of
 rows. bf16 differs from oneDNN by the order of its sums, bytes by the rounding of their scaling.
 """
 
-import ctypes
-from enum import IntEnum
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from kernels.abi import product
+from kernels.abi.product import Factors
 from kernels.dense_step import (
     ByteLevels,
     DenseStep,
-    DenseStepFields,
     Stepped,
     dense_step_fields,
     tensor_address,
 )
 from kernels.errors import InputError
 from kernels.machine import Feature, InstructionSet, Machine, machine
-from kernels.native_library import function_of, load_library
 
 _LANES: Final = 16  # columns that rows are padded to
 _PANEL: Final = {InstructionSet.AVX2: 16, InstructionSet.AVX512: 64}  # columns
-
-
-class Factors(IntEnum):
-    """Operands of a product; `Factors` of native/tower/product.h."""
-
-    FP32 = 0
-    BF16 = 1
-    BYTES = 2  # uint8 by int8
 
 
 _FACTORS: Final = {
@@ -46,32 +36,6 @@ _FACTORS: Final = {
     torch.bfloat16: Factors.BF16,
     torch.int8: Factors.BYTES,
 }
-
-
-class _Product(ctypes.Structure):
-    """`Product` of native/tower/product.h."""
-
-    _fields_ = (
-        ("x", ctypes.c_void_p),
-        ("weight", ctypes.c_void_p),
-        ("offset", ctypes.c_void_p),
-        ("scale", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("poison", ctypes.c_void_p),
-        ("row_bytes", ctypes.c_int64),
-        ("factors", ctypes.c_int32),
-        ("relu", ctypes.c_int32),
-        ("step", DenseStepFields),
-    )
-
-
-_multiply = function_of(
-    load_library("kernels"),
-    "sharded_infer_product",
-    None,
-    ctypes.c_int32,
-    ctypes.POINTER(_Product),
-)
 
 
 def product_dtypes(here: Machine | None = None) -> frozenset[torch.dtype]:
@@ -233,7 +197,7 @@ class Product:
         poison = _like(poison, (*shape[:-1], 1))
         made = self.step.results(shape)
         step = dense_step_fields(shape, made, self.low, values=values, first=first)
-        call = _Product(
+        call = product.Product(
             x.data_ptr(),
             self.weight.stored.data_ptr(),
             tensor_address(self._offset),
@@ -244,7 +208,7 @@ class Product:
             self.relu,
             step,
         )
-        _multiply(self.weight.instruction_set, call)
+        product.product(self.weight.instruction_set, call)
         return made
 
 

@@ -1,5 +1,5 @@
 // Dense steps on each instruction set.
-#include "dense.h"
+#include "abi/dense.h"
 
 #include <cmath>
 #include <cstring>

@@ -90,7 +90,7 @@ constexpr auto kSumWords = {sum_words<1>, sum_words<2>, sum_words<3>,
 template <Factors kFactors>
 inline void sum_block(const Product& product, std::int64_t row, std::int64_t rows,
                       std::int64_t column, std::int64_t width, float* sums) {
-  if constexpr (kFactors == kFloats) {
+  if constexpr (kFactors == Factors::kFp32) {
     const std::int64_t stride = product.row_bytes / 4;
     const auto* x = reinterpret_cast<const float*>(product.x) + row * stride;
     const auto* weight = reinterpret_cast<const float*>(product.weight) + column * stride;
@@ -120,8 +120,8 @@ inline Lanes from_integers(const float* sums, const std::int32_t* offset) {
 }  // namespace
 
 void product_avx2(const Product& product) {
-  if (product.factors == kByteQuads) return multiply<kByteQuads>(product);
-  multiply<kFloats>(product);
+  if (product.factors == Factors::kBytes) return multiply<Factors::kBytes>(product);
+  multiply<Factors::kFp32>(product);
 }
 
 }  // namespace sharded_infer

@@ -20,10 +20,10 @@ constexpr std::int64_t kColumns = kPanel * kLanes;
 // In assembler: what GCC 12 makes of the intrinsics copies each sum twice.
 template <Factors kFactors>
 [[gnu::always_inline]] inline void add_product(__m512& sum, __m512 x, __m512 weight) {
-  if constexpr (kFactors == kFloats) sum = _mm512_fmadd_ps(x, weight, sum);
-  if constexpr (kFactors == kBfloatPairs)
+  if constexpr (kFactors == Factors::kFp32) sum = _mm512_fmadd_ps(x, weight, sum);
+  if constexpr (kFactors == Factors::kBf16)
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(weight));
-  if constexpr (kFactors == kByteQuads)
+  if constexpr (kFactors == Factors::kBytes)
     asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(weight));
 }
 
@@ -91,9 +91,9 @@ inline Lanes from_integers(const float* sums, const std::int32_t* offset) {
 }  // namespace
 
 void product_avx512(const Product& product) {
-  if (product.factors == kByteQuads) return multiply<kByteQuads>(product);
-  if (product.factors == kBfloatPairs) return multiply<kBfloatPairs>(product);
-  multiply<kFloats>(product);
+  if (product.factors == Factors::kBytes) return multiply<Factors::kBytes>(product);
+  if (product.factors == Factors::kBf16) return multiply<Factors::kBf16>(product);
+  multiply<Factors::kFp32>(product);
 }
 
 }  // namespace sharded_infer

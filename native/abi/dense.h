@@ -13,6 +13,8 @@
 #pragma once
 #include <cstdint>
 
+#include "abi/exported.h"
+
 namespace sharded_infer {
 
 enum Low : std::int32_t { kNothing = 0, kBfloats = 1, kBytes = 2 };
@@ -35,5 +37,7 @@ struct DenseStep {
 }  // namespace sharded_infer
 
 // The caller has checked that the machine has the instruction set.
-extern "C" __attribute__((visibility("default"))) void sharded_infer_dense_step(
-    std::int32_t instruction_set, const sharded_infer::DenseStep* step);
+extern "C" {
+EXPORTED void sharded_infer_dense_step(std::int32_t instruction_set,
+                                       const sharded_infer::DenseStep* step);
+}
