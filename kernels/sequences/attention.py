@@ -6,58 +6,24 @@
     out = weights @ value / divisor
 
 torch writes the scores of all queries, and reads them once for each operator. The compiled pass
-(`native/tower/attention.h`) has those of six queries in the cache at a time, and leaves out keys
+(`native/abi/attention.h`) has those of six queries in the cache at a time, and leaves out keys
 that all of them ignore. A result depends on its own query alone, to the bit.
 """
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from kernels.abi import attention as abi
+from kernels.abi.attention import Weights
 from kernels.dense_step import tensor_address
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
-from kernels.native_library import function_of, load_library
 
 _FLOAT_BYTES: Final = 4
-
-
-class Weights(IntEnum):
-    """Function from scores to weights; the values are those of native/tower/attention.h."""
-
-    SOFTMAX = 0
-    SILU = 1
-
-
-class AttentionFields(ctypes.Structure):
-    """`Attention` of native/tower/attention.h, with the fields of its `Strides`."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "bias", "mask")),
-        *((name, ctypes.c_void_p) for name in ("first", "out", "space")),
-        *(
-            (f"{name}_{stride}", ctypes.c_int64)
-            for name in ("query", "key", "value", "bias", "mask")
-            for stride in ("sample", "head", "row")
-        ),
-        *((name, ctypes.c_int64) for name in ("samples", "heads", "queries", "keys")),
-        *((name, ctypes.c_int64) for name in ("width", "value_width")),
-        ("scale", ctypes.c_float),
-        ("divisor", ctypes.c_float),
-        ("weights", ctypes.c_int32),
-        ("causal", ctypes.c_int32),
-    )
-
-
-_LIBRARY = load_library("kernels")
-_FIELDS = ctypes.POINTER(AttentionFields)
-_attend = function_of(_LIBRARY, "sharded_infer_attention", None, ctypes.c_int32, _FIELDS)
-_space_of = function_of(_LIBRARY, "sharded_infer_attention_space", ctypes.c_int64, _FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +82,7 @@ class Attention:
         keys, value_width = value.shape[2:]
         read = list(map(_side_by_side, tensors))
         addresses = [one.data_ptr() for one in read]
-        strides = [stride for one in read for stride in one.stride()[:3]]
+        strides = [one.stride()[:3] for one in read]
         sizes = samples, heads, queries, keys, width, value_width
         return self._run(addresses, strides, bias, mask, first, sizes).transpose(1, 2)
 
@@ -153,7 +119,7 @@ class Attention:
         scores = samples, heads, queries, length
         fits = key.shape[:2] == value.shape[:2] == (samples, length) and length > 0
         addresses: list[int] = []
-        strides: list[int] = []
+        strides: list[tuple[int, ...]] = []
         for one, (begin, width) in zip((query, key, value), columns, strict=True):
             if begin + heads * width > one.shape[2]:
                 raise InputError(
@@ -163,7 +129,7 @@ class Attention:
             sample, row, column = one.stride()
             fits = fits and column == 1 and one.dtype is torch.float32
             addresses.append(one.data_ptr() + _FLOAT_BYTES * begin)
-            strides += (sample, width, row)
+            strides.append((sample, width, row))
         if not fits or not _added_fit(bias, mask, scores):
             parts = zip((query, key, value), columns, strict=True)
             turned = (_heads_of(one, heads, *chosen).transpose(1, 2) for one, chosen in parts)
@@ -177,7 +143,7 @@ class Attention:
     def _run(
         self,
         addresses: list[int],
-        strides: list[int],
+        strides: list[tuple[int, ...]],
         bias: Tensor | None,
         mask: Tensor | None,
         first: Tensor | None,
@@ -195,9 +161,9 @@ class Attention:
                 one = _side_by_side(one.expand(sizes[:4]))
                 held.append(one)
             addresses.append(tensor_address(one))  # type: ignore[arg-type]
-            strides += (0, 0, 0) if one is None else one.stride()[:3]
+            strides.append((0, 0, 0) if one is None else one.stride()[:3])
         out = torch.empty(samples, queries, heads, value_width)
-        call = AttentionFields(
+        call = abi.Attention(
             *addresses,
             tensor_address(first),
             out.data_ptr(),
@@ -209,16 +175,16 @@ class Attention:
             self.weights,
             self.causal,
         )
-        space = torch.empty(_space_of(call))
+        space = torch.empty(abi.attention_space(call))
         call.space = space.data_ptr()
-        _attend(self._set, call)
+        abi.attention(self._set, call)
         return out
 
-    def fields(self, heads: int, width: int, value_width: int) -> AttentionFields:
+    def fields(self, heads: int, width: int, value_width: int) -> abi.Attention:
         """The pass for other compiled code: without tensors, of rows with all heads' columns."""
-        made = AttentionFields()
-        made.query_head = made.key_head = width
-        made.value_head = value_width
+        made = abi.Attention()
+        made.query_strides.head = made.key_strides.head = width
+        made.value_strides.head = value_width
         made.heads, made.width, made.value_width = heads, width, value_width
         made.scale = width**-0.5 if self.scale is None else self.scale
         made.divisor, made.weights, made.causal = self.divisor, self.weights, self.causal

@@ -4,15 +4,16 @@
 
 For example a learned bias by time: the span between two items chooses a bucket, and the bucket a
 weight. `step_function` evaluates f to find the thresholds between which it is constant. The
-compiled pass (`native/tower/pair_biases.h`) finds a difference's threshold in a small table.
+compiled pass (`native/abi/pair_biases.h`) finds a difference's threshold in a small table.
 """
 
-import ctypes
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
+
+from kernels.abi.pair_biases import PairBiases
 
 # Keys from one power of two to the next.
 _OCTAVE: Final = 2**23
@@ -23,23 +24,6 @@ _MOST_CELLS: Final = 2**16
 _TRIED: Final = 2**14
 # Keys beside a threshold where rounding within the function may move it.
 _ROUNDED: Final = 8
-
-
-class PairBiasFields(ctypes.Structure):
-    """`PairBiases` of native/tower/pair_biases.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("numbers", "fixed", "out")),
-        *((name, ctypes.c_void_p) for name in ("thresholds", "values")),
-        ("fixed_stride", ctypes.c_int64),
-        ("positions", ctypes.c_int64),
-        ("cells", ctypes.c_int32),
-        ("first_cell", ctypes.c_int32),
-        ("shift", ctypes.c_int32),
-        *((name, ctypes.c_float) for name in ("no_number", "least", "greatest")),
-        ("turned", ctypes.c_int32),
-        ("causal", ctypes.c_int32),
-    )
 
 
 class StepFunction(NamedTuple):
@@ -101,14 +85,14 @@ def step_function(function: Callable[[Tensor], Tensor]) -> StepFunction | None:
     return found if found is not None and _is_same(found, function, bound) else None
 
 
-def pair_bias_fields(function: StepFunction, *, turned: bool, causal: bool) -> PairBiasFields:
+def pair_bias_fields(function: StepFunction, *, turned: bool, causal: bool) -> PairBiases:
     """The compiled pass without its operands; `function` must be kept.
 
     Args:
         turned: a difference is `numbers[i] - numbers[j]`.
         causal: positions behind a position's own need no bias; theirs are not written.
     """
-    made = PairBiasFields()
+    made = PairBiases()
     made.thresholds, made.values = function.thresholds.data_ptr(), function.values.data_ptr()
     made.cells, made.first_cell = len(function.thresholds), function.first_cell
     made.shift, made.no_number = function.shift, function.no_number

@@ -5,7 +5,7 @@
     out = y                                                              one number a pair
 
 For example a Deep Interest Network's weights of a history. The compiled pass
-(`native/tower/pair_layers.h`) keeps layers' inputs and outputs in the cache. Its first product
+(`native/abi/pair_layers.h`) keeps layers' inputs and outputs in the cache. Its first product
 multiplies the weight by the candidate instead of the positions, so that its last bits are not
 torch's.
 """
@@ -13,25 +13,16 @@ torch's.
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from kernels.abi import pair_layers as abi
+from kernels.abi.pair_layers import Activation
 from kernels.dense_step import tensor_address
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
-from kernels.native_library import function_of, load_library
-
-
-class Activation(IntEnum):
-    """Function of a layer's sum; the values are those of native/tower/pair_layers.h."""
-
-    LINEAR = 0
-    RELU = 1
-    SLOPE = 2  # of numbers below 0: PReLU
-    SIGMOID = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,32 +33,6 @@ class PairLayer:
     bias: Tensor | None = None
     activation: Activation = Activation.LINEAR
     slope: Tensor | None = None
-
-
-class _Layer(ctypes.Structure):
-    """`Layer` of native/tower/pair_layers.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weight", "bias", "slope")),
-        *((name, ctypes.c_int64) for name in ("inputs", "outputs")),
-        ("activation", ctypes.c_int32),
-    )
-
-
-class _PairLayers(ctypes.Structure):
-    """`PairLayers` of native/tower/pair_layers.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("positions", "candidates", "by_position")),
-        *((name, ctypes.c_void_p) for name in ("by_candidate", "layers", "out", "space")),
-        *((name, ctypes.c_int64) for name in ("count", "length", "layer_count")),
-    )
-
-
-_LIBRARY = load_library("kernels")
-_FIELDS = ctypes.POINTER(_PairLayers)
-_run = function_of(_LIBRARY, "sharded_infer_pair_layers", None, ctypes.c_int32, _FIELDS)
-_space_of = function_of(_LIBRARY, "sharded_infer_pair_layers_space", ctypes.c_int64, _FIELDS)
 
 
 class PairLayers:
@@ -87,7 +52,7 @@ class PairLayers:
         if not widths or not follows or widths[-1][0] != 1:
             raise InputError(f"pair layers: expected layers that end with one output, got {widths}")
         self._set = chosen_set(instruction_set, "pair layers")
-        self._fields = (_Layer * len(self.layers))(*map(_fields_of, self.layers))
+        self._fields = (abi.Layer * len(self.layers))(*map(_fields_of, self.layers))
 
     def __call__(
         self,
@@ -116,7 +81,7 @@ class PairLayers:
         if by_candidate is not None:
             by_candidate = _like(by_candidate, (count, outputs), "by_candidate")
         out = torch.empty(count, length)
-        call = _PairLayers(
+        call = abi.PairLayers(
             positions.data_ptr(),
             candidates.data_ptr(),
             tensor_address(by_position),
@@ -128,9 +93,9 @@ class PairLayers:
             length,
             len(self.layers),
         )
-        space = torch.empty(_space_of(call))
+        space = torch.empty(abi.pair_layers_space(call))
         call.space = space.data_ptr()
-        _run(self._set, call)
+        abi.pair_layers(self._set, call)
         return out
 
 
@@ -146,9 +111,9 @@ def _checked(layer: PairLayer) -> PairLayer:
     return PairLayer(weight, bias, layer.activation, slope)
 
 
-def _fields_of(layer: PairLayer) -> _Layer:
+def _fields_of(layer: PairLayer) -> abi.Layer:
     outputs, inputs = layer.weight.shape
-    return _Layer(
+    return abi.Layer(
         layer.weight.data_ptr(),
         tensor_address(layer.bias),
         tensor_address(layer.slope),

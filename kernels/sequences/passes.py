@@ -1,41 +1,25 @@
 """Passes over the positions of one request's sequence, and its candidates, in one call.
 
 A Python call takes as long as a third of a pass's work. Here a user's stage of adjacent passes is
-one compiled call (`native/tower/passes.h`), with the same bits.
+one compiled call (`native/abi/passes.h`), with the same bits.
 """
 
 import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from kernels.abi import passes as abi
+from kernels.abi.passes import CANDIDATES, POSITIONS, PassKind
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
-from kernels.native_library import function_of, load_library
 from kernels.sequences.attention import Attention
 from kernels.sequences.pair_biases import StepFunction, pair_bias_fields
 from kernels.sequences.row_steps import RowSteps
-
-# As many rows or columns as there are positions; `kPositions` of native/tower/passes.h.
-POSITIONS: Final = -1
-# As many rows as there are candidates; `kCandidates`.
-CANDIDATES: Final = -2
-# The row that an operand begins with: the last one, or the last ones, as many as positions.
-LAST_ROW: Final = -1
-LAST_ROWS: Final = -2
-
-
-class _Kind(IntEnum):
-    """`PassKind` of native/tower/passes.h."""
-
-    ROWS = 0
-    ATTENTION = 1
-    PAIR_BIASES = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,56 +100,6 @@ class PairBiasing:
 AnyPass: TypeAlias = RowStepping | Attending | PairBiasing
 
 
-class _Memory(ctypes.Structure):
-    """`PassMemory` of native/tower/passes.h."""
-
-    _fields_ = (
-        ("numbers", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("rows", "width")),
-    )
-
-
-class _Operand(ctypes.Structure):
-    """`PassOperand` of native/tower/passes.h."""
-
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("memory", "column", "row"))
-
-
-class _Pass(ctypes.Structure):
-    """`Pass` of native/tower/passes.h."""
-
-    _fields_ = (
-        ("operands", ctypes.c_void_p),
-        ("operand_count", ctypes.c_int64),
-        ("details", ctypes.c_void_p),
-        ("kind", ctypes.c_int32),
-        ("rows", ctypes.c_int32),
-    )
-
-
-class _Passes(ctypes.Structure):
-    """`Passes` of native/tower/passes.h."""
-
-    _fields_ = (
-        ("memories", ctypes.c_void_p),
-        ("memory_count", ctypes.c_int64),
-        ("passes", ctypes.c_void_p),
-        ("pass_count", ctypes.c_int64),
-        ("given", ctypes.c_void_p),
-        ("given_count", ctypes.c_int64),
-        ("positions", ctypes.c_int64),
-        ("candidates", ctypes.c_int64),
-        ("space", ctypes.c_void_p),
-    )
-
-
-_run = function_of(
-    load_library("kernels"),
-    "sharded_infer_passes",
-    *(ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(_Passes)),
-)
-
-
 class Passes:
     """The passes of one call, prepared; thread-safe.
 
@@ -192,8 +126,8 @@ class Passes:
         used = (operand.memory for one in passes for operand in one.operands)
         memories = dict.fromkeys((*inputs, *outputs, *used))
         self._numbers = {memory: number for number, memory in enumerate(memories)}
-        self._memories = (_Memory * len(memories))(*map(self._memory, memories))
-        self._passes = (_Pass * len(passes))(*map(self._pass, passes))
+        self._memories = (abi.PassMemory * len(memories))(*map(self._memory, memories))
+        self._passes = (abi.Pass * len(passes))(*map(self._pass, passes))
         given = len(inputs) + len(outputs)
         self._given_type = ctypes.c_void_p * given
         self._fixed = (
@@ -202,21 +136,24 @@ class Passes:
         )
         self._given_count = given
 
-    def _memory(self, memory: Memory) -> _Memory:
+    def _memory(self, memory: Memory) -> abi.PassMemory:
         if memory.constant is None:
-            return _Memory(None, memory.rows, memory.width)
+            return abi.PassMemory(None, memory.rows, memory.width)
         held = memory.constant.detach().contiguous()
         self._held.append(held)
-        return _Memory(held.data_ptr(), memory.rows, memory.width)
+        return abi.PassMemory(held.data_ptr(), memory.rows, memory.width)
 
-    def _pass(self, one: AnyPass) -> _Pass:
-        operands = (_Operand * len(one.operands))(
-            *(_Operand(self._numbers[each.memory], each.column, each.row) for each in one.operands)
+    def _pass(self, one: AnyPass) -> abi.Pass:
+        operands = (abi.PassOperand * len(one.operands))(
+            *(
+                abi.PassOperand(self._numbers[each.memory], each.column, each.row)
+                for each in one.operands
+            )
         )
         rows = POSITIONS
         details: ctypes.Structure
         if isinstance(one, RowStepping):
-            kind, rows = _Kind.ROWS, one.rows
+            kind, rows = PassKind.ROWS, one.rows
             own = one.steps.instruction_set
             if own is not self._set:
                 name = "none" if own is None else own.name.lower()
@@ -224,14 +161,14 @@ class Passes:
             details, held = one.steps.fields()
             self._held += [one.steps, held]
         elif isinstance(one, Attending):
-            kind, rows = _Kind.ATTENTION, one.queries
+            kind, rows = PassKind.ATTENTION, one.queries
             details = one.attention.fields(one.heads, one.width, one.value_width)
         else:
-            kind = _Kind.PAIR_BIASES
+            kind = PassKind.PAIR_BIASES
             details = pair_bias_fields(one.function, turned=one.turned, causal=one.causal)
             self._held.append(one.function)
         self._held += [operands, details]
-        return _Pass(
+        return abi.Pass(
             ctypes.addressof(operands), len(operands), ctypes.addressof(details), kind, rows
         )
 
@@ -267,9 +204,9 @@ class Passes:
                 )
             addresses.append(one.data_ptr())
         places = self._given_type(*addresses)
-        call = _Passes(
+        call = abi.Passes(
             *self._fixed,
             *(ctypes.addressof(places), self._given_count, positions, candidates, None),
         )
-        if _run(self._set, call):
+        if abi.passes(self._set, call):
             raise MemoryError(f"passes: no memory for {positions} positions")

@@ -2,28 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from kernels.abi.row_steps import StepKind
 from kernels.errors import InputError
-
-
-class StepKind(IntEnum):
-    """Operation of a step; the values are those of native/tower/row_steps.h."""
-
-    LINEAR = 0
-    NORM = 1
-    SUM = 2
-    DIFFERENCE = 3
-    PRODUCT = 4
-    RELU = 5
-    SIGMOID = 6
-    SILU = 7
-    JOINED = 8
-    GELU = 9
 
 
 class Columns(NamedTuple):

@@ -1,7 +1,7 @@
 """Steps that compute each row by itself, in one compiled pass.
 
 Such steps lie between a transformer's attentions: linear layers, norms, residual sums. The compiled
-pass (`native/tower/row_steps.h`) runs all on some rows at a time, in the cache. A row's result
+pass (`native/abi/row_steps.h`) runs all on some rows at a time, in the cache. A row's result
 depends on that row alone, to the bit; its last bits are not torch's.
 """
 
@@ -12,74 +12,22 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from kernels.abi import row_steps as abi
+from kernels.abi.passes import RowsOfPass
+from kernels.abi.row_steps import StepKind
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
-from kernels.native_library import function_of, load_library
 from kernels.sequences.row_step import (
     Columns,
     RowStep,
     Source,
-    StepKind,
     check_step,
     width_of,
 )
 
 _TILE: Final = 24  # rows at a time
-# Of `StepMemory` of native/tower/row_steps.h: numbers, stride, moves. Arrays of whole numbers are
-# made much faster than arrays of structures.
-_MEMORY: Final = 3
-
-
-class _Columns(ctypes.Structure):
-    """`StepColumns` of native/tower/row_steps.h."""
-
-    _fields_ = (("memory", ctypes.c_int64), ("first", ctypes.c_int64))
-
-
-class _Step(ctypes.Structure):
-    """`RowStep` of native/tower/row_steps.h."""
-
-    _fields_ = (
-        ("weight", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        *((name, _Columns) for name in ("first", "second", "out")),
-        ("inputs", ctypes.c_int64),
-        ("outputs", ctypes.c_int64),
-        ("epsilon", ctypes.c_float),
-        ("kind", ctypes.c_int32),
-    )
-
-
-class _Steps(ctypes.Structure):
-    """`RowSteps` of native/tower/row_steps.h."""
-
-    _fields_ = (
-        ("memories", ctypes.c_void_p),
-        ("steps", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("step_count", "rows", "tile")),
-    )
-
-
-_LIBRARY = load_library("kernels")
-_run = function_of(
-    _LIBRARY, "sharded_infer_row_steps", None, ctypes.c_int32, ctypes.POINTER(_Steps)
-)
-_panel_columns = function_of(
-    _LIBRARY, "sharded_infer_row_panel_columns", ctypes.c_int64, ctypes.c_int32
-)
-
-
-class RowsOfPass(ctypes.Structure):
-    """`RowsOfPass` of native/tower/passes.h."""
-
-    _fields_ = (
-        ("steps", ctypes.c_void_p),
-        ("step_count", ctypes.c_int64),
-        ("constants", ctypes.c_void_p),
-        ("constant_count", ctypes.c_int64),
-        ("scratch_width", ctypes.c_int64),
-        ("tile", ctypes.c_int64),
-    )
+# Numbers of a `StepMemory`. Arrays of whole numbers are made much faster than arrays of structures.
+_MEMORY: Final = len(abi.StepMemory._fields_)
 
 
 class RowSteps:
@@ -117,7 +65,7 @@ class RowSteps:
         self.output_widths = [self.steps[one].width for one in self.outputs]
         self.instruction_set = chosen_set(instruction_set, "row steps")
         self.constants: list[Tensor] = []
-        self._prepare(_panel_columns(self.instruction_set))
+        self._prepare(abi.row_panel_columns(self.instruction_set))
 
     def _prepare(self, panel: int) -> None:
         tensors = len(self.widths) + len(self.outputs)
@@ -133,7 +81,7 @@ class RowSteps:
             for source in step.sources
             if isinstance(source, Columns)
         }
-        self._fields = (_Step * len(self.steps))()
+        self._fields = (abi.RowStep * len(self.steps))()
         for number, step in enumerate(self.steps):
             value = len(self.widths) + number
             if value not in places:
@@ -143,12 +91,12 @@ class RowSteps:
             if step.kind is StepKind.LINEAR and weight is not None:
                 weight = _panels(weight, panel)
             inputs = width_of(step.sources[0])
-            self._fields[number] = _Step(
+            self._fields[number] = abi.RowStep(
                 self._hold(weight),
                 self._hold(step.bias),
                 read[0],
                 read[-1],
-                _Columns(*places[value]),
+                abi.StepColumns(*places[value]),
                 *(inputs, step.width, step.epsilon, step.kind),
             )
             for done in {one.value for one in step.sources if isinstance(one, Columns)} | {value}:
@@ -158,13 +106,13 @@ class RowSteps:
         count = _MEMORY * (tensors + 1) + len(self._constant_memories)
         self._memories_type = ctypes.c_int64 * count
 
-    def _read(self, source: Source, places: dict[int, tuple[int, int]]) -> _Columns:
+    def _read(self, source: Source, places: dict[int, tuple[int, int]]) -> abi.StepColumns:
         if isinstance(source, Columns):
             memory, first = places[source.value]
-            return _Columns(memory, first + source.first)
+            return abi.StepColumns(memory, first + source.first)
         self._constant_memories += (self._hold(source) or 0, 0, 0)
         tensors = len(self.widths) + len(self.outputs)
-        return _Columns(tensors + len(self._constant_memories) // _MEMORY, 0)
+        return abi.StepColumns(tensors + len(self._constant_memories) // _MEMORY, 0)
 
     def _hold(self, tensor: Tensor | None) -> int | None:
         if tensor is None:
@@ -205,12 +153,12 @@ class RowSteps:
         scratch = torch.empty(_TILE * self._scratch_width)
         addresses += (scratch.data_ptr(), self._scratch_width, 0)
         memories = self._memories_type(*addresses, *self._constant_memories)
-        call = _Steps(
+        call = abi.RowSteps(
             ctypes.addressof(memories),
             ctypes.addressof(self._fields),
             *(len(self.steps), shape.numel(), _TILE),
         )
-        _run(self.instruction_set, call)
+        abi.row_steps(self.instruction_set, call)
         return tuple(made)
 
     def fields(self) -> tuple[RowsOfPass, object]:

@@ -14,7 +14,15 @@ from native.abi.declarations import Header, Type, read_header
 ROOT = Path(__file__).parents[2]
 # Headers of each library. Its package has their modules.
 LIBRARIES = {
-    "kernels": ("dense", "product"),
+    "kernels": (
+        "attention",
+        "dense",
+        "pair_biases",
+        "pair_layers",
+        "passes",
+        "product",
+        "row_steps",
+    ),
 }
 _PACKAGE = {name: package for package, names in LIBRARIES.items() for name in names}
 _SCALARS = {"bool": "c_bool", "char": "c_char", "double": "c_double", "float": "c_float"}

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "passes.h"
-#include "pair_layers.h"
+#include "abi/passes.h"
+#include "abi/pair_layers.h"
 
 #define SHARDED_INFER_KERNELS "tower/sequences.inc"
 #include "base/each_instruction_set.inc"
@@ -15,39 +15,33 @@ using sharded_infer::PairLayers;
 using sharded_infer::Passes;
 using sharded_infer::RowSteps;
 
-#define EXPORTED __attribute__((visibility("default")))
-
 extern "C" {
 
-// Floats that an attention needs as its space.
-EXPORTED std::int64_t sharded_infer_attention_space(const Attention* attention) {
+std::int64_t sharded_infer_attention_space(const Attention* attention) {
   return sharded_infer::baseline::space_of(*attention);
 }
 
-EXPORTED void sharded_infer_attention(std::int32_t instruction_set, const Attention* attention) {
+void sharded_infer_attention(std::int32_t instruction_set, const Attention* attention) {
   SHARDED_INFER_FOR(instruction_set, run(*attention));
 }
 
-// Floats that layers on pairs need as their space.
-EXPORTED std::int64_t sharded_infer_pair_layers_space(const PairLayers* pairs) {
+std::int64_t sharded_infer_pair_layers_space(const PairLayers* pairs) {
   return sharded_infer::baseline::space_of(*pairs);
 }
 
-EXPORTED void sharded_infer_pair_layers(std::int32_t instruction_set, const PairLayers* pairs) {
+void sharded_infer_pair_layers(std::int32_t instruction_set, const PairLayers* pairs) {
   SHARDED_INFER_FOR(instruction_set, run(*pairs));
 }
 
-// Columns of a panel of a linear step's weight.
-EXPORTED std::int64_t sharded_infer_row_panel_columns(std::int32_t instruction_set) {
+std::int64_t sharded_infer_row_panel_columns(std::int32_t instruction_set) {
   return SHARDED_INFER_FOR(instruction_set, kPanelColumns);
 }
 
-EXPORTED void sharded_infer_row_steps(std::int32_t instruction_set, const RowSteps* steps) {
+void sharded_infer_row_steps(std::int32_t instruction_set, const RowSteps* steps) {
   SHARDED_INFER_FOR(instruction_set, run(*steps));
 }
 
-// Passes in one call. Returns 1 without memory for their space.
-EXPORTED std::int32_t sharded_infer_passes(std::int32_t instruction_set, Passes* passes) {
+std::int32_t sharded_infer_passes(std::int32_t instruction_set, Passes* passes) {
   constexpr std::size_t kLine = 64;
   const std::size_t bytes = sharded_infer::baseline::space_of(*passes) * sizeof(float) + kLine - 1;
   passes->space = static_cast<float*>(std::aligned_alloc(kLine, bytes / kLine * kLine));

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from kernels.sequences.pair_layers import Activation, PairLayers
+from kernels.abi.pair_layers import Activation
+from kernels.sequences.pair_layers import PairLayers
 
 
 def pair_layers_by_torch(

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.sequences.row_step import Columns, RowStep, StepKind
+from kernels.abi.row_steps import StepKind
+from kernels.sequences.row_step import Columns, RowStep
 from kernels.sequences.row_steps import RowSteps
 
 _BY_NUMBER: Final[Mapping[StepKind, Callable[[Tensor], Tensor]]] = {

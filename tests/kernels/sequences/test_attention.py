@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from kernels.abi.attention import Weights
 from kernels.machine import InstructionSet
-from kernels.sequences.attention import Attention, Weights
+from kernels.sequences.attention import Attention
 from tests.kernels.drawn import FUSED, every_set, numbers
 
 

@@ -5,8 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+from kernels.abi.pair_layers import Activation
 from kernels.machine import InstructionSet
-from kernels.sequences.pair_layers import Activation, PairLayer, PairLayers
+from kernels.sequences.pair_layers import PairLayer, PairLayers
 from tests.kernels.drawn import FUSED, every_set, numbers
 from tests.reference.pair_layers import pair_layers_by_torch
 

@@ -4,23 +4,15 @@ from functools import partial
 import pytest
 import torch
 
+from kernels.abi.attention import Weights
+from kernels.abi.passes import CANDIDATES, LAST_ROW, LAST_ROWS, POSITIONS
+from kernels.abi.row_steps import StepKind
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, instruction_sets
-from kernels.sequences.attention import Attention, Weights
+from kernels.sequences.attention import Attention
 from kernels.sequences.pair_biases import StepFunction, step_function
-from kernels.sequences.passes import (
-    CANDIDATES,
-    LAST_ROW,
-    LAST_ROWS,
-    POSITIONS,
-    Attending,
-    Memory,
-    Operand,
-    PairBiasing,
-    Passes,
-    RowStepping,
-)
-from kernels.sequences.row_step import Columns, RowStep, StepKind
+from kernels.sequences.passes import Attending, Memory, Operand, PairBiasing, Passes, RowStepping
+from kernels.sequences.row_step import Columns, RowStep
 from kernels.sequences.row_steps import RowSteps
 from tests.kernels.drawn import every_set, numbers
 

@@ -1,9 +1,10 @@
 import pytest
 import torch
 
+from kernels.abi.row_steps import StepKind
 from kernels.errors import InputError
 from kernels.machine import InstructionSet
-from kernels.sequences.row_step import Columns, RowStep, StepKind
+from kernels.sequences.row_step import Columns, RowStep
 from kernels.sequences.row_steps import RowSteps
 from tests.kernels.drawn import FUSED, every_set, numbers
 from tests.reference.row_steps import row_steps_by_torch

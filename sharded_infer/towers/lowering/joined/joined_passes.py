@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.passes.tools_common import stable_topological_sort
 
+from kernels.abi.passes import LAST_ROW, POSITIONS
 from kernels.sequences.passes import (
-    LAST_ROW,
-    POSITIONS,
     AnyPass,
     Attending,
     Memory,

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from kernels.sequences.passes import CANDIDATES, Memory, Operand, Passes, RowStepping
+from kernels.abi.passes import CANDIDATES
+from kernels.sequences.passes import Memory, Operand, Passes, RowStepping
 from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
 from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass

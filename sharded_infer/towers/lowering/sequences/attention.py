@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from kernels.sequences.attention import Attention, Weights
+from kernels.abi.attention import Weights
+from kernels.sequences.attention import Attention
 from sharded_infer.towers.lowering.constants import add_call
 from sharded_infer.towers.lowering.rewriting import (
     ATTENTION_ARGUMENTS,

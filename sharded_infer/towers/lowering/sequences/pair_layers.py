@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from kernels.sequences.pair_layers import Activation, PairLayer, PairLayers
+from kernels.abi.pair_layers import Activation
+from kernels.sequences.pair_layers import PairLayer, PairLayers
 from sharded_infer.errors import InternalError
 from sharded_infer.towers.lowering.constants import add_call, constant_of
 from sharded_infer.towers.lowering.packing import linear_of

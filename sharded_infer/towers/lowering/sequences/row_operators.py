@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from kernels.sequences.row_step import StepKind
+from kernels.abi.row_steps import StepKind
 from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.packing import linear_of
 from sharded_infer.towers.lowering.tensor_kinds import Kind

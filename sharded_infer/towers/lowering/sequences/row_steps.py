@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.passes.tools_common import stable_topological_sort
 
-from kernels.sequences.row_step import Columns, RowStep, Source, StepKind
+from kernels.abi.row_steps import StepKind
+from kernels.sequences.row_step import Columns, RowStep, Source
 from kernels.sequences.row_steps import RowSteps
 from sharded_infer.towers.lowering.constants import add_call
 from sharded_infer.towers.lowering.rewriting import remove_unused

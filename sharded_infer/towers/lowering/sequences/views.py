@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from kernels.sequences.passes import LAST_ROW, LAST_ROWS, POSITIONS, Memory
+from kernels.abi.passes import LAST_ROW, LAST_ROWS, POSITIONS
+from kernels.sequences.passes import Memory
 from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.rewriting import COPIES, DIVISIONS, RESHAPES
 from sharded_infer.towers.lowering.tensor_kinds import kinds_and_sizes

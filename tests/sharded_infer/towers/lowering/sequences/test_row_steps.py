@@ -8,7 +8,7 @@ from torch.export import Dim
 from torch.fx import GraphModule
 from torch.nn import functional
 
-from kernels.sequences.row_step import StepKind
+from kernels.abi.row_steps import StepKind
 from sharded_infer.towers.lowering.packing import pack_products
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass, fuse_row_steps
 

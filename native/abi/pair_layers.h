@@ -12,9 +12,12 @@
 #pragma once
 #include <cstdint>
 
+#include "abi/exported.h"
+
 namespace sharded_infer {
 
-enum Activation : std::int32_t { kLinear = 0, kRelu = 1, kSlope = 2, kSigmoid = 3 };
+// The function of a layer's sums; a slope is PReLU.
+enum class Activation : std::int32_t { kLinear, kRelu, kSlope, kSigmoid };
 
 struct Layer {
   const float* weight;  // [outputs, inputs]
@@ -22,7 +25,7 @@ struct Layer {
   const float* slope;   // [outputs], of numbers below 0, or null
   std::int64_t inputs;
   std::int64_t outputs;
-  std::int32_t activation;  // Activation
+  Activation activation;
 };
 
 struct PairLayers {
@@ -39,3 +42,10 @@ struct PairLayers {
 };
 
 }  // namespace sharded_infer
+
+extern "C" {
+// Floats that layers on pairs need as their space.
+EXPORTED std::int64_t sharded_infer_pair_layers_space(const sharded_infer::PairLayers* pairs);
+EXPORTED void sharded_infer_pair_layers(std::int32_t instruction_set,
+                                        const sharded_infer::PairLayers* pairs);
+}

@@ -3,13 +3,14 @@
 #pragma once
 #include <cstdint>
 
-#include "attention.h"
-#include "pair_biases.h"
-#include "row_steps.h"
+#include "abi/attention.h"
+#include "abi/exported.h"
+#include "abi/pair_biases.h"
+#include "abi/row_steps.h"
 
 namespace sharded_infer {
 
-enum PassKind : std::int32_t { kRowsPass = 0, kAttentionPass = 1, kPairBiasesPass = 2 };
+enum class PassKind : std::int32_t { kRows, kAttention, kPairBiases };
 
 constexpr std::int64_t kPositions = -1;   // as many rows or columns as there are positions
 constexpr std::int64_t kCandidates = -2;  // as many rows as there are candidates
@@ -48,7 +49,7 @@ struct Pass {
   std::int64_t operand_count;
   const void*
       details;  // RowsOfPass, Attention or PairBiases, without what operands and positions say
-  std::int32_t kind;  // PassKind
+  PassKind kind;
   std::int32_t rows;  // or queries: 1, kPositions or kCandidates, which read a memory of one row
                       // again and again
 };
@@ -66,3 +67,9 @@ struct Passes {
 };
 
 }  // namespace sharded_infer
+
+extern "C" {
+// Passes in one call. Returns 1 without memory for their space.
+EXPORTED std::int32_t sharded_infer_passes(std::int32_t instruction_set,
+                                           sharded_infer::Passes* passes);
+}

@@ -11,9 +11,12 @@
 #pragma once
 #include <cstdint>
 
+#include "abi/exported.h"
+
 namespace sharded_infer {
 
-enum Weights : std::int32_t { kSoftmax = 0, kSilu = 1 };
+// The function from scores to weights.
+enum class Weights : std::int32_t { kSoftmax, kSilu };
 
 // Numbers from one sample, head and row to the next; columns lie side by side.
 struct Strides {
@@ -33,8 +36,15 @@ struct Attention {
   std::int64_t samples, heads, queries, keys, width, value_width;
   float scale;
   float divisor;
-  std::int32_t weights;  // Weights
-  std::int32_t causal;   // whether keys after a query's own position weigh nothing
+  Weights weights;
+  std::int32_t causal;  // whether keys after a query's own position weigh nothing
 };
 
 }  // namespace sharded_infer
+
+extern "C" {
+// Floats that an attention needs as its space.
+EXPORTED std::int64_t sharded_infer_attention_space(const sharded_infer::Attention* attention);
+EXPORTED void sharded_infer_attention(std::int32_t instruction_set,
+                                      const sharded_infer::Attention* attention);
+}

@@ -13,19 +13,21 @@
 #pragma once
 #include <cstdint>
 
+#include "abi/exported.h"
+
 namespace sharded_infer {
 
-enum RowStepKind : std::int32_t {
-  kLinearStep = 0,
-  kNormStep = 1,
-  kSumStep = 2,
-  kDifferenceStep = 3,
-  kProductStep = 4,
-  kReluStep = 5,
-  kSigmoidStep = 6,
-  kSiluStep = 7,
-  kJoinedStep = 8,
-  kGeluStep = 9,
+enum class StepKind : std::int32_t {
+  kLinear,
+  kNorm,
+  kSum,
+  kDifference,
+  kProduct,
+  kRelu,
+  kSigmoid,
+  kSilu,
+  kJoined,
+  kGelu,
 };
 
 // Memory that steps read or write.
@@ -49,7 +51,7 @@ struct RowStep {
   std::int64_t inputs;  // columns that a linear step reads; of a joined one's first
   std::int64_t outputs;
   float epsilon;
-  std::int32_t kind;  // RowStepKind
+  StepKind kind;
 };
 
 struct RowSteps {
@@ -61,3 +63,10 @@ struct RowSteps {
 };
 
 }  // namespace sharded_infer
+
+extern "C" {
+// Columns of a panel of a linear step's weight.
+EXPORTED_KEEPING_GIL std::int64_t sharded_infer_row_panel_columns(std::int32_t instruction_set);
+EXPORTED void sharded_infer_row_steps(std::int32_t instruction_set,
+                                      const sharded_infer::RowSteps* steps);
+}

@@ -1,0 +1,86 @@
+"""native/abi/passes.h; written by native/abi/generate.py."""
+
+import ctypes
+from enum import IntEnum
+
+from kernels.abi import LIBRARY
+from kernels.native_library import check_layout, function_of
+
+
+class PassKind(IntEnum):
+    ROWS = 0
+    ATTENTION = 1
+    PAIR_BIASES = 2
+
+
+POSITIONS = -1
+CANDIDATES = -2
+LAST_ROW = -1
+LAST_ROWS = -2
+
+
+class PassMemory(ctypes.Structure):
+    _fields_ = (
+        ("numbers", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+    )
+
+
+class PassOperand(ctypes.Structure):
+    _fields_ = (
+        ("memory", ctypes.c_int64),
+        ("column", ctypes.c_int64),
+        ("row", ctypes.c_int64),
+    )
+
+
+class RowsOfPass(ctypes.Structure):
+    _fields_ = (
+        ("steps", ctypes.c_void_p),
+        ("step_count", ctypes.c_int64),
+        ("constants", ctypes.c_void_p),
+        ("constant_count", ctypes.c_int64),
+        ("scratch_width", ctypes.c_int64),
+        ("tile", ctypes.c_int64),
+    )
+
+
+class Pass(ctypes.Structure):
+    _fields_ = (
+        ("operands", ctypes.c_void_p),
+        ("operand_count", ctypes.c_int64),
+        ("details", ctypes.c_void_p),
+        ("kind", ctypes.c_int32),
+        ("rows", ctypes.c_int32),
+    )
+
+
+class Passes(ctypes.Structure):
+    _fields_ = (
+        ("memories", ctypes.c_void_p),
+        ("memory_count", ctypes.c_int64),
+        ("passes", ctypes.c_void_p),
+        ("pass_count", ctypes.c_int64),
+        ("given", ctypes.c_void_p),
+        ("given_count", ctypes.c_int64),
+        ("positions", ctypes.c_int64),
+        ("candidates", ctypes.c_int64),
+        ("space", ctypes.c_void_p),
+    )
+
+
+check_layout(LIBRARY, "passes", 0x4086BD3C, {
+    PassMemory: 0x777636A1,
+    PassOperand: 0x918966A5,
+    RowsOfPass: 0xA4EDF8E6,
+    Pass: 0x8CE88520,
+    Passes: 0xD40E68D6,
+})
+passes = function_of(
+    LIBRARY,
+    "sharded_infer_passes",
+    ctypes.c_int32,
+    ctypes.c_int32,
+    ctypes.POINTER(Passes),
+)
