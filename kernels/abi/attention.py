@@ -12,14 +12,6 @@ class Weights(IntEnum):
     SILU = 1
 
 
-class Strides(ctypes.Structure):
-    _fields_ = (
-        ("sample", ctypes.c_int64),
-        ("head", ctypes.c_int64),
-        ("row", ctypes.c_int64),
-    )
-
-
 class Attention(ctypes.Structure):
     _fields_ = (
         ("query", ctypes.c_void_p),
@@ -30,11 +22,21 @@ class Attention(ctypes.Structure):
         ("first", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
         ("space", ctypes.c_void_p),
-        ("query_strides", Strides),
-        ("key_strides", Strides),
-        ("value_strides", Strides),
-        ("bias_strides", Strides),
-        ("mask_strides", Strides),
+        ("query_sample", ctypes.c_int64),
+        ("query_head", ctypes.c_int64),
+        ("query_row", ctypes.c_int64),
+        ("key_sample", ctypes.c_int64),
+        ("key_head", ctypes.c_int64),
+        ("key_row", ctypes.c_int64),
+        ("value_sample", ctypes.c_int64),
+        ("value_head", ctypes.c_int64),
+        ("value_row", ctypes.c_int64),
+        ("bias_sample", ctypes.c_int64),
+        ("bias_head", ctypes.c_int64),
+        ("bias_row", ctypes.c_int64),
+        ("mask_sample", ctypes.c_int64),
+        ("mask_head", ctypes.c_int64),
+        ("mask_row", ctypes.c_int64),
         ("samples", ctypes.c_int64),
         ("heads", ctypes.c_int64),
         ("queries", ctypes.c_int64),
@@ -49,8 +51,7 @@ class Attention(ctypes.Structure):
 
 
 check_layout(LIBRARY, "attention", 0x827CE268, {
-    Strides: 0xF1EDAC89,
-    Attention: 0xDA74E0A5,
+    Attention: 0x5D6D9D61,
 })
 attention_space = function_of(
     LIBRARY,

@@ -82,7 +82,7 @@ class Attention:
         keys, value_width = value.shape[2:]
         read = list(map(_side_by_side, tensors))
         addresses = [one.data_ptr() for one in read]
-        strides = [one.stride()[:3] for one in read]
+        strides = [stride for one in read for stride in one.stride()[:3]]
         sizes = samples, heads, queries, keys, width, value_width
         return self._run(addresses, strides, bias, mask, first, sizes).transpose(1, 2)
 
@@ -119,7 +119,7 @@ class Attention:
         scores = samples, heads, queries, length
         fits = key.shape[:2] == value.shape[:2] == (samples, length) and length > 0
         addresses: list[int] = []
-        strides: list[tuple[int, ...]] = []
+        strides: list[int] = []
         for one, (begin, width) in zip((query, key, value), columns, strict=True):
             if begin + heads * width > one.shape[2]:
                 raise InputError(
@@ -129,7 +129,7 @@ class Attention:
             sample, row, column = one.stride()
             fits = fits and column == 1 and one.dtype is torch.float32
             addresses.append(one.data_ptr() + _FLOAT_BYTES * begin)
-            strides.append((sample, width, row))
+            strides += (sample, width, row)
         if not fits or not _added_fit(bias, mask, scores):
             parts = zip((query, key, value), columns, strict=True)
             turned = (_heads_of(one, heads, *chosen).transpose(1, 2) for one, chosen in parts)
@@ -143,7 +143,7 @@ class Attention:
     def _run(
         self,
         addresses: list[int],
-        strides: list[tuple[int, ...]],
+        strides: list[int],
         bias: Tensor | None,
         mask: Tensor | None,
         first: Tensor | None,
@@ -161,7 +161,7 @@ class Attention:
                 one = _side_by_side(one.expand(sizes[:4]))
                 held.append(one)
             addresses.append(tensor_address(one))  # type: ignore[arg-type]
-            strides.append((0, 0, 0) if one is None else one.stride()[:3])
+            strides += (0, 0, 0) if one is None else one.stride()[:3]
         out = torch.empty(samples, queries, heads, value_width)
         call = abi.Attention(
             *addresses,
@@ -183,8 +183,8 @@ class Attention:
     def fields(self, heads: int, width: int, value_width: int) -> abi.Attention:
         """The pass for other compiled code: without tensors, of rows with all heads' columns."""
         made = abi.Attention()
-        made.query_strides.head = made.key_strides.head = width
-        made.value_strides.head = value_width
+        made.query_head = made.key_head = width
+        made.value_head = value_width
         made.heads, made.width, made.value_width = heads, width, value_width
         made.scale = width**-0.5 if self.scale is None else self.scale
         made.divisor, made.weights, made.causal = self.divisor, self.weights, self.causal

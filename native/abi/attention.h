@@ -18,11 +18,6 @@ namespace sharded_infer {
 // The function from scores to weights.
 enum class Weights : std::int32_t { kSoftmax, kSilu };
 
-// Numbers from one sample, head and row to the next; columns lie side by side.
-struct Strides {
-  std::int64_t sample, head, row;
-};
-
 struct Attention {
   const float* query;         // [samples, heads, queries, width]
   const float* key;           // [samples, heads, keys, width]
@@ -32,7 +27,13 @@ struct Attention {
   const std::int64_t* first;  // [samples], the position of the first query among the keys; null: 0
   float* out;                 // [samples, queries, heads, value_width], without gaps
   float* space;               // space_of() floats
-  Strides query_strides, key_strides, value_strides, bias_strides, mask_strides;
+  // Numbers from one sample, head and row to the next; columns lie side by side. One structure in
+  // another is slower to fill for Python.
+  std::int64_t query_sample, query_head, query_row;
+  std::int64_t key_sample, key_head, key_row;
+  std::int64_t value_sample, value_head, value_row;
+  std::int64_t bias_sample, bias_head, bias_row;
+  std::int64_t mask_sample, mask_head, mask_row;
   std::int64_t samples, heads, queries, keys, width, value_width;
   float scale;
   float divisor;
