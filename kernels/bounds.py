@@ -1,14 +1,10 @@
 """Ids outside their tables."""
 
-import ctypes
-
 import torch
 from torch import Tensor
 
+from kernels.abi.lookup import inside
 from kernels.bags import Bags
-from kernels.native_library import load_library
-
-_LIBRARY = load_library("kernels")
 
 
 def out_of_range(bags: Bags, rows: Tensor) -> Tensor | None:
@@ -32,9 +28,8 @@ def are_inside(bags: Bags, rows: Tensor) -> bool:
     tensors = bags.values, bags.lengths, rows
     if not all(tensor.is_contiguous() and tensor.device.type == "cpu" for tensor in tensors):
         return False
-    addresses = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
-    sizes = [ctypes.c_int64(size) for size in (*bags.lengths.shape, len(bags.values))]
-    return bool(_LIBRARY.sharded_infer_inside(*addresses, *sizes))
+    addresses = (tensor.data_ptr() for tensor in tensors)
+    return bool(inside(*addresses, *bags.lengths.shape, len(bags.values)))
 
 
 def locate(bags: Bags, position: int) -> tuple[int, int]:

@@ -7,7 +7,6 @@
 All choices of a kernel or a precision follow from a `Machine`, so that tests can simulate one.
 """
 
-import ctypes
 import os
 import platform
 from collections.abc import Mapping
@@ -16,8 +15,9 @@ from enum import IntEnum, IntFlag
 from functools import cache
 from typing import Final
 
+from kernels.abi.machine import InstructionSet as InstructionSet
+from kernels.abi.machine import features
 from kernels.errors import InputError
-from kernels.native_library import function_of, load_library
 
 MAX_INSTRUCTION_SET: Final = "SHARDED_INFER_MAX_INSTRUCTION_SET"
 _ONEDNN_LIMITS: Final = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
@@ -50,14 +50,6 @@ class ProcessorClass(IntEnum):
     AVX512_VNNI = 3
     AVX512_BF16 = 4
     AMX = 5
-
-
-class InstructionSet(IntEnum):
-    """Instruction sets that compiled code has variants for; the values are those of its C++."""
-
-    BASELINE = 0
-    AVX2 = 1
-    AVX512 = 2
 
 
 _ALL: Final = ~Feature(0)
@@ -182,5 +174,4 @@ def chosen_set(wanted: InstructionSet | None, kernel: str) -> InstructionSet:
 
 @cache
 def _features() -> Feature:
-    features = function_of(load_library("kernels"), "sharded_infer_features", ctypes.c_uint32)
     return Feature(features())

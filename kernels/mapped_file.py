@@ -15,12 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kernels.abi.lost_pages import guard, mark_of, unguard
 from kernels.errors import LostMemoryError
-from kernels.native_library import load_library
-
-_LIBRARY = load_library("kernels")
-_LIBRARY.sharded_infer_guard.argtypes = (ctypes.c_void_p, ctypes.c_int64)
-_LIBRARY.sharded_infer_mark_of.restype = ctypes.POINTER(ctypes.c_int32)
 
 
 class Watch(NamedTuple):
@@ -75,12 +71,11 @@ class MappedFile:
 
 def _marked(mapping: memoryview) -> ctypes.c_int32:
     address = np.frombuffer(mapping, np.uint8).ctypes.data
-    place = _LIBRARY.sharded_infer_guard(address, len(mapping))
+    place = guard(address, len(mapping))
     if place < 0:
         return ctypes.c_int32(0)
-    weakref.finalize(mapping, _LIBRARY.sharded_infer_unguard, place)
-    mark: ctypes.c_int32 = _LIBRARY.sharded_infer_mark_of(place).contents
-    return mark
+    weakref.finalize(mapping, unguard, place)
+    return ctypes.c_int32.from_address(mark_of(place))
 
 
 def _last_not_zero(mapping: memoryview) -> int:

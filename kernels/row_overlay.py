@@ -5,7 +5,6 @@ bits     one a row: whether it has been changed
 places   address of each changed row, in the order of ids; rows stay where they are stored
 """
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,11 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.abi import lookup as abi
+from kernels.abi.lookup import LINE_ROWS, WORD_ROWS
 from kernels.errors import InputError
 from kernels.mapped_file import MappedFile
 from kernels.native_library import address_of
 
-WORD_ROWS, LINE_ROWS = 64, 512
 _LINE_BYTES = LINE_ROWS // 8
 # Sizes of groups, and the least number of groups for each changed row, if the size allows.
 _GROUP_ROWS, _LEAST_UNCHANGED = (64, 32, 16, 8), 8
@@ -37,19 +37,6 @@ class OverlayLayer(NamedTuple):
     ids: NDArray[np.int64]
     stored: Tensor
     file: MappedFile | None = None
-
-
-class OverlayFields(ctypes.Structure):
-    """`RowOverlay` of native/lookup/row_overlay.h."""
-
-    _fields_ = (
-        ("groups", ctypes.c_void_p),
-        ("changed", ctypes.c_void_p),
-        ("before", ctypes.c_void_p),
-        ("rows", ctypes.c_void_p),
-        ("group_shift", ctypes.c_int64),
-        ("first_row", ctypes.c_int64),
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +72,7 @@ class RowOverlay:
     def __init__(self, shared: _Shared, own_rows: int, first_row: int = 0) -> None:
         self._shared, self._first_row = shared, first_row
         self.own_rows = max(0, own_rows - first_row)
-        self.fields = OverlayFields(
+        self.fields = abi.RowOverlay(
             address_of(shared.groups),
             address_of(shared.bits),
             address_of(shared.before),

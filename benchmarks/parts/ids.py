@@ -17,10 +17,11 @@ import torch
 import typer
 from numpy.typing import NDArray
 
+from kernels.abi.ids import BUCKET_BYTES
 from kernels.backends.native import gather_rows
 from kernels.ids.id_hash import murmur_hash3_2x64
 from kernels.ids.id_index import IdIndex
-from kernels.ids.index_layout import BUCKET_BYTES, IDS_OF_A_HOME, hashes_of, homes_of
+from kernels.ids.index_layout import IDS_OF_A_HOME, hashes_of, homes_of
 from kernels.ids.index_writer import id_index_parts
 from serving.bench.turns import median_rates
 from serving.commands.bench.report import TEXT, Report, bench_command, times

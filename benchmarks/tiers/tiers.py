@@ -20,9 +20,9 @@ import torch
 import typer
 
 from benchmarks.tiers.row_stores import DIM, ROW_BYTES, Ids, MappedRows, RowStore, TieredRows
+from kernels.abi.tiers import QUEUE_DEPTH
 from kernels.ids.row_places import RowPlaces, places_bytes, write_places
 from kernels.row_format import RowFormat
-from kernels.tiers.row_tier import QUEUE_DEPTH
 from serving.bench.turns import seconds_of
 from serving.bench.workloads.requests import scattered, zipf_ranks
 from serving.commands.bench.report import TEXT, Report, bench_command

@@ -13,51 +13,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.abi import lookup as abi
 from kernels.bags import Bags
 from kernels.errors import InputError, InternalError
 from kernels.fused_tables import FusedTables
 from kernels.machine import InstructionSet, chosen_set, instruction_sets
-from kernels.native_library import address_of, function_of, load_library
+from kernels.native_library import address_of
 from kernels.row_format import RowFormat
-from kernels.row_overlay import OverlayFields
 
-# `Format` of native/lookup/lookup.h, in the order of the row formats.
-_FORMATS = {row_format: number for number, row_format in enumerate(RowFormat)}
+_FORMATS = {row_format: abi.Format[row_format.name] for row_format in RowFormat}
 
 
-class KernelFeature(ctypes.Structure):
-    """`Feature` of native/lookup/lookup.h."""
-
-    _fields_ = (
-        ("rows", ctypes.c_void_p),
-        ("row_bytes", ctypes.c_int64),
-        ("dim", ctypes.c_int64),
-        ("column", ctypes.c_int64),
-        ("mean", ctypes.c_int32),
-        ("overlay", ctypes.POINTER(OverlayFields)),
-    )
-
-
-class _Lookup(ctypes.Structure):
-    """`Lookup` of native/lookup/lookup.h."""
-
-    _fields_ = (
-        ("features", ctypes.c_void_p),
-        ("feature_count", ctypes.c_int64),
-        ("batch", ctypes.c_int64),
-        ("values", ctypes.c_void_p),
-        ("lengths", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("stride", ctypes.c_int64),
-        ("format", ctypes.c_int32),
-        ("out_bf16", ctypes.c_int32),
-        ("places", ctypes.c_void_p),
-    )
-
-
-_LIBRARY = load_library("kernels")
-_run = function_of(_LIBRARY, "sharded_infer_lookup", None, ctypes.c_int32, ctypes.POINTER(_Lookup))
 _GATHERED_ROWS = 256  # that a bare gather writes over and over: they stay in the first cache
 
 
@@ -99,7 +65,7 @@ class NativeBackend:
         values, lengths, weights = bags.values, bags.lengths, bags.weights
         values, lengths = values.contiguous(), lengths.contiguous()
         weights = None if weights is None else weights.contiguous()
-        lookup = _Lookup(
+        lookup = abi.Lookup(
             self._address,
             len(self._features),
             batch,
@@ -112,14 +78,14 @@ class NativeBackend:
             out.dtype is torch.bfloat16,
             None if places is None else address_of(places),
         )
-        _run(self.instruction_set, lookup)
+        abi.lookup(self.instruction_set, lookup)
         return out
 
 
-def kernel_features(tables: FusedTables) -> "ctypes.Array[KernelFeature]":
+def kernel_features(tables: FusedTables) -> "ctypes.Array[abi.Feature]":
     """The kernel's form of the tables; their memory and overlays must be kept."""
     base, column = tables.memory.data_ptr(), 0
-    features = (KernelFeature * len(tables.dims))()
+    features = (abi.Feature * len(tables.dims))()
     for feature, offset, dim, mean in zip(
         features, tables.byte_offsets, tables.dims, tables.means, strict=True
     ):
@@ -129,7 +95,7 @@ def kernel_features(tables: FusedTables) -> "ctypes.Array[KernelFeature]":
         column += dim
     for feature, overlay in zip(features, tables.overlays, strict=False):
         if overlay is not None:
-            feature.overlay = ctypes.pointer(overlay.fields)
+            feature.overlay = ctypes.addressof(overlay.fields)
     return features
 
 
@@ -143,7 +109,7 @@ class KernelForCompiledCode(NamedTuple):
 
 def kernel_for_compiled_code() -> KernelForCompiledCode:
     """The kernel of this machine's fastest instruction set."""
-    address = ctypes.cast(_run, ctypes.c_void_p).value
+    address = ctypes.cast(abi.lookup, ctypes.c_void_p).value
     if address is None:
         raise InternalError("the lookup kernel has no address")
     return KernelForCompiledCode(address, max(instruction_sets()), _FORMATS)
@@ -160,12 +126,7 @@ def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
     if ids.dtype != torch.int64 or ids.dim() != 1 or not ids.is_contiguous():
         raise InputError(f"ids: expected int64 [N], got {ids.dtype}")
     out = torch.zeros(_GATHERED_ROWS, rows.shape[1], dtype=torch.uint8)
-    _LIBRARY.sharded_infer_gather(
-        ctypes.c_void_p(rows.data_ptr()),
-        ctypes.c_int64(rows.shape[1]),
-        ctypes.c_void_p(ids.data_ptr()),
-        ctypes.c_int64(len(ids)),
-        ctypes.c_void_p(out.data_ptr()),
-        ctypes.c_int64(_GATHERED_ROWS),
+    abi.gather(
+        *(rows.data_ptr(), rows.shape[1], ids.data_ptr(), len(ids), out.data_ptr(), _GATHERED_ROWS)
     )
     return out

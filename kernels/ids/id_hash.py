@@ -9,15 +9,14 @@
 Of an id, `xxh3_64` hashes its 8 bytes, little-endian, and `identity` is the id itself.
 """
 
-import ctypes
 from collections.abc import Sequence
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.abi import ids as abi
 from kernels.errors import InputError
-from kernels.native_library import function_of, load_library
 
 
 class StringHash(StrEnum):
@@ -33,8 +32,8 @@ class StringHash(StrEnum):
 
     @property
     def number(self) -> int:
-        """`StringHash` of native/base/id_hash.h."""
-        return 0 if self is StringHash.XXH3_64 else 1
+        """Its number in compiled code."""
+        return abi.StringHash[self.name]
 
 
 class IdHash(StrEnum):
@@ -46,25 +45,8 @@ class IdHash(StrEnum):
 
     @property
     def number(self) -> int:
-        """`IdHash` of native/base/id_hash.h."""
-        return list(IdHash).index(self)
-
-
-_LIBRARY = load_library("kernels")
-_ARRAY, _COUNT, _WORD = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
-_hash_strings = function_of(
-    _LIBRARY, "sharded_infer_hash_strings", None, ctypes.c_int32, _ARRAY, _ARRAY, _COUNT, _WORD,
-    _ARRAY,
-)  # fmt: skip
-_join_strings = function_of(
-    _LIBRARY, "sharded_infer_join_strings", _COUNT, ctypes.c_char_p, _COUNT, _COUNT, _ARRAY, _ARRAY
-)
-_hash_ids = function_of(
-    _LIBRARY, "sharded_infer_hash_ids", None, ctypes.c_int32, _ARRAY, _COUNT, _WORD, _ARRAY
-)
-_murmur_hash3_2x64 = function_of(
-    _LIBRARY, "sharded_infer_murmur_hash3_2x64", None, _ARRAY, _COUNT, _WORD, _WORD, _ARRAY
-)
+        """Its number in compiled code."""
+        return abi.IdHash[self.name]
 
 
 def hash_strings(
@@ -87,7 +69,7 @@ def hash_strings(
         raise InputError(f"offsets: expected rising numbers from 0 to {len(data)} at most")
     data, offsets = np.ascontiguousarray(data), np.ascontiguousarray(offsets)
     out = np.empty(len(offsets) - 1, np.int64)
-    _hash_strings(
+    abi.hash_strings(
         *(name.number, data.ctypes.data, offsets.ctypes.data, len(out), seed, out.ctypes.data)
     )
     return out
@@ -106,7 +88,7 @@ def unpacked_strings(data: bytes, count: int) -> tuple[NDArray[np.uint8], NDArra
     Of the first `count` strings; of fewer if the data ends before.
     """
     joined, offsets = np.empty(len(data), np.uint8), np.empty(count + 1, np.int64)
-    whole = _join_strings(data, len(data), count, joined.ctypes.data, offsets.ctypes.data)
+    whole = abi.join_strings(data, len(data), count, joined.ctypes.data, offsets.ctypes.data)
     return joined, offsets[: whole + 1]
 
 
@@ -116,7 +98,7 @@ def hash_ids(name: IdHash, ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.
     _check_seed(name.value, seed, 64)
     ids = np.ascontiguousarray(ids)
     out = np.empty(len(ids), np.uint64)
-    _hash_ids(*(name.number, ids.ctypes.data, len(ids), seed, out.ctypes.data))
+    abi.hash_ids(*(name.number, ids.ctypes.data, len(ids), seed, out.ctypes.data))
     return out
 
 
@@ -127,7 +109,7 @@ def murmur_hash3_2x64(ids: NDArray[np.int64], y: int = 0, seed: int = 0) -> NDAr
     _check_seed("murmur_hash3_2x64", seed, 64)
     ids = np.ascontiguousarray(ids)
     out = np.empty(len(ids), np.uint64)
-    _murmur_hash3_2x64(ids.ctypes.data, len(ids), y, seed, out.ctypes.data)
+    abi.murmur_hash3_2x64(ids.ctypes.data, len(ids), y, seed, out.ctypes.data)
     return out
 
 

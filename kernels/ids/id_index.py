@@ -3,47 +3,25 @@
 It is read in place, from a mapped file. Unknown ids cost as much as known ones.
 """
 
-import ctypes
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.abi import ids as abi
+from kernels.abi.ids import MOST_STEPS, SLOTS
 from kernels.errors import InputError
 from kernels.ids.index_layout import (
     BUCKET,
     HEADER_BYTES,
-    MOST_STEPS,
-    SLOTS,
     IndexLayout,
     filter_bits,
     hashes_of,
     homes_of,
     read_header,
 )
-from kernels.native_library import function_of, load_library
 
 _CHECKED_BUCKETS = 2**18  # at a time
-
-
-class IndexFields(ctypes.Structure):
-    """`IdIndex` of native/base/id_index.h."""
-
-    _fields_ = (
-        ("buckets", ctypes.c_void_p),
-        ("home_buckets", ctypes.c_uint64),
-        ("table_rows", ctypes.c_uint64),
-        ("seed", ctypes.c_uint64),
-    )
-
-
-_rows_of_ids = function_of(
-    load_library("kernels"),
-    "sharded_infer_rows_of_ids",
-    None,
-    ctypes.POINTER(IndexFields),
-    *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
-)
 
 
 class IdIndex:
@@ -52,7 +30,7 @@ class IdIndex:
     def __init__(self, memory: NDArray[np.uint8], layout: IndexLayout) -> None:
         self._buckets = memory[HEADER_BYTES:].view(BUCKET)
         self._layout = layout
-        self._fields = IndexFields(
+        self._fields = abi.IdIndex(
             self._buckets.ctypes.data, layout.home_buckets, layout.table_rows, layout.seed
         )
 
@@ -66,7 +44,7 @@ class IdIndex:
         return cls(whole, read_header(whole))
 
     @property
-    def fields(self) -> IndexFields:
+    def fields(self) -> abi.IdIndex:
         """Structure for compiled code, valid as long as the index is kept."""
         return self._fields
 
@@ -89,7 +67,7 @@ class IdIndex:
             raise InputError(f"ids: expected int64 [N], got {ids.dtype} {list(ids.shape)}")
         ids = np.ascontiguousarray(ids)
         rows = np.empty(len(ids), np.int64)
-        _rows_of_ids(self._fields, ids.ctypes.data, len(ids), rows.ctypes.data)
+        abi.rows_of_ids(self._fields, ids.ctypes.data, len(ids), rows.ctypes.data)
         return rows
 
     def entries(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

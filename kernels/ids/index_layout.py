@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.abi.ids import BUCKET_BYTES, MOST_STEPS, SLOTS
 from kernels.errors import InputError
 
-SLOTS, BUCKET_BYTES, HEADER_BYTES = 5, 64, 64
-# Most buckets from a key's home to its own; as many follow the last home.
-MOST_STEPS = 255
+HEADER_BYTES = 64
 MOST_HOMES = MOST_ROWS = 2**32
 IDS_OF_A_HOME = 4  # on average: load 0.8, 16 bytes an id
 _MAGIC = b"id-index"

@@ -5,7 +5,6 @@ bytes depend on the ids and rows alone, not on their order, unless the ids were 
 buckets: a random seed then spreads them.
 """
 
-import ctypes
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
@@ -17,20 +16,17 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.abi.ids import MOST_PENDING, MOST_STEPS, SLOTS, IdIndex, PendingIds, place_ids
 from kernels.errors import InputError, InternalError
-from kernels.ids.id_index import IndexFields
 from kernels.ids.index_layout import (
     BUCKET,
     IDS_OF_A_HOME,
     MOST_HOMES,
     MOST_ROWS,
-    MOST_STEPS,
-    SLOTS,
     IndexLayout,
     hashes_of,
     homes_of,
 )
-from kernels.native_library import function_of, load_library
 
 _IDS_OF_A_PART = 2**20
 _MOST_PARTS = 256  # open files
@@ -38,27 +34,6 @@ _SEEDS, _RANDOM_SEEDS = 4, 16
 _ENTRY = np.dtype([("key", "<u8"), ("row", "<u4")])
 
 Chunk = tuple[NDArray[np.int64], NDArray[np.int64]]
-_MOST_PENDING = SLOTS * (MOST_STEPS + 1)
-
-
-class _PendingIds(ctypes.Structure):
-    """`PendingIds` of native/base/id_index.h."""
-
-    _fields_ = (
-        ("count", ctypes.c_int64),
-        ("keys", ctypes.c_uint64 * _MOST_PENDING),
-        ("rows", ctypes.c_uint32 * _MOST_PENDING),
-    )
-
-
-_place = function_of(
-    load_library("kernels"),
-    "sharded_infer_place_ids",
-    ctypes.c_int32,
-    *(ctypes.POINTER(IndexFields), ctypes.c_uint64, ctypes.c_int64),
-    *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),
-    *(ctypes.POINTER(_PendingIds), ctypes.c_void_p),
-)
 
 
 def id_index_parts(
@@ -171,7 +146,7 @@ def _fits(ranges: list[_Range], layout: IndexLayout) -> bool:
     waiting = waited = 0
     for each in ranges:
         size = each.file.seek(0, 2) // _ENTRY.itemsize
-        most = 2 * IDS_OF_A_HOME * (each.last - each.first) + _MOST_PENDING
+        most = 2 * IDS_OF_A_HOME * (each.last - each.first) + MOST_PENDING
         entries = each.entries(most)
         hashes = hashes_of(entries["key"], layout.seed)
         if size > most:
@@ -192,8 +167,8 @@ def _fits(ranges: list[_Range], layout: IndexLayout) -> bool:
 
 
 def _buckets(ranges: list[_Range], layout: IndexLayout) -> Iterator[memoryview]:
-    pending = _PendingIds()
-    fields = IndexFields(None, layout.home_buckets, layout.table_rows, layout.seed)
+    pending = PendingIds()
+    fields = IdIndex(None, layout.home_buckets, layout.table_rows, layout.seed)
     for each in ranges:
         entries = each.entries()
         hashes = hashes_of(entries["key"], layout.seed)
@@ -203,7 +178,7 @@ def _buckets(ranges: list[_Range], layout: IndexLayout) -> Iterator[memoryview]:
         behind = MOST_STEPS if each is ranges[-1] else 0
         buckets = np.zeros(each.last - each.first + behind, BUCKET)
         # `pending` has the keys from full earlier buckets, and gets those of these.
-        if _place(
+        if place_ids(
             *(fields, each.first, len(buckets), keys.ctypes.data, rows.ctypes.data, len(keys)),
             *(pending, buckets.ctypes.data),
         ):

@@ -9,14 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.ids.index_layout import (
-    BUCKET_BYTES,
-    HEADER_BYTES,
-    MOST_STEPS,
-    IndexLayout,
-    hashes_of,
-    homes_of,
-)
+from kernels.abi.ids import BUCKET_BYTES, MOST_STEPS
+from kernels.ids.index_layout import HEADER_BYTES, IndexLayout, hashes_of, homes_of
 
 SEED = 0
 LAST_HASH = 2**64 - 1

@@ -12,15 +12,14 @@ Rows are in up to 16 classes, each in the order of its ids, so that 6 bits locat
 All numbers are little-endian. Ids from N on, rows that came later, are rows themselves.
 """
 
-import ctypes
 from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.abi.ids import placed_rows
 from kernels.errors import InputError
-from kernels.native_library import function_of, load_library
 
 MOST_CLASSES = 16
 MOST_PLACES = 2**32
@@ -72,14 +71,6 @@ def write_places(order: NDArray[np.uint32]) -> NDArray[np.uint8]:
     return file
 
 
-_placed_rows = function_of(
-    load_library("kernels"),
-    "sharded_infer_placed_rows",
-    ctypes.c_int32,
-    *(ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64),
-)
-
-
 class RowPlaces:
     """Places of a table's rows in memory, which it keeps; thread-safe.
 
@@ -117,7 +108,7 @@ class RowPlaces:
         Raises InputError if a row is outside the table, because its place was overwritten.
         """
         rows = np.array(ids)
-        if not _placed_rows(
+        if not placed_rows(
             self.blocks.ctypes.data, self.count, self.table_rows, rows.ctypes.data, len(rows)
         ):
             placed = (ids >= 0) & (ids < self.count)

@@ -4,7 +4,6 @@ Compiled code (`native/tiers/`, which has the pseudocode) finds each row's addre
 kernels read rows of every tier alike, with the same bits.
 """
 
-import ctypes
 import os
 import weakref
 from collections.abc import Iterator
@@ -13,25 +12,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
 
+from kernels.abi import tiers as abi
 from kernels.errors import InputError, RowReadError
-from kernels.tiers.native_tiers import (
-    FAILED,
-    LATE,
-    REFUSED,
-    MissingRow,
-    TierSettings,
-    close_tier,
-    load_rows,
-    open_tier,
-    read_counts,
-)
 
-# Boundaries of `TierCounts.latencies`, seconds; row_tier.h.
-LATENCIES: Final = tuple(50e-6 * 2**power for power in range(16))
-# Bytes of a row's cache slot, without the row; row_cache.h.
-SLOT_BYTES: Final = 28
-# Reads of a process that are with the kernel at once; block_reader.h.
-QUEUE_DEPTH: Final = 128
+# Boundaries of `TierCounts.latencies`, seconds.
+LATENCIES: Final = tuple(abi.FIRST_LATENCY * 2**power for power in range(abi.LATENCIES))
 # Limit of waits for rows, if no deadline comes before.
 MOST_SECONDS: Final = 10.0
 _MOST_ROWS: Final = 2**32 - 1
@@ -110,19 +95,19 @@ class RowTier:
         self._telling = Lock()
         handle, self.is_direct = _open(path)
         fields = (offset, row_bytes, rows, hot_rows, cached_rows)
-        address = open_tier(TierSettings(handle, self.is_direct, *fields))
+        address = abi.tier_open(abi.TierSettings(handle, self.is_direct, *fields))
         if address is None:
             os.close(handle)
             raise MemoryError(f"{path}: no memory for {hot_rows} hot, {cached_rows} cached rows")
         self.address: int = address
         self._told = self.counts()
-        weakref.finalize(self, close_tier, address).atexit = False
+        weakref.finalize(self, abi.tier_close, address).atexit = False
 
     @property
     def memory_bytes(self) -> int:
         """Memory that it takes when its cache is full."""
         held = (self.hot_rows + self.cached_rows) * self.row_bytes
-        return held + self.cached_rows * SLOT_BYTES
+        return held + self.cached_rows * abi.SLOT_BYTES
 
     def load(self) -> Iterator[int]:
         """Reads the hot rows, in the order of the file; yields the bytes of each step.
@@ -132,17 +117,17 @@ class RowTier:
         step = max(1, _LOADED_BYTES // self.row_bytes)
         for first in range(0, self.hot_rows, step):
             count = min(step, self.hot_rows - first)
-            error = load_rows(self.address, first, count)
+            error = abi.tier_load(self.address, first, count)
             if error:
                 raise RowReadError(f"{self._where}: rows from {first} on: {os.strerror(error)}")
             yield count * self.row_bytes
 
     def counts(self) -> TierCounts:
         """Its counts since its creation."""
-        numbers = (ctypes.c_int64 * (len(TierCounts._fields) + len(LATENCIES)))()
-        read_counts(self.address, numbers)
-        own = len(TierCounts._fields) - 1
-        return TierCounts._make((*numbers[:own], tuple(numbers[own:])))
+        counts = abi.TierCounts()
+        abi.tier_counts(self.address, counts)
+        *numbers, latencies = (getattr(counts, name) for name in TierCounts._fields)
+        return TierCounts._make((*numbers, tuple(latencies)))
 
     def new_counts(self) -> tuple[TierCounts, int]:
         """Counts since the last call by anyone, and its rows in memory now."""
@@ -155,13 +140,13 @@ class RowTier:
         of_time = tuple(one - other for one, other in zip(latencies, told_latencies, strict=True))
         return TierCounts._make((*new, of_time)), self.hot_rows + now.used_slots
 
-    def failure(self, missing: MissingRow, seconds: float) -> RowReadError:
+    def failure(self, missing: abi.MissingRow, seconds: float) -> RowReadError:
         """The error of a lookup."""
-        if missing.why == LATE:
+        if missing.why == abi.Missing.LATE:
             what = f"{missing.count} rows had not been read after {seconds:.3g} s"
-        elif missing.why == REFUSED:
+        elif missing.why == abi.Missing.REFUSED:
             what = "its disk has not answered for 2 s or more: rows are read when it does again"
-        elif missing.why == FAILED:
+        elif missing.why == abi.Missing.FAILED:
             what = f"row {missing.row} cannot be read: {os.strerror(missing.error)}"
         else:
             what = f"row {missing.row} cannot be read: the file has become shorter"

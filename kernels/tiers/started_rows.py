@@ -9,17 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.abi import tiers as abi
 from kernels.native_library import address_of
 from kernels.row_overlay import RowOverlay
-from kernels.tiers.native_tiers import (
-    THERE,
-    MissingRow,
-    find_rows,
-    new_lookup,
-    release_lookup,
-    submit_lookup,
-    wait_for_lookup,
-)
 from kernels.tiers.row_tier import MOST_SECONDS, TierPart
 
 
@@ -50,17 +42,17 @@ class StartedRows:
         # Several features may be of one table: a tier's number is that of its feature.
         self._tiers = [part.tier for part in parts]
         self._kept = overlays, ids
-        self._lookup: int = new_lookup()
-        self._close = weakref.finalize(self, release_lookup, self._lookup)
+        self._lookup: int = abi.tier_lookup()
+        self._close = weakref.finalize(self, abi.tier_release, self._lookup)
         self._close.atexit = False
         places, values = address_of(self.places), ids.data_ptr()
         for part, overlay, count in zip(parts, overlays, counts, strict=True):
             fields = None if overlay is None else ctypes.byref(overlay.fields)
-            find_rows(
+            abi.tier_find(
                 self._lookup, part.tier.address, part.first_row, fields, values, count, places
             )
             places, values = places + 8 * count, values + 8 * count
-        submit_lookup(self._lookup)
+        abi.tier_submit(self._lookup)
 
     def wait(self, deadline: float) -> None:
         """Waits for all rows, until `deadline` (monotonic) and at most `MOST_SECONDS`.
@@ -68,9 +60,9 @@ class StartedRows:
         Raises RowReadError if a row cannot be read, or not in time; names table and file.
         """
         seconds = max(0.0, min(deadline - monotonic(), MOST_SECONDS))
-        missing = MissingRow()
-        wait_for_lookup(self._lookup, seconds, missing)
-        if missing.why != THERE:
+        missing = abi.MissingRow()
+        abi.tier_wait(self._lookup, seconds, missing)
+        if missing.why != abi.Missing.THERE:
             raise self._tiers[missing.tier].failure(missing, seconds)
 
     def close(self) -> None:

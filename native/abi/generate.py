@@ -14,17 +14,10 @@ from native.abi.declarations import Header, Type, read_header
 ROOT = Path(__file__).parents[2]
 # Headers of each library. Its package has their modules.
 LIBRARIES = {
-    "kernels": (
-        "attention",
-        "dense",
-        "pair_biases",
-        "pair_layers",
-        "passes",
-        "product",
-        "row_steps",
-    ),
+    "kernels": "attention dense ids lookup lost_pages machine pair_biases pair_layers passes "
+    "product row_steps tiers",
 }
-_PACKAGE = {name: package for package, names in LIBRARIES.items() for name in names}
+_PACKAGE = {name: package for package, names in LIBRARIES.items() for name in names.split()}
 _SCALARS = {"bool": "c_bool", "char": "c_char", "double": "c_double", "float": "c_float"}
 _WRITTEN = "written by native/abi/generate.py"
 _WIDTH = 100
@@ -44,10 +37,10 @@ def render() -> dict[Path, str]:
             "from kernels.native_library import keeping_gil, load_library\n\n"
             f'LIBRARY = load_library("{package}")\nKEEPING_GIL = keeping_gil(LIBRARY)\n'
         )
-        for name in names:
-            files[Path(package, "abi", f"{name}.py")] = module_text(headers[name], package)
-        table = layout_text([headers[name] for name in names])
-        files[Path("native", "abi", f"{package}_layout.cpp")] = table
+        own = [headers[name] for name in names.split()]
+        files[Path("native", "abi", f"{package}_layout.cpp")] = layout_text(own)
+        for header in own:
+            files[Path(package, "abi", f"{header.name}.py")] = module_text(header, package)
     return files
 
 

@@ -2,11 +2,16 @@
 // clang-format off
 #include "abi/attention.h"
 #include "abi/dense.h"
+#include "abi/ids.h"
+#include "abi/lookup.h"
+#include "abi/lost_pages.h"
+#include "abi/machine.h"
 #include "abi/pair_biases.h"
 #include "abi/pair_layers.h"
 #include "abi/passes.h"
 #include "abi/product.h"
 #include "abi/row_steps.h"
+#include "abi/tiers.h"
 #include "abi/exported.h"
 
 #include <cstddef>
@@ -69,6 +74,61 @@ const std::int64_t sharded_infer_layout_of_dense[] = {
     offsetof(sharded_infer::DenseStep, zero_point),
     offsetof(sharded_infer::DenseStep, factor_bf16),
     offsetof(sharded_infer::DenseStep, low_kind),
+};
+
+EXPORTED extern const std::int64_t sharded_infer_layout_of_ids[];
+const std::int64_t sharded_infer_layout_of_ids[] = {
+    12, 0x8D51E930,
+    0xBB1139DA, sizeof(sharded_infer::IdIndex),
+    offsetof(sharded_infer::IdIndex, buckets),
+    offsetof(sharded_infer::IdIndex, home_buckets),
+    offsetof(sharded_infer::IdIndex, table_rows),
+    offsetof(sharded_infer::IdIndex, seed),
+    0x176B885E, sizeof(sharded_infer::PendingIds),
+    offsetof(sharded_infer::PendingIds, count),
+    offsetof(sharded_infer::PendingIds, keys),
+    offsetof(sharded_infer::PendingIds, rows),
+};
+
+EXPORTED extern const std::int64_t sharded_infer_layout_of_lookup[];
+const std::int64_t sharded_infer_layout_of_lookup[] = {
+    30, 0x0863AA7F,
+    0xF15DFB16, sizeof(sharded_infer::RowOverlay),
+    offsetof(sharded_infer::RowOverlay, groups),
+    offsetof(sharded_infer::RowOverlay, changed),
+    offsetof(sharded_infer::RowOverlay, before),
+    offsetof(sharded_infer::RowOverlay, rows),
+    offsetof(sharded_infer::RowOverlay, group_shift),
+    offsetof(sharded_infer::RowOverlay, first_row),
+    0x0FD38BCD, sizeof(sharded_infer::Feature),
+    offsetof(sharded_infer::Feature, rows),
+    offsetof(sharded_infer::Feature, row_bytes),
+    offsetof(sharded_infer::Feature, dim),
+    offsetof(sharded_infer::Feature, column),
+    offsetof(sharded_infer::Feature, mean),
+    offsetof(sharded_infer::Feature, overlay),
+    0xBA619219, sizeof(sharded_infer::Lookup),
+    offsetof(sharded_infer::Lookup, features),
+    offsetof(sharded_infer::Lookup, feature_count),
+    offsetof(sharded_infer::Lookup, batch),
+    offsetof(sharded_infer::Lookup, values),
+    offsetof(sharded_infer::Lookup, lengths),
+    offsetof(sharded_infer::Lookup, weights),
+    offsetof(sharded_infer::Lookup, out),
+    offsetof(sharded_infer::Lookup, stride),
+    offsetof(sharded_infer::Lookup, format),
+    offsetof(sharded_infer::Lookup, out_bf16),
+    offsetof(sharded_infer::Lookup, places),
+};
+
+EXPORTED extern const std::int64_t sharded_infer_layout_of_lost_pages[];
+const std::int64_t sharded_infer_layout_of_lost_pages[] = {
+    1, 0x65F782B8,
+};
+
+EXPORTED extern const std::int64_t sharded_infer_layout_of_machine[];
+const std::int64_t sharded_infer_layout_of_machine[] = {
+    1, 0x971562F0,
 };
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_pair_biases[];
@@ -193,6 +253,36 @@ const std::int64_t sharded_infer_layout_of_row_steps[] = {
     offsetof(sharded_infer::RowSteps, step_count),
     offsetof(sharded_infer::RowSteps, rows),
     offsetof(sharded_infer::RowSteps, tile),
+};
+
+EXPORTED extern const std::int64_t sharded_infer_layout_of_tiers[];
+const std::int64_t sharded_infer_layout_of_tiers[] = {
+    29, 0x473CBA86,
+    0xC188E754, sizeof(sharded_infer::TierSettings),
+    offsetof(sharded_infer::TierSettings, descriptor),
+    offsetof(sharded_infer::TierSettings, is_direct),
+    offsetof(sharded_infer::TierSettings, offset),
+    offsetof(sharded_infer::TierSettings, row_bytes),
+    offsetof(sharded_infer::TierSettings, rows),
+    offsetof(sharded_infer::TierSettings, hot_rows),
+    offsetof(sharded_infer::TierSettings, cached_rows),
+    0x23608359, sizeof(sharded_infer::TierCounts),
+    offsetof(sharded_infer::TierCounts, hot),
+    offsetof(sharded_infer::TierCounts, cached),
+    offsetof(sharded_infer::TierCounts, missed),
+    offsetof(sharded_infer::TierCounts, unplaced),
+    offsetof(sharded_infer::TierCounts, reads),
+    offsetof(sharded_infer::TierCounts, read_bytes),
+    offsetof(sharded_infer::TierCounts, failed_reads),
+    offsetof(sharded_infer::TierCounts, used_slots),
+    offsetof(sharded_infer::TierCounts, nanoseconds),
+    offsetof(sharded_infer::TierCounts, latencies),
+    0xA02BB2EC, sizeof(sharded_infer::MissingRow),
+    offsetof(sharded_infer::MissingRow, why),
+    offsetof(sharded_infer::MissingRow, error),
+    offsetof(sharded_infer::MissingRow, tier),
+    offsetof(sharded_infer::MissingRow, row),
+    offsetof(sharded_infer::MissingRow, count),
 };
 
 }  // extern "C"

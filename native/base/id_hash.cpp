@@ -77,15 +77,16 @@ std::uint64_t murmur_hash3_2x64(std::uint64_t x, std::uint64_t y, std::uint64_t 
 }
 
 std::uint64_t hash_id(IdHash hash, std::uint64_t id, std::uint64_t seed) {
-  if (hash == kIdentity) return id;
-  if (hash == kMurmurWords) return murmur_hash3_2x64(id, 0, seed);
+  if (hash == IdHash::kIdentity) return id;
+  if (hash == IdHash::kMurmurHash3_2x64) return murmur_hash3_2x64(id, 0, seed);
   // Its 8 bytes, little-endian.
   return XXH3_64bits_withSeed(&id, sizeof id, seed);
 }
 
 std::uint64_t hash_string(StringHash hash, const std::uint8_t* string, std::uint64_t bytes,
                           std::uint64_t seed) {
-  return hash == kXxh3 ? XXH3_64bits_withSeed(string, bytes, seed) : murmur3(string, bytes, seed);
+  return hash == StringHash::kXxh3_64 ? XXH3_64bits_withSeed(string, bytes, seed)
+                                      : murmur3(string, bytes, seed);
 }
 
 void hash_strings(StringHash hash, const std::uint8_t* data, const std::int64_t* offsets,

@@ -2,18 +2,15 @@
 #pragma once
 #include <cstdint>
 
+#include "abi/ids.h"
+
 namespace sharded_infer {
 
 // FBGEMM's hash of two words (common_utils.cuh), which TorchRec's MPZCH modules use with y and seed
 // 0.
 std::uint64_t murmur_hash3_2x64(std::uint64_t x, std::uint64_t y, std::uint64_t seed);
 
-// Hashes of one id.
-enum IdHash : std::int32_t { kIdentity = 0, kMurmurWords = 1, kXxh3Bytes = 2 };
-
 std::uint64_t hash_id(IdHash hash, std::uint64_t id, std::uint64_t seed);
-
-enum StringHash : std::int32_t { kXxh3 = 0, kMurmur3 = 1 };
 
 std::uint64_t hash_string(StringHash hash, const std::uint8_t* string, std::uint64_t bytes,
                           std::uint64_t seed);

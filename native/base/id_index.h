@@ -15,19 +15,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "abi/ids.h"
+
 namespace sharded_infer {
-
-constexpr std::int64_t kSlots = 5;
-constexpr std::int64_t kBucketBytes = 64;
-constexpr std::int64_t kMostSteps = 255;
-
-// As a caller in Python fills it.
-struct IdIndex {
-  const std::uint8_t* buckets;  // home_buckets + kMostSteps
-  std::uint64_t home_buckets;   // at most 2^32
-  std::uint64_t table_rows;     // at most 2^32
-  std::uint64_t seed;
-};
 
 // The finalizer of splitmix64 (Stafford's Mix13); a bijection.
 inline std::uint64_t hash_of_id(std::uint64_t key, std::uint64_t seed) {
@@ -50,14 +40,6 @@ inline std::uint32_t filter_bit(std::uint64_t hash) { return 256u << ((hash & 25
 // Writes each id's row, or -1 for an unknown one.
 void rows_of_ids(const IdIndex& index, const std::int64_t* ids, std::int64_t count,
                  std::int64_t* rows);
-
-// Keys that lie behind the buckets written so far, from the earliest home on.
-constexpr std::int64_t kMostPending = kSlots * (kMostSteps + 1);
-struct PendingIds {
-  std::int64_t count;
-  std::uint64_t keys[kMostPending];
-  std::uint32_t rows[kMostPending];
-};
 
 // Writes the buckets [first, first + bucket_count). A bucket takes its own keys first, then pending
 // ones. Keys come in the order of their hashes, their homes among these buckets. Returns 0, or 1 if

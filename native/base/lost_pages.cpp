@@ -15,6 +15,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "abi/lost_pages.h"
+
 namespace sharded_infer {
 namespace {
 
@@ -75,12 +77,9 @@ bool install() {
 
 using namespace sharded_infer;
 
-#define EXPORTED __attribute__((visibility("default")))
-
 extern "C" {
 
-// Registers a mapping. Returns its place, or -1: there is none left, or the handler cannot be set.
-EXPORTED std::int32_t sharded_infer_guard(const std::uint8_t* begin, std::int64_t bytes) {
+std::int32_t sharded_infer_guard(const std::uint8_t* begin, std::int64_t bytes) {
   const std::lock_guard<std::mutex> lock(registering);
   if (!install()) return -1;
   std::int32_t at = 0;
@@ -95,11 +94,9 @@ EXPORTED std::int32_t sharded_infer_guard(const std::uint8_t* begin, std::int64_
   return at;
 }
 
-// The mark of a place: not 0 when pages of it were lost.
-EXPORTED std::int32_t* sharded_infer_mark_of(std::int32_t place) { return &places[place].mark; }
+std::int32_t* sharded_infer_mark_of(std::int32_t place) { return &places[place].mark; }
 
-// Gives a place back, before the mapping goes.
-EXPORTED void sharded_infer_unguard(std::int32_t place) {
+void sharded_infer_unguard(std::int32_t place) {
   const std::lock_guard<std::mutex> lock(registering);
   places[place].begin.store(0, std::memory_order_release);
   places[place].end.store(0, std::memory_order_relaxed);

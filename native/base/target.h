@@ -1,5 +1,5 @@
 // Functions between BEGIN and END are compiled for an instruction set that the machine may lack:
-// only who has asked whether it has it (instruction_sets.h) calls them. Headers of the standard
+// only who has asked whether it has it (abi/machine.h) calls them. Headers of the standard
 // library come before: what they define is shared with code for all machines.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Pooled lookups on each instruction set.
-#include "lookup.h"
+#include "row_overlay.h"
 
 #include <algorithm>
 #include <cmath>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lookup/lookup.h"
+#include "lookup/row_overlay.h"
 #include "reader/raw_ids.h"
 #include "base/wire.h"
 #include "lookup_request.h"

@@ -6,50 +6,40 @@
 using sharded_infer::RowTier;
 using sharded_infer::TierLookup;
 
-#define EXPORTED __attribute__((visibility("default")))
-
 extern "C" {
 
-// Null: there is too little memory, and the file is still the caller's.
-EXPORTED void* sharded_infer_tier_open(const sharded_infer::TierSettings* settings) try {
+void* sharded_infer_tier_open(const sharded_infer::TierSettings* settings) try {
   return new std::shared_ptr<RowTier>(std::make_shared<RowTier>(*settings));
 } catch (const std::bad_alloc&) { return nullptr; }
 
-// Lookups and reads keep what they use.
-EXPORTED void sharded_infer_tier_close(void* tier) {
-  delete static_cast<std::shared_ptr<RowTier>*>(tier);
-}
+void sharded_infer_tier_close(void* tier) { delete static_cast<std::shared_ptr<RowTier>*>(tier); }
 
-EXPORTED std::int32_t sharded_infer_tier_load(void* tier, std::int64_t first, std::int64_t count) {
+std::int32_t sharded_infer_tier_load(void* tier, std::int64_t first, std::int64_t count) {
   return (*static_cast<std::shared_ptr<RowTier>*>(tier))->load(first, count);
 }
 
-EXPORTED void sharded_infer_tier_counts(void* tier, sharded_infer::TierCounts* out) {
+void sharded_infer_tier_counts(void* tier, sharded_infer::TierCounts* out) {
   *out = (*static_cast<std::shared_ptr<RowTier>*>(tier))->counts();
 }
 
-EXPORTED std::int64_t sharded_infer_tier_queued() { return sharded_infer::block_reader().queued(); }
+std::int64_t sharded_infer_tier_queued() { return sharded_infer::block_reader().queued(); }
 
-EXPORTED const char* sharded_infer_tier_reader() { return sharded_infer::block_reader().name(); }
+const char* sharded_infer_tier_reader() { return sharded_infer::block_reader().name(); }
 
-EXPORTED void* sharded_infer_tier_lookup() { return new TierLookup; }
+void* sharded_infer_tier_lookup() { return new TierLookup; }
 
-EXPORTED void sharded_infer_tier_find(void* lookup, void* tier, std::int64_t first_row,
-                                      const sharded_infer::RowOverlay* overlay,
-                                      const std::int64_t* ids, std::int64_t count,
-                                      const std::uint8_t** places) {
+void sharded_infer_tier_find(void* lookup, void* tier, std::int64_t first_row,
+                             const sharded_infer::RowOverlay* overlay, const std::int64_t* ids,
+                             std::int64_t count, const std::uint8_t** places) {
   static_cast<TierLookup*>(lookup)->find(*static_cast<std::shared_ptr<RowTier>*>(tier), first_row,
                                          overlay, ids, count, places);
 }
 
-EXPORTED void sharded_infer_tier_submit(void* lookup) {
-  static_cast<TierLookup*>(lookup)->submit();
-}
+void sharded_infer_tier_submit(void* lookup) { static_cast<TierLookup*>(lookup)->submit(); }
 
-EXPORTED void sharded_infer_tier_wait(void* lookup, double seconds,
-                                      sharded_infer::MissingRow* out) {
+void sharded_infer_tier_wait(void* lookup, double seconds, sharded_infer::MissingRow* out) {
   *out = static_cast<TierLookup*>(lookup)->wait(seconds);
 }
 
-EXPORTED void sharded_infer_tier_release(void* lookup) { delete static_cast<TierLookup*>(lookup); }
+void sharded_infer_tier_release(void* lookup) { delete static_cast<TierLookup*>(lookup); }
 }

@@ -15,10 +15,11 @@
 #include <mutex>
 #include <vector>
 
+#include "abi/tiers.h"
+
 namespace sharded_infer {
 
 constexpr std::int64_t kBlockBytes = 4096;
-constexpr std::int64_t kQueueDepth = 128;
 
 // Where the block of a byte begins.
 inline std::int64_t block_of(std::int64_t byte) { return byte / kBlockBytes * kBlockBytes; }

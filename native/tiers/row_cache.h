@@ -41,9 +41,6 @@ class RowCache {
 
   explicit RowCache(std::uint32_t slots);
 
-  // Bytes beside the rows, for each slot: 8 of its own, 12 of the index and 8 of the sketch.
-  static constexpr std::int64_t kSlotBytes = 28;
-
   void fetch(std::uint64_t hash) const {
     __builtin_prefetch(&index_[home(hash)]);
     sketch_.fetch(hash);

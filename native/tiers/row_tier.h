@@ -14,6 +14,7 @@
 // A place is an address, so kernels read rows of all tiers alike. The first rows should be those
 // that are used most.
 #pragma once
+#include "abi/tiers.h"
 #include "lookup/row_overlay.h"
 #include "block_reader.h"
 #include "row_cache.h"
@@ -26,39 +27,6 @@
 #include <vector>
 
 namespace sharded_infer {
-
-// As a caller in Python fills it.
-struct TierSettings {
-  std::int32_t descriptor;  // of the file; the tier closes it
-  std::int32_t is_direct;   // whether it was opened past the page cache
-  std::int64_t offset;      // of the first row, bytes
-  std::int64_t row_bytes;
-  std::int64_t rows;
-  std::int64_t hot_rows;
-  std::int64_t cached_rows;
-};
-
-// Since the tier was made; Python reads it as an array of int64.
-constexpr int kLatencies = 16;
-constexpr double kFirstLatency = 50e-6;  // seconds: each boundary is twice the one before
-struct TierCounts {
-  std::int64_t hot, cached, missed;  // ids by where their rows were
-  std::int64_t unplaced;             // of the missed: rows without a slot
-  std::int64_t reads, read_bytes, failed_reads;
-  std::int64_t used_slots;   // now
-  std::int64_t nanoseconds;  // of all reads, from asking to the end
-  std::int64_t latencies[kLatencies + 1];
-};
-
-// Why rows are not there.
-enum Missing : std::int32_t { kThere, kLate, kRefused, kFailed, kTruncated };
-struct MissingRow {
-  std::int32_t why;
-  std::int32_t error;  // errno, of kFailed
-  std::int64_t tier;   // number of the tier in the lookup
-  std::int64_t row;    // the first one known
-  std::int64_t count;  // rows that are not there, of kLate
-};
 
 // What a lookup waits for; reads outlive lookups that have given up.
 class Awaited {

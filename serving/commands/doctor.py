@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kernels.abi.tiers import tier_reader
 from kernels.errors import ShardedInferError
 from kernels.machine import Feature, instruction_sets, machine
 from serving.commands.console import JsonOption, print_result
@@ -186,10 +187,7 @@ def _huge_pages() -> _Result:
 
 
 def _row_reads() -> _Result:
-    try:
-        reader: str = importlib.import_module("kernels.tiers.native_tiers").reader_name()
-    except ShardedInferError as error:
-        return Verdict.NOTE, str(error)
+    reader: str = tier_reader().decode()
     if reader == "io_uring":
         return Verdict.OK, reader
     detail = f"{reader}: io_uring is not allowed here; rows that lie in files are read more slowly"

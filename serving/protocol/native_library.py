@@ -3,7 +3,7 @@
 import ctypes
 import struct
 
-from kernels.ids.id_index import IndexFields
+from kernels.abi.ids import IdIndex as IndexFields
 from kernels.native_library import keeping_gil, load_library
 
 MAX_OUTPUTS = 16

@@ -7,10 +7,10 @@ Python (`LookupService`), its reference.
 import ctypes
 from functools import cache
 
-from kernels.backends.native import KernelFeature, kernel_features, kernel_for_compiled_code
+from kernels.abi.lookup import Feature
+from kernels.backends.native import kernel_features, kernel_for_compiled_code
 from kernels.native_library import load_library
 from kernels.pooled_lookup import PooledLookup
-from kernels.row_overlay import OverlayFields
 from serving.metrics.families.shard_host_families import HOST_LOOKUP_SECONDS
 from serving.protocol.lookups.version_key import VersionKey
 from serving.protocol.readers.native_id_maps import NativeIdMaps
@@ -38,7 +38,7 @@ class _Piece(ctypes.Structure):
         ("columns", _NUMBER),
         ("format", ctypes.c_int32),
         ("mean", ctypes.c_int32),
-        ("overlay", ctypes.POINTER(OverlayFields)),
+        ("overlay", ctypes.c_void_p),
         ("watches", ctypes.POINTER(_Watch)),
         ("watch_count", _NUMBER),
         ("id_map", _ADDRESS),
@@ -151,7 +151,7 @@ class CompiledLookups:
 
 def _describe(piece: _Piece, lookup: PooledLookup, row_format: int) -> None:
     tables = lookup.tables
-    feature: KernelFeature = kernel_features(tables)[0]
+    feature: Feature = kernel_features(tables)[0]
     piece.rows, piece.row_bytes, piece.columns = feature.rows, feature.row_bytes, feature.dim
     piece.mean, piece.row_count, piece.format = feature.mean, tables.rows[0], row_format
     piece.overlay = feature.overlay

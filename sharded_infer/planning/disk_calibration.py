@@ -9,7 +9,8 @@ from time import monotonic, perf_counter
 import numpy as np
 import torch
 
-from kernels.tiers.row_tier import QUEUE_DEPTH, RowTier, TierPart
+from kernels.abi.tiers import QUEUE_DEPTH
+from kernels.tiers.row_tier import RowTier, TierPart
 from kernels.tiers.started_rows import StartedRows
 from sharded_infer.errors import InputError
 from sharded_infer.planning.topology import Disk

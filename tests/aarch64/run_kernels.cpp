@@ -4,8 +4,8 @@
 // A case is nine int64 numbers, whose first is the kind, and its arrays. A result is the output's
 // bytes. What a kernel is to write is filled with 0xff first, NaN as a number.
 #include "abi/dense.h"
-#include "base/instruction_sets.h"
-#include "lookup/lookup.h"
+#include "abi/machine.h"
+#include "abi/lookup.h"
 #include "encode/encode.h"
 
 #include <cstdio>

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.tiers.native_tiers import queued_reads
+from kernels.abi.tiers import tier_queued
 from kernels.tiers.row_tier import RowTier
 from serving.metrics.cells import MetricCells
 from serving.metrics.families.family import FamilyBlock
@@ -181,4 +181,4 @@ class TierMetrics:
                     memory[place] += held_rows * tier.row_bytes
             for place, held in memory.items():
                 own[self._memory + place] = held
-            own[self._queued] = queued_reads()
+            own[self._queued] = tier_queued()

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
-from kernels.tiers.row_tier import SLOT_BYTES, RowTier, TierPart
+from kernels.abi.tiers import SLOT_BYTES
+from kernels.tiers.row_tier import RowTier, TierPart
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.byte_sizes import size_text

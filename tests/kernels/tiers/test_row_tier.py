@@ -7,13 +7,13 @@ from time import monotonic
 import pytest
 import torch
 
+from kernels.abi.tiers import tier_queued
 from kernels.backends.native import NativeBackend
 from kernels.errors import InputError, RowReadError
 from kernels.fused_tables import FusedTables
 from kernels.machine import instruction_sets
 from kernels.pooled_lookup import PooledLookup
 from kernels.row_format import RowFormat
-from kernels.tiers.native_tiers import queued_reads
 from kernels.tiers.row_tier import MOST_SECONDS, RowTier, TierPart
 from kernels.tiers.started_rows import StartedRows
 from tests.kernels.test_row_overlay import SEVERAL_LINES, overlaid
@@ -177,7 +177,7 @@ def test_a_cache_of_few_rows_serves_many_threads(file: Path, stored: torch.Tenso
     counts = tier.counts()
     assert counts.hot + counts.cached + counts.missed == 8 * 20 * 300
     assert counts.used_slots <= 40
-    assert queued_reads() == 0
+    assert tier_queued() == 0
 
 
 def test_a_file_that_has_become_shorter_is_an_error_until_it_is_whole_again(
