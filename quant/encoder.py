@@ -11,14 +11,14 @@ from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set, instruction_sets
-from kernels.native_library import function_of, load_library
 from kernels.row_format import HEADER_BYTES, RowFormat
 from kernels.stored_rows import FLOATS, decode
+from quant.abi import encode as abi
+from quant.abi.encode import Refusal
 
-_MAX_DIM = 8192
 _REASONS = {
-    1: "holds NaN, infinity, or a range beyond fp32",
-    2: "its scale or bias is beyond fp16's range (65504)",
+    Refusal.NOT_FINITE: "holds NaN, infinity, or a range beyond fp32",
+    Refusal.BEYOND_HALF: "its scale or bias is beyond fp16's range (65504)",
 }
 _FP8_LARGEST = 448.0  # of float8 e4m3 (OCP 8-bit floating point specification, 2023)
 
@@ -51,33 +51,6 @@ class EncodedRows:
     squares: Tensor
     max_errors: Tensor
     minmax_squared_errors: Tensor | None = None
-
-
-class _Encoding(ctypes.Structure):
-    """`Encoding` of `native/encode/encode.h`."""
-
-    _fields_ = (
-        ("rows", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("dim", ctypes.c_int64),
-        ("bits", ctypes.c_int32),
-        ("clip", ctypes.c_int32),
-        ("stored", ctypes.c_void_p),
-        ("squared_errors", ctypes.c_void_p),
-        ("minmax_errors", ctypes.c_void_p),
-        ("squares", ctypes.c_void_p),
-        ("max_errors", ctypes.c_void_p),
-    )
-
-
-_encode = function_of(
-    load_library("quant"),
-    "sharded_infer_encode",
-    ctypes.c_int64,
-    ctypes.c_int32,
-    ctypes.POINTER(_Encoding),
-    ctypes.POINTER(ctypes.c_int32),
-)
 
 
 def squares_of(rows: Tensor) -> Tensor:
@@ -147,9 +120,9 @@ def encode_integers(
 ) -> EncodedRows:
     """`encode_rows` as int8, int4 or int2; `instruction_set` None is the fastest."""
     chosen = chosen_set(instruction_set, "the encoder")
-    if rows.dtype != torch.float32 or rows.dim() != 2 or not 1 <= rows.shape[1] <= _MAX_DIM:
+    if rows.dtype != torch.float32 or rows.dim() != 2 or not 1 <= rows.shape[1] <= abi.MAX_DIM:
         raise InputError(
-            f"rows: expected float32 [n, dim], dim 1 to {_MAX_DIM}, got {rows.dtype} "
+            f"rows: expected float32 [n, dim], dim 1 to {abi.MAX_DIM}, got {rows.dtype} "
             f"{list(rows.shape)}"
         )
     if not row_format.is_integer:
@@ -160,7 +133,7 @@ def encode_integers(
     figures = torch.empty(4, count)
     squared, minmax, squares, largest = figures
     searched = clip and row_format is not RowFormat.INT8
-    encoding = _Encoding(
+    encoding = abi.Encoding(
         rows=rows.data_ptr(),
         count=count,
         dim=dim,
@@ -173,9 +146,9 @@ def encode_integers(
         max_errors=largest.data_ptr(),
     )
     refusal = ctypes.c_int32(0)
-    done = _encode(chosen, ctypes.byref(encoding), ctypes.byref(refusal))
+    done = abi.encode(chosen, encoding, ctypes.byref(refusal))
     if refusal.value:
-        raise UnrepresentableRowError(done, _REASONS[refusal.value])
+        raise UnrepresentableRowError(done, _REASONS[Refusal(refusal.value)])
     return EncodedRows(stored, squared, squares, largest, minmax if searched else None)
 
 
@@ -196,7 +169,7 @@ def _encode_fp8(rows: Tensor) -> Tensor:
     """Scale each row so that its largest value becomes fp8's: scale = max |x| / 448."""
     # NaN and infinity both survive into a row's range.
     low, high = torch.aminmax(rows, dim=1)
-    _refuse(~torch.isfinite(high - low), _REASONS[1])
+    _refuse(~torch.isfinite(high - low), _REASONS[Refusal.NOT_FINITE])
     scale = rows.abs().amax(1, keepdim=True) / _FP8_LARGEST
     scale = torch.where(scale == 0, 1.0, scale)
     # Through one axis: torch cannot view the bytes of a column without rows.

@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 LIBRARIES = {
     "kernels": "attention dense ids lookup lost_pages machine pair_biases pair_layers passes "
     "product row_steps tiers",
+    "quant": "encode",
+    "sharded_infer": "device_bags merge",
 }
 _PACKAGE = {name: package for package, names in LIBRARIES.items() for name in names.split()}
 _SCALARS = {"bool": "c_bool", "char": "c_char", "double": "c_double", "float": "c_float"}

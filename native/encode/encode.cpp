@@ -1,5 +1,5 @@
 // The encoder on each instruction set, which Python calls through ctypes (without the GIL).
-#include "encode.h"
+#include "abi/encode.h"
 
 #include <cmath>
 #include <cstring>
@@ -9,6 +9,6 @@
 
 extern "C" std::int64_t sharded_infer_encode(std::int32_t instruction_set,
                                              const sharded_infer::Encoding* encoding,
-                                             std::int32_t* refusal) {
+                                             sharded_infer::Refusal* refusal) {
   return SHARDED_INFER_FOR(instruction_set, encode(*encoding, refusal));
 }

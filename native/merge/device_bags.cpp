@@ -4,37 +4,14 @@
 #include <numeric>
 #include <vector>
 
-namespace sharded_infer {
-
-// A group of a batch; one bag for each feature is that of the first sample only.
-struct SourceGroup {
-  const std::int64_t* lengths;  // [features, bags]
-  const std::int64_t* values;
-  const float* weights;  // or null
-  std::int64_t features;
-  std::int64_t bags;
-};
-
-// What a device reads; feature-major, `bucket` bags for each feature, of which missing ones are
-// empty.
-struct DeviceBags {
-  std::int64_t features;
-  std::int64_t bucket;
-  std::int32_t* offsets;  // [features * bucket + 1]
-  void* values;
-  std::int64_t id_bytes;  // 4 or 8
-  float* weights;         // null: not written; 1 for groups without weights
-};
-
-}  // namespace sharded_infer
+#include "abi/device_bags.h"
 
 using sharded_infer::DeviceBags;
 using sharded_infer::SourceGroup;
 
-// Writes the bags of feature f from row rows[f] of groups[group_of[f]]; a negative group has none.
-extern "C" __attribute__((visibility("default"))) void sharded_infer_write_bags(
-    const SourceGroup* groups, std::int64_t count, const std::int64_t* group_of,
-    const std::int64_t* rows, const DeviceBags* bags) {
+extern "C" void sharded_infer_write_bags(const SourceGroup* groups, std::int64_t count,
+                                         const std::int64_t* group_of, const std::int64_t* rows,
+                                         const DeviceBags* bags) {
   const DeviceBags& to = *bags;
   // The first id of each row of each group.
   std::vector<std::vector<std::int64_t>> firsts(count);

@@ -10,49 +10,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "abi/merge.h"
 #include "merge_bags.h"
 
 namespace sharded_infer {
-
-// One of the two groups of a merged batch; the arrays are row-major and have room for everything.
-struct Group {
-  std::int64_t* lengths;  // [features of the group, samples or requests]
-  std::int64_t* values;
-  float* weights;  // or null
-};
-
-// Where a feature of a request is in the source.
-struct Place {
-  std::int64_t bags;    // the first one
-  std::int64_t ids;     // the first one
-  std::int64_t count;   // ids of all its bags
-  std::int64_t single;  // whether it has one bag for all the request's samples
-};
-
-struct Merge {
-  std::int64_t requests;
-  std::int64_t features;
-  const std::int64_t* batch_sizes;  // [requests]
-  const std::int64_t* layouts;      // [requests], each below the number of layouts
-  const std::int64_t* order;        // [layouts, features]: the feature at each place of the source
-  const std::uint8_t* single;       // [layouts, features]: whether that place has one bag for all
-  const std::uint8_t* shared;       // [features]: whether the merged group has one bag a request
-  const std::int64_t* lengths;      // the source
-  const std::int64_t* values;
-  const float* weights;  // or null
-  // What `measure` finds and `copy` reads.
-  Place* places;              // [requests, features]
-  std::int64_t id_counts[2];  // of the merged groups: one bag a sample, one bag a request
-  Group groups[2];
-};
-
-// Requests of one layout: each group is merged by itself, with no need to look anything up.
-struct Uniform {
-  std::int64_t requests;
-  std::int64_t features;
-  const BagSource* parts;  // [requests]
-  Group out;
-};
 
 namespace {
 
@@ -86,12 +47,9 @@ struct Target {
 
 using namespace sharded_infer;
 
-#define EXPORTED __attribute__((visibility("default")))
-
 extern "C" {
 
-// Finds where everything is, and how many ids each merged group has.
-EXPORTED void sharded_infer_measure_merge(Merge* measured) {
+void sharded_infer_measure_merge(Merge* measured) {
   Merge& merge = *measured;
   const std::int64_t features = merge.features;
   std::int64_t bag = 0, value = 0;
@@ -114,8 +72,7 @@ EXPORTED void sharded_infer_measure_merge(Merge* measured) {
   }
 }
 
-// Copies; sharded_infer_measure_merge must have run on the same structure.
-EXPORTED void sharded_infer_merge(const Merge* measured) {
+void sharded_infer_merge(const Merge* measured) {
   const Merge& merge = *measured;
   Target targets[2];
   for (int i = 0; i < 2; ++i)
@@ -136,8 +93,7 @@ EXPORTED void sharded_infer_merge(const Merge* measured) {
   }
 }
 
-// Copies one group of all requests, feature-major.
-EXPORTED void sharded_infer_merge_uniform(const Uniform* uniform) {
+void sharded_infer_merge_uniform(const Uniform* uniform) {
   const Uniform& merge = *uniform;
   merge_bags({merge.parts, merge.parts + merge.requests}, merge.features, merge.out.lengths,
              merge.out.values, merge.out.weights);

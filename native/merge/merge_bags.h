@@ -4,15 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace sharded_infer {
+#include "abi/merge.h"
 
-// The rest of a request's group, from the next feature on.
-struct BagSource {
-  const std::int64_t* lengths;
-  const std::int64_t* values;
-  const float* weights;  // null: all are 1
-  std::int64_t bags;     // a feature
-};
+namespace sharded_infer {
 
 // `weights` may be null.
 inline void merge_bags(std::vector<BagSource> sources, std::int64_t features, std::int64_t* lengths,

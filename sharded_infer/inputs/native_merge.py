@@ -8,66 +8,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernels.native_library import address_of, keeping_gil, load_library
+from kernels.native_library import address_of
+from sharded_infer.abi import merge as abi
 from sharded_infer.inputs.merge_layout import MergeSource
 from sharded_infer.inputs.model_input import JaggedBatch
 
 # Ids above which the copying takes a millisecond; a wait for the GIL beside a busy thread takes 5.
 _MANY_IDS = 1 << 20
-
-
-class _Group(ctypes.Structure):
-    """`Group` of native/merge/merge.cpp."""
-
-    _fields_ = (
-        ("lengths", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),
-    )
-
-
-class _Merge(ctypes.Structure):
-    """`Merge` of native/merge/merge.cpp."""
-
-    _fields_ = (
-        ("requests", ctypes.c_int64),
-        ("features", ctypes.c_int64),
-        ("batch_sizes", ctypes.c_void_p),
-        ("layouts", ctypes.c_void_p),
-        ("order", ctypes.c_void_p),
-        ("single", ctypes.c_void_p),
-        ("shared", ctypes.c_void_p),
-        ("lengths", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),
-        ("places", ctypes.c_void_p),
-        ("id_counts", ctypes.c_int64 * 2),
-        ("groups", _Group * 2),
-    )
-
-
-class _Uniform(ctypes.Structure):
-    """`Uniform` of native/merge/merge.cpp."""
-
-    _fields_ = (
-        ("requests", ctypes.c_int64),
-        ("features", ctypes.c_int64),
-        ("parts", ctypes.c_void_p),
-        ("out", _Group),
-    )
-
-
-_LIBRARY = load_library("sharded_infer")
-_KEEPING_GIL = keeping_gil(_LIBRARY)
+_LARGE = abi.measure_merge, abi.merge
+_SMALL = abi.measure_merge_keeping_gil, abi.merge_keeping_gil
+_PLACE = len(abi.Place._fields_)
 
 
 def merge_native(source: MergeSource) -> tuple[JaggedBatch, ...]:
     """The merged groups, if they have features: by sample, then by request."""
-    many = len(source.values) > _MANY_IDS
-    library = _LIBRARY if many else _KEEPING_GIL
+    measure, copy = _SMALL if len(source.values) <= _MANY_IDS else _LARGE
     requests, features = len(source.batch_sizes), len(source.shared)
-    places = np.empty((requests, features, 4), np.int64)
-    merge = _Merge(
+    places = np.empty((requests, features, _PLACE), np.int64)
+    merge = abi.Merge(
         requests,
         features,
         address_of(source.batch_sizes),
@@ -80,7 +38,7 @@ def merge_native(source: MergeSource) -> tuple[JaggedBatch, ...]:
         None if source.weights is None else address_of(source.weights),
         address_of(places),
     )
-    library.sharded_infer_measure_merge(ctypes.byref(merge))
+    measure(merge)
     groups = []
     bags = (int(source.batch_sizes.sum()), requests)
     for shared in (False, True):
@@ -95,7 +53,7 @@ def merge_native(source: MergeSource) -> tuple[JaggedBatch, ...]:
         merge.groups[shared].values = address_of(group.values)
         merge.groups[shared].weights = None if group.weights is None else address_of(group.weights)
         groups.append(group)
-    library.sharded_infer_merge(ctypes.byref(merge))
+    copy(merge)
     return tuple(group for group in groups if group.features)
 
 
@@ -126,10 +84,11 @@ def merge_uniform(groups: Sequence[JaggedBatch]) -> JaggedBatch | None:
         np.empty((len(first.features), bags), np.int64),
         np.empty(ids, np.float32) if weighted else None,
     )
+    # Numbers of `BagSource`s, which are filled much faster.
     table = (ctypes.c_int64 * len(parts))(*parts)
     weights = None if merged.weights is None else address_of(merged.weights)
-    out = _Group(address_of(merged.lengths), address_of(merged.values), weights)
-    merge = _Uniform(len(groups), len(first.features), ctypes.addressof(table), out)
-    library = _LIBRARY if ids > _MANY_IDS else _KEEPING_GIL
-    library.sharded_infer_merge_uniform(ctypes.byref(merge))
+    out = abi.MergedGroup(address_of(merged.lengths), address_of(merged.values), weights)
+    merge = abi.Uniform(len(groups), len(first.features), ctypes.addressof(table), out)
+    copy = abi.merge_uniform if ids > _MANY_IDS else abi.merge_uniform_keeping_gil
+    copy(merge)
     return merged

@@ -6,7 +6,7 @@
 #include "abi/dense.h"
 #include "abi/machine.h"
 #include "abi/lookup.h"
-#include "encode/encode.h"
+#include "abi/encode.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,11 +1,9 @@
 """Writes a batch into pinned memory, in the layout of `input_layout`."""
 
-import ctypes
-
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.native_library import load_library
+from sharded_infer.abi import device_bags as abi
 from sharded_infer.engines.device.input_layout import InputViews
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 
@@ -13,34 +11,6 @@ from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 # that a hostile client can use.
 _MOST_PATTERNS = 64
 _Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
-
-
-class _SourceGroup(ctypes.Structure):
-    """`SourceGroup` of native/merge/device_bags.cpp."""
-
-    _fields_ = (
-        ("lengths", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),
-        ("features", ctypes.c_int64),
-        ("bags", ctypes.c_int64),
-    )
-
-
-class _DeviceBags(ctypes.Structure):
-    """`DeviceBags` of native/merge/device_bags.cpp."""
-
-    _fields_ = (
-        ("features", ctypes.c_int64),
-        ("bucket", ctypes.c_int64),
-        ("offsets", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("id_bytes", ctypes.c_int64),
-        ("weights", ctypes.c_void_p),
-    )
-
-
-_LIBRARY = load_library("sharded_infer")
 
 
 class InputWriter:
@@ -76,7 +46,7 @@ class InputWriter:
             bucket: samples that the batch is padded to.
             weighted: write weights too; 1 for groups without weights.
         """
-        groups = (_SourceGroup * len(batch.groups))()
+        groups = (abi.SourceGroup * len(batch.groups))()
         # Views of others' arrays are copied; copies live until the call returns.
         kept = [_contiguous(group) for group in batch.groups]
         for target, (lengths, values, weights) in zip(groups, kept, strict=True):
@@ -84,7 +54,7 @@ class InputWriter:
             target.weights = None if weights is None else weights.ctypes.data
             target.features, target.bags = lengths.shape
         group_of, rows = self._rows_of(tuple(group.features for group in batch.groups))
-        to = _DeviceBags(
+        to = abi.DeviceBags(
             len(self._features),
             bucket,
             views.offsets.data_ptr(),
@@ -92,13 +62,7 @@ class InputWriter:
             views.values.itemsize,
             views.weights.data_ptr() if weighted else None,
         )
-        _LIBRARY.sharded_infer_write_bags(
-            groups,
-            ctypes.c_int64(len(groups)),
-            ctypes.c_void_p(group_of.ctypes.data),
-            ctypes.c_void_p(rows.ctypes.data),
-            ctypes.byref(to),
-        )
+        abi.write_bags(groups, len(groups), group_of.ctypes.data, rows.ctypes.data, to)
         if len(views.owners):
             self._write_tower(batch, views)
         return int(views.offsets.numpy()[-1])

@@ -13,6 +13,8 @@
 #pragma once
 #include <cstdint>
 
+#include "abi/exported.h"
+
 namespace sharded_infer {
 
 struct Encoding {
@@ -31,11 +33,14 @@ struct Encoding {
 constexpr std::int64_t kMaxDim = 8192;
 
 // Why a row was refused.
-enum Refusal : std::int32_t { kNone = 0, kNotFinite = 1, kBeyondHalf = 2 };
+enum class Refusal : std::int32_t { kNone, kNotFinite, kBeyondHalf };
 
 }  // namespace sharded_infer
 
 // Encodes rows until one is refused. Returns its index and sets *refusal, or count. The caller has
 // checked dim, bits and that the machine has the instruction set.
-extern "C" __attribute__((visibility("default"))) std::int64_t sharded_infer_encode(
-    std::int32_t instruction_set, const sharded_infer::Encoding* encoding, std::int32_t* refusal);
+extern "C" {
+EXPORTED std::int64_t sharded_infer_encode(std::int32_t instruction_set,
+                                           const sharded_infer::Encoding* encoding,
+                                           sharded_infer::Refusal* refusal);
+}
