@@ -35,6 +35,7 @@ struct Text {
 struct Call {
   Text texts[kTexts][2];
   const Text* more;
+  Call* next;
   Queue* queue;
   Finish finish;
   std::uint8_t flag, other;  // a comment; with a semicolon

@@ -179,6 +179,8 @@ class _Parser:
             return
         if kind == "class" or self.header.owner(name) is not None:
             self._fail(f"{name}: expected a struct, defined once among what a header includes")
+        # Its own fields may point to it.
+        self.header.opaque.add(name)
         fields: dict[str, Type] = {}
         self._take("{")
         while not self._has("}"):

@@ -18,6 +18,7 @@ LIBRARIES = {
     "product row_steps tiers",
     "quant": "encode",
     "sharded_infer": "device_bags merge",
+    "serving": "counting lookup_messages message_size shares",
 }
 _PACKAGE = {name: package for package, names in LIBRARIES.items() for name in names.split()}
 _SCALARS = {"bool": "c_bool", "char": "c_char", "double": "c_double", "float": "c_float"}
@@ -68,13 +69,13 @@ def _head(header: Header, package: str, text: str) -> str:
     if header.enums:
         lines += ["from enum import IntEnum"]
     libraries = sorted({"LIBRARY", "KEEPING_GIL"} & words)
-    lines += ["", f"from {package}.abi import {', '.join(libraries)}"]
+    imports = [f"from {package}.abi import {', '.join(libraries)}"]
     for other in header.visible[1:]:
         if names := sorted(other.structures.keys() & words):
-            lines += [f"from {_PACKAGE[other.name]}.abi.{other.name} import {', '.join(names)}"]
+            imports += [f"from {_PACKAGE[other.name]}.abi.{other.name} import {', '.join(names)}"]
     functions = sorted({"check_layout", "function_of"} & words)
-    lines += [f"from kernels.native_library import {', '.join(functions)}"]
-    return "\n".join(lines)
+    imports += [f"from kernels.native_library import {', '.join(functions)}"]
+    return "\n".join([*lines, "", *sorted(imports)])
 
 
 def _enum(name: str, numbers: dict[str, int]) -> str:

@@ -72,6 +72,9 @@ struct Lookup {
       places;  // where the row of each id lies, changed or not; null: in the features' tables
 };
 
+// `sharded_infer_lookup` of the kernels' library.
+using RunLookup = void (*)(std::int32_t instruction_set, const Lookup* lookup);
+
 }  // namespace sharded_infer
 
 extern "C" {

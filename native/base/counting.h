@@ -3,32 +3,9 @@
 #pragma once
 #include <cstdint>
 
+#include "abi/counting.h"
+
 namespace sharded_infer {
-
-constexpr int kTimes = 6;
-
-// A request as Python hands it over: all numbers are doubles.
-struct AnsweredRequest {
-  double samples;
-  double seconds[kTimes];  // decode, queue, lookup, tower, encode, the whole
-  double ids_outside;
-};
-
-struct Boundaries {
-  const double* values;
-  std::int64_t count;
-};
-
-// Where it is counted; all but the boundaries are numbers of cells.
-struct AnsweredCells {
-  std::int64_t ok, samples, last_request;
-  std::int64_t sums[kTimes];
-  // Less than everything: only what the protocol's statistics need, above this.
-  std::int64_t with_histograms;
-  std::int64_t worker_requests, ids_outside;
-  std::int64_t buckets[kTimes];
-  Boundaries boundaries[kTimes];
-};
 
 void count_answered(double* cells, const AnsweredCells& where, const AnsweredRequest* requests,
                     std::int64_t count, double now);

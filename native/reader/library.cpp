@@ -68,30 +68,25 @@ EXPORTED std::int32_t sharded_infer_fill(sharded_infer::Request* request, std::i
   return 1;
 }
 
-// An `Excess`; see message_size.h.
-EXPORTED std::int32_t sharded_infer_check_size(const sharded_infer::MessageLimits* limits,
+sharded_infer::Excess sharded_infer_check_size(const sharded_infer::MessageLimits* limits,
                                                const std::uint8_t* message, std::int64_t size) {
   return sharded_infer::check_size(*limits, Bytes{message, size});
 }
 
-// Counts unknown ids; see counting.h.
-EXPORTED void sharded_infer_count_unknown(double* cells, const std::int64_t* counts,
-                                          std::int64_t tables) {
+void sharded_infer_count_unknown(double* cells, const std::int64_t* counts, std::int64_t tables) {
   sharded_infer::count_unknown(cells, counts, tables);
 }
 
-// Counts answered requests; see counting.h.
-EXPORTED void sharded_infer_count_answered(double* cells, const sharded_infer::AnsweredCells* where,
-                                           const sharded_infer::AnsweredRequest* requests,
-                                           std::int64_t count, double now) {
+void sharded_infer_count_answered(double* cells, const sharded_infer::AnsweredCells* where,
+                                  const sharded_infer::AnsweredRequest* requests,
+                                  std::int64_t count, double now) {
   sharded_infer::count_answered(cells, *where, requests, count, now);
 }
 
-// Counts empty bags; see counting.h.
-EXPORTED void sharded_infer_count_empty_bags(double* cells, const std::int64_t* where,
-                                             const std::int64_t* lengths, std::int64_t features,
-                                             std::int64_t bags, const std::int64_t* repeats,
-                                             std::int64_t each) {
+void sharded_infer_count_empty_bags(double* cells, const std::int64_t* where,
+                                    const std::int64_t* lengths, std::int64_t features,
+                                    std::int64_t bags, const std::int64_t* repeats,
+                                    std::int64_t each) {
   sharded_infer::count_empty_bags(cells, where, {lengths, features, bags, repeats, each});
 }
 }

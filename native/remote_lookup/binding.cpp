@@ -7,8 +7,6 @@
 #include "transport/server.h"
 #include "answer_lookups.h"
 
-#define EXPORTED __attribute__((visibility("default")))
-
 using namespace sharded_infer::lookups;
 using sharded_infer::Bytes;
 using sharded_infer::monotonic;
@@ -18,27 +16,23 @@ using sharded_infer::transport::Server;
 
 extern "C" {
 
-// Boundaries of the times of lookups, in seconds; see share.h.
-EXPORTED Shares* sharded_infer_shares_create(const double* boundaries, std::int64_t count) {
+Shares* sharded_infer_shares_create(const double* boundaries, std::int64_t count) {
   return new Shares(boundaries, count);
 }
 
-EXPORTED const Share* sharded_infer_shares_add(Shares* shares, const ShareSettings* settings) {
+const Share* sharded_infer_shares_add(Shares* shares, const ShareSettings* settings) {
   return shares->add(*settings);
 }
 
-// Returns when no lookup uses the share any more.
-EXPORTED void sharded_infer_shares_drop(Shares* shares, const Share* share) { shares->drop(share); }
+void sharded_infer_shares_drop(Shares* shares, const Share* share) { shares->drop(share); }
 
-// What lookups took that were answered here, as `LookupCounts::read` writes it.
-EXPORTED void sharded_infer_shares_counted(const Shares* shares, std::int64_t* to) {
+void sharded_infer_shares_counted(const Shares* shares, std::int64_t* to) {
   shares->counts.read(to);
 }
 
-// As `Server::fetch` of one event, but lookups of the method are answered here where they can be.
-EXPORTED std::int32_t sharded_infer_shares_fetch(Shares* shares, Server* server,
-                                                 std::int32_t method, Event* event,
-                                                 std::int32_t held, std::int32_t milliseconds) {
+std::int32_t sharded_infer_shares_fetch(Shares* shares, Server* server, std::int32_t method,
+                                        Event* event, std::int32_t held,
+                                        std::int32_t milliseconds) {
   const double end = monotonic() + 1e-3 * milliseconds;
   for (;;) {
     const double left = 1e3 * (end - monotonic());

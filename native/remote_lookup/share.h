@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "abi/shares.h"
 #include "lookup/row_overlay.h"
 #include "reader/raw_ids.h"
 #include "base/wire.h"
@@ -55,61 +56,22 @@ class LookupCounts {
   std::vector<std::atomic<std::int64_t>> buckets_;
 };
 
-// `sharded_infer_lookup` of the kernels' library.
-using RunLookup = void (*)(std::int32_t instruction_set, const Lookup* lookup);
+inline bool Watch::is_whole() const {
+  // Reading a byte that is lost sets the mark; where it was zero, it reads as it did before.
+  return *place == std::uint8_t(byte) && *lost == 0;
+}
 
-// Of a mapped file: not 0 when pages were lost, and a byte that would be lost first.
-struct Watch {
-  const volatile std::int32_t* lost;
-  const volatile std::uint8_t* place;
-  std::int32_t byte;
+inline bool Piece::is_whole() const {
+  for (std::int64_t at = 0; at < watch_count; ++at)
+    if (!watches[at].is_whole()) return false;
+  return true;
+}
 
-  bool is_whole() const {
-    // Reading a byte that is lost sets the mark; where it was zero, it reads as it did before.
-    return *place == std::uint8_t(byte) && *lost == 0;
-  }
-};
+inline Feature Piece::feature(std::int64_t column) const {
+  return {rows, row_bytes, columns, column, mean, overlay};
+}
 
-// As Python describes a piece; the memory stays until the share is dropped.
-struct Piece {
-  const std::uint8_t* rows;
-  std::int64_t row_bytes;
-  std::int64_t row_count;
-  std::int64_t first_row;  // in its table
-  std::int64_t columns;
-  std::int32_t format;
-  std::int32_t mean;
-  const RowOverlay* overlay;  // changed rows, or null
-  const Watch* watches;       // of the files that rows are mapped from
-  std::int64_t watch_count;
-  const IdMap* id_map;  // of its table; null: its ids are rows alone
-
-  bool is_whole() const {
-    for (std::int64_t at = 0; at < watch_count; ++at)
-      if (!watches[at].is_whole()) return false;
-    return true;
-  }
-
-  // At a column of sums.
-  Feature feature(std::int64_t column) const {
-    return {rows, row_bytes, columns, column, mean, overlay};
-  }
-
-  const std::uint8_t* row_of(std::int64_t id) const { return feature(0).row_of(id); }
-};
-
-struct ShareSettings {
-  const char* model;
-  std::uint64_t version;
-  std::uint64_t manifest;
-  std::uint64_t share;  // of its digest, as LookupRequest has it
-  const Piece* pieces;
-  std::int64_t piece_count;
-  std::int64_t most_entries;       // of all groups of a request
-  std::int64_t most_answer_bytes;  // of fp32
-  RunLookup run;
-  std::int32_t instruction_set;
-};
+inline const std::uint8_t* Piece::row_of(std::int64_t id) const { return feature(0).row_of(id); }
 
 struct Share {
   explicit Share(const ShareSettings& settings)

@@ -2,35 +2,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "abi/lookup_messages.h"
 #include "base/wire.h"
 
 namespace sharded_infer::lookups {
-
-// Bags of pieces, as a front has them.
-struct PieceBags {
-  const std::int64_t* pieces;   // [entries]
-  const std::int64_t* lengths;  // [entries, bags]
-  const std::int64_t* ids;      // [id_count]
-  const float* weights;         // [id_count], or null
-  std::int64_t entries;
-  std::int64_t bags;
-  std::int64_t id_count;
-  std::int64_t sum_bytes;  // of a number of the sums: 4, or 2 for bf16
-  std::int64_t raw;        // whether ids are raw
-};
-
-struct Named {
-  const char* model;
-  std::uint64_t version;
-  std::uint64_t manifest;
-};
-
-// What one host is asked: the next `group_count` groups.
-struct Asked {
-  std::uint64_t share;  // 0: any
-  std::int64_t group_count;
-  std::int64_t rows;  // whether stored rows may answer
-};
 
 namespace {
 
@@ -119,13 +94,10 @@ std::int64_t write_lookup(const Named& named, const Asked& asked, const PieceBag
 
 using namespace sharded_infer::lookups;
 
-#define EXPORTED __attribute__((visibility("default")))
-
 extern "C" {
 
-// Room for the messages.
-EXPORTED std::int64_t sharded_infer_lookup_most_bytes(const Named* named, const Asked* asked,
-                                                      std::int64_t hosts, const PieceBags* groups) {
+std::int64_t sharded_infer_lookup_most_bytes(const Named* named, const Asked* asked,
+                                             std::int64_t hosts, const PieceBags* groups) {
   std::int64_t bytes = hosts * (kGroupHeadBytes + std::int64_t(std::strlen(named->model)));
   for (std::int64_t host = 0; host < hosts; ++host)
     for (const PieceBags* end = groups + asked[host].group_count; groups != end; ++groups)
@@ -134,10 +106,8 @@ EXPORTED std::int64_t sharded_infer_lookup_most_bytes(const Named* named, const 
   return bytes;
 }
 
-// Writes a message for each host, one after another, and their lengths to `bytes` [hosts].
-EXPORTED void sharded_infer_lookup_write(const Named* named, const Asked* asked, std::int64_t hosts,
-                                         const PieceBags* groups, std::uint8_t* to,
-                                         std::int64_t* bytes) {
+void sharded_infer_lookup_write(const Named* named, const Asked* asked, std::int64_t hosts,
+                                const PieceBags* groups, std::uint8_t* to, std::int64_t* bytes) {
   for (std::int64_t host = 0; host < hosts; ++host) {
     bytes[host] = write_lookup(*named, asked[host], groups, to);
     to += bytes[host];

@@ -3,8 +3,8 @@
 import ctypes
 from enum import IntEnum
 
-from quant.abi import LIBRARY
 from kernels.native_library import check_layout, function_of
+from quant.abi import LIBRARY
 
 
 class Refusal(IntEnum):

@@ -7,6 +7,7 @@ histogram of these, the worker's answered requests, and out-of-range ids.
 import ctypes
 from array import array
 
+from serving.abi.counting import AnsweredCells, Boundaries
 from serving.metrics.cells import MetricCells
 from serving.metrics.families.family import Detail, Family, FamilyBlock
 from serving.metrics.families.request_families import (
@@ -18,7 +19,6 @@ from serving.metrics.families.request_families import (
     REQUESTS,
     SAMPLES,
 )
-from serving.metrics.native_counter import AnsweredCells, Boundaries
 
 _TIMED: tuple[tuple[Family, str | None], ...] = (
     (PHASE_SECONDS, "decode"),
@@ -72,9 +72,8 @@ class AnsweredCounter:
             self._buckets,
             tuple(Boundaries(a.buffer_info()[0], len(a)) for a in self._arrays),
         )
-        self._where_address = ctypes.addressof(self._where)
 
     @property
     def addresses(self) -> tuple[int, int]:
         """Addresses of the process's cells and of the structure that says which are counted."""
-        return self._cells.own_address, self._where_address
+        return self._cells.own_address, ctypes.addressof(self._where)

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from serving.protocol.native_library import MessageLimitFields, library_for
+from serving.abi import message_size as abi
+from serving.protocol.native_library import LONG_BYTES
 from sharded_infer.errors import RequestTooLargeError
 
-# Kinds of packed arrays, as in native/reader/message_size.h.
+# Kinds of packed arrays, as in native/abi/message_size.h.
 _PACKED, _FIXED32, _FIXED64 = 0, -4, -8
 _PARAMETERS: Final[Mapping[int, Any]] = {}
 _UNITS = ("", "fields", "numbers")
@@ -30,11 +31,11 @@ class MessageLimits:
         """
         self.fields, self.numbers, self.parts = fields, numbers, parts
         self._rules = np.array(list(_rules(nested)), np.int32)
-        self.native = MessageLimitFields(fields, numbers, self._rules.ctypes.data, len(self._rules))
+        self.native = abi.MessageLimits(fields, numbers, self._rules.ctypes.data, len(self._rules))
 
 
 def _rules(nested: Mapping[int, Any]) -> Iterator[tuple[int, int, int]]:
-    """`FieldRule` of native/reader/message_size.h, for each field of each message."""
+    """`FieldRule` of native/abi/message_size.h, for each field of each message."""
     messages = [nested]
     for number, message in enumerate(messages):
         for field, kind in message.items():
@@ -68,8 +69,8 @@ ANSWER_LIMITS = MessageLimits(2**17, 2**25, {3: _FIXED32, 5: _FIXED32}, "sums, n
 def check_size(message: bytes | memoryview, limits: MessageLimits) -> None:
     """Raises RequestTooLargeError for too many parts; after a malformed one, none count."""
     array = np.frombuffer(message, np.uint8)
-    library = library_for(len(array))
-    excess = library.sharded_infer_check_size(limits.native, array.ctypes.data, len(array))
+    check = abi.check_size_keeping_gil if len(array) < LONG_BYTES else abi.check_size
+    excess = check(limits.native, array.ctypes.data, len(array))
     if excess:
         most = (0, limits.fields, limits.numbers)[excess]
         raise RequestTooLargeError(

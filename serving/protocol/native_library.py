@@ -99,17 +99,6 @@ class Request(ctypes.Structure):
     )
 
 
-class MessageLimitFields(ctypes.Structure):
-    """`MessageLimits` of native/reader/message_size.h."""
-
-    _fields_ = (
-        ("fields", ctypes.c_int64),
-        ("numbers", ctypes.c_int64),
-        ("rules", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-    )
-
-
 # Sizes of `Tensor` and `Bytes`.
 TENSOR_BYTES, BYTES_BYTES = 48, 16
 # `NamedTensor` of native/reader/request.h: name, data, datatype, rank and two sizes.
@@ -133,13 +122,6 @@ def _declare(library: ctypes.CDLL | ctypes.PyDLL) -> None:
         scan.argtypes = (address, ctypes.c_char_p, integer)
     library.sharded_infer_scan_tensors.argtypes = (address, ctypes.c_char_p, integer)
     library.sharded_infer_fill.argtypes = (address, address)
-    library.sharded_infer_check_size.argtypes = (
-        ctypes.POINTER(MessageLimitFields),
-        address,
-        integer,
-    )
-    library.sharded_infer_count_unknown.restype = None
-    library.sharded_infer_count_unknown.argtypes = (address, address, integer)
 
 
 def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
@@ -154,9 +136,9 @@ def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
 LIBRARIES = _load()
 # Below, reading takes about a millisecond, and keeping the GIL is cheaper for all: a thread that
 # releases it beside a busy one waits 5 ms for it.
-_LONG_BYTES = 1 << 24
+LONG_BYTES = 1 << 24
 
 
 def library_for(size: int) -> ctypes.CDLL | ctypes.PyDLL:
     """The binding for a message of that many bytes."""
-    return LIBRARIES[size < _LONG_BYTES]
+    return LIBRARIES[size < LONG_BYTES]

@@ -2,8 +2,8 @@
 
 import ctypes
 
-from sharded_infer.abi import LIBRARY
 from kernels.native_library import check_layout, function_of
+from sharded_infer.abi import LIBRARY
 
 
 class SourceGroup(ctypes.Structure):

@@ -2,8 +2,8 @@
 
 import ctypes
 
-from sharded_infer.abi import KEEPING_GIL, LIBRARY
 from kernels.native_library import check_layout, function_of
+from sharded_infer.abi import KEEPING_GIL, LIBRARY
 
 
 class MergedGroup(ctypes.Structure):

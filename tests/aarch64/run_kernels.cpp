@@ -89,7 +89,7 @@ void encode(const std::int64_t* header) {
   const auto rows = read<float>(count * dim);
   auto stored = unwritten(count * (4 + (dim * bits + 7) / 8));
   auto errors = unwritten(4 * count), minmax = errors, squares = errors, largest = errors;
-  std::int32_t refusal;
+  Refusal refusal;
   const Encoding encoding{rows.data(),
                           count,
                           dim,

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.native_library import address_of
+from serving.abi.counting import count_empty_bags
 from serving.metrics.cells import MetricCells
-from serving.metrics.native_counter import COUNTER
 from serving.metrics.version_info import named_places
 from sharded_infer.inputs.model_input import ModelInput
 
@@ -48,7 +48,7 @@ class EmptyBags:
             lengths = group.lengths
             if not (lengths.flags.c_contiguous and lengths.flags.writeable):
                 lengths = lengths.copy()
-            COUNTER.sharded_infer_count_empty_bags(
+            count_empty_bags(
                 self._cells.own_address,
                 address_of(self._cells_of(group.features)),
                 address_of(lengths),

@@ -4,7 +4,6 @@ The pseudocode is in `native/remote_lookup/read_answer.cpp`. NumPy reads answers
 whose rows are not known: these have sums alone.
 """
 
-import ctypes
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.backends.native import KernelForCompiledCode, kernel_for_compiled_code
-from kernels.native_library import address_of, keeping_gil, load_library
+from kernels.backends.native import kernel_for_compiled_code
+from kernels.native_library import address_of
+from serving.abi import lookup_messages as abi
+from serving.abi.lookup_messages import Refusal
 from serving.protocol.lookups.compiled_writer import Arrays, arrays_of
 from serving.protocol.lookups.sum_messages import read_sums
 from serving.protocol.lookups.unknown_messages import read_refusal, read_unknown
@@ -22,66 +23,21 @@ from sharded_infer.lookups.raw_ids import UnknownIdError
 from sharded_infer.lookups.shard_hosts import GroupAnswer, PieceBags
 from sharded_infer.tensors import tensor_of
 
-_NUMBER, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
 # Ids, or response bytes, above which reading takes a tenth of a millisecond: other threads may run
 # meanwhile.
 _MANY = 1 << 15
-# `Refusal` of native/remote_lookup/read_answer.cpp.
+_KERNEL = kernel_for_compiled_code()
 _REASONS = {
-    1: "the answer is not a LookupResponse: byte {got}",
-    2: "the answer has sums of {got} groups, expected {expected}",
-    3: "the answer has sums of {got} bytes, expected {expected} for group {group}",
-    4: "the answer has {got} bytes of numbers of rows, expected {expected}",
-    5: "the answer has {got} rows for entry {entry} of group {group}, expected {expected}",
-    6: "the answer has {got} bytes of rows for entry {entry} of group {group} and later ones, "
-    "expected {expected}",
-    7: "the answer has {got} bytes of rows, expected {expected}",
-    8: "the answer has {got} bytes of numbers of unknown ids, expected {expected}",
+    Refusal.NO_RESPONSE: "is not a LookupResponse: byte {got}",
+    Refusal.OTHER_GROUPS: "has sums of {got} groups, expected {expected}",
+    Refusal.OTHER_SUMS: "has sums of {got} bytes, expected {expected} for group {group}",
+    Refusal.OTHER_ENTRIES: "has {got} bytes of numbers of rows, expected {expected}",
+    Refusal.OTHER_ROWS: "has {got} rows for entry {entry} of group {group}, expected {expected}",
+    Refusal.FEW_ROW_BYTES: "has {got} bytes of rows for entry {entry} of group {group} and later "
+    "ones, expected {expected}",
+    Refusal.MORE_ROW_BYTES: "has {got} bytes of rows, expected {expected}",
+    Refusal.OTHER_UNKNOWN: "has {got} bytes of numbers of unknown ids, expected {expected}",
 }
-
-
-class _AskedGroup(ctypes.Structure):
-    _fields_ = (
-        ("pieces", _ADDRESS),
-        ("lengths", _ADDRESS),
-        ("ids", _ADDRESS),
-        ("weights", _ADDRESS),
-        ("entries", _NUMBER),
-        ("bags", _NUMBER),
-        ("id_count", _NUMBER),
-        ("columns", _NUMBER),
-        ("sum_bytes", _NUMBER),
-        ("raw", _NUMBER),
-        ("pooled", _ADDRESS),
-        ("sums", _ADDRESS),
-        ("unknown", _ADDRESS),
-    )
-
-
-class _Refused(ctypes.Structure):
-    _fields_ = (
-        ("reason", _NUMBER),
-        ("group", _NUMBER),
-        ("entry", _NUMBER),
-        ("expected", _NUMBER),
-        ("got", _NUMBER),
-    )
-
-
-def _load() -> tuple[KernelForCompiledCode, ctypes.CDLL, ctypes.CDLL]:
-    """The kernel, and the library called without the GIL and with it."""
-    library = load_library("serving")
-    both = library, keeping_gil(library)
-    for one in both:
-        one.sharded_infer_answer_read.restype = ctypes.c_int32
-        one.sharded_infer_answer_read.argtypes = (
-            *(_ADDRESS, _NUMBER, ctypes.POINTER(_AskedGroup), _NUMBER),
-            *(_ADDRESS, ctypes.c_int32, ctypes.POINTER(_Refused)),
-        )
-    return kernel_for_compiled_code(), *both
-
-
-_LIBRARIES = _load()
 
 
 def reads_rows(groups: Sequence[PieceBags]) -> bool:
@@ -102,7 +58,7 @@ def read_answer(message: memoryview, groups: Sequence[PieceBags]) -> list[GroupA
         if not reads_rows(groups):
             answers = _read_by_numpy(message, groups)
         else:
-            answers = _read(*_LIBRARIES, message, groups)
+            answers = _read(message, groups)
     except InternalError:
         refused = read_refusal(message, groups) if any(group.raw for group in groups) else None
         if refused is None:
@@ -122,14 +78,8 @@ def _read_by_numpy(message: memoryview, groups: Sequence[PieceBags]) -> list[Gro
     return list(map(GroupAnswer, sums, read_unknown(message, groups)))
 
 
-def _read(
-    kernel: KernelForCompiledCode,
-    without_gil: ctypes.CDLL,
-    with_gil: ctypes.CDLL,
-    message: memoryview,
-    groups: Sequence[PieceBags],
-) -> list[GroupAnswer]:
-    listed = (_AskedGroup * len(groups))()
+def _read(message: memoryview, groups: Sequence[PieceBags]) -> list[GroupAnswer]:
+    listed = (abi.AskedGroup * len(groups))()
     pooled = []
     arrays: dict[int, Arrays] = {}
     ids = 0
@@ -154,11 +104,13 @@ def _read(
         ids += count
     content = np.frombuffer(message, np.uint8)
     base, size = content.ctypes.data, len(content)
-    refused = _Refused()
-    run = (with_gil if max(ids, size) < _MANY else without_gil).sharded_infer_answer_read
-    if run(base, size, listed, len(groups), kernel.address, kernel.instruction_set, refused):
-        words = {name: getattr(refused, name) for name, _ in _Refused._fields_[1:]}
-        raise InternalError(_REASONS[refused.reason].format(**words))
+    refused = abi.Refused()
+    read_answer = abi.answer_read_keeping_gil if max(ids, size) < _MANY else abi.answer_read
+    kernel = _KERNEL.address, _KERNEL.instruction_set
+    if read_answer(base, size, listed, len(groups), *kernel, refused):
+        words = {name: getattr(refused, name) for name, _ in abi.Refused._fields_[1:]}
+        reason = _REASONS[Refusal(refused.reason)].format(**words)
+        raise InternalError(f"the answer {reason}")
     return [
         GroupAnswer(
             out if read.sums is None else _view(message, read.sums - base, out),
@@ -168,7 +120,7 @@ def _read(
     ]
 
 
-def _counts(message: memoryview, at: int, of: _AskedGroup) -> NDArray[np.int64]:
+def _counts(message: memoryview, at: int, of: abi.AskedGroup) -> NDArray[np.int64]:
     counts = np.frombuffer(message, "<u4", of.entries * of.bags, at)
     return counts.reshape(of.entries, of.bags).astype(np.int64)
 

@@ -1,6 +1,5 @@
 """Messages of lookups, written by compiled code (`native/remote_lookup/write_lookup.cpp`)."""
 
-import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -8,37 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.bags import Bags
-from kernels.native_library import address_of, keeping_gil, load_library
+from kernels.native_library import address_of
+from serving.abi import lookup_messages as abi
 from serving.protocol.lookups.version_key import VersionKey
 from sharded_infer.lookups.shard_hosts import PieceBags
 
-_NUMBER, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
 # Ids above which writing takes a tenth of a millisecond: other threads may run meanwhile.
 _MANY = 1 << 16
-
-
-class _Named(ctypes.Structure):
-    _fields_ = (
-        ("model", ctypes.c_char_p),
-        ("version", ctypes.c_uint64),
-        ("manifest", ctypes.c_uint64),
-    )
-
-
-def _load() -> tuple[ctypes.CDLL, ctypes.CDLL]:
-    """The library called without the GIL, and with it."""
-    library = load_library("serving")
-    both = library, keeping_gil(library)
-    arguments = ctypes.POINTER(_Named), _ADDRESS, _NUMBER, _ADDRESS
-    for one in both:
-        one.sharded_infer_lookup_most_bytes.restype = _NUMBER
-        one.sharded_infer_lookup_most_bytes.argtypes = arguments
-        one.sharded_infer_lookup_write.restype = None
-        one.sharded_infer_lookup_write.argtypes = (*arguments, _ADDRESS, _ADDRESS)
-    return both
-
-
-_LIBRARIES = _load()
+_SHORT = abi.lookup_most_bytes_keeping_gil, abi.lookup_write_keeping_gil
+_LONG = abi.lookup_most_bytes, abi.lookup_write
 
 
 class Arrays(NamedTuple):
@@ -68,8 +45,8 @@ def compiled_lookups(
     key: VersionKey, asked: Sequence[tuple[Sequence[PieceBags], int]], *, rows: bool
 ) -> list[NDArray[np.uint8]]:
     """A serialized LookupRequest for each host's groups and share."""
-    named = _Named(key.model.encode(), key.version, key.manifest)
-    # `Asked` and `PieceBags` of native/remote_lookup/write_lookup.cpp.
+    named = abi.Named(key.model.encode(), key.version, key.manifest)
+    # `Asked` and `PieceBags` as numbers, which are filled much faster.
     hosts = np.array([(share, len(groups), rows) for groups, share in asked], np.uint64)
     arrays: dict[int, Arrays] = {}
     listed, ids = [], 0
@@ -96,11 +73,11 @@ def compiled_lookups(
             )
             ids += count
     numbers = np.array(listed, np.int64)
-    library = _LIBRARIES[ids < _MANY]
+    most_bytes, write = _SHORT if ids < _MANY else _LONG
     arguments = named, address_of(hosts), len(asked), address_of(numbers)
-    room = np.empty(library.sharded_infer_lookup_most_bytes(*arguments), np.uint8)
+    room = np.empty(most_bytes(*arguments), np.uint8)
     sizes = np.empty(len(asked), np.int64)
-    library.sharded_infer_lookup_write(*arguments, address_of(room), address_of(sizes))
+    write(*arguments, address_of(room), address_of(sizes))
     messages, at = [], 0
     for size in sizes.tolist():
         messages.append(room[at : at + size])

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.native_library import address_of
-from serving.protocol.native_library import LIBRARIES
+from serving.abi.counting import count_unknown
 from sharded_infer.errors import InternalError
 from sharded_infer.specs.model_spec import ModelSpec
 
@@ -36,6 +36,4 @@ class UnknownIds:
         for table, count in unknown:
             counts[self._places[table]] = count
         # Compiled code may add to them meanwhile, without the GIL.
-        LIBRARIES[1].sharded_infer_count_unknown(
-            address_of(self.cells), address_of(counts), len(counts)
-        )
+        count_unknown(address_of(self.cells), address_of(counts), len(counts))
