@@ -18,7 +18,7 @@ LIBRARIES = {
     "product row_steps tiers",
     "quant": "encode",
     "sharded_infer": "device_bags merge",
-    "serving": "counting lookup_messages message_size shares",
+    "serving": "client counting lookup_messages message_size shares",
 }
 _PACKAGE = {name: package for package, names in LIBRARIES.items() for name in names.split()}
 _SCALARS = {"bool": "c_bool", "char": "c_char", "double": "c_double", "float": "c_float"}

@@ -1,5 +1,6 @@
 // Sizes and offsets of structures, for Python; written by native/abi/generate.py.
 // clang-format off
+#include "abi/client.h"
 #include "abi/counting.h"
 #include "abi/lookup_messages.h"
 #include "abi/message_size.h"
@@ -10,6 +11,48 @@
 #include <cstdint>
 
 extern "C" {
+
+EXPORTED extern const std::int64_t sharded_infer_layout_of_client[];
+const std::int64_t sharded_infer_layout_of_client[] = {
+    42, 0xA02C691A,
+    0xB9352510, sizeof(sharded_infer::client::EndpointSettings),
+    offsetof(sharded_infer::client::EndpointSettings, name),
+    offsetof(sharded_infer::client::EndpointSettings, host),
+    offsetof(sharded_infer::client::EndpointSettings, port),
+    offsetof(sharded_infer::client::EndpointSettings, authority),
+    offsetof(sharded_infer::client::EndpointSettings, server_name),
+    0x10886E93, sizeof(sharded_infer::client::Settings),
+    offsetof(sharded_infer::client::Settings, endpoints),
+    offsetof(sharded_infer::client::Settings, endpoint_count),
+    offsetof(sharded_infer::client::Settings, paths),
+    offsetof(sharded_infer::client::Settings, path_count),
+    offsetof(sharded_infer::client::Settings, user_agent),
+    offsetof(sharded_infer::client::Settings, authorization),
+    offsetof(sharded_infer::client::Settings, ca),
+    offsetof(sharded_infer::client::Settings, certificate),
+    offsetof(sharded_infer::client::Settings, key),
+    offsetof(sharded_infer::client::Settings, max_answer_bytes),
+    offsetof(sharded_infer::client::Settings, max_header_bytes),
+    offsetof(sharded_infer::client::Settings, connect_seconds),
+    offsetof(sharded_infer::client::Settings, keepalive_seconds),
+    offsetof(sharded_infer::client::Settings, keepalive_timeout_seconds),
+    offsetof(sharded_infer::client::Settings, least_backoff_seconds),
+    offsetof(sharded_infer::client::Settings, most_backoff_seconds),
+    0xD243B9FD, sizeof(sharded_infer::client::Outgoing),
+    offsetof(sharded_infer::client::Outgoing, message),
+    offsetof(sharded_infer::client::Outgoing, bytes),
+    offsetof(sharded_infer::client::Outgoing, traceparent),
+    offsetof(sharded_infer::client::Outgoing, timeout),
+    offsetof(sharded_infer::client::Outgoing, endpoint),
+    offsetof(sharded_infer::client::Outgoing, path),
+    offsetof(sharded_infer::client::Outgoing, may_repeat),
+    0x8A61A8B1, sizeof(sharded_infer::client::Ended),
+    offsetof(sharded_infer::client::Ended, message),
+    offsetof(sharded_infer::client::Ended, bytes),
+    offsetof(sharded_infer::client::Ended, words),
+    offsetof(sharded_infer::client::Ended, words_bytes),
+    offsetof(sharded_infer::client::Ended, code),
+};
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_counting[];
 const std::int64_t sharded_infer_layout_of_counting[] = {

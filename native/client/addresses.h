@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "settings.h"
+#include "abi/client.h"
 
 namespace sharded_infer::client {
 

@@ -9,7 +9,7 @@
 
 #include "calls.h"
 #include "endpoint.h"
-#include "settings.h"
+#include "abi/client.h"
 
 namespace sharded_infer::client {
 

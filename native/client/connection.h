@@ -16,7 +16,7 @@
 #include "transport/token_bucket.h"
 #include "addresses.h"
 #include "calls.h"
-#include "settings.h"
+#include "abi/client.h"
 #include "tls.h"
 
 namespace sharded_infer::client {

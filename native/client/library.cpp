@@ -4,8 +4,6 @@
 
 #include "client.h"
 
-#define EXPORTED __attribute__((visibility("default")))
-
 using sharded_infer::client::Client;
 using sharded_infer::client::Ended;
 using sharded_infer::client::Outgoing;
@@ -13,9 +11,7 @@ using sharded_infer::client::Settings;
 
 extern "C" {
 
-// Null, and the reason in `error`, where it cannot be made. It connects when it is first used.
-EXPORTED Client* sharded_infer_client_make(const Settings* settings, char* error,
-                                           std::int64_t error_bytes) {
+Client* sharded_infer_client_make(const Settings* settings, char* error, std::int64_t error_bytes) {
   try {
     return new Client(*settings);
   } catch (const std::exception& failure) {
@@ -24,31 +20,27 @@ EXPORTED Client* sharded_infer_client_make(const Settings* settings, char* error
   }
 }
 
-EXPORTED void sharded_infer_client_start(Client* client, const Outgoing* calls,
-                                         std::int32_t count) {
+void sharded_infer_client_start(Client* client, const Outgoing* calls, std::int32_t count) {
   client->start(calls, count);
 }
 
-// See Client::wait.
-EXPORTED std::int32_t sharded_infer_client_wait(Client* client, double seconds, std::int32_t all,
-                                                std::int32_t* ended, std::int32_t most) {
+std::int32_t sharded_infer_client_wait(Client* client, double seconds, std::int32_t all,
+                                       std::int32_t* ended, std::int32_t most) {
   return client->wait(seconds, all != 0, ended, most);
 }
 
-EXPORTED void sharded_infer_client_cancel(Client* client, std::int32_t number) {
-  client->cancel(number);
-}
+void sharded_infer_client_cancel(Client* client, std::int32_t number) { client->cancel(number); }
 
-EXPORTED void sharded_infer_client_results(Client* client, std::int32_t first, std::int32_t count,
-                                           Ended* results) {
+void sharded_infer_client_results(Client* client, std::int32_t first, std::int32_t count,
+                                  Ended* results) {
   for (std::int32_t at = 0; at < count; ++at) results[at] = client->result(first + at);
 }
 
-EXPORTED void sharded_infer_client_give_back(Client* client, std::uint8_t* message) {
+void sharded_infer_client_give_back(Client* client, std::uint8_t* message) {
   client->give_back(message);
 }
 
-EXPORTED void sharded_infer_client_clear(Client* client) { client->clear(); }
+void sharded_infer_client_clear(Client* client) { client->clear(); }
 
-EXPORTED void sharded_infer_client_destroy(Client* client) { delete client; }
+void sharded_infer_client_destroy(Client* client) { delete client; }
 }

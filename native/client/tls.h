@@ -5,7 +5,7 @@
 #include <string>
 
 #include "transport/tls_context.h"
-#include "settings.h"
+#include "abi/client.h"
 
 namespace sharded_infer::client {
 

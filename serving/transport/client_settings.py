@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.transport.client_library import EndpointStruct
+from serving.abi.client import EndpointSettings
 from sharded_infer.errors import InputError
 
 _UNIX = "unix:"
@@ -50,7 +50,7 @@ class ClientLimits:
     most_backoff_seconds: float = 5.0
 
 
-def endpoint_struct(endpoint: Endpoint) -> EndpointStruct:
+def endpoint_struct(endpoint: Endpoint) -> EndpointSettings:
     """A server for compiled code; raises InputError for an invalid address."""
     if endpoint.address.startswith(_UNIX):
         host, port, authority = None, endpoint.address.removeprefix(_UNIX), "localhost"
@@ -61,7 +61,7 @@ def endpoint_struct(endpoint: Endpoint) -> EndpointStruct:
             raise InputError(
                 f"{endpoint.name}: expected HOST:PORT or unix:PATH, got {endpoint.address!r}"
             )
-    return EndpointStruct(
+    return EndpointSettings(
         name=endpoint.name.encode(),
         host=None if host is None else host.encode(),
         port=port.encode(),

@@ -13,15 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from kernels.native_library import address_of
+from serving.abi import client as abi
 from serving.status import Status, StatusCode
-from serving.transport.client_library import (
-    EndedStruct,
-    EndpointStruct,
-    OutgoingStruct,
-    SettingsStruct,
-    client_library,
-)
 from serving.transport.client_settings import ClientLimits, ClientTls, Endpoint, endpoint_struct
+from serving.transport.library import transport_library
 from sharded_infer.errors import InputError, InternalError
 
 Message = bytes | bytearray | memoryview | np.ndarray
@@ -90,13 +85,13 @@ class Http2Client:
         Raises:
             InputError: a library is missing, an address or a file cannot be used.
         """
-        self._library = client_library()
-        listed = (EndpointStruct * len(endpoints))(*map(endpoint_struct, endpoints))
+        transport_library()
+        listed = (abi.EndpointSettings * len(endpoints))(*map(endpoint_struct, endpoints))
         named = (ctypes.c_char_p * len(paths))(*(path.encode() for path in paths))
-        settings = SettingsStruct(
-            endpoints=listed,
+        settings = abi.Settings(
+            endpoints=ctypes.addressof(listed),
             endpoint_count=len(listed),
-            paths=named,
+            paths=ctypes.addressof(named),
             path_count=len(named),
             user_agent=user_agent.encode(),
             authorization=None if token is None else f"Bearer {token}".encode(),
@@ -114,16 +109,14 @@ class Http2Client:
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         # The strings of the settings must live as long as the client.
         self._kept = (listed, named, settings)
-        self._handle: int | None = self._library.waiting.sharded_infer_client_make(
-            settings, error, _ERROR_BYTES
-        )
+        self._handle: int | None = abi.client_make(settings, error, _ERROR_BYTES)
         if not self._handle:
             raise InputError(error.value.decode(errors="replace"))
         self._endpoint_count, self._path_count = len(listed), len(named)
         self._started = 0
-        self._outgoing = (OutgoingStruct * 0)()
+        self._outgoing = (abi.Outgoing * 0)()
         self._numbers = (ctypes.c_int32 * 64)()
-        self._ended = (EndedStruct * 0)()
+        self._ended = (abi.Ended * 0)()
         self._messages: list[np.ndarray] = []
         self._answers: dict[int, Answer] = {}
         self._lent: dict[int, _Lent] = {}
@@ -142,7 +135,7 @@ class Http2Client:
         """
         self._take_back()
         if len(calls) > len(self._outgoing):
-            self._outgoing = (OutgoingStruct * len(calls))()
+            self._outgoing = (abi.Outgoing * len(calls))()
         for to, call in zip(self._outgoing, calls, strict=False):
             if not (
                 0 <= call.endpoint < self._endpoint_count and 0 <= call.path < self._path_count
@@ -159,7 +152,7 @@ class Http2Client:
             to.bytes = message.nbytes
             to.traceparent, to.timeout = call.traceparent or None, call.timeout
             to.endpoint, to.path, to.may_repeat = call.endpoint, call.path, call.may_repeat
-        self._library.waiting.sharded_infer_client_start(self._client, self._outgoing, len(calls))
+        abi.client_start(self._client, self._outgoing, len(calls))
         first = self._started
         self._started += len(calls)
         return range(first, self._started)
@@ -178,7 +171,7 @@ class Http2Client:
 
     def cancel(self, number: int) -> None:
         """Cancels a call, which `wait` will not return."""
-        self._library.waiting.sharded_infer_client_cancel(self._client, self._checked(number))
+        abi.client_cancel(self._client, self._checked(number))
 
     def finish(self) -> list[Answer]:
         """Waits until all calls have ended; returns their answers and ends the round."""
@@ -192,7 +185,7 @@ class Http2Client:
 
     def clear(self) -> None:
         """Ends the round; unfinished calls are cancelled."""
-        self._library.waiting.sharded_infer_client_clear(self._client)
+        abi.client_clear(self._client)
         self._started = 0
         self._messages.clear()
         self._answers.clear()
@@ -201,7 +194,7 @@ class Http2Client:
         """Ends all connections."""
         if self._handle:
             self._take_back()
-            self._library.waiting.sharded_infer_client_destroy(self._client)
+            abi.client_destroy(self._client)
             # Viewed memory is never freed.
             self._handle = None
 
@@ -216,15 +209,13 @@ class Http2Client:
         if self._started > most:
             most = 2 * self._started
             self._numbers = (ctypes.c_int32 * most)()
-        count = self._library.waiting.sharded_infer_client_wait(
-            self._client, seconds, all_of_them, self._numbers, most
-        )
+        count = abi.client_wait(self._client, seconds, all_of_them, self._numbers, most)
         return self._numbers[:count]
 
     def _take(self, first: int, count: int) -> list[Answer]:
         if count > len(self._ended):
-            self._ended = (EndedStruct * count)()
-        self._library.short.sharded_infer_client_results(self._client, first, count, self._ended)
+            self._ended = (abi.Ended * count)()
+        abi.client_results(self._client, first, count, self._ended)
         return [self._answer(at) for at in range(count)]
 
     def _answer(self, at: int) -> Answer:
@@ -256,4 +247,4 @@ class Http2Client:
         while self._returned:
             address = self._returned.pop().address
             del self._lent[address]
-            self._library.short.sharded_infer_client_give_back(self._client, address)
+            abi.client_give_back(self._client, address)

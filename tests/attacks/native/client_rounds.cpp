@@ -74,7 +74,9 @@ bool is_whole(Client& client, std::int32_t number, const std::vector<std::uint8_
   const Ended ended = client.result(number);
   const bool whole = ended.code == kOk && std::size_t(ended.bytes) == sent.size() &&
                      std::memcmp(ended.message, sent.data(), sent.size()) == 0;
-  if (!whole) std::printf("%d: %.*s\n", ended.code, int(ended.words_bytes), ended.words);
+  if (!whole)
+    std::printf("%d: %.*s\n", ended.code, int(ended.words_bytes),
+                static_cast<const char*>(ended.words));
   if (ended.message != nullptr) client.give_back(ended.message);
   return whole;
 }
