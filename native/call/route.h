@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "abi/call.h"
+#include "structures.h"
 #include "scheduler/scheduler.h"
 
 namespace sharded_infer::call {

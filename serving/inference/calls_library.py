@@ -1,4 +1,4 @@
-"""Bindings of predict calls (`native/abi/call.h`, `native/call/binding.cpp`)."""
+"""Bindings of predict calls (`native/call/structures.h`, `native/call/binding.cpp`)."""
 
 import ctypes
 from functools import cache

@@ -48,7 +48,7 @@ from serving.status import Status
 from sharded_infer.engines.executor import RequestResult
 from sharded_infer.inputs.model_input import ModelInput
 
-# `Form` of native/abi/call.h.
+# `Form` of native/call/structures.h.
 FORMS = {
     PredictMethod.MODEL_INFER: 1,
     PredictMethod.PREDICT: 2,
