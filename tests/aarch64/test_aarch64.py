@@ -32,7 +32,7 @@ LIBRARIES = "/usr/aarch64-linux-gnu"
 EXTENSIONS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
     "ext-modules"
 ]
-# `Format` of native/lookup/lookup.h and the kinds of run_kernels.cpp.
+# `Format` of native/abi/lookup.h and the kinds of run_kernels.cpp.
 FORMATS = ("fp32", "fp16", "bf16", "fp8", "int8", "int4", "int2")
 LOOKUP, DENSE_STEP, ENCODING = 0, 1, 2
 
