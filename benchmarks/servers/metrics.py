@@ -9,6 +9,7 @@ import numpy as np
 import typer
 
 from benchmarks.servers.closed_loads import LoadCell, closed_loads
+from serving.abi.counting import AnsweredCells, count_answered
 from serving.bench.servers.serve import Loading
 from serving.bench.servers.server_under_test import servers_of
 from serving.bench.turns import Turns, medians
@@ -23,7 +24,6 @@ from serving.commands.bench.options import (
 )
 from serving.commands.bench.report import Report, bench_command, times
 from serving.metrics.families.family import Detail
-from serving.metrics.native_counter import COUNTER
 from serving.metrics.server_metrics import ServerMetrics
 from serving.metrics.version_info import VersionInfo
 from sharded_infer.artifacts.golden import generate_samples
@@ -121,14 +121,13 @@ def counting_seconds(workload: Workload, pairs: int, detail: Detail = Detail.FUL
     work = LookupWork([(0, rows, 68 * rows, 4e-4)], 0)
     # `AnsweredRequest` of native/base/counting.h.
     answered = array("d", (pairs, 1e-4, 0.0, 4e-4, 2e-3, 5e-5, 3e-3, 0))
-    cells, counted = version.answered_cells
+    cells, counted_address = version.answered_cells
+    counted = AnsweredCells.from_address(counted_address)
 
     def count() -> None:
         metrics.in_flight(1)
         with version.lock:
-            COUNTER.sharded_infer_count_answered(
-                cells, counted, answered.buffer_info()[0], 1, time.time()
-            )
+            count_answered(cells, counted, answered.buffer_info()[0], 1, time.time())
         version.answered(samples=pairs, decode=1e-4, infer=2.4e-3, encode=5e-5)
         if version.lookups is not None:
             version.lookups.looked_up(work, model_input, scores)

@@ -4,7 +4,7 @@ import time
 from array import array
 from collections.abc import Sequence
 
-from serving.metrics.native_counter import COUNTER
+from serving.abi import counting
 from serving.metrics.version_metrics import VersionMetrics
 
 # A request: samples; seconds of decode, queue, lookup, tower, encode and the whole; ids that were
@@ -15,7 +15,8 @@ Answered = tuple[int, float, float, float, float, float, float, int]
 def count_cells(addresses: tuple[int, int], requests: Sequence[Answered], now: float) -> None:
     """Counts requests in the cells of `VersionMetrics.answered_cells`, at `now` since 1970."""
     packed = array("d", (number for request in requests for number in request))
-    COUNTER.sharded_infer_count_answered(*addresses, packed.buffer_info()[0], len(requests), now)
+    cells, counted = addresses[0], counting.AnsweredCells.from_address(addresses[1])
+    counting.count_answered(cells, counted, packed.buffer_info()[0], len(requests), now)
 
 
 def count_answered(version: VersionMetrics, requests: Sequence[Answered]) -> None:

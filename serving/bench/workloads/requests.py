@@ -56,3 +56,12 @@ def request_message(model: str, inputs: Mapping[str, NDArray[np.generic]]) -> by
         request.inputs.add(name=name, datatype=_DATATYPES[array.dtype.name], shape=array.shape)
         request.raw_input_contents.append(array.tobytes())
     return bytes(request.SerializeToString())
+
+
+def response_message(model: str, version: int, scores: Mapping[str, NDArray[np.float32]]) -> bytes:
+    """Serialize a ModelInferResponse; fp32 `[B]` or `[B, K]` by output."""
+    response = service_pb2.ModelInferResponse(model_name=model, model_version=str(version))
+    for name, values in scores.items():
+        response.outputs.add(name=name, datatype="FP32", shape=values.shape)
+        response.raw_output_contents.append(values.tobytes())
+    return bytes(response.SerializeToString())

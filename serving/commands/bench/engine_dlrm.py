@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from tritonclient.grpc import service_pb2
 
 from kernels.machine import machine
 from kernels.row_format import RowFormat
@@ -30,16 +29,15 @@ from serving.bench.workloads.dlrm_v2 import (
     ids_of,
     one_user,
 )
-from serving.bench.workloads.requests import request_message
+from serving.bench.workloads.requests import request_message, response_message
 from serving.bench.workloads.workload import Inputs, Workload
 from serving.commands.bench.report import TEXT, Report, times
 from serving.commands.lazy_group import load_by_name
 from serving.host.malloc import keep_freed_memory
 from serving.protocol.codec import INFER_CODEC
-from serving.protocol.infer_answer import score_bytes
 from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.artifacts.table_memory import TableMemory
-from sharded_infer.engines.executor import RequestResult, run_batch
+from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
@@ -276,7 +274,9 @@ class _Ours:
         decoded = perf_counter()
         [execution] = run_batch(self.model, [model_input])
         executed = perf_counter()
-        self._encode(header.request_id, requested, execution)
+        names = self.model.spec.tower.outputs
+        scores = {names[position]: execution.scores[position] for position in requested}
+        response_message(self.model.name, self.model.version, scores)
         ended = perf_counter()
         return {
             "decode": decoded - started,
@@ -286,17 +286,6 @@ class _Ours:
             _WHOLE: ended - started,
             _FAULTS: _minor_faults() - faults,
         }
-
-    def _encode(self, request_id: str, requested: Sequence[int], execution: RequestResult) -> bytes:
-        names = self.model.spec.tower.outputs
-        response = service_pb2.ModelInferResponse(
-            model_name=self.model.name, model_version=str(self.model.version), id=request_id
-        )
-        for position in requested:
-            scores = execution.scores[position]
-            response.outputs.add(name=names[position], datatype="FP32", shape=scores.shape)
-            response.raw_output_contents.append(score_bytes(scores))
-        return bytes(response.SerializeToString())
 
 
 def _minor_faults() -> float:

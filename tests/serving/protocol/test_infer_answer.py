@@ -1,4 +1,5 @@
 import numpy as np
+
 from serving.protocol.infer_answer import score_bytes
 
 
