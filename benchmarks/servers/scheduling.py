@@ -28,9 +28,9 @@ from serving.scheduler.version_queue import VersionQueue
 from serving.transport.library import EVENT
 from sharded_infer.errors import InputError, InternalError
 from sharded_infer.progress import Progress
-from sharded_infer.specs.model_spec import DenseSpec, ModelSpec
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
 
-_SPEC = ModelSpec("bench", (), DenseSpec({"dense": 1}))
+_SPEC = ModelSpec("bench", (TableSpec("item", 1, 4),), DenseSpec({"dense": 1}))
 _MEASURED = {2**power: 2e-3 + 2e-6 * 2**power for power in range(11)}
 # A measurement repeats until it has queued so many.
 _LEAST_REQUESTS = 1000

@@ -44,6 +44,10 @@ REASONS = {
 }
 
 
+# Numbers and answers of calls.
+_Answers = list[tuple[int, Answer]]
+
+
 class Reply(NamedTuple):
     """Where Python sends a call's answer, and its request if another version is to score it too."""
 
@@ -99,8 +103,9 @@ class BatchExecution:
         version, info = batch.version, batch.info
         calls, samples, predicted = info.calls, info.samples, info.predicted
         started = info.started
+        answers: _Answers = []
         try:
-            self._run(batch)
+            self._run(batch, answers)
             seconds = monotonic() - started
             version.metrics.ran_batch(
                 requests=calls, samples=samples, seconds=seconds, predicted=predicted
@@ -111,6 +116,9 @@ class BatchExecution:
         finally:
             self._end(batch)
             show_queue(version)
+            # Once they are counted.
+            for number, answer in answers:
+                self._reply(number, answer)
 
     def drop(self, batch: CallBatch) -> None:
         """Ends calls that left the queue without being run."""
@@ -127,7 +135,7 @@ class BatchExecution:
         self._calls.end(batch.address, monotonic(), by_clock=by_clock)
         self._changed(-count)
 
-    def _run(self, batch: CallBatch) -> None:
+    def _run(self, batch: CallBatch, answers: _Answers) -> None:
         model = batch.version.model
         hosts: list[HostSpan] = []
         try:
@@ -142,25 +150,29 @@ class BatchExecution:
                 [ran] = run_batch(model, (merged,), deadline, may_default=True)
             usage = None if before is None else (before, read_usage())
         except DeadlineError as error:
-            self._run_in_time(batch, error, hosts)
+            self._run_in_time(batch, error, hosts, answers)
         except Exception as error:
             if batch.count == 1:
                 self._fail(batch, error, hosts)
                 return
             # One call made the batch fail: each runs alone, so that the others are answered.
             while batch.count:
-                self._run_part(self._calls.part(batch, [0]))
+                self._run_part(self._calls.part(batch, [0]), answers)
         else:
-            self._finish(batch, ran, merging, usage, hosts)
+            answers += self._finish(batch, ran, merging, usage, hosts)
 
-    def _run_part(self, part: CallBatch) -> None:
+    def _run_part(self, part: CallBatch, answers: _Answers) -> None:
         try:
-            self._run(part)
+            self._run(part, answers)
         finally:
             self._end(part)
 
     def _run_in_time(
-        self, batch: CallBatch, error: DeadlineError, hosts: Sequence[HostSpan]
+        self,
+        batch: CallBatch,
+        error: DeadlineError,
+        hosts: Sequence[HostSpan],
+        answers: _Answers,
     ) -> None:
         """Fails expired calls after a batch's first deadline, and runs the rest.
 
@@ -174,7 +186,7 @@ class BatchExecution:
             return
         part = self._calls.part(batch, left)
         self._fail(batch, error, hosts)
-        self._run_part(part)
+        self._run_part(part, answers)
 
     def _first_trace(self, batch: CallBatch) -> TracedRequest | None:
         calls = (batch.call(position) for position in range(batch.count))
@@ -187,7 +199,8 @@ class BatchExecution:
         merging: float,
         usage: tuple[Reading, Reading] | None,
         hosts: list[HostSpan],
-    ) -> None:
+    ) -> _Answers:
+        """Answers a batch; returns what Python sends."""
         version, metrics = batch.version, batch.version.metrics
         try:
             if batch.info.placed:
@@ -198,18 +211,17 @@ class BatchExecution:
                 finished = self._calls.finish(batch, ran, merging, time.time())
         except Exception as error:
             self._fail(batch, error)
-            return
+            return []
         kept = self._kept(batch, ran, merging)
         try:
             self._count(batch, ran, finished, merging)
             self._report(batch, ran, finished, usage, hosts)
         except Exception:
             _log.exception("internal error in counting a batch")
-        for number, body, json_bytes in finished.by_python():
-            self._reply(number, Answer(body, json_bytes))
         if self._shadows is not None:
             for request in kept:
                 self._shadows.offer(request)
+        return [(number, Answer(body, size)) for number, body, size in finished.by_python()]
 
     def _place(self, batch: CallBatch, ran: RequestResult) -> None:
         """Writes outputs to shared memory; a call whose memory fails is refused alone."""

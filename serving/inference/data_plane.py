@@ -126,7 +126,7 @@ class DataPlane:
             self.compiled.set_traced(reports.bound)
         self._execution = BatchExecution(
             self.compiled,
-            changed=self.calls.add_predict,
+            changed=lambda count: self.calls.add_predict(count),
             memory=memory,
             reports=reports,
             shadows=shadows,
