@@ -60,7 +60,7 @@ class Predictions:
         """Refusal of a call before its body is read, or None if it is admitted."""
         if self._draining:
             return status_answer(DRAINING)
-        if self._calls.in_progress >= self._most_calls:
+        if max(self._open, self._calls.in_progress) >= self._most_calls:
             refusal = self._data_plane.refuse_unread(self._most_calls)
             return status_answer(replace(refusal, retry_seconds=_RETRY_SECONDS))
         return None
