@@ -81,7 +81,13 @@ class BatchExecution:
 
     def begin(self, now: float) -> tuple[CallBatch | None, bool]:
         """Implements `Batches.begin`."""
+        before = None
+        if self._reports is not None:
+            # Merging counts too.
+            before, now = read_usage(), monotonic()
         batch, dropped, more = self._calls.begin(now)
+        if batch is not None:
+            batch.usage = before
         for left in dropped:
             self.drop(left)
         return batch, more
@@ -139,7 +145,9 @@ class BatchExecution:
         model = batch.version.model
         hosts: list[HostSpan] = []
         try:
-            before = None if self._reports is None else read_usage()
+            before = batch.usage
+            if before is None and self._reports is not None:
+                before = read_usage()
             merged = batch.input()
             merging = monotonic() - batch.info.started
             model.zero_padding.look(merged)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.host.thread_usage import Reading
 from serving.inference.calls_library import BatchInfo, CallInfo, calls_library
 from serving.inference.routes import Routes
 from serving.protocol.predict_method import PredictMethod
@@ -52,13 +53,18 @@ class CallFacts:
 
 
 class CallBatch:
-    """Calls of one version that run together, or that left the queue for one reason."""
+    """Calls of one version that run together, or that left the queue for one reason.
 
-    __slots__ = ("address", "info", "version")
+    Attributes:
+        usage: of its thread before the calls were merged, if that is reported.
+    """
+
+    __slots__ = ("address", "info", "usage", "version")
 
     def __init__(self, address: int, version: LoadedVersion) -> None:
         self.address, self.version = address, version
         self.info = BatchInfo.from_address(address)
+        self.usage: Reading | None = None
 
     @classmethod
     def at(cls, address: int, routes: Routes) -> "CallBatch":
