@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/clock.h"
+#include "reader/layout.h"
 
 namespace sharded_infer::call {
 namespace {
@@ -27,7 +27,8 @@ void copy_input(const CallFields& fields, Call& call) {
     group.ids = fields.groups[number].ids;
     group.weighted = fields.groups[number].weights != nullptr;
   }
-  place(model, layout, call.dense_at, call.dense_rows);
+  call.dense_at.resize(std::size_t(model.dense));
+  place(model, layout, call.dense_at.data(), call.dense_rows.data());
   call.reserve(layout.words);
   std::int64_t* words = call.words.get();
   for (int number = 0; number < 2; ++number) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "reader/layout.h"
+
 namespace sharded_infer::call {
 namespace {
 
@@ -94,23 +96,6 @@ void merge_dense(const std::vector<Call*>& calls, MergedInput& merged) {
 
 }  // namespace
 
-void place(const Model& model, Layout& layout, std::vector<std::int64_t>& dense_at,
-           const std::vector<std::int64_t>& dense_rows) {
-  std::int64_t words = 0;
-  for (Group& group : layout.groups) {
-    group.lengths_at = words;
-    group.values_at = group.lengths_at + group.features * group.bags;
-    group.weights_at = group.values_at + group.ids;
-    words = group.weights_at + (group.weighted ? (group.ids + 1) / 2 : 0);
-  }
-  dense_at.resize(std::size_t(model.dense));
-  for (std::size_t dense = 0; dense < dense_at.size(); ++dense) {
-    dense_at[dense] = words;
-    words += (dense_rows[dense] * model.widths[dense] + 1) / 2;
-  }
-  layout.words = words;
-}
-
 void merge(const std::vector<Call*>& calls, MergedInput& merged) {
   const Call& first = *calls[0];
   if (calls.size() == 1) {
@@ -143,7 +128,8 @@ void merge(const std::vector<Call*>& calls, MergedInput& merged) {
   });
   const Model& model = first.route->model();
   merged.dense_rows.assign(std::size_t(model.dense), layout.batch);
-  place(model, layout, merged.dense_at, merged.dense_rows);
+  merged.dense_at.resize(std::size_t(model.dense));
+  place(model, layout, merged.dense_at.data(), merged.dense_rows.data());
   merged.memory.resize(std::size_t(layout.words));
   merged.words = merged.memory.data();
   Target targets[2];

@@ -23,9 +23,4 @@ void merge(const std::vector<Call*>& calls, MergedInput& merged);
 std::int64_t work_units(const Model& model, const Layout& layout, const std::uint8_t* own,
                         const std::int64_t* words);
 
-// Gives the groups and dense inputs of a layout, whose numbers of bags and ids are set, their
-// places.
-void place(const Model& model, Layout& layout, std::vector<std::int64_t>& dense_at,
-           const std::vector<std::int64_t>& dense_rows);
-
 }  // namespace sharded_infer::call

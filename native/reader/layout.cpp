@@ -130,24 +130,23 @@ bool group_features(Request& request, Samples& samples) {
   return true;
 }
 
-// Gives everything its place in the memory to come.
-void place(Request& request) {
+}  // namespace
+
+void place(const Model& model, Layout& layout, std::int64_t* dense_at,
+           const std::int64_t* dense_rows) {
   std::int64_t words = 0;
-  for (Group& group : request.layout.groups) {
+  for (Group& group : layout.groups) {
     group.lengths_at = words;
     group.values_at = group.lengths_at + group.features * group.bags;
     group.weights_at = group.values_at + group.ids;
     words = group.weights_at + (group.weighted ? (group.ids + 1) / 2 : 0);
   }
-  const Model& model = *request.model;
   for (std::int64_t dense = 0; dense < model.dense; ++dense) {
-    request.dense_at[dense] = words;
-    words += (request.dense_rows[dense] * model.widths[dense] + 1) / 2;
+    dense_at[dense] = words;
+    words += (dense_rows[dense] * model.widths[dense] + 1) / 2;
   }
-  request.layout.words = words;
+  layout.words = words;
 }
-
-}  // namespace
 
 bool lay_out(Request& request, std::int64_t inputs) {
   request.layout = Layout();
@@ -168,7 +167,7 @@ bool lay_out(Request& request, std::int64_t inputs) {
     std::swap(request.layout.groups[0], request.layout.groups[1]);
     std::memset(request.own, 0, model.features);
   }
-  place(request);
+  place(model, request.layout, request.dense_at, request.dense_rows);
   return true;
 }
 
