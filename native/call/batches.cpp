@@ -230,6 +230,9 @@ void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) 
 
 void Calls::fail(Batch& batch, std::int32_t code, std::string_view words, Failed& failed) {
   failed = Failed();
+  // Nothing that `finish` may have written is sent.
+  batch.answers.clear();
+  batch.ends.clear();
   const double now = monotonic();
   for (const Call* call : batch.calls) {
     failed.seconds += now - call->request.arrived;

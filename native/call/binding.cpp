@@ -108,15 +108,11 @@ EXPORTED void sharded_infer_calls_refuse(Calls* calls, BatchInfo* batch, std::in
 
 EXPORTED void sharded_infer_calls_describe(BatchInfo* batch, std::int64_t position,
                                            CallInfo* info) {
-  const Batch& calls = Batch::of(batch);
-  const Call& call = *calls.calls[std::size_t(position)];
-  std::int64_t first = 0;
-  for (std::int64_t at = 0; at < position; ++at) first += calls.calls[std::size_t(at)]->samples();
+  const Call& call = *Batch::of(batch).calls[std::size_t(position)];
   *info = {call.number,
            call.by_python,
            call.form,
            call.trace,
-           first,
            call.samples(),
            call.request.samples,
            call.ahead,

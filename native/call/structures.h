@@ -143,7 +143,7 @@ struct BatchInfo {
 struct CallInfo {
   std::uint64_t number;
   std::int64_t by_python, form, trace;
-  std::int64_t first, samples, work;
+  std::int64_t samples, work;
   std::int64_t ahead;  // calls that waited when it came
   double arrived, deadline, decoded;
   const char* id;

@@ -187,8 +187,7 @@ class BatchExecution:
         A lookup that took the time limit of the hosts file fails all.
         """
         soon = monotonic() + _SOON_SECONDS
-        deadlines = [batch.call(position).deadline for position in range(batch.count)]
-        left = [position for position, deadline in enumerate(deadlines) if deadline > soon]
+        left = [position for position, call in enumerate(batch.calls()) if call.deadline > soon]
         if not left or len(left) == batch.count:
             self._fail(batch, error, hosts)
             return
@@ -197,8 +196,8 @@ class BatchExecution:
         self._run_part(part, answers)
 
     def _first_trace(self, batch: CallBatch) -> TracedRequest | None:
-        calls = (batch.call(position) for position in range(batch.count))
-        return next((self.traces[c.trace] for c in calls if c.trace in self.traces), None)
+        calls = (call for call in batch.calls() if call.trace in self.traces)
+        return next((self.traces[call.trace] for call in calls), None)
 
     def _finish(
         self,
@@ -211,8 +210,7 @@ class BatchExecution:
         """Answers a batch; returns what Python sends."""
         version, metrics = batch.version, batch.version.metrics
         try:
-            if batch.info.placed:
-                self._place(batch, ran)
+            refused = self._place(batch, ran) if batch.info.placed else set()
             if ran.ids_unknown:
                 version.reader.count_unknown(ran.ids_unknown)
             with metrics.lock:
@@ -220,10 +218,11 @@ class BatchExecution:
         except Exception as error:
             self._fail(batch, error)
             return []
-        kept = self._kept(batch, ran, merging)
+        kept: list[ShadowRequest] = []
         try:
+            kept = self._kept(batch, ran, merging, refused)
             self._count(batch, ran, finished, merging)
-            self._report(batch, ran, finished, usage, hosts)
+            self._report(batch, ran, finished, usage, hosts, refused)
         except Exception:
             _log.exception("internal error in counting a batch")
         if self._shadows is not None:
@@ -231,11 +230,10 @@ class BatchExecution:
                 self._shadows.offer(request)
         return [(number, Answer(body, size)) for number, body, size in finished.by_python()]
 
-    def _place(self, batch: CallBatch, ran: RequestResult) -> None:
-        """Writes outputs to shared memory; a call whose memory fails is refused alone."""
-        names = batch.version.model.spec.tower.outputs
-        for position in range(batch.count):
-            call = batch.call(position)
+    def _place(self, batch: CallBatch, ran: RequestResult) -> set[int]:
+        """Writes outputs to shared memory; returns positions of calls that were refused for it."""
+        names, refused = batch.version.model.spec.tower.outputs, set()
+        for position, call in enumerate(batch.calls()):
             try:
                 for output, span in call.places:
                     data = score_bytes(ran.scores[output][call.first : call.first + call.samples])
@@ -250,6 +248,8 @@ class BatchExecution:
                 self._report_failure(batch, call, status)
                 if call.by_python:
                     self._reply(call.number, status)
+                refused.add(position)
+        return refused
 
     def _count(
         self, batch: CallBatch, ran: RequestResult, finished: FinishedBatch, merging: float
@@ -272,6 +272,7 @@ class BatchExecution:
         finished: FinishedBatch,
         usage: tuple[Reading, Reading] | None,
         hosts: list[HostSpan],
+        refused: set[int],
     ) -> None:
         reports = self._reports
         if reports is None or usage is None:
@@ -281,17 +282,22 @@ class BatchExecution:
             return
         calls = [
             AnsweredCall(call, self.traces.pop(call.trace, None), counted)
-            for position, counted in enumerate(finished.counted)
-            for call in [batch.call(position)]
+            for position, (call, counted) in enumerate(
+                zip(batch.calls(), finished.counted, strict=True)
+            )
+            if position not in refused
         ]
         reports.answered(batch.version, calls, ran, usage, hosts)
 
-    def _kept(self, batch: CallBatch, ran: RequestResult, merging: float) -> list[ShadowRequest]:
+    def _kept(
+        self, batch: CallBatch, ran: RequestResult, merging: float, refused: set[int]
+    ) -> list[ShadowRequest]:
         if self._shadows is None or not (batch.info.kept or batch.info.by_python):
             return []
         kept = []
-        for position in range(batch.count):
-            call = batch.call(position)
+        for position, call in enumerate(batch.calls()):
+            if position in refused:
+                continue
             codec, message = MESSAGE_CODECS.get(call.method), call.message or None
             if call.by_python:
                 reply = self.replies[call.number]
@@ -315,11 +321,10 @@ class BatchExecution:
 
     def _fail(self, batch: CallBatch, error: Exception, hosts: Sequence[HostSpan] = ()) -> None:
         """Ends all calls of a batch with an error."""
-        first = batch.call(0)
-        status = self._status(batch.version, error, first)
+        status = self._status(batch.version, error, next(batch.calls()))
         if self._reports is not None and batch.info.traced:
-            for position in range(batch.count):
-                self._report_failure(batch, batch.call(position), status, hosts)
+            for call in batch.calls():
+                self._report_failure(batch, call, status, hosts)
         seconds, numbers = self._calls.fail(batch, status)
         batch.version.metrics.failed(status.code.name, seconds, batch.count)
         for number in numbers:

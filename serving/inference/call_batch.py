@@ -1,6 +1,7 @@
 """Batches of predict calls, as compiled code describes them."""
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,8 +97,15 @@ class CallBatch:
         starts, rows = info.dense_at[:dense], info.dense_rows[:dense]
         return reader.assemble(layout, own, starts, rows, memory, repeats)
 
-    def call(self, position: int) -> CallFacts:
-        """Facts of a call."""
+    def calls(self) -> Iterator[CallFacts]:
+        """Facts of the calls, in the order of their samples."""
+        first = 0
+        for position in range(self.count):
+            facts = self._facts(position, first)
+            yield facts
+            first += facts.samples
+
+    def _facts(self, position: int, first: int) -> CallFacts:
         info = CallInfo()
         calls_library().sharded_infer_calls_describe(self.address, position, info)
         return CallFacts(
@@ -105,7 +113,7 @@ class CallBatch:
             bool(info.by_python),
             _METHODS[info.form],
             info.trace,
-            info.first,
+            first,
             info.samples,
             info.work,
             info.ahead,

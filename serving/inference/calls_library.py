@@ -173,7 +173,6 @@ class CallInfo(ctypes.Structure):
         ("by_python", _INTEGER),
         ("form", _INTEGER),
         ("trace", _INTEGER),
-        ("first", _INTEGER),
         ("samples", _INTEGER),
         ("work", _INTEGER),
         ("ahead", _INTEGER),

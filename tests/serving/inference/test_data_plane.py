@@ -41,7 +41,7 @@ def begun(place: Plane) -> list[CallFacts]:
     """The calls of the next batch, in its order, which are not answered."""
     batch, _, _ = place.plane.compiled.begin(monotonic())
     assert batch is not None
-    return [batch.call(position) for position in range(batch.count)]
+    return list(batch.calls())
 
 
 def test_a_requests_priority_orders_it_among_those_that_wait(standby: Plane) -> None:
