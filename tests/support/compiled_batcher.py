@@ -101,8 +101,8 @@ class CompiledBatcher(Scheduler):
 
     def _leave(self, batch: CallBatch) -> tuple[Any, ...]:
         left = []
-        for position in range(batch.count):
-            request = self._requests.pop(batch.call(position).number)
+        for call in batch.calls():
+            request = self._requests.pop(call.number)
             request.state = batch.state
             left.append(request)
         return tuple(left)
