@@ -5,7 +5,8 @@ bits are those of FBGEMM's kernel on AVX2; SSE2 has no fused product and sum.
 """
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -82,17 +83,22 @@ class NativeBackend:
         return out
 
 
-def kernel_features(tables: FusedTables) -> "ctypes.Array[abi.Feature]":
-    """The kernel's form of the tables; their memory and overlays must be kept."""
-    base, column = tables.memory.data_ptr(), 0
+def kernel_features(
+    tables: FusedTables, columns: Sequence[int] | None = None
+) -> "ctypes.Array[abi.Feature]":
+    """The kernel's form of the tables; their memory and overlays must be kept.
+
+    `columns` are the first of each feature in the output; None: they are side by side.
+    """
+    base = tables.memory.data_ptr()
+    columns = columns or tuple(accumulate(tables.dims, initial=0))
     features = (abi.Feature * len(tables.dims))()
-    for feature, offset, dim, mean in zip(
-        features, tables.byte_offsets, tables.dims, tables.means, strict=True
+    for feature, offset, dim, column, mean in zip(
+        features, tables.byte_offsets, tables.dims, columns, tables.means, strict=False
     ):
         feature.rows = base + offset
         feature.row_bytes = tables.row_format.row_bytes(dim)
         feature.dim, feature.column, feature.mean = dim, column, mean
-        column += dim
     for feature, overlay in zip(features, tables.overlays, strict=False):
         if overlay is not None:
             feature.overlay = ctypes.addressof(overlay.fields)

@@ -14,8 +14,8 @@ from native.abi.declarations import Header, Type, read_header
 ROOT = Path(__file__).parents[2]
 # Headers of each library. Its package has their modules.
 LIBRARIES = {
-    "kernels": "attention dense ids lookup lost_pages machine pair_biases pair_layers passes "
-    "product row_steps tiers",
+    "kernels": "attention dense ids lookup lookup_run lost_pages machine pair_biases pair_layers "
+    "passes product row_steps tiers",
     "quant": "encode",
     "sharded_infer": "device_bags merge",
     "serving": "client counting lookup_messages message_size shares",

@@ -1,4 +1,4 @@
-"""The lookups of one batch: on all other hosts first, at once, and awaited last.
+"""The lookups of one batch: in one call, and on all other hosts first, at once, awaited last.
 
 A host may be lost if all tables that the batch needs there declare default rows.
 """
@@ -9,91 +9,76 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sharded_infer.errors import InternalError, RequestError, ShardHostError
-from sharded_infer.lookups.group_lookup import Group, GroupLookup, single_kernel_lookup
+from sharded_infer.lookups.group_lookup import GroupLookup
+from sharded_infer.lookups.lookup_group import Group, look_up_groups
 from sharded_infer.lookups.lookup_work import LookupWork, StepWork
-from sharded_infer.lookups.rank_part import ChosenBags
 from sharded_infer.lookups.raw_ids import UnknownIdError
-from sharded_infer.lookups.shard_hosts import GroupAnswer, PieceBags, ShardHosts
+from sharded_infer.lookups.shard_hosts import ChosenBags, GroupAnswer, PieceBags, ShardHosts
 from sharded_infer.lookups.steps import RemoteStep
 
 # A step of a group on another host, and its bags.
 _Asked = tuple[GroupLookup, RemoteStep, ChosenBags]
 
 
-class BatchLookup:
-    """Lookups of one batch: groups are added, and then `run` together."""
+def look_up_batch(
+    groups: Sequence[Group],
+    deadline: float,
+    hosts: ShardHosts | None = None,
+    *,
+    may_default: bool = False,
+) -> LookupWork:
+    """Looks up all groups of a batch.
 
-    def __init__(self, hosts: ShardHosts | None) -> None:
-        self._hosts = hosts
-        self._groups: list[GroupLookup] = []
-        self._steps: list[StepWork] = []
-        self._saved = 0
+    `deadline` bounds waits on hosts and on rows that are not in memory; `may_default` allows
+    default rows for those of a lost host.
 
-    def add(self, group: Group) -> None:
-        """Adds a group; one kernel's is looked up at once."""
-        saved = single_kernel_lookup(group, self._steps) if self._hosts is None else None
-        if saved is None:
-            self._groups.append(GroupLookup(group, self._steps))
-        else:
-            self._saved += saved
-
-    def run(self, deadline: float, *, may_default: bool = False) -> LookupWork:
-        """Looks up all groups.
-
-        `deadline` bounds waits on hosts and on rows that are not in memory; `may_default` allows
-        default rows for those of a lost host.
-
-        Raises:
-            RequestError: a host's id map refuses a raw id; names feature, sample, id and table.
-            ShardedInferError: a host's error, or a rank's here; lookups on other hosts are
-                cancelled.
-        """
-        groups = self._groups
-        if self._hosts is None:
-            look_up_here(groups, deadline)
-        else:
-            _look_up_with(self._hosts, groups, deadline, may_default=may_default)
-        for group in groups:
-            group.finish()
-            self._saved += group.saved
-        if self._hosts is None:
-            return LookupWork(self._steps, self._saved)
-        return LookupWork(self._steps, self._saved, _defaults_of(groups), _unknown_of(groups))
+    Raises:
+        RequestError: a host's id map refuses a raw id; names feature, sample, id and table.
+        ShardedInferError: a host's error, or a rank's here; lookups on other hosts are cancelled.
+    """
+    for group in groups:
+        if group.plan.is_merged:
+            return _look_up_and_merge(groups, deadline, hosts, may_default=may_default)
+    return LookupWork(*look_up_groups(groups, deadline))
 
 
-def look_up_here(lookups: Sequence[GroupLookup], deadline: float) -> None:
-    """Runs the steps of this process; RowReadError if rows cannot be read before the deadline."""
-    try:
-        # All reads are started before the first is awaited.
-        for lookup in lookups:
-            lookup.start()
-        for lookup in lookups:
-            lookup.look_up(deadline)
-    finally:
-        for lookup in lookups:
-            lookup.close()
+def _look_up_and_merge(
+    groups: Sequence[Group], deadline: float, hosts: ShardHosts | None, *, may_default: bool
+) -> LookupWork:
+    lookups = [GroupLookup(group) for group in groups]
+    if hosts is None:
+        work, saved = _look_up_here(lookups, deadline)
+    else:
+        work, saved = _look_up_with(hosts, lookups, deadline, may_default=may_default)
+    for lookup in lookups:
+        lookup.finish()
+        work += lookup.work
+        saved += lookup.saved
+    return LookupWork(work, saved, _defaults_of(lookups), _unknown_of(lookups))
+
+
+def _look_up_here(lookups: Sequence[GroupLookup], deadline: float) -> tuple[list[StepWork], int]:
+    """Runs the steps of this process, as `look_up_groups`."""
+    result = look_up_groups([lookup.group for lookup in lookups], deadline)
+    for lookup in lookups:
+        lookup.look_up()
+    return result
 
 
 def _look_up_with(
     hosts: ShardHosts, lookups: Sequence[GroupLookup], deadline: float, *, may_default: bool
-) -> None:
+) -> tuple[list[StepWork], int]:
+    """`_look_up_here` while other hosts look up."""
     asked: dict[int, list[_Asked]] = {}
     for lookup in lookups:
         for step, chosen in lookup.ask():
             asked.setdefault(step.host, []).append((lookup, step, chosen))
-    bags = {
-        host: [
-            PieceBags(step.pieces, chosen, step.stored, step.sum_bytes, step.raw)
-            for _, step, chosen in places
-        ]
-        for host, places in asked.items()
-    }
     may_lose: set[int] = set()
     if may_default:
         may_lose.update(host for host, places in asked.items() if _has_defaults(places))
-    started = hosts.start(bags, deadline, may_lose) if bags else None
+    started = hosts.start(_piece_bags(asked), deadline, may_lose) if asked else None
     try:
-        look_up_here(lookups, deadline)
+        here = _look_up_here(lookups, deadline)
     except BaseException:
         if started is not None:
             started.cancel()
@@ -104,6 +89,17 @@ def _look_up_with(
         except UnknownIdError as error:
             raise _named(error, asked) from error
         _take(asked, answers, may_lose)
+    return here
+
+
+def _piece_bags(asked: Mapping[int, Sequence[_Asked]]) -> dict[int, list[PieceBags]]:
+    return {
+        host: [
+            PieceBags(step.pieces, chosen, step.stored, step.sum_bytes, step.raw)
+            for _, step, chosen in places
+        ]
+        for host, places in asked.items()
+    }
 
 
 def _named(error: UnknownIdError, asked: Mapping[int, Sequence[_Asked]]) -> RequestError:
@@ -112,7 +108,7 @@ def _named(error: UnknownIdError, asked: Mapping[int, Sequence[_Asked]]) -> Requ
         raise InternalError("a raw id that no host has refused")
     where = error.where
     lookup, step, _ = asked[error.host][where.group]
-    feature = lookup.route.features[int(step.part.positions[where.entry])]
+    feature = lookup.plan.features[step.part.features[where.entry]]
     return RequestError(
         f"feature {feature.name!r}, sample {lookup.sample_of(where.bag)}: id {where.raw_id} is not "
         f"in the id map of table {feature.table.name!r}"
@@ -134,7 +130,7 @@ def _take(
                 lookup.lose(step, chosen)
             continue
         of_host = answers.get(host, ())
-        expected = [(chosen.bag_count, step.width) for _, step, chosen in places]
+        expected = [(chosen.bag_count, step.part.width) for _, step, chosen in places]
         came = [tuple(answer.pooled.shape) for answer in of_host]
         if came != expected:
             raise ShardHostError(

@@ -34,7 +34,7 @@ class FeatureDefault:
     lookup: PooledLookup
 
     def write(self, bags: Bags, lost: Tensor, repeats: Tensor | None, pooled: Tensor) -> None:
-        """Pools the lost bags, bool `[R]`, of a group again; see `write_parts` for `repeats`."""
+        """Pools the lost bags, bool `[R]`, of a group again; `repeats` samples share each."""
         first = int(bags.lengths[: self.position].sum())
         lengths = bags.lengths[self.position : self.position + 1]
         end = first + int(lengths.sum())

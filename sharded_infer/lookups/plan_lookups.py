@@ -14,11 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.bags import Bags
 from kernels.row_format import RowFormat
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.errors import InternalError, PlanError
@@ -27,10 +25,11 @@ from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.inputs.sequences.layout import SequenceLayout
 from sharded_infer.inputs.sequences.tower_rows import SequenceRows
-from sharded_infer.lookups.batch_lookup import BatchLookup
+from sharded_infer.lookups.batch_lookup import look_up_batch
 from sharded_infer.lookups.columns import first_columns, split_features
 from sharded_infer.lookups.default_rows import FeatureDefault, default_lookups
-from sharded_infer.lookups.group_lookup import Group, Route
+from sharded_infer.lookups.lookup_group import Group
+from sharded_infer.lookups.lookup_plan import LookupPlan
 from sharded_infer.lookups.lookup_work import LookedUp
 from sharded_infer.lookups.placement import PlacedPiece, raw_hashes, split_tables
 from sharded_infer.lookups.shard_hosts import ShardHosts
@@ -40,7 +39,7 @@ from sharded_infer.tensors import tensor_of
 
 # A client decides which features a request shares among its candidates; patterns are few. The limit
 # bounds the memory that a hostile client can use.
-_MAX_ROUTES = 64
+_MAX_PLANS = 64
 _NONE: frozenset[int] = frozenset()
 
 
@@ -120,12 +119,12 @@ class PlanLookups:
             here = entries[0].placed in held
             units[key if here else (key[0], *key[3:])] += entries
         self._units = list(units.values())
-        self._routes: dict[tuple[int, tuple[int, ...], bool, bool, frozenset[int]], Route] = {}
+        self._plans: dict[tuple[int, tuple[int, ...], bool, bool, frozenset[int]], LookupPlan] = {}
         self._backends: dict[str, str] = {}
-        # The usual route, made here so that an unsupported table fails now.
-        self._route(0, tuple(range(len(spec.features))), raw=True)
+        # The usual plan, made here so that an unsupported table fails now.
+        self._plan(0, tuple(range(len(spec.features))), raw=True)
         for of_sequence in self._layout.features if self._layout else ():
-            self._route(0, of_sequence, raw=True, apart=True)
+            self._plan(0, of_sequence, raw=True, apart=True)
 
     @property
     def backends(self) -> Mapping[str, str]:
@@ -148,19 +147,18 @@ class PlanLookups:
             ShardedInferError: rows could not be read; of another host, the message names it.
         """
         batch, turn = self._policy.apply(batch), self._next_turn()
-        lookup = BatchLookup(self._hosts)
         padded = pooled = torch.empty(rows, self.width)
         if rows > batch.batch_size:
             padded[batch.batch_size :] = 0.0
             pooled = padded[: batch.batch_size]
-        for group in self._pooled(batch):
-            self._add(lookup, batch, turn, group, pooled)
+        groups = [self._group(batch, turn, group, pooled) for group in self._pooled(batch)]
         sequences: list[SequenceRows] = []
         for laid_out in self._layout.lay_out(batch) if self._layout else ():
             sequences.append(SequenceRows.empty(laid_out))
             flat, places = sequences[-1].rows.view(-1, laid_out.width), laid_out.padded_length
-            self._add(lookup, batch, turn, laid_out.bags, flat, apart=True, places=places)
-        work = lookup.run(deadline, may_default=may_default)
+            bags = laid_out.bags
+            groups.append(self._group(batch, turn, bags, flat, apart=True, places=places))
+        work = look_up_batch(groups, deadline, self._hosts, may_default=may_default)
         return LookedUp(padded, batch.ids_outside + work.ids_unknown, work, tuple(sequences))
 
     def look_up_apart(
@@ -183,19 +181,20 @@ class PlanLookups:
             Of the features by pair, and the shared ones, fp32 `[request_rows, width]`.
         """
         batch, turn = self._policy.apply(batch), self._next_turn()
-        lookup = BatchLookup(self._hosts)
         own, shared = torch.empty(rows, 0), torch.empty(request_rows, 0)
+        groups = []
         for group in self._pooled(batch):
             by_request = group.batch_size != batch.batch_size
             width = sum(self.dims[feature] for feature in group.features)
             padded = torch.empty(request_rows if by_request else rows, width)
             padded[group.batch_size :] = 0.0
-            self._add(lookup, batch, turn, group, padded[: group.batch_size], apart=True)
+            pooled = padded[: group.batch_size]
+            groups.append(self._group(batch, turn, group, pooled, apart=True))
             if by_request:
                 shared = padded
             else:
                 own = padded
-        work = lookup.run(deadline, may_default=may_default)
+        work = look_up_batch(groups, deadline, self._hosts, may_default=may_default)
         return LookedUp(own, batch.ids_outside + work.ids_unknown, work), shared
 
     def _next_turn(self) -> int:
@@ -205,24 +204,23 @@ class PlanLookups:
     def _pooled(self, batch: ModelInput) -> tuple[JaggedBatch, ...]:
         return batch.groups if self._layout is None else self._layout.pooled(batch)
 
-    def _add(
+    def _group(
         self,
-        lookup: BatchLookup,
         batch: ModelInput,
         turn: int,
         group: JaggedBatch,
-        pooled: Tensor,
+        out: Tensor,
         *,
         apart: bool = False,
         places: int = 1,
-    ) -> None:
-        """Adds a group's lookup; `apart`, its columns alone."""
-        route = self._route(turn, group.features, raw=not batch.are_rows, apart=apart)
+    ) -> Group:
+        """A group's bags for a lookup into `out`; `apart`: its columns alone."""
+        plan = self._plan(turn, group.features, raw=not batch.are_rows, apart=apart)
         samples = batch.batch_size
         repeats = None if group.batch_size == samples * places else batch.repeats
         weights = None if group.weights is None else tensor_of(group.weights)
-        bags = Bags.trusted(tensor_of(group.values), tensor_of(group.lengths), weights)
-        lookup.add(Group(route, bags, repeats, pooled, samples, places))
+        arrays = tensor_of(group.values), tensor_of(group.lengths), weights
+        return Group(plan, arrays, repeats, out, samples, places)
 
     def _check_host(self, part: PlacedPiece) -> None:
         if part not in self._held and (self._hosts is None or part.host not in self._hosts.hosts):
@@ -234,18 +232,18 @@ class PlanLookups:
         if table is not None and (part in self._held or raw_hashes(part, table) is None):
             raise InternalError(f"table {part.table.name!r}: its id map was not opened")
 
-    def _route(
+    def _plan(
         self, turn: int, features: tuple[int, ...], *, raw: bool, apart: bool = False
-    ) -> Route:
+    ) -> LookupPlan:
         # Only replicated tables have rows on several hosts.
         lost = _NONE if self._hosts is None or not self._replicas else self._hosts.lost
         key = turn, features, raw, apart, lost
-        route = self._routes.get(key)
-        if route is None:
-            route = self._make_route(turn, features, lost, raw=raw, apart=apart)
-            if len(self._routes) < _MAX_ROUTES * self._turns:
-                self._routes[key] = route
-        return route
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._make_plan(turn, features, lost, raw=raw, apart=apart)
+            if len(self._plans) < _MAX_PLANS * self._turns:
+                self._plans[key] = plan
+        return plan
 
     def _turn_of(self, piece: PlacedPiece, turn: int, lost: frozenset[int]) -> int:
         """Turn for a replicated table: the next one whose host is not lost."""
@@ -255,9 +253,9 @@ class PlanLookups:
                 return later
         return turn
 
-    def _make_route(
+    def _make_plan(
         self, turn: int, features: tuple[int, ...], lost: frozenset[int], *, raw: bool, apart: bool
-    ) -> Route:
+    ) -> LookupPlan:
         positions = {feature: position for position, feature in enumerate(features)}
         if sorted(positions) != list(features):
             raise InternalError(f"features of a group must ascend, got {features}")
@@ -285,43 +283,34 @@ class PlanLookups:
             if not entries:
                 continue
             first = entries[0].placed
-            split, count = not first.holds_all_rows, len(features)
+            split, is_raw = not first.holds_all_rows, first.table.name in tables
             if first in self._held:
                 step = make_step(
-                    entries, self._held, order=order, rows=count, split=split, backend=self._backend
+                    entries, self._held, order=order, split=split, backend=self._backend
                 )
                 self._backends[first.table.row_format.value] = step.lookup.backend
                 steps.append(step)
             else:
-                is_raw = first.table.name in tables
                 remote.append(
-                    make_remote_step(
-                        entries, order=order, rows=count, split=split, sums=self._sums, raw=is_raw
-                    )
+                    make_remote_step(entries, order=order, split=split, sums=self._sums, raw=is_raw)
                 )
-        widths = dict(zip(features, dims, strict=True))
-        summed = positions.keys() & set(self._split.features)
-        ends = {begins[f]: begins[f] + widths[f] for f in summed}
-        # Adjacent features' columns are set to zero together.
-        firsts = sorted(ends.keys() - ends.values())
-        lasts = sorted(ends.values() - ends.keys())
-        means = [(positions[f], begins[f], widths[f]) for f in self._split.means if f in positions]
-        return Route(
-            steps=tuple(steps),
-            remote=tuple(remote),
-            summed_columns=tuple(zip(firsts, lasts, strict=True)),
-            means=np.array(means, np.int64) if means else None,
+        columns = {f: (begins[f], dims[positions[f]]) for f in features}
+        return LookupPlan(
+            steps,
+            remote,
+            summed=[columns[f] for f in self._split.features if f in positions],
+            means=[(positions[f], *columns[f]) for f in self._split.means if f in positions],
             defaults={
                 positions[f]: FeatureDefault(
                     self._features[f].table, positions[f], begins[f], self._defaults[f]
                 )
                 for f in positions.keys() & self._defaults.keys()
             },
-            features=tuple(self._features[f] for f in features) if remote else (),
+            features=[self._features[f] for f in features] if remote else (),
         )
 
     def _is_mean(self, feature: int) -> bool:
-        # The route divides all columns of a split feature, including those of whole shards.
+        # The plan divides all columns of a split feature, including those of whole shards.
         return (
             feature not in self._split.features
             and self._features[feature].sequence is None

@@ -9,7 +9,41 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.bags import Bags
-from sharded_infer.lookups.rank_part import ChosenBags, all_bags
+
+
+class ChosenBags(NamedTuple):
+    """Some entries' bags, in shared arrays: views take longer than sending most bags.
+
+    `of` has the arrays of all; `first_entry` and `first_id` are where these begin.
+    """
+
+    of: Bags
+    first_entry: int
+    entries: int
+    first_id: int
+    id_count: int
+
+    @property
+    def bag_count(self) -> int:
+        """R, bags of each entry."""
+        return self.of.lengths.shape[1]
+
+    def bags(self) -> Bags:
+        """These bags alone."""
+        every, end = self.of, self.first_id + self.id_count
+        # torch takes longer for len().
+        if self.entries == every.lengths.shape[0] and self.id_count == every.values.shape[0]:
+            return every
+        return Bags(
+            every.values[self.first_id : end],
+            every.lengths[self.first_entry : self.first_entry + self.entries],
+            None if every.weights is None else every.weights[self.first_id : end],
+        )
+
+
+def all_bags(bags: Bags) -> ChosenBags:
+    """All bags, in arrays of their own."""
+    return ChosenBags(bags, 0, bags.lengths.shape[0], 0, bags.values.shape[0])
 
 
 @dataclass(frozen=True, slots=True)

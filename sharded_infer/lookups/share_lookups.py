@@ -18,8 +18,9 @@ from kernels.wording import counted
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.inputs.id_map import IdMap
-from sharded_infer.lookups.batch_lookup import look_up_here
-from sharded_infer.lookups.group_lookup import Group, GroupLookup, Route
+from sharded_infer.lookups.batch_lookup import look_up_batch
+from sharded_infer.lookups.lookup_group import Group
+from sharded_infer.lookups.lookup_plan import LookupPlan
 from sharded_infer.lookups.lookup_work import StepWork
 from sharded_infer.lookups.placement import PlacedPiece, share_of, split_tables
 from sharded_infer.lookups.raw_ids import map_bags
@@ -51,7 +52,7 @@ class LookedUpPieces(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Pieces:
     numbers: tuple[int, ...]
-    route: Route
+    plan: LookupPlan
     width: int  # columns of all
     rows: Tensor  # int64 [entries], rows of each
 
@@ -107,7 +108,7 @@ class ShareLookups:
         self.pieces = tuple(
             step.lookup
             for number in range(len(self._placed))
-            for step in self._make((number,)).route.steps
+            for step in self._make((number,)).plan.steps
         )
         self.backends: Mapping[str, str] = {
             piece.tables.row_format.value: piece.backend for piece in self.pieces
@@ -125,17 +126,16 @@ class ShareLookups:
             RowReadError: rows that are not in memory cannot be read, or not in time.
         """
         checked = self._check(groups)
-        pooled: list[Tensor] = []
-        work: list[StepWork] = []
-        lookups = []
+        asked = []
         for pieces, bags, _ in checked:
             rows = bags.lengths.shape[1]
             out = torch.empty(rows, pieces.width)
-            lookups.append(GroupLookup(Group(pieces.route, bags, None, out, rows), work))
-            pooled.append(out)
+            arrays = bags.values, bags.lengths, bags.weights
+            asked.append(Group(pieces.plan, arrays, None, out, rows))
         # Fronts have the deadline; a read has its own.
-        look_up_here(lookups, inf)
-        return LookedUpPieces(pooled, work, [unknown for _, _, unknown in checked])
+        work = look_up_batch(asked, inf).steps
+        unknown = [unknown for _, _, unknown in checked]
+        return LookedUpPieces([group.out for group in asked], work, unknown)
 
     def _check(self, groups: Sequence[PieceBags]) -> list[_Checked]:
         entries = sum(len(group.pieces) for group in groups)
@@ -221,11 +221,11 @@ class ShareLookups:
             memory = self._held[piece].memory.data_ptr()
             units[piece.rank, memory, piece.table.row_format].append(entry)
         steps = (
-            make_step(unit, self._held, order=order, rows=len(numbers), split=False)
+            make_step(unit, self._held, order=order, split=False)
             for order, unit in enumerate(units.values())
         )
         rows = torch.tensor([piece.rows for piece in placed], dtype=torch.int64)
-        return _Pieces(numbers, Route(tuple(steps)), columns[-1], rows)
+        return _Pieces(numbers, LookupPlan(tuple(steps)), columns[-1], rows)
 
 
 def _check_lengths(where: str, bags: Bags) -> None:

@@ -7,34 +7,66 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.abi.lookup_run import LookupColumns, LookupEntry, LookupIds, LookupPart
 from kernels.backends.native import kernel_for_compiled_code
 from kernels.fused_tables import FusedTables
 from kernels.pooled_lookup import PooledLookup
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.lookups.columns import column_runs
 from sharded_infer.lookups.placement import PlacedPiece
-from sharded_infer.lookups.rank_part import RankPart
 from sharded_infer.lookups.shard_hosts import StoredPieces
+from sharded_infer.lookups.structures import Structures
+
+
+class Entry(NamedTuple):
+    """One piece's part of a lookup.
+
+    Attributes:
+        feature: its position in the group.
+        column: its first column in the output.
+        mean: True if the rank divides its bags' sums.
+        hashes: of the raw ids that it looks up, first and last; None: of all, or ids are rows.
+    """
+
+    feature: int
+    placed: PlacedPiece
+    column: int
+    mean: bool
+    hashes: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a rank reads of a group's ids, and where its columns go.
+
+    Attributes:
+        order: its place among all ranks' parts, in which parts of rows are added.
+        features: of the entries, positions in the group.
+        columns: of the output, the first of each entry.
+        is_split: ids are relative to the table and pieces hold a part of its rows, whose sums are
+            added.
+        is_adjacent: it reads all ids of adjacent features, which need not be copied.
+        fields: for compiled code.
+        structures: that `fields` has addresses of.
+    """
+
+    order: int
+    rank: int
+    features: tuple[int, ...]
+    columns: tuple[int, ...]
+    width: int
+    is_split: bool
+    is_adjacent: bool
+    fields: LookupPart
+    structures: Structures
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A fused lookup of a rank in this process.
+    """A fused lookup of a rank in this process."""
 
-    `order` is its place among all ranks' steps, in which row parts are added.
-    """
-
-    part: RankPart
+    part: Part
     lookup: PooledLookup
-    order: int
-
-    @property
-    def is_plain(self) -> bool:
-        """True if its bags and output are the group's, and the rows are in memory."""
-        part, tables = self.part, self.lookup.tables
-        writes_all = part.only_run == (0, tables.total_dim)
-        one_size = isinstance(part.row_bytes, int)
-        return part.reads_everything and writes_all and one_size and not tables.tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,40 +75,19 @@ class RemoteStep:
 
     Attributes:
         pieces: int64 `[entries]`, numbers of pieces on the host.
-        width: columns of all pieces.
-        order: as in `Step`.
         stored: layout to pool their rows here.
         sum_bytes, raw: as in `PieceBags`.
         counted: of raw ids, entries that report each unknown one once: the tables' first columns.
             Several steps may report one bag, each for its own part of the rows.
     """
 
-    part: RankPart
+    part: Part
     host: int
     pieces: NDArray[np.int64]
-    width: int
-    order: int
     stored: StoredPieces
     sum_bytes: int
     raw: bool
     counted: tuple[int, ...]
-
-
-class Entry(NamedTuple):
-    """One piece's part of a lookup.
-
-    Attributes:
-        bags: its row of the group's bags.
-        column: its first column in the output.
-        mean: True if the rank divides its bags' sums.
-        hashes: of the raw ids that it looks up, first and last; None: of all, or ids are rows.
-    """
-
-    bags: int
-    placed: PlacedPiece
-    column: int
-    mean: bool
-    hashes: tuple[int, int] | None = None
 
 
 def make_step(
@@ -84,15 +95,12 @@ def make_step(
     held: Mapping[PlacedPiece, TablePiece],
     *,
     order: int,
-    rows: int,
     split: bool,
     backend: str | None = None,
 ) -> Step:
     """A step of pieces in one memory; InputError if no backend, or not the forced one, fits.
 
-    Args:
-        rows: number of rows of the group's bags.
-        split: ids are relative to the table and pieces hold a part of it, whose sums are added.
+    `split` is `Part.is_split`.
     """
     pieces = [held[entry.placed] for entry in entries]
     tables = FusedTables(
@@ -106,15 +114,13 @@ def make_step(
         overlays=tuple(piece.overlay for piece in pieces),
         tiers=tuple(piece.tier for piece in pieces if piece.tier is not None),
     )
-    lookup = PooledLookup(tables, backend=backend)
-    return Step(_rank_part(entries, rows=rows, split=split), lookup, order)
+    return Step(_part(entries, order, split=split), PooledLookup(tables, backend=backend))
 
 
 def make_remote_step(
     entries: Sequence[Entry],
     *,
     order: int,
-    rows: int,
     split: bool,
     sums: Literal["fp32", "bf16"],
     raw: bool = False,
@@ -125,14 +131,12 @@ def make_remote_step(
         sums: transfer dtype of sums; those of a part of a table's rows are always fp32.
         raw: ids are raw; of pieces with a part of the rows, by their hashes.
     """
-    width = sum(entry.placed.columns for entry in entries)
+    part = _part(entries, order, split=split)
     return RemoteStep(
-        _rank_part(entries, rows=rows, split=split),
+        part,
         host=entries[0].placed.host,
         pieces=np.array([entry.placed.number for entry in entries]),
-        width=width,
-        order=order,
-        stored=_stored(entries, width),
+        stored=_stored(entries, part.width),
         sum_bytes=2 if sums == "bf16" and not split else 4,
         raw=raw,
         counted=tuple(
@@ -145,39 +149,35 @@ def _stored(entries: Sequence[Entry], columns: int) -> StoredPieces:
     formats, described = kernel_for_compiled_code().formats, []
     for entry in entries:
         row_format, width = entry.placed.table.row_format, entry.placed.columns
-        row_bytes = row_format.row_bytes(width)
-        described.append((width, row_bytes, formats[row_format], entry.mean))
+        described.append((width, _row_bytes(entry), formats[row_format], entry.mean))
     return StoredPieces(np.array(described, np.int64), columns)
 
 
-def _rank_part(entries: Sequence[Entry], *, rows: int, split: bool) -> RankPart:
-    positions = [entry.bags for entry in entries]
-    ranges = [entry.hashes for entry in entries if entry.hashes is not None]
-    kept_rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-    kept_hashes: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
-    # All entries' ids are rows, or all are raw.
-    if split and ranges:
-        firsts, lasts = np.array(ranges, np.uint64).T.copy()
-        kept_hashes = firsts, lasts
-    elif split:
-        first_rows = np.array([entry.placed.first_row for entry in entries])
-        counts = np.array([entry.placed.rows for entry in entries])
-        kept_rows = first_rows, first_rows + counts
+def _row_bytes(entry: Entry) -> int:
+    return entry.placed.table.row_format.row_bytes(entry.placed.columns)
+
+
+def _part(entries: Sequence[Entry], order: int, *, split: bool) -> Part:
+    features = tuple(entry.feature for entry in entries)
+    first, count = features[0], len(entries)
+    is_adjacent = not split and features == tuple(range(first, first + count))
+    ids = LookupIds.ALL_IDS
+    if split:
+        # All entries' ids are rows, or all are raw.
+        ids = LookupIds.IDS_OF_ROWS if entries[0].hashes is None else LookupIds.IDS_OF_HASHES
     runs = column_runs((entry.column, entry.placed.columns, split) for entry in entries)
-    return RankPart(
-        positions=np.array(positions),
-        reads_everything=not split and positions == list(range(rows)),
-        kept_rows=kept_rows,
-        kept_hashes=kept_hashes,
-        runs=np.array(runs, np.int64),
-        only_run=(runs[0].column, runs[0].width) if len(runs) == 1 and not split else None,
-        rank=entries[0].placed.rank,
-        row_bytes=_row_bytes_of(entries),
+    width, rank = sum(entry.placed.columns for entry in entries), entries[0].placed.rank
+    structures = Structures()
+    fields = LookupPart(
+        *structures.listed(LookupEntry, ((e.feature, _row_bytes(e), *_range(e)) for e in entries)),
+        *structures.listed(LookupColumns, runs),
+        *(width, rank, ids, is_adjacent),
     )
+    columns = tuple(entry.column for entry in entries)
+    return Part(order, rank, features, columns, width, split, is_adjacent, fields, structures)
 
 
-def _row_bytes_of(entries: Sequence[Entry]) -> int | NDArray[np.int64]:
-    """Bytes of a stored row: one number if all entries agree, otherwise int64 `[entries]`."""
-    placed = [entry.placed for entry in entries]
-    sizes = [piece.table.row_format.row_bytes(piece.columns) for piece in placed]
-    return sizes[0] if len(set(sizes)) == 1 else np.array(sizes, np.int64)
+def _range(entry: Entry) -> tuple[int, int]:
+    """First and last row, or hash of raw ids."""
+    placed = entry.placed
+    return entry.hashes or (placed.first_row, placed.first_row + placed.rows - 1)

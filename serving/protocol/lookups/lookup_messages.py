@@ -15,8 +15,7 @@ from serving.protocol.lookups.version_key import VersionKey
 from serving.protocol.message_size import HELD_LIMITS, LEASE_LIMITS, LOOKUP_LIMITS, check_size
 from serving.protocol.wire_numbers import numbers_of
 from sharded_infer.errors import InternalError, RequestError, RequestTooLargeError
-from sharded_infer.lookups.rank_part import all_bags
-from sharded_infer.lookups.shard_hosts import PieceBags
+from sharded_infer.lookups.shard_hosts import PieceBags, all_bags
 from sharded_infer.tensors import tensor_of
 from sharded_infer.v1 import shard_host_pb2
 from sharded_infer.v1.wire import message_field, number_field, text_field

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels import pooled_lookup
+from kernels.backends.native import NativeBackend
 from kernels.row_format import RowFormat
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.lookups.placement import hold, place, share_of
@@ -170,3 +172,33 @@ def test_hosts_of_a_random_plan_give_what_the_tables_hold_and_the_bits_of_one_pr
             assert all(map(same_bits, answers_of(front, batch), answers_of(alone, batch)))
     assert hosts.events.count("started") == hosts.events.count("finished")
     assert bool(hosts.events) is (set(range(count)) != {own})
+
+
+class ForcedBackend(NativeBackend):
+    name = "forced"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_that_another_backend_runs_have_the_bits_of_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    stored = {t.name: encode(t.row_format, torch.randn(t.rows, t.dim)) for t in TABLES.values()}
+    plan = random_plan(generator, 2)
+    placed = place(plan, TABLES, lay_out(list(TABLES.values())))
+    pieces = stored_pieces(tmp_path, stored, tables=TABLES)
+    share = ShareLookups(SPEC, placed, hold(share_of(placed, 1), pieces), 1)
+    one_call = PlanLookups(SPEC, placed, hold(placed, pieces))
+    monkeypatch.setattr(pooled_lookup, "BACKENDS", (ForcedBackend,))
+    forced = PlanLookups(SPEC, placed, hold(placed, pieces), backend="forced")
+    with ThreadPoolExecutor(1) as threads:
+        hosts = ThreadedHosts({1: partial(pooled_by, share)}, threads)
+        own = hold(share_of(placed, 0), pieces)
+        front = PlanLookups(SPEC, placed, own, hosts=hosts, backend="forced")
+        assert set(front.backends.values()) == {"forced"}
+        for _ in range(6):
+            batch = random_input(generator)
+            for lookups in (forced, front):
+                check(lookups, SPEC, stored, plan, batch)
+                assert all(map(same_bits, answers_of(lookups, batch), answers_of(one_call, batch)))
