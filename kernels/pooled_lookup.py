@@ -80,7 +80,6 @@ class PooledLookup:
         *,
         ids_checked: bool = False,
         out: Tensor | None = None,
-        rows: StartedRows | None = None,
     ) -> Tensor:
         """Pools every bag into `out`, each feature's columns in the order of `tables`.
 
@@ -88,7 +87,6 @@ class PooledLookup:
             ids_checked: the caller guarantees that every id is inside its table.
             out: `[B, tables.total_dim]` to write to, fp32 or another dtype of the backend's
                 `out_dtypes`, its last axis contiguous; None allocates fp32.
-            rows: of these bags, started and awaited; None: read here, if the tables have tiers.
 
         Raises:
             InputError: the bags have another number of features, an id is outside its table, or
@@ -105,37 +103,23 @@ class PooledLookup:
             self._check_out(out, bags.lengths.shape[1])
         if not ids_checked:
             self._check_ids(bags)
-        if not self.tables.tiers:
-            pooled = self._backend.pool(bags, out)
-        elif rows is None:
+        if self.tables.tiers:
             pooled = self._read_and_pool(bags, out)
         else:
-            pooled = self._pool_at(bags, out, rows)
+            pooled = self._backend.pool(bags, out)
         for file in self._files:
             file.check()
         return pooled
 
-    def pool_into(self, bags: Bags, out: Tensor) -> None:
-        """A call without its checks, for tables without tiers; raises LostMemoryError.
-
-        `out` is fp32 `[B, tables.total_dim]`, its last axis contiguous; written.
-        """
-        self._backend.pool(bags, out)
-        for file in self._files:
-            file.check()
-
     def _read_and_pool(self, bags: Bags, out: Tensor | None) -> Tensor:
+        if not isinstance(self._backend, NativeBackend):
+            raise InternalError(f"tables in tiers are not looked up by {self._backend.name}")
         rows = self.start(bags)
         try:
             rows.wait(inf)
-            return self._pool_at(bags, out, rows)
+            return self._backend.pool(bags, out, rows.places)
         finally:
             rows.close()
-
-    def _pool_at(self, bags: Bags, out: Tensor | None, rows: StartedRows) -> Tensor:
-        if not isinstance(self._backend, NativeBackend):
-            raise InternalError(f"tables in tiers are not looked up by {self._backend.name}")
-        return self._backend.pool(bags, out, rows.places)
 
     def _check_out(self, out: Tensor, batch: int) -> None:
         shape, dtypes = (batch, self._total_dim), self._backend.out_dtypes

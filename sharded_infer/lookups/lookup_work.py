@@ -54,19 +54,3 @@ class LookedUp(NamedTuple):
     ids_outside: int
     work: LookupWork
     sequences: tuple[SequenceRows, ...] = ()
-
-
-def rows_saved(
-    lengths: NDArray[np.int64], batch_size: int, repeats: NDArray[np.int64] | None
-) -> int:
-    """Rows not looked up because samples share a bag.
-
-    Args:
-        lengths: int64 `[F, R]`, ids per bag.
-        repeats: int64 `[R]`, samples that share each bag; None if all samples share one bag.
-    """
-    if lengths.shape[1] == batch_size:
-        return 0
-    if repeats is None:
-        return int(lengths.sum()) * (batch_size - 1)
-    return int(lengths.sum(axis=0) @ (repeats - 1))

@@ -40,9 +40,9 @@ class Part:
     """What a rank reads of a group's ids, and where its columns go.
 
     Attributes:
-        order: its place among all ranks' parts, in which parts of rows are added.
-        features: of the entries, positions in the group.
-        columns: of the output, the first of each entry.
+        order: its place among all parts, in which those of rows are added.
+        features: of each entry, its position in the group.
+        columns: first of each entry in the output.
         is_split: ids are relative to the table and pieces hold a part of its rows, whose sums are
             added.
         is_adjacent: it reads all ids of adjacent features, which need not be copied.

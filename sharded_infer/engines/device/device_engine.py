@@ -20,9 +20,9 @@ from sharded_infer.engines.device.tower_step import TowerMaker
 from sharded_infer.engines.model_engine import BatchResult
 from sharded_infer.errors import InternalError
 from sharded_infer.inputs.id_policy import InputPolicy
-from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.placed_ids import RowMap
-from sharded_infer.lookups.lookup_work import LookupWork, StepWork, rows_saved
+from sharded_infer.lookups.lookup_work import LookupWork, StepWork
 from sharded_infer.planning.plan import Plan, StoredTable
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.specs.feature_statistics import FeatureStatistics
@@ -171,7 +171,7 @@ class DeviceEngine:
             lengths = group.lengths.sum(axis=1)
             for feature, count in zip(group.features, lengths.tolist(), strict=True):
                 counts[feature] = count
-            saved += rows_saved(group.lengths, batch.batch_size, batch.repeats)
+            saved += _rows_saved(group, batch)
         steps: list[StepWork] = []
         for rank, shares in self._ranks.items():
             rows = [counts[feature] * share for feature, share, _ in shares]
@@ -207,3 +207,13 @@ def _rank_rows(
             if feature.table.name == shard.table.name:
                 ranks.setdefault(shard.rank, []).append((index, share, row_bytes))
     return ranks
+
+
+def _rows_saved(group: JaggedBatch, batch: ModelInput) -> int:
+    """Rows not looked up because samples share a bag."""
+    ids, repeats = group.lengths.sum(axis=0), batch.repeats
+    if len(ids) == batch.batch_size:
+        return 0
+    if repeats is None:
+        return int(ids.sum()) * (batch.batch_size - 1)
+    return int(ids @ (repeats - 1))
