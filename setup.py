@@ -62,7 +62,9 @@ class BuildCompiledCode(build_ext):
         for archive in self._openssl:
             if not archive.is_file():
                 raise FileNotFoundError(f"{OPENSSL}: there is no {archive}")
-        headers = [file for kind in ("h", "inc") for file in glob(f"native/*/*.{kind}")]
+        headers = [
+            file for kind in ("h", "inc") for file in glob(f"native/**/*.{kind}", recursive=True)
+        ]
         for extension in self.distribution.ext_modules:
             extension.depends += ["pyproject.toml", "setup.py", *headers]
         super().finalize_options()
@@ -124,7 +126,11 @@ def _side_by_side(
     numbers = count(1)
 
     def compile_one(source: str, **options: Any) -> str:
-        options["extra_postargs"] = [*options.get("extra_postargs", ()), *_QUICK]
+        flags = [*options.get("extra_postargs", ()), *_QUICK]
+        if source.endswith(".c"):
+            # An extension's flags are those of C++, whose standard Clang refuses for C.
+            flags = [flag for flag in flags if not flag.startswith("-std=")]
+        options["extra_postargs"] = flags
         (built,) = compile_in_turn([source], **options)
         number = next(numbers)
         if number % 10 == 0:

@@ -41,6 +41,10 @@ def bundled_parts() -> tuple[Bundled, ...]:
         _found(ROOT / "native/third_party/xxhash.h", rf"define XXH_VERSION_{part}\s+(\d+)")
         for part in ("MAJOR", "MINOR", "RELEASE")
     )
+    llhttp = ".".join(
+        _found(ROOT / "native/third_party/llhttp/llhttp.h", rf"define LLHTTP_VERSION_{part} (\d+)")
+        for part in ("MAJOR", "MINOR", "PATCH")
+    )
     return (
         Bundled(
             "openssl",
@@ -78,6 +82,14 @@ def bundled_parts() -> tuple[Bundled, ...]:
             "BSD-2-Clause",
             "native/third_party/LICENSE.xxhash",
             "pkg:github/cyan4973/xxhash",
+        ),
+        Bundled(
+            "llhttp",
+            llhttp,
+            "MIT",
+            "native/third_party/llhttp/LICENSE",
+            "pkg:github/nodejs/llhttp",
+            ("llhttp", "llhttp"),
         ),
         Bundled(
             "uplot",

@@ -31,24 +31,12 @@ class NotOfferedError(ShardedInferError):
     """A feature of the protocol that this server lacks."""
 
 
-class UnauthenticatedError(ShardedInferError):
-    """A call without a token, or with an unknown one."""
-
-
 class PermissionDeniedError(ShardedInferError):
     """The call's token, or its port, does not allow it."""
 
 
 class QueueFullError(ShardedInferError):
     """A queue limit is reached, probably until `retry_seconds` have passed."""
-
-    def __init__(self, message: str, *, retry_seconds: float) -> None:
-        super().__init__(message)
-        self.retry_seconds = retry_seconds
-
-
-class RateLimitError(ShardedInferError):
-    """A client exceeds its rate, until `retry_seconds` have passed."""
 
     def __init__(self, message: str, *, retry_seconds: float) -> None:
         super().__init__(message)

@@ -15,8 +15,6 @@ from serving.errors import (
     NotOfferedError,
     PermissionDeniedError,
     QueueFullError,
-    RateLimitError,
-    UnauthenticatedError,
     UnavailableError,
 )
 from sharded_infer.errors import (
@@ -81,8 +79,6 @@ _CODES: tuple[tuple[type[Exception], StatusCode], ...] = (
     (RequestTooLargeError, StatusCode.RESOURCE_EXHAUSTED),
     (QueueFullError, StatusCode.RESOURCE_EXHAUSTED),
     (CapacityError, StatusCode.RESOURCE_EXHAUSTED),
-    (RateLimitError, StatusCode.RESOURCE_EXHAUSTED),
-    (UnauthenticatedError, StatusCode.UNAUTHENTICATED),
     (PermissionDeniedError, StatusCode.PERMISSION_DENIED),
     (LimitError, StatusCode.RESOURCE_EXHAUSTED),
     (AlreadyExistsError, StatusCode.ALREADY_EXISTS),
@@ -114,7 +110,7 @@ def status_of(
     for kind, code in _CODES:
         if isinstance(error, kind):
             retry = None
-            if isinstance(error, QueueFullError | RateLimitError):
+            if isinstance(error, QueueFullError):
                 retry = error.retry_seconds
             return Status(code, _shortened(str(error)), retry)
     error_id = secrets.token_hex(6)

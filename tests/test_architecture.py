@@ -52,7 +52,8 @@ def test_every_native_source_is_of_an_extension_and_so_in_the_source_distributio
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extensions = project["tool"]["setuptools"]["ext-modules"]
     listed = {source for extension in extensions for source in extension["sources"]}
-    sources = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("native/*/*.cpp")}
+    files = (*ROOT.glob("native/*/*.cpp"), *ROOT.glob("native/third_party/*/*.c"))
+    sources = {path.relative_to(ROOT).as_posix() for path in files}
     # setup.py adds the load generator, if asked, and all headers.
     assert sources - {"native/load/http2_load.cpp"} == listed
 

@@ -1,6 +1,4 @@
 // Who may call: tokens, their scopes, and rates, decided on a call's headers.
-//
-// The words are those of serving/security/guard.py, which decides for HTTP.
 #pragma once
 #include <atomic>
 #include <cmath>
@@ -23,6 +21,7 @@ struct Refusal {
   std::int32_t code = 0;  // 0: there is none
   std::string words;
   double retry_seconds = -1.0;
+  std::int32_t http_status = 0;  // 0: that of the code
 };
 
 class Tokens {
@@ -58,9 +57,36 @@ class Tokens {
   std::vector<Known> known_;
 };
 
+// Calls a second of each client, by all servers of a process together.
+class Rates {
+ public:
+  Rates(double rate, double burst) : rate_(rate), burst_(burst) {}
+
+  bool are_limited() const { return rate_ > 0.0; }
+  // Takes one call of a client, from any thread: 0, or the seconds until there may be one.
+  double take(const std::string& client, double now) {
+    std::lock_guard<std::mutex> held(lock_);
+    if (clients_.size() >= kMostClients)
+      for (auto at = clients_.begin(); at != clients_.end();)
+        at = at->second.is_full(now) ? clients_.erase(at) : std::next(at);
+    if (clients_.size() >= kMostClients) clients_.clear();
+    return clients_.try_emplace(client, rate_, burst_).first->second.take(now);
+  }
+
+ private:
+  // More clients than this are not told apart for long: those who may call again anyway go first.
+  static constexpr std::size_t kMostClients = 10000;
+
+  double rate_, burst_;
+  std::mutex lock_;
+  std::unordered_map<std::string, TokenBucket> clients_;
+};
+
 class Admission {
  public:
-  Admission(double rate, double burst) : rate_(rate), burst_(burst) {}
+  explicit Admission(std::shared_ptr<Rates> rates) : rates_(std::move(rates)) {}
+
+  const std::shared_ptr<Rates>& rates() const { return rates_; }
 
   // Replaces the tokens, from any thread; null: calls need none.
   void set_tokens(std::shared_ptr<const Tokens> tokens) {
@@ -73,7 +99,7 @@ class Admission {
   Refusal admit(const RequestHead& head, std::int32_t access, const std::string& address,
                 double now) {
     if (access & kElsewhere)
-      return {7, "this server answers RPCs that change it on its admin address alone"};
+      return {7, "this server answers what changes it on its admin address alone"};
     if (access & kNotHere) return {7, "this is the admin address: it answers no predict calls"};
     if (access == kOpen) return {};
     if (changed_.exchange(false)) {
@@ -94,8 +120,8 @@ class Admission {
                        scope_name(access) + "'"};
       client = "token " + tokens_->name(known);
     }
-    if (rate_ == 0.0 || client.empty()) return {};
-    const double seconds = take(client, now);
+    if (!rates_->are_limited() || client.empty()) return {};
+    const double seconds = rates_->take(client, now);
     if (seconds == 0.0) return {};
     char text[32];
     std::snprintf(text, sizeof text, "%.3g", seconds);
@@ -103,20 +129,7 @@ class Admission {
             seconds};
   }
 
-  // Takes one call of a client, from any thread: 0, or the seconds until there may be one.
-  double take(const std::string& client, double now) {
-    std::lock_guard<std::mutex> held(clients_lock_);
-    if (clients_.size() >= kMostClients)
-      for (auto at = clients_.begin(); at != clients_.end();)
-        at = at->second.is_full(now) ? clients_.erase(at) : std::next(at);
-    if (clients_.size() >= kMostClients) clients_.clear();
-    return clients_.try_emplace(client, rate_, burst_).first->second.take(now);
-  }
-
  private:
-  // More clients than this are not told apart for long: those who may call again anyway go first.
-  static constexpr std::size_t kMostClients = 10000;
-
   static std::string_view bearer_token(std::string_view text) {
     const std::size_t space = text.find(' ');
     if (space != 6) return {};
@@ -131,9 +144,7 @@ class Admission {
     return access == kPredict ? "predict" : access == kMetrics ? "metrics" : "admin";
   }
 
-  double rate_, burst_;
-  std::unordered_map<std::string, TokenBucket> clients_;
-  std::mutex clients_lock_;
+  const std::shared_ptr<Rates> rates_;
   std::shared_ptr<const Tokens> tokens_, next_;
   std::atomic<bool> changed_{false};
   std::mutex lock_;

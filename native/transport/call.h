@@ -1,4 +1,4 @@
-// One call: an HTTP/2 stream from its headers to its trailers.
+// One call: a stream of HTTP/2 from its headers to its trailers, or a request of HTTP/1.1.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
@@ -14,18 +14,23 @@ struct Connection;
 
 constexpr std::size_t kKeptBytes = 1024;
 
-// A framed answer: gRPC's five bytes, then the message.
+// What a call is answered: in HTTP/2 a message after gRPC's five bytes, in HTTP/1.1 the lines of a
+// head (http1_answer.h), then the body.
 struct Answer {
   Answer* next;
   std::uint32_t bytes;
   std::uint32_t sent;
+  std::size_t head_bytes;
   std::uint8_t* data() { return reinterpret_cast<std::uint8_t*>(this + 1); }
 
+  static Answer* allocate(std::size_t bytes) {
+    void* memory = std::malloc(sizeof(Answer) + bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    return new (memory) Answer{nullptr, std::uint32_t(bytes), 0, 0};
+  }
   // The message is not written yet: it follows the five bytes.
   static Answer* make_room(std::uint32_t message_bytes) {
-    void* memory = std::malloc(sizeof(Answer) + 5 + std::size_t(message_bytes));
-    if (memory == nullptr) throw std::bad_alloc();
-    auto* answer = new (memory) Answer{nullptr, message_bytes + 5, 0};
+    Answer* answer = allocate(5 + std::size_t(message_bytes));
     std::uint8_t* to = answer->data();
     to[0] = 0;
     for (int at = 0; at < 4; ++at) to[1 + at] = std::uint8_t(message_bytes >> (24 - 8 * at));
@@ -34,6 +39,13 @@ struct Answer {
   static Answer* make(const std::uint8_t* message, std::uint32_t message_bytes) {
     Answer* answer = make_room(message_bytes);
     if (message_bytes != 0) std::memcpy(answer->data() + 5, message, message_bytes);
+    return answer;
+  }
+  static Answer* make_http(std::string_view lines, std::string_view body) {
+    Answer* answer = allocate(lines.size() + body.size());
+    answer->head_bytes = lines.size();
+    std::memcpy(answer->data(), lines.data(), lines.size());
+    if (!body.empty()) std::memcpy(answer->data() + lines.size(), body.data(), body.size());
     return answer;
   }
   static void free_all(Answer* answer) {
@@ -46,10 +58,13 @@ struct Answer {
 };
 
 // How a call ends: gRPC's status code, and words and trailing metadata where there are any.
+// HTTP/1.1 has it only without an answer, as an error.
 struct Ending {
   std::int32_t code = 0;
-  std::string words;     // not encoded yet
-  std::string trailers;  // as RequestHead::others
+  std::string words;             // not encoded yet
+  std::string trailers;          // as RequestHead::others
+  double retry_seconds = -1.0;   // until the client should call again; negative: nothing is said
+  std::int32_t http_status = 0;  // 0: that of the code
 };
 
 struct Call {

@@ -1,7 +1,6 @@
 // A call from its headers to what the handlers are told.
 #include <algorithm>
 
-#include "callbacks.h"
 #include "server.h"
 
 namespace sharded_infer::transport {
@@ -54,7 +53,6 @@ Call* Server::open_call(Connection* connection, std::int32_t stream) {
   call->before = connection->last_call;
   (call->before == nullptr ? connection->first_call : call->before->after) = call;
   connection->last_call = call;
-  http2_.set_stream_user(connection->session, stream, call);
   if (connection->calls == 0) set_idle(connection, false);
   connection->count(&Usage::calls, 1);
   ++counters_.calls;
@@ -71,11 +69,9 @@ Call* Server::find_call(std::uint64_t id) {
 
 void Server::forget(Call* call) {
   Connection* connection = call->connection;
-  if (connection->session != nullptr)
-    http2_.set_stream_user(connection->session, call->stream, nullptr);
+  connection->session->forget(call);
   // The end of a stream is told in any case: nothing of it comes after.
-  if (call->handed && !call->cancelled &&
-      (!call->finished || methods_[std::size_t(call->head.method)].kind == kStream))
+  if (call->handed && !call->cancelled && (!call->finished || is_stream(call)))
     hand(call, kCancelled);
   if (call->handed && !call->finished) count_handed(call, -1);
   (call->before == nullptr ? connection->first_call : call->before->after) = call->after;
@@ -89,7 +85,7 @@ void Server::forget(Call* call) {
   connection->count(&Usage::calls, -1);
   if (connection->calls == 0) {
     set_idle(connection, true);
-    if (connection->said_goaway) touch(connection);
+    if (connection->ending) touch(connection);
   }
   --counters_.calls;
   if (!connection->expelled) --open_calls_;
@@ -104,18 +100,15 @@ void Server::forget(Call* call) {
     delete call;
 }
 
-void Server::headers_came(Call* call) {
-  call->has_head = true;
+bool Server::is_stream(const Call* call) const {
+  const std::int32_t method = call->head.method;
+  return method >= 0 && methods_[std::size_t(method)].kind == kStream;
+}
+
+// Decides on a call whose headers have come, and whose method is known.
+void Server::admit_call(Call* call) {
   const RequestHead& head = call->head;
-  if (!head.is_post) return refuse_http(call, "405");
-  if (!head.is_grpc) return refuse_http(call, "415");
-  if (head.bytes > std::size_t(settings_.max_header_bytes))
-    return refuse(call,
-                  {8, "the metadata has more than " + plural(settings_.max_header_bytes, "byte")});
-  const auto found = method_by_path_.find(head.path);
-  if (found == method_by_path_.end()) return refuse(call, {12, "Method not found!"});
-  call->head.method = found->second;
-  const Method& method = methods_[std::size_t(found->second)];
+  const Method& method = methods_[std::size_t(head.method)];
   const Connection* connection = call->connection;
   if (connection->answer_bytes > kMostAnswerBytes ||
       !connection->fits(&Usage::answer_bytes, 0, kMostAnswerBytesOfAll - answer_bytes_))
@@ -131,8 +124,10 @@ void Server::headers_came(Call* call) {
     const std::int64_t left = settings_.max_calls - handed_calls_;
     if (left <= 0 ||
         (settings_.max_calls >= kDividedCalls && !connection->fits(&Usage::handed_calls, 1, left)))
-      return refuse(call, {8, "in progress: " + plural(settings_.max_calls, "request") +
-                                  "; no more are taken in"});
+      return refuse(
+          call,
+          {8, "in progress: " + plural(settings_.max_calls, "request") + "; no more are taken in",
+           retry_of(connection)});
     // Under overload most calls would miss their deadlines: their messages are not read.
     if (comes_too_late(head.timeout)) return refuse(call, {4, kTooLate});
   }
@@ -158,8 +153,7 @@ bool Server::comes_too_late(double timeout) const {
 void Server::client_ended(Call* call) {
   call->half_closed = true;
   if (call->refused || call->finished) return;
-  const Method& method = methods_[std::size_t(call->head.method)];
-  if (method.kind == kStream) {
+  if (is_stream(call)) {
     if (!call->unread.empty()) return;
     if (call->prefix_bytes != 0) return refuse(call, {3, "the last message is cut off"});
     hand(call, kHalfClosed);
@@ -180,6 +174,11 @@ void Server::client_ended(Call* call) {
       return end(call, Ending());
     }
   }
+  hand_whole(call);
+}
+
+// Hands over a unary call with its message.
+void Server::hand_whole(Call* call) {
   call->handed = true;
   count_handed(call, 1);
   hand(call, kCall);

@@ -1,12 +1,12 @@
 // One client's connection.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "call.h"
-#include "nghttp2.h"
 #include "openssl.h"
-#include "token_bucket.h"
+#include "session.h"
 
 namespace sharded_infer::transport {
 
@@ -22,7 +22,8 @@ struct Usage {
 
 // All connections of an address.
 struct Address : Usage {
-  std::int64_t connections = 0;
+  std::int64_t connections = 0;  // without those for probes
+  std::int64_t probes = 0;
 };
 
 struct Connection : Usage {
@@ -41,20 +42,21 @@ struct Connection : Usage {
   Server* server = nullptr;
   Address* of_address = nullptr;
   int descriptor = -1;
-  nghttp2::Session* session = nullptr;
+  std::unique_ptr<Session> session;  // null until TLS stands
   openssl::Ssl* ssl = nullptr;
   std::string address;  // as far as clients are told apart
   std::string peer;     // as gRPC writes it: ipv4:127.0.0.1:50000
 
   bool shaking_hands = false;  // of TLS
   bool greeted = false;        // the client's first frame has come
-  bool waits_to_write = false;
+  bool waits_to_read = true, waits_to_write = false;
   bool touched = false;
   bool dead = false;
-  bool said_shutdown = false, said_goaway = false;
-  bool expelled = false;  // closed as soon as it has been told why
-  bool pinged = false;
-  std::int64_t window_updates = 0;  // that answers allow: for the call and for the connection
+  bool is_http1 = false;
+  bool only_probes = false;  // it is beyond the limits
+  bool ending = false;       // closed once its calls are answered and all is sent
+  bool lingers = false;      // then what its client still sends is read for a while
+  bool expelled = false;     // closed as soon as it has been told why
 
   Call* first_call = nullptr;
   Call* last_call = nullptr;
@@ -63,19 +65,12 @@ struct Connection : Usage {
 
   double began = 0.0;
   double active = 0.0;      // when anything last came
-  double idle_since = 0.0;  // when the last call ended
+  double idle_since = 0.0;  // when it began to wait for its client
   double moved = 0.0;       // when the client last took an answer, or none was there to take
-  double ping_at = 0.0;
-  double goaway_at = 0.0;
-  double age = 0.0;  // at which it is asked to leave
-  double last_client_ping = -1e9;
-  int ping_strikes = 0;
-  // A reset costs the client nothing and the server work; so do frames that carry nothing.
-  TokenBucket resets{33.0, 200.0};
-  TokenBucket empty_frames{1000.0, 5000.0};
+  double age = 0.0;         // at which it is asked to leave
 
   Connection *before = nullptr, *after = nullptr;            // of its group
-  Connection *idle_before = nullptr, *idle_after = nullptr;  // of idle ones, longest first
+  Connection *idle_before = nullptr, *idle_after = nullptr;  // of those that wait for their clients
   bool is_idle = false;
   int group = 0;
 };

@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <string>
@@ -17,22 +19,26 @@ namespace sharded_infer::transport {
 
 namespace {
 
-constexpr int kAccepts = 64;
+constexpr std::int64_t kAccepts = 64;
+// Of HTTP/1.1 in a round, and the rounds until a client has been read.
+constexpr std::int64_t kFewAccepts = 8, kRounds = 8;
+// Connections beyond the limits, which may only ask the probes.
+constexpr std::int64_t kProbePlaces = 64;
+constexpr std::size_t kSpares = 8;
 // A connection that has been without calls for less does not make room for another.
 constexpr double kLeastIdleSeconds = 1.0;
-constexpr std::uint32_t kStreamWindow = 256 << 10;
-constexpr std::int32_t kConnectionWindow = 4 << 20;
 // How long, and of how many connections, what still comes is read after the last was said.
 // Idle clients that read nothing do not close: a server that ends waits for them no longer than
 // for what was on its way.
 constexpr double kLingerSeconds = 2.0, kDrainingLingerSeconds = 0.05;
 constexpr std::size_t kMostLingering = 256;
 constexpr int kLingerReads = 16;
+// As much as HTTP/2's windows allow may be on its way.
+constexpr std::size_t kMostLingerBytes = 8 << 20;
 
 // A client's address as far as clients are told apart, and the whole one with its port as gRPC
 // writes it. One client may have a /64 network of IPv6. Who connects to a Unix socket has no
-// address: its user stands for it. The same as `_names` of
-// serving/http_api/connections/listener.py.
+// address: its user stands for it.
 void name_client(int descriptor, const sockaddr_storage& from, std::string* address,
                  std::string* peer) {
   char text[INET6_ADDRSTRLEN] = "";
@@ -69,65 +75,133 @@ void name_client(int descriptor, const sockaddr_storage& from, std::string* addr
 
 }  // namespace
 
-void Server::accept_all(int listener) {
-  for (int count = 0; count < kAccepts; ++count) {
+void Server::accept_all(const Listener& listener) {
+  // A client that sends its request at once is read a round later: it must not make room for
+  // another before.
+  const std::int64_t most =
+      listener.is_http1
+          ? std::clamp<std::int64_t>(settings_.max_connections / kRounds, 1, kFewAccepts)
+          : kAccepts;
+  for (std::int64_t count = 0; count < most; ++count) {
     sockaddr_storage from{};
     socklen_t bytes = sizeof from;
-    int descriptor =
-        accept4(listener, reinterpret_cast<sockaddr*>(&from), &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (descriptor < 0 && (errno == EMFILE || errno == ENFILE) && spare_ >= 0) {
-      // All descriptors are used up: with the spare one the client is told, and not left waiting.
-      close(spare_);
-      descriptor = accept(listener, nullptr, nullptr);
-      if (descriptor >= 0) close(descriptor);
-      spare_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
-      ++counters_.too_many_connections;
-      continue;
-    }
+    const int descriptor = accept4(listener.descriptor, reinterpret_cast<sockaddr*>(&from), &bytes,
+                                   SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const bool is_full = descriptor < 0 && (errno == EMFILE || errno == ENFILE ||
+                                            errno == ENOBUFS || errno == ENOMEM);
+    if (is_full && make_descriptor_room(listener)) continue;
     if (descriptor < 0) return;
     ++counters_.accepted;
-    admit_connection(descriptor, from);
+    admit_connection(descriptor, from, listener.is_http1);
+  }
+}
+
+// All descriptors are used up: makes room for the next client, or refuses it; whether another may
+// be waiting. A client is told, and not left waiting.
+bool Server::make_descriptor_room(const Listener& listener) {
+  // The system needs a descriptor before it looks whether a client waits.
+  pollfd waiting{listener.descriptor, POLLIN, 0};
+  if (poll(&waiting, 1, 0) <= 0 || spares_.empty()) return false;
+  ++(listener.is_http1 ? counters_.no_descriptors : counters_.too_many_connections);
+  Connection* evicted = listener.is_http1 ? longest_waiting(nullptr) : nullptr;
+  if (evicted != nullptr) expel(evicted, false, "waiting");
+  const bool is_last = spares_.size() == 1;
+  // Its descriptor is free at the end of the round.
+  if (is_last && evicted != nullptr) return false;
+  close(spares_.back());
+  spares_.pop_back();
+  if (listener.is_http1 && !is_last) return true;
+  const int refused = accept(listener.descriptor, nullptr, nullptr);
+  if (refused >= 0) close(refused);
+  fill_spares();
+  return true;
+}
+
+void Server::fill_spares() {
+  while (spares_.size() < kSpares) {
+    const int spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (spare < 0) return;
+    spares_.push_back(spare);
   }
 }
 
 void Server::close_listeners() {
-  for (const int listener : listeners_) {
+  for (const Listener& listener : listeners_) {
     // Another process may have the same socket: closing alone would leave it in epoll.
-    epoll_ctl(epoll_, EPOLL_CTL_DEL, listener, nullptr);
-    close(listener);
+    epoll_ctl(epoll_, EPOLL_CTL_DEL, listener.descriptor, nullptr);
+    close(listener.descriptor);
   }
   listeners_.clear();
 }
 
-void Server::admit_connection(int descriptor, const sockaddr_storage& from) {
+// The connection that has waited for its client for longest: any, or an address's.
+Connection* Server::longest_waiting(const Address* address) const {
+  for (Connection* one = idle_first_; one != nullptr; one = one->idle_after)
+    if (!one->dead && !one->expelled && !one->only_probes &&
+        (address == nullptr || one->of_address == address))
+      return one;
+  return nullptr;
+}
+
+// Makes room for another connection of an address that has too many, or (null) of any; whether it
+// could. Who has waited for longest goes.
+bool Server::make_room(const Address* crowded, bool is_http1) {
+  Connection* leaving = nullptr;
+  if (is_http1) {
+    const Address* most = crowded;
+    for (const auto& [name, address] : addresses_)
+      if (crowded == nullptr && (most == nullptr || address.connections > most->connections))
+        most = &address;
+    leaving = longest_waiting(most);
+    if (leaving == nullptr && crowded == nullptr) leaving = longest_waiting(nullptr);
+  } else if (crowded == nullptr) {
+    leaving = longest_waiting(nullptr);
+    if (leaving != nullptr && now_ < leaving->idle_since + kLeastIdleSeconds) leaving = nullptr;
+  }
+  if (leaving == nullptr) return false;
+  set_idle(leaving, false);
+  expel(leaving, false, "idle");
+  return true;
+}
+
+// Whether there is a place for another connection that may only ask the probes.
+bool Server::make_probe_room() {
+  if (probes_ < kProbePlaces) return true;
+  for (Connection* one = idle_first_; one != nullptr; one = one->idle_after) {
+    if (!one->only_probes || one->dead || one->calls > 0) continue;
+    expel(one, false, "probe");
+    return true;
+  }
+  return false;
+}
+
+void Server::admit_connection(int descriptor, const sockaddr_storage& from, bool is_http1) {
   std::string address, peer;
   name_client(descriptor, from, &address, &peer);
   Address& of_address = addresses_[address];
   const auto calmed = calmed_.find(address);
-  if (of_address.connections >= settings_.max_address_connections ||
-      (calmed != calmed_.end() && calmed->second.take(now_) > 0.0)) {
-    ++counters_.too_many_of_address;
-    if (of_address.connections == 0) addresses_.erase(address);
-    close(descriptor);
-    return;
-  }
-  if (counters_.connections >= settings_.max_connections) {
-    // Who has been idle for longest makes room.
-    ++counters_.too_many_connections;
-    if (idle_first_ == nullptr || now_ < idle_first_->idle_since + kLeastIdleSeconds) {
-      if (of_address.connections == 0) addresses_.erase(address);
-      close(descriptor);
-      return;
+  const bool is_crowded = of_address.connections >= settings_.max_address_connections ||
+                          (calmed != calmed_.end() && calmed->second.take(now_) > 0.0);
+  bool only_probes = false;
+  if (is_crowded || counters_.connections - probes_ >= settings_.max_connections) {
+    ++(is_crowded ? counters_.too_many_of_address : counters_.too_many_connections);
+    if (!make_room(is_crowded ? &of_address : nullptr, is_http1)) {
+      only_probes = is_http1 && make_probe_room();
+      if (!only_probes) {
+        if (of_address.connections + of_address.probes == 0) addresses_.erase(address);
+        close(descriptor);
+        return;
+      }
     }
-    Connection* idle = idle_first_;
-    set_idle(idle, false);
-    expel(idle, nghttp2::kNoError, "idle");
   }
-  ++of_address.connections;
+  ++(only_probes ? of_address.probes : of_address.connections);
+  probes_ += only_probes;
   const int on = 1;
   setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   auto* connection = new Connection;
   connection->server = this;
+  connection->is_http1 = is_http1;
+  connection->only_probes = only_probes;
   connection->of_address = &of_address;
   connection->descriptor = descriptor;
   connection->address = std::move(address);
@@ -146,21 +220,18 @@ void Server::admit_connection(int descriptor, const sockaddr_storage& from) {
   wanted.events = EPOLLIN;
   wanted.data.ptr = connection;
   epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &wanted);
-  if (tls_ == nullptr) return start_session(connection);
+  Tls* tls = is_http1 ? http_tls_.get() : tls_.get();
+  if (tls == nullptr) return start_session(connection);
   connection->shaking_hands = true;
-  connection->ssl = tls_->connect(descriptor);
+  connection->ssl = tls->connect(descriptor);
   if (connection->ssl == nullptr) close_soon(connection);
 }
 
 void Server::start_session(Connection* connection) {
-  http2_.server_new(&connection->session, callbacks_, connection, options_);
-  const nghttp2::Setting settings[] = {
-      {nghttp2::kMaxConcurrentStreams, std::uint32_t(settings_.max_connection_calls)},
-      {nghttp2::kInitialWindow, kStreamWindow},
-      {nghttp2::kMaxHeaderListSize, std::uint32_t(settings_.max_header_bytes)},
-  };
-  http2_.submit_settings(connection->session, 0, settings, 3);
-  http2_.set_local_window(connection->session, 0, 0, kConnectionWindow);
+  if (connection->is_http1)
+    connection->session = std::make_unique<Http1Session>(connection);
+  else
+    connection->session = std::make_unique<Http2Session>(*http2_, connection);
   touch(connection);
 }
 
@@ -188,21 +259,31 @@ void Server::set_idle(Connection* connection, bool idle) {
   }
 }
 
+// A connection begins to wait for something else of its client.
+void Server::wait_anew(Connection* connection) {
+  if (!connection->is_idle) return;
+  set_idle(connection, false);
+  set_idle(connection, true);
+}
+
 void Server::bury_dead() {
   for (Connection* connection : dead_) {
     while (connection->first_call != nullptr) forget(connection->first_call);
     set_idle(connection, false);
-    if (connection->session != nullptr) http2_.session_del(connection->session);
+    connection->session.reset();
     if (connection->ssl != nullptr) {
       crypto_->clear_errors();
       crypto_->shutdown(connection->ssl);
       crypto_->ssl_free(connection->ssl);
     }
-    close_descriptor(connection->descriptor, connection->said_goaway);
+    close_descriptor(connection->descriptor, connection->lingers);
     (connection->before == nullptr ? groups_[connection->group] : connection->before->after) =
         connection->after;
     if (connection->after != nullptr) connection->after->before = connection->before;
-    if (--connection->of_address->connections == 0) addresses_.erase(connection->address);
+    Address& of_address = *connection->of_address;
+    --(connection->only_probes ? of_address.probes : of_address.connections);
+    probes_ -= connection->only_probes;
+    if (of_address.connections + of_address.probes == 0) addresses_.erase(connection->address);
     --counters_.connections;
     delete connection;
   }
@@ -215,7 +296,7 @@ void Server::close_descriptor(int descriptor, bool has_said_goodbye) {
   if (has_said_goodbye && lingering_.size() < kMostLingering && !stopping_) {
     shutdown(descriptor, SHUT_WR);
     epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
-    lingering_.push_back({descriptor, now_});
+    lingering_.push_back({descriptor, now_, kMostLingerBytes});
   } else {
     close(descriptor);
   }
@@ -224,11 +305,14 @@ void Server::close_descriptor(int descriptor, bool has_said_goodbye) {
 void Server::read_lingering() {
   const double patience = draining_ ? kDrainingLingerSeconds : kLingerSeconds;
   std::size_t kept = 0;
-  for (const Lingering& one : lingering_) {
+  for (Lingering& one : lingering_) {
     ssize_t got = 1;
-    for (int reads = 0; reads < kLingerReads && got > 0; ++reads)
-      got = recv(one.descriptor, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
-    const bool waits = got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
+    for (int reads = 0; reads < kLingerReads && got > 0 && one.left > 0; ++reads) {
+      got = recv(one.descriptor, buffer_.data(), std::min(buffer_.size(), one.left), MSG_DONTWAIT);
+      one.left -= std::size_t(std::max<ssize_t>(got, 0));
+    }
+    const bool waits =
+        one.left > 0 && (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR)));
     if (waits && now_ < one.since + patience && !stopping_)
       lingering_[kept++] = one;
     else

@@ -85,8 +85,17 @@ EXPORTED void sharded_infer_transport_respond(Server* server, std::uint64_t call
   server->respond(call, Answer::make(message, std::uint32_t(bytes)), ends != 0);
 }
 
+// Answers a request of HTTP/1.1. `lines` are the status and the headers, each with its line break.
+EXPORTED void sharded_infer_transport_respond_http(Server* server, std::uint64_t call,
+                                                   const char* lines, std::int64_t lines_bytes,
+                                                   const char* body, std::int64_t body_bytes) {
+  server->respond(
+      call, Answer::make_http({lines, std::size_t(lines_bytes)}, {body, std::size_t(body_bytes)}),
+      true);
+}
+
 // See Server::hold_replies.
-EXPORTED void sharded_infer_transport_hold() { Server::hold_replies(); }
+EXPORTED void sharded_infer_transport_hold(Server* server) { server->hold_replies(); }
 EXPORTED void sharded_infer_transport_flush(Server* server) { server->flush(); }
 
 EXPORTED void sharded_infer_transport_finish(Server* server, std::uint64_t call, std::int32_t code,
@@ -122,10 +131,8 @@ EXPORTED void sharded_infer_transport_set_urgent_lead(Server* server, double sec
   server->set_urgent_lead(seconds);
 }
 
-// Takes one call of a client's rate: 0, or the seconds until there may be one.
-EXPORTED double sharded_infer_transport_take_rate(Server* server, const char* client, double now) {
-  return server->take_rate(client, now);
-}
+// See Server::stop_accepting.
+EXPORTED void sharded_infer_transport_stop_accepting(Server* server) { server->stop_accepting(); }
 
 EXPORTED void sharded_infer_transport_drain(Server* server, double seconds) {
   server->drain(seconds);

@@ -10,13 +10,14 @@ namespace {
 constexpr std::size_t kFirstBytes = 16 << 10;
 // A message may be allocated at once up to this size; beyond, memory grows with what comes.
 constexpr std::size_t kAllocatedAtOnce = 128 << 10;
+// Above this time a body of HTTP/1.1 may be dropped where memory is short.
+constexpr double kSlowSeconds = 10.0;
 
 }  // namespace
 
 void Server::data_came(Call* call, const std::uint8_t* data, std::size_t bytes) {
-  const Method& method = methods_[std::size_t(call->head.method)];
-  if (method.kind == kStream) return stream_data_came(call, data, bytes);
-  http2_.consume_stream(call->connection->session, call->stream, bytes);
+  if (is_stream(call)) return stream_data_came(call, data, bytes);
+  call->connection->session->consumed(call, bytes);
   const std::size_t read = read_message(call, data, bytes);
   if (read < bytes && !call->refused) refuse(call, {12, "expected one message, got more"});
 }
@@ -32,7 +33,7 @@ void Server::stream_data_came(Call* call, const std::uint8_t* data, std::size_t 
     at += read_message(call, data + at, bytes - at);
     if (call->prefix_bytes == 5 && call->got == call->wanted) message_came(call);
   }
-  http2_.consume_stream(call->connection->session, call->stream, call->refused ? bytes : at);
+  call->connection->session->consumed(call, call->refused ? bytes : at);
   if (!call->refused) call->unread.append(reinterpret_cast<const char*>(data + at), bytes - at);
 }
 
@@ -66,11 +67,16 @@ std::size_t Server::read_message(Call* call, const std::uint8_t* data, std::size
     }
   }
   const std::size_t part = std::min<std::size_t>(bytes - at, call->wanted - call->got);
-  if (part == 0) return at;
-  if (!reserve(call, call->got + part)) return bytes;
-  std::memcpy(call->message + call->got, data + at, part);
-  call->got += std::uint32_t(part);
-  return at + part;
+  return take_in(call, data + at, part) ? at + part : bytes;
+}
+
+// Adds bytes to a call's message; refuses the call, and returns false, where too much is held.
+bool Server::take_in(Call* call, const std::uint8_t* data, std::size_t bytes) {
+  if (bytes == 0) return true;
+  if (!reserve(call, call->got + bytes)) return false;
+  std::memcpy(call->message + call->got, data, bytes);
+  call->got += std::uint32_t(bytes);
+  return true;
 }
 
 // Makes room in the call's message; refuses the call where too much is held.
@@ -82,8 +88,12 @@ bool Server::reserve(Call* call, std::size_t bytes) {
   capacity = std::min<std::size_t>(capacity, call->wanted);
   const auto more = std::int64_t(capacity) - call->capacity;
   Connection* connection = call->connection;
-  if (!connection->fits(&Usage::held_bytes, more, settings_.max_held_bytes - held_bytes_ - more)) {
-    refuse(call, {8, "too many bytes of requests are held; try again"});
+  const auto fits = [&] {
+    return connection->fits(&Usage::held_bytes, more,
+                            settings_.max_held_bytes - held_bytes_ - more);
+  };
+  if (!fits() && !(connection->is_http1 && drop_slow_body(connection) && fits())) {
+    refuse(call, {8, "too many bytes of requests are held; try again", retry_of(connection)});
     return false;
   }
   auto* memory = static_cast<std::uint8_t*>(std::realloc(call->message, capacity));
@@ -96,6 +106,31 @@ bool Server::reserve(Call* call, std::size_t bytes) {
   call->message = memory;
   call->capacity = std::uint32_t(capacity);
   return true;
+}
+
+void Server::drop_message(Call* call) {
+  std::free(call->message);
+  held_bytes_ -= call->capacity;
+  call->connection->count(&Usage::held_bytes, -std::int64_t(call->capacity));
+  call->message = nullptr;
+  call->capacity = 0;
+}
+
+// Ends the connection whose body has been coming for longest, where that is long; whether there is
+// one beside this.
+bool Server::drop_slow_body(const Connection* other) {
+  for (Connection* one = idle_first_; one != nullptr; one = one->idle_after) {
+    Call* call = one->first_call;
+    if (one == other || !one->is_http1 || one->dead || call == nullptr || call->handed ||
+        call->finished || now_ < one->idle_since + kSlowSeconds)
+      continue;
+    ++counters_.bodies_too_late;
+    drop_message(call);
+    call->refused = true;
+    close_soon(one);
+    return true;
+  }
+  return false;
 }
 
 void Server::message_came(Call* call) {

@@ -9,14 +9,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "callbacks.h"
-
 namespace sharded_infer::transport {
 
 namespace {
 
 constexpr std::size_t kReadBytes = 256 << 10;
 constexpr int kEvents = 512;
+constexpr int kStopAcceptingMicroseconds = 500;
 constexpr double kNoticeSeconds = 0.05;
 // A fetch waits so long for more and yields so often, then while the I/O thread needs this core,
 // for at most so long.
@@ -25,39 +24,50 @@ constexpr int kYields = 6;
 // After this many fetches in a row that gathered nothing, only one in this many gathers.
 constexpr int kLonely = 16;
 constexpr int kRoundMilliseconds = 100, kDrainingRoundMilliseconds = 20;
-// nghttp2's own limit counts those that give up at their deadlines too; ours does not.
-constexpr std::uint64_t kResetBurst = 1 << 20, kResetRate = 1 << 18;
-constexpr std::size_t kContinuations = 8;
 
 }  // namespace
 
-thread_local bool Server::holds_replies_ = false;
+thread_local const Server* Server::held_ = nullptr;
 
 Server::Server(const Settings& settings)
-    : settings_(settings), admission_(settings.rate, settings.burst), buffer_(kReadBytes) {
+    : settings_(settings),
+      route_settings_(settings.routes, settings.routes + settings.route_count),
+      routes_(settings.routes, settings.route_count),
+      first_route_(settings.method_count),
+      admission_(settings.rates_of == nullptr
+                     ? std::make_shared<Rates>(settings.rate, settings.burst)
+                     : static_cast<const Server*>(settings.rates_of)->admission_.rates()),
+      buffer_(kReadBytes) {
   for (std::int32_t at = 0; at < settings.method_count; ++at) {
     methods_.push_back(settings.methods[at]);
     method_by_path_.emplace(settings.methods[at].path, at);
   }
-  if (settings.certificate != nullptr)
-    tls_ = std::make_unique<Tls>(crypto(), settings.certificate, settings.key, settings.client_ca);
-  callbacks_ = Callbacks::make(http2_);
-  http2_.options_new(&options_);
-  http2_.no_auto_window_update(options_, 1);
-  http2_.no_closed_streams(options_, 1);
-  if (http2_.reset_rate_limit != nullptr)
-    http2_.reset_rate_limit(options_, kResetBurst, kResetRate);
-  if (http2_.max_continuations != nullptr) http2_.max_continuations(options_, kContinuations);
+  for (const Route& route : route_settings_)
+    methods_.push_back({route.path, kUnary, route.access, 1});
+  if (settings.listener_count > 0) http2_ = std::make_unique<Http2>();
+  if (settings.certificate != nullptr) {
+    const auto tls = [&](bool is_http2) {
+      return std::make_unique<Tls>(crypto(), settings.certificate, settings.key, settings.client_ca,
+                                   is_http2);
+    };
+    if (settings.listener_count > 0) tls_ = tls(true);
+    if (settings.http_listener_count > 0) http_tls_ = tls(false);
+  }
+  if (settings.token_count >= 0)
+    set_tokens(std::make_shared<Tokens>(settings.tokens, settings.token_count, &crypto()));
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  spare_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  fill_spares();
   epoll_event wanted{};
-  listeners_.assign(settings.listeners, settings.listeners + settings.listener_count);
-  for (int& listener : listeners_) {
+  for (std::int32_t at = 0; at < settings.listener_count; ++at)
+    listeners_.push_back({settings.listeners[at], false});
+  for (std::int32_t at = 0; at < settings.http_listener_count; ++at)
+    listeners_.push_back({settings.http_listeners[at], true});
+  for (Listener& listener : listeners_) {
     // Of workers that share a socket, one is woken.
     wanted.events = EPOLLIN | EPOLLEXCLUSIVE;
     wanted.data.ptr = &listener;
-    epoll_ctl(epoll_, EPOLL_CTL_ADD, listener, &wanted);
+    epoll_ctl(epoll_, EPOLL_CTL_ADD, listener.descriptor, &wanted);
   }
   wanted.events = EPOLLIN;
   wanted.data.ptr = &wake_;
@@ -80,10 +90,9 @@ Server::~Server() {
   for (Reply& one : replies_) std::free(one.answer);
   for (Call* call : spare_calls_) delete call;
   close_listeners();
-  for (const int descriptor : {epoll_, wake_, spare_})
+  for (const int spare : spares_) close(spare);
+  for (const int descriptor : {epoll_, wake_})
     if (descriptor >= 0) close(descriptor);
-  http2_.options_del(options_);
-  http2_.callbacks_del(callbacks_);
 }
 
 const openssl::Library& Server::crypto() {
@@ -174,7 +183,7 @@ void Server::reply(Reply made) {
     replies_.push_back(std::move(made));
     has_replies_ = true;
   }
-  if (!holds_replies_ && asleep_.exchange(false)) wake();
+  if (held_ != this && asleep_.exchange(false)) wake();
 }
 
 void Server::flush() {
@@ -194,6 +203,12 @@ void Server::set_fixed_answer(std::int32_t method, std::string message, std::str
   std::lock_guard<std::mutex> lock(fixed_lock_);
   fixed_[{method, std::move(message)}] = std::move(answer);
   if (method < 64) fixed_methods_ |= std::uint64_t(1) << method;
+}
+
+void Server::stop_accepting() {
+  accepts_ = false;
+  wake();
+  while (is_accepting_ && !stopping_) usleep(kStopAcceptingMicroseconds);
 }
 
 void Server::drain(double seconds) {
@@ -283,7 +298,7 @@ void Server::run() {
     for (int at = 0; at < count; ++at) {
       void* what = ready[std::size_t(at)].data.ptr;
       if (what >= listeners_.data() && what < listeners_.data() + listeners_.size()) {
-        accept_all(*static_cast<int*>(what));
+        accept_all(*static_cast<Listener*>(what));
       } else if (what == &wake_) {
         std::uint64_t times;
         [[maybe_unused]] const ssize_t got = read(wake_, &times, sizeof times);
@@ -292,7 +307,10 @@ void Server::run() {
         if (connection->dead) continue;
         const std::uint32_t events = ready[std::size_t(at)].events;
         if (events & EPOLLOUT) touch(connection);
-        if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) readable(connection);
+        if (!connection->waits_to_read && events & (EPOLLHUP | EPOLLERR))
+          close_soon(connection);
+        else if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
+          readable(connection);
       }
     }
     hand_over();

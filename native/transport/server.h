@@ -1,4 +1,4 @@
-// Carries gRPC calls between sockets and handlers: HTTP/2 by libnghttp2, one I/O thread, no GIL.
+// Carries calls between sockets and handlers: one I/O thread, no GIL.
 //
 //   events     the I/O thread collects what comes in a round of epoll, and hands it over at once
 //   replies    handlers add them under a lock; only the first to find the I/O thread asleep wakes
@@ -25,6 +25,9 @@
 #include "admission.h"
 #include "call.h"
 #include "connection.h"
+#include "http1_session.h"
+#include "http2_session.h"
+#include "routes.h"
 #include "settings.h"
 #include "tls.h"
 
@@ -53,21 +56,21 @@ class Server {
   }
   // Ends a call with a status. `trailers` are as RequestHead::others.
   void finish(std::uint64_t call, std::int32_t code, std::string words, std::string trailers);
-  // The calling thread's replies wait for its `flush`: a woken I/O thread takes the core at once,
-  // and would send each answer of a batch by itself.
-  static void hold_replies() { holds_replies_ = true; }
+  // The calling thread's replies to calls of this server wait for its `flush`: a woken I/O thread
+  // takes the core at once, and would send each answer of a batch by itself.
+  void hold_replies() { held_ = this; }
   void flush();
   void set_tokens(std::shared_ptr<const Tokens> tokens) {
     admission_.set_tokens(std::move(tokens));
   }
-  // Takes one call of a client: 0, or the seconds until there may be one.
-  double take_rate(const std::string& client, double now) { return admission_.take(client, now); }
   // What an open unary method answers to this very message, without Python.
   void set_fixed_answer(std::int32_t method, std::string message, std::string answer);
   // Predict calls with less time than this are refused on their headers.
   void set_backlog(double seconds) { backlog_ = seconds; }
   // By how much a call that is not read yet may go before others with its deadline.
   void set_urgent_lead(double seconds) { urgent_lead_ = seconds; }
+  // Leaves new connections to other processes with its sockets; returns when it has.
+  void stop_accepting();
   // Accepts no more connections and no more calls; ends when the open ones are answered.
   void drain(double seconds);
   // Ends at once and closes what is open.
@@ -75,7 +78,10 @@ class Server {
   const openssl::Library& crypto();
 
  private:
-  friend struct Callbacks;
+  friend class Http1Session;
+  friend struct Http1Callbacks;
+  friend class Http2Session;
+  friend struct Http2Callbacks;
   struct Reply {
     std::uint64_t call;
     Answer* answer;  // null: only an ending
@@ -83,6 +89,10 @@ class Server {
     std::unique_ptr<Ending> ending;  // null: OK
   };
   static constexpr int kGroups = 10;
+  struct Listener {
+    int descriptor;
+    bool is_http1;
+  };
 
   // server.cpp and connections.cpp
   void run();
@@ -96,15 +106,21 @@ class Server {
   // Looks for events without sleeping, for a while. For `fetch`, which holds the lock.
   void look_out(std::unique_lock<std::mutex>& lock);
   void take_replies();
-  void accept_all(int listener);
+  void accept_all(const Listener& listener);
+  bool make_descriptor_room(const Listener& listener);
+  void fill_spares();
   void close_listeners();
-  void admit_connection(int descriptor, const sockaddr_storage& from);
+  void admit_connection(int descriptor, const sockaddr_storage& from, bool is_http1);
+  bool make_room(const Address* crowded, bool is_http1);
+  bool make_probe_room();
+  Connection* longest_waiting(const Address* address) const;
   void start_session(Connection* connection);
   void touch(Connection* connection);
   void bury_dead();
   void close_descriptor(int descriptor, bool has_said_goodbye);
   void read_lingering();
   void set_idle(Connection* connection, bool idle);
+  void wait_anew(Connection* connection);
 
   // socket.cpp
   void readable(Connection* connection);
@@ -116,50 +132,52 @@ class Server {
   // calls.cpp, messages.cpp and answers.cpp
   Call* open_call(Connection* connection, std::int32_t stream);
   Call* find_call(std::uint64_t id);
-  void headers_came(Call* call);
+  bool is_stream(const Call* call) const;
+  void admit_call(Call* call);
   void data_came(Call* call, const std::uint8_t* data, std::size_t bytes);
   void stream_data_came(Call* call, const std::uint8_t* data, std::size_t bytes);
   std::size_t read_message(Call* call, const std::uint8_t* data, std::size_t bytes);
+  bool take_in(Call* call, const std::uint8_t* data, std::size_t bytes);
   bool comes_too_late(double timeout) const;
   void client_ended(Call* call);
+  void hand_whole(Call* call);
   void read_on(Call* call);
   void message_came(Call* call);
   void refuse(Call* call, Refusal refusal);
-  void refuse_http(Call* call, const char* status);
   void answer(Call* call, Answer* answer);
   void end(Call* call, Ending ending);
-  void send_response(Call* call);
-  void submit_trailers(Call* call, nghttp2::Session* session, std::int32_t stream);
+  std::size_t read_answers(Call* call, std::uint8_t* to, std::size_t most);
   void answer_was_sent(Call* call);
   void forget(Call* call);
   void hand(Call* call, EventKind kind);
   void count_handed(Call* call, int change);
   bool reserve(Call* call, std::size_t bytes);
+  void drop_message(Call* call);
+  bool drop_slow_body(const Connection* other);
+  // When a client of HTTP may ask again: it is told in seconds, and guesses else.
+  static double retry_of(const Connection* connection) { return connection->is_http1 ? 1.0 : -1.0; }
 
   // upkeep.cpp
   void upkeep();
   void measure_answers();
+  void drop_unread_answers();
   void look_after(Connection* connection);
-  void keep_alive(Connection* connection);
-  void say_goodbye(Connection* connection);
-  void client_pinged(Connection* connection);
-  void client_reset(Connection* connection, const Call* call);
-  void count_reset(Connection* connection);
-  void count_empty_frame(Connection* connection);
-  void expel(Connection* connection, std::uint32_t error, const char* words);
+  void expel(Connection* connection, bool calm, const char* words);
   void calm(Connection* connection, std::int64_t* counter, const char* words);
 
   Settings settings_;
   std::vector<Method> methods_;
   std::unordered_map<std::string, std::int32_t> method_by_path_;
-  nghttp2::Library http2_;
+  std::vector<Route> route_settings_;
+  Routes routes_;
+  std::int32_t first_route_ = 0;  // as a method
+  std::unique_ptr<Http2> http2_;  // null: it has no listener of HTTP/2
   std::unique_ptr<openssl::Library> crypto_;
-  std::unique_ptr<Tls> tls_;
-  nghttp2::Callbacks* callbacks_ = nullptr;
-  nghttp2::Options* options_ = nullptr;
+  std::unique_ptr<Tls> tls_, http_tls_;
   Admission admission_;
-  std::vector<int> listeners_;
-  int epoll_ = -1, wake_ = -1, spare_ = -1;
+  std::vector<Listener> listeners_;
+  int epoll_ = -1, wake_ = -1;
+  std::vector<int> spares_;  // descriptors for when there are no others
   std::thread thread_;
   Counters counters_{};
   double now_ = 0.0;
@@ -171,11 +189,13 @@ class Server {
   double next_upkeep_ = 0.0;
   Connection *idle_first_ = nullptr, *idle_last_ = nullptr;
   std::unordered_map<std::string, Address> addresses_;
+  std::int64_t probes_ = 0;  // of the connections, those in places for probes
   std::unordered_map<std::string, TokenBucket> calmed_;  // addresses, and their new connections
   std::vector<Connection*> touched_, dead_;
   struct Lingering {
     int descriptor;
     double since;
+    std::size_t left;  // bytes that may come
   };
   std::vector<Lingering> lingering_;
   std::vector<Call*> slots_;
@@ -200,13 +220,14 @@ class Server {
   double draining_since_ = 0.0;
 
   // Shared.
-  static thread_local bool holds_replies_;
+  static thread_local const Server* held_;  // whose replies wait for `flush`
   std::atomic<std::int64_t> held_bytes_{0};
   std::atomic<std::int64_t> untold_{0};  // calls that were given up, and nobody has fetched that
   std::atomic<double> backlog_{0.0};
   std::atomic<double> urgent_lead_{0.0};
   std::atomic<int> processor_{-1};  // of the I/O thread
   std::atomic<bool> asleep_{false}, stopping_{false}, draining_{false};
+  std::atomic<bool> accepts_{true}, is_accepting_{true};
   std::atomic<double> drain_seconds_{0.0};
   std::mutex events_lock_;
   std::condition_variable events_came_;

@@ -27,6 +27,15 @@ struct Method {
   std::int32_t with_headers;  // whether its events have the client's headers
 };
 
+// A path of HTTP/1.1; the first that fits a request is its own.
+struct Route {
+  const char* verb;  // GET is HEAD too; *: any
+  const char* path;  // {}: any segment; ** in the end: whatever follows
+  std::int32_t access;
+  std::int32_t is_probe;  // answered also on connections beyond the limits
+  std::int64_t max_body;  // 0: a body is not read
+};
+
 struct Token {
   std::uint8_t digest[32];  // SHA-256
   std::int32_t scopes;      // of Access
@@ -38,7 +47,15 @@ struct Settings {
   std::int32_t listener_count;
   const Method* methods;
   std::int32_t method_count;
-  const char* certificate;  // null: no TLS
+  const std::int32_t* http_listeners;  // the same, of HTTP/1.1
+  std::int32_t http_listener_count;
+  const Route* routes;  // they are methods after those
+  std::int32_t route_count;
+  std::int32_t http_answers_once;  // a connection is closed after its first answer
+  const Token* tokens;
+  std::int32_t token_count;  // -1: calls need none
+  const void* rates_of;      // the server whose rates it shares, or null
+  const char* certificate;   // null: no TLS
   const char* key;
   const char* client_ca;  // null: clients need no certificate
   std::int64_t max_message_bytes;
@@ -49,8 +66,8 @@ struct Settings {
   std::int64_t max_calls;  // that are handed over and not answered
   std::int64_t max_header_bytes;
   std::int64_t max_stream_messages;  // of a stream, handed over and not answered
-  double handshake_seconds;          // for TLS and the first frame
-  double message_seconds;            // for a message; large ones have longer
+  double handshake_seconds;          // for TLS and the first frame, or a request's head
+  double message_seconds;            // for a message, of HTTP/2 longer for large ones
   double idle_seconds;               // of a connection without calls
   double stalled_seconds;            // in which a client takes nothing of what it is sent
   double keepalive_seconds;
@@ -104,6 +121,8 @@ struct Counters {
   std::int64_t too_many_calls;
   std::int64_t not_reading;  // the client took nothing of what it was sent
   std::int64_t keepalive_lost;
+  std::int64_t bodies_too_late;
+  std::int64_t no_descriptors;
   // Calls that were refused before Python saw them, by gRPC's status code.
   std::int64_t refused[17];
   std::int64_t refused_predict[17];

@@ -1,10 +1,9 @@
-// Bytes between a connection's socket and its HTTP/2 session, with or without TLS.
+// Bytes between a connection's socket and its session, with or without TLS.
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 
-#include "callbacks.h"
 #include "server.h"
 
 namespace sharded_infer::transport {
@@ -14,8 +13,6 @@ namespace {
 constexpr int kReadsARound = 4;
 constexpr std::size_t kOutBytes = 64 << 10;
 constexpr std::size_t kIdleOutBytes = 16 << 10;
-// Frames that may wait for a client that takes none, beside one for each call.
-constexpr std::size_t kMostWaitingFrames = 4096;
 
 bool http2_was_chosen(const openssl::Library& library, const openssl::Ssl* ssl) {
   const unsigned char* name = nullptr;
@@ -30,10 +27,10 @@ bool http2_was_chosen(const openssl::Library& library, const openssl::Ssl* ssl) 
 bool Server::shake_hands(Connection* connection) {
   crypto_->clear_errors();
   const int result = crypto_->accept(connection->ssl);
-  if (result == 1 && http2_was_chosen(*crypto_, connection->ssl)) {
+  if (result == 1 && (connection->is_http1 || http2_was_chosen(*crypto_, connection->ssl))) {
     connection->shaking_hands = false;
-    watch(connection, false);
     start_session(connection);
+    watch(connection, false);
     return true;
   }
   const int error = result == 1 ? 0 : crypto_->error(connection->ssl, result);
@@ -64,14 +61,13 @@ void Server::readable(Connection* connection) {
       if (got <= 0) return close_soon(connection);
     }
     connection->active = now_;
-    if (http2_.mem_recv(connection->session, buffer_.data(), std::size_t(got)) < 0) {
+    if (!connection->session->read(buffer_.data(), std::size_t(got))) {
       ++counters_.protocol_errors;
       write_out(connection);
       return close_soon(connection);
     }
-    if (connection->expelled) break;
-    if (connection->waits_to_write && http2_.queued_frames(connection->session) >
-                                          kMostWaitingFrames + std::size_t(connection->calls)) {
+    if (connection->expelled || !connection->session->wants_read()) break;
+    if (connection->waits_to_write && connection->session->is_flooded()) {
       ++counters_.not_reading;
       return close_soon(connection);
     }
@@ -93,11 +89,7 @@ void Server::write_out(Connection* connection) {
     if (connection->written == connection->out.size()) {
       connection->out.clear();
       connection->written = 0;
-      const std::uint8_t* part = nullptr;
-      ssize_t bytes = 0;
-      while (connection->out.size() < kOutBytes &&
-             (bytes = http2_.mem_send(connection->session, &part)) > 0)
-        connection->out.append(reinterpret_cast<const char*>(part), std::size_t(bytes));
+      connection->session->write(&connection->out, kOutBytes);
       if (connection->out.empty()) break;
     }
     const char* from = connection->out.data() + connection->written;
@@ -123,19 +115,26 @@ void Server::write_out(Connection* connection) {
   // An idle connection holds no memory for its output.
   if (connection->calls == 0 && connection->out.capacity() > kIdleOutBytes)
     std::string().swap(connection->out);
+  connection->session->written();
   watch(connection, false);
-  const bool over =
-      !http2_.want_read(connection->session) && !http2_.want_write(connection->session);
-  if (over || connection->expelled || (connection->said_goaway && connection->calls == 0))
+  // What OpenSSL holds already, epoll does not tell of.
+  if (connection->ssl != nullptr && connection->session->wants_read() &&
+      crypto_->pending(connection->ssl) > 0)
+    readable(connection);
+  if (connection->session->is_over() || connection->expelled ||
+      (connection->ending && connection->calls == 0))
     close_soon(connection);
 }
 
-// What epoll waits for: input, and room for output where some is left.
+// What epoll waits for: input where it is wanted, and room for output where some is left.
 void Server::watch(Connection* connection, bool writing) {
-  if (connection->waits_to_write == writing) return;
+  const bool reading = connection->session == nullptr || connection->session->wants_read();
+  if (connection->waits_to_write == writing && connection->waits_to_read == reading) return;
   connection->waits_to_write = writing;
+  connection->waits_to_read = reading;
   epoll_event wanted{};
-  wanted.events = EPOLLIN | (writing ? std::uint32_t(EPOLLOUT) : 0u);
+  wanted.events =
+      (reading ? std::uint32_t(EPOLLIN) : 0u) | (writing ? std::uint32_t(EPOLLOUT) : 0u);
   wanted.data.ptr = connection;
   epoll_ctl(epoll_, EPOLL_CTL_MOD, connection->descriptor, &wanted);
 }

@@ -7,11 +7,13 @@ namespace sharded_infer::transport {
 class Tls {
  public:
   // Throws std::runtime_error where the files cannot be used.
+  // `is_http2`: the client must choose it (RFC 7301).
   Tls(const openssl::Library& library, const char* certificate, const char* key,
-      const char* client_ca)
+      const char* client_ca, bool is_http2)
       : library_(library),
         context_(library, library.server_method(),
-                 {certificate, key, client_ca == nullptr ? "" : client_ca}, configure) {}
+                 {certificate, key, client_ca == nullptr ? "" : client_ca},
+                 is_http2 ? configure_http2 : configure) {}
 
   // A new connection's state, or null.
   openssl::Ssl* connect(int descriptor) {
@@ -24,7 +26,6 @@ class Tls {
   static bool configure(const openssl::Library& library, openssl::Context* context,
                         const TlsContext::Files& files) {
     const std::string &certificate = files[0], &key = files[1], &client_ca = files[2];
-    library.set_choose_protocol(context, choose_http2, nullptr);
     static const unsigned char name[] = "sharded-infer";
     library.set_session_context(context, name, sizeof name - 1);
     if (!TlsContext::use_certificate(library, context, certificate, key)) return false;
@@ -33,6 +34,12 @@ class Tls {
     library.set_client_names(context, library.load_client_names(client_ca.c_str()));
     library.set_verify(context, openssl::kVerifyRequired, nullptr);
     return good;
+  }
+
+  static bool configure_http2(const openssl::Library& library, openssl::Context* context,
+                              const TlsContext::Files& files) {
+    library.set_choose_protocol(context, choose_http2, nullptr);
+    return configure(library, context, files);
   }
 
   // The server's part of ALPN (RFC 7301): h2, or the handshake fails.

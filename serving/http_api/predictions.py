@@ -1,6 +1,5 @@
 """Predict calls over HTTP, with the same queue, limits and executor as those over gRPC."""
 
-import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +9,7 @@ from time import monotonic, sleep
 
 from serving.config.server_config import ServerConfig
 from serving.http_api.compression import inflate
-from serving.http_api.connections.connection_context import WhenLost
-from serving.http_api.exchange import HttpAnswer, HttpRequest, status_answer
+from serving.http_api.exchange import HttpAnswer, HttpCall, HttpRequest, status_answer
 from serving.http_api.infer_answer import infer_answer
 from serving.http_api.json_codec import InferRequest, JsonCodec, read_request
 from serving.inference.data_plane import Arrival, DataPlane
@@ -28,13 +26,13 @@ _READING_THREADS = 2
 _QUICK_BYTES = 16 * 1024
 _DRAIN_POLL_SECONDS = 0.02
 _MOST_LENGTH_DIGITS = 18
-# Retry time of a call that was refused before its body was read.
+# Retry time of a call that was refused because too many are in progress.
 _RETRY_SECONDS = 1.0
 _CODEC = JsonCodec()
 
 
 class Predictions:
-    """Answers the predict calls of one process. The event loop calls `answer`.
+    """Answers the predict calls of one process. Thread-safe.
 
     `wake` makes another thread run the submitted requests.
     """
@@ -53,45 +51,20 @@ class Predictions:
         self._draining = False
         self._lock = threading.Lock()
         self._open = 0
-        # These threads read large requests, so that they do not block the event loop.
+        # These threads read large requests, so that others need not wait.
         self._threads = ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="http-read")
 
-    def refuse(self) -> HttpAnswer | None:
-        """Refusal of a call before its body is read, or None if it is admitted."""
-        if self._draining:
-            return status_answer(DRAINING)
-        if max(self._open, self._calls.in_progress) >= self._most_calls:
-            refusal = self._data_plane.refuse_unread(self._most_calls)
-            return status_answer(replace(refusal, retry_seconds=_RETRY_SECONDS))
-        return None
-
-    async def answer(
-        self,
-        names: Mapping[str, str],
-        request: HttpRequest,
-        when_lost: WhenLost,
-    ) -> HttpAnswer:
+    def take(self, call: HttpCall, names: Mapping[str, str]) -> None:
         """Answers a call; the path's `names` are the model, and its version if it has one."""
-        # Other calls may have arrived while this body was read.
-        refused = self.refuse()
+        refused = self._refusal()
         if refused is not None:
-            return refused
-        loop = asyncio.get_running_loop()
-        prediction = _Prediction(loop, request.headers.get("accept-encoding", ""))
+            call.reply(status_answer(refused))
+            return
         self._count(1)
-        try:
-            if _is_quickly_read(request):
-                number = self._begin(prediction, names, request)
-            else:
-                run = loop.run_in_executor
-                number = await run(self._threads, self._begin, prediction, names, request)
-            if number is not None:
-                # A call can be cancelled only after its body is decoded.
-                when_lost(partial(self._data_plane.cancel, number))
-            # A running batch cannot be cancelled, so the call counts as in progress until it ends.
-            return await prediction.answer
-        finally:
-            self._count(-1)
+        if _is_quickly_read(call.request):
+            self._submit(call, names)
+        else:
+            self._threads.submit(self._submit, call, names)
 
     def drain(self) -> None:
         """Refuses further calls."""
@@ -104,24 +77,44 @@ class Predictions:
             sleep(_DRAIN_POLL_SECONDS)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def _refusal(self) -> Status | None:
+        if self._draining:
+            return DRAINING
+        if self._calls.in_progress >= self._most_calls:
+            refusal = self._data_plane.refuse_unread(self._most_calls)
+            return replace(refusal, retry_seconds=_RETRY_SECONDS)
+        return None
+
     def _count(self, change: int) -> None:
         with self._lock:
             self._open += change
 
-    def _begin(
-        self, prediction: "_Prediction", names: Mapping[str, str], request: HttpRequest
-    ) -> int | None:
+    def _submit(self, call: HttpCall, names: Mapping[str, str]) -> None:
+        request = call.request
         try:
             read = self._read(names, request)
         except Exception as error:
-            prediction.refuse(status_of(error))
-            return None
-        method = _VERSIONED if "version" in names else PredictMethod.HTTP_INFER
-        arrival = Arrival(method, metadata=self._metadata(request))
-        number = self._data_plane.submit(_CODEC, read, prediction.reply, arrival)
+            self._reply(call, status_answer(status_of(error)))
+            return
+        accepted = request.headers.get("accept-encoding", "")
+        number = self._data_plane.submit(
+            _CODEC,
+            read,
+            lambda outcome: self._reply(call, _answer_of(outcome, accepted)),
+            Arrival(
+                _VERSIONED if "version" in names else PredictMethod.HTTP_INFER,
+                metadata=self._metadata(request),
+            ),
+        )
         if number is not None:
+            call.when_lost(partial(self._data_plane.cancel, number))
             self._wake()
-        return number
+
+    def _reply(self, call: HttpCall, answer: HttpAnswer) -> None:
+        try:
+            call.reply(answer)
+        finally:
+            self._count(-1)
 
     def _read(self, names: Mapping[str, str], request: HttpRequest) -> InferRequest:
         encoding = request.headers.get("content-encoding", "")
@@ -134,30 +127,6 @@ class Predictions:
             return ()
         headers = request.headers
         return tuple((name, headers[name]) for name in _TRACE_HEADERS if name in headers)
-
-
-class _Prediction:
-    """Passes the answer of one call from the computing thread to the event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, accept_encoding: str) -> None:
-        self.answer: asyncio.Future[HttpAnswer] = loop.create_future()
-        self._loop = loop
-        self._accept_encoding = accept_encoding
-
-    def reply(self, outcome: Answer | Status) -> None:
-        """Passes an outcome to the event loop. Thread-safe."""
-        self._loop.call_soon_threadsafe(self._finish, outcome)
-
-    def refuse(self, status: Status) -> None:
-        """Passes a refusal to the event loop. Thread-safe."""
-        self._loop.call_soon_threadsafe(self._deliver, status_answer(status))
-
-    def _finish(self, outcome: Answer | Status) -> None:
-        self._deliver(_answer_of(outcome, self._accept_encoding))
-
-    def _deliver(self, answer: HttpAnswer) -> None:
-        if not self.answer.done():
-            self.answer.set_result(answer)
 
 
 def _answer_of(outcome: Answer | Status, accept_encoding: str) -> HttpAnswer:

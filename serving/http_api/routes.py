@@ -1,17 +1,25 @@
-"""Table of the protocol's paths, which `openapi.json` describes for clients."""
+"""Table of the protocol's paths, which `openapi.json` describes for clients.
 
+The compiled transport has the same table: it finds a request's route, and admits it by the route's
+access and largest body. Paths of no route are pages, or unknown paths of the protocol.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 from urllib.parse import unquote_to_bytes
 
+from serving.grpc_api.handlers import MOST_CONTROL_BYTES
 from serving.http_api.exchange import HttpError
+from serving.security.access import Access, access_of
+from serving.transport.limits import ACCESS_BITS, AccessBit, HttpRoute
 from sharded_infer.errors import RequestError
 
-# Most requests use few paths, and each path is looked up several times per request.
-_PATHS_KEPT = 256
+INFER = ("ModelInfer", "ModelInferVersion")
+PROBES = ("ServerLive", "ServerReady")
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
+_PLACEHOLDER = re.compile(r"\{\w+\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +31,31 @@ class Route:
     operation: str
     has_body: bool = False
 
-    def match(self, segments: list[str]) -> Mapping[str, str] | None:
-        """Values of the placeholders; None if the path does not match."""
+    @property
+    def access(self) -> Access:
+        """Access that a request needs: that of its RPC."""
+        operation = self.operation.removesuffix("Version")
+        if operation == "AllStatistics":
+            operation = "ModelStatistics"
+        return access_of(f"/inference.GRPCInferenceService/{operation}")
+
+    def names(self, path: str) -> Mapping[str, str]:
+        """Decoded values of the placeholders of a path that the transport has matched.
+
+        Raises RequestError if the decoded path is not UTF-8.
+        """
+        if "{" not in self.path:
+            return _NO_NAMES
+        parts = zip(self.path[1:].split("/"), _segments(path), strict=True)
+        return {part[1:-1]: segment for part, segment in parts if part.startswith("{")}
+
+    def fits(self, segments: list[str]) -> bool:
+        """True if the path has these decoded segments, whatever the method."""
         parts = self.path[1:].split("/")
-        if len(parts) != len(segments):
-            return None
-        names: dict[str, str] = {}
-        for part, segment in zip(parts, segments, strict=True):
-            if part.startswith("{"):
-                names[part[1:-1]] = segment
-            elif part != segment:
-                return None
-        return names or _NO_NAMES
+        return len(parts) == len(segments) and all(
+            part == segment or part.startswith("{")
+            for part, segment in zip(parts, segments, strict=True)
+        )
 
 
 def _of_models(method: str, tail: str, operation: str, *, has_body: bool = False) -> list[Route]:
@@ -81,33 +102,70 @@ ROUTES: tuple[Route, ...] = (
 )
 
 
-@lru_cache(_PATHS_KEPT)
-def find_route(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
-    """Route of a request, and the decoded values of its placeholders by name.
+# Paths beside those of the protocol; the last is all other pages.
+_PAGES = (
+    HttpRoute("*", "/live", AccessBit.OPEN, is_probe=True),
+    HttpRoute("*", "/ready", AccessBit.OPEN, is_probe=True),
+    HttpRoute("*", "/openapi.json", AccessBit.OPEN),
+    HttpRoute("*", "**", AccessBit.METRICS),
+)
+# Every other path of the protocol is unknown, to everyone.
+_UNKNOWN = (
+    HttpRoute("*", "/v2", AccessBit.OPEN),
+    HttpRoute("*", "/v2/**", AccessBit.OPEN),
+)
+
+
+def transport_routes(
+    *, has_protocol: bool, admin_elsewhere: bool, max_body_bytes: int
+) -> tuple[HttpRoute, ...]:
+    """Routes of a server for the transport: those of `ROUTES` first, in their order, if any.
 
     Args:
-        method: HEAD uses the route of GET.
+        has_protocol: the server ever answers the protocol's paths.
+        admin_elsewhere: what changes the server is answered only on the admin address.
+        max_body_bytes: of a predict call; 0: no body is read, as there are no models.
+    """
+    if not has_protocol:
+        return _PAGES
+
+    def of_transport(route: Route) -> HttpRoute:
+        access = ACCESS_BITS[route.access]
+        if route.access is Access.ADMIN and admin_elsewhere:
+            access = AccessBit.ELSEWHERE
+        most = max_body_bytes if route.operation in INFER else MOST_CONTROL_BYTES
+        return HttpRoute(
+            route.method,
+            _PLACEHOLDER.sub("{}", route.path),
+            access,
+            is_probe=route.operation in PROBES,
+            max_body=min(most, max_body_bytes) if route.has_body else 0,
+        )
+
+    return (*map(of_transport, ROUTES), *_UNKNOWN, *_PAGES)
+
+
+def unknown_path(method: str, path: str) -> HttpError:
+    """Error for a path that the protocol does not have, or not with this method.
+
+    Args:
         path: percent-encoded, as received.
 
     Raises:
-        HttpError: there is no such path, or it does not have this method.
         RequestError: the decoded path is not UTF-8.
     """
-    try:
-        segments = [unquote_to_bytes(part).decode() for part in path[1:].split("/")]
-    except UnicodeDecodeError as error:
-        raise RequestError(f"the path is no UTF-8: {error}") from error
-    allowed: list[str] = []
-    for route in ROUTES:
-        names = route.match(segments)
-        if names is None:
-            continue
-        if route.method == method or (route.method, method) == ("GET", "HEAD"):
-            return route, names
-        allowed.append(route.method)
+    segments = _segments(path)
+    allowed = [route.method for route in ROUTES if route.fits(segments)]
     if not allowed:
-        raise HttpError(404, f"no path {path[:200]!r}; /openapi.json has those there are")
+        return HttpError(404, f"no path {path[:200]!r}; /openapi.json has those there are")
     if "GET" in allowed:
         allowed.append("HEAD")
     expected = ", ".join(dict.fromkeys(allowed))
-    raise HttpError(405, f"{method[:40]}: expected {expected}", (("Allow", expected),))
+    return HttpError(405, f"{method[:40]}: expected {expected}", (("Allow", expected),))
+
+
+def _segments(path: str) -> list[str]:
+    try:
+        return [unquote_to_bytes(part).decode() for part in path[1:].split("/")]
+    except UnicodeDecodeError as error:
+        raise RequestError(f"the path is no UTF-8: {error}") from error

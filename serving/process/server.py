@@ -23,7 +23,7 @@ from serving.host.malloc import give_back_freed_memory, keep_freed_memory
 from serving.host.signal_flag import SignalFlag
 from serving.host.table_copies import shared_copies
 from serving.host.unix_socket import SCHEME
-from serving.http_api.http_server import HttpServer, http_admission, http_limits, listen
+from serving.http_api.http_server import HttpServer, http_limits, listen
 from serving.metrics.families.family import Detail
 from serving.metrics.server_metrics import ServerMetrics
 from serving.observability.log_levels import LogControl
@@ -255,7 +255,8 @@ def _serve_alone(
         dashboard,
         api=worker.rest,
         limits=http_limits(config),
-        admission=http_admission(config, worker.guard),
+        guard=worker.guard,
+        admin_elsewhere=config.admin_address is not None,
         tls=tls_files(config),
         missing=manager.missing,
         is_live=worker.goes_on,

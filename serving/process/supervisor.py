@@ -31,7 +31,7 @@ from serving.host.background import lower_priority
 from serving.host.listeners import hold_port
 from serving.host.signal_flag import SignalFlag
 from serving.http_api.api import RestApi
-from serving.http_api.http_server import HttpServer, http_admission, http_limits, listen
+from serving.http_api.http_server import HttpServer, http_limits, listen
 from serving.metrics.families.server_families import WORKER_RESTARTS
 from serving.metrics.server_metrics import ServerMetrics
 from serving.observability.log_lines import name_process
@@ -106,7 +106,8 @@ def supervise(
             dashboard,
             api=api,
             limits=http_limits(config),
-            admission=http_admission(config, guard),
+            guard=guard,
+            admin_elsewhere=config.admin_address is not None,
             tls=tls_files(config),
             missing=manager.missing,
         )

@@ -108,7 +108,7 @@ class Worker:
         # Last pass of the main thread through its loop; infinity outside the loop.
         self._came_round = math.inf
         self._disk_reads = 0
-        self.guard = make_guard(config, metrics.unknown_failed)
+        self.guard = make_guard(config)
         self._reloads = state.reloads
         # The server's first process notifies the repository watcher.
         first = os.getpid() if config.workers == 1 else os.getppid()
@@ -135,7 +135,7 @@ class Worker:
         )
         predictions = Predictions(config, data_plane, wake)
         # The inference protocol over HTTP.
-        self.rest = RestApi(ModelApi(plane), predictions, max_body_bytes=config.max_message_bytes)
+        self.rest = RestApi(ModelApi(plane), predictions)
         self._listeners: tuple[Listener, ...] = (self._grpc, self.rest)
         # After the transport, which may set its own callback for ready batches.
         self._batch_threads = BatchThreads(data_plane.dispatcher)

@@ -1,12 +1,9 @@
 """Bearer tokens, their scopes, and the scope that each RPC needs.
 
-Only the SHA-256 of a token is kept. All digests are compared in constant time, so that the time
-reveals nothing about a guess.
+Only the SHA-256 of a token is kept.
 """
 
 import hashlib
-import hmac
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -71,22 +68,6 @@ class Credential:
     name: str
     digest: bytes
     scopes: frozenset[Access]
-
-
-def find_credential(known: Sequence[Credential], token: str) -> Credential | None:
-    """Credential of a token; None if it is unknown."""
-    digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-    found = None
-    for credential in known:
-        if hmac.compare_digest(credential.digest, digest):
-            found = credential
-    return found
-
-
-def bearer_token(authorization: str) -> str | None:
-    """Token of an `authorization` header, or None."""
-    scheme, _, token = authorization.partition(" ")
-    return token.strip() if scheme.lower() == "bearer" and token.strip() else None
 
 
 def parse_tokens(text: str, source: str) -> tuple[Credential, ...]:

@@ -48,19 +48,6 @@ class TlsFiles:
             raise InputError(f"TLS: {files} cannot be used: {error}") from error
         return context
 
-    def watched_context(self) -> ssl.SSLContext:
-        """A `server_context` whose changed certificates apply from the next connection."""
-        watched = WatchedFiles(self, self.server_context)
-        context = watched.current
-
-        def look(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
-            watched.look()
-            connection.context = watched.current
-
-        # OpenSSL asks at each connection which certificate it gets, whatever name it asks for.
-        context.sni_callback = look
-        return context
-
     @property
     def signature(self) -> tuple[tuple[int, int, int], ...]:
         """Changes with the files. Raises OSError if one does not exist."""

@@ -12,7 +12,6 @@ from grpc_health.v1 import health_pb2
 from kernels.wording import counted
 from serving.config.server_config import ServerConfig
 from serving.grpc_api.compiled.compressed_messages import plain_message
-from serving.grpc_api.compiled.reports import NativeReports
 from serving.grpc_api.compiled.settings import limits_of
 from serving.host.cores import slots_of
 from serving.host.listeners import listen_on
@@ -30,6 +29,7 @@ from serving.status import Status, StatusCode, status_of
 from serving.transport.events import Event, EventKind, EventReader
 from serving.transport.http2_server import Http2Server
 from serving.transport.limits import ACCESS_BITS, Method
+from serving.transport.reports import TransportReports
 from sharded_infer.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class LookupServer:
         """
         self._config, self._compiled, self._guard = config, compiled, guard
         self._counter, self._tracer = counter, tracer
-        self._reports = NativeReports(counter.refused, metrics.grpc_dropped)
+        self._reports = TransportReports(counter.refused, metrics.grpc_dropped)
         self._answers: Mapping[str, Callable[[bytes], bytes]] = {
             LOOKUP_PATH: service.look_up,
             DESCRIBE_PATH: service.describe,
@@ -103,10 +103,9 @@ class LookupServer:
             self._certificates = WatchedFiles(tls, tls.server_context)
         listeners = listen_on(self._config.host, port)
         bound: int = listeners[0].getsockname()[1]
-        self._server = Http2Server(listeners, self._methods, limits_of(self._config), tls=tls)
-        if self._guard is not None:
-            self._guard.on_tokens(self._server.set_tokens)
-            self._guard.share_rates(self._server.take_rate)
+        self._server = Http2Server(
+            listeners, self._methods, limits_of(self._config), tls=tls, guard=self._guard
+        )
         self.show_health(False)
         for thread in self._threads:
             thread.start()

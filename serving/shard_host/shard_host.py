@@ -18,7 +18,7 @@ from serving.host.cores import slots_of
 from serving.host.descriptors import allow_most_descriptors
 from serving.host.malloc import give_back_freed_memory, keep_freed_memory
 from serving.host.signal_flag import SignalFlag
-from serving.http_api.http_server import HttpServer, http_admission, http_limits, listen
+from serving.http_api.http_server import HttpServer, http_limits, listen
 from serving.metrics.families.server_families import MINOR_FAULTS
 from serving.metrics.server_metrics import ServerMetrics
 from serving.observability.trace_settings import TraceSampling
@@ -96,7 +96,8 @@ def serve_shards(
         metrics,
         state,
         limits=http_limits(config),
-        admission=http_admission(config, guard),
+        guard=guard,
+        admin_elsewhere=config.admin_address is not None,
         tls=tls_files(config),
         has_protocol=False,
     )

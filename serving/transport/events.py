@@ -4,7 +4,7 @@ import binascii
 import ctypes
 import math
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -59,13 +59,17 @@ class EventReader:
         self,
         fetch: Callable[[int, int, int, int], int],
         take: Callable[..., Iterable[int]] | None = None,
+        *,
+        read_headers: Callable[[bytes], tuple[Metadata, str]] | None = None,
     ) -> None:
         """Starts empty; `fetch` is that of an `Http2Server`.
 
         `take`, if any, takes events by the address and number of their structs and a function of
         an event's position to its method and metadata, and returns the positions of the others, or
-        -1 - position of a drawn one.
+        -1 - position of a drawn one. `read_headers` is `grpc_metadata` by default, and
+        `http_headers` for a server of HTTP/1.1.
         """
+        self._read_headers = read_headers or grpc_metadata
         self._fetch = fetch
         self._take = take
         self.count = 0
@@ -80,7 +84,7 @@ class EventReader:
         if count < 0:
             return None
         if self._take is None or not count:
-            return [_event(*fields) for fields in self._events[:count].tolist()]
+            return [self._event(*fields) for fields in self._events[:count].tolist()]
         taken = self._take(self._address, count, event_of=self._method_and_metadata)
         return [self._left(position) for position in taken]
 
@@ -91,46 +95,56 @@ class EventReader:
     def _left(self, position: int) -> Event:
         is_drawn = position < 0
         fields = self._events[-1 - position if is_drawn else position].item()
-        return _event(*fields)._replace(is_drawn=is_drawn)
+        return self._event(*fields)._replace(is_drawn=is_drawn)
+
+    def _event(
+        self,
+        call: int,
+        data: int,
+        size: int,
+        headers: int,
+        header_size: int,
+        left: float,
+        kind: int,
+        method: int,
+        encoding: int,
+        place: int,
+    ) -> Event:
+        metadata: Metadata = ()
+        peer = ""
+        if headers:
+            metadata, peer = self._read_headers(ctypes.string_at(headers, header_size))
+        return Event(
+            _KINDS[kind],
+            call,
+            method,
+            ctypes.string_at(data, size) if data else b"",
+            ENCODINGS[encoding],
+            metadata,
+            peer,
+            None if left == math.inf else left,
+            place,
+        )
 
 
-def _event(
-    call: int,
-    data: int,
-    size: int,
-    headers: int,
-    header_size: int,
-    left: float,
-    kind: int,
-    method: int,
-    encoding: int,
-    place: int,
-) -> Event:
-    metadata, peer = _metadata(ctypes.string_at(headers, header_size)) if headers else ((), "")
-    return Event(
-        _KINDS[kind],
-        call,
-        method,
-        ctypes.string_at(data, size) if data else b"",
-        ENCODINGS[encoding],
-        metadata,
-        peer,
-        None if left == math.inf else left,
-        place,
-    )
-
-
-def _metadata(text: bytes) -> tuple[Metadata, str]:
-    """A call's metadata and its client's address, as gRPC writes it."""
-    found: list[tuple[str, str | bytes]] = []
-    peer, at = "", 0
+def _pairs(text: bytes) -> Iterator[tuple[str, bytes]]:
+    at = 0
     while at < len(text):
         name_size, size = _LENGTHS.unpack_from(text, at)
         at += _LENGTHS.size
         # HTTP/2 allows any byte in a value.
-        name = text[at : at + name_size].decode("latin-1")
-        value = text[at + name_size : at + name_size + size]
+        yield (
+            text[at : at + name_size].decode("latin-1"),
+            text[at + name_size : at + name_size + size],
+        )
         at += name_size + size
+
+
+def grpc_metadata(text: bytes) -> tuple[Metadata, str]:
+    """A call's metadata and its client's address, as gRPC writes it."""
+    found: list[tuple[str, str | bytes]] = []
+    peer = ""
+    for name, value in _pairs(text):
         if name == ":peer":
             peer = value.decode("latin-1")
         elif name.endswith("-bin"):
@@ -139,6 +153,13 @@ def _metadata(text: bytes) -> tuple[Metadata, str]:
         else:
             found.append((name, value.decode("latin-1")))
     return tuple(found), peer
+
+
+def http_headers(text: bytes) -> tuple[Metadata, str]:
+    """Headers of a request of HTTP/1.1, `:method` and `:path` among them, and its client."""
+    pairs = tuple((name, value.decode("latin-1")) for name, value in _pairs(text))
+    # The transport adds the client as the last one.
+    return pairs[:-1], pairs[-1][1]
 
 
 def _base64(text: bytes) -> bytes:

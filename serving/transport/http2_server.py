@@ -1,6 +1,6 @@
-"""A gRPC server as events and replies, in Python's values.
+"""A server of gRPC, or of HTTP/1.1, as events and replies in Python's values.
 
-Compiled code owns the sockets, HTTP/2, TLS, admission and limits, in one thread without the GIL.
+Compiled code owns the sockets, HTTP, TLS, admission and limits, in one thread without the GIL.
 The caller's threads fetch events, many at once, and reply to calls by their numbers.
 """
 
@@ -9,17 +9,19 @@ import socket
 from collections.abc import Iterable, Sequence
 
 from serving.security.access import Credential
+from serving.security.guard import Guard
 from serving.security.tls import TlsFiles
 from serving.status import Status
 from serving.transport.events import metadata_pair
 from serving.transport.library import (
     CountersStruct,
     MethodStruct,
+    RouteStruct,
     SettingsStruct,
     TokenStruct,
     transport_library,
 )
-from serving.transport.limits import ACCESS_BITS, Limits, Method
+from serving.transport.limits import ACCESS_BITS, HttpRoute, Limits, Method
 from sharded_infer.errors import InputError, InternalError
 
 _ERROR_BYTES = 512
@@ -35,11 +37,21 @@ class Http2Server:
         limits: Limits,
         *,
         tls: TlsFiles | None,
+        guard: Guard | None = None,
         busy_poll_seconds: float = 0.0,
+        http_listeners: Sequence[socket.socket] = (),
+        routes: Sequence[HttpRoute] = (),
+        answers_once: bool = False,
     ) -> None:
         """Starts the I/O thread; takes nonblocking listeners over, also on an error.
 
-        `busy_poll_seconds` is how long a thread polls for calls before it sleeps.
+        Args:
+            listeners: for gRPC.
+            guard: None admits every call.
+            busy_poll_seconds: how long a thread polls for calls before it sleeps.
+            http_listeners: for HTTP/1.1.
+            routes: of HTTP/1.1; the method of an event is the route's position after the methods.
+            answers_once: connections of HTTP/1.1 close after their first answer.
 
         Raises:
             InputError: a library is missing, or the certificates cannot be used.
@@ -51,12 +63,27 @@ class Http2Server:
                 for m in methods
             )
         )
-        descriptors = (ctypes.c_int32 * len(listeners))(*(one.fileno() for one in listeners))
+        paths = (RouteStruct * len(routes))(
+            *(
+                RouteStruct(r.verb.encode(), r.path.encode(), int(r.access), r.is_probe, r.max_body)
+                for r in routes
+            )
+        )
+        tokens, token_count = _token_structs(None if guard is None else guard.credentials)
+        rates_of = None if guard is None else guard.rates_of
         settings = SettingsStruct(
-            listeners=descriptors,
-            listener_count=len(descriptors),
+            listeners=_descriptors(listeners),
+            listener_count=len(listeners),
             methods=listed,
             method_count=len(methods),
+            http_listeners=_descriptors(http_listeners),
+            http_listener_count=len(http_listeners),
+            routes=paths,
+            route_count=len(paths),
+            http_answers_once=answers_once,
+            tokens=tokens,
+            token_count=token_count,
+            rates_of=None if rates_of is None else rates_of.address,
             certificate=None if tls is None else bytes(tls.certificate),
             key=None if tls is None else bytes(tls.key),
             client_ca=None if tls is None or tls.client_ca is None else bytes(tls.client_ca),
@@ -84,9 +111,9 @@ class Http2Server:
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         waiting, short = self._library.waiting, self._library.short
         # The strings of methods and settings must live as long as the server.
-        self._kept = (listed, settings)
+        self._kept = (listed, paths, settings)
         self._handle = waiting.sharded_infer_transport_start(settings, error, _ERROR_BYTES)
-        for one in listeners:
+        for one in (*listeners, *http_listeners):
             one.detach() if self._handle else one.close()
         if not self._handle:
             raise InputError(error.value.decode(errors="replace"))
@@ -96,6 +123,8 @@ class Http2Server:
         self.counters: CountersStruct = waiting.sharded_infer_transport_counters(
             self._handle
         ).contents
+        if guard is not None:
+            guard.attach(self)
 
     @property
     def answering(self) -> tuple[int, int, int]:
@@ -118,8 +147,8 @@ class Http2Server:
         return count
 
     def hold_replies(self) -> None:
-        """Buffers the calling thread's replies until its `flush`, from now on."""
-        self._library.short.sharded_infer_transport_hold()
+        """Buffers the calling thread's replies to this server until its `flush`, from now on."""
+        self._library.short.sharded_infer_transport_hold(self._handle)
 
     def flush(self) -> None:
         """Sends buffered replies. The system call takes longer than the replies."""
@@ -128,6 +157,12 @@ class Http2Server:
     def respond(self, call: int, message: bytes) -> None:
         """Answers a unary call."""
         self._respond(self._handle, call, message, len(message), 1)
+
+    def respond_http(self, call: int, lines: bytes, body: bytes) -> None:
+        """Answers a request of HTTP/1.1; `lines` are its status and headers, with line breaks."""
+        self._library.short.sharded_infer_transport_respond_http(
+            self._handle, call, lines, len(lines), body, len(body)
+        )
 
     def send(self, call: int, message: bytes) -> None:
         """Sends a message of a stream."""
@@ -146,16 +181,7 @@ class Http2Server:
 
         Raises InputError if OpenSSL, which hashes them, is missing.
         """
-        listed = [
-            TokenStruct(
-                (ctypes.c_uint8 * 32)(*one.digest),
-                int(sum(ACCESS_BITS[scope] for scope in one.scopes)),
-                one.name.encode(),
-            )
-            for one in credentials or ()
-        ]
-        tokens = (TokenStruct * len(listed))(*listed)
-        count = -1 if credentials is None else len(listed)
+        tokens, count = _token_structs(credentials)
         if self._library.short.sharded_infer_transport_set_tokens(self._handle, tokens, count):
             raise InputError("tokens: OpenSSL 3 is not installed: libssl.so.3, libcrypto.so.3")
 
@@ -173,12 +199,9 @@ class Http2Server:
         """Sets how far an unread call may go before others with its deadline."""
         self._library.short.sharded_infer_transport_set_urgent_lead(self._handle, seconds)
 
-    def take_rate(self, client: str, now: float) -> float:
-        """Takes one call of a client's rate, as `RateLimit.take` does."""
-        seconds: float = self._library.short.sharded_infer_transport_take_rate(
-            self._handle, client.encode("utf-8", "replace").replace(b"\0", b""), now
-        )
-        return seconds
+    def stop_accepting(self) -> None:
+        """Leaves new connections to other processes with the sockets; returns when it has."""
+        self._library.waiting.sharded_infer_transport_stop_accepting(self._handle)
 
     def drain(self, seconds: float) -> None:
         """Accepts no more calls; the server ends when the open ones are answered, or cut off."""
@@ -187,3 +210,23 @@ class Http2Server:
     def stop(self) -> None:
         """Ends at once, and `fetch` with it."""
         self._library.waiting.sharded_infer_transport_stop(self._handle)
+
+
+def _descriptors(listeners: Sequence[socket.socket]) -> "ctypes.Array[ctypes.c_int32]":
+    return (ctypes.c_int32 * len(listeners))(*(one.fileno() for one in listeners))
+
+
+def _token_structs(
+    credentials: Sequence[Credential] | None,
+) -> "tuple[ctypes.Array[TokenStruct], int]":
+    """Tokens and their number; -1: calls need none."""
+    listed = [
+        TokenStruct(
+            (ctypes.c_uint8 * 32)(*one.digest),
+            int(sum(ACCESS_BITS[scope] for scope in one.scopes)),
+            one.name.encode(),
+        )
+        for one in credentials or ()
+    ]
+    count = -1 if credentials is None else len(listed)
+    return (TokenStruct * len(listed))(*listed), count

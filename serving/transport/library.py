@@ -23,6 +23,18 @@ class MethodStruct(ctypes.Structure):
     )
 
 
+class RouteStruct(ctypes.Structure):
+    """`Route`."""
+
+    _fields_ = (
+        ("verb", ctypes.c_char_p),
+        ("path", ctypes.c_char_p),
+        ("access", ctypes.c_int32),
+        ("is_probe", ctypes.c_int32),
+        ("max_body", ctypes.c_int64),
+    )
+
+
 class TokenStruct(ctypes.Structure):
     """`Token`."""
 
@@ -41,6 +53,14 @@ class SettingsStruct(ctypes.Structure):
         ("listener_count", ctypes.c_int32),
         ("methods", ctypes.POINTER(MethodStruct)),
         ("method_count", ctypes.c_int32),
+        ("http_listeners", ctypes.POINTER(ctypes.c_int32)),
+        ("http_listener_count", ctypes.c_int32),
+        ("routes", ctypes.POINTER(RouteStruct)),
+        ("route_count", ctypes.c_int32),
+        ("http_answers_once", ctypes.c_int32),
+        ("tokens", ctypes.POINTER(TokenStruct)),
+        ("token_count", ctypes.c_int32),
+        ("rates_of", ctypes.c_void_p),
         ("certificate", ctypes.c_char_p),
         ("key", ctypes.c_char_p),
         ("client_ca", ctypes.c_char_p),
@@ -86,6 +106,8 @@ class CountersStruct(ctypes.Structure):
         ("too_many_calls", ctypes.c_int64),
         ("not_reading", ctypes.c_int64),
         ("keepalive_lost", ctypes.c_int64),
+        ("bodies_too_late", ctypes.c_int64),
+        ("no_descriptors", ctypes.c_int64),
         ("refused", ctypes.c_int64 * 17),
         ("refused_predict", ctypes.c_int64 * 17),
     )
@@ -159,14 +181,15 @@ def _declare(library: ctypes.CDLL) -> None:
         "counters": (ctypes.POINTER(CountersStruct), (server,)),
         "fetch": (ctypes.c_int32, (server, server, *(ctypes.c_int32,) * 3)),
         "respond": (None, (server, ctypes.c_uint64, text, size, ctypes.c_int32)),
-        "hold": (None, ()),
+        "hold": (None, (server,)),
         "flush": (None, (server,)),
         "finish": (None, (server, ctypes.c_uint64, ctypes.c_int32, text, size, text, size)),
         "set_tokens": (ctypes.c_int32, (server, ctypes.POINTER(TokenStruct), ctypes.c_int32)),
         "set_fixed_answer": (None, (server, ctypes.c_int32, text, size, text, size)),
         "set_backlog": (None, (server, ctypes.c_double)),
         "set_urgent_lead": (None, (server, ctypes.c_double)),
-        "take_rate": (ctypes.c_double, (server, text, ctypes.c_double)),
+        "respond_http": (None, (server, ctypes.c_uint64, text, size, text, size)),
+        "stop_accepting": (None, (server,)),
         "drain": (None, (server, ctypes.c_double)),
         "stop": (None, (server,)),
         "destroy": (None, (server,)),

@@ -1,4 +1,4 @@
-"""Methods of the compiled transport, and limits of clients."""
+"""Methods and HTTP routes of the compiled transport, and limits of clients."""
 
 from dataclasses import dataclass
 from enum import IntFlag
@@ -43,6 +43,24 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpRoute:
+    """A path of HTTP/1.1 that the server answers; the first that fits a request is its own.
+
+    Attributes:
+        verb: GET is HEAD too, and `*` any method.
+        path: its segment `{}` stands for any one, and `**` in the end for whatever follows.
+        is_probe: answered also on connections beyond the limits.
+        max_body: bytes of the largest body, as received; with 0 a body is not read.
+    """
+
+    verb: str
+    path: str
+    access: AccessBit
+    is_probe: bool = False
+    max_body: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of clients; infinity and 2**62 stand for no limit. Times are in seconds.
 
@@ -50,8 +68,8 @@ class Limits:
         held_bytes: of all requests that are being read.
         calls: passed on and not answered.
         stream_messages: of a stream, passed on and not answered; further ones are not read.
-        handshake_seconds: for TLS and the first frame.
-        message_seconds: for a message to arrive; large ones have longer.
+        handshake_seconds: for TLS and the first frame; in HTTP/1.1 for a request's head.
+        message_seconds: for a message to arrive; in HTTP/2 large ones have longer.
         idle_seconds: of a connection without calls.
         stalled_seconds: in which a client receives nothing of what it is sent.
         least_ping_seconds: between a client's pings without calls.

@@ -49,7 +49,11 @@ needs_avx2 = pytest.mark.skipif(
 def build(
     sources: list[str], arguments: list[str], out: Path, compiler: Sequence[str] = (COMPILER,)
 ) -> Path:
-    command = [*compiler, *arguments, *(str(ROOT / source) for source in sources), "-o", str(out)]
+    command = [*compiler, *arguments]
+    for source in sources:
+        # C is C, whatever the compiler's name.
+        command += ["-x", "c" if source.endswith(".c") else "c++", str(ROOT / source)]
+    command += ["-o", str(out)]
     finished = subprocess.run(
         command,
         env=environment(Processor.AARCH64, 0),

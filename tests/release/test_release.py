@@ -104,7 +104,7 @@ def test_licences_of_all_parts_are_in_the_wheel(wheel: zipfile.ZipFile, sbom: An
         (property_,) = part["properties"]
         (name,) = (n for n in wheel.namelist() if n.endswith(f"licenses/{property_['value']}"))
         assert len(wheel.read(name)) > 500
-    assert len(_parts(sbom)) == 6
+    assert len(_parts(sbom)) == 7
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from serving.grpc_api.compiled.compressed_messages import plain_message
 from serving.grpc_api.compiled.event_order import EventOrder
 from serving.grpc_api.compiled.native_predicts import NativePredicts
 from serving.grpc_api.compiled.native_streams import NativeStreams
-from serving.grpc_api.compiled.reports import NativeReports
 from serving.grpc_api.compiled.rpcs import NativeRpcs
 from serving.grpc_api.compiled.settings import limits_of, method_of
 from serving.grpc_api.handlers import INFERENCE_SERVICE, PREDICT_METHODS, HandlerTable
@@ -31,6 +30,7 @@ from serving.status import DRAINING, Status, status_of
 from serving.transport.events import Event, EventReader
 from serving.transport.http2_server import Http2Server
 from serving.transport.library import transport_refusal
+from serving.transport.reports import TransportReports
 from sharded_infer.errors import InputError, InternalError
 
 _log = logging.getLogger("sharded_infer")
@@ -77,7 +77,7 @@ class NativeTransport:
         )
         self._predicts: NativePredicts | None = None
         self._streams: NativeStreams | None = None
-        self._reports = NativeReports(data_plane.count_unread, data_plane.count_dropped)
+        self._reports = TransportReports(data_plane.count_unread, data_plane.count_dropped)
         self._expiry = Expiry(data_plane.dispatcher)
         self._server: Http2Server | None = None
         self._order: EventOrder | None = None
@@ -122,9 +122,6 @@ class NativeTransport:
         server = self._make_server(listeners)
         self._rpcs = NativeRpcs(server, self._paths, self._handlers)
         self._streams = NativeStreams(server, self._data_plane, self._config)
-        if self._handlers.guard is not None:
-            self._handlers.guard.on_tokens(server.set_tokens)
-            self._handlers.guard.share_rates(server.take_rate)
         self._predicts = NativePredicts(server, self._data_plane)
         if not self._admin:
             self._data_plane.compiled.attach(server.answering, self._predict)
@@ -198,7 +195,12 @@ class NativeTransport:
             self._certificates = WatchedFiles(tls, tls.server_context)
         polls = 0 if self._admin else config.busy_poll_us
         return Http2Server(
-            listeners, methods, limits_of(config), tls=tls, busy_poll_seconds=polls / 1e6
+            listeners,
+            methods,
+            limits_of(config),
+            tls=tls,
+            guard=handlers.guard,
+            busy_poll_seconds=polls / 1e6,
         )
 
     def _start_threads(self) -> None:

@@ -1,6 +1,7 @@
 // The compiled transport with handlers that echo, for a test that builds it with sanitizers.
 //
-// Prints its port; drains when its input ends, and prints what is left open.
+// Prints its ports, of gRPC and of HTTP/1.1; drains when its input ends, and prints what is left
+// open.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -22,7 +24,14 @@ constexpr const char* kInfer = "/inference.GRPCInferenceService/ModelInfer";
 constexpr const char* kStreamInfer = "/inference.GRPCInferenceService/ModelStreamInfer";
 constexpr const char* kFixed = "/inference.GRPCInferenceService/ServerLive";
 
-Answer* echo(const Event& event) { return Answer::make(event.data, std::uint32_t(event.bytes)); }
+constexpr std::int32_t kMethods = 3;
+
+Answer* echo(const Event& event) {
+  if (event.method < kMethods) return Answer::make(event.data, std::uint32_t(event.bytes));
+  const std::string lines = "200 OK\r\ncontent-length: " + std::to_string(event.bytes) + "\r\n";
+  return Answer::make_http(lines,
+                           {reinterpret_cast<const char*>(event.data), std::size_t(event.bytes)});
+}
 
 void serve(Server& server) {
   Event events[kMost];
@@ -55,15 +64,23 @@ int port_of(int listener) {
   return ntohs(address.sin_port);
 }
 
-Settings settings(const std::int32_t* listener) {
+Settings settings(const std::int32_t* listeners) {
   static const Method methods[] = {{kInfer, kUnary, kPredict, 1},
                                    {kStreamInfer, MethodKind::kStream, kPredict, 1},
                                    {kFixed, kUnary, kOpen, 0}};
+  static const Route routes[] = {{"GET", "/live", kOpen, 1, 0},
+                                 {"POST", "/v2/models/{}/infer", kPredict, 0, 64 << 20},
+                                 {"*", "**", kMetrics, 0, 0}};
   Settings made{};
-  made.listeners = listener;
+  made.listeners = listeners;
   made.listener_count = 1;
   made.methods = methods;
-  made.method_count = 3;
+  made.method_count = kMethods;
+  made.http_listeners = listeners + 1;
+  made.http_listener_count = 1;
+  made.routes = routes;
+  made.route_count = 3;
+  made.token_count = -1;
   made.max_message_bytes = 64 << 20;
   made.max_held_bytes = 384 << 20;
   made.max_connections = 512;
@@ -87,11 +104,11 @@ Settings settings(const std::int32_t* listener) {
 }  // namespace
 
 int main() {
-  const std::int32_t listening = listener();
-  const int port = port_of(listening);
-  Server server(settings(&listening));
+  const std::int32_t listeners[] = {listener(), listener()};
+  const int port = port_of(listeners[0]), http_port = port_of(listeners[1]);
+  Server server(settings(listeners));
   server.set_fixed_answer(2, "", "live");
-  std::printf("%d\n", port);
+  std::printf("%d\n%d\n", port, http_port);
   std::fflush(stdout);
   std::vector<std::thread> threads;
   for (int at = 0; at < kThreads; ++at) threads.emplace_back([&] { serve(server); });

@@ -11,10 +11,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
+from serving.config.server_config import ServerConfig
 from serving.control.server_state import ServerState
 from serving.dashboard.answer import PageRequest
 from serving.dashboard.dashboard import Dashboard
-from serving.http_api.http_server import HttpServer, listen
+from serving.http_api.http_server import HttpServer, http_limits, listen
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.shared_state import SharedState
 from serving.versions.state import AssignedVersion, DesiredState, Failure, ModelState
@@ -95,7 +96,15 @@ def assigned_version(
 def test_who_asks_for_html_gets_the_page_and_who_does_not_gets_the_metrics(
     dashboard: Dashboard, state: ServerState
 ) -> None:
-    with closing(HttpServer(listen("127.0.0.1", 0), ServerMetrics(), state, dashboard)) as pages:
+    with closing(
+        HttpServer(
+            listen("127.0.0.1", 0),
+            ServerMetrics(),
+            state,
+            dashboard,
+            limits=http_limits(ServerConfig("")),
+        )
+    ) as pages:
         url = f"http://127.0.0.1:{pages.server_port}/"
         with urllib.request.urlopen(url) as response:
             assert b"# HELP sharded_infer_workers" in response.read()

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from serving.control.server_state import ServerState
 from serving.http_api.http_server import HttpServer, listen
-from serving.metrics.server_metrics import ServerMetrics
+from tests.serving.http_api.http_servers import serving_http
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def state() -> ServerState:
 
 @pytest.fixture
 def pages(state: ServerState) -> Iterator[HttpServer]:
-    with closing(HttpServer(listen("127.0.0.1", 0), ServerMetrics(), state)) as pages:
+    with serving_http(state=state) as pages:
         yield pages
 
 

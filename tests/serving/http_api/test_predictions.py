@@ -1,31 +1,22 @@
-import asyncio
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from serving.config.server_config import ServerConfig
-from serving.http_api.exchange import HttpAnswer, HttpRequest
+from serving.http_api.exchange import HttpAnswer, HttpCall, HttpRequest
 from serving.http_api.predictions import Predictions
 from serving.inference.data_plane import CallsInProgress
 from tests.end_to_end.test_rest import document
 from tests.serving.inference.planes import ENDLESS, plane_of
 from tests.support.servers import MODEL, Ranker
+from tests.support.waiting import until
 
 NAMES = {"model": MODEL}
-REQUEST = HttpRequest("POST", "", "", {}, json.dumps(document(2)).encode())
-
-
-class Client:
-    def __init__(self) -> None:
-        self._told: Callable[[], None] | None = None
-
-    def when_lost(self, told: Callable[[], None] | None) -> None:
-        self._told = told
-
-    def leave(self) -> None:
-        assert self._told is not None
-        self._told()
+BODY = json.dumps(document(2)).encode()
+SECONDS = 10.0
 
 
 class Waiting:
@@ -42,17 +33,11 @@ class Waiting:
     def _wake(self) -> None:
         self.woken += 1
 
-    async def ask(self, client: "Client", **headers: str) -> HttpAnswer:
-        request = HttpRequest("POST", "", "", headers, REQUEST.body)
-        return await self.predictions.answer(NAMES, request, client.when_lost)
-
-    async def begin(self, client: "Client") -> "asyncio.Task[HttpAnswer]":
-        """Ask, and return once the request waits."""
-        asked = asyncio.create_task(self.ask(client))
-        async with asyncio.timeout(10):
-            while not self.standby.plane.dispatcher.waiting[0]:
-                await asyncio.sleep(0.005)
-        return asked
+    def ask(self) -> tuple[HttpCall, Callable[[], HttpAnswer]]:
+        answers: SimpleQueue[HttpAnswer] = SimpleQueue()
+        call = HttpCall(HttpRequest("POST", "", "", {}, BODY), answers.put)
+        self.predictions.take(call, NAMES)
+        return call, lambda: answers.get(timeout=SECONDS)
 
 
 def error_of(answer: HttpAnswer) -> tuple[int, Any]:
@@ -60,31 +45,26 @@ def error_of(answer: HttpAnswer) -> tuple[int, Any]:
 
 
 def test_a_request_leaves_the_queue_with_its_client(ranker: Ranker) -> None:
-    async def run() -> None:
-        waiting, client = Waiting(ranker), Client()
-        asked = await waiting.begin(client)
-        assert waiting.woken == 1
-        client.leave()
-        status, words = error_of(await asyncio.wait_for(asked, 10))
-        assert status == 499 and words
-        assert waiting.standby.plane.dispatcher.waiting == (0, 0)
-        assert waiting.changes == [1, -1]
-
-    asyncio.run(run())
+    waiting = Waiting(ranker)
+    call, answer = waiting.ask()
+    assert waiting.standby.plane.dispatcher.waiting[0] == 1 and waiting.woken == 1
+    call.lose()
+    status, words = error_of(answer())
+    assert status == 499 and words
+    assert waiting.standby.plane.dispatcher.waiting == (0, 0)
+    assert waiting.changes == [1, -1]
 
 
 def test_a_server_that_drains_takes_no_more_and_waits_for_those_it_has(ranker: Ranker) -> None:
-    async def run() -> None:
-        waiting, client = Waiting(ranker), Client()
-        asked = await waiting.begin(client)
-        waiting.predictions.drain()
-        assert error_of(await waiting.ask(client)) == (503, "the server is draining")
-        over = asyncio.ensure_future(asyncio.to_thread(waiting.predictions.wait, 10.0))
-        # Nothing tells that it waits on.
-        await asyncio.sleep(0.1)
-        assert not over.done()
-        client.leave()
-        await asked
-        await asyncio.wait_for(over, 5)
-
-    asyncio.run(run())
+    waiting = Waiting(ranker)
+    call, answer = waiting.ask()
+    waiting.predictions.drain()
+    assert error_of(waiting.ask()[1]()) == (503, "the server is draining")
+    over = threading.Thread(target=waiting.predictions.wait, args=(SECONDS,))
+    over.start()
+    # Nothing tells that it waits on.
+    over.join(0.1)
+    assert over.is_alive()
+    call.lose()
+    answer()
+    until(lambda: not over.is_alive(), "it waits no longer")

@@ -1,63 +1,63 @@
-import asyncio
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
 
-from serving.http_api.exchange import HttpAnswer, HttpRequest
+import pytest
+
+from serving.http_api.exchange import HttpAnswer, HttpCall, HttpRequest
 from serving.http_api.shared_pages import SharedPages
+
+SECONDS = 30.0
 
 
 class Pages:
     def __init__(self) -> None:
         self.made = 0
-        self.running = 0
-        self.go_on = asyncio.Event()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.shared = SharedPages(self.make)
 
-    async def make(self, request: HttpRequest) -> HttpAnswer:
-        self.running += 1
-        assert self.running == 1, "pages are made one after another"
-        await self.go_on.wait()
-        self.running -= 1
+    def make(self, request: HttpRequest) -> HttpAnswer:
+        self.begun.set()
+        assert self.go_on.wait(SECONDS)
         if request.path == "/broken":
             raise ValueError("broken")
         self.made += 1
         return HttpAnswer(200, f"{request.path} {self.made}".encode())
 
-
-def get(path: str, **headers: str) -> HttpRequest:
-    return HttpRequest("GET", path, "", headers, b"")
-
-
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
+    def ask(self, path: str, **headers: str) -> "SimpleQueue[HttpAnswer]":
+        answers: SimpleQueue[HttpAnswer] = SimpleQueue()
+        self.shared.take(HttpCall(HttpRequest("GET", path, "", headers), answers.put))
+        return answers
 
 
-def test_requests_share_a_page_that_is_not_begun_and_get_none_that_is() -> None:
-    async def ask() -> list[bytes]:
-        pages = Pages()
-        shared = SharedPages(pages.make)
-        first = asyncio.create_task(shared.answer(get("/metrics")))
-        await turns()
-        # The first page has begun: what it says may be from before these requests.
-        later = [asyncio.create_task(shared.answer(get("/metrics"))) for _ in range(100)]
-        other = asyncio.create_task(shared.answer(get("/metrics", accept="text/plain")))
-        await turns()
-        later[0].cancel()
-        pages.go_on.set()
-        answers = await asyncio.gather(first, *later[1:], other)
-        assert pages.made == 3
-        return [answer.body for answer in answers]
-
-    bodies = asyncio.run(ask())
-    assert bodies == [b"/metrics 1", *[b"/metrics 2"] * 99, b"/metrics 3"]
+@pytest.fixture
+def pages() -> Iterator[Pages]:
+    pages = Pages()
+    yield pages
+    pages.shared.close()
 
 
-def test_a_page_that_fails_does_so_for_its_requests_alone() -> None:
-    async def ask() -> list[object]:
-        pages = Pages()
-        pages.go_on.set()
-        shared = SharedPages(pages.make)
-        paths = ["/broken"] * 5 + ["/"] * 5
-        asked = (shared.answer(get(path)) for path in paths)
-        return list(await asyncio.gather(*asked, return_exceptions=True))
+def test_requests_share_a_page_that_is_not_begun_and_get_none_that_is(pages: Pages) -> None:
+    first = pages.ask("/metrics")
+    assert pages.begun.wait(SECONDS)
+    # The first page has begun: what it says may be from before these requests.
+    later = [pages.ask("/metrics") for _ in range(20)]
+    other = pages.ask("/metrics", accept="text/plain")
+    pages.go_on.set()
+    bodies = [asked.get(timeout=SECONDS).body for asked in (first, *later, other)]
+    assert bodies == [b"/metrics 1", *[b"/metrics 2"] * 20, b"/metrics 3"]
 
-    answers = asyncio.run(ask())
-    assert [type(answer) for answer in answers] == [ValueError] * 5 + [HttpAnswer] * 5
+
+def test_a_page_that_fails_does_so_for_its_requests_alone(pages: Pages) -> None:
+    asked = [pages.ask(path) for path in ["/broken"] * 5 + ["/"] * 5]
+    pages.go_on.set()
+    statuses = [answers.get(timeout=SECONDS).status for answers in asked]
+    assert statuses == [500] * 5 + [200] * 5
+
+
+def test_of_too_many_requests_some_are_refused_at_once(pages: Pages) -> None:
+    asked = [pages.ask(f"/{number}") for number in range(65)]
+    refused = asked[-1].get(timeout=SECONDS)
+    assert refused.status == 503 and refused.headers == (("Retry-After", "1"),)
+    pages.go_on.set()
+    assert asked[0].get(timeout=SECONDS).status == 200

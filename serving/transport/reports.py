@@ -1,8 +1,8 @@
-"""Metrics and one log line a second of calls that the native transport refused or dropped."""
+"""Metrics and one log line a second of calls that the compiled transport refused or dropped."""
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 
 from serving.status import StatusCode
@@ -12,7 +12,7 @@ _log = logging.getLogger("sharded_infer")
 _SECONDS = 1.0
 _BY_NUMBER = {code.number: code for code in StatusCode}
 # The transport's counters, by the reasons of the metric (`GRPC_DROPS`).
-COUNTERS = {
+GRPC_COUNTERS = {
     "connections": "too_many_connections",
     "address": "too_many_of_address",
     "handshake": "handshakes_failed",
@@ -25,15 +25,27 @@ COUNTERS = {
     "unread": "not_reading",
     "keepalive": "keepalive_lost",
 }
+# The same for HTTP/1.1 (`HTTP_DROPS`).
+HTTP_COUNTERS = {
+    "connections": "too_many_connections",
+    "address": "too_many_of_address",
+    "descriptors": "no_descriptors",
+    "head_late": "too_late",
+    "body_late": "bodies_too_late",
+    "unread": "not_reading",
+    "malformed": "protocol_errors",
+}
 
 
-class NativeReports:
+class TransportReports:
     """Counts and logs the transport's own decisions. Thread-safe."""
 
     def __init__(
         self,
         count_refused: Callable[[StatusCode, int], None],
         count_dropped: Callable[[str, int], None],
+        counters: Mapping[str, str] = GRPC_COUNTERS,
+        protocol: str = "gRPC",
         now: Callable[[], float] = monotonic,
     ) -> None:
         """Starts at zero.
@@ -41,13 +53,17 @@ class NativeReports:
         Args:
             count_refused: called with the code and number of refused predict calls.
             count_dropped: called with the reason and number of dropped connections or calls.
+            counters: the transport's, by reason.
+            protocol: of the clients, for the log.
         """
         self._count_refused = count_refused
         self._count_dropped = count_dropped
         self._now = now
         self._lock = threading.Lock()
         self._refused = [0] * len(_BY_NUMBER)
-        self._dropped = dict.fromkeys(COUNTERS, 0)
+        self._counters = counters
+        self._protocol = protocol
+        self._dropped = dict.fromkeys(counters, 0)
         self._next_line = 0.0
 
     def look(self, counters: CountersStruct) -> None:
@@ -67,7 +83,7 @@ class NativeReports:
             self._lock.release()
 
     def _tell(self, counters: CountersStruct) -> None:
-        dropped = {reason: getattr(counters, name) for reason, name in COUNTERS.items()}
+        dropped = {reason: getattr(counters, name) for reason, name in self._counters.items()}
         grown = {reason: n - self._dropped[reason] for reason, n in dropped.items()}
         self._dropped = dropped
         self._next_line = self._now() + _SECONDS
@@ -76,4 +92,4 @@ class NativeReports:
                 self._count_dropped(reason, count)
         counts = ", ".join(f"{reason} {count}" for reason, count in grown.items() if count)
         if counts:
-            _log.warning("gRPC clients dropped: %s", counts)
+            _log.warning("%s clients dropped: %s", self._protocol, counts)

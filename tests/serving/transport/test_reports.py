@@ -2,27 +2,28 @@ import logging
 
 import pytest
 
-from serving.grpc_api.compiled.reports import COUNTERS, NativeReports
-from serving.metrics.families.server_families import GRPC_DROPS
+from serving.metrics.families.server_families import GRPC_DROPS, HTTP_DROPS
 from serving.metrics.server_metrics import ServerMetrics
 from serving.status import StatusCode
 from serving.transport.library import CountersStruct
+from serving.transport.reports import GRPC_COUNTERS, HTTP_COUNTERS, TransportReports
 
 
 def test_each_reason_is_a_label_of_the_metric_and_a_counter() -> None:
     # Silent streams are counted where they end.
-    assert (*COUNTERS, "silent") == GRPC_DROPS
-    assert all(hasattr(CountersStruct(), name) for name in COUNTERS.values())
+    assert (*GRPC_COUNTERS, "silent") == GRPC_DROPS and tuple(HTTP_COUNTERS) == HTTP_DROPS
+    names = {*GRPC_COUNTERS.values(), *HTTP_COUNTERS.values()}
+    assert all(hasattr(CountersStruct(), name) for name in names)
 
 
 def test_drops_and_refusals_are_counted_each_and_logged_once_a_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     metrics, now, refused = ServerMetrics(), [100.0], dict[StatusCode, int]()
-    reports = NativeReports(
+    reports = TransportReports(
         lambda code, count: refused.update({code: refused.get(code, 0) + count}),
         metrics.grpc_dropped,
-        lambda: now[0],
+        now=lambda: now[0],
     )
     counters = CountersStruct()
     caplog.set_level(logging.WARNING, "sharded_infer")

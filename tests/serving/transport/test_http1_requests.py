@@ -1,11 +1,22 @@
+import fcntl
+import select
+import socket
+import termios
+import threading
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.http_api.connections.request_reader import RequestReader
-from serving.http_api.exchange import HttpError
+from serving.transport.events import EventKind, EventReader, http_headers
+from serving.transport.http2_server import Http2Server
+from serving.transport.limits import AccessBit, HttpRoute
+from tests.support.echo_servers import LIMITS
 
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
 TEXT = st.text("\r\n0a;:", max_size=40).map(str.encode)
@@ -43,42 +54,95 @@ def requests(draw: st.DrawFn) -> Sent:
     return Sent(head + raw, target, body, keep_alive)
 
 
-def read_all(parts: list[bytes]) -> list[Sent]:
-    """Requests in bytes that come in parts, as `HttpConnection` reads them."""
-    reader, found = RequestReader(16 * 1024), []
-    for part in parts:
-        begin = 0
-        while begin < len(part):
-            begin = reader.read(part, begin, len(part))
-            if reader.is_complete:
-                head = reader.head
-                assert head is not None
-                query = f"?{head.request.query}" if head.request.query else ""
-                body = b"".join(reader.pieces)
-                found.append(Sent(b"", head.request.path + query, body, head.keep_alive))
-                if not head.keep_alive:
-                    return found
-                reader.next()
+SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Unix socket of a server that answers each request with its target and body."""
+    path = str(tmp_path_factory.mktemp("h") / "s")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    listener.setblocking(False)
+    routes = [HttpRoute("*", "**", AccessBit.OPEN, max_body=LIMITS.message_bytes)]
+    server = Http2Server((), (), LIMITS, tls=None, http_listeners=[listener], routes=routes)
+
+    def serve() -> None:
+        reader = EventReader(server.fetch, read_headers=http_headers)
+        while (events := reader.fetch(100)) is not None:
+            for event in events:
+                if event.kind is EventKind.CALL:
+                    target = str(dict(event.metadata)[":path"]).encode()
+                    lines = b"200 OK\r\ncontent-length: %d\r\nx: %b\r\n"
+                    told = lines % (len(event.message), target)
+                    server.respond_http(event.call, told, event.message)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield path
+    server.stop()
+    thread.join()
+
+
+def exchange(path: str, parts: Iterable[bytes]) -> bytes:
+    """What is answered to bytes that come in parts, each after the one before has been read."""
+    came, unread = b"", array("i", [0])
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+        client.settimeout(SECONDS)
+        end = monotonic() + SECONDS
+        try:
+            for part in parts:
+                client.sendall(part)
+                while fcntl.ioctl(client, termios.TIOCOUTQ, unread) == 0 and unread[0]:
+                    assert monotonic() < end, "the server reads no more"
+                    came += received(client)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it listens no more
+        with suppress(ConnectionResetError):
+            while part := client.recv(2**20):
+                came += part
+    return came
+
+
+def received(client: socket.socket) -> bytes:
+    return client.recv(2**20) if select.select([client], [], [], 0)[0] else b""
+
+
+def answered(came: bytes) -> list[Sent]:
+    """Requests as the server has had them, by its answers; the last one alone ends it."""
+    found = []
+    while came:
+        head, _, came = came.partition(b"\r\n\r\n")
+        lines = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:])
+        size = int(lines[b"content-length"])
+        assert head.startswith(b"HTTP/1.1 200 OK\r\ndate: "), head
+        found.append(Sent(b"", lines[b"x"].decode(), came[:size], b"connection" not in lines))
+        came = came[size:]
     return found
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sent=st.lists(requests(), min_size=1, max_size=5), data=st.data())
 def test_requests_are_the_same_however_their_bytes_are_cut(
-    sent: list[Sent], data: st.DataObject
+    path: str, sent: list[Sent], data: st.DataObject
 ) -> None:
+    # The first that closes its connection is the last; what follows is no request.
+    sent = [*sent, Sent(b"GET /last HTTP/1.0\r\n\r\n", "/last", b"", False)]
+    last = next(number for number, request in enumerate(sent) if not request.keep_alive)
+    wanted = [Sent(b"", request.target, request.body, request.keep_alive) for request in sent]
+    wanted, sent = wanted[: last + 1], sent[: last + 1]
     raw = b"".join(request.raw for request in sent)
     cuts = data.draw(st.lists(st.integers(0, len(raw)), max_size=20).map(sorted))
     parts = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
-    wanted = []
-    for request in sent:
-        wanted.append(Sent(b"", request.target, request.body, request.keep_alive))
-        if not request.keep_alive:
-            break
-    assert read_all(parts) == wanted
-    assert read_all([raw[i : i + 1] for i in range(len(raw))]) == wanted
+    parts[-1] += b"GET / HTTP/1.1\r\n"
+    for cut in (parts, [raw[i : i + 1] for i in range(len(raw))]):
+        assert answered(exchange(path, cut)) == wanted
 
 
-POST, CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\n", b"Transfer-Encoding: chunked\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
 REFUSED = {
     "a bare LF after the line": b"GET / HTTP/1.1\nHost: x\r\n\r\n",
     "a bare LF after a header": b"GET / HTTP/1.1\r\nHost: x\nA: b\r\n\r\n",
@@ -127,15 +191,20 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_ambiguous_or_endless_is_no_request(case: str) -> None:
+def test_what_is_ambiguous_or_endless_is_no_request(path: str, case: str) -> None:
     raw = REFUSED[case]
     for size in (1, 1000, 10**6):
-        with pytest.raises(HttpError):
-            read_all([raw[i : i + size] for i in range(0, len(raw), size)])
+        # Byte by byte the endless ones would take long.
+        if size > 1 or len(raw) < 1000:
+            came = exchange(path, [raw[i : i + size] for i in range(0, len(raw), size)])
+            # One answer, and no second: what follows is no request.
+            assert came.startswith(b"HTTP/1.1 ") and came.count(b"\r\ndate: ") == 1, came
+            assert came.split()[1] in {b"400", b"431"} and b"\r\nconnection: close\r\n" in came
 
 
-def test_chunks_that_are_small_on_average_are_taken_if_they_are_few() -> None:
-    raw = POST + CHUNKED + b"\r\n" + b"1\r\na\r\n" * 4000 + b"0\r\n\r\n"
-    assert [sent.body for sent in read_all([raw])] == [b"a" * 4000]
-    long = POST + CHUNKED + b"\r\n" + (b"64\r\n" + b"a" * 100 + b"\r\n") * 20_000 + b"0\r\n\r\n"
-    assert [len(sent.body) for sent in read_all([long])] == [2_000_000]
+def test_chunks_that_are_small_on_average_are_taken_if_they_are_few(path: str) -> None:
+    post = POST + b"Connection: close\r\n" + CHUNKED + b"\r\n"
+    raw = post + b"1\r\na\r\n" * 4000 + b"0\r\n\r\n"
+    assert [sent.body for sent in answered(exchange(path, [raw]))] == [b"a" * 4000]
+    long = post + (b"64\r\n" + b"a" * 100 + b"\r\n") * 20_000 + b"0\r\n\r\n"
+    assert [len(sent.body) for sent in answered(exchange(path, [long]))] == [2_000_000]
