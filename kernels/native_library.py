@@ -104,6 +104,15 @@ def keeping_gil(library: ctypes.CDLL) -> ctypes.PyDLL:
     return ctypes.PyDLL(library._name, handle=library._handle)
 
 
+def array_at(kind: Any, address: int | None, count: int) -> ctypes.Array[Any]:
+    """The values of a ctypes type at an address, which may be null if there are none.
+
+    The caller keeps their memory.
+    """
+    array: type[ctypes.Array[Any]] = kind * count
+    return array() if address is None else array.from_address(address)
+
+
 def address_of(array: "NDArray[np.generic]") -> int:
     """Address of the first element of a contiguous, writable, possibly empty array.
 

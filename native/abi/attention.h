@@ -38,7 +38,7 @@ struct Attention {
   float scale;
   float divisor;
   Weights weights;
-  std::int32_t causal;  // whether keys after a query's own position weigh nothing
+  std::int32_t causal;  // keys after a query's own position weigh nothing
 };
 
 }  // namespace sharded_infer

@@ -214,8 +214,8 @@ class _Parser:
         name = integer[1] if integer else name.split("::")[-1]
         if not integer and name not in (*_SCALARS, "void"):
             known = (
-                name in (*one.structures, *one.enums, *one.opaque, *one.function_types)
-                for one in self.header.visible
+                name in (*header.structures, *header.enums, *header.opaque, *header.function_types)
+                for header in self.header.visible
             )
             if not any(known):
                 self._at -= 1

@@ -1,4 +1,4 @@
-// What lies between two matrix products of a tower, in one pass over memory.
+// Steps between two matrix products of a tower, in one pass over memory.
 //
 //     for each row, for each column:
 //         x = values                            or values + first * factor (a cross of DCNv2)

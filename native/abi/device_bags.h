@@ -15,7 +15,7 @@ struct SourceGroup {
   std::int64_t bags;
 };
 
-// What a device reads; feature-major, `bucket` bags for each feature, of which missing ones are
+// Bags for a device; feature-major, `bucket` bags for each feature, of which missing ones are
 // empty.
 struct DeviceBags {
   std::int64_t features;

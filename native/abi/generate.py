@@ -18,7 +18,7 @@ LIBRARIES = {
     "passes product row_steps tiers",
     "quant": "encode",
     "sharded_infer": "device_bags merge",
-    "serving": "client counting lookup_messages message_size shares",
+    "serving": "calls client counting lookup_messages message_size reader shares",
 }
 _PACKAGE = {name: package for package, names in LIBRARIES.items() for name in names.split()}
 _SCALARS = {"bool": "c_bool", "char": "c_char", "double": "c_double", "float": "c_float"}
@@ -54,7 +54,9 @@ def module_text(header: Header, package: str) -> str:
     for name, structure in header.structures.items():
         lines = [f'("{n}", {_ctype(header, kind)}),' for n, kind in structure.fields.items()]
         blocks += [f"class {name}(ctypes.Structure):\n    _fields_ = {_listed(lines, 1)}"]
-    digests = [f"{name}: {_digest(one.fields)}," for name, one in header.structures.items()]
+    digests = [
+        f"{name}: {_digest(structure.fields)}," for name, structure in header.structures.items()
+    ]
     structures = "{" + _listed(digests, 0)[1:-1] + "}"
     checks = [f'check_layout(LIBRARY, "{header.name}", {_rest(header)}, {structures})']
     lines = [line for name in header.functions for line in _bindings(header, name)]
@@ -106,7 +108,7 @@ def _ctype(header: Header, kind: Type, *, called: bool = False) -> str:
     elif kind.name in _SCALARS:
         text = f"ctypes.{_SCALARS[kind.name]}"
     else:
-        is_function = any(kind.name in one.function_types for one in header.visible)
+        is_function = any(kind.name in seen.function_types for seen in header.visible)
         text = "ctypes.c_void_p" if is_function else f"ctypes.c_{kind.name.removesuffix('_t')}"
     for size in reversed(kind.sizes):
         text = f"{text} * {size}" if " " not in text else f"({text}) * {size}"
@@ -129,7 +131,7 @@ def _bindings(header: Header, name: str) -> list[str]:
     for bound, library in bindings.items():
         line = f'{bound} = function_of({library}, "{name}", {", ".join(types)})'
         if len(line) > _WIDTH:
-            listed = "".join(f"    {one},\n" for one in (library, f'"{name}"', *types))
+            listed = "".join(f"    {argument},\n" for argument in (library, f'"{name}"', *types))
             line = f"{bound} = function_of(\n{listed})"
         lines.append(line)
     return lines
@@ -159,13 +161,13 @@ def layout_text(headers: list[Header]) -> str:
     lines += ['extern "C" {', ""]
     for header in headers:
         table = f"std::int64_t sharded_infer_layout_of_{header.name}[]"
-        count = 1 + sum(2 + len(one.fields) for one in header.structures.values())
+        count = 1 + sum(2 + len(layout.fields) for layout in header.structures.values())
         lines += [f"EXPORTED extern const {table};", f"const {table} = {{"]
         lines += [f"    {count}, {_rest(header)},"]
         for structure in header.structures.values():
             name = structure.qualified
             lines += [f"    {_digest(structure.fields)}, sizeof({name}),"]
-            lines += [f"    offsetof({name}, {one})," for one in structure.fields]
+            lines += [f"    offsetof({name}, {field})," for field in structure.fields]
         lines += ["};", ""]
     return "\n".join([*lines, '}  // extern "C"', ""])
 

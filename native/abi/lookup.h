@@ -21,7 +21,7 @@ namespace sharded_infer {
 
 constexpr std::int64_t kWordRows = 64, kLineRows = 512;
 
-// Rows that stand in front of a table's own: one bit a row says whether it has been changed. So few
+// Rows that stand in front of a table's own: one bit a row says that it has been changed. So few
 // bits of groups stay in the second cache, which rows pass through, where the bits of all rows
 // would not.
 struct RowOverlay {
@@ -89,7 +89,7 @@ EXPORTED void sharded_infer_gather(const std::uint8_t rows[], std::int64_t row_b
                                    const std::int64_t ids[], std::int64_t count, std::uint8_t out[],
                                    std::int64_t out_rows);
 
-// Whether lengths sum to the ids, and every id lies inside its feature's table.
+// 1: lengths sum to the ids, and every id lies inside its feature's table.
 EXPORTED std::int32_t sharded_infer_inside(const std::int64_t values[],
                                            const std::int64_t lengths[], const std::int64_t rows[],
                                            std::int64_t features, std::int64_t batch,

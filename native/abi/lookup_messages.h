@@ -17,7 +17,7 @@ struct PieceBags {
   std::int64_t bags;
   std::int64_t id_count;
   std::int64_t sum_bytes;  // of a number of the sums: 4, or 2 for bf16
-  std::int64_t raw;        // whether ids are raw
+  std::int64_t raw;        // ids are raw
 };
 
 struct Named {
@@ -26,11 +26,11 @@ struct Named {
   std::uint64_t manifest;
 };
 
-// What one host is asked: the next `group_count` groups.
+// The request of one host: the next `group_count` groups.
 struct Asked {
   std::uint64_t share;  // 0: any
   std::int64_t group_count;
-  std::int64_t rows;  // whether stored rows may answer
+  std::int64_t rows;  // stored rows may answer
 };
 
 // A piece that was asked, as the kernels know it.
@@ -51,7 +51,7 @@ struct AskedGroup {
   std::int64_t id_count;
   std::int64_t columns;      // of all entries
   std::int64_t sum_bytes;    // of a number that comes: 4, or 2 for bf16
-  std::int64_t raw;          // whether ids are raw
+  std::int64_t raw;          // ids are raw
   float* pooled;             // [bags, columns]; written, unless:
   const std::uint8_t* sums;  // written: where they are as they came, fp32; null: in `pooled`
   const std::uint8_t*
@@ -90,7 +90,7 @@ EXPORTED_BOTH_WAYS void sharded_infer_lookup_write(const sharded_infer::lookups:
                                                    const sharded_infer::lookups::PieceBags groups[],
                                                    std::uint8_t to[], std::int64_t bytes[]);
 
-// What is refused is written to `refused`; whether anything is.
+// 1: the answer is refused, with the reason in `refused`.
 EXPORTED_BOTH_WAYS std::int32_t sharded_infer_answer_read(
     const std::uint8_t message[], std::int64_t bytes, sharded_infer::lookups::AskedGroup groups[],
     std::int64_t count, sharded_infer::RunLookup run, std::int32_t instruction_set,

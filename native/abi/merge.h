@@ -18,7 +18,7 @@ struct Place {
   std::int64_t bags;    // the first one
   std::int64_t ids;     // the first one
   std::int64_t count;   // ids of all its bags
-  std::int64_t single;  // whether it has one bag for all the request's samples
+  std::int64_t single;  // it has one bag for all the request's samples
 };
 
 struct Merge {
@@ -27,12 +27,12 @@ struct Merge {
   const std::int64_t* batch_sizes;  // [requests]
   const std::int64_t* layouts;      // [requests], each below the number of layouts
   const std::int64_t* order;        // [layouts, features]: the feature at each place of the source
-  const std::uint8_t* single;       // [layouts, features]: whether that place has one bag for all
-  const std::uint8_t* shared;       // [features]: whether the merged group has one bag a request
+  const std::uint8_t* single;       // [layouts, features]: that place has one bag for all
+  const std::uint8_t* shared;       // [features]: the merged group has one bag a request
   const std::int64_t* lengths;      // the source
   const std::int64_t* values;
   const float* weights;  // or null
-  // What `measure` finds and `copy` reads.
+  // Results of `measure`, which `copy` reads.
   Place* places;              // [requests, features]
   std::int64_t id_counts[2];  // of the merged groups: one bag a sample, one bag a request
   MergedGroup groups[2];

@@ -6,7 +6,7 @@
 
 namespace sharded_infer {
 
-// What a length-delimited field holds: a nested message (its number, at least 1), packed varints
+// Contents of a length-delimited field: a nested message (its number, at least 1), packed varints
 // (0), or packed numbers of fixed size (their bytes, negative).
 struct FieldRule {
   std::int32_t message;

@@ -27,8 +27,8 @@ struct PairBiases {
   std::int32_t shift;
   float no_number;        // f of a difference that is none
   float least, greatest;  // f of minus infinity, and of infinity
-  std::int32_t turned;    // whether the difference is numbers[position] - numbers[other]
-  std::int32_t causal;    // whether positions behind a position's own need none
+  std::int32_t turned;    // the difference is numbers[position] - numbers[other]
+  std::int32_t causal;    // positions behind a position's own need none
 };
 
 }  // namespace sharded_infer

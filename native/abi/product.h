@@ -1,4 +1,4 @@
-// A matrix product with constant weights, and what follows it, in one pass.
+// A matrix product with constant weights and the steps after it, in one pass.
 //
 //     for each row, for each column:
 //         y = sum of x[row, k] * weight[column, k]     fp32, bf16 (summed in fp32) or bytes (in

@@ -29,7 +29,7 @@ struct Watch {
   bool is_whole() const;
 };
 
-// As Python describes a piece; the memory stays until the share is dropped.
+// The memory stays until the share is dropped.
 struct Piece {
   const std::uint8_t* rows;
   std::int64_t row_bytes;
@@ -78,7 +78,7 @@ EXPORTED const sharded_infer::lookups::Share* sharded_infer_shares_add(
 EXPORTED void sharded_infer_shares_drop(sharded_infer::lookups::Shares* shares,
                                         const sharded_infer::lookups::Share* share);
 
-// What lookups took that were answered here, as `LookupCounts::read` writes it.
+// Times of the lookups that were answered here, as `LookupCounts::read` writes them.
 EXPORTED void sharded_infer_shares_counted(const sharded_infer::lookups::Shares* shares,
                                            std::int64_t to[]);
 

@@ -16,7 +16,7 @@ constexpr std::int64_t kQueueDepth = 128;
 
 struct TierSettings {
   std::int32_t descriptor;  // of the file; the tier closes it
-  std::int32_t is_direct;   // whether it was opened past the page cache
+  std::int32_t is_direct;   // it was opened past the page cache
   std::int64_t offset;      // of the first row, bytes
   std::int64_t row_bytes;
   std::int64_t rows;

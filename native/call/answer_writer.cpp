@@ -97,7 +97,7 @@ void AnswerWriter::infer_output(const Call& call, const CallScores& scores, std:
   close(shape);
   if (const PlacedOutput* placed = placed_of(call, at)) {
     string_parameter(kTensorParameters, "shared_memory_region",
-                     {placed->region, std::size_t(placed->region_bytes)});
+                     {static_cast<const char*>(placed->region), std::size_t(placed->region_bytes)});
     const std::string_view bytes = bytes_of(scores.outputs[at], scores.first, call.samples());
     number_parameter(kTensorParameters, "shared_memory_byte_size", std::int64_t(bytes.size()));
     if (placed->offset != 0)

@@ -6,7 +6,7 @@
 namespace sharded_infer::call {
 
 struct Batch {
-  BatchInfo info{};  // first: Python has its address as the batch's
+  BatchInfo info{};
   std::vector<Call*> calls;
   scheduler::Queue* queue = nullptr;
   std::int64_t number = 0;  // of the scheduler; 0: it holds no slot
@@ -17,8 +17,6 @@ struct Batch {
   std::vector<std::uint8_t> failed;  // [calls]: Python has failed it
   std::vector<AnsweredRequest> counted;
   std::vector<PythonAnswer> answers;
-
-  static Batch& of(BatchInfo* info) { return *reinterpret_cast<Batch*>(info); }
 };
 
 }  // namespace sharded_infer::call

@@ -63,7 +63,7 @@ Batch* Calls::dropped_batches(const std::vector<scheduler::Request*>& requests) 
       continue;
     }
     Batch* batch = batch_of({&call}, call.request.state);
-    batch->info.next = first == nullptr ? nullptr : &first->info;
+    batch->info.next = first;
     first = batch;
     batches.push_back(batch);
   }
@@ -78,8 +78,7 @@ void Calls::begin(double now, Begun& begun) {
     scheduler_.batcher().take(now, decided_);
     begun.more = decided_.batch != 0 && scheduler_.batcher().next_request(now) != nullptr;
   }
-  Batch* dropped = dropped_batches(decided_.dropped);
-  begun.dropped = dropped == nullptr ? nullptr : &dropped->info;
+  begun.dropped = dropped_batches(decided_.dropped);
   if (decided_.batch == 0) return;
   std::vector<Call*> calls;
   calls.reserve(decided_.requests.size());
@@ -91,7 +90,7 @@ void Calls::begin(double now, Begun& begun) {
   batch->info.work = decided_.samples;
   batch->info.predicted = decided_.predicted;
   run(*batch, now);
-  begun.batch = &batch->info;
+  begun.batch = batch;
 }
 
 void Calls::run(Batch& batch, double now) {

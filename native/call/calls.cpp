@@ -53,7 +53,8 @@ void copy_texts(const CallFields& fields, Call& call) {
   call.placed.assign(fields.placed, fields.placed + fields.placed_count);
   call.regions.reserve(call.placed.size());
   for (PlacedOutput& placed : call.placed) {
-    call.regions.emplace_back(placed.region, std::size_t(placed.region_bytes));
+    call.regions.emplace_back(static_cast<const char*>(placed.region),
+                              std::size_t(placed.region_bytes));
     placed.region = call.regions.back().data();
   }
 }
@@ -83,7 +84,7 @@ bool Calls::offer(const CallFields& fields, double now, OfferRefused& refused) {
   request.priority = scheduler::effective_priority(fields.priority);
   call.number = fields.number;
   call.by_python = fields.by_python != 0;
-  call.form = Form(fields.form);
+  call.form = fields.form;
   call.outputs.assign(fields.outputs, fields.outputs + route.outputs.size());
   call.reports_unknown = fields.reports_unknown != 0;
   call.trace = fields.traced;

@@ -26,13 +26,6 @@
 
 namespace sharded_infer::call {
 
-// `sharded_infer_transport_respond` and `sharded_infer_transport_finish`.
-using Respond = void (*)(void* server, std::uint64_t call, const std::uint8_t* message,
-                         std::int64_t bytes, std::int32_t ends);
-using Finish = void (*)(void* server, std::uint64_t call, std::int32_t code, const char* words,
-                        std::int64_t words_bytes, const char* trailers,
-                        std::int64_t trailers_bytes);
-
 class Calls {
  public:
   explicit Calls(scheduler::Scheduler& scheduler) : scheduler_(scheduler) {}
@@ -47,8 +40,8 @@ class Calls {
     forms_ = std::move(forms);
   }
   // Calls are traced if their clients decide so, or with this chance, of 2^64.
-  void set_traced(bool traces, std::uint64_t bound) {
-    traces_ = traces;
+  void set_traced(std::uint64_t bound) {
+    traces_ = true;
     traced_ = bound;
   }
   // With this chance, of 2^64, the message of a call that names no version is kept.

@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "structures.h"
+#include "abi/calls.h"
+#include "reader/request.h"
 #include "scheduler/scheduler.h"
 
 namespace sharded_infer::call {

@@ -13,6 +13,7 @@
 //
 // This is what `RequestReader` and `InputPolicy` do; what they would refuse is never accepted here.
 #pragma once
+#include "abi/reader.h"
 #include "input.h"
 #include "model.h"
 
@@ -33,25 +34,6 @@ struct NamedTensor {
   std::int64_t datatype;  // a `Datatype`
   std::int64_t rank;
   std::int64_t sizes[2];
-};
-
-// One jagged batch; places are in 8-byte words of the memory that `fill` is given.
-struct Group {
-  std::int64_t features;
-  std::int64_t bags;  // a feature; 0: the group does not exist
-  std::int64_t ids;   // by `scan` room for those that came, after `fill` those that stayed
-  std::int64_t weighted;
-  std::int64_t lengths_at, values_at, weights_at;
-};
-
-// All int64, so that Python reads it as numbers.
-struct Layout {
-  std::int64_t batch;
-  std::int64_t words;        // of memory that `fill` needs
-  std::int64_t ids_outside;  // that `fill` dropped or wrapped, and unknown raw ids
-  std::int64_t at_once;
-  std::int64_t gaps;  // whether -1 stands in place of ids in sequences
-  Group groups[2];    // one bag a sample, one bag for all
 };
 
 // Memory of one decoding at a time.

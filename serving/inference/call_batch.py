@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.native_library import array_at
+from serving.abi import calls as abi
 from serving.host.thread_usage import Reading
-from serving.inference.calls_library import BatchInfo, CallInfo, calls_library
 from serving.inference.routes import Routes
 from serving.protocol.predict_method import PredictMethod
 from serving.scheduler.batching import CallState
@@ -17,10 +18,10 @@ from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.inputs.model_input import ModelInput
 
 _METHODS = {
-    1: PredictMethod.MODEL_INFER,
-    2: PredictMethod.PREDICT,
-    3: PredictMethod.MODEL_STREAM_INFER,
-    4: PredictMethod.HTTP_INFER,
+    abi.Form.INFER: PredictMethod.MODEL_INFER,
+    abi.Form.PREDICT: PredictMethod.PREDICT,
+    abi.Form.STREAM: PredictMethod.MODEL_STREAM_INFER,
+    abi.Form.JSON: PredictMethod.HTTP_INFER,
 }
 
 
@@ -64,13 +65,13 @@ class CallBatch:
 
     def __init__(self, address: int, version: LoadedVersion) -> None:
         self.address, self.version = address, version
-        self.info = BatchInfo.from_address(address)
+        self.info = abi.BatchInfo.from_address(address)
         self.usage: Reading | None = None
 
     @classmethod
     def at(cls, address: int, routes: Routes) -> "CallBatch":
         """The batch at an address."""
-        return cls(address, routes.version(BatchInfo.from_address(address).route))
+        return cls(address, routes.version(abi.BatchInfo.from_address(address).route))
 
     @property
     def count(self) -> int:
@@ -86,15 +87,14 @@ class CallBatch:
     def input(self) -> ModelInput:
         """The merged input, valid until the batch ends."""
         info, reader = self.info, self.version.reader.native
-        layout = info.layout[:]
-        memory = _numbers(info.words, layout[1])
-        dense, shares = len(reader.widths), layout[12]
+        layout, dense = info.layout, len(reader.widths)
         repeats = None
-        if shares and self.count > 1:
+        if layout.groups[1].features and self.count > 1:
             repeats = _numbers(info.sizes, self.count)
-        # Without a second group all features are in the first.
-        own = ctypes.string_at(info.own, len(reader.features)) if shares else b""
-        starts, rows = info.dense_at[:dense], info.dense_rows[:dense]
+        own = ctypes.string_at(info.own, len(reader.features))
+        starts = array_at(ctypes.c_int64, info.dense_at, dense)[:]
+        rows = array_at(ctypes.c_int64, info.dense_rows, dense)[:]
+        memory = _numbers(info.words, layout.words)
         return reader.assemble(layout, own, starts, rows, memory, repeats)
 
     def calls(self) -> Iterator[CallFacts]:
@@ -106,8 +106,8 @@ class CallBatch:
             first += facts.samples
 
     def _facts(self, position: int, first: int) -> CallFacts:
-        info = CallInfo()
-        calls_library().sharded_infer_calls_describe(self.address, position, info)
+        info = abi.CallInfo()
+        abi.calls_describe(self.address, position, info)
         return CallFacts(
             info.number,
             bool(info.by_python),
@@ -131,10 +131,10 @@ class CallBatch:
                         placed.byte_size,
                     ),
                 )
-                for placed in info.placed[: info.placed_count]
+                for placed in array_at(abi.PlacedOutput, info.placed, info.placed_count)
             ),
         )
 
 
 def _numbers(address: int, count: int) -> NDArray[np.int64]:
-    return np.frombuffer(memoryview((ctypes.c_int64 * count).from_address(address)), np.int64)
+    return np.frombuffer(memoryview(array_at(ctypes.c_int64, address, count)), np.int64)

@@ -18,25 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.native_library import address_of
+from kernels.native_library import address_of, array_at
+from serving.abi import calls as abi
+from serving.abi.counting import AnsweredRequest
 from serving.inference.call_batch import CallBatch
-from serving.inference.calls_library import (
-    BatchScores,
-    Begun,
-    CallFields,
-    EndedCalls,
-    Failed,
-    Finished,
-    GroupArrays,
-    OfferRefused,
-    PlacedOutput,
-    PythonAnswer,
-    Scores,
-    TableCounts,
-    Taken,
-    TracedCall,
-    calls_library,
-)
 from serving.inference.routes import Routes
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.request_header import RequestHeader
@@ -48,13 +33,12 @@ from serving.status import Status
 from sharded_infer.engines.executor import RequestResult
 from sharded_infer.inputs.model_input import ModelInput
 
-# `Form` of native/call/structures.h.
 FORMS = {
-    PredictMethod.MODEL_INFER: 1,
-    PredictMethod.PREDICT: 2,
-    PredictMethod.MODEL_STREAM_INFER: 3,
-    PredictMethod.HTTP_INFER: 4,
-    PredictMethod.HTTP_INFER_VERSION: 4,
+    PredictMethod.MODEL_INFER: abi.Form.INFER,
+    PredictMethod.PREDICT: abi.Form.PREDICT,
+    PredictMethod.MODEL_STREAM_INFER: abi.Form.STREAM,
+    PredictMethod.HTTP_INFER: abi.Form.JSON,
+    PredictMethod.HTTP_INFER_VERSION: abi.Form.JSON,
 }
 # Forms that compiled code reads from a transport's events.
 _UNARY = (PredictMethod.MODEL_INFER, PredictMethod.PREDICT)
@@ -93,13 +77,12 @@ class PredictCalls:
 
     def __init__(self, scheduler: Scheduler) -> None:
         """Takes no events before `attach`."""
-        self._library = calls_library()
         # Referenced for compiled code.
         self._scheduler = scheduler
-        self._address: int = self._library.sharded_infer_calls_create(scheduler.address)
-        weakref.finalize(self, self._library.sharded_infer_calls_destroy, self._address)
+        self._address: int = abi.calls_create(scheduler.address)
+        weakref.finalize(self, abi.calls_destroy, self._address)
         self._chance_seed = random.getrandbits(64)
-        self._library.sharded_infer_calls_set_chance(self._address, self._chance_seed)
+        abi.calls_set_chance(self._address, self._chance_seed)
         self.routes = Routes(self._address)
 
     def attach(self, server: tuple[int, int, int], methods: Iterable[PredictMethod | None]) -> None:
@@ -109,18 +92,18 @@ class PredictCalls:
             server: as `Http2Server.answering`.
             methods: of each of the server's methods; None: not a predict call.
         """
-        forms = [FORMS[method] if method in _UNARY else 0 for method in methods]
+        forms = [FORMS[method] if method in _UNARY else abi.Form.NO_FORM for method in methods]
         listed = (ctypes.c_int32 * len(forms))(*forms)
-        self._library.sharded_infer_calls_attach(self._address, *server, listed, len(forms))
+        abi.calls_attach(self._address, *server, listed, len(forms))
 
     def set_traced(self, bound: int) -> None:
         """Traces calls whose clients ask for it, and `bound` of 2^64 others."""
-        self._library.sharded_infer_calls_set_traced(self._address, True, min(bound, 2**64 - 1))
+        abi.calls_set_traced(self._address, min(bound, 2**64 - 1))
 
     def set_kept(self, share: float) -> None:
         """Sets the share of calls without a version whose messages are kept, by chance."""
         bound = min(round(share * 2.0**64), 2**64 - 1)
-        self._library.sharded_infer_calls_set_kept(self._address, bound)
+        abi.calls_set_kept(self._address, bound)
 
     def chance(self, number: int) -> int:
         """The 64 bits by which compiled code routes the transport's call without a key."""
@@ -128,13 +111,13 @@ class PredictCalls:
 
     def take(self, events: int, count: int) -> "TakenCalls":
         """Queues the usual calls among events, at the address of their structs."""
-        taken = Taken()
-        self._library.sharded_infer_calls_take(self._address, events, count, taken)
+        taken = abi.Taken()
+        abi.calls_take(self._address, events, count, taken)
         return TakenCalls(
             taken.queued,
-            taken.left[: taken.left_count],
-            taken.routes[: taken.route_count],
-            taken.traced[: taken.traced_count],
+            array_at(ctypes.c_int64, taken.left, taken.left_count)[:],
+            array_at(abi.EndedCalls, taken.routes, taken.route_count),
+            array_at(abi.TracedCall, taken.traced, taken.traced_count),
         )
 
     def offer(
@@ -144,8 +127,8 @@ class PredictCalls:
 
         `mapped` are the version's tables whose unknown ids are counted.
         """
-        fields, refused = _fields_of(call, route, mapped), OfferRefused()
-        if self._library.sharded_infer_calls_offer(self._address, fields, now, refused):
+        fields, refused = _fields_of(call, route, mapped), abi.OfferRefused()
+        if abi.calls_offer(self._address, fields, now, refused):
             return None
         return refusal(
             refused.why,
@@ -157,18 +140,18 @@ class PredictCalls:
 
     def cancel(self, number: int, *, by_python: bool) -> CallBatch | None:
         """Removes a waiting call from its queue; None if it does not wait."""
-        address = self._library.sharded_infer_calls_cancel(self._address, number, by_python)
+        address = abi.calls_cancel(self._address, number, by_python)
         return self._batch(address)
 
     def begin(self, now: float) -> tuple[CallBatch | None, list[CallBatch], bool]:
         """The batch to run now, calls that cannot be answered in time, and if more can run."""
-        begun = Begun()
-        self._library.sharded_infer_calls_begin(self._address, now, begun)
+        begun = abi.Begun()
+        abi.calls_begin(self._address, now, begun)
         return self._batch(begun.batch), self._chain(begun.dropped), bool(begun.more)
 
     def expire(self, now: float) -> list[CallBatch]:
         """Removes calls whose deadlines have passed."""
-        return self._chain(self._library.sharded_infer_calls_expire(self._address, now))
+        return self._chain(abi.calls_expire(self._address, now))
 
     def occupy(self, queue: int, now: float) -> int | None:
         """Takes a free slot for another task, while no call waits; `end` frees it.
@@ -176,21 +159,19 @@ class PredictCalls:
         Args:
             queue: address of one with the costs of such tasks.
         """
-        address: int | None = self._library.sharded_infer_calls_occupy(self._address, queue, now)
+        address: int | None = abi.calls_occupy(self._address, queue, now)
         return address
 
     def part(self, batch: CallBatch, positions: Sequence[int]) -> CallBatch:
         """Moves calls of a batch to a batch of their own."""
         moved = (ctypes.c_int64 * len(positions))(*positions)
-        address = self._library.sharded_infer_calls_part(
-            self._address, batch.address, moved, len(positions)
-        )
+        address = abi.calls_part(self._address, batch.address, moved, len(positions))
         return CallBatch(address, batch.version)
 
     def refuse(self, batch: CallBatch, position: int, status: Status) -> None:
         """Excludes a call from `finish`; ends it with a status, unless Python sends its answer."""
         words = status.message.encode()
-        self._library.sharded_infer_calls_refuse(
+        abi.calls_refuse(
             self._address, batch.address, position, status.code.number, words, len(words)
         )
 
@@ -204,22 +185,22 @@ class PredictCalls:
             now: since 1970.
         """
         scores = [np.ascontiguousarray(output, np.float32) for output in ran.scores]
-        listed = (Scores * len(scores))(
-            *(Scores(address_of(s), s.shape[1] if s.ndim == 2 else 0) for s in scores)
+        listed = (abi.Scores * len(scores))(
+            *(abi.Scores(address_of(s), s.shape[1] if s.ndim == 2 else 0) for s in scores)
         )
         defaults, unknown = _Counts(ran.work.defaults), _Counts(ran.work.unknown)
         cells, counted = batch.version.metrics.answered_cells
-        finished = Finished()
-        self._library.sharded_infer_calls_finish(
+        finished = abi.Finished()
+        abi.calls_finish(
             self._address,
             batch.address,
-            BatchScores(
-                listed,
+            abi.BatchScores(
+                ctypes.addressof(listed),
                 ran.lookup_seconds + merging,
                 ran.tower_seconds,
-                defaults.listed,
+                ctypes.addressof(defaults.listed),
                 len(defaults.listed),
-                unknown.listed,
+                ctypes.addressof(unknown.listed),
                 len(unknown.listed),
                 cells,
                 counted,
@@ -234,8 +215,8 @@ class PredictCalls:
 
         Returns the seconds since they came, summed, and the numbers of those that Python ends.
         """
-        failed, words = Failed(), status.message.encode()
-        self._library.sharded_infer_calls_fail(
+        failed, words = abi.Failed(), status.message.encode()
+        abi.calls_fail(
             self._address,
             batch.address,
             status.code.number,
@@ -243,14 +224,15 @@ class PredictCalls:
             len(words),
             failed,
         )
-        return failed.seconds, [answer.number for answer in failed.answers[: failed.answer_count]]
+        answers = array_at(abi.PythonAnswer, failed.answers, failed.answer_count)
+        return failed.seconds, [answer.number for answer in answers]
 
     def end(self, address: int, now: float, *, by_clock: bool) -> None:
         """Sends a batch's answers and frees its calls, or frees an occupied slot.
 
         `by_clock`: its cost is its elapsed time, not its thread's processor time.
         """
-        self._library.sharded_infer_calls_end(self._address, address, now, by_clock)
+        abi.calls_end(self._address, address, now, by_clock)
 
     def _batch(self, address: int | None) -> CallBatch | None:
         if not address:
@@ -277,8 +259,8 @@ class TakenCalls:
 
     queued: int
     left: Sequence[int]
-    routes: Sequence[EndedCalls]
-    traced: Sequence[TracedCall]
+    routes: Iterable[abi.EndedCalls]
+    traced: Iterable[abi.TracedCall]
 
 
 class FinishedBatch:
@@ -291,12 +273,12 @@ class FinishedBatch:
 
     __slots__ = ("_finished", "counted", "decode_seconds", "encode_seconds", "slowest_seconds")
 
-    def __init__(self, finished: Finished, batch: CallBatch) -> None:
+    def __init__(self, finished: abi.Finished, batch: CallBatch) -> None:
         self._finished = finished
         self.decode_seconds: float = finished.decode_seconds
         self.encode_seconds: float = finished.encode_seconds
         self.slowest_seconds: float = finished.slowest_seconds
-        self.counted = finished.counted[: batch.count]
+        self.counted = array_at(AnsweredRequest, finished.counted, batch.count)
 
     @property
     def samples(self) -> int:
@@ -306,8 +288,8 @@ class FinishedBatch:
 
     def by_python(self) -> Iterator[tuple[int, bytes, int]]:
         """Calls whose answers Python sends: numbers, answers, and the bytes of their JSON."""
-        answer: PythonAnswer
-        for answer in self._finished.answers[: self._finished.answer_count]:
+        finished = self._finished
+        for answer in array_at(abi.PythonAnswer, finished.answers, finished.answer_count):
             yield answer.number, ctypes.string_at(answer.data, answer.bytes), answer.json_bytes
 
 
@@ -316,45 +298,47 @@ class _Counts:
 
     def __init__(self, counts: Mapping[str, NDArray[Any]]) -> None:
         self._arrays = {table: samples.astype(np.int64) for table, samples in counts.items()}
-        self.listed = (TableCounts * len(counts))(
-            *(TableCounts(name.encode(), address_of(ids)) for name, ids in self._arrays.items())
+        self.listed = (abi.TableCounts * len(counts))(
+            *(abi.TableCounts(name.encode(), address_of(ids)) for name, ids in self._arrays.items())
         )
 
 
-def _fields_of(call: ReadCall, route: int, mapped: Sequence[str]) -> CallFields:
+def _fields_of(call: ReadCall, route: int, mapped: Sequence[str]) -> abi.CallFields:
     header, model_input = call.header, call.model_input
     request_id, label = header.request_id.encode(), call.label.encode()
-    regions = [span.region.encode() for _, span in call.places]
-    placed = [
-        PlacedOutput(
-            position,
-            ctypes.cast(ctypes.c_char_p(region), ctypes.c_void_p),
-            len(region),
-            span.offset,
-            span.byte_size,
-        )
-        for (position, span), region in zip(call.places, regions, strict=True)
-    ]
-    own = [False] * sum(len(group.features) for group in model_input.groups)
-    kept: list[object] = [regions]
-    by_kind = {True: GroupArrays(), False: GroupArrays()}
+    regions = [np.frombuffer(span.region.encode(), np.uint8) for _, span in call.places]
+    outputs = np.frombuffer(call.outputs, np.uint8)
+    own = np.zeros(sum(len(group.features) for group in model_input.groups), np.uint8)
+    kept: list[object] = [regions, outputs, own]
+    by_kind = {True: abi.GroupArrays(), False: abi.GroupArrays()}
     for group in model_input.groups:
         is_own = group.batch_size == model_input.batch_size
-        for feature in group.features:
-            own[feature] = is_own
+        own[list(group.features)] = is_own
         lengths, values = np.ascontiguousarray(group.lengths), np.ascontiguousarray(group.values)
         weights = None if group.weights is None else np.ascontiguousarray(group.weights)
         kept += (lengths, values, weights)
-        by_kind[is_own] = GroupArrays(
+        by_kind[is_own] = abi.GroupArrays(
             _address(lengths),
             _address(values),
             None if weights is None else _address(weights),
             len(values),
         )
     dense = [np.ascontiguousarray(array, np.float32) for array in model_input.dense]
-    kept.append(dense)
     unknown = dict(model_input.ids_unknown)
-    fields = CallFields(
+    arrays: dict[str, ctypes.Array[Any]] = {
+        "placed": (abi.PlacedOutput * len(regions))(
+            *(
+                abi.PlacedOutput(
+                    position, _address(region), len(region), span.offset, span.byte_size
+                )
+                for (position, span), region in zip(call.places, regions, strict=True)
+            )
+        ),
+        "dense": (ctypes.c_void_p * len(dense))(*map(_address, dense)),
+        "dense_rows": (ctypes.c_int64 * len(dense))(*map(len, dense)),
+        "unknown": (ctypes.c_int64 * len(mapped))(*(unknown.get(table, 0) for table in mapped)),
+    }
+    fields = abi.CallFields(
         route=route,
         number=call.number,
         by_python=call.by_python,
@@ -363,7 +347,7 @@ def _fields_of(call: ReadCall, route: int, mapped: Sequence[str]) -> CallFields:
         priority=header.priority,
         arrived=call.arrived,
         deadline=call.deadline,
-        outputs=call.outputs,
+        outputs=_address(outputs),
         reports_unknown=header.reports_unknown_ids,
         traced=call.trace,
         id=request_id,
@@ -372,18 +356,16 @@ def _fields_of(call: ReadCall, route: int, mapped: Sequence[str]) -> CallFields:
         label_bytes=len(label),
         message=call.message,
         message_bytes=0 if call.message is None else len(call.message),
-        placed=(PlacedOutput * len(placed))(*placed),
-        placed_count=len(placed),
+        placed_count=len(regions),
         batch=model_input.batch_size,
         ids_outside=model_input.ids_outside,
         gaps=model_input.may_have_gaps,
-        own=bytes(own),
+        own=_address(own),
         groups=(by_kind[True], by_kind[False]),
-        dense=(ctypes.c_void_p * len(dense))(*map(_address, dense)),
-        dense_rows=(ctypes.c_int64 * len(dense))(*map(len, dense)),
-        unknown=(ctypes.c_int64 * len(mapped))(*(unknown.get(table, 0) for table in mapped)),
+        **{name: ctypes.addressof(array) for name, array in arrays.items()},
     )
-    fields.kept = kept
+    # Referenced until compiled code has copied them.
+    fields.kept = (kept, dense, arrays)
     return fields
 
 

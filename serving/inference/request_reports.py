@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
+from serving.abi.counting import AnsweredRequest
 from serving.host.thread_usage import Reading, usage_between
 from serving.inference.call_batch import CallFacts
-from serving.inference.calls_library import AnsweredRequest
 from serving.observability.host_spans import HostSpan
 from serving.observability.request_timeline import BatchFacts, RequestTimeline
 from serving.observability.slow_request import judge

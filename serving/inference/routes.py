@@ -7,13 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
+from serving.abi import calls as abi
 from serving.errors import UnavailableError
-from serving.inference.calls_library import (
-    NamedRoute,
-    RouteSettings,
-    WeightedRoute,
-    calls_library,
-)
 from serving.routing.router import shared_model
 from serving.versions.loaded_version import LoadedVersion
 from serving.versions.served_versions import Names, Shares
@@ -24,7 +19,7 @@ class Routes:
 
     def __init__(self, calls: int) -> None:
         """Starts without versions; `calls` is the address of the compiled `Calls`."""
-        self._library, self._calls = calls_library(), calls
+        self._calls = calls
         # Routes without names stay while calls refer to them.
         self._versions: dict[int, LoadedVersion] = {}
         self._addresses: dict[int, int] = {}
@@ -61,17 +56,19 @@ class Routes:
     def add(self, version: LoadedVersion) -> None:
         """Adds a version, whose calls may name it by `set_names`."""
         reader, spec = version.reader, version.model.spec
-        settings = RouteSettings(
-            ctypes.pointer(reader.native.model),
+        outputs = _texts(spec.tower.outputs)
+        tables = _texts([table.name for table in spec.mapped_tables])
+        settings = abi.RouteSettings(
+            ctypes.addressof(reader.native.model),
             version.queue.address,
             version.model.name.encode(),
             version.model.version,
-            _texts(spec.tower.outputs),
-            len(spec.tower.outputs),
-            _texts([table.name for table in spec.mapped_tables]),
+            ctypes.addressof(outputs),
+            len(outputs),
+            ctypes.addressof(tables),
             reader.reads_compiled,
         )
-        route = self._library.sharded_infer_calls_route(settings)
+        route = abi.calls_route(settings)
         self._versions[route] = version
         self._addresses[id(version)] = route
 
@@ -80,25 +77,25 @@ class Routes:
         with self._lock:
             self._leaving.add(self._addresses[id(version)])
             for route in self._leaving.copy():
-                calls = self._library.sharded_infer_calls_route_calls(route)
+                calls = abi.calls_route_calls(route)
                 if not calls and not self._reading[route]:
                     self._leaving.remove(route)
                     del self._reading[route]
                     del self._addresses[id(self._versions.pop(route))]
-                    self._library.sharded_infer_calls_route_destroy(route)
+                    abi.calls_route_destroy(route)
 
     def set_names(self, served: Names, shared: Shares = MappingProxyType({})) -> None:
         """Sets the versions of names, and those that share requests without a name."""
         named = [
-            NamedRoute(model.encode(), name.encode(), self._addresses[id(version)])
+            abi.NamedRoute(model.encode(), name.encode(), self._addresses[id(version)])
             for (model, name), version in served.items()
             if name or model not in shared
         ]
-        shares: list[WeightedRoute] = []
+        shares: list[abi.WeightedRoute] = []
         for model, versions in shared.items():
             choice = shared_model(model, versions)
             shares += (
-                WeightedRoute(
+                abi.WeightedRoute(
                     model.encode(),
                     choice.seed,
                     weighted.label.encode(),
@@ -108,11 +105,11 @@ class Routes:
                 )
                 for weighted, (label_hash, weight) in zip(versions, choice.shares, strict=True)
             )
-        self._library.sharded_infer_calls_set_names(
+        abi.calls_set_names(
             self._calls,
-            (NamedRoute * len(named))(*named),
+            (abi.NamedRoute * len(named))(*named),
             len(named),
-            (WeightedRoute * len(shares))(*shares),
+            (abi.WeightedRoute * len(shares))(*shares),
             len(shares),
         )
 

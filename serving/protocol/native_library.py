@@ -5,6 +5,7 @@ import struct
 
 from kernels.abi.ids import IdIndex as IndexFields
 from kernels.native_library import keeping_gil, load_library
+from serving.abi.reader import Layout
 
 MAX_OUTPUTS = 16
 
@@ -73,11 +74,6 @@ class Model(ctypes.Structure):
         ("computed_once", ctypes.c_void_p),
         ("has_sequences", ctypes.c_int64),
     )
-
-
-# `Layout` of native/reader/request.h: batch, words, ids_outside, at_once, gaps, and seven numbers
-# of each group.
-Layout = ctypes.c_int64 * 19
 
 
 class Request(ctypes.Structure):

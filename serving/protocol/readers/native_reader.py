@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.native_library import address_of
+from serving.abi.reader import Group, Layout
 from serving.protocol.message_format import MessageFormat
 from serving.protocol.native_library import (
     BYTES_BYTES,
@@ -46,7 +47,6 @@ class _Scratch(NamedTuple):
     """Scratch memory of a call."""
 
     address: int  # of the request
-    layout: memoryview
     own: memoryview
     request: Request
     dense: Ints  # [2, dense]: where each begins, and its rows
@@ -197,17 +197,18 @@ class NativeReader:
         try:
             if not scan(scratch.address, given, *sizes):
                 return None
-            memory = np.empty(scratch.layout[1], np.int64)
+            layout = scratch.request.layout
+            memory = np.empty(layout.words, np.int64)
             if not library.sharded_infer_fill(scratch.address, address_of(memory)):
                 return None
             starts, rows = scratch.dense.tolist()
-            return self.assemble(scratch.layout.tolist(), bytes(scratch.own), starts, rows, memory)
+            return self.assemble(layout, bytes(scratch.own), starts, rows, memory)
         finally:
             self._free.append(scratch)
 
     def assemble(
         self,
-        numbers: Sequence[int],
+        layout: Layout,
         own: bytes,
         starts: Sequence[int],
         rows: Sequence[int],
@@ -217,24 +218,32 @@ class NativeReader:
         """Model input whose parts lie in `memory`, int64.
 
         Args:
-            numbers: `Layout` of native/reader/request.h.
             own: for each feature 1 if it is in the first group.
             starts, rows: place in `memory` and rows of each dense input.
             repeats: as `ModelInput.repeats`.
         """
         floats = memory.view(np.float32)
-        batch, _, outside, _, gaps, *groups = numbers
-        if groups[7] == 0:
-            found: tuple[JaggedBatch, ...] = (_group(self.features, groups, memory, floats),)
+        own_bags, shared_bags = layout.groups
+        if shared_bags.features:
+            features, shared = self._pattern(own)
+            groups: tuple[JaggedBatch, ...] = (_group(shared, shared_bags, memory, floats),)
+            if features:
+                groups = (_group(features, own_bags, memory, floats), *groups)
         else:
-            first, shared = self._pattern(own)
-            second = _group(shared, groups[7:], memory, floats)
-            found = (_group(first, groups, memory, floats), second) if first else (second,)
+            groups = (_group(self.features, own_bags, memory, floats),)
         dense = tuple(
             floats[2 * at : 2 * at + count * width].reshape(count, width)
             for at, count, width in zip(starts, rows, self.widths, strict=True)
         )
-        return ModelInput(batch, found, dense, True, outside, repeats, may_have_gaps=bool(gaps))
+        return ModelInput(
+            layout.batch,
+            groups,
+            dense,
+            True,
+            layout.ids_outside,
+            repeats,
+            may_have_gaps=bool(layout.gaps),
+        )
 
     def _pattern(self, own: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Features with a bag per sample, and with one for all; the same tuples each time."""
@@ -265,10 +274,7 @@ class NativeReader:
             np.zeros(self.model.mapped, np.int64),
         )
         request = Request(ctypes.addressof(self.model), *[address_of(array) for array in held])
-        layout = memoryview(request.layout).cast("B").cast("q")
-        return _Scratch(
-            ctypes.addressof(request), layout, memoryview(own.data), request, dense, held
-        )
+        return _Scratch(ctypes.addressof(request), memoryview(own.data), request, dense, held)
 
 
 def _padding_of(table: TableSpec) -> int:
@@ -276,13 +282,13 @@ def _padding_of(table: TableSpec) -> int:
 
 
 def _group(
-    features: tuple[int, ...], numbers: Sequence[int], memory: Ints, floats: NDArray[np.float32]
+    features: tuple[int, ...], group: Group, memory: Ints, floats: NDArray[np.float32]
 ) -> JaggedBatch:
-    """Reads one group of `Layout`, numbers first."""
-    _, bags, ids, weighted, lengths, values, weights = numbers[:7]
+    bags, ids = group.bags, group.ids
+    lengths, values, weights = group.lengths_at, group.values_at, group.weights_at
     return JaggedBatch.trusted(
         features,
         memory[values : values + ids],
         memory[lengths : lengths + len(features) * bags].reshape(len(features), bags),
-        floats[2 * weights : 2 * weights + ids] if weighted else None,
+        floats[2 * weights : 2 * weights + ids] if group.weighted else None,
     )

@@ -1,20 +1,39 @@
-// Predict calls and their batches, as Python sees them.
+// Predict calls and their batches; see call/calls.h.
 #pragma once
 #include <cstdint>
 
-#include "base/counting.h"
-#include "reader/request.h"
+#include "abi/counting.h"
+#include "abi/exported.h"
+#include "abi/reader.h"
+
+namespace sharded_infer {
+struct Model;
+}
 
 namespace sharded_infer::scheduler {
 struct SharedQueue;
+class Scheduler;
+}  // namespace sharded_infer::scheduler
+
+namespace sharded_infer::transport {
+struct Event;
 }
 
 namespace sharded_infer::call {
 
 class Route;
+class Calls;
+struct Batch;
 
 // How a call's message and answer are written; kNoForm: the method is no predict call.
 enum Form : std::int32_t { kNoForm = 0, kInfer = 1, kPredict = 2, kStream = 3, kJson = 4 };
+
+// `sharded_infer_transport_respond` and `sharded_infer_transport_finish`.
+using Respond = void (*)(void* server, std::uint64_t call, const std::uint8_t* message,
+                         std::int64_t bytes, std::int32_t ends);
+using Finish = void (*)(void* server, std::uint64_t call, std::int32_t code, const char* words,
+                        std::int64_t words_bytes, const char* trailers,
+                        std::int64_t trailers_bytes);
 
 // A loaded version; the texts are copied.
 struct RouteSettings {
@@ -48,7 +67,7 @@ struct WeightedRoute {
 // An output of a call that its client wants in shared memory.
 struct PlacedOutput {
   std::int64_t output;  // position
-  const char* region;
+  const void* region;   // its name
   std::int64_t region_bytes;
   std::int64_t offset;
   std::int64_t byte_size;
@@ -67,7 +86,7 @@ struct CallFields {
   Route* route;
   std::uint64_t number;    // of the transport's call, or of Python's reply
   std::int64_t by_python;  // Python sends the answer
-  std::int64_t form;
+  Form form;
   std::int64_t size_bytes, priority;
   double arrived, deadline;
   const std::uint8_t* outputs;  // [outputs]: 0: not wanted, 1: wanted, 2: wanted in binary
@@ -88,7 +107,7 @@ struct CallFields {
   const std::int64_t* unknown;     // [mapped tables]
 };
 
-// Why a call was not queued: a `scheduler::Refusal`, what would wait, and how much may.
+// The reason, a `scheduler::Refusal`; what would wait, of at most `limit`.
 struct OfferRefused {
   std::int64_t why, wanted, limit;
   double end;  // when it would be answered
@@ -110,7 +129,7 @@ struct TracedCall {
   std::int64_t drawn;  // its client does not decide
 };
 
-// What `take` did with a transport's events.
+// Calls among a transport's events, until the next `take`.
 struct Taken {
   std::int64_t queued;
   const std::int64_t* left;  // positions of the events that Python handles; -1 - position: it is
@@ -122,9 +141,10 @@ struct Taken {
   std::int64_t traced_count;
 };
 
-// Calls of one route that run together, or that left the queue for one reason.
+// Calls of one route that run together, or that left the queue for one reason. A `Batch` begins
+// with it, so both have one address.
 struct BatchInfo {
-  BatchInfo* next;  // of the batches that were dropped
+  Batch* next;  // of the batches that were dropped
   Route* route;
   std::int64_t state;  // a `scheduler::State`
   std::int64_t calls, samples, work;
@@ -142,13 +162,15 @@ struct BatchInfo {
 // One call of a batch.
 struct CallInfo {
   std::uint64_t number;
-  std::int64_t by_python, form, trace;
+  std::int64_t by_python;
+  Form form;
+  std::int64_t trace;
   std::int64_t samples, work;
   std::int64_t ahead;  // calls that waited when it came
   double arrived, deadline, decoded;
-  const char* id;
+  const void* id;
   std::int64_t id_bytes;
-  const char* message;
+  const void* message;
   std::int64_t message_bytes;
   const PlacedOutput* placed;
   std::int64_t placed_count;
@@ -156,9 +178,9 @@ struct CallInfo {
 
 // A decision of `begin`.
 struct Begun {
-  BatchInfo* batch;    // null: nothing can run now
-  BatchInfo* dropped;  // calls that cannot be answered in time
-  std::int64_t more;   // another batch is ready
+  Batch* batch;       // null: nothing can run now
+  Batch* dropped;     // calls that cannot be answered in time
+  std::int64_t more;  // another batch is ready
 };
 
 // The scores of one output of a batch.
@@ -167,19 +189,17 @@ struct Scores {
   std::int64_t columns;  // 0: one for each sample
 };
 
-// A table, and a number for each sample of the batch: whether a bag took the default row, or
-// ids that shard hosts did not know.
 struct TableCounts {
   const char* table;
-  const std::int64_t* samples;
+  const std::int64_t* samples;  // [B]
 };
 
 struct BatchScores {
   const Scores* scores;  // [outputs]
   double lookup_seconds, tower_seconds;
-  const TableCounts* defaults;
+  const TableCounts* defaults;  // not 0: a bag of the sample took the default row
   std::int64_t default_count;
-  const TableCounts* unknown;
+  const TableCounts* unknown;  // ids that shard hosts did not know
   std::int64_t unknown_count;
   double* cells;  // of metrics
   const AnsweredCells* counted;
@@ -208,5 +228,53 @@ struct Failed {
   const PythonAnswer* answers;
   std::int64_t answer_count;
 };
+
+extern "C" {
+
+EXPORTED_KEEPING_GIL Route* sharded_infer_calls_route(const RouteSettings* settings);
+
+// Calls that still refer to it; it may be destroyed when there are none.
+EXPORTED_KEEPING_GIL std::int64_t sharded_infer_calls_route_calls(const Route* route);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_route_destroy(Route* route);
+
+// The functions below are those of call/calls.h.
+EXPORTED_KEEPING_GIL Calls* sharded_infer_calls_create(scheduler::Scheduler* scheduler);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_destroy(Calls* calls);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_attach(Calls* calls, Respond respond, Finish finish,
+                                                     void* server, const std::int32_t forms[],
+                                                     std::int64_t count);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_set_traced(Calls* calls, std::uint64_t bound);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_set_names(Calls* calls, const NamedRoute names[],
+                                                        std::int64_t count,
+                                                        const WeightedRoute shares[],
+                                                        std::int64_t share_count);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_set_chance(Calls* calls, std::uint64_t seed);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_set_kept(Calls* calls, std::uint64_t bound);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_take(Calls* calls, const transport::Event events[],
+                                                   std::int64_t count, Taken* taken);
+EXPORTED_KEEPING_GIL bool sharded_infer_calls_offer(Calls* calls, const CallFields* fields,
+                                                    double now, OfferRefused* refused);
+EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_cancel(Calls* calls, std::uint64_t number,
+                                                       bool by_python);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_begin(Calls* calls, double now, Begun* begun);
+EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_expire(Calls* calls, double now);
+EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_occupy(Calls* calls, scheduler::SharedQueue* queue,
+                                                       double now);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_finish(Calls* calls, Batch* batch,
+                                                     const BatchScores* scores, Finished* finished);
+EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_part(Calls* calls, Batch* batch,
+                                                     const std::int64_t positions[],
+                                                     std::int64_t count);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_fail(Calls* calls, Batch* batch, std::int32_t code,
+                                                   const char* words, std::int64_t words_bytes,
+                                                   Failed* failed);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_end(Calls* calls, Batch* batch, double now,
+                                                  bool by_clock);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_refuse(Calls* calls, Batch* batch,
+                                                     std::int64_t position, std::int32_t code,
+                                                     const char* words, std::int64_t words_bytes);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_describe(const Batch* batch, std::int64_t position,
+                                                       CallInfo* info);
+}
 
 }  // namespace sharded_infer::call
