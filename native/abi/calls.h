@@ -28,12 +28,13 @@ struct Batch;
 // How a call's message and answer are written; kNoForm: the method is no predict call.
 enum Form : std::int32_t { kNoForm = 0, kInfer = 1, kPredict = 2, kStream = 3, kJson = 4 };
 
-// `sharded_infer_transport_respond` and `sharded_infer_transport_finish`.
+// `sharded_infer_transport_respond`, `_finish` and `_flush`.
 using Respond = void (*)(void* server, std::uint64_t call, const std::uint8_t* message,
                          std::int64_t bytes, std::int32_t ends);
 using Finish = void (*)(void* server, std::uint64_t call, std::int32_t code, const char* words,
                         std::int64_t words_bytes, const char* trailers,
                         std::int64_t trailers_bytes);
+using Flush = void (*)(void* server);
 
 // A loaded version; the texts are copied.
 struct RouteSettings {
@@ -139,6 +140,7 @@ struct Taken {
   std::int64_t route_count;
   const TracedCall* traced;
   std::int64_t traced_count;
+  double backlog;  // as `Batcher::backlog`
 };
 
 // Calls of one route that run together, or that left the queue for one reason. A `Batch` begins
@@ -241,7 +243,8 @@ EXPORTED_KEEPING_GIL void sharded_infer_calls_route_destroy(Route* route);
 EXPORTED_KEEPING_GIL Calls* sharded_infer_calls_create(scheduler::Scheduler* scheduler);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_destroy(Calls* calls);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_attach(Calls* calls, Respond respond, Finish finish,
-                                                     void* server, const std::int32_t forms[],
+                                                     Flush flush, void* server,
+                                                     const std::int32_t forms[],
                                                      std::int64_t count);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_set_traced(Calls* calls, std::uint64_t bound);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_set_names(Calls* calls, const NamedRoute names[],
@@ -268,8 +271,9 @@ EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_part(Calls* calls, Batch* batch,
 EXPORTED_KEEPING_GIL void sharded_infer_calls_fail(Calls* calls, Batch* batch, std::int32_t code,
                                                    const char* words, std::int64_t words_bytes,
                                                    Failed* failed);
-EXPORTED_KEEPING_GIL void sharded_infer_calls_end(Calls* calls, Batch* batch, double now,
-                                                  bool by_clock);
+// Returns the backlog, as `Batcher::backlog`.
+EXPORTED_KEEPING_GIL double sharded_infer_calls_end(Calls* calls, Batch* batch, double now,
+                                                    bool by_clock);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_refuse(Calls* calls, Batch* batch,
                                                      std::int64_t position, std::int32_t code,
                                                      const char* words, std::int64_t words_bytes);

@@ -29,6 +29,8 @@ struct AnsweredCells {
   std::int64_t worker_requests, ids_outside;
   std::int64_t buckets[kTimes];
   Boundaries boundaries[kTimes];
+  // [features]: of samples with empty bags, -1: not counted; null: none is.
+  const std::int64_t* empty_bags;
 };
 
 }  // namespace sharded_infer
@@ -38,12 +40,6 @@ EXPORTED_KEEPING_GIL void sharded_infer_count_answered(
     double cells[], const sharded_infer::AnsweredCells* where,
     const sharded_infer::AnsweredRequest requests[], std::int64_t count, double now);
 
-// See `GroupBags` of base/counting.h.
-EXPORTED_KEEPING_GIL void sharded_infer_count_empty_bags(double cells[], const std::int64_t where[],
-                                                         const std::int64_t lengths[],
-                                                         std::int64_t features, std::int64_t bags,
-                                                         const std::int64_t repeats[],
-                                                         std::int64_t each);
 EXPORTED_KEEPING_GIL void sharded_infer_count_unknown(double cells[], const std::int64_t counts[],
                                                       std::int64_t tables);
 }

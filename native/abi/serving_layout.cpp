@@ -16,7 +16,7 @@ extern "C" {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_calls[];
 const std::int64_t sharded_infer_layout_of_calls[] = {
-    177, 0x556A8F93,
+    178, 0x83745762,
     0xB9D909FE, sizeof(sharded_infer::call::RouteSettings),
     offsetof(sharded_infer::call::RouteSettings, model),
     offsetof(sharded_infer::call::RouteSettings, queue),
@@ -91,7 +91,7 @@ const std::int64_t sharded_infer_layout_of_calls[] = {
     offsetof(sharded_infer::call::TracedCall, trace),
     offsetof(sharded_infer::call::TracedCall, event),
     offsetof(sharded_infer::call::TracedCall, drawn),
-    0x020EFAF1, sizeof(sharded_infer::call::Taken),
+    0x70EB7275, sizeof(sharded_infer::call::Taken),
     offsetof(sharded_infer::call::Taken, queued),
     offsetof(sharded_infer::call::Taken, left),
     offsetof(sharded_infer::call::Taken, left_count),
@@ -99,6 +99,7 @@ const std::int64_t sharded_infer_layout_of_calls[] = {
     offsetof(sharded_infer::call::Taken, route_count),
     offsetof(sharded_infer::call::Taken, traced),
     offsetof(sharded_infer::call::Taken, traced_count),
+    offsetof(sharded_infer::call::Taken, backlog),
     0x8A0B9598, sizeof(sharded_infer::call::BatchInfo),
     offsetof(sharded_infer::call::BatchInfo, next),
     offsetof(sharded_infer::call::BatchInfo, route),
@@ -220,7 +221,7 @@ const std::int64_t sharded_infer_layout_of_client[] = {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_counting[];
 const std::int64_t sharded_infer_layout_of_counting[] = {
-    21, 0x245FA202,
+    22, 0x98FAEABB,
     0x1440DCA7, sizeof(sharded_infer::AnsweredRequest),
     offsetof(sharded_infer::AnsweredRequest, samples),
     offsetof(sharded_infer::AnsweredRequest, seconds),
@@ -228,7 +229,7 @@ const std::int64_t sharded_infer_layout_of_counting[] = {
     0x3DB58375, sizeof(sharded_infer::Boundaries),
     offsetof(sharded_infer::Boundaries, values),
     offsetof(sharded_infer::Boundaries, count),
-    0x273AD381, sizeof(sharded_infer::AnsweredCells),
+    0x9E6119CE, sizeof(sharded_infer::AnsweredCells),
     offsetof(sharded_infer::AnsweredCells, ok),
     offsetof(sharded_infer::AnsweredCells, samples),
     offsetof(sharded_infer::AnsweredCells, last_request),
@@ -238,6 +239,7 @@ const std::int64_t sharded_infer_layout_of_counting[] = {
     offsetof(sharded_infer::AnsweredCells, ids_outside),
     offsetof(sharded_infer::AnsweredCells, buckets),
     offsetof(sharded_infer::AnsweredCells, boundaries),
+    offsetof(sharded_infer::AnsweredCells, empty_bags),
 };
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_lookup_messages[];

@@ -24,22 +24,18 @@ void count_answered(double* cells, const AnsweredCells& where, const AnsweredReq
   cells[where.last_request] = now;
 }
 
-void count_empty_bags(double* cells, const std::int64_t* where, const GroupBags& group) {
-  for (std::int64_t feature = 0; feature < group.features; ++feature) {
-    if (where[feature] < 0) continue;
-    const std::int64_t* lengths = group.lengths + feature * group.bags;
-    std::int64_t samples = 0;
-    if (group.repeats) {
-      for (std::int64_t bag = 0; bag < group.bags; ++bag)
-        if (lengths[bag] == 0) samples += group.repeats[bag];
-    } else {
-      // None is negative, so the sign of one less says it, which vectorises.
-      for (std::int64_t bag = 0; bag < group.bags; ++bag)
-        samples += static_cast<std::uint64_t>(lengths[bag] - 1) >> 63;
-      samples *= group.each;
-    }
-    if (samples) cells[where[feature]] += static_cast<double>(samples);
+void count_empty_bags(double* cell, const std::int64_t* lengths, std::int64_t bags,
+                      const std::int64_t* repeats) {
+  std::int64_t samples = 0;
+  if (repeats != nullptr) {
+    for (std::int64_t bag = 0; bag < bags; ++bag)
+      if (lengths[bag] == 0) samples += repeats[bag];
+  } else {
+    // None is negative, so the sign of one less says it, which vectorises.
+    for (std::int64_t bag = 0; bag < bags; ++bag)
+      samples += static_cast<std::uint64_t>(lengths[bag] - 1) >> 63;
   }
+  if (samples != 0) *cell += static_cast<double>(samples);
 }
 
 void count_unknown(double* cells, const std::int64_t* counts, std::int64_t tables) {

@@ -90,6 +90,8 @@ void Calls::begin(double now, Begun& begun) {
   batch->info.work = decided_.samples;
   batch->info.predicted = decided_.predicted;
   run(*batch, now);
+  // Finished answers do not wait for a batch.
+  if (flush_ != nullptr) flush_(server_);
   begun.batch = batch;
 }
 
@@ -185,6 +187,24 @@ void Calls::collect(const Batch& batch, const BatchScores& scores, const Call& c
             });
 }
 
+void Calls::count_bags(const Batch& batch, const BatchScores& scores) {
+  const std::int64_t* cells = scores.counted->empty_bags;
+  if (cells == nullptr) return;
+  const MergedInput& input = batch.input;
+  const std::int64_t* samples = batch.calls.size() == 1 ? &input.layout.batch : input.sizes.data();
+  for (const bool is_own : {true, false}) {
+    const Group& group = input.layout.groups[is_own ? 0 : 1];
+    const std::int64_t* lengths = input.words + group.lengths_at;
+    for (std::size_t feature = 0; feature < input.own.size(); ++feature) {
+      if ((input.own[feature] != 0) != is_own) continue;
+      if (cells[feature] >= 0)
+        count_empty_bags(scores.cells + cells[feature], lengths, group.bags,
+                         is_own ? nullptr : samples);
+      lengths += group.bags;
+    }
+  }
+}
+
 void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) {
   finished = Finished();
   CallScores answer;
@@ -213,6 +233,7 @@ void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) 
     finished.samples += call.samples();
     count_answered(scores.cells, *scores.counted, &counted, 1, scores.now);
   }
+  count_bags(batch, scores);
   const std::uint8_t* bytes = batch.writer.bytes().data();
   std::size_t begin = 0;
   for (std::size_t at = 0; at < batch.calls.size(); ++at) {
@@ -262,16 +283,19 @@ void Calls::send(const Batch& batch) {
   }
 }
 
-void Calls::end(Batch& batch, double now, bool by_clock) {
+double Calls::end(Batch& batch, double now, bool by_clock) {
   send(batch);
+  double backlog = 0.0;
   if (batch.number != 0) {
     const double seconds = now - batch.info.started;
     const double burnt = by_clock ? seconds : thread_seconds() - batch.cpu_started;
     const std::lock_guard<std::mutex> lock(scheduler_.mutex());
     scheduler_.batcher().finish(batch.number, *batch.queue, batch.info.work, seconds, now, burnt);
+    backlog = scheduler_.batcher().backlog(now);
   }
   for (Call* call : batch.calls) release(*call);
   delete &batch;
+  return backlog;
 }
 
 }  // namespace sharded_infer::call

@@ -11,9 +11,9 @@ void sharded_infer_calls_route_destroy(Route* route) { delete route; }
 Calls* sharded_infer_calls_create(scheduler::Scheduler* scheduler) { return new Calls(*scheduler); }
 void sharded_infer_calls_destroy(Calls* calls) { delete calls; }
 
-void sharded_infer_calls_attach(Calls* calls, Respond respond, Finish finish, void* server,
-                                const std::int32_t* forms, std::int64_t count) {
-  calls->attach(respond, finish, server, {forms, forms + count});
+void sharded_infer_calls_attach(Calls* calls, Respond respond, Finish finish, Flush flush,
+                                void* server, const std::int32_t* forms, std::int64_t count) {
+  calls->attach(respond, finish, flush, server, {forms, forms + count});
 }
 
 void sharded_infer_calls_set_traced(Calls* calls, std::uint64_t bound) { calls->set_traced(bound); }
@@ -66,8 +66,8 @@ void sharded_infer_calls_fail(Calls* calls, Batch* batch, std::int32_t code, con
   calls->fail(*batch, code, {words, std::size_t(words_bytes)}, *failed);
 }
 
-void sharded_infer_calls_end(Calls* calls, Batch* batch, double now, bool by_clock) {
-  calls->end(*batch, now, by_clock);
+double sharded_infer_calls_end(Calls* calls, Batch* batch, double now, bool by_clock) {
+  return calls->end(*batch, now, by_clock);
 }
 
 void sharded_infer_calls_refuse(Calls* calls, Batch* batch, std::int64_t position,

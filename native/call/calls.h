@@ -33,9 +33,11 @@ class Calls {
   Calls& operator=(const Calls&) = delete;
 
   // Where answers go, and a `Form` for each method of the server that calls come from.
-  void attach(Respond respond, Finish finish, void* server, std::vector<std::int32_t> forms) {
+  void attach(Respond respond, Finish finish, Flush flush, void* server,
+              std::vector<std::int32_t> forms) {
     respond_ = respond;
     finish_ = finish;
+    flush_ = flush;
     server_ = server;
     forms_ = std::move(forms);
   }
@@ -64,8 +66,9 @@ class Calls {
   void fail(Batch& batch, std::int32_t code, std::string_view words, Failed& failed);
   // Excludes a call from `finish`, and ends it with a status unless Python does.
   void refuse(Batch& batch, std::int64_t position, std::int32_t code, std::string_view words);
-  // Sends the answers, and frees the calls and the slot, whose time the scheduler learns.
-  void end(Batch& batch, double now, bool by_clock);
+  // Sends the answers, and frees the calls and the slot, whose time the scheduler learns. Returns
+  // the backlog.
+  double end(Batch& batch, double now, bool by_clock);
   // A slot that is free while no call waits, for another task; null: there is none.
   Batch* occupy(scheduler::Queue& queue, double now);
 
@@ -115,12 +118,14 @@ class Calls {
   void run(Batch& batch, double now);
   void collect(const Batch& batch, const BatchScores& scores, const Call& call, std::int64_t first,
                CallScores& answer, AnsweredRequest& counted);
+  static void count_bags(const Batch& batch, const BatchScores& scores);
 
   scheduler::Scheduler& scheduler_;
   scheduler::Taken decided_;
   std::vector<scheduler::Request*> late_;
   Respond respond_ = nullptr;
   Finish finish_ = nullptr;
+  Flush flush_ = nullptr;
   void* server_ = nullptr;
   std::vector<std::int32_t> forms_;
   bool traces_ = false;

@@ -83,6 +83,8 @@ void Calls::take(const transport::Event* events, std::int64_t count, Taken& take
   taken.route_count = std::int64_t(ended_.size());
   taken.traced = traced_calls_.data();
   taken.traced_count = std::int64_t(traced_calls_.size());
+  const std::lock_guard<std::mutex> lock(scheduler_.mutex());
+  taken.backlog = scheduler_.batcher().backlog(monotonic());
 }
 
 Calls::Disposition Calls::take_call(const transport::Event& event, std::int64_t position) {

@@ -82,11 +82,4 @@ void sharded_infer_count_answered(double* cells, const sharded_infer::AnsweredCe
                                   std::int64_t count, double now) {
   sharded_infer::count_answered(cells, *where, requests, count, now);
 }
-
-void sharded_infer_count_empty_bags(double* cells, const std::int64_t* where,
-                                    const std::int64_t* lengths, std::int64_t features,
-                                    std::int64_t bags, const std::int64_t* repeats,
-                                    std::int64_t each) {
-  sharded_infer::count_empty_bags(cells, where, {lengths, features, bags, repeats, each});
-}
 }

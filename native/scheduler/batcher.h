@@ -92,8 +92,10 @@ class Batcher {
     return !queues_.empty();
   }
 
-  // Seconds to the nearest deadline that is reachable; 0 if that is less than a step.
+  // Seconds to the nearest deadline that is reachable; 0 if that is less than a step, or nothing
+  // waits.
   double backlog(double now) const {
+    if (counters_.requests == 0) return 0.0;
     double reachable = kLongestBacklog;
     for (double step = kLongestBacklog / 2; step >= kBacklogStep; step /= 2)
       if (!deadline_unreachable_anywhere(now + (reachable - step), now)) reachable -= step;

@@ -110,6 +110,7 @@ void Server::give_back(const Event* events, int count) {
 
 int Server::fetch(Event* events, int held, int most, int milliseconds) {
   give_back(events, held);
+  flush();
   std::unique_lock<std::mutex> lock(events_lock_);
   const auto has_come = [this] {
     return ended_ || (!gathering_ && (has_refused_ || events_taken_ < events_.size()));

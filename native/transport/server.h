@@ -47,8 +47,8 @@ class Server {
 
   // Frees what events have.
   void give_back(const Event* events, int count);
-  // Gives the `held` events back that `events` has, then waits for new ones. Returns their number,
-  // 0 after the time, -1 when the server has ended.
+  // Gives the `held` events back that `events` has, flushes, and waits for new ones. Returns their
+  // number, 0 after the time, -1 when the server has ended.
   int fetch(Event* events, int held, int most, int milliseconds);
   // Answers a unary call, or sends a message of a stream.
   void respond(std::uint64_t call, Answer* answer, bool ends) {

@@ -135,6 +135,7 @@ class Taken(ctypes.Structure):
         ("route_count", ctypes.c_int64),
         ("traced", ctypes.c_void_p),
         ("traced_count", ctypes.c_int64),
+        ("backlog", ctypes.c_double),
     )
 
 
@@ -249,7 +250,7 @@ class Failed(ctypes.Structure):
     )
 
 
-check_layout(LIBRARY, "calls", 0x556A8F93, {
+check_layout(LIBRARY, "calls", 0x83745762, {
     RouteSettings: 0xB9D909FE,
     NamedRoute: 0x5E523BFE,
     WeightedRoute: 0x6E66263E,
@@ -259,7 +260,7 @@ check_layout(LIBRARY, "calls", 0x556A8F93, {
     OfferRefused: 0x76994935,
     EndedCalls: 0x3E0BE4B3,
     TracedCall: 0x614D68BB,
-    Taken: 0x020EFAF1,
+    Taken: 0x70EB7275,
     BatchInfo: 0x8A0B9598,
     CallInfo: 0x9635D482,
     Begun: 0x22286134,
@@ -299,6 +300,7 @@ calls_attach = function_of(
     KEEPING_GIL,
     "sharded_infer_calls_attach",
     None,
+    ctypes.c_void_p,
     ctypes.c_void_p,
     ctypes.c_void_p,
     ctypes.c_void_p,
@@ -418,7 +420,7 @@ calls_fail = function_of(
 calls_end = function_of(
     KEEPING_GIL,
     "sharded_infer_calls_end",
-    None,
+    ctypes.c_double,
     ctypes.c_void_p,
     ctypes.c_void_p,
     ctypes.c_double,

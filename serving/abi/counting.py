@@ -35,13 +35,14 @@ class AnsweredCells(ctypes.Structure):
         ("ids_outside", ctypes.c_int64),
         ("buckets", ctypes.c_int64 * 6),
         ("boundaries", Boundaries * 6),
+        ("empty_bags", ctypes.c_void_p),
     )
 
 
-check_layout(LIBRARY, "counting", 0x245FA202, {
+check_layout(LIBRARY, "counting", 0x98FAEABB, {
     AnsweredRequest: 0x1440DCA7,
     Boundaries: 0x3DB58375,
-    AnsweredCells: 0x273AD381,
+    AnsweredCells: 0x9E6119CE,
 })
 count_answered = function_of(
     KEEPING_GIL,
@@ -52,18 +53,6 @@ count_answered = function_of(
     ctypes.c_void_p,
     ctypes.c_int64,
     ctypes.c_double,
-)
-count_empty_bags = function_of(
-    KEEPING_GIL,
-    "sharded_infer_count_empty_bags",
-    None,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_int64,
-    ctypes.c_int64,
-    ctypes.c_void_p,
-    ctypes.c_int64,
 )
 count_unknown = function_of(
     KEEPING_GIL,

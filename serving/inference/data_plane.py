@@ -178,6 +178,10 @@ class DataPlane:
             show_queue(version)
         return taken.left
 
+    def backlog(self) -> float:
+        """Seconds to a deadline below which every call would be refused, to 8 ms; at most 2."""
+        return self.compiled.backlog
+
     def submit(
         self,
         codec: Codec[Asked],

@@ -73,7 +73,10 @@ class ReadCall:
 
 
 class PredictCalls:
-    """The calls of one process, with the `routes` of its versions."""
+    """The calls of one process, with the `routes` of its versions.
+
+    `backlog` is in seconds: a call that must be answered sooner will be refused.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         """Takes no events before `attach`."""
@@ -84,8 +87,11 @@ class PredictCalls:
         self._chance_seed = random.getrandbits(64)
         abi.calls_set_chance(self._address, self._chance_seed)
         self.routes = Routes(self._address)
+        self.backlog = 0.0
 
-    def attach(self, server: tuple[int, int, int], methods: Iterable[PredictMethod | None]) -> None:
+    def attach(
+        self, server: tuple[int, int, int, int], methods: Iterable[PredictMethod | None]
+    ) -> None:
         """Answers calls of one compiled server.
 
         Args:
@@ -113,6 +119,7 @@ class PredictCalls:
         """Queues the usual calls among events, at the address of their structs."""
         taken = abi.Taken()
         abi.calls_take(self._address, events, count, taken)
+        self.backlog = taken.backlog
         return TakenCalls(
             taken.queued,
             array_at(ctypes.c_int64, taken.left, taken.left_count)[:],
@@ -232,7 +239,7 @@ class PredictCalls:
 
         `by_clock`: its cost is its elapsed time, not its thread's processor time.
         """
-        abi.calls_end(self._address, address, now, by_clock)
+        self.backlog = abi.calls_end(self._address, address, now, by_clock)
 
     def _batch(self, address: int | None) -> CallBatch | None:
         if not address:

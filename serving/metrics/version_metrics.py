@@ -114,13 +114,13 @@ class VersionMetrics:
         """Sets the version's facts in this process, before its first request."""
         self._boundaries = latency_boundaries(facts.objective_seconds)
         with self._cells.lock:
-            self._answered.set_boundaries(self._boundaries)
+            self._answered.describe(self._boundaries, facts.features)
             self._cells.own[self.block.cell(LATENCY_OBJECTIVE)] = facts.objective_seconds
             if facts.products:
                 self._cells.own[self.block.cell(PRODUCTS, facts.products)] = 1.0
             self.facts.write(facts)
             self.mapped_ids.set_tables(facts.mapped, len(facts.features))
-        self._lookups.describe(facts.features)
+        self._lookups.reset()
 
     @property
     def answered_cells(self) -> tuple[int, int]:

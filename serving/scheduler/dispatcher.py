@@ -77,10 +77,6 @@ class Dispatcher(Generic[Batch]):
         """Numbers of waiting calls and samples."""
         return self.scheduler.requests, self.scheduler.samples
 
-    def backlog(self) -> float:
-        """Seconds to a deadline below which every call would be refused, to 8 ms; at most 2."""
-        return self.scheduler.backlog(monotonic()) if self.scheduler.requests else 0.0
-
     def urgent_lead(self) -> float:
         """Seconds by which an unread call may go before others with its deadline."""
         return self.scheduler.urgent_lead(monotonic())

@@ -78,7 +78,10 @@ class EventReader:
         self._held = 0
 
     def fetch(self, milliseconds: int) -> Sequence[Event] | None:
-        """Waits for events and returns the remaining ones; None when the server has ended."""
+        """Sends held replies, waits for events and returns those not taken.
+
+        Returns None when the server has ended.
+        """
         count = self._fetch(self._address, self._held, _FETCHED, milliseconds)
         self._held = self.count = max(0, count)
         if count < 0:

@@ -120,6 +120,7 @@ class Http2Server:
         self._respond = short.sharded_infer_transport_respond
         self._finish = short.sharded_infer_transport_finish
         self._fetch = waiting.sharded_infer_transport_fetch
+        self._backlog = 0.0
         self.counters: CountersStruct = waiting.sharded_infer_transport_counters(
             self._handle
         ).contents
@@ -127,13 +128,16 @@ class Http2Server:
             guard.attach(self)
 
     @property
-    def answering(self) -> tuple[int, int, int]:
-        """Addresses of the functions that answer and end a call, and of their server argument."""
-        respond = ctypes.cast(self._respond, ctypes.c_void_p).value
-        finish = ctypes.cast(self._finish, ctypes.c_void_p).value
-        if respond is None or finish is None:
+    def answering(self) -> tuple[int, int, int, int]:
+        """Addresses of the functions that answer, end and flush, and of their server argument."""
+        flush = self._library.short.sharded_infer_transport_flush
+        respond, finish, flush = (
+            ctypes.cast(function, ctypes.c_void_p).value
+            for function in (self._respond, self._finish, flush)
+        )
+        if respond is None or finish is None or flush is None:
             raise InternalError("a function of the compiled transport has no address")
-        return respond, finish, self._handle
+        return respond, finish, flush, self._handle
 
     @property
     def address(self) -> int:
@@ -147,7 +151,7 @@ class Http2Server:
         return count
 
     def hold_replies(self) -> None:
-        """Buffers the calling thread's replies to this server until its `flush`, from now on."""
+        """Buffers the calling thread's replies to this server until its `flush` or `fetch`."""
         self._library.short.sharded_infer_transport_hold(self._handle)
 
     def flush(self) -> None:
@@ -193,6 +197,9 @@ class Http2Server:
 
     def set_backlog(self, seconds: float) -> None:
         """Refuses predict calls with less time than this before their messages are read."""
+        if seconds == self._backlog:
+            return
+        self._backlog = seconds
         self._library.short.sharded_infer_transport_set_backlog(self._handle, seconds)
 
     def set_urgent_lead(self, seconds: float) -> None:

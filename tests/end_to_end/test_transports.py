@@ -47,7 +47,7 @@ class GrpcAdmission:
 
     def takes(self, seconds: float) -> None:
         """Makes every request take at least so long; one shorter call is refused."""
-        self.data_plane.dispatcher.backlog = lambda: seconds
+        self.data_plane.backlog = lambda: seconds
         # A thread tells the I/O thread after a step, maybe later than it answered that step's call.
         until(lambda: self.call(GARBAGE, seconds / 2).code() is _REFUSED, "calls are refused")
         until(lambda: self.unknown() == 1.0, "the refusal is counted")
@@ -97,7 +97,7 @@ def test_a_bug_at_the_admission_does_not_end_the_server(
     def stumble(*_: float) -> bool:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(admission.data_plane.dispatcher, "backlog", stumble)
+    monkeypatch.setattr(admission.data_plane, "backlog", stumble)
     message = infer_request(good_inputs(3)).SerializeToString()
     admission.call(message, PATIENT).code()
     monkeypatch.undo()

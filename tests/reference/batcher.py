@@ -126,6 +126,8 @@ class Batcher(Generic[Request]):
         return bool(self._queues)
 
     def backlog(self, now: float) -> float:
+        if not self.requests:
+            return 0.0
         reachable, step = _LONGEST_BACKLOG, _LONGEST_BACKLOG / 2
         while step >= _BACKLOG_STEP:
             if not self.deadline_unreachable_anywhere(now + (reachable - step), now):

@@ -250,15 +250,14 @@ class NativeTransport:
                 taken += reader.count
                 if not reader.count or not _MANY <= taken < _MOST_TAKEN:
                     taken = 0
-                    # Finished answers do not wait for a batch.
-                    server.flush()
+                    if events:
+                        # Finished answers do not wait for a batch.
+                        server.flush()
                     dispatcher.work(gathered=True)
-                    server.set_backlog(dispatcher.backlog())
+                    server.set_backlog(self._data_plane.backlog())
             except Exception:
                 # A bug of ours must not end the thread, and with it the server.
                 _log.exception("internal error in a transport thread")
-            finally:
-                server.flush()
 
     def _look_around(self, server: Http2Server) -> None:
         self._reports.look(server.counters)

@@ -11,7 +11,6 @@ from serving.metrics.cells import MetricCells
 from serving.metrics.families.family import FamilyBlock
 from serving.metrics.families.model_families import (
     BROADCAST_ROWS_SAVED,
-    EMPTY_BAGS,
     HOT_ROW_SHARE,
     LOADED,
     OUTPUT_PLACES,
@@ -38,7 +37,6 @@ from serving.metrics.families.tier_families import (
     ROW_READS_FAILED,
     ROW_READS_QUEUED,
 )
-from serving.metrics.lookups.empty_bags import EmptyBags
 from serving.metrics.lookups.hot_rows import HotRows
 from serving.metrics.lookups.mapped_ids import MappedIds
 from serving.metrics.version_info import named_places
@@ -66,7 +64,6 @@ class LookupMetrics:
         self._hot_row_share = block.cell(HOT_ROW_SHARE)
         self._loaded = block.cell(LOADED)
         self._scores = block.cell(SCORES)
-        self._empty_bags = EmptyBags(cells, block.cell(EMPTY_BAGS))
         self._positions = block.cell(SEQUENCE_POSITIONS)
         self._users = block.cell(USER_STATES)
         self._evicted = block.cell(USER_EVICTIONS)
@@ -75,11 +72,10 @@ class LookupMetrics:
         self._batches = 0
         self.rows = HotRows()
 
-    def describe(self, features: Sequence[str]) -> None:
+    def reset(self) -> None:
         """Resets the counters for another version. The caller does not hold the lock."""
         with self._cells.lock:
             self._batches = 0
-            self._empty_bags.set_features(features)
         self.rows.clear()
 
     def looked_up(
@@ -99,7 +95,6 @@ class LookupMetrics:
             for first, counts in ((self._positions, work.positions), (self._users, work.users)):
                 for cell, count in enumerate(counts, first):
                     own[cell] += count
-            self._empty_bags.count(batch)
             self._mapped_ids.count(batch)
             number = self._batches
             self._batches = number + 1

@@ -23,7 +23,9 @@ from serving.inference.predict_calls import PredictCalls
 from serving.inference.request_reports import RequestReports
 from serving.inference.shadows.shadow_request import ShadowRequest
 from serving.inference.shadows.shadows import Shadows
+from serving.metrics.families.model_families import EMPTY_BAGS
 from serving.metrics.server_metrics import ServerMetrics
+from serving.metrics.version_info import VersionInfo
 from serving.observability.trace_settings import TraceSampling
 from serving.observability.tracer import Tracer
 from serving.protocol.codec import INFER_CODEC, MESSAGE_CODECS
@@ -64,6 +66,7 @@ _FINISH = ctypes.CFUNCTYPE(
 )  # fmt: skip
 
 
+FEATURES = tuple(feature.name for feature in SPEC.features)
 # As `DataPlane.take`.
 Take = Callable[..., Sequence[int]]
 
@@ -80,7 +83,7 @@ class Wire:
     def attach(self, calls: PredictCalls) -> None:
         respond = ctypes.cast(self._respond, ctypes.c_void_p).value or 0
         finish = ctypes.cast(self._finish, ctypes.c_void_p).value or 0
-        calls.attach((respond, finish, 0), METHODS)
+        calls.attach((respond, finish, 0, 0), METHODS)
 
     def take(
         self, take: Take, messages: Sequence[bytes], *, method: int = INFER, **fields: Any
@@ -627,7 +630,9 @@ def test_slow_calls_are_reported_as_others_are(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(inputs_by_chance(), min_size=1, max_size=4))
-def test_merged_calls_are_what_the_reference_merges(requests: list[dict[str, Any]]) -> None:
+def test_merged_calls_are_what_the_reference_merges_and_their_empty_bags_are_counted(
+    requests: list[dict[str, Any]],
+) -> None:
     scheduler = Scheduler(limits=QueueLimits())
     calls = PredictCalls(scheduler)
     reader = InputReader(SPEC, max_batch=MAX_BATCH)
@@ -635,7 +640,9 @@ def test_merged_calls_are_what_the_reference_merges(requests: list[dict[str, Any
     scheduler.add_queue(queue)
     work = BatchWork(SPEC)
     model = SimpleNamespace(name=SPEC.name, version=1, spec=SPEC, work=work)
-    version: Any = SimpleNamespace(reader=reader, queue=queue, model=model)
+    metrics = ServerMetrics().version(SPEC.name, 1)
+    metrics.describe(VersionInfo(0.06, (1,), ("score",), FEATURES))
+    version: Any = SimpleNamespace(reader=reader, queue=queue, model=model, metrics=metrics)
     calls.routes.add(version)
     calls.routes.set_names({(SPEC.name, ""): version})
     wire = Wire()
@@ -656,6 +663,26 @@ def test_merged_calls_are_what_the_reference_merges(requests: list[dict[str, Any
     # One row of a dense input is repeated for its samples in both.
     np.testing.assert_array_equal(merged.repeats, wanted.repeats)
     check_same(replace(merged, repeats=None), replace(wanted, repeats=None))
+    scores = (np.zeros(merged.batch_size, np.float32),)
+    work = SimpleNamespace(defaults={}, unknown={})
+    ran: Any = SimpleNamespace(scores=scores, work=work, lookup_seconds=0.0, tower_seconds=0.0)
+    calls.finish(batch, ran, merging=0.0, now=0.0)
+    first = metrics.block.cell(EMPTY_BAGS)
+    own = metrics._cells.own
+    counted = [int(own[first + place]) for place in range(len(SPEC.sparse_inputs))]
+    by_hand = [empty_bags_of(one) for one in taken]
+    assert counted == [sum(one[name] for one in by_hand) for name in SPEC.sparse_inputs]
+
+
+def empty_bags_of(request: ModelInput) -> dict[str, int]:
+    """Samples with an empty bag of each feature; of a feature of several tables, in its first."""
+    found: dict[str, int] = {}
+    for feature, name in enumerate(FEATURES):
+        (group,) = [group for group in request.groups if feature in group.features]
+        lengths = group.lengths[group.features.index(feature)].tolist()
+        bags = lengths if len(lengths) == request.batch_size else lengths * request.batch_size
+        found.setdefault(name, sum(length == 0 for length in bags))
+    return found
 
 
 def keyed_message(key: str | int | None) -> bytes:

@@ -47,7 +47,7 @@ def counted(detail: Detail, objective: float) -> list[float]:
         last_request=cells.allocate(1),
         detail=detail,
     )
-    counter.set_boundaries(latency_boundaries(objective))
+    counter.describe(latency_boundaries(objective), ())
     cells.use(0)
     requests = requests_by_chance()
     for request in requests[:100]:

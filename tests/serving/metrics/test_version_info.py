@@ -1,4 +1,5 @@
 from serving.metrics.cells import MetricCells
+from serving.metrics.families.model_families import NAMED_PLACES, OTHERS
 from serving.metrics.version_info import FactCells, VersionInfo
 from tests.support.fresh_process import run_alone
 
@@ -65,3 +66,17 @@ def test_ranks_without_a_place_of_their_own_share_the_last_and_long_names_are_cu
     facts.write(VersionInfo(0.06, (1,) * 70, tuple("ab" * 50 + str(n) for n in range(20))))
     assert facts.ranks()[62:] == ("62", "63+") and len(facts.ranks()) == 64
     assert facts.outputs() == ("ab" * 32,) * 16
+
+
+def test_features_without_a_place_of_their_own_are_counted_together() -> None:
+    cells = MetricCells(1)
+    facts = FactCells(cells)
+    many = tuple(f"f{n}" for n in range(400))
+    facts.write(VersionInfo(0.06, (1,), ("score",), many))
+    assert facts.features() == (*many[:127], OTHERS)
+    assert len(facts.features()) == len(NAMED_PLACES)
+    long = tuple(f"{n:03}" + "x" * 197 for n in range(60))
+    facts.write(VersionInfo(0.06, (1,), ("score",), long))
+    *named, others = facts.features()
+    assert others == OTHERS
+    assert 10 < len(named) < 60 and tuple(named) == long[: len(named)]
