@@ -5,15 +5,11 @@
 #include "abi/counting.h"
 #include "abi/exported.h"
 #include "abi/reader.h"
+#include "abi/scheduler.h"
 
 namespace sharded_infer {
 struct Model;
 }
-
-namespace sharded_infer::scheduler {
-struct SharedQueue;
-class Scheduler;
-}  // namespace sharded_infer::scheduler
 
 namespace sharded_infer::transport {
 struct Event;
@@ -108,12 +104,6 @@ struct CallFields {
   const std::int64_t* unknown;     // [mapped tables]
 };
 
-// The reason, a `scheduler::Refusal`; what would wait, of at most `limit`.
-struct OfferRefused {
-  std::int64_t why, wanted, limit;
-  double end;  // when it would be answered
-};
-
 // Calls of a route that ended as they came, and their seconds.
 struct EndedCalls {
   Route* route;
@@ -148,7 +138,7 @@ struct Taken {
 struct BatchInfo {
   Batch* next;  // of the batches that were dropped
   Route* route;
-  std::int64_t state;  // a `scheduler::State`
+  scheduler::State state;
   std::int64_t calls, samples, work;
   double started, predicted;
   double deadline;                               // the earliest
@@ -256,7 +246,7 @@ EXPORTED_KEEPING_GIL void sharded_infer_calls_set_kept(Calls* calls, std::uint64
 EXPORTED_KEEPING_GIL void sharded_infer_calls_take(Calls* calls, const transport::Event events[],
                                                    std::int64_t count, Taken* taken);
 EXPORTED_KEEPING_GIL bool sharded_infer_calls_offer(Calls* calls, const CallFields* fields,
-                                                    double now, OfferRefused* refused);
+                                                    double now, scheduler::Refused* refused);
 EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_cancel(Calls* calls, std::uint64_t number,
                                                        bool by_python);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_begin(Calls* calls, double now, Begun* begun);

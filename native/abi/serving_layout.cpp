@@ -6,6 +6,7 @@
 #include "abi/lookup_messages.h"
 #include "abi/message_size.h"
 #include "abi/reader.h"
+#include "abi/scheduler.h"
 #include "abi/shares.h"
 #include "abi/exported.h"
 
@@ -16,7 +17,7 @@ extern "C" {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_calls[];
 const std::int64_t sharded_infer_layout_of_calls[] = {
-    178, 0x83745762,
+    172, 0x07DC8A77,
     0xB9D909FE, sizeof(sharded_infer::call::RouteSettings),
     offsetof(sharded_infer::call::RouteSettings, model),
     offsetof(sharded_infer::call::RouteSettings, queue),
@@ -76,11 +77,6 @@ const std::int64_t sharded_infer_layout_of_calls[] = {
     offsetof(sharded_infer::call::CallFields, dense),
     offsetof(sharded_infer::call::CallFields, dense_rows),
     offsetof(sharded_infer::call::CallFields, unknown),
-    0x76994935, sizeof(sharded_infer::call::OfferRefused),
-    offsetof(sharded_infer::call::OfferRefused, why),
-    offsetof(sharded_infer::call::OfferRefused, wanted),
-    offsetof(sharded_infer::call::OfferRefused, limit),
-    offsetof(sharded_infer::call::OfferRefused, end),
     0x3E0BE4B3, sizeof(sharded_infer::call::EndedCalls),
     offsetof(sharded_infer::call::EndedCalls, route),
     offsetof(sharded_infer::call::EndedCalls, late),
@@ -100,7 +96,7 @@ const std::int64_t sharded_infer_layout_of_calls[] = {
     offsetof(sharded_infer::call::Taken, traced),
     offsetof(sharded_infer::call::Taken, traced_count),
     offsetof(sharded_infer::call::Taken, backlog),
-    0x8A0B9598, sizeof(sharded_infer::call::BatchInfo),
+    0x466C8172, sizeof(sharded_infer::call::BatchInfo),
     offsetof(sharded_infer::call::BatchInfo, next),
     offsetof(sharded_infer::call::BatchInfo, route),
     offsetof(sharded_infer::call::BatchInfo, state),
@@ -322,6 +318,26 @@ const std::int64_t sharded_infer_layout_of_reader[] = {
     offsetof(sharded_infer::Layout, at_once),
     offsetof(sharded_infer::Layout, gaps),
     offsetof(sharded_infer::Layout, groups),
+};
+
+EXPORTED extern const std::int64_t sharded_infer_layout_of_scheduler[];
+const std::int64_t sharded_infer_layout_of_scheduler[] = {
+    19, 0xB6806ED3,
+    0xDFCCD9E9, sizeof(sharded_infer::scheduler::Refused),
+    offsetof(sharded_infer::scheduler::Refused, why),
+    offsetof(sharded_infer::scheduler::Refused, wanted),
+    offsetof(sharded_infer::scheduler::Refused, limit),
+    offsetof(sharded_infer::scheduler::Refused, end),
+    0xFCC7C975, sizeof(sharded_infer::scheduler::Sums),
+    offsetof(sharded_infer::scheduler::Sums, requests),
+    offsetof(sharded_infer::scheduler::Sums, samples),
+    offsetof(sharded_infer::scheduler::Sums, alone_ns),
+    0x81F8AE3F, sizeof(sharded_infer::scheduler::Counters),
+    offsetof(sharded_infer::scheduler::Counters, requests),
+    offsetof(sharded_infer::scheduler::Counters, samples),
+    offsetof(sharded_infer::scheduler::Counters, size_bytes),
+    offsetof(sharded_infer::scheduler::Counters, slots),
+    offsetof(sharded_infer::scheduler::Counters, running),
 };
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_shares[];

@@ -28,7 +28,7 @@ Batch* Calls::batch_of(std::vector<Call*> calls, scheduler::State state) {
   auto* batch = new Batch;
   batch->calls = std::move(calls);
   batch->info.route = batch->calls[0]->route;
-  batch->info.state = std::int64_t(state);
+  batch->info.state = state;
   describe(*batch);
   return batch;
 }
@@ -54,8 +54,7 @@ Batch* Calls::dropped_batches(const std::vector<scheduler::Request*>& requests) 
   for (const scheduler::Request* request : requests) {
     Call& call = call_of(request->handle);
     const auto same = [&](const Batch* batch) {
-      return batch->info.route == call.route &&
-             batch->info.state == std::int64_t(call.request.state);
+      return batch->info.route == call.route && batch->info.state == call.request.state;
     };
     const auto known = std::find_if(batches.begin(), batches.end(), same);
     if (known != batches.end()) {

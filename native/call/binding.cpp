@@ -33,7 +33,7 @@ void sharded_infer_calls_take(Calls* calls, const transport::Event* events, std:
 }
 
 bool sharded_infer_calls_offer(Calls* calls, const CallFields* fields, double now,
-                               OfferRefused* refused) {
+                               scheduler::Refused* refused) {
   return calls->offer(*fields, now, *refused);
 }
 

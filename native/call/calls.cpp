@@ -74,7 +74,7 @@ void Calls::set_names(const NamedRoute* names, std::int64_t count, const Weighte
   }
 }
 
-bool Calls::offer(const CallFields& fields, double now, OfferRefused& refused) {
+bool Calls::offer(const CallFields& fields, double now, scheduler::Refused& refused) {
   Route& route = *fields.route;
   Call& call = acquire(route);
   scheduler::Request& request = call.request;
@@ -94,9 +94,8 @@ bool Calls::offer(const CallFields& fields, double now, OfferRefused& refused) {
   copy_input(fields, call);
   request.samples = work_units(route.model(), call.layout, call.own.data(), call.words.get());
   call.decoded = now;
-  const scheduler::Refused why = queue(call, now);
-  refused = {std::int64_t(why.why), why.wanted, why.limit, why.end};
-  if (why.why != scheduler::Refusal::kNone) {
+  refused = queue(call, now);
+  if (refused.why != scheduler::Refusal::kNone) {
     release(call);
     return false;
   }

@@ -55,7 +55,7 @@ class Calls {
 
   void take(const transport::Event* events, std::int64_t count, Taken& taken);
   // Whether the call was queued.
-  bool offer(const CallFields& fields, double now, OfferRefused& refused);
+  bool offer(const CallFields& fields, double now, scheduler::Refused& refused);
   // A waiting call that was given up, as a batch; null if it does not wait.
   Batch* cancel(std::uint64_t number, bool by_python);
   void begin(double now, Begun& begun);

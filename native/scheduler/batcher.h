@@ -238,7 +238,7 @@ class Batcher {
 
   // The limits apply only while others wait: a single request may exceed the whole queue.
   Refused room(const Request& request, double now) const {
-    Refused full;
+    Refused full{};
     if (counters_.requests + 1 > limits_.requests)
       full = {Refusal::kManyRequests, counters_.requests + 1, limits_.requests, 0.0};
     else if (counters_.samples + request.samples > limits_.samples)
@@ -307,7 +307,7 @@ class Batcher {
 
   std::int64_t cores_;
   Limits limits_;
-  Counters counters_;
+  Counters counters_{};
   std::vector<Queue*> queues_;
   std::vector<Running> running_;
   std::int64_t next_sequence_ = 0;

@@ -1,4 +1,4 @@
-// What the batcher is asked to keep to, and what it answers.
+// Limits of the batcher, and its decisions.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,34 +12,6 @@ struct Limits {
   std::int64_t requests = 1024;
   std::int64_t samples = std::int64_t{1} << 20;
   std::int64_t size_bytes = std::int64_t{256} << 20;
-};
-
-enum class Refusal : std::int64_t {
-  kNone,
-  kDeadlinePassed,
-  kDeadlineUnreachable,
-  kManyRequests,
-  kManySamples,
-  kManyBytes,
-};
-
-// Why `offer` refused a request.
-struct Refused {
-  Refusal why = Refusal::kNone;
-  // What would wait, and how much may; of a full queue.
-  std::int64_t wanted = 0;
-  std::int64_t limit = 0;
-  // When the request would be answered.
-  double end = 0.0;
-};
-
-// What waits and runs, for readers that need no exact figure.
-struct Counters {
-  std::int64_t requests = 0;
-  std::int64_t samples = 0;
-  std::int64_t size_bytes = 0;
-  std::int64_t slots = 1;
-  std::int64_t running = 0;
 };
 
 // Requests that run together, and requests that left the queue because their deadlines passed or

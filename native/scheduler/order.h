@@ -14,22 +14,17 @@
 
 namespace sharded_infer::scheduler {
 
-struct Sums {
-  std::int64_t requests = 0;
-  std::int64_t samples = 0;
-  std::int64_t alone_ns = 0;
+inline void Sums::add(const Sums& other) {
+  requests += other.requests;
+  samples += other.samples;
+  alone_ns += other.alone_ns;
+}
 
-  void add(const Sums& other) {
-    requests += other.requests;
-    samples += other.samples;
-    alone_ns += other.alone_ns;
-  }
-  void count(const Request& request, std::int64_t sign) {
-    requests += sign;
-    samples += sign * request.samples;
-    alone_ns += sign * request.alone_ns;
-  }
-};
+inline void Sums::count(const Request& request, std::int64_t sign) {
+  requests += sign;
+  samples += sign * request.samples;
+  alone_ns += sign * request.alone_ns;
+}
 
 class Order {
   static constexpr std::size_t kPlaces = 128;
@@ -37,7 +32,7 @@ class Order {
   struct Block {
     // The places from `first` to before `last` are taken.
     std::size_t first = 0, last = 0;
-    Sums sums;
+    Sums sums{};
     // Bounds on its requests' deadlines and latest ends; leaving does not narrow them.
     double earliest_deadline = kForever;
     double latest_end = -kForever;
@@ -156,7 +151,7 @@ class Order {
   Sums up_to(double key) const {
     const std::size_t b = block_after(key);
     if (b == blocks_.size()) return sums_;
-    Sums found;
+    Sums found{};
     for (std::size_t before = 0; before < b; ++before) found.add(blocks_[before]->sums);
     const Block& block = *blocks_[b];
     const std::size_t end = block.after(key);
@@ -284,7 +279,7 @@ class Order {
     unused_.push_back(std::move(both));
   }
 
-  Sums sums_;
+  Sums sums_{};
   Blocks blocks_;
   // Kept, so that a request allocates nothing.
   Blocks unused_;

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "abi/scheduler.h"
+
 namespace sharded_infer::scheduler {
 
 constexpr double kForever = std::numeric_limits<double>::infinity();
@@ -17,12 +19,6 @@ constexpr double kReservedShare = 0.1;
 constexpr double kMostReserved = 0.005;
 
 class Queue;
-
-// The values are those of `BatchingMode`'s order in Python.
-enum class Mode : std::int64_t { kInline, kBatched, kAuto };
-
-// A request's state; it only moves down this list.
-enum class State : std::int64_t { kNew, kWaiting, kRunning, kExpired, kInfeasible, kCancelled };
 
 struct Policy {
   Mode mode = Mode::kAuto;

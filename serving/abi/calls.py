@@ -6,6 +6,7 @@ from enum import IntEnum
 from kernels.native_library import check_layout, function_of
 from serving.abi import KEEPING_GIL, LIBRARY
 from serving.abi.reader import Layout
+from serving.abi.scheduler import Refused
 
 
 class Form(IntEnum):
@@ -96,15 +97,6 @@ class CallFields(ctypes.Structure):
         ("dense", ctypes.c_void_p),
         ("dense_rows", ctypes.c_void_p),
         ("unknown", ctypes.c_void_p),
-    )
-
-
-class OfferRefused(ctypes.Structure):
-    _fields_ = (
-        ("why", ctypes.c_int64),
-        ("wanted", ctypes.c_int64),
-        ("limit", ctypes.c_int64),
-        ("end", ctypes.c_double),
     )
 
 
@@ -250,18 +242,17 @@ class Failed(ctypes.Structure):
     )
 
 
-check_layout(LIBRARY, "calls", 0x83745762, {
+check_layout(LIBRARY, "calls", 0x07DC8A77, {
     RouteSettings: 0xB9D909FE,
     NamedRoute: 0x5E523BFE,
     WeightedRoute: 0x6E66263E,
     PlacedOutput: 0xDA6139FC,
     GroupArrays: 0x070B9F32,
     CallFields: 0x87EC92A5,
-    OfferRefused: 0x76994935,
     EndedCalls: 0x3E0BE4B3,
     TracedCall: 0x614D68BB,
     Taken: 0x70EB7275,
-    BatchInfo: 0x8A0B9598,
+    BatchInfo: 0x466C8172,
     CallInfo: 0x9635D482,
     Begun: 0x22286134,
     Scores: 0x37148436,
@@ -355,7 +346,7 @@ calls_offer = function_of(
     ctypes.c_void_p,
     ctypes.POINTER(CallFields),
     ctypes.c_double,
-    ctypes.POINTER(OfferRefused),
+    ctypes.POINTER(Refused),
 )
 calls_cancel = function_of(
     KEEPING_GIL,

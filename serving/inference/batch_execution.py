@@ -9,6 +9,7 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
+from serving.abi.scheduler import State
 from serving.errors import CancelledError, DeadlineError
 from serving.host.thread_usage import Reading, read_usage
 from serving.inference.call_batch import CallBatch, CallFacts
@@ -24,7 +25,6 @@ from serving.inference.shadows.shadows import Shadows
 from serving.observability.host_spans import HostSpan, traced_batch
 from serving.protocol.codec import MESSAGE_CODECS, Codec
 from serving.protocol.infer_answer import Answer, score_bytes
-from serving.scheduler.batching import CallState
 from serving.scheduler.refusals import DROPPED
 from serving.scheduler.version_queue import VersionQueue
 from serving.shared_memory.regions import SharedMemory
@@ -38,9 +38,9 @@ _SOON_SECONDS = 0.01
 _log = logging.getLogger("sharded_infer")
 # Metric labels of why a call left the queue.
 REASONS = {
-    CallState.EXPIRED: "expired",
-    CallState.INFEASIBLE: "deadline",
-    CallState.CANCELLED: "cancelled",
+    State.EXPIRED: "expired",
+    State.INFEASIBLE: "deadline",
+    State.CANCELLED: "cancelled",
 }
 
 
@@ -129,7 +129,7 @@ class BatchExecution:
     def drop(self, batch: CallBatch) -> None:
         """Ends calls that left the queue without being run."""
         words = DROPPED[batch.state]
-        cancelled = batch.state is CallState.CANCELLED
+        cancelled = batch.state is State.CANCELLED
         batch.version.metrics.refused(REASONS[batch.state], batch.count)
         show_queue(batch.version)
         self._fail(batch, CancelledError(words) if cancelled else DeadlineError(words))

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from kernels.native_library import array_at
 from serving.abi import calls as abi
+from serving.abi.scheduler import State
 from serving.host.thread_usage import Reading
 from serving.inference.routes import Routes
 from serving.protocol.predict_method import PredictMethod
-from serving.scheduler.batching import CallState
 from serving.shared_memory.regions import Span
 from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.inputs.model_input import ModelInput
@@ -80,9 +80,9 @@ class CallBatch:
         return count
 
     @property
-    def state(self) -> CallState:
+    def state(self) -> State:
         """Running, or why its calls left the queue."""
-        return CallState(self.info.state)
+        return State(self.info.state)
 
     def input(self) -> ModelInput:
         """The merged input, valid until the batch ends."""

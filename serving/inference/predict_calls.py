@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from kernels.native_library import address_of, array_at
 from serving.abi import calls as abi
 from serving.abi.counting import AnsweredRequest
+from serving.abi.scheduler import Refused
 from serving.inference.call_batch import CallBatch
 from serving.inference.routes import Routes
 from serving.protocol.predict_method import PredictMethod
@@ -134,16 +135,10 @@ class PredictCalls:
 
         `mapped` are the version's tables whose unknown ids are counted.
         """
-        fields, refused = _fields_of(call, route, mapped), abi.OfferRefused()
+        fields, refused = _fields_of(call, route, mapped), Refused()
         if abi.calls_offer(self._address, fields, now, refused):
             return None
-        return refusal(
-            refused.why,
-            left=call.deadline - now,
-            expected=refused.end - now,
-            wanted=refused.wanted,
-            limit=refused.limit,
-        )
+        return refusal(refused, left=call.deadline - now, expected=refused.end - now)
 
     def cancel(self, number: int, *, by_python: bool) -> CallBatch | None:
         """Removes a waiting call from its queue; None if it does not wait."""

@@ -1,4 +1,4 @@
-"""How a version's calls are batched, and what may become of a call."""
+"""How a version's calls are batched."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -12,17 +12,6 @@ class BatchingMode(Enum):
     INLINE = "inline"  # never: each call runs by itself
     BATCHED = "batched"  # always: calls wait up to the delay for more
     AUTO = "auto"  # those that arrived while all slots were busy, as far as batching is worth it
-
-
-class CallState(Enum):
-    """A call's state; it only moves down this list (`State` of native/scheduler/request.h)."""
-
-    NEW = 0
-    WAITING = 1
-    RUNNING = 2
-    EXPIRED = 3
-    INFEASIBLE = 4
-    CANCELLED = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,20 @@
 
 from typing import NamedTuple
 
+from serving.abi import scheduler as abi
 from serving.errors import DeadlineError, QueueFullError
-from serving.scheduler.batching import CallState
 
 _LEAST_RETRY_SECONDS = 0.001
-# `Refusal` of native/scheduler/decision.h; above these, what is limited.
-_PASSED, _UNREACHABLE = 1, 2
-_LIMITED = {3: "requests", 4: "samples", 5: "bytes"}
+_LIMITED = {
+    abi.Refusal.MANY_REQUESTS: "requests",
+    abi.Refusal.MANY_SAMPLES: "samples",
+    abi.Refusal.MANY_BYTES: "bytes",
+}
 # Of calls that leave the queue without being run.
 DROPPED = {
-    CallState.EXPIRED: "the request's deadline passed while it waited",
-    CallState.INFEASIBLE: "the request's deadline could not be met any more when its turn came",
-    CallState.CANCELLED: "the client gave the request up",
+    abi.State.EXPIRED: "the request's deadline passed while it waited",
+    abi.State.INFEASIBLE: "the request's deadline could not be met any more when its turn came",
+    abi.State.CANCELLED: "the client gave the request up",
 }
 
 
@@ -24,19 +26,17 @@ class Refusal(NamedTuple):
     error: DeadlineError | QueueFullError
 
 
-def refusal(why: int, *, left: float, expected: float, wanted: int, limit: int) -> Refusal:
+def refusal(refused: abi.Refused, *, left: float, expected: float) -> Refusal:
     """Reason of a call that was not queued.
 
     Args:
-        why: a `Refusal`.
         left: seconds to its deadline.
         expected: seconds in which it would be answered.
-        wanted: what would wait, of at most `limit`.
     """
-    if why == _PASSED:
+    if refused.why == abi.Refusal.DEADLINE_PASSED:
         words = "the request's deadline had passed when it could have been queued"
         return Refusal("expired", DeadlineError(words))
-    if why == _UNREACHABLE:
+    if refused.why == abi.Refusal.DEADLINE_UNREACHABLE:
         words = (
             f"the deadline cannot be met: {left * 1e3:.3g} ms are left, an answer would take about "
             f"{expected * 1e3:.3g} ms"
@@ -44,7 +44,7 @@ def refusal(why: int, *, left: float, expected: float, wanted: int, limit: int) 
         return Refusal("deadline", DeadlineError(words))
     retry = max(expected, _LEAST_RETRY_SECONDS)
     words = (
-        f"the queue is full: {wanted} {_LIMITED[why]} would wait, at most {limit} may; retry in "
-        f"{retry * 1e3:.0f} ms"
+        f"the queue is full: {refused.wanted} {_LIMITED[refused.why]} would wait, at most "
+        f"{refused.limit} may; retry in {retry * 1e3:.0f} ms"
     )
     return Refusal("queue_full", QueueFullError(words, retry_seconds=retry))

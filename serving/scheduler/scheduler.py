@@ -7,8 +7,8 @@ Each version has its own queue, and the scheduler picks among the queues. See
 import weakref
 from dataclasses import dataclass
 
+from serving.abi import scheduler as abi
 from serving.scheduler.batching import LOWEST_PRIORITY
-from serving.scheduler.scheduler_library import LIBRARY, Counters
 from serving.scheduler.version_queue import VersionQueue
 
 
@@ -38,12 +38,10 @@ class Scheduler:
                 this number where they are set.
         """
         limits = limits or QueueLimits()
-        address = LIBRARY.sharded_infer_scheduler_create(
-            slots, limits.requests, limits.samples, limits.size_bytes
-        )
-        weakref.finalize(self, LIBRARY.sharded_infer_scheduler_destroy, address).atexit = False
+        address = abi.scheduler_create(slots, limits.requests, limits.samples, limits.size_bytes)
+        weakref.finalize(self, abi.scheduler_destroy, address).atexit = False
         self.address: int = address
-        self._counters = Counters.from_address(LIBRARY.sharded_infer_scheduler_counters(address))
+        self._counters: abi.Counters = abi.scheduler_counters(address).contents
         # Compiled code refers to them.
         self._queues: list[VersionQueue] = []
 
@@ -81,11 +79,11 @@ class Scheduler:
     def add_queue(self, queue: VersionQueue) -> None:
         """Adds a version's queue."""
         self._queues.append(queue)
-        LIBRARY.sharded_infer_scheduler_add_queue(self.address, queue.address)
+        abi.scheduler_add_queue(self.address, queue.address)
 
     def remove_queue(self, queue: VersionQueue) -> None:
         """Removes a version's queue. Calls that wait in it, or still arrive, are run first."""
-        LIBRARY.sharded_infer_scheduler_remove_queue(self.address, queue.address)
+        abi.scheduler_remove_queue(self.address, queue.address)
         # From now on the version of its calls keeps it.
         self._queues.remove(queue)
 
@@ -98,27 +96,27 @@ class Scheduler:
             priority: as the client sent it; 0 means the default.
         """
         return bool(
-            LIBRARY.sharded_infer_scheduler_deadline_unreachable(
+            abi.scheduler_deadline_unreachable(
                 self.address, queue.address, deadline, min(priority, LOWEST_PRIORITY), now
             )
         )
 
     def backlog(self, now: float) -> float:
         """Seconds to the nearest deadline that is reachable, to 8 ms and at most 2 s."""
-        seconds: float = LIBRARY.sharded_infer_scheduler_backlog(self.address, now)
+        seconds: float = abi.scheduler_backlog(self.address, now)
         return seconds
 
     def urgent_lead(self, now: float) -> float:
         """Seconds by which an unread call may go before others with its deadline."""
-        seconds: float = LIBRARY.sharded_infer_scheduler_urgent_lead(self.address, now)
+        seconds: float = abi.scheduler_urgent_lead(self.address, now)
         return seconds
 
     def linger_seconds(self, now: float) -> float:
         """Seconds that the next batch may wait for more calls; 0 or less: do not wait."""
-        seconds: float = LIBRARY.sharded_infer_scheduler_linger_seconds(self.address, now)
+        seconds: float = abi.scheduler_linger_seconds(self.address, now)
         return seconds
 
     def due(self, now: float) -> float:
         """When a batch can begin if nothing else happens; infinity means never."""
-        when: float = LIBRARY.sharded_infer_scheduler_due(self.address, now)
+        when: float = abi.scheduler_due(self.address, now)
         return when

@@ -4,10 +4,8 @@ import ctypes
 import weakref
 from collections.abc import Mapping
 
-from serving.scheduler.batching import BatchingMode, BatchingPolicy
-from serving.scheduler.scheduler_library import LIBRARY, Sums
-
-_MODES = list(BatchingMode)
+from serving.abi import scheduler as abi
+from serving.scheduler.batching import BatchingPolicy
 
 
 class Costs:
@@ -15,15 +13,12 @@ class Costs:
 
     def __init__(self, queue: int) -> None:
         """Owns the compiled queue whose table it is: others may hold the table alone."""
-        weakref.finalize(self, LIBRARY.sharded_infer_queue_destroy, queue).atexit = False
+        weakref.finalize(self, abi.queue_destroy, queue).atexit = False
         self._queue = queue
-        self._predicted = LIBRARY.sharded_infer_queue_predicted
-        self._is_stale = LIBRARY.sharded_infer_queue_is_stale
-        self._observe = LIBRARY.sharded_infer_queue_observe
 
     def predicted(self, samples: int) -> float:
         """Estimated seconds of a batch of at least one sample."""
-        seconds: float = self._predicted(self._queue, samples)
+        seconds: float = abi.queue_predicted(self._queue, samples)
         return seconds
 
     def observe(
@@ -37,11 +32,11 @@ class Costs:
             cpu_seconds: processor time of the batch's thread; None means all of `seconds`.
         """
         burnt = seconds if cpu_seconds is None else cpu_seconds
-        self._observe(self._queue, samples, seconds, now, burnt)
+        abi.queue_observe(self._queue, samples, seconds, now, burnt)
 
     def is_stale(self, samples: int, now: float) -> bool:
         """True if no batch near this size has run for a second."""
-        return bool(self._is_stale(self._queue, samples, now))
+        return bool(abi.queue_is_stale(self._queue, samples, now))
 
 
 class VersionQueue:
@@ -57,8 +52,8 @@ class VersionQueue:
         sizes = sorted(measured)
         count = len(sizes)
         self.policy = policy
-        self.address: int = LIBRARY.sharded_infer_queue_create(
-            _MODES.index(policy.mode),
+        self.address: int = abi.queue_create(
+            abi.Mode[policy.mode.name],
             policy.max_batch,
             policy.max_delay,
             policy.device_slots,
@@ -67,10 +62,7 @@ class VersionQueue:
             count,
         )
         self.costs = Costs(self.address)
-        self._sums = Sums.from_address(LIBRARY.sharded_infer_queue_sums(self.address))
-        self._due = LIBRARY.sharded_infer_queue_due
-        self._oldest_arrival = LIBRARY.sharded_infer_queue_oldest_arrival
-        self._saw = LIBRARY.sharded_infer_queue_saw
+        self._sums: abi.Sums = abi.queue_sums(self.address).contents
 
     def __len__(self) -> int:
         """The number of waiting requests."""
@@ -85,14 +77,14 @@ class VersionQueue:
 
     def oldest_arrival(self) -> float:
         """When the request that has waited longest arrived; infinity if no request waits."""
-        arrived: float = self._oldest_arrival(self.address)
+        arrived: float = abi.queue_oldest_arrival(self.address)
         return arrived
 
     def saw(self, samples: int) -> None:
         """Records the size of a request, whether it is queued or not."""
-        self._saw(self.address, samples)
+        abi.queue_saw(self.address, samples)
 
     def due(self, now: float) -> float:
         """When the queue's batch begins if nothing else arrives; infinity if no request waits."""
-        when: float = self._due(self.address, now)
+        when: float = abi.queue_due(self.address, now)
         return when

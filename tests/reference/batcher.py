@@ -5,7 +5,8 @@ from itertools import count
 from math import isnan
 from typing import Any, Generic
 
-from serving.scheduler.batching import LOWEST_PRIORITY, CallState
+from serving.abi import scheduler as abi
+from serving.scheduler.batching import LOWEST_PRIORITY
 from serving.scheduler.refusals import Refusal, refusal
 from serving.scheduler.scheduler import QueueLimits
 from tests.reference.batch_forming import batch_from, early_drops, gains_from_batching
@@ -22,8 +23,12 @@ from tests.reference.request_queue import (
 _PRIORITY_SECONDS_REMEMBERED = 60.0
 # Seconds: backlogs are told up to the first, to a step of the second.
 _LONGEST_BACKLOG, _BACKLOG_STEP = 2.0, 2.0**-7
-# `Refusal` of native/scheduler/decision.h.
-_PASSED, _UNREACHABLE, _REQUESTS, _SAMPLES, _BYTES = 1, 2, 3, 4, 5
+_PASSED, _UNREACHABLE = abi.Refusal.DEADLINE_PASSED, abi.Refusal.DEADLINE_UNREACHABLE
+_REQUESTS, _SAMPLES, _BYTES = (
+    abi.Refusal.MANY_REQUESTS,
+    abi.Refusal.MANY_SAMPLES,
+    abi.Refusal.MANY_BYTES,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +94,7 @@ class Batcher(Generic[Request]):
         request.queue.saw(request.samples)
         # A deadline that is no number has no place in an order.
         if request.deadline <= now or isnan(request.deadline):
-            request.state = CallState.EXPIRED
+            request.state = abi.State.EXPIRED
             return self._refusal(_PASSED, request, now)
         full = self._full(request) if self.requests else None
         if full is not None:
@@ -97,10 +102,10 @@ class Batcher(Generic[Request]):
         if request.latest_end != float("inf"):
             end = self._expected_end(request.queue, request.samples, request.key, now)
             if end > request.latest_end and not self._measures(request, now):
-                request.state = CallState.INFEASIBLE
+                request.state = abi.State.INFEASIBLE
                 return self._refusal(_UNREACHABLE, request, now)
         request.sequence = next(self._sequence)
-        request.state = CallState.WAITING
+        request.state = abi.State.WAITING
         if request.queue.leaving and not len(request.queue):
             self._queues.append(request.queue)
         request.queue.add(request)
@@ -180,15 +185,15 @@ class Batcher(Generic[Request]):
         batch.queue.costs.observe(batch.samples, now - batch.started, now)
 
     def cancel(self, request: Request) -> bool:
-        if request.state is not CallState.WAITING:
+        if request.state is not abi.State.WAITING:
             return False
-        self._leave(request, CallState.CANCELLED)
+        self._leave(request, abi.State.CANCELLED)
         return True
 
     def expire(self, now: float) -> list[Request]:
         late = [r for queue in self._queues for r in queue.requests if r.deadline <= now]
         for request in late:
-            self._leave(request, CallState.EXPIRED)
+            self._leave(request, abi.State.EXPIRED)
         return late
 
     def _unread_priority(self, now: float) -> int:
@@ -207,7 +212,7 @@ class Batcher(Generic[Request]):
         self.samples += sign * request.samples
         self.size_bytes += sign * request.size_bytes
 
-    def _leave(self, request: Request, state: CallState) -> None:
+    def _leave(self, request: Request, state: abi.State) -> None:
         request.queue.requests.remove(request)
         request.state = state
         self._count(request, -1)
@@ -230,7 +235,7 @@ class Batcher(Generic[Request]):
     ) -> Refusal:
         end = self._expected_end(request.queue, request.samples, request.key, now)
         left, expected = request.deadline - now, end - now
-        return refusal(why, left=left, expected=expected, wanted=wanted, limit=limit)
+        return refusal(abi.Refused(why, wanted, limit), left=left, expected=expected)
 
     def _expected_end(
         self, queue: RequestQueue[Any], samples: int, key: float, now: float
@@ -258,12 +263,12 @@ class Batcher(Generic[Request]):
         if self._first(queue, now, dropped) is None:
             return None
         for request in queue.requests[: early_drops(queue, now, self.slots)]:
-            self._leave(request, CallState.INFEASIBLE)
+            self._leave(request, abi.State.INFEASIBLE)
             dropped.append(request)
         size, samples = batch_from(queue, 0, now)
         requests = tuple(queue.requests[:size])
         for request in requests:
-            self._leave(request, CallState.RUNNING)
+            self._leave(request, abi.State.RUNNING)
         return Batch(queue, requests, samples, now, queue.costs.predicted(samples))
 
     def _first(
@@ -272,11 +277,11 @@ class Batcher(Generic[Request]):
         while len(queue):
             request = queue.requests[0]
             if request.deadline <= now:
-                self._leave(request, CallState.EXPIRED)
+                self._leave(request, abi.State.EXPIRED)
             elif now + queue.costs.predicted(request.samples) > request.latest_end and not (
                 queue.costs.is_stale(request.samples, now)
             ):
-                self._leave(request, CallState.INFEASIBLE)
+                self._leave(request, abi.State.INFEASIBLE)
             else:
                 return request
             dropped.append(request)

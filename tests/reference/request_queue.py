@@ -12,7 +12,8 @@ fixed time of waiting, so that urgent requests cannot hold back others for ever.
 from bisect import insort
 from typing import Any, Generic, TypeVar
 
-from serving.scheduler.batching import LOWEST_PRIORITY, BatchingMode, BatchingPolicy, CallState
+from serving.abi.scheduler import State
+from serving.scheduler.batching import LOWEST_PRIORITY, BatchingMode, BatchingPolicy
 from tests.reference.cost_table import CostTable
 
 PATIENCE = 1.0
@@ -61,7 +62,7 @@ class QueuedRequest:
         self.deadline = deadline
         self.size_bytes = size_bytes
         self.priority = min(priority, LOWEST_PRIORITY) or DEFAULT_PRIORITY
-        self.state = CallState.NEW
+        self.state = State.NEW
         self.key = key_of(arrived, deadline, self.priority)
         self.latest_end = latest_end_of(arrived, deadline)
         self.sequence = 0

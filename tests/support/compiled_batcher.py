@@ -5,12 +5,12 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
+from serving.abi.scheduler import State
 from serving.inference.call_batch import CallBatch
 from serving.inference.predict_calls import PredictCalls, ReadCall
 from serving.protocol.native_library import Model
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.request_header import RequestHeader
-from serving.scheduler.batching import CallState
 from serving.scheduler.refusals import Refusal
 from serving.scheduler.scheduler import QueueLimits, Scheduler
 from serving.scheduler.version_queue import VersionQueue
@@ -60,12 +60,12 @@ class CompiledBatcher(Scheduler):
             outputs=b"",
         )
         # Another thread may take it at once.
-        request.state = CallState.WAITING
+        request.state = State.WAITING
         self._requests[number], self._number_of[request] = request, number
         with self.calls.routes.reading(self.versions[request.queue]) as route:
             refusal = self.calls.offer(call, route, (), now)
         if refusal is not None:
-            request.state = CallState.NEW
+            request.state = State.NEW
             del self._requests[number], self._number_of[request]
         return refusal
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from serving.abi.scheduler import State
 from serving.scheduler.batch_threads import BatchThreads
-from serving.scheduler.batching import BatchingMode, BatchingPolicy, CallState
+from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.dispatcher import Dispatcher
 from serving.scheduler.version_queue import VersionQueue
 from tests.reference.batcher import Batch
@@ -53,7 +54,7 @@ class Task(QueuedRequest):
 
     def check_ran(self) -> None:
         assert self.ended.wait(HANG_SECONDS), f"no end: {self.tag}"
-        assert (self.ends, self.state) == (1, CallState.RUNNING)
+        assert (self.ends, self.state) == (1, State.RUNNING)
 
 
 class Process:
@@ -197,7 +198,7 @@ def test_every_call_ends_once_and_no_wake_up_is_lost(mode: BatchingMode, slots: 
             assert task.ended.wait(HANG_SECONDS), f"no end: {task.tag}"
     ran = [tag for batch in process.batches for tag in batch]
     assert len(ran) == len(set(ran)), "a call ran twice"
-    assert {task.tag for task in offered if task.state is CallState.RUNNING} == set(ran)
+    assert {task.tag for task in offered if task.state is State.RUNNING} == set(ran)
     assert all(task.ends == 1 for task in offered)
     assert len(ran) > 300 and 1 <= process.most <= slots
     process.check_idle()

@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serving.abi.scheduler import State
 from serving.errors import QueueFullError
-from serving.scheduler.batching import BatchingMode, BatchingPolicy, CallState
+from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.refusals import Refusal
 from serving.scheduler.scheduler import QueueLimits
 from serving.scheduler.version_queue import VersionQueue
@@ -103,7 +104,7 @@ class Stage:
         for name in ("requests", "samples", "size_bytes", "slots", "idle_slots"):
             assert getattr(self.compiled, name) == getattr(self.reference, name), name
         waiting, compiled = self._waiting, self.compiled
-        assert all(request.state is CallState.WAITING for request in waiting)
+        assert all(request.state is State.WAITING for request in waiting)
         assert compiled.requests == len(waiting)
         assert compiled.samples == sum(request.samples for request in waiting)
         assert compiled.size_bytes == sum(request.size_bytes for request in waiting)
@@ -185,7 +186,7 @@ class Stage:
                 self._requests.append(request)
                 self._waiting[request] = None
                 self._check_limits()
-            elif request.state is CallState.NEW:
+            elif request.state is State.NEW:
                 assert isinstance(refusal.error, QueueFullError)
                 assert 0.0 < refusal.error.retry_seconds < NEVER
             else:
@@ -203,7 +204,7 @@ class Stage:
         for request in taken.dropped:
             del self._waiting[request]
             is_late = request.deadline <= self.now
-            assert request.state is (CallState.EXPIRED if is_late else CallState.INFEASIBLE)
+            assert request.state is (State.EXPIRED if is_late else State.INFEASIBLE)
         assert (taken.batch is None) == (twin.batch is None) and taken.more == twin.more
         if taken.batch is None:
             self._check_idle()
@@ -236,7 +237,7 @@ class Stage:
             assert batch.samples <= policy.max_batch and policy.mode is not BatchingMode.INLINE
         for request in requests:
             del self._waiting[request]
-            assert request.state is CallState.RUNNING and request.deadline > self.now
+            assert request.state is State.RUNNING and request.deadline > self.now
         if self.now + batch.predicted > min(request.latest_end for request in requests):
             assert len(requests) == 1
             assert batch.queue.costs.is_stale(requests[0].samples, self.now)
