@@ -33,7 +33,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     objects = [folder / f"{number}.o" for number in range(len(sources))]
 
     def compiled(source: str, path: Path) -> None:
-        command = ["g++", *flags, "-c", source, "-o", str(path)]
+        language = "c" if source.endswith(".c") else "c++"
+        command = ["g++", *flags, "-x", language, "-c", source, "-o", str(path)]
         subprocess.run(command, cwd=ROOT, timeout=_SECONDS, check=True)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
