@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import service_pb2
 
+from serving.abi.calls import Sender
 from serving.bench.turns import Parts, Turns, medians
 from serving.commands.bench.report import Report
 from serving.inference.call_batch import CallBatch
@@ -85,7 +86,7 @@ class _Calls:
         self._calls.routes.add(version)
         self._calls.routes.set_names({(_SPEC.name, ""): version})
         # No call is answered.
-        self._calls.attach((0, 0, 0), [PredictMethod.MODEL_INFER])
+        self._calls.attach((0, 0, 0, 0), [PredictMethod.MODEL_INFER])
         request = service_pb2.ModelInferRequest(model_name=_SPEC.name)
         request.inputs.add(name="dense", datatype="FP32", shape=[1, 1])
         request.raw_input_contents.append(bytes(4))
@@ -135,7 +136,7 @@ class _Calls:
         for _ in range(turns):
             events["seconds_left"] = [deadline() for _ in range(waiting)]
             began = thread_time()
-            taken = self._calls.take(events.ctypes.data, waiting)
+            taken = self._calls.take(Sender.GRPC, events.ctypes.data, waiting)
             while work():
                 pass
             spent += thread_time() - began

@@ -31,6 +31,13 @@ using Finish = void (*)(void* server, std::uint64_t call, std::int32_t code, con
                         std::int64_t words_bytes, const char* trailers,
                         std::int64_t trailers_bytes);
 using Flush = void (*)(void* server);
+// `sharded_infer_transport_respond_http_later`.
+using RespondHttp = void (*)(void* server, std::uint64_t call, const char* lines,
+                             std::int64_t lines_bytes, const std::uint8_t* body,
+                             std::int64_t body_bytes);
+
+// Who sends a call's answer: the compiled server that it came from, or Python.
+enum Sender : std::int32_t { kGrpc = 0, kPython = 1, kHttp = 2 };
 
 // A loaded version; the texts are copied.
 struct RouteSettings {
@@ -214,6 +221,12 @@ struct Finished {
   std::int64_t answer_count;
 };
 
+// The end of a batch.
+struct BatchEnd {
+  double backlog;      // as `Batcher::backlog`
+  std::int64_t waits;  // answers over HTTP wait for the transport's flush
+};
+
 // A batch that ended with a status: seconds since its calls came, and the calls that Python ends.
 struct Failed {
   double seconds;
@@ -236,6 +249,10 @@ EXPORTED_KEEPING_GIL void sharded_infer_calls_attach(Calls* calls, Respond respo
                                                      Flush flush, void* server,
                                                      const std::int32_t forms[],
                                                      std::int64_t count);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_attach_http(Calls* calls, RespondHttp respond,
+                                                          Finish finish, void* server,
+                                                          const std::int32_t forms[],
+                                                          std::int64_t count);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_set_traced(Calls* calls, std::uint64_t bound);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_set_names(Calls* calls, const NamedRoute names[],
                                                         std::int64_t count,
@@ -243,12 +260,13 @@ EXPORTED_KEEPING_GIL void sharded_infer_calls_set_names(Calls* calls, const Name
                                                         std::int64_t share_count);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_set_chance(Calls* calls, std::uint64_t seed);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_set_kept(Calls* calls, std::uint64_t bound);
-EXPORTED_KEEPING_GIL void sharded_infer_calls_take(Calls* calls, const transport::Event events[],
+EXPORTED_KEEPING_GIL void sharded_infer_calls_take(Calls* calls, std::int32_t sender,
+                                                   const transport::Event events[],
                                                    std::int64_t count, Taken* taken);
 EXPORTED_KEEPING_GIL bool sharded_infer_calls_offer(Calls* calls, const CallFields* fields,
                                                     double now, scheduler::Refused* refused);
 EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_cancel(Calls* calls, std::uint64_t number,
-                                                       bool by_python);
+                                                       std::int32_t sender);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_begin(Calls* calls, double now, Begun* begun);
 EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_expire(Calls* calls, double now);
 EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_occupy(Calls* calls, scheduler::SharedQueue* queue,
@@ -261,9 +279,8 @@ EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_part(Calls* calls, Batch* batch,
 EXPORTED_KEEPING_GIL void sharded_infer_calls_fail(Calls* calls, Batch* batch, std::int32_t code,
                                                    const char* words, std::int64_t words_bytes,
                                                    Failed* failed);
-// Returns the backlog, as `Batcher::backlog`.
-EXPORTED_KEEPING_GIL double sharded_infer_calls_end(Calls* calls, Batch* batch, double now,
-                                                    bool by_clock);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_end(Calls* calls, Batch* batch, double now,
+                                                  bool by_clock, BatchEnd* end);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_refuse(Calls* calls, Batch* batch,
                                                      std::int64_t position, std::int32_t code,
                                                      const char* words, std::int64_t words_bytes);

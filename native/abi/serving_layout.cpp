@@ -17,7 +17,7 @@ extern "C" {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_calls[];
 const std::int64_t sharded_infer_layout_of_calls[] = {
-    172, 0x07DC8A77,
+    176, 0x741F782E,
     0xB9D909FE, sizeof(sharded_infer::call::RouteSettings),
     offsetof(sharded_infer::call::RouteSettings, model),
     offsetof(sharded_infer::call::RouteSettings, queue),
@@ -167,6 +167,9 @@ const std::int64_t sharded_infer_layout_of_calls[] = {
     offsetof(sharded_infer::call::Finished, counted),
     offsetof(sharded_infer::call::Finished, answers),
     offsetof(sharded_infer::call::Finished, answer_count),
+    0x706B7914, sizeof(sharded_infer::call::BatchEnd),
+    offsetof(sharded_infer::call::BatchEnd, backlog),
+    offsetof(sharded_infer::call::BatchEnd, waits),
     0x887C6210, sizeof(sharded_infer::call::Failed),
     offsetof(sharded_infer::call::Failed, seconds),
     offsetof(sharded_infer::call::Failed, answers),

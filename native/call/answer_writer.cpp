@@ -49,6 +49,15 @@ std::string unknown_parameter(const char* table) { return std::string("unknown_i
 
 }  // namespace
 
+std::string http_lines(std::int64_t json_bytes, std::int64_t bytes) {
+  std::string lines = "200 OK\r\n";
+  if (json_bytes != 0)
+    lines += "Inference-Header-Content-Length: " + std::to_string(json_bytes) + "\r\n";
+  lines += "Vary: Accept-Encoding\r\ncontent-type: application/";
+  lines += json_bytes != 0 ? "octet-stream" : "json";
+  return lines + "\r\ncontent-length: " + std::to_string(bytes) + "\r\n";
+}
+
 std::int64_t AnswerWriter::write(const Call& call, const CallScores& scores) {
   switch (call.form) {
     case kPredict: predict(call, scores); break;

@@ -1,6 +1,7 @@
 // Scores as serialized answers.
 // https://protobuf.dev/programming-guides/encoding/
 #pragma once
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,10 @@ struct CallScores {
   std::vector<const char*> default_tables;
   std::vector<std::pair<const char*, std::int64_t>> unknown_ids;
 };
+
+// The status and headers of an answer over HTTP, each with its line break. `json_bytes` are those
+// that outputs in binary follow; 0: there are none.
+std::string http_lines(std::int64_t json_bytes, std::int64_t bytes);
 
 // Answers, one after another.
 class AnswerWriter {

@@ -13,8 +13,9 @@ struct Batch {
   double cpu_started = 0.0;
   MergedInput input;
   AnswerWriter writer;
-  std::vector<std::size_t> ends;     // of the answers
-  std::vector<std::uint8_t> failed;  // [calls]: Python has failed it
+  std::vector<std::size_t> ends;         // of the answers
+  std::vector<std::int64_t> json_bytes;  // of the answers, as PythonAnswer's
+  std::vector<std::uint8_t> failed;      // [calls]: Python has failed it
   std::vector<AnsweredRequest> counted;
   std::vector<PythonAnswer> answers;
 };

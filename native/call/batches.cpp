@@ -42,7 +42,7 @@ void Calls::describe(Batch& batch) {
     info.samples += call->samples();
     info.deadline = std::min(info.deadline, call->request.deadline);
     info.traced += call->trace != 0;
-    info.by_python += call->by_python;
+    info.by_python += call->by_python();
     info.kept += !call->message.empty();
     info.placed += !call->placed.empty();
   }
@@ -90,7 +90,8 @@ void Calls::begin(double now, Begun& begun) {
   batch->info.predicted = decided_.predicted;
   run(*batch, now);
   // Finished answers do not wait for a batch.
-  if (flush_ != nullptr) flush_(server_);
+  const Source& grpc = sources_[kGrpc];
+  if (grpc.flush != nullptr) grpc.flush(grpc.server);
   begun.batch = batch;
 }
 
@@ -130,8 +131,8 @@ Batch* Calls::expire(double now) {
   return dropped_batches(late_);
 }
 
-Batch* Calls::cancel(std::uint64_t number, bool by_python) {
-  Call* call = find_call(number, by_python);
+Batch* Calls::cancel(std::uint64_t number, Sender sender) {
+  Call* call = find_call(number, sender);
   if (call == nullptr) return nullptr;
   {
     const std::lock_guard<std::mutex> lock(scheduler_.mutex());
@@ -211,14 +212,14 @@ void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) 
   answer.seconds[2] = float(scores.lookup_seconds);
   answer.seconds[3] = float(scores.tower_seconds);
   batch.counted.resize(batch.calls.size());
-  std::vector<std::int64_t> json_bytes(batch.calls.size());
+  batch.json_bytes.assign(batch.calls.size(), 0);
   std::int64_t first = 0;
   double before = monotonic();
   for (std::size_t at = 0; at < batch.calls.size(); ++at) {
     const Call& call = *batch.calls[at];
     AnsweredRequest& counted = batch.counted[at];
     collect(batch, scores, call, first, answer, counted);
-    if (!batch.failed[at]) json_bytes[at] = batch.writer.write(call, answer);
+    if (!batch.failed[at]) batch.json_bytes[at] = batch.writer.write(call, answer);
     batch.ends.push_back(batch.writer.bytes().size());
     first += call.samples();
     const double now = monotonic();
@@ -238,8 +239,8 @@ void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) 
   for (std::size_t at = 0; at < batch.calls.size(); ++at) {
     const Call& call = *batch.calls[at];
     const auto size = std::int64_t(batch.ends[at] - begin);
-    if (!batch.failed[at] && call.by_python)
-      batch.answers.push_back({call.number, bytes + begin, size, json_bytes[at]});
+    if (!batch.failed[at] && call.by_python())
+      batch.answers.push_back({call.number, bytes + begin, size, batch.json_bytes[at]});
     begin = batch.ends[at];
   }
   finished.counted = batch.counted.data();
@@ -255,10 +256,10 @@ void Calls::fail(Batch& batch, std::int32_t code, std::string_view words, Failed
   const double now = monotonic();
   for (const Call* call : batch.calls) {
     failed.seconds += now - call->request.arrived;
-    if (call->by_python)
+    if (call->by_python())
       batch.answers.push_back({call->number, nullptr, 0, 0});
     else
-      finish_(server_, call->number, code, words.data(), std::int64_t(words.size()), nullptr, 0);
+      fail_call(*call, code, words);
   }
   failed.answers = batch.answers.data();
   failed.answer_count = std::int64_t(batch.answers.size());
@@ -267,34 +268,47 @@ void Calls::fail(Batch& batch, std::int32_t code, std::string_view words, Failed
 void Calls::refuse(Batch& batch, std::int64_t position, std::int32_t code, std::string_view words) {
   batch.failed[std::size_t(position)] = 1;
   const Call& call = *batch.calls[std::size_t(position)];
-  if (!call.by_python)
-    finish_(server_, call.number, code, words.data(), std::int64_t(words.size()), nullptr, 0);
+  if (!call.by_python()) fail_call(call, code, words);
 }
 
-void Calls::send(const Batch& batch) {
+void Calls::fail_call(const Call& call, std::int32_t code, std::string_view words) {
+  const Source& source = sources_[call.sender];
+  source.finish(source.server, call.number, code, words.data(), std::int64_t(words.size()), nullptr,
+                0);
+}
+
+bool Calls::send(const Batch& batch) {
+  bool waits = false;
   const std::uint8_t* bytes = batch.writer.bytes().data();
   std::size_t begin = 0;
   for (std::size_t at = 0; at < batch.ends.size(); ++at) {
     const Call& call = *batch.calls[at];
-    if (!call.by_python && !batch.failed[at])
-      respond_(server_, call.number, bytes + begin, std::int64_t(batch.ends[at] - begin), 1);
+    const auto size = std::int64_t(batch.ends[at] - begin);
+    const Source& source = sources_[call.sender];
+    if (!batch.failed[at] && call.sender == kHttp) {
+      const std::string lines = http_lines(batch.json_bytes[at], size);
+      source.respond_http(source.server, call.number, lines.data(), std::int64_t(lines.size()),
+                          bytes + begin, size);
+      waits = true;
+    } else if (!batch.failed[at] && call.sender == kGrpc) {
+      source.respond(source.server, call.number, bytes + begin, size, 1);
+    }
     begin = batch.ends[at];
   }
+  return waits;
 }
 
-double Calls::end(Batch& batch, double now, bool by_clock) {
-  send(batch);
-  double backlog = 0.0;
+void Calls::end(Batch& batch, double now, bool by_clock, BatchEnd& end) {
+  end = {0.0, send(batch)};
   if (batch.number != 0) {
     const double seconds = now - batch.info.started;
     const double burnt = by_clock ? seconds : thread_seconds() - batch.cpu_started;
     const std::lock_guard<std::mutex> lock(scheduler_.mutex());
     scheduler_.batcher().finish(batch.number, *batch.queue, batch.info.work, seconds, now, burnt);
-    backlog = scheduler_.batcher().backlog(now);
+    end.backlog = scheduler_.batcher().backlog(now);
   }
   for (Call* call : batch.calls) release(*call);
   delete &batch;
-  return backlog;
 }
 
 }  // namespace sharded_infer::call

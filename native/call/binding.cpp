@@ -13,10 +13,15 @@ void sharded_infer_calls_destroy(Calls* calls) { delete calls; }
 
 void sharded_infer_calls_attach(Calls* calls, Respond respond, Finish finish, Flush flush,
                                 void* server, const std::int32_t* forms, std::int64_t count) {
-  calls->attach(respond, finish, flush, server, {forms, forms + count});
+  calls->attach(kGrpc, {respond, nullptr, finish, flush, server, {forms, forms + count}, {}});
 }
 
 void sharded_infer_calls_set_traced(Calls* calls, std::uint64_t bound) { calls->set_traced(bound); }
+
+void sharded_infer_calls_attach_http(Calls* calls, RespondHttp respond, Finish finish, void* server,
+                                     const std::int32_t* forms, std::int64_t count) {
+  calls->attach(kHttp, {nullptr, respond, finish, nullptr, server, {forms, forms + count}, {}});
+}
 
 void sharded_infer_calls_set_names(Calls* calls, const NamedRoute* names, std::int64_t count,
                                    const WeightedRoute* shares, std::int64_t share_count) {
@@ -27,9 +32,9 @@ void sharded_infer_calls_set_chance(Calls* calls, std::uint64_t seed) { calls->s
 
 void sharded_infer_calls_set_kept(Calls* calls, std::uint64_t bound) { calls->set_kept(bound); }
 
-void sharded_infer_calls_take(Calls* calls, const transport::Event* events, std::int64_t count,
-                              Taken* taken) {
-  calls->take(events, count, *taken);
+void sharded_infer_calls_take(Calls* calls, std::int32_t sender, const transport::Event* events,
+                              std::int64_t count, Taken* taken) {
+  calls->take(Sender(sender), events, count, *taken);
 }
 
 bool sharded_infer_calls_offer(Calls* calls, const CallFields* fields, double now,
@@ -37,8 +42,8 @@ bool sharded_infer_calls_offer(Calls* calls, const CallFields* fields, double no
   return calls->offer(*fields, now, *refused);
 }
 
-Batch* sharded_infer_calls_cancel(Calls* calls, std::uint64_t number, bool by_python) {
-  return calls->cancel(number, by_python);
+Batch* sharded_infer_calls_cancel(Calls* calls, std::uint64_t number, std::int32_t sender) {
+  return calls->cancel(number, Sender(sender));
 }
 
 void sharded_infer_calls_begin(Calls* calls, double now, Begun* begun) {
@@ -66,8 +71,8 @@ void sharded_infer_calls_fail(Calls* calls, Batch* batch, std::int32_t code, con
   calls->fail(*batch, code, {words, std::size_t(words_bytes)}, *failed);
 }
 
-double sharded_infer_calls_end(Calls* calls, Batch* batch, double now, bool by_clock) {
-  return calls->end(*batch, now, by_clock);
+void sharded_infer_calls_end(Calls* calls, Batch* batch, double now, bool by_clock, BatchEnd* end) {
+  calls->end(*batch, now, by_clock, *end);
 }
 
 void sharded_infer_calls_refuse(Calls* calls, Batch* batch, std::int64_t position,
@@ -78,7 +83,7 @@ void sharded_infer_calls_refuse(Calls* calls, Batch* batch, std::int64_t positio
 void sharded_infer_calls_describe(const Batch* batch, std::int64_t position, CallInfo* info) {
   const Call& call = *batch->calls[std::size_t(position)];
   *info = {call.number,
-           call.by_python,
+           call.by_python(),
            call.form,
            call.trace,
            call.samples(),

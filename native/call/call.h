@@ -14,7 +14,7 @@ struct Call {
   scheduler::Request request;  // its handle is below -1
   Route* route = nullptr;      // null: the place is free
   std::uint64_t number = 0;    // of the transport's call, or of Python's reply
-  bool by_python = false;
+  Sender sender = kGrpc;
   Form form = kInfer;
   double decoded = 0.0;
   std::int64_t ahead = 0;             // calls that waited when it came
@@ -39,6 +39,7 @@ struct Call {
     capacity = wanted;
   }
 
+  bool by_python() const { return sender == kPython; }
   std::int64_t samples() const { return layout.batch; }
   const float* dense(std::int64_t input) const {
     return reinterpret_cast<const float*>(words.get() + dense_at[std::size_t(input)]);
@@ -51,7 +52,7 @@ struct Call {
     unknown.clear();
     placed.clear();
     regions.clear();
-    reports_unknown = by_python = false;
+    reports_unknown = false;
     trace = 0;
     if (capacity > kKeptWords) {
       words.reset();

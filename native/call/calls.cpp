@@ -83,8 +83,8 @@ bool Calls::offer(const CallFields& fields, double now, scheduler::Refused& refu
   request.deadline = fields.deadline;
   request.priority = scheduler::effective_priority(fields.priority);
   call.number = fields.number;
-  call.by_python = fields.by_python != 0;
-  call.form = fields.form;
+  call.sender = fields.by_python != 0 ? kPython : kGrpc;
+  call.form = Form(fields.form);
   call.outputs.assign(fields.outputs, fields.outputs + route.outputs.size());
   call.reports_unknown = fields.reports_unknown != 0;
   call.trace = fields.traced;
@@ -110,26 +110,28 @@ scheduler::Refused Calls::queue(Call& call, double now) {
 }
 
 void Calls::enter(Call& call) {
-  if (call.by_python) {
+  if (call.by_python()) {
     by_number_[call.number] = call.request.handle;
     return;
   }
   const auto slot = std::uint32_t(call.number);
-  if (by_slot_.size() <= slot) by_slot_.resize(slot + std::size_t{1});
-  by_slot_[slot] = call.request.handle;
+  std::vector<std::int64_t>& by_slot = sources_[call.sender].by_slot;
+  if (by_slot.size() <= slot) by_slot.resize(slot + std::size_t{1});
+  by_slot[slot] = call.request.handle;
 }
 
-Call* Calls::find_call(std::uint64_t number, bool by_python) {
+Call* Calls::find_call(std::uint64_t number, Sender sender) {
   std::int64_t handle = 0;
-  if (by_python) {
+  const std::vector<std::int64_t>& by_slot = sources_[sender].by_slot;
+  if (sender == kPython) {
     const auto found = by_number_.find(number);
     if (found != by_number_.end()) handle = found->second;
-  } else if (std::uint32_t(number) < by_slot_.size()) {
-    handle = by_slot_[std::uint32_t(number)];
+  } else if (std::uint32_t(number) < by_slot.size()) {
+    handle = by_slot[std::uint32_t(number)];
   }
   if (handle == 0) return nullptr;
   Call& call = call_of(handle);
-  return call.number == number && call.by_python == by_python ? &call : nullptr;
+  return call.number == number && call.sender == sender ? &call : nullptr;
 }
 
 Call& Calls::acquire(Route& route) {
@@ -149,11 +151,12 @@ Call& Calls::acquire(Route& route) {
 
 void Calls::release(Call& call) {
   const std::int64_t handle = call.request.handle;
-  if (call.by_python) {
+  std::vector<std::int64_t>& by_slot = sources_[call.sender].by_slot;
+  if (call.by_python()) {
     by_number_.erase(call.number);
-  } else if (std::uint32_t(call.number) < by_slot_.size()) {
+  } else if (std::uint32_t(call.number) < by_slot.size()) {
     // The place may be a later call's: the client of this one has gone.
-    std::int64_t& known = by_slot_[std::uint32_t(call.number)];
+    std::int64_t& known = by_slot[std::uint32_t(call.number)];
     if (known == handle) known = 0;
   }
   call.clear();

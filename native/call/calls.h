@@ -20,11 +20,23 @@
 
 #include "batch.h"
 #include "choice.h"
+#include "message.h"
 #include "reader/header.h"
 #include "scheduler/scheduler.h"
 #include "transport/settings.h"
 
 namespace sharded_infer::call {
+
+// A server that calls come from, and that sends their answers.
+struct Source {
+  Respond respond = nullptr;           // of gRPC
+  RespondHttp respond_http = nullptr;  // of HTTP
+  Finish finish = nullptr;
+  Flush flush = nullptr;
+  void* server = nullptr;
+  std::vector<std::int32_t> forms;    // a `Form` for each method; later ones have none
+  std::vector<std::int64_t> by_slot;  // of its calls' numbers: handles, or 0
+};
 
 class Calls {
  public:
@@ -32,15 +44,7 @@ class Calls {
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
 
-  // Where answers go, and a `Form` for each method of the server that calls come from.
-  void attach(Respond respond, Finish finish, Flush flush, void* server,
-              std::vector<std::int32_t> forms) {
-    respond_ = respond;
-    finish_ = finish;
-    flush_ = flush;
-    server_ = server;
-    forms_ = std::move(forms);
-  }
+  void attach(Sender sender, Source source) { sources_[sender] = std::move(source); }
   // Calls are traced if their clients decide so, or with this chance, of 2^64.
   void set_traced(std::uint64_t bound) {
     traces_ = true;
@@ -53,11 +57,11 @@ class Calls {
   // Calls without a routing key go by chance, which a seed and their numbers make.
   void set_chance(std::uint64_t seed) { chance_seed_ = seed; }
 
-  void take(const transport::Event* events, std::int64_t count, Taken& taken);
+  void take(Sender sender, const transport::Event* events, std::int64_t count, Taken& taken);
   // Whether the call was queued.
   bool offer(const CallFields& fields, double now, scheduler::Refused& refused);
   // A waiting call that was given up, as a batch; null if it does not wait.
-  Batch* cancel(std::uint64_t number, bool by_python);
+  Batch* cancel(std::uint64_t number, Sender sender);
   void begin(double now, Begun& begun);
   // Waiting calls whose deadlines have passed, as batches; null: there are none.
   Batch* expire(double now);
@@ -67,8 +71,8 @@ class Calls {
   // Excludes a call from `finish`, and ends it with a status unless Python does.
   void refuse(Batch& batch, std::int64_t position, std::int32_t code, std::string_view words);
   // Sends the answers, and frees the calls and the slot, whose time the scheduler learns. Returns
-  // the backlog.
-  double end(Batch& batch, double now, bool by_clock);
+  // the backlog, and whether answers over HTTP wait for the transport's flush.
+  void end(Batch& batch, double now, bool by_clock, BatchEnd& end);
   // A slot that is free while no call waits, for another task; null: there is none.
   Batch* occupy(scheduler::Queue& queue, double now);
 
@@ -93,10 +97,10 @@ class Calls {
   };
 
   // take.cpp
-  Disposition take_call(const transport::Event& event, std::int64_t position);
-  Disposition take_end(const transport::Event& event);
-  Chosen choose_route(const transport::Event& event, Bytes message, const Header& header);
-  bool decode(Bytes message, Route& route, Call& call);
+  Disposition take_call(Sender sender, const transport::Event& event, std::int64_t position);
+  Disposition take_end(Sender sender, const transport::Event& event);
+  Chosen choose_route(std::uint64_t number, const Message& message);
+  bool decode(const Message& message, Route& route, Call& call);
   bool is_reachable(const scheduler::Request& request, const Route& route);
   Tracing tracing_of(const transport::Event& event);
   EndedCalls& ended(Route& route);
@@ -106,7 +110,8 @@ class Calls {
   Call& acquire(Route& route);
   void release(Call& call);
   Call& call_of(std::int64_t handle) { return calls_[std::size_t(kFirstHandle - handle)]; }
-  Call* find_call(std::uint64_t number, bool by_python);
+  Call* find_call(std::uint64_t number, Sender sender);
+  void fail_call(const Call& call, std::int32_t code, std::string_view words);
   void enter(Call& call);
   scheduler::Refused queue(Call& call, double now);
 
@@ -114,7 +119,7 @@ class Calls {
   Batch* batch_of(std::vector<Call*> calls, scheduler::State state);
   Batch* dropped_batches(const std::vector<scheduler::Request*>& requests);
   void describe(Batch& batch);
-  void send(const Batch& batch);
+  bool send(const Batch& batch);
   void run(Batch& batch, double now);
   void collect(const Batch& batch, const BatchScores& scores, const Call& call, std::int64_t first,
                CallScores& answer, AnsweredRequest& counted);
@@ -123,11 +128,7 @@ class Calls {
   scheduler::Scheduler& scheduler_;
   scheduler::Taken decided_;
   std::vector<scheduler::Request*> late_;
-  Respond respond_ = nullptr;
-  Finish finish_ = nullptr;
-  Flush flush_ = nullptr;
-  void* server_ = nullptr;
-  std::vector<std::int32_t> forms_;
+  Source sources_[3];  // by `Sender`; none of Python
   bool traces_ = false;
   std::uint64_t traced_ = 0, kept_ = 0;
   std::uint64_t random_ = 0x9e3779b97f4a7c15u;
@@ -136,8 +137,7 @@ class Calls {
   std::unordered_map<std::string, NameTarget> names_;  // by model, a zero byte, and version
   std::string key_;
   std::deque<Call> calls_;
-  std::vector<std::int64_t> free_;     // handles
-  std::vector<std::int64_t> by_slot_;  // of the transport's call numbers: handles, or 0
+  std::vector<std::int64_t> free_;                             // handles
   std::unordered_map<std::uint64_t, std::int64_t> by_number_;  // of Python's: handles
   // Of the last `take`.
   std::vector<std::int64_t> left_;

@@ -50,20 +50,25 @@ bool is_finite(const Call& call, const Model& model) {
   return true;
 }
 
-bool read_outputs(Bytes message, const Header& header, const Route& route, Call& call) {
-  call.outputs.assign(route.outputs.size(), header.output_count == 0);
+bool read_outputs(const Message& message, const Route& route, Call& call) {
+  const JsonHeader& json = message.header;
+  const Header& header = json.header;
+  const auto wanted = std::uint8_t(json.binary_default != 0 ? 2 : 1);
+  call.outputs.assign(route.outputs.size(), header.output_count == 0 ? wanted : 0);
   for (std::int64_t at = 0; at < header.output_count; ++at) {
     const Text& text = header.outputs[at];
-    const int output = route.output_of({message.data + text.start, text.size});
+    const int output = route.output_of({message.bytes.data + text.start, text.size});
     if (output < 0) return false;
-    call.outputs[std::size_t(output)] = 1;
+    const bool says = (json.binary_said >> at & 1) != 0;
+    const auto said = std::uint8_t(json.binary_wanted >> at & 1 ? 2 : 1);
+    call.outputs[std::size_t(output)] = says ? said : wanted;
   }
   return true;
 }
 
 }  // namespace
 
-void Calls::take(const transport::Event* events, std::int64_t count, Taken& taken) {
+void Calls::take(Sender sender, const transport::Event* events, std::int64_t count, Taken& taken) {
   left_.clear();
   ended_.clear();
   traced_calls_.clear();
@@ -71,8 +76,8 @@ void Calls::take(const transport::Event* events, std::int64_t count, Taken& take
   for (std::int64_t at = 0; at < count; ++at) {
     const transport::Event& event = events[at];
     Disposition disposition = Disposition::kLeft;
-    if (event.kind == transport::kCall) disposition = take_call(event, at);
-    if (event.kind == transport::kCancelled) disposition = take_end(event);
+    if (event.kind == transport::kCall) disposition = take_call(sender, event, at);
+    if (event.kind == transport::kCancelled) disposition = take_end(sender, event);
     taken.queued += disposition == Disposition::kQueued;
     if (disposition == Disposition::kLeft) left_.push_back(at);
     if (disposition == Disposition::kLeftDrawn) left_.push_back(-1 - at);
@@ -87,15 +92,20 @@ void Calls::take(const transport::Event* events, std::int64_t count, Taken& take
   taken.backlog = scheduler_.batcher().backlog(monotonic());
 }
 
-Calls::Disposition Calls::take_call(const transport::Event& event, std::int64_t position) {
-  const auto form = Form(forms_[std::size_t(event.method)]);
+Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event,
+                                    std::int64_t position) {
+  const std::vector<std::int32_t>& forms = sources_[sender].forms;
+  const auto method = std::size_t(event.method);
+  const auto form = method < forms.size() ? Form(forms[method]) : kNoForm;
   if (form == kNoForm || event.encoding != transport::kIdentity) return Disposition::kLeft;
   const double arrived = monotonic();
-  const Bytes message{event.data, event.bytes};
-  Header header;
-  if (!(form == kInfer ? read_header(message, header) : read_predict_header(message, header)))
-    return Disposition::kLeft;
-  const auto [route, label] = choose_route(event, message, header);
+  Message message;
+  if (!read_message(form, event, message)) return Disposition::kLeft;
+  const bool may_be_kept = kept_ != 0 && message.version.empty();
+  // Only Python reads a body once more.
+  if (form == kJson && may_be_kept) return Disposition::kLeft;
+  const Header& header = message.header.header;
+  const auto [route, label] = choose_route(event.call, message);
   if (route == nullptr || !route->reads_messages) return Disposition::kLeft;
   Call& call = acquire(*route);
   scheduler::Request& request = call.request;
@@ -106,22 +116,22 @@ Calls::Disposition Calls::take_call(const transport::Event& event, std::int64_t 
     request.deadline = std::min(request.deadline, arrived + double(header.timeout_us) / 1e6);
   request.priority = scheduler::effective_priority(header.priority);
   call.number = event.call;
+  call.sender = sender;
   call.form = form;
-  const auto* id = reinterpret_cast<const char*>(message.data) + header.id.start;
+  const auto* id = reinterpret_cast<const char*>(event.data) + header.id.start;
   call.id.assign(id, std::size_t(header.id.size));
   if (label != nullptr) call.label = *label;
   const Tracing tracing = tracing_of(event);
   // Under overload most calls are refused, so one that must be refused is not decoded.
   if (tracing == Tracing::kNone && !is_reachable(request, *route)) {
-    finish_(server_, call.number, kDeadlineExceeded, transport::kTooLate,
-            sizeof transport::kTooLate - 1, nullptr, 0);
+    fail_call(call, kDeadlineExceeded, transport::kTooLate);
     EndedCalls& counts = ended(*route);
     ++counts.late;
     counts.late_seconds += monotonic() - arrived;
     release(call);
     return Disposition::kEnded;
   }
-  if (!read_outputs(message, header, *route, call) || !decode(message, *route, call) ||
+  if (!read_outputs(message, *route, call) || !decode(message, *route, call) ||
       queue(call, call.decoded).why != scheduler::Refusal::kNone) {
     release(call);
     return tracing == Tracing::kDrawn ? Disposition::kLeftDrawn : Disposition::kLeft;
@@ -132,16 +142,16 @@ Calls::Disposition Calls::take_call(const transport::Event& event, std::int64_t 
     call.trace = ++last_trace_;
     traced_calls_.push_back({call.trace, position, tracing == Tracing::kDrawn});
   }
-  if (kept_ != 0 && header.version.size == 0 && random() <= kept_)
-    call.message.assign(reinterpret_cast<const char*>(message.data), std::size_t(message.size));
+  if (may_be_kept && random() <= kept_)
+    call.message.assign(reinterpret_cast<const char*>(event.data), std::size_t(event.bytes));
   ended(*route);
   return Disposition::kQueued;
 }
 
 // The end of a call: one that waits leaves the queue, and the response of one that runs is
 // discarded.
-Calls::Disposition Calls::take_end(const transport::Event& event) {
-  Call* call = find_call(event.call, false);
+Calls::Disposition Calls::take_end(Sender sender, const transport::Event& event) {
+  Call* call = find_call(event.call, sender);
   if (call == nullptr || call->trace != 0) return Disposition::kLeft;
   {
     const std::lock_guard<std::mutex> lock(scheduler_.mutex());
@@ -168,27 +178,27 @@ Calls::Tracing Calls::tracing_of(const transport::Event& event) {
   return traced_ != 0 && random() <= traced_ ? Tracing::kDrawn : Tracing::kNone;
 }
 
-Calls::Chosen Calls::choose_route(const transport::Event& event, Bytes message,
-                                  const Header& header) {
-  const auto* text = reinterpret_cast<const char*>(message.data);
-  key_.assign(text + header.name.start, std::size_t(header.name.size));
+Calls::Chosen Calls::choose_route(std::uint64_t number, const Message& message) {
+  key_.assign(message.model);
   key_ += '\0';
-  key_.append(text + header.version.start, std::size_t(header.version.size));
+  key_.append(message.version);
   const auto found = names_.find(key_);
   if (found == names_.end()) return {};
   const NameTarget& target = found->second;
   if (target.shares.empty()) return {target.route, nullptr};
   std::uint64_t position;
-  if (!position_of(message, header, target.seed, position))
-    position = mixed(chance_seed_ ^ event.call);
+  if (!position_of(message.bytes, message.header.header, target.seed, position))
+    position = mixed(chance_seed_ ^ number);
   const Share& share = choose(target.shares, position);
   return {share.route, &share.label};
 }
 
-bool Calls::decode(Bytes message, Route& route, Call& call) {
+bool Calls::decode(const Message& message, Route& route, Call& call) {
   Request& decoding = route.decoding;
-  if (!(call.form == kPredict ? decoding.scan_predict(message) : decoding.scan(message)))
-    return false;
+  const bool scanned = message.form == kJson ? decoding.scan_body(message.bytes, message.json_bytes)
+                       : message.form == kPredict ? decoding.scan_predict(message.bytes)
+                                                  : decoding.scan(message.bytes);
+  if (!scanned) return false;
   call.reserve(decoding.layout.words);
   if (!decoding.fill(call.words.get())) return false;
   const Model& model = route.model();

@@ -94,6 +94,15 @@ EXPORTED void sharded_infer_transport_respond_http(Server* server, std::uint64_t
       true);
 }
 
+// As `sharded_infer_transport_respond_http`, at the next flush or before.
+EXPORTED void sharded_infer_transport_respond_http_later(Server* server, std::uint64_t call,
+                                                         const char* lines,
+                                                         std::int64_t lines_bytes, const char* body,
+                                                         std::int64_t body_bytes) {
+  server->respond_later(
+      call, Answer::make_http({lines, std::size_t(lines_bytes)}, {body, std::size_t(body_bytes)}));
+}
+
 // See Server::hold_replies.
 EXPORTED void sharded_infer_transport_hold(Server* server) { server->hold_replies(); }
 EXPORTED void sharded_infer_transport_flush(Server* server) { server->flush(); }

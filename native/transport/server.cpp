@@ -178,13 +178,13 @@ void Server::look_out(std::unique_lock<std::mutex>& lock) {
   looking_out_ = false;
 }
 
-void Server::reply(Reply made) {
+void Server::reply(Reply made, bool wakes) {
   {
     std::lock_guard<std::mutex> lock(replies_lock_);
     replies_.push_back(std::move(made));
     has_replies_ = true;
   }
-  if (held_ != this && asleep_.exchange(false)) wake();
+  if (wakes && asleep_.exchange(false)) wake();
 }
 
 void Server::flush() {
@@ -197,7 +197,7 @@ void Server::finish(std::uint64_t call, std::int32_t code, std::string words,
   ending->code = code;
   ending->words = std::move(words);
   ending->trailers = std::move(trailers);
-  reply({call, nullptr, true, std::move(ending)});
+  reply({call, nullptr, true, std::move(ending)}, held_ != this);
 }
 
 void Server::set_fixed_answer(std::int32_t method, std::string message, std::string answer) {

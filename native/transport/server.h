@@ -52,7 +52,11 @@ class Server {
   int fetch(Event* events, int held, int most, int milliseconds);
   // Answers a unary call, or sends a message of a stream.
   void respond(std::uint64_t call, Answer* answer, bool ends) {
-    reply({call, answer, ends, nullptr});
+    reply({call, answer, ends, nullptr}, held_ != this);
+  }
+  // Answers a request of HTTP/1.1, at the next `flush` or before.
+  void respond_later(std::uint64_t call, Answer* answer) {
+    reply({call, answer, true, nullptr}, false);
   }
   // Ends a call with a status. `trailers` are as RequestHead::others.
   void finish(std::uint64_t call, std::int32_t code, std::string words, std::string trailers);
@@ -98,7 +102,7 @@ class Server {
   void run();
   int await_ready(epoll_event* ready, int most);
   void wake();
-  void reply(Reply made);
+  void reply(Reply made, bool wakes);
   void hand_over();
   // Lets the I/O thread read what clients are sending, while more comes: fewer and larger steps
   // cost less. For `fetch`, which holds the lock.

@@ -17,6 +17,12 @@ class Form(IntEnum):
     JSON = 4
 
 
+class Sender(IntEnum):
+    GRPC = 0
+    PYTHON = 1
+    HTTP = 2
+
+
 class RouteSettings(ctypes.Structure):
     _fields_ = (
         ("model", ctypes.c_void_p),
@@ -234,6 +240,13 @@ class Finished(ctypes.Structure):
     )
 
 
+class BatchEnd(ctypes.Structure):
+    _fields_ = (
+        ("backlog", ctypes.c_double),
+        ("waits", ctypes.c_int64),
+    )
+
+
 class Failed(ctypes.Structure):
     _fields_ = (
         ("seconds", ctypes.c_double),
@@ -242,7 +255,7 @@ class Failed(ctypes.Structure):
     )
 
 
-check_layout(LIBRARY, "calls", 0x07DC8A77, {
+check_layout(LIBRARY, "calls", 0x741F782E, {
     RouteSettings: 0xB9D909FE,
     NamedRoute: 0x5E523BFE,
     WeightedRoute: 0x6E66263E,
@@ -260,6 +273,7 @@ check_layout(LIBRARY, "calls", 0x07DC8A77, {
     BatchScores: 0x6452607B,
     PythonAnswer: 0x82912CD8,
     Finished: 0x6A70AD1D,
+    BatchEnd: 0x706B7914,
     Failed: 0x887C6210,
 })
 calls_route = function_of(
@@ -292,6 +306,17 @@ calls_attach = function_of(
     "sharded_infer_calls_attach",
     None,
     ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+)
+calls_attach_http = function_of(
+    KEEPING_GIL,
+    "sharded_infer_calls_attach_http",
+    None,
     ctypes.c_void_p,
     ctypes.c_void_p,
     ctypes.c_void_p,
@@ -335,6 +360,7 @@ calls_take = function_of(
     "sharded_infer_calls_take",
     None,
     ctypes.c_void_p,
+    ctypes.c_int32,
     ctypes.c_void_p,
     ctypes.c_int64,
     ctypes.POINTER(Taken),
@@ -354,7 +380,7 @@ calls_cancel = function_of(
     ctypes.c_void_p,
     ctypes.c_void_p,
     ctypes.c_uint64,
-    ctypes.c_bool,
+    ctypes.c_int32,
 )
 calls_begin = function_of(
     KEEPING_GIL,
@@ -411,11 +437,12 @@ calls_fail = function_of(
 calls_end = function_of(
     KEEPING_GIL,
     "sharded_infer_calls_end",
-    ctypes.c_double,
+    None,
     ctypes.c_void_p,
     ctypes.c_void_p,
     ctypes.c_double,
     ctypes.c_bool,
+    ctypes.POINTER(BatchEnd),
 )
 calls_refuse = function_of(
     KEEPING_GIL,

@@ -4,12 +4,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from serving.grpc_api.handlers import MOST_CONTROL_BYTES
+from serving.http_api.application import TakeUsual
 from serving.http_api.compression import inflate
 from serving.http_api.exchange import HttpCall, status_answer
 from serving.http_api.operations.model_api import ModelApi
 from serving.http_api.predictions import Predictions
 from serving.http_api.routes import INFER, PROBES, Route
 from serving.status import DRAINING
+from serving.transport.http2_server import Http2Server
 
 # At most six loads and unloads wait (`serving/control/model_control.py`), so two threads stay free.
 _THREADS = 8
@@ -35,6 +37,15 @@ class RestApi:
             call.reply(status_answer(DRAINING))
         else:
             self._threads.submit(self._operate, call, route)
+
+    def attach(self, server: Http2Server) -> TakeUsual:
+        """Implements `Api.attach`."""
+        self._predictions.attach(server)
+        return self._predictions.take_usual
+
+    def lose(self, number: int) -> None:
+        """Implements `Api.lose`."""
+        self._predictions.lose(number)
 
     def drain(self) -> None:
         """Refuses further predict calls."""

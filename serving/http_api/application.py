@@ -1,6 +1,6 @@
 """Routing of HTTP requests that the transport has admitted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from serving.http_api.admission import refuse_other_sites
@@ -8,6 +8,8 @@ from serving.http_api.exchange import HttpAnswer, HttpCall, HttpRequest, error_a
 from serving.http_api.routes import ROUTES, Route, unknown_path
 from serving.http_api.shared_pages import SharedPages
 from serving.security.access import Access
+from serving.transport.events import Metadata
+from serving.transport.http2_server import Http2Server
 
 _PROBES = ("/live", "/ready")
 _READ = ("GET", "HEAD")
@@ -15,11 +17,23 @@ _READ = ("GET", "HEAD")
 _NOT_NOW = error_answer(503, "no model can be asked: the server is loading or draining")
 
 
+# As `DataPlane.take`, of a server's predict calls.
+TakeUsual = Callable[[int, int, Callable[[int], tuple[int, Metadata]]], Sequence[int]]
+
+
 class Api(Protocol):
     """Handler of the protocol's paths."""
 
     def take(self, call: HttpCall, route: Route) -> None:
         """Answers a request, on this thread or later on another one."""
+        ...
+
+    def attach(self, server: Http2Server) -> TakeUsual:
+        """Sets the server of the requests; returns what takes calls among its events."""
+        ...
+
+    def lose(self, number: int) -> None:
+        """Handles the lost client of a call that was taken among events."""
         ...
 
 

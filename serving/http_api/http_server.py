@@ -162,6 +162,8 @@ class HttpServer:
         )
         if dashboard is not None:
             dashboard.start()
+        self._api = api
+        self._take_usual = None if api is None else api.attach(self._server)
         self._application = Application(self._answer, self._probe, api, has_protocol=has_protocol)
         self._reports = TransportReports(
             lambda code, count: metrics.unknown_failed(code.name, count),
@@ -194,7 +196,7 @@ class HttpServer:
         self._server.stop_accepting()
 
     def _serve(self) -> None:
-        reader = EventReader(self._server.fetch, read_headers=http_headers)
+        reader = EventReader(self._server.fetch, self._take_usual, read_headers=http_headers)
         while True:
             try:
                 events = reader.fetch(_POLL_MS)
@@ -219,6 +221,8 @@ class HttpServer:
             left = self._open.pop(event.call, None)
             if left is not None:
                 left.lose()
+            elif self._api is not None:
+                self._api.lose(event.call)
 
     def _respond(self, number: int, answer: HttpAnswer) -> None:
         self._open.pop(number, None)

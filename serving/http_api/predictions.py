@@ -1,21 +1,24 @@
 """Predict calls over HTTP, with the same queue, limits and executor as those over gRPC."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from time import monotonic, sleep
 
+from serving.abi.calls import Sender
 from serving.config.server_config import ServerConfig
 from serving.http_api.compression import inflate
 from serving.http_api.exchange import HttpAnswer, HttpCall, HttpRequest, status_answer
 from serving.http_api.infer_answer import infer_answer
 from serving.http_api.json_codec import InferRequest, JsonCodec, read_request
-from serving.inference.data_plane import Arrival, DataPlane
+from serving.http_api.routes import INFER, ROUTES
+from serving.inference.data_plane import Arrival, DataPlane, Metadata
 from serving.protocol.infer_answer import Answer
 from serving.protocol.predict_method import PredictMethod
 from serving.status import DRAINING, Status, status_of
+from serving.transport.http2_server import Http2Server
 from sharded_infer.errors import RequestError
 
 _VERSIONED = PredictMethod.HTTP_INFER_VERSION
@@ -29,6 +32,9 @@ _MOST_LENGTH_DIGITS = 18
 # Retry time of a call that was refused because too many are in progress.
 _RETRY_SECONDS = 1.0
 _CODEC = JsonCodec()
+_BY_OPERATION = dict(zip(INFER, (PredictMethod.HTTP_INFER, _VERSIONED), strict=True))
+# By position in `transport_routes`, of which pages are the last.
+_METHODS = tuple(_BY_OPERATION.get(route.operation) for route in ROUTES)
 
 
 class Predictions:
@@ -54,6 +60,25 @@ class Predictions:
         # These threads read large requests, so that others need not wait.
         self._threads = ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="http-read")
 
+    def attach(self, server: Http2Server) -> None:
+        """Sets the server whose usual calls `take_usual` takes."""
+        self._data_plane.compiled.attach_http(server.answering_http, _METHODS, server.flush)
+
+    def take_usual(
+        self, events: int, count: int, event_of: Callable[[int], tuple[int, Metadata]]
+    ) -> Sequence[int]:
+        """As `DataPlane.take`; leaves all of them where calls may be refused."""
+        if self._draining or self._calls.in_progress + count > self._most_calls:
+            return range(count)
+        left = self._data_plane.take(events, count, _METHODS, event_of, sender=Sender.HTTP)
+        if len(left) < count:
+            self._wake()
+        return left
+
+    def lose(self, number: int) -> None:
+        """Cancels a call that `take_usual` took."""
+        self._data_plane.cancel(number, Sender.HTTP)
+
     def take(self, call: HttpCall, names: Mapping[str, str]) -> None:
         """Answers a call; the path's `names` are the model, and its version if it has one."""
         refused = self._refusal()
@@ -73,7 +98,7 @@ class Predictions:
     def wait(self, seconds: float) -> None:
         """Returns when all calls are answered or `seconds` have passed."""
         end = monotonic() + seconds
-        while self._open and monotonic() < end:
+        while (self._open or self._calls.in_progress) and monotonic() < end:
             sleep(_DRAIN_POLL_SECONDS)
         self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import NamedTuple, TypeVar
 
 from kernels.wording import counted
+from serving.abi.calls import Sender
 from serving.errors import DeadlineError
 from serving.inference.batch_execution import BatchExecution, Reply, log_fields, show_queue
 from serving.inference.call_batch import CallBatch
@@ -150,13 +151,15 @@ class DataPlane:
         count: int,
         methods: Sequence[PredictMethod | None],
         event_of: Callable[[int], tuple[int, Metadata]],
+        *,
+        sender: Sender = Sender.GRPC,
     ) -> Sequence[int]:
-        """Takes the usual predict calls among events, at the address of their structs.
+        """Takes the usual predict calls among a server's events, at the address of their structs.
 
         `event_of` gives an event's method and metadata by its position. Returns the positions of
         the other events; -1 - position: this call is to be traced.
         """
-        taken: TakenCalls = self.compiled.take(events, count)
+        taken: TakenCalls = self.compiled.take(sender, events, count)
         self.calls.add_predict(taken.queued)
         for traced in taken.traced:
             method, metadata = event_of(traced.event)
@@ -210,9 +213,9 @@ class DataPlane:
             self.calls.add_predict(-1)
         return None
 
-    def cancel(self, number: int, *, of_transport: bool = False) -> None:
+    def cancel(self, number: int, sender: Sender = Sender.PYTHON) -> None:
         """Cancels a call whose client has gone; a running call is not interrupted."""
-        batch = self.compiled.cancel(number, by_python=not of_transport)
+        batch = self.compiled.cancel(number, sender)
         if batch is not None:
             self._execution.drop(batch)
 

@@ -11,7 +11,7 @@ See `native/call/calls.h`. Thread-safe: the GIL guards all of it.
 import ctypes
 import random
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from kernels.native_library import address_of, array_at
 from serving.abi import calls as abi
+from serving.abi.calls import Sender
 from serving.abi.counting import AnsweredRequest
 from serving.abi.scheduler import Refused
 from serving.inference.call_batch import CallBatch
@@ -41,7 +42,7 @@ FORMS = {
     PredictMethod.HTTP_INFER: abi.Form.JSON,
     PredictMethod.HTTP_INFER_VERSION: abi.Form.JSON,
 }
-# Forms that compiled code reads from a transport's events.
+# Methods of gRPC whose messages compiled code reads.
 _UNARY = (PredictMethod.MODEL_INFER, PredictMethod.PREDICT)
 
 
@@ -85,6 +86,7 @@ class PredictCalls:
         self._scheduler = scheduler
         self._address: int = abi.calls_create(scheduler.address)
         weakref.finalize(self, abi.calls_destroy, self._address)
+        self._flush: Callable[[], None] | None = None
         self._chance_seed = random.getrandbits(64)
         abi.calls_set_chance(self._address, self._chance_seed)
         self.routes = Routes(self._address)
@@ -93,7 +95,7 @@ class PredictCalls:
     def attach(
         self, server: tuple[int, int, int, int], methods: Iterable[PredictMethod | None]
     ) -> None:
-        """Answers calls of one compiled server.
+        """Answers calls of the server of gRPC.
 
         Args:
             server: as `Http2Server.answering`.
@@ -102,6 +104,18 @@ class PredictCalls:
         forms = [FORMS[method] if method in _UNARY else abi.Form.NO_FORM for method in methods]
         listed = (ctypes.c_int32 * len(forms))(*forms)
         abi.calls_attach(self._address, *server, listed, len(forms))
+
+    def attach_http(
+        self,
+        server: tuple[int, int, int],
+        methods: Iterable[PredictMethod | None],
+        flush: Callable[[], None],
+    ) -> None:
+        """Answers calls of the server of HTTP, as `attach`; `flush` sends what `end` has left."""
+        forms = [abi.Form.NO_FORM if method is None else FORMS[method] for method in methods]
+        listed = (ctypes.c_int32 * len(forms))(*forms)
+        abi.calls_attach_http(self._address, *server, listed, len(forms))
+        self._flush = flush
 
     def set_traced(self, bound: int) -> None:
         """Traces calls whose clients ask for it, and `bound` of 2^64 others."""
@@ -116,10 +130,10 @@ class PredictCalls:
         """The 64 bits by which compiled code routes the transport's call without a key."""
         return mixed(self._chance_seed ^ number)
 
-    def take(self, events: int, count: int) -> "TakenCalls":
-        """Queues the usual calls among events, at the address of their structs."""
+    def take(self, sender: Sender, events: int, count: int) -> "TakenCalls":
+        """Queues the usual calls among a server's events, at the address of their structs."""
         taken = abi.Taken()
-        abi.calls_take(self._address, events, count, taken)
+        abi.calls_take(self._address, sender, events, count, taken)
         self.backlog = taken.backlog
         return TakenCalls(
             taken.queued,
@@ -140,9 +154,9 @@ class PredictCalls:
             return None
         return refusal(refused, left=call.deadline - now, expected=refused.end - now)
 
-    def cancel(self, number: int, *, by_python: bool) -> CallBatch | None:
+    def cancel(self, number: int, sender: Sender) -> CallBatch | None:
         """Removes a waiting call from its queue; None if it does not wait."""
-        address = abi.calls_cancel(self._address, number, by_python)
+        address = abi.calls_cancel(self._address, number, sender)
         return self._batch(address)
 
     def begin(self, now: float) -> tuple[CallBatch | None, list[CallBatch], bool]:
@@ -234,7 +248,11 @@ class PredictCalls:
 
         `by_clock`: its cost is its elapsed time, not its thread's processor time.
         """
-        self.backlog = abi.calls_end(self._address, address, now, by_clock)
+        ended = abi.BatchEnd()
+        abi.calls_end(self._address, address, now, by_clock, ended)
+        self.backlog = ended.backlog
+        if ended.waits and self._flush is not None:
+            self._flush()
 
     def _batch(self, address: int | None) -> CallBatch | None:
         if not address:

@@ -7,6 +7,7 @@ The caller's threads fetch events, many at once, and reply to calls by their num
 import ctypes
 import socket
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from serving.security.access import Credential
 from serving.security.guard import Guard
@@ -131,13 +132,14 @@ class Http2Server:
     def answering(self) -> tuple[int, int, int, int]:
         """Addresses of the functions that answer, end and flush, and of their server argument."""
         flush = self._library.short.sharded_infer_transport_flush
-        respond, finish, flush = (
-            ctypes.cast(function, ctypes.c_void_p).value
-            for function in (self._respond, self._finish, flush)
-        )
-        if respond is None or finish is None or flush is None:
-            raise InternalError("a function of the compiled transport has no address")
-        return respond, finish, flush, self._handle
+        respond, finish = _address_of(self._respond), _address_of(self._finish)
+        return respond, finish, _address_of(flush), self._handle
+
+    @property
+    def answering_http(self) -> tuple[int, int, int]:
+        """Those that answer and end a request of HTTP/1.1; the answers wait for `flush`."""
+        respond = self._library.short.sharded_infer_transport_respond_http_later
+        return _address_of(respond), _address_of(self._finish), self._handle
 
     @property
     def address(self) -> int:
@@ -217,6 +219,13 @@ class Http2Server:
     def stop(self) -> None:
         """Ends at once, and `fetch` with it."""
         self._library.waiting.sharded_infer_transport_stop(self._handle)
+
+
+def _address_of(function: Any) -> int:
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    if address is None:
+        raise InternalError("a function of the compiled transport has no address")
+    return address
 
 
 def _descriptors(listeners: Sequence[socket.socket]) -> "ctypes.Array[ctypes.c_int32]":

@@ -5,6 +5,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
+from serving.abi.calls import Sender
 from serving.abi.scheduler import State
 from serving.inference.call_batch import CallBatch
 from serving.inference.predict_calls import PredictCalls, ReadCall
@@ -82,7 +83,7 @@ class CompiledBatcher(Scheduler):
         return Taken(batch, left, more)
 
     def cancel(self, request: QueuedRequest) -> bool:
-        batch = self.calls.cancel(self._number_of[request], by_python=True)
+        batch = self.calls.cancel(self._number_of[request], Sender.PYTHON)
         return bool(batch and self._dropped([batch], 0.0))
 
     def expire(self, now: float) -> list[Any]:

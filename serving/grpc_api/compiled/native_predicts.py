@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from serving.abi.calls import Sender
 from serving.grpc_api.status_codes import trailing_metadata
 from serving.inference.data_plane import Arrival, DataPlane
 from serving.protocol.codec import MESSAGE_CODECS
@@ -22,7 +23,7 @@ class NativePredicts:
     def take(self, event: Event, message: bytes, method: PredictMethod) -> None:
         """Queues a call by its uncompressed message, or cancels it."""
         if event.kind is EventKind.CANCELLED:
-            self._data_plane.cancel(event.call, of_transport=True)
+            self._data_plane.cancel(event.call, Sender.GRPC)
             return
         arrival = Arrival(
             method, event.seconds_left, event.metadata, event.is_drawn, number=event.call

@@ -6,11 +6,13 @@ from socket import socket
 
 from serving.config.server_config import ServerConfig
 from serving.control.server_state import ServerState
+from serving.http_api.application import Api, TakeUsual
 from serving.http_api.exchange import HttpAnswer, HttpCall
 from serving.http_api.http_server import HttpServer, http_limits, listen
 from serving.http_api.routes import Route
 from serving.metrics.server_metrics import ServerMetrics
 from serving.security.tls import TlsFiles
+from serving.transport.http2_server import Http2Server
 from serving.transport.limits import Limits
 
 LIMITS = http_limits(ServerConfig(""))
@@ -22,10 +24,16 @@ class Answering:
     def take(self, call: HttpCall, route: Route) -> None:
         call.reply(HttpAnswer(200, call.request.body))
 
+    def attach(self, server: Http2Server) -> TakeUsual:
+        return lambda events, count, event_of: range(count)
+
+    def lose(self, number: int) -> None:
+        pass
+
 
 def serving_http(
     limits: Limits = LIMITS,
-    api: Answering | None = None,
+    api: Api | None = None,
     *,
     tls: TlsFiles | None = None,
     listeners: Sequence[socket] | None = None,

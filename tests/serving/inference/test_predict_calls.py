@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
+from serving.abi.calls import Sender
 from serving.errors import DeadlineError
 from serving.inference.data_plane import DataPlane
 from serving.inference.predict_calls import PredictCalls
@@ -360,13 +361,13 @@ def test_the_same_is_counted_as_of_other_calls(ranker: Ranker) -> None:
 def test_a_cancelled_call_is_not_run(place: Place) -> None:
     numbers, _ = place.wire.take(place.take, (message(), message(3)))
     for number in (numbers[0], numbers[0], numbers[1] + 1):
-        place.plane.cancel(number, of_transport=True)
+        place.plane.cancel(number, Sender.GRPC)
     assert place.plane.dispatcher.waiting == (1, 3)
     place.own.work_off()
     refused, answered = (place.wire.answers[number] for number in numbers)
     assert isinstance(refused, Status) and refused.code is StatusCode.CANCELLED
     assert isinstance(answered, bytes)
-    place.plane.cancel(numbers[1], of_transport=True)
+    place.plane.cancel(numbers[1], Sender.GRPC)
     assert place.plane.calls.in_progress == 0
 
 
@@ -648,7 +649,9 @@ def test_merged_calls_are_what_the_reference_merges_and_their_empty_bags_are_cou
     wire = Wire()
     wire.attach(calls)
     messages = [serialized(inputs) for inputs in requests]
-    _, left = wire.take(lambda events, count, *_: calls.take(events, count).left, messages)
+    _, left = wire.take(
+        lambda events, count, *_: calls.take(Sender.GRPC, events, count).left, messages
+    )
     inputs = [reader.native.read_message(one) for one in messages]
     # Taken are those that the compiled reader reads, unless they are not finite.
     assert left == [at for at, one in enumerate(inputs) if one is None]

@@ -1,0 +1,92 @@
+// See message.h.
+#include "message.h"
+
+#include <algorithm>
+
+#include "transport/request_head.h"
+
+namespace sharded_infer::call {
+namespace {
+
+constexpr std::int64_t kMostJsonBytes = 16 << 20;  // MOST_JSON_BYTES of json_reader.py
+constexpr std::size_t kMostDigits = 15;            // of a body's length
+
+bool take_prefix(std::string_view& text, std::string_view prefix) {
+  if (text.substr(0, prefix.size()) != prefix) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+// /v2/models/MODEL/infer or /v2/models/MODEL/versions/VERSION/infer, without escapes.
+bool read_path(std::string_view path, Message& message) {
+  path = path.substr(0, path.find('?'));
+  if (path.find('%') != path.npos || !take_prefix(path, "/v2/models/")) return false;
+  message.model = path.substr(0, path.find('/'));
+  path.remove_prefix(message.model.size());
+  if (take_prefix(path, "/versions/")) {
+    message.version = path.substr(0, path.find('/'));
+    path.remove_prefix(message.version.size());
+    if (message.version.empty()) return false;
+  }
+  return !message.model.empty() && path == "/infer";
+}
+
+bool read_length(std::string_view digits, std::int64_t& length) {
+  if (length >= 0 || digits.empty() || digits.size() > kMostDigits) return false;
+  length = 0;
+  for (const char digit : digits) {
+    if (digit < '0' || digit > '9') return false;
+    length = 10 * length + (digit - '0');
+  }
+  return true;
+}
+
+bool names_compression(std::string_view accepted) {
+  std::string lower(accepted);
+  for (char& letter : lower)
+    if (letter >= 'A' && letter <= 'Z') letter = char(letter | 0x20);
+  return lower.find("gzip") != lower.npos || lower.find("deflate") != lower.npos;
+}
+
+bool read_head(std::string_view pairs, Message& message) {
+  bool is_usual = true;
+  std::string_view path;
+  std::int64_t length = -1;
+  transport::each_pair(pairs, [&](std::string_view name, std::string_view value) {
+    if (name == ":path")
+      path = value;
+    else if (name == "inference-header-content-length")
+      is_usual = is_usual && read_length(value, length);
+    else if (name == "accept-encoding")
+      is_usual = is_usual && !names_compression(value);
+    else if (name == "content-encoding")
+      is_usual = false;
+  });
+  message.json_bytes = length;
+  return is_usual && length >= 0 && length <= std::min(message.bytes.size, kMostJsonBytes) &&
+         read_path(path, message);
+}
+
+std::string_view text_of(Bytes bytes, const Text& text) {
+  return {reinterpret_cast<const char*>(bytes.data) + text.start, std::size_t(text.size)};
+}
+
+}  // namespace
+
+bool read_message(Form form, const transport::Event& event, Message& message) {
+  message.form = form;
+  message.bytes = {event.data, event.bytes};
+  Header& header = message.header.header;
+  if (form == kJson)
+    return event.headers != nullptr &&
+           read_head({event.headers, std::size_t(event.header_bytes)}, message) &&
+           read_json_header({event.data, message.json_bytes}, message.header);
+  if (!(form == kInfer ? read_header(message.bytes, header)
+                       : read_predict_header(message.bytes, header)))
+    return false;
+  message.model = text_of(message.bytes, header.name);
+  message.version = text_of(message.bytes, header.version);
+  return true;
+}
+
+}  // namespace sharded_infer::call
