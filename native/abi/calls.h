@@ -7,10 +7,6 @@
 #include "abi/reader.h"
 #include "abi/scheduler.h"
 
-namespace sharded_infer {
-struct Model;
-}
-
 namespace sharded_infer::transport {
 struct Event;
 }
@@ -150,11 +146,8 @@ struct BatchInfo {
   double started, predicted;
   double deadline;                               // the earliest
   std::int64_t traced, by_python, kept, placed;  // numbers of such calls
-  Layout layout;
+  InputParts input;
   const std::int64_t* words;
-  const std::uint8_t* own;
-  const std::int64_t* dense_at;
-  const std::int64_t* dense_rows;
   const std::int64_t* sizes;  // [calls]: samples of each
 };
 

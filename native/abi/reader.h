@@ -1,8 +1,36 @@
 // Requests that compiled code reads; see reader/request.h.
+//
+// Functions that read say false for what is unusual or malformed: Python reads it then.
 #pragma once
 #include <cstdint>
 
+#include "abi/exported.h"
+#include "abi/model.h"
+
 namespace sharded_infer {
+
+struct Request;
+
+// UINT32 comes in our own protocol alone.
+enum Datatype : std::int32_t {
+  kNoDatatype = 0,
+  kInt64Type = 1,
+  kInt32Type = 2,
+  kFp32Type = 3,
+  kUint32Type = 4,
+  kBytesType = 5,
+};
+
+// A tensor that came by itself, in JSON or in shared memory.
+struct NamedTensor {
+  const std::uint8_t* name;
+  std::int64_t name_bytes;
+  const std::uint8_t* data;
+  std::int64_t data_bytes;
+  Datatype datatype;
+  std::int32_t rank;
+  std::int64_t sizes[2];
+};
 
 // One jagged batch; places are in 8-byte words of the memory that `Request::fill` is given.
 struct Group {
@@ -21,5 +49,72 @@ struct Layout {
   std::int64_t gaps;  // -1 stands in place of ids in sequences
   Group groups[2];    // one bag a sample, one bag for all
 };
+
+// The parts of an input that lies in one memory.
+struct InputParts {
+  Layout layout;
+  std::uint8_t* own;         // [features]: in the first group
+  std::int64_t* dense_at;    // [dense]: in words
+  std::int64_t* dense_rows;  // [dense]
+};
+
+constexpr std::int64_t kMaxOutputs = 16;
+
+// A text as a part of the message.
+struct Text {
+  std::int64_t start;
+  std::int64_t size;
+};
+
+// A request without its inputs.
+struct Header {
+  Text name, version, id;
+  std::int64_t priority;    // 0: not given
+  std::int64_t timeout_us;  // 0: not given
+  // The routing key's bytes, or a number that is the key; neither: none is given.
+  Text key;
+  std::int64_t key_is_number;
+  std::int64_t key_number;
+  std::int64_t output_count;
+  Text outputs[kMaxOutputs];
+};
+
+// As `Header`, of a request in JSON; model and version are not in it.
+struct JsonHeader {
+  Header header;
+  std::int64_t binary_default;  // outputs that say nothing are wanted in binary
+  std::int64_t binary_said;     // bit i: output i says it
+  std::int64_t binary_wanted;   // bit i: its choice
+};
+
+extern "C" {
+
+// Headers of a ModelInferRequest, whose inputs may be malformed, of a PredictRequest, and of JSON
+// whose tensors are in binary.
+EXPORTED_KEEPING_GIL bool sharded_infer_read_header(const std::uint8_t message[],
+                                                    std::int64_t bytes, Header* header);
+EXPORTED_KEEPING_GIL bool sharded_infer_read_predict_header(const std::uint8_t message[],
+                                                            std::int64_t bytes, Header* header);
+EXPORTED_KEEPING_GIL bool sharded_infer_read_json_header(const std::uint8_t json[],
+                                                         std::int64_t bytes, JsonHeader* header);
+
+// The memory of one decoding at a time. The model must outlive it.
+EXPORTED_KEEPING_GIL Request* sharded_infer_request_create(const Model* model);
+EXPORTED_KEEPING_GIL void sharded_infer_request_destroy(Request* request);
+EXPORTED_KEEPING_GIL const InputParts* sharded_infer_request_parts(const Request* request);
+
+// See `Request`; the bytes must stay until `fill` is done.
+EXPORTED_BOTH_WAYS bool sharded_infer_scan(Request* request, const std::uint8_t message[],
+                                           std::int64_t bytes);
+EXPORTED_BOTH_WAYS bool sharded_infer_scan_predict(Request* request, const std::uint8_t message[],
+                                                   std::int64_t bytes);
+EXPORTED_BOTH_WAYS bool sharded_infer_scan_body(Request* request, const std::uint8_t body[],
+                                                std::int64_t bytes, std::int64_t json_bytes);
+EXPORTED_BOTH_WAYS bool sharded_infer_scan_tensors(Request* request, const NamedTensor tensors[],
+                                                   std::int64_t count);
+
+// It also counts the unknown ids.
+EXPORTED_BOTH_WAYS bool sharded_infer_fill(Request* request, std::int64_t out[]);
+}
 
 }  // namespace sharded_infer

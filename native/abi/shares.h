@@ -5,10 +5,7 @@
 
 #include "abi/exported.h"
 #include "abi/lookup.h"
-
-namespace sharded_infer {
-struct IdMap;
-}
+#include "abi/model.h"
 
 namespace sharded_infer::transport {
 class Server;

@@ -98,13 +98,10 @@ void Calls::begin(double now, Begun& begun) {
 void Calls::run(Batch& batch, double now) {
   merge(batch.calls, batch.input);
   BatchInfo& info = batch.info;
-  const MergedInput& input = batch.input;
+  MergedInput& input = batch.input;
   info.started = now;
-  info.layout = input.layout;
+  info.input = {input.layout, input.own.data(), input.dense_at.data(), input.dense_rows.data()};
   info.words = input.words;
-  info.own = input.own.data();
-  info.dense_at = input.dense_at.data();
-  info.dense_rows = input.dense_rows.data();
   info.sizes = input.sizes.data();
   batch.failed.assign(batch.calls.size(), 0);
   batch.cpu_started = thread_seconds();

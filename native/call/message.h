@@ -13,7 +13,7 @@ struct Message {
   Bytes bytes{};
   std::int64_t json_bytes = 0;  // of `bytes`, of a body whose tensors follow in binary
   std::string_view model, version;
-  JsonHeader header;  // of other forms without its numbers of outputs in binary
+  JsonHeader header{};  // of other forms without its numbers of outputs in binary
 };
 
 // Whether a call's message is usual; of its inputs only the ends are looked at. Over HTTP its head

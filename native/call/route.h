@@ -21,20 +21,7 @@ class Route {
         mapped_tables(settings.mapped_tables, settings.mapped_tables + settings.model->mapped),
         reads_messages(settings.reads_messages != 0),
         queue(settings.queue),
-        tensors_(std::size_t(settings.model->inputs())),
-        contents_(tensors_.size()),
-        present_(tensors_.size()),
-        own_(std::size_t(settings.model->features)),
-        order_(tensors_.size()),
-        successors_(tensors_.size() + 1, -1),
-        starts_(std::size_t(settings.model->sparse)),
-        dense_at_(std::size_t(settings.model->dense)),
-        dense_rows_(dense_at_.size()),
-        unknown_(std::size_t(settings.model->mapped)) {
-    decoding = {settings.model,   tensors_.data(),    present_.data(), order_.data(),
-                contents_.data(), successors_.data(), own_.data(),     starts_.data(),
-                dense_at_.data(), dense_rows_.data(), unknown_.data(), {}};
-  }
+        decoding(*settings.model) {}
   Route(const Route&) = delete;
   Route& operator=(const Route&) = delete;
 
@@ -57,13 +44,6 @@ class Route {
   scheduler::SharedQueue* const queue;
   Request decoding;
   std::int64_t calls = 0;  // that refer to it
-
- private:
-  std::vector<Tensor> tensors_;
-  std::vector<Bytes> contents_;
-  std::vector<std::uint8_t> present_, own_;
-  std::vector<std::int32_t> order_, successors_;
-  std::vector<std::int64_t> starts_, dense_at_, dense_rows_, unknown_;
 };
 
 }  // namespace sharded_infer::call

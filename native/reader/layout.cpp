@@ -151,7 +151,7 @@ void place(const Model& model, Layout& layout, std::int64_t* dense_at,
 bool lay_out(Request& request, std::int64_t inputs) {
   request.layout = Layout();
   const Model& model = *request.model;
-  const std::uint8_t* at_once = request.present + model.all_at_once();
+  const std::uint8_t* at_once = &request.present[std::size_t(model.all_at_once())];
   request.layout.at_once = at_once[0] || at_once[1] || at_once[2];
   Samples samples;
   if (!add_dense(request, samples)) return false;

@@ -54,7 +54,7 @@ std::int64_t hashed_row(const IdMap& map, std::int64_t id) {
 }
 
 void hash_all(const IdMap& map, std::int64_t* ids, std::int64_t count) {
-  const auto hash = static_cast<IdHash>(map.hash);
+  const IdHash hash = map.hash;
   for (std::int64_t at = 0; at < count; ++at) {
     const std::uint64_t hashed = hash_id(hash, static_cast<std::uint64_t>(ids[at]), map.seed);
     ids[at] = static_cast<std::int64_t>(hashed % map.table_rows);

@@ -13,6 +13,8 @@
 //
 // This is what `RequestReader` and `InputPolicy` do; what they would refuse is never accepted here.
 #pragma once
+#include <vector>
+
 #include "abi/reader.h"
 #include "input.h"
 #include "model.h"
@@ -28,28 +30,38 @@ struct Tensor {
   std::int32_t datatype;
 };
 
-// A tensor that came by itself, in JSON or in shared memory.
-struct NamedTensor {
-  Bytes name, data;
-  std::int64_t datatype;  // a `Datatype`
-  std::int64_t rank;
-  std::int64_t sizes[2];
-};
-
 // Memory of one decoding at a time.
-struct Request {
-  const Model* model;
-  Tensor* tensors;           // [inputs]
-  std::uint8_t* present;     // [inputs]
-  std::int32_t* order;       // [inputs]: as they came
-  Bytes* contents;           // [inputs]: as they came
-  std::int32_t* successors;  // [inputs + 1]: what came after each input the last time, or -1
-  std::uint8_t* own;         // [features]: in the first group
-  std::int64_t* starts;    // [sparse]: where its ids of all at once begin, or lengths in a sequence
-  std::int64_t* dense_at;  // [dense]: in words
-  std::int64_t* dense_rows;  // [dense]
-  std::int64_t* unknown;     // [mapped]: by `fill`, unknown raw ids
-  Layout layout;
+struct Request : InputParts {
+  explicit Request(const Model& model)
+      : InputParts(),
+        model(&model),
+        tensors(std::size_t(model.inputs())),
+        present(tensors.size()),
+        order(tensors.size()),
+        contents(tensors.size()),
+        successors(tensors.size() + 1, -1),
+        starts(std::size_t(model.sparse)),
+        unknown(std::size_t(model.mapped)),
+        own_(std::size_t(model.features)),
+        dense_at_(std::size_t(model.dense)),
+        dense_rows_(dense_at_.size()) {
+    own = own_.data();
+    dense_at = dense_at_.data();
+    dense_rows = dense_rows_.data();
+  }
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  const Model* const model;
+  std::vector<Tensor> tensors;           // [inputs]
+  std::vector<std::uint8_t> present;     // [inputs]
+  std::vector<std::int32_t> order;       // [inputs]: as they came
+  std::vector<Bytes> contents;           // [inputs]: as they came
+  std::vector<std::int32_t> successors;  // [inputs + 1]: the input that came after each the last
+                                         // time, or -1
+  std::vector<std::int64_t> starts;      // [sparse]: of its ids of all at once, or of its lengths
+                                         // in a sequence
+  std::vector<std::int64_t> unknown;     // [mapped]: by `fill`, unknown raw ids
 
   // The input of a name, or -1; `previous` came before it, -1: none did. Clients send their inputs
   // in the same order each time.
@@ -81,6 +93,10 @@ struct Request {
   bool fill(std::int64_t* out);
   // Adds the unknown ids to the model's counts, once the request is read for good.
   void count_unknown() const;
+
+ private:
+  std::vector<std::uint8_t> own_;
+  std::vector<std::int64_t> dense_at_, dense_rows_;
 };
 
 }  // namespace sharded_infer

@@ -1,4 +1,6 @@
 // Request::scan, scan_body and scan_tensors, see request.h: tensors by name.
+#include <algorithm>
+
 #include "envelope.h"
 #include "infer_json.h"
 #include "layout.h"
@@ -115,8 +117,8 @@ class BodyVisitor {
 
 bool to_input(const NamedTensor& tensor, Input& input) {
   if (tensor.rank < 1 || tensor.rank > 2) return false;
-  input.name = tensor.name;
-  input.datatype = static_cast<std::int32_t>(tensor.datatype);
+  input.name = {tensor.name, tensor.name_bytes};
+  input.datatype = tensor.datatype;
   for (std::int64_t i = 0; i < tensor.rank; ++i)
     if (!input.add_size(static_cast<std::uint64_t>(tensor.sizes[i]))) return false;
   return true;
@@ -125,7 +127,7 @@ bool to_input(const NamedTensor& tensor, Input& input) {
 }  // namespace
 
 bool Request::scan_body(Bytes body, std::int64_t json_bytes) {
-  std::memset(present, 0, model->inputs());
+  std::fill(present.begin(), present.end(), std::uint8_t{0});
   if (body.size >= kMaxSize || json_bytes < 0 || json_bytes > body.size) return false;
   BodyVisitor visitor(*this, {body.data + json_bytes, body.size - json_bytes});
   return visit_json({body.data, json_bytes}, visitor) && visitor.match() &&
@@ -133,18 +135,19 @@ bool Request::scan_body(Bytes body, std::int64_t json_bytes) {
 }
 
 bool Request::scan_tensors(const NamedTensor* named, std::int64_t count) {
-  std::memset(present, 0, model->inputs());
+  std::fill(present.begin(), present.end(), std::uint8_t{0});
   TensorVisitor visitor(*this);
   for (std::int64_t i = 0; i < count; ++i) {
     Input input;
-    if (!to_input(named[i], input) || !visitor.take(input) || !visitor.contents(named[i].data))
+    if (!to_input(named[i], input) || !visitor.take(input) ||
+        !visitor.contents({named[i].data, named[i].data_bytes}))
       return false;
   }
   return visitor.match() && lay_out(*this, visitor.inputs());
 }
 
 bool Request::scan(Bytes message) {
-  std::memset(present, 0, model->inputs());
+  std::fill(present.begin(), present.end(), std::uint8_t{0});
   if (message.size >= kMaxSize) return false;
   TensorVisitor visitor(*this);
   return visit_request(message, visitor) && visitor.match() && lay_out(*this, visitor.inputs());

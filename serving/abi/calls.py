@@ -5,7 +5,7 @@ from enum import IntEnum
 
 from kernels.native_library import check_layout, function_of
 from serving.abi import KEEPING_GIL, LIBRARY
-from serving.abi.reader import Layout
+from serving.abi.reader import InputParts
 from serving.abi.scheduler import Refused
 
 
@@ -152,11 +152,8 @@ class BatchInfo(ctypes.Structure):
         ("by_python", ctypes.c_int64),
         ("kept", ctypes.c_int64),
         ("placed", ctypes.c_int64),
-        ("layout", Layout),
+        ("input", InputParts),
         ("words", ctypes.c_void_p),
-        ("own", ctypes.c_void_p),
-        ("dense_at", ctypes.c_void_p),
-        ("dense_rows", ctypes.c_void_p),
         ("sizes", ctypes.c_void_p),
     )
 
@@ -265,7 +262,7 @@ check_layout(LIBRARY, "calls", 0x741F782E, {
     EndedCalls: 0x3E0BE4B3,
     TracedCall: 0x614D68BB,
     Taken: 0x70EB7275,
-    BatchInfo: 0x466C8172,
+    BatchInfo: 0x90059B0E,
     CallInfo: 0x9635D482,
     Begun: 0x22286134,
     Scores: 0x37148436,

@@ -1,9 +1,35 @@
 """native/abi/reader.h; written by native/abi/generate.py."""
 
 import ctypes
+from enum import IntEnum
 
-from kernels.native_library import check_layout
-from serving.abi import LIBRARY
+from kernels.native_library import check_layout, function_of
+from serving.abi import KEEPING_GIL, LIBRARY
+from serving.abi.model import Model
+
+
+class Datatype(IntEnum):
+    NO_DATATYPE = 0
+    INT64_TYPE = 1
+    INT32_TYPE = 2
+    FP32_TYPE = 3
+    UINT32_TYPE = 4
+    BYTES_TYPE = 5
+
+
+MAX_OUTPUTS = 16
+
+
+class NamedTensor(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_void_p),
+        ("name_bytes", ctypes.c_int64),
+        ("data", ctypes.c_void_p),
+        ("data_bytes", ctypes.c_int64),
+        ("datatype", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("sizes", ctypes.c_int64 * 2),
+    )
 
 
 class Group(ctypes.Structure):
@@ -29,7 +55,163 @@ class Layout(ctypes.Structure):
     )
 
 
-check_layout(LIBRARY, "reader", 0x5BB84C84, {
+class InputParts(ctypes.Structure):
+    _fields_ = (
+        ("layout", Layout),
+        ("own", ctypes.c_void_p),
+        ("dense_at", ctypes.c_void_p),
+        ("dense_rows", ctypes.c_void_p),
+    )
+
+
+class Text(ctypes.Structure):
+    _fields_ = (
+        ("start", ctypes.c_int64),
+        ("size", ctypes.c_int64),
+    )
+
+
+class Header(ctypes.Structure):
+    _fields_ = (
+        ("name", Text),
+        ("version", Text),
+        ("id", Text),
+        ("priority", ctypes.c_int64),
+        ("timeout_us", ctypes.c_int64),
+        ("key", Text),
+        ("key_is_number", ctypes.c_int64),
+        ("key_number", ctypes.c_int64),
+        ("output_count", ctypes.c_int64),
+        ("outputs", Text * 16),
+    )
+
+
+class JsonHeader(ctypes.Structure):
+    _fields_ = (
+        ("header", Header),
+        ("binary_default", ctypes.c_int64),
+        ("binary_said", ctypes.c_int64),
+        ("binary_wanted", ctypes.c_int64),
+    )
+
+
+check_layout(LIBRARY, "reader", 0xB26E471B, {
+    NamedTensor: 0x94DA9357,
     Group: 0x681DFE7E,
     Layout: 0x678A6ED0,
+    InputParts: 0xE046726C,
+    Text: 0x45846D36,
+    Header: 0xB998538D,
+    JsonHeader: 0x8C8FB197,
 })
+read_header = function_of(
+    KEEPING_GIL,
+    "sharded_infer_read_header",
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.POINTER(Header),
+)
+read_predict_header = function_of(
+    KEEPING_GIL,
+    "sharded_infer_read_predict_header",
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.POINTER(Header),
+)
+read_json_header = function_of(
+    KEEPING_GIL,
+    "sharded_infer_read_json_header",
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.POINTER(JsonHeader),
+)
+request_create = function_of(
+    KEEPING_GIL,
+    "sharded_infer_request_create",
+    ctypes.c_void_p,
+    ctypes.POINTER(Model),
+)
+request_destroy = function_of(KEEPING_GIL, "sharded_infer_request_destroy", None, ctypes.c_void_p)
+request_parts = function_of(
+    KEEPING_GIL,
+    "sharded_infer_request_parts",
+    ctypes.POINTER(InputParts),
+    ctypes.c_void_p,
+)
+scan = function_of(
+    LIBRARY,
+    "sharded_infer_scan",
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+)
+scan_keeping_gil = function_of(
+    KEEPING_GIL,
+    "sharded_infer_scan",
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+)
+scan_predict = function_of(
+    LIBRARY,
+    "sharded_infer_scan_predict",
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+)
+scan_predict_keeping_gil = function_of(
+    KEEPING_GIL,
+    "sharded_infer_scan_predict",
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+)
+scan_body = function_of(
+    LIBRARY,
+    "sharded_infer_scan_body",
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_int64,
+)
+scan_body_keeping_gil = function_of(
+    KEEPING_GIL,
+    "sharded_infer_scan_body",
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_int64,
+)
+scan_tensors = function_of(
+    LIBRARY,
+    "sharded_infer_scan_tensors",
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+)
+scan_tensors_keeping_gil = function_of(
+    KEEPING_GIL,
+    "sharded_infer_scan_tensors",
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+)
+fill = function_of(LIBRARY, "sharded_infer_fill", ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p)
+fill_keeping_gil = function_of(
+    KEEPING_GIL,
+    "sharded_infer_fill",
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)

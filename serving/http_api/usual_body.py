@@ -5,9 +5,9 @@ Compiled code reads them. `infer_request` reads all other bodies and reports eve
 
 from typing import NamedTuple
 
+from serving.abi.reader import JsonHeader, read_json_header
 from serving.http_api.infer_request import OutputForms, read_document
 from serving.http_api.json_reader import MOST_JSON_BYTES
-from serving.protocol.native_library import LIBRARIES, JsonHeader
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.request_header import RequestHeader, located_header
 from serving.protocol.request_tensors import RequestTensors
@@ -53,11 +53,11 @@ def read_usual(model: str, version: str, body: bytes, json_bytes: int | None) ->
     """
     if json_bytes is None or json_bytes > min(len(body), MOST_JSON_BYTES):
         return None
-    found = JsonHeader()
-    if not LIBRARIES[1].sharded_infer_read_json_header(body, json_bytes, found):
+    json = JsonHeader()
+    if not read_json_header(body, json_bytes, json):
         return None
-    asked = located_header(body, found[:])._replace(model_name=model, model_version=version)
-    binary, said, wanted = bool(found[-3]), found[-2], found[-1]
+    asked = located_header(body, json.header)._replace(model_name=model, model_version=version)
+    binary, said, wanted = bool(json.binary_default), json.binary_said, json.binary_wanted
     forms = {
         name: bool(wanted >> i & 1) if said >> i & 1 else binary
         for i, name in enumerate(asked.outputs)

@@ -87,15 +87,10 @@ class CallBatch:
     def input(self) -> ModelInput:
         """The merged input, valid until the batch ends."""
         info, reader = self.info, self.version.reader.native
-        layout, dense = info.layout, len(reader.widths)
-        repeats = None
+        layout, repeats = info.input.layout, None
         if layout.groups[1].features and self.count > 1:
             repeats = _numbers(info.sizes, self.count)
-        own = ctypes.string_at(info.own, len(reader.features))
-        starts = array_at(ctypes.c_int64, info.dense_at, dense)[:]
-        rows = array_at(ctypes.c_int64, info.dense_rows, dense)[:]
-        memory = _numbers(info.words, layout.words)
-        return reader.assemble(layout, own, starts, rows, memory, repeats)
+        return reader.assemble(info.input, _numbers(info.words, layout.words), repeats)
 
     def calls(self) -> Iterator[CallFacts]:
         """Facts of the calls, in the order of their samples."""

@@ -5,8 +5,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kernels.wording import did_you_mean
+from serving.abi import reader as abi
 from serving.protocol.message_format import MessageFormat
-from serving.protocol.native_library import LIBRARIES, Header
 from serving.protocol.request_tensors import parameter_kind, parameters_of, span_of
 from serving.shared_memory.regions import Span
 from sharded_infer.errors import RequestError
@@ -65,32 +65,31 @@ def read_header(message: bytes, form: MessageFormat = MessageFormat.INFER) -> Re
         None if compiled code declines, because the message is unusual or malformed.
         Then `header_of` or `predict_header_of` of the parsed message decides.
     """
-    header = Header()
-    library = LIBRARIES[1]
-    read = library.sharded_infer_read_header
-    if form is MessageFormat.PREDICT:
-        read = library.sharded_infer_read_predict_header
+    header = abi.Header()
+    read = abi.read_predict_header if form is MessageFormat.PREDICT else abi.read_header
     if not read(message, len(message), header):
         return None
-    return located_header(message, header[:])
+    return located_header(message, header)
 
 
-def located_header(message: bytes, header: list[int]) -> RequestHeader:
-    """Header whose parts compiled code has located, with the numbers of a `Header`."""
-    priority, timeout_us, key_at, key_bytes, is_number, number, count = header[6:13]
-    name, version, request_id, *outputs = _texts(message, header[:6] + header[13 : 13 + 2 * count])
-    key = number_key(number) if is_number else message[key_at : key_at + key_bytes]
+def located_header(message: bytes, header: abi.Header) -> RequestHeader:
+    """Header whose parts compiled code has located."""
     return RequestHeader(
-        name, version, request_id, priority, timeout_us, tuple(outputs), routing_key=key
+        _part(message, header.name).decode(),
+        _part(message, header.version).decode(),
+        _part(message, header.id).decode(),
+        header.priority,
+        header.timeout_us,
+        tuple(_part(message, text).decode() for text in header.outputs[: header.output_count]),
+        routing_key=number_key(header.key_number)
+        if header.key_is_number
+        else _part(message, header.key),
     )
 
 
-def _texts(message: bytes, parts: Sequence[int]) -> list[str]:
-    """ASCII texts; `parts`: start and length of each."""
-    return [
-        message[start : start + size].decode("ascii")
-        for start, size in zip(parts[::2], parts[1::2], strict=True)
-    ]
+def _part(message: bytes, text: abi.Text) -> bytes:
+    start: int = text.start
+    return message[start : start + text.size]
 
 
 def header_of(request: Any) -> RequestHeader:

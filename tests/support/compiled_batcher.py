@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from serving.abi.calls import Sender
+from serving.abi.model import Model
 from serving.abi.scheduler import State
 from serving.inference.call_batch import CallBatch
 from serving.inference.predict_calls import PredictCalls, ReadCall
-from serving.protocol.native_library import Model
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.request_header import RequestHeader
 from serving.scheduler.refusals import Refusal

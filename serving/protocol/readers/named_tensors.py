@@ -1,4 +1,4 @@
-"""Separate tensors for compiled code: `NamedTensor`s of native/reader/request.h."""
+"""Separate tensors for compiled code."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -7,21 +7,26 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.protocol.native_library import NAMED_TENSOR
+from serving.abi.reader import Datatype, NamedTensor
 from serving.protocol.wire_strings import BYTES
 from serving.protocol.wire_tensors import WireTensor
 
-# `Datatype` of native/reader/input.h, by the protocol's names.
-_DATATYPES = {"INT64": 1, "INT32": 2, "FP32": 3, BYTES: 5}
+_NAMED_TENSOR = np.dtype(NamedTensor)
+_DATATYPES = {
+    "INT64": Datatype.INT64_TYPE,
+    "INT32": Datatype.INT32_TYPE,
+    "FP32": Datatype.FP32_TYPE,
+    BYTES: Datatype.BYTES_TYPE,
+}
 _MOST_SIZE = 2**31 - 1
 
 
 class NamedTensors(NamedTuple):
-    """Packed tensors, and the arrays they refer to."""
+    """`NamedTensor`s, and the arrays they refer to."""
 
-    packed: bytes
+    tensors: NDArray[np.void]
     data_bytes: int
-    held: tuple[NDArray[np.generic], ...]  # whose addresses are in `packed`
+    held: tuple[NDArray[np.generic], ...]
 
 
 def named_tensors(tensors: Sequence[WireTensor]) -> NamedTensors | None:
@@ -29,7 +34,7 @@ def named_tensors(tensors: Sequence[WireTensor]) -> NamedTensors | None:
     names = [tensor.name.encode() for tensor in tensors]
     text = np.frombuffer(b"".join(names), np.uint8)
     starts = accumulate(map(len, names), initial=_address_of(text))
-    held, packed, data_bytes = [text], bytearray(), 0
+    held, listed, data_bytes = [text], [], 0
     for tensor, name, start in zip(tensors, names, starts, strict=False):
         code, shape = _DATATYPES.get(tensor.datatype), tensor.shape
         if code is None or len(shape) not in (1, 2) or not all(0 <= n <= _MOST_SIZE for n in shape):
@@ -41,10 +46,9 @@ def named_tensors(tensors: Sequence[WireTensor]) -> NamedTensors | None:
         data_bytes += array.nbytes
         address = _address_of(array)
         last = shape[1] if len(shape) == 2 else 0
-        packed += NAMED_TENSOR.pack(
-            start, len(name), address, array.nbytes, code, len(shape), shape[0], last
-        )
-    return NamedTensors(bytes(packed), data_bytes, tuple(held))
+        sizes = shape[0], last
+        listed.append((start, len(name), address, array.nbytes, code, len(shape), sizes))
+    return NamedTensors(np.array(listed, _NAMED_TENSOR), data_bytes, tuple(held))
 
 
 def _address_of(array: NDArray[np.generic]) -> int:

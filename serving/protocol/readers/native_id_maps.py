@@ -1,4 +1,4 @@
-"""A model's id maps for compiled code (`native/reader/raw_ids.h`)."""
+"""A model's id maps for compiled code (`native/abi/model.h`)."""
 
 import ctypes
 from collections.abc import Mapping
@@ -7,14 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.native_library import address_of
-from serving.protocol.native_library import IdMapFields
+from serving.abi.model import IdMap, Unknown
 from sharded_infer.inputs.placed_ids import PlacedIds, RowMap
 from sharded_infer.specs.id_map_spec import HashedRows, SharedRows
 from sharded_infer.specs.model_spec import ModelSpec
 
-# `Unknown` of native/reader/raw_ids.h.
-_UNKNOWN = {"error": 0, "zero": 1}
-_SHARED, _HASHED = 2, 3
+_UNKNOWN = {"error": Unknown.REFUSED, "zero": Unknown.ABSENT}
 
 
 class NativeIdMaps:
@@ -35,9 +33,7 @@ class NativeIdMaps:
         for table in spec.raw_tables:
             if table.id_map is not None and table.id_map.hashing is not None:
                 name, seed = table.id_map.hashing
-                self._fields[table.name] = IdMapFields(
-                    hash=name.number, seed=seed, table_rows=table.rows
-                )
+                self._fields[table.name] = IdMap(hash=name.number, seed=seed, table_rows=table.rows)
         self.of_features = np.array(
             [
                 ctypes.addressof(self._fields[feature.table.name])
@@ -48,8 +44,8 @@ class NativeIdMaps:
             np.int64,
         )
 
-    def _fields_of(self, id_map: RowMap | None, counted: int) -> IdMapFields:
-        fields = IdMapFields(counted=counted)
+    def _fields_of(self, id_map: RowMap | None, counted: int) -> IdMap:
+        fields = IdMap(counted=counted)
         if id_map is None:
             return fields
         watch = id_map.watch
@@ -65,7 +61,7 @@ class NativeIdMaps:
         if isinstance(unknown, SharedRows):
             rows = np.array(unknown.rows, np.int64)
             self._kept.append(rows)
-            fields.unknown, fields.shared_rows = _SHARED, address_of(rows)
+            fields.unknown, fields.shared_rows = Unknown.SHARED_ROW, address_of(rows)
             fields.segments = len(rows)
             fields.segment_ids = -(-unknown.input_size // len(rows))
             if id_map.partition is not None:
@@ -76,7 +72,7 @@ class NativeIdMaps:
                 fields.parts = len(firsts)
         elif isinstance(unknown, HashedRows):
             size = unknown.rows // unknown.buckets
-            fields.unknown, fields.segments = _HASHED, unknown.buckets
+            fields.unknown, fields.segments = Unknown.HASHED_ROW, unknown.buckets
             fields.segment_ids = -(-unknown.input_size // unknown.buckets)
             fields.bucket_rows, fields.divided = size, unknown.divided
             fields.hashed_rows = size if unknown.reserved is None else unknown.reserved

@@ -5,23 +5,17 @@ reader takes the rest, and alone decides on errors. The pseudocode is in `native
 """
 
 import ctypes
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.native_library import address_of
-from serving.abi.reader import Group, Layout
+from kernels.native_library import address_of, array_at
+from serving.abi import reader as abi
+from serving.abi.model import Model, Policy, index_names
 from serving.protocol.message_format import MessageFormat
-from serving.protocol.native_library import (
-    BYTES_BYTES,
-    LIBRARIES,
-    TENSOR_BYTES,
-    Model,
-    Request,
-    library_for,
-)
+from serving.protocol.message_size import LONG_BYTES
 from serving.protocol.readers.named_tensors import named_tensors
 from serving.protocol.readers.native_id_maps import NativeIdMaps
 from serving.protocol.readers.native_sequences import NativeSequences
@@ -34,8 +28,15 @@ from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.inputs.sparse_inputs import SparseInputs
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
-# `Policy` of native/reader/model.h.
-_POLICIES = {"error": 0, "ignore": 1, "modulo": 2}
+_POLICIES = {"error": Policy.REFUSE, "ignore": Policy.IGNORE, "modulo": Policy.MODULO}
+# Each with the GIL, and without it for long messages.
+_SCANS = {
+    MessageFormat.INFER: (abi.scan_keeping_gil, abi.scan),
+    MessageFormat.PREDICT: (abi.scan_predict_keeping_gil, abi.scan_predict),
+}
+_SCAN_BODY = (abi.scan_body_keeping_gil, abi.scan_body)
+_SCAN_TENSORS = (abi.scan_tensors_keeping_gil, abi.scan_tensors)
+_FILL = (abi.fill_keeping_gil, abi.fill)
 # Clients choose which features a request shares: few patterns occur, and the bound keeps a hostile
 # client from filling memory with them.
 _MAX_PATTERNS = 64
@@ -43,14 +44,13 @@ _MAX_PATTERNS = 64
 Ints = NDArray[np.int64]
 
 
-class _Scratch(NamedTuple):
-    """Scratch memory of a call."""
+class _Request:
+    """Memory of one decoding at a time."""
 
-    address: int  # of the request
-    own: memoryview
-    request: Request
-    dense: Ints  # [2, dense]: where each begins, and its rows
-    held: tuple[NDArray[np.generic], ...]
+    def __init__(self, model: Model) -> None:
+        self.address: int = abi.request_create(model)
+        weakref.finalize(self, abi.request_destroy, self.address).atexit = False
+        self.parts: abi.InputParts = abi.request_parts(self.address).contents
 
 
 class NativeReader:
@@ -81,7 +81,6 @@ class NativeReader:
         features, sparse = spec.input_features, SparseInputs(spec)
         required_inputs = spec.required_inputs
         self.features = tuple(range(len(features)))
-        self._sparse = len(sparse.names)
         self.widths = tuple(spec.dense.inputs.values())
         unweighted = spec.unweighted_inputs
         # An input without a name is left to the portable reader.
@@ -95,8 +94,7 @@ class NativeReader:
         work = BatchWork(spec)
         names += sequences.names
         encoded = [name.encode() for name in names]
-        self._inputs = len(names)
-        slots = 1 << (2 * self._inputs).bit_length()
+        slots = 1 << (2 * len(names)).bit_length()
         # Referenced here, because compiled code has only addresses.
         self._id_maps = NativeIdMaps(spec, id_maps or {})
         self._unknown_ids = UnknownIds(spec) if unknown_ids is None else unknown_ids
@@ -114,6 +112,7 @@ class NativeReader:
             self._id_maps.of_features,
             self._unknown_ids.cells,
             np.array(self.widths, np.int64),
+            np.frombuffer(bytearray(b"".join(encoded)), np.uint8),
             np.cumsum([0, *map(len, encoded)], dtype=np.int64),
             np.full(slots, -1, np.int32),
             sequences.lengths,
@@ -125,8 +124,8 @@ class NativeReader:
         )
         addresses = [address_of(array) for array in self._held]
         sources, required, hashes, seeds, rows, policies, paddings = addresses[:7]
-        maps, unknown, widths, starts, table, lengths, firsts, numbers = addresses[7:15]
-        shortest, longest, computed_once = addresses[15:]
+        maps, unknown, widths, texts, starts, table, lengths, firsts, numbers = addresses[7:16]
+        shortest, longest, computed_once = addresses[16:]
         self.model = Model(
             len(features),
             len(sparse.names),
@@ -145,7 +144,7 @@ class NativeReader:
             len(spec.mapped_tables),
             unknown,
             widths,
-            b"".join(encoded),
+            texts,
             starts,
             slots - 1,
             table,
@@ -159,78 +158,66 @@ class NativeReader:
             computed_once,
             bool(spec.sequences),
         )
-        LIBRARIES[1].sharded_infer_index_names(self.model)
+        index_names(self.model)
         self._patterns: dict[bytes, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         # As many as there were simultaneous calls.
-        self._free: list[_Scratch] = []
+        self._free: list[_Request] = []
 
     def read_message(
         self, message: bytes, form: MessageFormat = MessageFormat.INFER
     ) -> ModelInput | None:
         """Reads a serialized message; None if the portable reader has to decide."""
-        library = library_for(len(message))
-        predicts = form is MessageFormat.PREDICT
-        scan = library.sharded_infer_scan_predict if predicts else library.sharded_infer_scan
-        return self._read(library, scan, message, len(message))
+        return self._read(_SCANS[form], len(message), message, len(message))
 
     def read_body(self, body: bytes, json_bytes: int) -> ModelInput | None:
         """Reads JSON and the tensors behind it; None as in `read_message`."""
-        library = library_for(len(body))
-        return self._read(library, library.sharded_infer_scan_body, body, len(body), json_bytes)
+        return self._read(_SCAN_BODY, len(body), body, len(body), json_bytes)
 
     def read_tensors(self, tensors: Sequence[WireTensor]) -> ModelInput | None:
         """Reads separate tensors; None as in `read_message`."""
         named = named_tensors(tensors)
         if named is None:
             return None
-        library = library_for(named.data_bytes)
-        scan = library.sharded_infer_scan_tensors
-        return self._read(library, scan, named.packed, len(tensors))
+        address = named.tensors.ctypes.data
+        return self._read(_SCAN_TENSORS, named.data_bytes, address, len(tensors))
 
     def _read(
-        self, library: ctypes.CDLL, scan: Callable[..., int], given: bytes, *sizes: int
+        self, scans: Sequence[Callable[..., bool]], size: int, *arguments: bytes | int
     ) -> ModelInput | None:
+        is_long = size >= LONG_BYTES
         try:
-            scratch = self._free.pop()
+            request = self._free.pop()
         except IndexError:
-            scratch = self._scratch()
+            request = _Request(self.model)
         try:
-            if not scan(scratch.address, given, *sizes):
+            if not scans[is_long](request.address, *arguments):
                 return None
-            layout = scratch.request.layout
-            memory = np.empty(layout.words, np.int64)
-            if not library.sharded_infer_fill(scratch.address, address_of(memory)):
+            memory = np.empty(request.parts.layout.words, np.int64)
+            if not _FILL[is_long](request.address, address_of(memory)):
                 return None
-            starts, rows = scratch.dense.tolist()
-            return self.assemble(layout, bytes(scratch.own), starts, rows, memory)
+            return self.assemble(request.parts, memory)
         finally:
-            self._free.append(scratch)
+            self._free.append(request)
 
     def assemble(
-        self,
-        layout: Layout,
-        own: bytes,
-        starts: Sequence[int],
-        rows: Sequence[int],
-        memory: Ints,
-        repeats: Ints | None = None,
+        self, parts: abi.InputParts, memory: Ints, repeats: Ints | None = None
     ) -> ModelInput:
         """Model input whose parts lie in `memory`, int64.
 
         Args:
-            own: for each feature 1 if it is in the first group.
-            starts, rows: place in `memory` and rows of each dense input.
             repeats: as `ModelInput.repeats`.
         """
-        floats = memory.view(np.float32)
+        layout, floats = parts.layout, memory.view(np.float32)
         own_bags, shared_bags = layout.groups
         if shared_bags.features:
-            features, shared = self._pattern(own)
+            features, shared = self._pattern(ctypes.string_at(parts.own, len(self.features)))
             groups: tuple[JaggedBatch, ...] = (_group(shared, shared_bags, memory, floats),)
             if features:
                 groups = (_group(features, own_bags, memory, floats), *groups)
         else:
             groups = (_group(self.features, own_bags, memory, floats),)
+        starts = array_at(ctypes.c_int64, parts.dense_at, len(self.widths))
+        rows = array_at(ctypes.c_int64, parts.dense_rows, len(self.widths))
         dense = tuple(
             floats[2 * at : 2 * at + count * width].reshape(count, width)
             for at, count, width in zip(starts, rows, self.widths, strict=True)
@@ -257,32 +244,13 @@ class NativeReader:
                 self._patterns[own] = pattern
         return pattern
 
-    def _scratch(self) -> _Scratch:
-        inputs, features = self._inputs, len(self.features)
-        own = np.zeros(features, np.uint8)
-        dense = np.zeros((2, len(self.widths)), np.int64)
-        held = (
-            np.zeros(inputs * TENSOR_BYTES, np.uint8),
-            np.zeros(inputs, np.uint8),
-            np.zeros(inputs, np.int32),
-            np.zeros(inputs * BYTES_BYTES, np.uint8),
-            np.full(inputs + 1, -1, np.int32),
-            own,
-            np.zeros(self._sparse, np.int64),
-            dense[0],
-            dense[1],
-            np.zeros(self.model.mapped, np.int64),
-        )
-        request = Request(ctypes.addressof(self.model), *[address_of(array) for array in held])
-        return _Scratch(ctypes.addressof(request), memoryview(own.data), request, dense, held)
-
 
 def _padding_of(table: TableSpec) -> int:
     return -1 if table.padding_idx is None else table.padding_idx
 
 
 def _group(
-    features: tuple[int, ...], group: Group, memory: Ints, floats: NDArray[np.float32]
+    features: tuple[int, ...], group: abi.Group, memory: Ints, floats: NDArray[np.float32]
 ) -> JaggedBatch:
     bags, ids = group.bags, group.ids
     lengths, values, weights = group.lengths_at, group.values_at, group.weights_at

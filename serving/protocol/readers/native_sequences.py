@@ -1,4 +1,4 @@
-"""A model's sequences for compiled code (`native/reader/model.h`)."""
+"""A model's sequences for compiled code (`native/abi/model.h`)."""
 
 from collections.abc import Sequence
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from serving.protocol.native_library import MAX_OUTPUTS
+from serving.abi.reader import MAX_OUTPUTS
 from serving.protocol.request_header import RequestHeader, header_of, read_header
 from sharded_infer.errors import RequestError
 from tests.serving.protocol.mutations import mutations
