@@ -1,7 +1,8 @@
 // JSON as clients' libraries write it, read strictly: all else is "unusual", as in wire.h.
 //
-// Unusual are, besides what is no JSON: escapes and texts that are not ASCII, numbers that are not
-// whole, negative or of more than 18 digits, and null. https://www.rfc-editor.org/rfc/rfc8259
+// Unusual are, besides what is no JSON: escapes and texts that are not ASCII, null, and numbers but
+// elements of tensors that are not whole, negative or of more than 18 digits.
+// https://www.rfc-editor.org/rfc/rfc8259
 #pragma once
 #include "wire.h"
 
@@ -51,6 +52,34 @@ class JsonReader {
     return at_ != start && (*start != '0' || at_ - start == 1);
   }
 
+  // The text of any number, and whether it has neither a fraction nor an exponent.
+  bool read_number_text(Bytes& text, bool& whole) {
+    skip_space();
+    const std::uint8_t* start = at_;
+    if (at_ != end_ && *at_ == '-') ++at_;
+    const std::uint8_t* digits = at_;
+    if (!skip_digits() || (*digits == '0' && at_ - digits > 1)) return false;
+    whole = true;
+    if (at_ != end_ && *at_ == '.') {
+      ++at_;
+      whole = false;
+      if (!skip_digits()) return false;
+    }
+    if (at_ != end_ && (*at_ | 0x20) == 'e') {
+      ++at_;
+      whole = false;
+      if (at_ != end_ && (*at_ == '+' || *at_ == '-')) ++at_;
+      if (!skip_digits()) return false;
+    }
+    text = {start, at_ - start};
+    return true;
+  }
+
+  bool next_is(char expected) {
+    skip_space();
+    return at_ != end_ && *at_ == static_cast<std::uint8_t>(expected);
+  }
+
   bool read_flag(bool& flag) {
     skip_space();
     flag = take_word("true");
@@ -81,6 +110,12 @@ class JsonReader {
   }
 
  private:
+  bool skip_digits() {
+    const std::uint8_t* start = at_;
+    while (at_ != end_ && *at_ >= '0' && *at_ <= '9') ++at_;
+    return at_ != start;
+  }
+
   void skip_space() {
     while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\r' || *at_ == '\t')) ++at_;
   }

@@ -136,6 +136,7 @@ class Calls {
   std::int64_t last_trace_ = 0;
   std::unordered_map<std::string, NameTarget> names_;  // by model, a zero byte, and version
   std::string key_;
+  JsonTensors tensors_;  // of the message that is read
   std::deque<Call> calls_;
   std::vector<std::int64_t> free_;                             // handles
   std::unordered_map<std::uint64_t, std::int64_t> by_number_;  // of Python's: handles

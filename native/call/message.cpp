@@ -62,8 +62,9 @@ bool read_head(std::string_view pairs, Message& message) {
     else if (name == "content-encoding")
       is_usual = false;
   });
-  message.json_bytes = length;
-  return is_usual && length >= 0 && length <= std::min(message.bytes.size, kMostJsonBytes) &&
+  message.json_bytes = std::max(std::int64_t(0), length);
+  return is_usual && length != 0 &&
+         message.json_bytes <= std::min(message.bytes.size, kMostJsonBytes) &&
          read_path(path, message);
 }
 
@@ -73,14 +74,19 @@ std::string_view text_of(Bytes bytes, const Text& text) {
 
 }  // namespace
 
-bool read_message(Form form, const transport::Event& event, Message& message) {
+bool read_message(Form form, const transport::Event& event, Message& message,
+                  JsonTensors& tensors) {
   message.form = form;
   message.bytes = {event.data, event.bytes};
   Header& header = message.header.header;
-  if (form == kJson)
-    return event.headers != nullptr &&
-           read_head({event.headers, std::size_t(event.header_bytes)}, message) &&
-           read_json_header({event.data, message.json_bytes}, message.header);
+  if (form == kJson) {
+    if (event.headers == nullptr ||
+        !read_head({event.headers, std::size_t(event.header_bytes)}, message))
+      return false;
+    if (message.json_bytes != 0)
+      return read_json_header({event.data, message.json_bytes}, message.header);
+    return message.bytes.size <= kMostJsonBytes && tensors.read(message.bytes, message.header);
+  }
   if (!(form == kInfer ? read_header(message.bytes, header)
                        : read_predict_header(message.bytes, header)))
     return false;

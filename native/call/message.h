@@ -2,8 +2,8 @@
 #pragma once
 #include <string_view>
 
-#include "reader/header.h"
 #include "abi/calls.h"
+#include "reader/json_tensors.h"
 #include "transport/settings.h"
 
 namespace sharded_infer::call {
@@ -11,13 +11,14 @@ namespace sharded_infer::call {
 struct Message {
   Form form = kNoForm;
   Bytes bytes{};
-  std::int64_t json_bytes = 0;  // of `bytes`, of a body whose tensors follow in binary
+  std::int64_t json_bytes = 0;  // of `bytes`, of a body whose tensors follow in binary; else 0
   std::string_view model, version;
   JsonHeader header{};  // of other forms without its numbers of outputs in binary
 };
 
 // Whether a call's message is usual; of its inputs only the ends are looked at. Over HTTP its head
-// must be so too: a plain path, and neither a body nor an answer that is compressed.
-bool read_message(Form form, const transport::Event& event, Message& message);
+// must be so too: a plain path, and neither a body nor an answer that is compressed. Tensors in
+// JSON go to `tensors`.
+bool read_message(Form form, const transport::Event& event, Message& message, JsonTensors& tensors);
 
 }  // namespace sharded_infer::call

@@ -100,7 +100,7 @@ Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event
   if (form == kNoForm || event.encoding != transport::kIdentity) return Disposition::kLeft;
   const double arrived = monotonic();
   Message message;
-  if (!read_message(form, event, message)) return Disposition::kLeft;
+  if (!read_message(form, event, message, tensors_)) return Disposition::kLeft;
   const bool may_be_kept = kept_ != 0 && message.version.empty();
   // Only Python reads a body once more.
   if (form == kJson && may_be_kept) return Disposition::kLeft;
@@ -195,7 +195,11 @@ Calls::Chosen Calls::choose_route(std::uint64_t number, const Message& message) 
 
 bool Calls::decode(const Message& message, Route& route, Call& call) {
   Request& decoding = route.decoding;
-  const bool scanned = message.form == kJson ? decoding.scan_body(message.bytes, message.json_bytes)
+  const std::vector<NamedTensor>& tensors = tensors_.tensors();
+  const bool scanned = message.form == kJson && message.json_bytes == 0
+                           ? decoding.scan_tensors(tensors.data(), std::int64_t(tensors.size()))
+                       : message.form == kJson
+                           ? decoding.scan_body(message.bytes, message.json_bytes)
                        : message.form == kPredict ? decoding.scan_predict(message.bytes)
                                                   : decoding.scan(message.bytes);
   if (!scanned) return false;

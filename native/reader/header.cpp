@@ -68,64 +68,18 @@ class HeaderVisitor {
   bool seen_key_ = false;
 };
 
-class JsonHeaderVisitor {
+class BinaryHeaderVisitor : public JsonHeaderVisitor {
  public:
-  JsonHeaderVisitor(Bytes json, JsonHeader& found) : json_(json), found_(found) {}
-
-  bool id(Bytes id) {
-    found_.header.id = part(id);
-    return true;
-  }
-
-  bool priority(std::int64_t priority) {
-    found_.header.priority = priority;
-    return true;
-  }
-
-  bool timeout(std::int64_t timeout_us) {
-    found_.header.timeout_us = timeout_us;
-    return true;
-  }
-
-  bool key(Bytes key) {
-    found_.header.key = part(key);
-    return true;
-  }
-
-  bool key_number(std::int64_t key) {
-    found_.header.key_is_number = 1;
-    found_.header.key_number = key;
-    return true;
-  }
-
-  bool binary_outputs(bool wanted) {
-    found_.binary_default = wanted;
-    return true;
-  }
-
-  bool output(Bytes name, BinaryOutput binary) {
-    std::int64_t& count = found_.header.output_count;
-    if (count == kMaxOutputs) return false;
-    if (binary != BinaryOutput::kNotSaid) found_.binary_said |= std::int64_t{1} << count;
-    if (binary == BinaryOutput::kYes) found_.binary_wanted |= std::int64_t{1} << count;
-    found_.header.outputs[count++] = part(name);
-    return true;
-  }
-
+  using JsonHeaderVisitor::JsonHeaderVisitor;
   bool input(const Input&, std::int64_t) { return true; }
-
- private:
-  Text part(Bytes bytes) const { return {bytes.data - json_.data, bytes.size}; }
-
-  Bytes json_;
-  JsonHeader& found_;
+  bool data(JsonReader&, const Input&) { return false; }
 };
 
 }  // namespace
 
 bool read_json_header(Bytes json, JsonHeader& header) {
   header = JsonHeader();
-  JsonHeaderVisitor visitor(json, header);
+  BinaryHeaderVisitor visitor(json, header);
   return visit_json(json, visitor);
 }
 

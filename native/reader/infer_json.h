@@ -1,9 +1,12 @@
-// The parts of a predict request in JSON, whose tensors follow in binary, to a visitor.
+// The parts of a predict request in JSON, whose tensors are there or follow in binary, to a
+// visitor.
 //
 // A visitor has `id(Bytes)`, `priority(n)`, `timeout(n)`, `key(Bytes)`, `key_number(n)`,
-// `binary_outputs(bool)`, `output(Bytes name, BinaryOutput)` and `input(const Input&, bytes)`; each
-// says whether to go on.
+// `binary_outputs(bool)`, `output(Bytes name, BinaryOutput)`, `data(JsonReader&, const Input&)`,
+// which reads an input's elements after its name, datatype and shape, and `input(const Input&,
+// bytes)`, below 0 where it had `data`; each says whether to go on.
 #pragma once
+#include "header.h"
 #include "input.h"
 #include "base/json.h"
 
@@ -18,8 +21,12 @@ inline bool is_first(std::uint32_t& seen, std::uint32_t bit) {
   return first;
 }
 
-// A name, a datatype, a shape and the parameter `binary_data_size`, in any order, and no more.
-inline bool read_json_input(JsonReader& reader, Input& input, std::int64_t& bytes) {
+// A name, a datatype, a shape and the parameter `binary_data_size`, in any order, and no more; or
+// in place of the parameter its data, behind the others.
+template <class Visitor>
+bool read_json_input(JsonReader& reader, Visitor& visitor) {
+  Input input;
+  std::int64_t bytes = -1;
   std::uint32_t seen = 0;
   const bool is_usual = reader.read_object([&](Bytes key) {
     if (is(key, "name")) return is_first(seen, 1) && reader.read_text(input.name);
@@ -34,12 +41,13 @@ inline bool read_json_input(JsonReader& reader, Input& input, std::int64_t& byte
         std::int64_t size;
         return reader.read_number(size) && input.add_size(static_cast<std::uint64_t>(size));
       });
+    if (is(key, "data")) return is_first(seen, 32) && seen == 39 && visitor.data(reader, input);
     if (!is(key, "parameters")) return false;
     return is_first(seen, 8) && reader.read_object([&](Bytes parameter) {
       return is(parameter, "binary_data_size") && is_first(seen, 16) && reader.read_number(bytes);
     });
   });
-  return is_usual && seen == 31 && input.rank > 0;
+  return is_usual && (seen == 31 || seen == 39) && input.rank > 0 && visitor.input(input, bytes);
 }
 
 // A name, and perhaps the parameter `binary_data`.
@@ -92,11 +100,8 @@ bool visit_json(Bytes json, Visitor& visitor) {
     }
     if (is(key, "parameters")) return is_first(seen, 2) && read_json_parameters(reader, visitor);
     if (is(key, "inputs"))
-      return is_first(seen, 4) && reader.read_list([&] {
-        Input input;
-        std::int64_t bytes;
-        return read_json_input(reader, input, bytes) && visitor.input(input, bytes);
-      });
+      return is_first(seen, 4) &&
+             reader.read_list([&] { return read_json_input(reader, visitor); });
     if (is(key, "outputs"))
       return is_first(seen, 8) && reader.read_list([&] {
         Bytes name;
@@ -107,5 +112,57 @@ bool visit_json(Bytes json, Visitor& visitor) {
   });
   return is_usual && reader.done();
 }
+
+// Fills a header; a visitor needs `data` and `input` beside it.
+class JsonHeaderVisitor {
+ public:
+  JsonHeaderVisitor(Bytes json, JsonHeader& found) : json_(json), found_(found) {}
+
+  bool id(Bytes id) {
+    found_.header.id = part(id);
+    return true;
+  }
+
+  bool priority(std::int64_t priority) {
+    found_.header.priority = priority;
+    return true;
+  }
+
+  bool timeout(std::int64_t timeout_us) {
+    found_.header.timeout_us = timeout_us;
+    return true;
+  }
+
+  bool key(Bytes key) {
+    found_.header.key = part(key);
+    return true;
+  }
+
+  bool key_number(std::int64_t key) {
+    found_.header.key_is_number = 1;
+    found_.header.key_number = key;
+    return true;
+  }
+
+  bool binary_outputs(bool wanted) {
+    found_.binary_default = wanted;
+    return true;
+  }
+
+  bool output(Bytes name, BinaryOutput binary) {
+    std::int64_t& count = found_.header.output_count;
+    if (count == kMaxOutputs) return false;
+    if (binary != BinaryOutput::kNotSaid) found_.binary_said |= std::int64_t{1} << count;
+    if (binary == BinaryOutput::kYes) found_.binary_wanted |= std::int64_t{1} << count;
+    found_.header.outputs[count++] = part(name);
+    return true;
+  }
+
+ private:
+  Text part(Bytes bytes) const { return {bytes.data - json_.data, bytes.size}; }
+
+  Bytes json_;
+  JsonHeader& found_;
+};
 
 }  // namespace sharded_infer

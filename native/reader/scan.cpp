@@ -98,6 +98,7 @@ class BodyVisitor {
   bool key_number(std::int64_t) { return true; }
   bool binary_outputs(bool) { return true; }
   bool output(Bytes, BinaryOutput) { return true; }
+  bool data(JsonReader&, const Input&) { return false; }
 
   bool input(const Input& input, std::int64_t bytes) {
     if (bytes > left_.size || !tensors_.take(input)) return false;

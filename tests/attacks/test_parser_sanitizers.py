@@ -16,6 +16,7 @@ _SECONDS = 400.0
 TESTS = (
     "tests/serving/protocol/readers",
     "tests/serving/protocol/lookups",
+    "tests/serving/http_api/test_taken_calls.py",
     "tests/serving/shard_host/test_compiled_lookups.py",
     "tests/attacks/test_messages.py",
     "tests/attacks/test_strings.py",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from threading import Thread
 from typing import Any
 
@@ -22,13 +23,15 @@ from serving.scheduler.batch_threads import BatchThreads
 from serving.transport.http2_server import Http2Server
 from tests.serving.http_api.http_servers import Answering, serving_http
 from tests.serving.inference.planes import ENDLESS, Plane, plane_of
-from tests.support.servers import MODEL, Ranker, good_inputs
+from tests.support.servers import MODEL, Ranker, good_inputs, json_inputs
 from tests.support.waiting import until
 
 LENGTH = "Inference-Header-Content-Length"
 DATATYPES = {"int64": "INT64", "int32": "INT32", "float32": "FP32"}
 PATH = f"/v2/models/{MODEL}/infer"
 SECONDS = 30.0
+# Of numbers, or of none.
+TEXTS = "-0 0.0 -0.0 1E+2 1e-400 1e400 0.1e1 12345678901234567890 01 -01 1. .5 +1 1e 0x1 - inf"
 
 
 @dataclass
@@ -140,6 +143,90 @@ def test_an_answer_has_the_head_and_bytes_that_python_writes(
     assert taken[0] == 200 and not served.api.by_python
     # Compiled code compresses nothing, and this is too short for Python to.
     assert taken == served.ask(body, {**headers, "Accept-Encoding": "gzip"}, path)
+    assert len(served.api.by_python) == 1
+
+
+def in_json(samples: int = 2, seed: int = 0, **changes: Any) -> bytes:
+    """A body with its tensors in JSON; changes are of the input `dense`."""
+    inputs = json_inputs(good_inputs(samples, seed))
+    [dense] = [one for one in inputs if one["name"] == "dense"]
+    dense |= changes
+    return json.dumps({"id": "seven", "inputs": inputs}).encode()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"data": [0.1, -1e-3, 3, -0, 16777217, 1e30, 2.5, -7]},
+        {"data": [[0.1, 1e-40, 3.4e38, -0.0], [123456789012345678, 1, 2, 3]]},
+        {"data": [1, 2, 3, 4], "shape": [1, 4]},
+    ],
+)
+def test_numbers_in_json_are_those_that_python_reads(
+    served: Served, changes: dict[str, Any]
+) -> None:
+    body = in_json(**changes)
+    served.api.by_python.clear()
+    taken = served.ask(body, {})
+    assert taken[0] == 200 and not served.api.by_python
+    assert taken == served.ask(body, {"Accept-Encoding": "gzip"})
+    assert len(served.api.by_python) == 1
+
+
+@pytest.mark.parametrize("text", TEXTS.split())
+@pytest.mark.parametrize(("name", "shape"), [("dense", "[1,4]"), ("user", "[4]")])
+def test_texts_of_numbers_mean_what_they_mean_to_python(
+    served: Served, name: str, shape: str, text: str
+) -> None:
+    datatype = "FP32" if name == "dense" else "INT64"
+    one = f'{{"name":"{name}","datatype":"{datatype}","shape":{shape},"data":[1,{text},2,3]}}'
+    body = f'{{"inputs":[{one}]}}'.encode()
+    assert served.ask(body, {}) == served.ask(body, {"Accept-Encoding": "gzip"})
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_mutated_bodies_are_answered_as_by_python(served: Served, is_binary: bool) -> None:
+    chance = Random(1)
+    for seed in range(200):
+        body, headers = body_of(seed=seed) if is_binary else (in_json(seed=seed), {})
+        mutated = bytearray(body)
+        for _ in range(chance.randint(1, 3)):
+            at = chance.randrange(len(mutated))
+            kind = chance.randrange(3)
+            if kind == 0:
+                mutated[at] = chance.choice(b'"[]{},:0123456789.-eE \x00\xff')
+            elif kind == 1:
+                del mutated[at]
+            else:
+                mutated[at:at] = mutated[chance.randrange(len(mutated)) :][: chance.randint(1, 9)]
+        sent = bytes(mutated)
+        by_python = served.ask(sent, {**headers, "Accept-Encoding": "gzip"})
+        assert served.ask(sent, headers) == by_python, sent
+
+
+@pytest.mark.parametrize(
+    ("status", "changes"),
+    [
+        (400, {"data": [1, 2, 3]}),
+        (400, {"data": [[1, 2, 3, 4], [1, 2, 3]]}),
+        (400, {"data": [[1, 2, 3, 4], 5, 6, 7, 8]}),
+        (400, {"data": [[[1], [2], [3], [4]], [[1], [2], [3], [4]]]}),
+        (400, {"data": [True] * 8}),
+        (400, {"data": ["1"] * 8}),
+        (400, {"data": [1e300] * 8}),
+        (400, {"data": [float("nan")] * 8}),
+        (400, {"datatype": "INT64", "data": [1.0] * 8}),
+        (400, {"datatype": "INT32", "data": [2**31] * 8}),
+        (400, {"data": [1] * 8, "parameters": {"binary_data_size": 32}}),
+        (200, {"data": [1] * 8, "parameters": {}}),
+    ],
+)
+def test_other_json_is_read_and_refused_by_python(
+    served: Served, status: int, changes: dict[str, Any]
+) -> None:
+    served.api.by_python.clear()
+    assert served.ask(in_json(**changes), {})[0] == status
     assert len(served.api.by_python) == 1
 
 
