@@ -204,6 +204,7 @@ struct PythonAnswer {
   const std::uint8_t* data;
   std::int64_t bytes;
   std::int64_t json_bytes;  // of an answer in JSON with outputs in binary behind it; else 0
+  std::int64_t encoding;    // that it is to be compressed in, a `transport::Encoding`; 0: in none
 };
 
 struct Finished {

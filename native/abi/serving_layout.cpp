@@ -18,7 +18,7 @@ extern "C" {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_calls[];
 const std::int64_t sharded_infer_layout_of_calls[] = {
-    173, 0x741F782E,
+    174, 0x741F782E,
     0xB9D909FE, sizeof(sharded_infer::call::RouteSettings),
     offsetof(sharded_infer::call::RouteSettings, model),
     offsetof(sharded_infer::call::RouteSettings, queue),
@@ -152,11 +152,12 @@ const std::int64_t sharded_infer_layout_of_calls[] = {
     offsetof(sharded_infer::call::BatchScores, cells),
     offsetof(sharded_infer::call::BatchScores, counted),
     offsetof(sharded_infer::call::BatchScores, now),
-    0x82912CD8, sizeof(sharded_infer::call::PythonAnswer),
+    0x27D93B39, sizeof(sharded_infer::call::PythonAnswer),
     offsetof(sharded_infer::call::PythonAnswer, number),
     offsetof(sharded_infer::call::PythonAnswer, data),
     offsetof(sharded_infer::call::PythonAnswer, bytes),
     offsetof(sharded_infer::call::PythonAnswer, json_bytes),
+    offsetof(sharded_infer::call::PythonAnswer, encoding),
     0x6A70AD1D, sizeof(sharded_infer::call::Finished),
     offsetof(sharded_infer::call::Finished, decode_seconds),
     offsetof(sharded_infer::call::Finished, encode_seconds),

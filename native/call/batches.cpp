@@ -236,8 +236,9 @@ void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) 
   for (std::size_t at = 0; at < batch.calls.size(); ++at) {
     const Call& call = *batch.calls[at];
     const auto size = std::int64_t(batch.ends[at] - begin);
-    if (!batch.failed[at] && call.by_python())
-      batch.answers.push_back({call.number, bytes + begin, size, batch.json_bytes[at]});
+    if (!batch.failed[at] && (call.by_python() || call.compresses(size)))
+      batch.answers.push_back(
+          {call.number, bytes + begin, size, batch.json_bytes[at], call.encoding});
     begin = batch.ends[at];
   }
   finished.counted = batch.counted.data();
@@ -254,7 +255,7 @@ void Calls::fail(Batch& batch, std::int32_t code, std::string_view words, Failed
   for (const Call* call : batch.calls) {
     failed.seconds += now - call->request.arrived;
     if (call->by_python())
-      batch.answers.push_back({call->number, nullptr, 0, 0});
+      batch.answers.push_back({call->number, nullptr, 0, 0, 0});
     else
       fail_call(*call, code, words);
   }
@@ -282,7 +283,7 @@ bool Calls::send(const Batch& batch) {
     const Call& call = *batch.calls[at];
     const auto size = std::int64_t(batch.ends[at] - begin);
     const Source& source = sources_[call.sender];
-    if (!batch.failed[at] && call.sender == kHttp) {
+    if (!batch.failed[at] && call.sender == kHttp && !call.compresses(size)) {
       const std::string lines = http_lines(batch.json_bytes[at], size);
       source.respond_http(source.server, call.number, lines.data(), std::int64_t(lines.size()),
                           bytes + begin, size);

@@ -16,6 +16,7 @@ struct Call {
   std::uint64_t number = 0;    // of the transport's call, or of Python's reply
   Sender sender = kGrpc;
   Form form = kInfer;
+  std::int32_t encoding = 0;  // that its client accepts, of HTTP; a `transport::Encoding`
   double decoded = 0.0;
   std::int64_t ahead = 0;             // calls that waited when it came
   std::vector<std::uint8_t> outputs;  // as CallFields::outputs
@@ -40,6 +41,8 @@ struct Call {
   }
 
   bool by_python() const { return sender == kPython; }
+  // Python compresses an answer of so many bytes, and sends it.
+  bool compresses(std::int64_t bytes) const { return encoding != 0 && bytes >= kLeastCompressed; }
   std::int64_t samples() const { return layout.batch; }
   const float* dense(std::int64_t input) const {
     return reinterpret_cast<const float*>(words.get() + dense_at[std::size_t(input)]);
@@ -53,6 +56,7 @@ struct Call {
     placed.clear();
     regions.clear();
     reports_unknown = false;
+    encoding = 0;
     trace = 0;
     if (capacity > kKeptWords) {
       words.reset();
@@ -63,6 +67,7 @@ struct Call {
   }
 
  private:
+  static constexpr std::int64_t kLeastCompressed = 1024;  // _LEAST_BYTES of compression.py
   static constexpr std::int64_t kKeptWords = 512;
   static constexpr std::size_t kKeptText = 256;
 };

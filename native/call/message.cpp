@@ -41,11 +41,20 @@ bool read_length(std::string_view digits, std::int64_t& length) {
   return true;
 }
 
-bool names_compression(std::string_view accepted) {
-  std::string lower(accepted);
-  for (char& letter : lower)
-    if (letter >= 'A' && letter <= 'Z') letter = char(letter | 0x20);
-  return lower.find("gzip") != lower.npos || lower.find("deflate") != lower.npos;
+// As `chosen_encoding` of compression.py, of encodings without weights.
+bool read_accepted(std::string_view accepted, std::int32_t& encoding) {
+  if (accepted.find(';') != accepted.npos) return false;
+  while (!accepted.empty()) {
+    const std::size_t size = std::min(accepted.find(','), accepted.size());
+    std::string name;
+    for (const char letter : accepted.substr(0, size))
+      if (letter != ' ' && letter != '\t')
+        name += char(letter >= 'A' && letter <= 'Z' ? letter | 0x20 : letter);
+    accepted.remove_prefix(std::min(size + 1, accepted.size()));
+    if (name == "gzip") encoding = transport::kGzip;
+    if (name == "deflate" && encoding != transport::kGzip) encoding = transport::kDeflate;
+  }
+  return true;
 }
 
 bool read_head(std::string_view pairs, Message& message) {
@@ -58,7 +67,7 @@ bool read_head(std::string_view pairs, Message& message) {
     else if (name == "inference-header-content-length")
       is_usual = is_usual && read_length(value, length);
     else if (name == "accept-encoding")
-      is_usual = is_usual && !names_compression(value);
+      is_usual = is_usual && read_accepted(value, message.encoding);
     else if (name == "content-encoding")
       is_usual = false;
   });

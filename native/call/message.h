@@ -13,11 +13,12 @@ struct Message {
   Bytes bytes{};
   std::int64_t json_bytes = 0;  // of `bytes`, of a body whose tensors follow in binary; else 0
   std::string_view model, version;
+  std::int32_t encoding = transport::kIdentity;  // that the answer may be compressed in
   JsonHeader header{};  // of other forms without its numbers of outputs in binary
 };
 
 // Whether a call's message is usual; of its inputs only the ends are looked at. Over HTTP its head
-// must be so too: a plain path, and neither a body nor an answer that is compressed. Tensors in
+// must be so too: a plain path, no compressed body and no weights of encodings. Tensors in
 // JSON go to `tensors`.
 bool read_message(Form form, const transport::Event& event, Message& message, JsonTensors& tensors);
 

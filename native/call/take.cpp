@@ -117,6 +117,7 @@ Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event
   request.priority = scheduler::effective_priority(header.priority);
   call.number = event.call;
   call.sender = sender;
+  call.encoding = message.encoding;
   call.form = form;
   const auto* id = reinterpret_cast<const char*>(event.data) + header.id.start;
   call.id.assign(id, std::size_t(header.id.size));

@@ -54,9 +54,11 @@ class JsonTensorVisitor : public JsonHeaderVisitor {
     if (bytes >= 0) return false;
     const auto size = std::int64_t(found_.elements_.size() - begin_);
     // Where the elements are is known when no more come.
-    found_.tensors_.push_back({input.name,
-                               {nullptr, size},
-                               input.datatype,
+    found_.tensors_.push_back({input.name.data,
+                               input.name.size,
+                               nullptr,
+                               size,
+                               Datatype(input.datatype),
                                input.rank,
                                {input.sizes[0], input.sizes[1]}});
     return true;
@@ -111,8 +113,8 @@ bool JsonTensors::read(Bytes json, JsonHeader& header) {
   if (!is_small(json) || !visit_json(json, visitor)) return false;
   const std::uint8_t* at = elements_.data();
   for (NamedTensor& tensor : tensors_) {
-    tensor.data.data = at;
-    at += tensor.data.size;
+    tensor.data = at;
+    at += tensor.data_bytes;
   }
   return true;
 }

@@ -222,6 +222,7 @@ class PythonAnswer(ctypes.Structure):
         ("data", ctypes.c_void_p),
         ("bytes", ctypes.c_int64),
         ("json_bytes", ctypes.c_int64),
+        ("encoding", ctypes.c_int64),
     )
 
 
@@ -268,7 +269,7 @@ check_layout(LIBRARY, "calls", 0x741F782E, {
     Scores: 0x37148436,
     TableCounts: 0x4D371771,
     BatchScores: 0x6452607B,
-    PythonAnswer: 0x82912CD8,
+    PythonAnswer: 0x27D93B39,
     Finished: 0x6A70AD1D,
     BatchEnd: 0x706B7914,
     Failed: 0x887C6210,

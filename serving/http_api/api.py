@@ -1,12 +1,13 @@
 """The protocol over HTTP in one process: predictions, operations and descriptions."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from serving.grpc_api.handlers import MOST_CONTROL_BYTES
 from serving.http_api.application import TakeUsual
 from serving.http_api.compression import inflate
-from serving.http_api.exchange import HttpCall, status_answer
+from serving.http_api.exchange import HttpAnswer, HttpCall, status_answer
 from serving.http_api.operations.model_api import ModelApi
 from serving.http_api.predictions import Predictions
 from serving.http_api.routes import INFER, PROBES, Route
@@ -38,9 +39,9 @@ class RestApi:
         else:
             self._threads.submit(self._operate, call, route)
 
-    def attach(self, server: Http2Server) -> TakeUsual:
+    def attach(self, server: Http2Server, respond: Callable[[int, HttpAnswer], None]) -> TakeUsual:
         """Implements `Api.attach`."""
-        self._predictions.attach(server)
+        self._predictions.attach(server, respond)
         return self._predictions.take_usual
 
     def lose(self, number: int) -> None:

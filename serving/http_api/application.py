@@ -28,8 +28,11 @@ class Api(Protocol):
         """Answers a request, on this thread or later on another one."""
         ...
 
-    def attach(self, server: Http2Server) -> TakeUsual:
-        """Sets the server of the requests; returns what takes calls among its events."""
+    def attach(self, server: Http2Server, respond: Callable[[int, HttpAnswer], None]) -> TakeUsual:
+        """Sets the server of the requests, and what answers one by its number.
+
+        Returns what takes calls among its events.
+        """
         ...
 
     def lose(self, number: int) -> None:

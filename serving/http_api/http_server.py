@@ -163,7 +163,8 @@ class HttpServer:
         if dashboard is not None:
             dashboard.start()
         self._api = api
-        self._take_usual = None if api is None else api.attach(self._server)
+        self._open: dict[int, HttpCall] = {}
+        self._take_usual = None if api is None else api.attach(self._server, self._respond)
         self._application = Application(self._answer, self._probe, api, has_protocol=has_protocol)
         self._reports = TransportReports(
             lambda code, count: metrics.unknown_failed(code.name, count),
@@ -172,7 +173,6 @@ class HttpServer:
             "HTTP",
         )
         self._next_look = 0.0
-        self._open: dict[int, HttpCall] = {}
         self._threads = [
             threading.Thread(target=self._serve, name=f"http-{n}", daemon=True)
             for n in range(_THREADS)

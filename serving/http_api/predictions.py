@@ -60,9 +60,14 @@ class Predictions:
         # These threads read large requests, so that others need not wait.
         self._threads = ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="http-read")
 
-    def attach(self, server: Http2Server) -> None:
-        """Sets the server whose usual calls `take_usual` takes."""
-        self._data_plane.compiled.attach_http(server.answering_http, _METHODS, server.flush)
+    def attach(self, server: Http2Server, respond: Callable[[int, HttpAnswer], None]) -> None:
+        """Sets the server whose usual calls `take_usual` takes, and what answers a call there."""
+        self._data_plane.compiled.attach_http(
+            server.answering_http,
+            _METHODS,
+            server.flush,
+            lambda number, answer, encoding: respond(number, infer_answer(answer, encoding)),
+        )
 
     def take_usual(
         self, events: int, count: int, event_of: Callable[[int], tuple[int, Metadata]]

@@ -44,8 +44,8 @@ REASONS = {
 }
 
 
-# Numbers and answers of calls.
-_Answers = list[tuple[int, Answer]]
+# Numbers and answers of calls, and encodings to compress those of HTTP in.
+_Answers = list[tuple[int, Answer, str]]
 
 
 class Reply(NamedTuple):
@@ -123,8 +123,8 @@ class BatchExecution:
             self._end(batch)
             show_queue(version)
             # Once they are counted.
-            for number, answer in answers:
-                self._reply(number, answer)
+            for number, answer, encoding in answers:
+                self._answer(number, answer, encoding)
 
     def drop(self, batch: CallBatch) -> None:
         """Ends calls that left the queue without being run."""
@@ -228,7 +228,7 @@ class BatchExecution:
         if self._shadows is not None:
             for request in kept:
                 self._shadows.offer(request)
-        return [(number, Answer(body, size)) for number, body, size in finished.by_python()]
+        return list(finished.by_python())
 
     def _place(self, batch: CallBatch, ran: RequestResult) -> set[int]:
         """Writes outputs to shared memory; returns positions of calls that were refused for it."""
@@ -345,6 +345,15 @@ class BatchExecution:
         traced = self.traces.pop(call.trace, None)
         if self._reports is not None and traced is not None:
             self._reports.failed(batch.version, call, traced, batch.info.started, status, hosts)
+
+    def _answer(self, number: int, answer: Answer, encoding: str) -> None:
+        if not encoding or self._calls.compress is None:
+            self._reply(number, answer)
+            return
+        try:
+            self._calls.compress(number, answer, encoding)
+        except Exception:
+            _log.exception("internal error in compressing an answer")
 
     def _reply(self, number: int, outcome: Answer | Status) -> None:
         try:

@@ -25,6 +25,7 @@ from serving.abi.counting import AnsweredRequest
 from serving.abi.scheduler import Refused
 from serving.inference.call_batch import CallBatch
 from serving.inference.routes import Routes
+from serving.protocol.infer_answer import Answer
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.request_header import RequestHeader
 from serving.routing.weighted_choice import mixed
@@ -42,6 +43,8 @@ FORMS = {
     PredictMethod.HTTP_INFER: abi.Form.JSON,
     PredictMethod.HTTP_INFER_VERSION: abi.Form.JSON,
 }
+# By `Encoding` of native/transport/settings.h.
+_COMPRESSED = ("", "gzip", "deflate")
 # Methods of gRPC whose messages compiled code reads.
 _UNARY = (PredictMethod.MODEL_INFER, PredictMethod.PREDICT)
 
@@ -87,6 +90,7 @@ class PredictCalls:
         self._address: int = abi.calls_create(scheduler.address)
         weakref.finalize(self, abi.calls_destroy, self._address)
         self._flush: Callable[[], None] | None = None
+        self.compress: Callable[[int, Answer, str], None] | None = None
         self._chance_seed = random.getrandbits(64)
         abi.calls_set_chance(self._address, self._chance_seed)
         self.routes = Routes(self._address)
@@ -110,8 +114,15 @@ class PredictCalls:
         server: tuple[int, int, int],
         methods: Iterable[PredictMethod | None],
         flush: Callable[[], None],
+        compress: Callable[[int, Answer, str], None],
     ) -> None:
-        """Answers calls of the server of HTTP, as `attach`; `flush` sends what `end` has left."""
+        """Answers calls of the server of HTTP, as `attach`.
+
+        Args:
+            flush: sends what `end` has left.
+            compress: sends a call's answer in an encoding.
+        """
+        self.compress = compress
         forms = [abi.Form.NO_FORM if method is None else FORMS[method] for method in methods]
         listed = (ctypes.c_int32 * len(forms))(*forms)
         abi.calls_attach_http(self._address, *server, listed, len(forms))
@@ -306,11 +317,12 @@ class FinishedBatch:
         samples: int = self._finished.samples
         return samples
 
-    def by_python(self) -> Iterator[tuple[int, bytes, int]]:
-        """Calls whose answers Python sends: numbers, answers, and the bytes of their JSON."""
+    def by_python(self) -> Iterator[tuple[int, Answer, str]]:
+        """Calls whose answers Python sends: numbers, answers, and how to compress those of HTTP."""
         finished = self._finished
         for answer in array_at(abi.PythonAnswer, finished.answers, finished.answer_count):
-            yield answer.number, ctypes.string_at(answer.data, answer.bytes), answer.json_bytes
+            body = ctypes.string_at(answer.data, answer.bytes)
+            yield answer.number, Answer(body, answer.json_bytes), _COMPRESSED[answer.encoding]
 
 
 class _Counts:

@@ -1,6 +1,6 @@
 """HTTP servers in this process, for tests."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from socket import socket
 
@@ -24,7 +24,7 @@ class Answering:
     def take(self, call: HttpCall, route: Route) -> None:
         call.reply(HttpAnswer(200, call.request.body))
 
-    def attach(self, server: Http2Server) -> TakeUsual:
+    def attach(self, server: Http2Server, respond: Callable[[int, HttpAnswer], None]) -> TakeUsual:
         return lambda events, count, event_of: range(count)
 
     def lose(self, number: int) -> None:

@@ -2,7 +2,7 @@
 
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 
 from serving.config.server_config import ServerConfig
 from serving.http_api.application import TakeUsual
-from serving.http_api.exchange import HttpCall
+from serving.http_api.exchange import HttpAnswer, HttpCall
 from serving.http_api.http_server import http_limits
 from serving.http_api.predictions import Predictions
 from serving.http_api.routes import Route
@@ -45,8 +45,8 @@ class Api(Answering):
         self.by_python.append(call)
         self.predictions.take(call, route.names(call.request.path))
 
-    def attach(self, server: Http2Server) -> TakeUsual:
-        self.predictions.attach(server)
+    def attach(self, server: Http2Server, respond: Callable[[int, HttpAnswer], None]) -> TakeUsual:
+        self.predictions.attach(server, respond)
         return self.predictions.take_usual
 
     def lose(self, number: int) -> None:
@@ -141,8 +141,19 @@ def test_an_answer_has_the_head_and_bytes_that_python_writes(
     served.api.by_python.clear()
     taken = served.ask(body, headers, path)
     assert taken[0] == 200 and not served.api.by_python
-    # Compiled code compresses nothing, and this is too short for Python to.
-    assert taken == served.ask(body, {**headers, "Accept-Encoding": "gzip"}, path)
+    # Python reads calls with weights of encodings.
+    assert taken == served.ask(body, {**headers, "Accept-Encoding": "gzip;q=0"}, path)
+    assert len(served.api.by_python) == 1
+
+
+@pytest.mark.parametrize("accepted", ["deflate, gzip", "br, DEFLATE", "identity"])
+def test_long_answers_are_compressed_as_the_client_accepts(served: Served, accepted: str) -> None:
+    body, headers = body_of(200, parameters={"binary_data_output": True})
+    served.api.by_python.clear()
+    taken = served.ask(body, {**headers, "Accept-Encoding": accepted})
+    assert taken[0] == 200 and not served.api.by_python
+    assert taken == served.ask(body, {**headers, "Accept-Encoding": f"{accepted}, br;q=0"})
+    assert taken[1].get("content-encoding", "identity") in accepted.lower()
     assert len(served.api.by_python) == 1
 
 
@@ -170,7 +181,7 @@ def test_numbers_in_json_are_those_that_python_reads(
     served.api.by_python.clear()
     taken = served.ask(body, {})
     assert taken[0] == 200 and not served.api.by_python
-    assert taken == served.ask(body, {"Accept-Encoding": "gzip"})
+    assert taken == served.ask(body, {"Accept-Encoding": "gzip;q=0"})
     assert len(served.api.by_python) == 1
 
 
@@ -182,7 +193,7 @@ def test_texts_of_numbers_mean_what_they_mean_to_python(
     datatype = "FP32" if name == "dense" else "INT64"
     one = f'{{"name":"{name}","datatype":"{datatype}","shape":{shape},"data":[1,{text},2,3]}}'
     body = f'{{"inputs":[{one}]}}'.encode()
-    assert served.ask(body, {}) == served.ask(body, {"Accept-Encoding": "gzip"})
+    assert served.ask(body, {}) == served.ask(body, {"Accept-Encoding": "gzip;q=0"})
 
 
 @pytest.mark.parametrize("is_binary", [False, True])
@@ -201,7 +212,7 @@ def test_mutated_bodies_are_answered_as_by_python(served: Served, is_binary: boo
             else:
                 mutated[at:at] = mutated[chance.randrange(len(mutated)) :][: chance.randint(1, 9)]
         sent = bytes(mutated)
-        by_python = served.ask(sent, {**headers, "Accept-Encoding": "gzip"})
+        by_python = served.ask(sent, {**headers, "Accept-Encoding": "gzip;q=0"})
         assert served.ask(sent, headers) == by_python, sent
 
 

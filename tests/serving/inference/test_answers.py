@@ -92,7 +92,7 @@ def answer(
     ran: Any = SimpleNamespace(scores=scores, work=work, lookup_seconds=0.25, tower_seconds=4.0)
     with metrics.lock:
         finished = calls.finish(batch, ran, 0.25, 0.0)
-    _, (number, body, json_bytes) = finished.by_python()
+    _, (number, (body, json_bytes), _) = finished.by_python()
     assert number == 2
     calls.end(batch.address, monotonic(), by_clock=True)
     return Answer(body, json_bytes)
