@@ -21,8 +21,11 @@ constexpr std::int32_t kConnectionWindow = 4 << 20;
 constexpr std::size_t kMostWaitingFrames = 4096;
 // A client that waits for this share of its deadline, or this long, does not reset rapidly.
 constexpr double kWaitedShare = 0.5, kWaitedSeconds = 1.0;
-// More calls than this are not given up between two fetches without a purpose.
+// Under overload a call may be given up before all of its message was read, or with so many others
+// between two fetches. Then its client has waited for this long: one that resets its calls again
+// and again is held to that rate.
 constexpr std::int64_t kMostUntold = 4096;
+constexpr double kPatientSeconds = 0.05;
 // Between the notice of the end and the last GOAWAY: a round trip of any client.
 constexpr double kNoticeSeconds = 0.3;
 constexpr int kPingStrikes = 2;
@@ -385,9 +388,9 @@ void Http2Session::client_pinged() {
 // Under overload all clients give up, at their deadlines: only those count that hardly waited.
 void Http2Session::client_reset(const Call* call) {
   if (call == nullptr) return count_empty_frame();
-  const double waits = std::min(kWaitedSeconds, kWaitedShare * call->head.timeout);
-  if (!call->handed || server_->now_ < call->began + waits || server_->untold_ > kMostUntold)
-    count_reset();
+  double waits = std::min(kWaitedSeconds, kWaitedShare * call->head.timeout);
+  if (!call->handed || server_->untold_ > kMostUntold) waits = std::max(waits, kPatientSeconds);
+  if (server_->now_ < call->began + waits) count_reset();
 }
 
 void Http2Session::count_reset() {

@@ -111,6 +111,18 @@ def test_clients_that_reset_their_calls_at_once_lose_their_connection(
     until(lambda: server.counters.too_many_resets == 1, "the connection is counted")
 
 
+def test_clients_may_give_up_calls_at_deadlines_before_their_messages_are_read(
+    silent: tuple[Http2Server, Client],
+) -> None:
+    server, client = silent
+    for number in range(ROUNDS):
+        client.send(headers(s, "60m") for s in of_round(number))
+        time.sleep(0.06)
+        client.send(reset(s) for s in of_round(number))
+    assert not client.is_expelled()
+    assert server.counters.too_many_resets == 0
+
+
 def test_clients_may_give_up_all_calls_at_deadlines(silent: tuple[Http2Server, Client]) -> None:
     server, client = silent
     reader = EventReader(server.fetch)
