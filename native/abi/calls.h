@@ -27,8 +27,8 @@ using Finish = void (*)(void* server, std::uint64_t call, std::int32_t code, con
                         std::int64_t words_bytes, const char* trailers,
                         std::int64_t trailers_bytes);
 using Flush = void (*)(void* server);
-// `sharded_infer_transport_respond_http_later`.
-using RespondHttp = void (*)(void* server, std::uint64_t call, const char* lines,
+// `sharded_infer_transport_respond_http_later`; true if the answer waits for a flush.
+using RespondHttp = bool (*)(void* server, std::uint64_t call, const char* lines,
                              std::int64_t lines_bytes, const std::uint8_t* body,
                              std::int64_t body_bytes);
 

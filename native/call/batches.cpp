@@ -285,9 +285,8 @@ bool Calls::send(const Batch& batch) {
     const Source& source = sources_[call.sender];
     if (!batch.failed[at] && call.sender == kHttp && !call.compresses(size)) {
       const std::string lines = http_lines(batch.json_bytes[at], size);
-      source.respond_http(source.server, call.number, lines.data(), std::int64_t(lines.size()),
-                          bytes + begin, size);
-      waits = true;
+      waits = source.respond_http(source.server, call.number, lines.data(),
+                                  std::int64_t(lines.size()), bytes + begin, size);
     } else if (!batch.failed[at] && call.sender == kGrpc) {
       source.respond(source.server, call.number, bytes + begin, size, 1);
     }

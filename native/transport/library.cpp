@@ -94,12 +94,13 @@ EXPORTED void sharded_infer_transport_respond_http(Server* server, std::uint64_t
       true);
 }
 
-// As `sharded_infer_transport_respond_http`, at the next flush or before.
-EXPORTED void sharded_infer_transport_respond_http_later(Server* server, std::uint64_t call,
+// As `sharded_infer_transport_respond_http`, at the next flush or before. True if this thread must
+// flush: it does not hold replies until its `fetch`.
+EXPORTED bool sharded_infer_transport_respond_http_later(Server* server, std::uint64_t call,
                                                          const char* lines,
                                                          std::int64_t lines_bytes, const char* body,
                                                          std::int64_t body_bytes) {
-  server->respond_later(
+  return server->respond_later(
       call, Answer::make_http({lines, std::size_t(lines_bytes)}, {body, std::size_t(body_bytes)}));
 }
 

@@ -54,9 +54,10 @@ class Server {
   void respond(std::uint64_t call, Answer* answer, bool ends) {
     reply({call, answer, ends, nullptr}, held_ != this);
   }
-  // Answers a request of HTTP/1.1, at the next `flush` or before.
-  void respond_later(std::uint64_t call, Answer* answer) {
+  // Answers a request of HTTP/1.1, at the next `flush` or before. True if this thread must flush.
+  bool respond_later(std::uint64_t call, Answer* answer) {
     reply({call, answer, true, nullptr}, false);
+    return held_ != this;
   }
   // Ends a call with a status. `trailers` are as RequestHead::others.
   void finish(std::uint64_t call, std::int32_t code, std::string words, std::string trailers);

@@ -44,6 +44,14 @@ class RestApi:
         self._predictions.attach(server, respond)
         return self._predictions.take_usual
 
+    def run(self) -> None:
+        """Implements `Api.run`."""
+        self._predictions.run()
+
+    def warm(self, run: Callable[[], None]) -> None:
+        """Calls `run` once on each thread of the server that is to run batches."""
+        self._predictions.warm(run)
+
     def lose(self, number: int) -> None:
         """Implements `Api.lose`."""
         self._predictions.lose(number)

@@ -35,6 +35,10 @@ class Api(Protocol):
         """
         ...
 
+    def run(self) -> None:
+        """Runs calls that were taken among events, on this thread or on others."""
+        ...
+
     def lose(self, number: int) -> None:
         """Handles the lost client of a call that was taken among events."""
         ...

@@ -197,6 +197,7 @@ class HttpServer:
 
     def _serve(self) -> None:
         reader = EventReader(self._server.fetch, self._take_usual, read_headers=http_headers)
+        self._server.hold_replies()
         while True:
             try:
                 events = reader.fetch(_POLL_MS)
@@ -204,6 +205,11 @@ class HttpServer:
                     return
                 for event in events:
                     self._take(event)
+                if self._api is not None and len(events) < reader.count:
+                    if events:
+                        # Finished answers do not wait for a batch.
+                        self._server.flush()
+                    self._api.run()
                 self._reports.look(self._server.counters)
                 if self._certificates is not None and monotonic() >= self._next_look:
                     self._next_look = monotonic() + _LOOK_SECONDS

@@ -40,7 +40,7 @@ _METHODS = tuple(_BY_OPERATION.get(route.operation) for route in ROUTES)
 class Predictions:
     """Answers the predict calls of one process. Thread-safe.
 
-    `wake` makes another thread run the submitted requests.
+    `wake` makes other threads run the submitted requests.
     """
 
     def __init__(
@@ -55,7 +55,9 @@ class Predictions:
         self._most_calls = config.max_concurrent_requests
         self._most_bytes = config.max_message_bytes
         self._draining = False
-        self._lock = threading.Lock()
+        self._lock, self._running = threading.Lock(), threading.Lock()
+        self._warm_up: Callable[[], None] | None = None
+        self._warm = threading.local()
         self._open = 0
         # These threads read large requests, so that others need not wait.
         self._threads = ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="http-read")
@@ -75,10 +77,31 @@ class Predictions:
         """As `DataPlane.take`; leaves all of them where calls may be refused."""
         if self._draining or self._calls.in_progress + count > self._most_calls:
             return range(count)
-        left = self._data_plane.take(events, count, _METHODS, event_of, sender=Sender.HTTP)
-        if len(left) < count:
+        return self._data_plane.take(events, count, _METHODS, event_of, sender=Sender.HTTP)
+
+    def warm(self, run: Callable[[], None]) -> None:
+        """Sets what a thread does once before it runs batches."""
+        self._warm_up = run
+
+    def run(self) -> None:
+        """Runs taken calls on this thread, which brought them; one thread of the server does."""
+        dispatcher = self._data_plane.dispatcher
+        if not hasattr(self._warm, "done") and self._warm_up is not None:
             self._wake()
-        return left
+            self._warm.done = True
+            self._warm_up()
+            return
+        if self._running.acquire(blocking=False):
+            try:
+                while dispatcher.work(gathered=True) and dispatcher.waiting[0]:
+                    pass
+            finally:
+                self._running.release()
+        elif dispatcher.scheduler.idle_slots <= 0:
+            # Who runs looks once more when it has released the lock.
+            return
+        if dispatcher.waiting[0]:
+            self._wake()
 
     def lose(self, number: int) -> None:
         """Cancels a call that `take_usual` took."""

@@ -148,6 +148,7 @@ class Worker:
         """Map every version's tables, and run it on each thread that will run batches."""
         self._store.map_tables()
         self._grpc.warm(self._store.warm_up)
+        self.rest.warm(self._store.warm_up)
         self._batch_threads.start(self._store.warm_up)
         if self._data_plane.shadow_thread is not None:
             self._data_plane.shadow_thread.start(self._store.warm_up)

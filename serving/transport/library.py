@@ -189,7 +189,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "set_backlog": (None, (server, ctypes.c_double)),
         "set_urgent_lead": (None, (server, ctypes.c_double)),
         "respond_http": (None, (server, ctypes.c_uint64, text, size, text, size)),
-        "respond_http_later": (None, (server, ctypes.c_uint64, text, size, text, size)),
+        "respond_http_later": (ctypes.c_bool, (server, ctypes.c_uint64, text, size, text, size)),
         "stop_accepting": (None, (server,)),
         "drain": (None, (server, ctypes.c_double)),
         "stop": (None, (server,)),

@@ -27,6 +27,9 @@ class Answering:
     def attach(self, server: Http2Server, respond: Callable[[int, HttpAnswer], None]) -> TakeUsual:
         return lambda events, count, event_of: range(count)
 
+    def run(self) -> None:
+        pass
+
     def lose(self, number: int) -> None:
         pass
 

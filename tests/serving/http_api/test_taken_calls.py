@@ -49,6 +49,9 @@ class Api(Answering):
         self.predictions.attach(server, respond)
         return self.predictions.take_usual
 
+    def run(self) -> None:
+        self.predictions.run()
+
     def lose(self, number: int) -> None:
         self.predictions.lose(number)
 
