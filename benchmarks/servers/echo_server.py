@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from subprocess import PIPE, Popen
 
+from serving.abi.transport import AccessBit, EventKind
 from serving.bench.load.process import split_cpus
 from serving.bench.load.target import Target
 from serving.bench.servers.server_under_test import ServerUnderTest
@@ -19,9 +20,9 @@ from serving.config.server_config import ServerConfig
 from serving.grpc_api.compiled.settings import limits_of
 from serving.grpc_api.handlers import INFER_METHOD
 from serving.host.listeners import listen_on
-from serving.transport.events import EventKind, EventReader
+from serving.transport.events import EventReader
 from serving.transport.http2_server import Http2Server
-from serving.transport.limits import AccessBit, Method
+from serving.transport.limits import Method
 from sharded_infer.errors import ShardedInferError
 
 _PATIENCE_MS = 1000

@@ -26,7 +26,7 @@ from serving.scheduler.batching import BatchingPolicy
 from serving.scheduler.dispatcher import Dispatcher
 from serving.scheduler.scheduler import QueueLimits, Scheduler
 from serving.scheduler.version_queue import VersionQueue
-from serving.transport.library import EVENT
+from serving.transport.events import EVENT
 from sharded_infer.errors import InputError, InternalError
 from sharded_infer.progress import Progress
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec

@@ -18,7 +18,8 @@ LIBRARIES = {
     "passes product row_steps tiers",
     "quant": "encode",
     "sharded_infer": "device_bags merge",
-    "serving": "calls client counting lookup_messages message_size model reader scheduler shares",
+    "serving": "calls client counting lookup_messages message_size model reader scheduler shares "
+    "transport",
 }
 _PACKAGE = {name: package for package, names in LIBRARIES.items() for name in names.split()}
 _SCALARS = {"bool": "c_bool", "char": "c_char", "double": "c_double", "float": "c_float"}

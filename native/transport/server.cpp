@@ -85,7 +85,7 @@ Server::~Server() {
   stop();
   for (std::size_t at = events_taken_; at < events_.size(); ++at) {
     std::free(events_[at].data);
-    std::free(const_cast<char*>(events_[at].headers));
+    std::free(events_[at].headers);
   }
   for (Reply& one : replies_) std::free(one.answer);
   for (Call* call : spare_calls_) delete call;
@@ -103,7 +103,7 @@ const openssl::Library& Server::crypto() {
 void Server::give_back(const Event* events, int count) {
   for (int at = 0; at < count; ++at) {
     std::free(events[at].data);
-    std::free(const_cast<char*>(events[at].headers));
+    std::free(events[at].headers);
     held_bytes_ -= events[at].bytes;
   }
 }

@@ -22,7 +22,7 @@ from kernels.machine import Feature, instruction_sets, machine
 from serving.commands.console import JsonOption, print_result
 from serving.host.addresses import LAST_PORT
 from serving.host.installation import COMPILED_PACKAGES
-from serving.transport.library import transport_library, transport_refusal
+from serving.transport.library import http2_text, tls_text, transport_refusal
 from sharded_infer.artifacts.file_mapping import HUGE_PAGE_BYTES
 from sharded_infer.engines.device.requirements import missing_for_gpus
 from sharded_infer.specs.precision import Precision
@@ -150,13 +150,13 @@ def _compiled() -> _Result:
 def _http2() -> _Result:
     if refusal := transport_refusal():
         return Verdict.PROBLEM, f"no server can run: {refusal}"
-    return Verdict.OK, transport_library().http2_text()
+    return Verdict.OK, http2_text()
 
 
 def _tls() -> _Result:
     if transport_refusal():
         return Verdict.PROBLEM, "no server can run"
-    if text := transport_library().tls_text():
+    if text := tls_text():
         return Verdict.OK, text
     return Verdict.NOTE, "OpenSSL 3 is not installed: no TLS and no tokens"
 

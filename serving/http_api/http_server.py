@@ -22,6 +22,7 @@ from typing import Any
 
 from prometheus_client import make_wsgi_app
 
+from serving.abi.transport import EventKind
 from serving.config.server_config import ServerConfig
 from serving.control.server_state import ServerState
 from serving.dashboard.answer import PageRequest
@@ -35,7 +36,7 @@ from serving.metrics.families.server_families import HTTP_DROPPED
 from serving.metrics.server_metrics import ServerMetrics
 from serving.security.guard import Guard
 from serving.security.tls import TlsFiles, WatchedFiles
-from serving.transport.events import Event, EventKind, EventReader, http_headers
+from serving.transport.events import Event, EventReader, http_headers
 from serving.transport.http2_server import Http2Server
 from serving.transport.limits import Limits
 from serving.transport.reports import HTTP_COUNTERS, TransportReports

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import unquote_to_bytes
 
+from serving.abi.transport import AccessBit
 from serving.grpc_api.handlers import MOST_CONTROL_BYTES
 from serving.http_api.exchange import HttpError
 from serving.security.access import Access, access_of
-from serving.transport.limits import ACCESS_BITS, AccessBit, HttpRoute
+from serving.transport.limits import ACCESS_BITS, HttpRoute
 from sharded_infer.errors import RequestError
 
 INFER = ("ModelInfer", "ModelInferVersion")

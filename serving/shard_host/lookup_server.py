@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from grpc_health.v1 import health_pb2
 
 from kernels.wording import counted
+from serving.abi.transport import EventKind
 from serving.config.server_config import ServerConfig
 from serving.grpc_api.compiled.compressed_messages import plain_message
 from serving.grpc_api.compiled.settings import limits_of
@@ -26,7 +27,7 @@ from serving.shard_host.compiled_lookups import CompiledLookups
 from serving.shard_host.lookup_counts import LookupCounter
 from serving.shard_host.lookup_service import LookupService
 from serving.status import Status, StatusCode, status_of
-from serving.transport.events import Event, EventKind, EventReader
+from serving.transport.events import Event, EventReader
 from serving.transport.http2_server import Http2Server
 from serving.transport.limits import ACCESS_BITS, Method
 from serving.transport.reports import TransportReports

@@ -5,26 +5,18 @@ import ctypes
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
-from serving.transport.library import ENCODINGS, EVENT
+from serving.abi import transport as abi
+from serving.abi.transport import EventKind
 
+EVENT = np.dtype(abi.Event)
+_ENCODINGS = ("identity", "gzip", "deflate")  # by Encoding
 _FETCHED = 256
 _LENGTHS = struct.Struct("=II")
 Metadata = tuple[tuple[str, str | bytes], ...]
-
-
-class EventKind(IntEnum):
-    """`EventKind` of settings.h."""
-
-    CALL = 0  # a unary call with its message
-    OPENED = 1  # a stream
-    MESSAGE = 2  # of a stream
-    HALF_CLOSED = 3  # the client sends no more on a stream
-    CANCELLED = 4  # nobody waits for the answer any more; of a stream its last event, always
 
 
 _KINDS = tuple(EventKind)
@@ -122,7 +114,7 @@ class EventReader:
             call,
             method,
             ctypes.string_at(data, size) if data else b"",
-            ENCODINGS[encoding],
+            _ENCODINGS[encoding],
             metadata,
             peer,
             None if left == math.inf else left,

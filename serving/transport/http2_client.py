@@ -16,7 +16,7 @@ from kernels.native_library import address_of
 from serving.abi import client as abi
 from serving.status import Status, StatusCode
 from serving.transport.client_settings import ClientLimits, ClientTls, Endpoint, endpoint_struct
-from serving.transport.library import transport_library
+from serving.transport.library import check_libraries
 from sharded_infer.errors import InputError, InternalError
 
 Message = bytes | bytearray | memoryview | np.ndarray
@@ -85,7 +85,7 @@ class Http2Client:
         Raises:
             InputError: a library is missing, an address or a file cannot be used.
         """
-        transport_library()
+        check_libraries()
         listed = (abi.EndpointSettings * len(endpoints))(*map(endpoint_struct, endpoints))
         named = (ctypes.c_char_p * len(paths))(*(path.encode() for path in paths))
         settings = abi.Settings(

@@ -9,19 +9,13 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from serving.abi import transport as abi
 from serving.security.access import Credential
 from serving.security.guard import Guard
 from serving.security.tls import TlsFiles
 from serving.status import Status
 from serving.transport.events import metadata_pair
-from serving.transport.library import (
-    CountersStruct,
-    MethodStruct,
-    RouteStruct,
-    SettingsStruct,
-    TokenStruct,
-    transport_library,
-)
+from serving.transport.library import check_libraries
 from serving.transport.limits import ACCESS_BITS, HttpRoute, Limits, Method
 from sharded_infer.errors import InputError, InternalError
 
@@ -57,32 +51,33 @@ class Http2Server:
         Raises:
             InputError: a library is missing, or the certificates cannot be used.
         """
-        self._library = transport_library()
-        listed = (MethodStruct * len(methods))(
+        check_libraries()
+        listed = (abi.Method * len(methods))(
             *(
-                MethodStruct(m.path.encode(), m.is_stream, int(m.access), m.with_headers)
+                abi.Method(m.path.encode(), m.is_stream, int(m.access), m.with_headers)
                 for m in methods
             )
         )
-        paths = (RouteStruct * len(routes))(
+        paths = (abi.Route * len(routes))(
             *(
-                RouteStruct(r.verb.encode(), r.path.encode(), int(r.access), r.is_probe, r.max_body)
+                abi.Route(r.verb.encode(), r.path.encode(), int(r.access), r.is_probe, r.max_body)
                 for r in routes
             )
         )
+        sockets, http_sockets = _descriptors(listeners), _descriptors(http_listeners)
         tokens, token_count = _token_structs(None if guard is None else guard.credentials)
         rates_of = None if guard is None else guard.rates_of
-        settings = SettingsStruct(
-            listeners=_descriptors(listeners),
+        settings = abi.Settings(
+            listeners=ctypes.addressof(sockets),
             listener_count=len(listeners),
-            methods=listed,
+            methods=ctypes.addressof(listed),
             method_count=len(methods),
-            http_listeners=_descriptors(http_listeners),
+            http_listeners=ctypes.addressof(http_sockets),
             http_listener_count=len(http_listeners),
-            routes=paths,
+            routes=ctypes.addressof(paths),
             route_count=len(paths),
             http_answers_once=answers_once,
-            tokens=tokens,
+            tokens=ctypes.addressof(tokens),
             token_count=token_count,
             rates_of=None if rates_of is None else rates_of.address,
             certificate=None if tls is None else bytes(tls.certificate),
@@ -110,36 +105,30 @@ class Http2Server:
             busy_poll_seconds=busy_poll_seconds,
         )
         error = ctypes.create_string_buffer(_ERROR_BYTES)
-        waiting, short = self._library.waiting, self._library.short
-        # The strings of methods and settings must live as long as the server.
-        self._kept = (listed, paths, settings)
-        self._handle = waiting.sharded_infer_transport_start(settings, error, _ERROR_BYTES)
+        # Their memory must live as long as the server.
+        self._kept = (sockets, http_sockets, listed, paths, tokens, settings)
+        self._handle = abi.transport_start(settings, error, _ERROR_BYTES)
         for one in (*listeners, *http_listeners):
             one.detach() if self._handle else one.close()
         if not self._handle:
             raise InputError(error.value.decode(errors="replace"))
-        self._respond = short.sharded_infer_transport_respond
-        self._finish = short.sharded_infer_transport_finish
-        self._fetch = waiting.sharded_infer_transport_fetch
         self._backlog = 0.0
-        self.counters: CountersStruct = waiting.sharded_infer_transport_counters(
-            self._handle
-        ).contents
+        self.counters: abi.Counters = abi.transport_counters(self._handle).contents
         if guard is not None:
             guard.attach(self)
 
     @property
     def answering(self) -> tuple[int, int, int, int]:
         """Addresses of the functions that answer, end and flush, and of their server argument."""
-        flush = self._library.short.sharded_infer_transport_flush
-        respond, finish = _address_of(self._respond), _address_of(self._finish)
-        return respond, finish, _address_of(flush), self._handle
+        functions = (abi.transport_respond, abi.transport_finish, abi.transport_flush)
+        respond, finish, flush = map(_address_of, functions)
+        return respond, finish, flush, self._handle
 
     @property
     def answering_http(self) -> tuple[int, int, int]:
         """Those that answer and end a request of HTTP/1.1; the answers wait for `flush`."""
-        respond = self._library.short.sharded_infer_transport_respond_http_later
-        return _address_of(respond), _address_of(self._finish), self._handle
+        respond = abi.transport_respond_http_later
+        return _address_of(respond), _address_of(abi.transport_finish), self._handle
 
     @property
     def address(self) -> int:
@@ -149,30 +138,28 @@ class Http2Server:
 
     def fetch(self, events: int, held: int, most: int, milliseconds: int) -> int:
         """Fills `events`, an address of `most` structs, whose first `held` are given back."""
-        count: int = self._fetch(self._handle, events, held, most, milliseconds)
+        count: int = abi.transport_fetch(self._handle, events, held, most, milliseconds)
         return count
 
     def hold_replies(self) -> None:
         """Buffers the calling thread's replies to this server until its `flush` or `fetch`."""
-        self._library.short.sharded_infer_transport_hold(self._handle)
+        abi.transport_hold(self._handle)
 
     def flush(self) -> None:
         """Sends buffered replies. The system call takes longer than the replies."""
-        self._library.waiting.sharded_infer_transport_flush(self._handle)
+        abi.transport_flush(self._handle)
 
     def respond(self, call: int, message: bytes) -> None:
         """Answers a unary call."""
-        self._respond(self._handle, call, message, len(message), 1)
+        abi.transport_respond(self._handle, call, message, len(message), 1)
 
     def respond_http(self, call: int, lines: bytes, body: bytes) -> None:
         """Answers a request of HTTP/1.1; `lines` are its status and headers, with line breaks."""
-        self._library.short.sharded_infer_transport_respond_http(
-            self._handle, call, lines, len(lines), body, len(body)
-        )
+        abi.transport_respond_http(self._handle, call, lines, len(lines), body, len(body))
 
     def send(self, call: int, message: bytes) -> None:
         """Sends a message of a stream."""
-        self._respond(self._handle, call, message, len(message), 0)
+        abi.transport_respond(self._handle, call, message, len(message), 0)
 
     def finish(
         self, call: int, status: Status | None, trailers: Iterable[tuple[str, str | bytes]] = ()
@@ -180,7 +167,7 @@ class Http2Server:
         """Ends a call; None: OK, after the messages that were sent."""
         code, words = (0, b"") if status is None else (status.code.number, status.message.encode())
         pairs = b"".join(metadata_pair(name, value) for name, value in trailers)
-        self._finish(self._handle, call, code, words, len(words), pairs, len(pairs))
+        abi.transport_finish(self._handle, call, code, words, len(words), pairs, len(pairs))
 
     def set_tokens(self, credentials: Sequence[Credential] | None) -> None:
         """Replaces the tokens; None: calls need none.
@@ -188,12 +175,12 @@ class Http2Server:
         Raises InputError if OpenSSL, which hashes them, is missing.
         """
         tokens, count = _token_structs(credentials)
-        if self._library.short.sharded_infer_transport_set_tokens(self._handle, tokens, count):
+        if not abi.transport_set_tokens(self._handle, tokens, count):
             raise InputError("tokens: OpenSSL 3 is not installed: libssl.so.3, libcrypto.so.3")
 
     def set_fixed_answer(self, method: int, message: bytes, answer: bytes) -> None:
         """Sets an open unary method's answer to this very message, which Python does not get."""
-        self._library.short.sharded_infer_transport_set_fixed_answer(
+        abi.transport_set_fixed_answer(
             self._handle, method, message, len(message), answer, len(answer)
         )
 
@@ -202,23 +189,23 @@ class Http2Server:
         if seconds == self._backlog:
             return
         self._backlog = seconds
-        self._library.short.sharded_infer_transport_set_backlog(self._handle, seconds)
+        abi.transport_set_backlog(self._handle, seconds)
 
     def set_urgent_lead(self, seconds: float) -> None:
         """Sets how far an unread call may go before others with its deadline."""
-        self._library.short.sharded_infer_transport_set_urgent_lead(self._handle, seconds)
+        abi.transport_set_urgent_lead(self._handle, seconds)
 
     def stop_accepting(self) -> None:
         """Leaves new connections to other processes with the sockets; returns when it has."""
-        self._library.waiting.sharded_infer_transport_stop_accepting(self._handle)
+        abi.transport_stop_accepting(self._handle)
 
     def drain(self, seconds: float) -> None:
         """Accepts no more calls; the server ends when the open ones are answered, or cut off."""
-        self._library.short.sharded_infer_transport_drain(self._handle, seconds)
+        abi.transport_drain(self._handle, seconds)
 
     def stop(self) -> None:
         """Ends at once, and `fetch` with it."""
-        self._library.waiting.sharded_infer_transport_stop(self._handle)
+        abi.transport_stop(self._handle)
 
 
 def _address_of(function: Any) -> int:
@@ -234,10 +221,10 @@ def _descriptors(listeners: Sequence[socket.socket]) -> "ctypes.Array[ctypes.c_i
 
 def _token_structs(
     credentials: Sequence[Credential] | None,
-) -> "tuple[ctypes.Array[TokenStruct], int]":
+) -> "tuple[ctypes.Array[abi.Token], int]":
     """Tokens and their number; -1: calls need none."""
     listed = [
-        TokenStruct(
+        abi.Token(
             (ctypes.c_uint8 * 32)(*one.digest),
             int(sum(ACCESS_BITS[scope] for scope in one.scopes)),
             one.name.encode(),
@@ -245,4 +232,4 @@ def _token_structs(
         for one in credentials or ()
     ]
     count = -1 if credentials is None else len(listed)
-    return (TokenStruct * len(listed))(*listed), count
+    return (abi.Token * len(listed))(*listed), count

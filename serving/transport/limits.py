@@ -1,26 +1,13 @@
 """Methods and HTTP routes of the compiled transport, and limits of clients."""
 
 from dataclasses import dataclass
-from enum import IntFlag
 
+from serving.abi.transport import AccessBit
 from serving.security.access import Access
-
-
-class AccessBit(IntFlag):
-    """`Access` of settings.h."""
-
-    OPEN = 0
-    TOKEN = 1
-    PREDICT = 2
-    ADMIN = 4
-    METRICS = 8
-    ELSEWHERE = 16  # the admin address answers it
-    NOT_HERE = 32  # this is the admin address
-
 
 ACCESS_BITS = {
     Access.OPEN: AccessBit.OPEN,
-    Access.TOKEN: AccessBit.TOKEN,
+    Access.TOKEN: AccessBit.ANY_TOKEN,
     Access.PREDICT: AccessBit.PREDICT,
     Access.ADMIN: AccessBit.ADMIN,
     Access.METRICS: AccessBit.METRICS,

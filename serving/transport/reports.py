@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
 
+from serving.abi.transport import Counters
 from serving.status import StatusCode
-from serving.transport.library import CountersStruct
 
 _log = logging.getLogger("sharded_infer")
 _SECONDS = 1.0
@@ -66,7 +66,7 @@ class TransportReports:
         self._dropped = dict.fromkeys(counters, 0)
         self._next_line = 0.0
 
-    def look(self, counters: CountersStruct) -> None:
+    def look(self, counters: Counters) -> None:
         """Compares the counters with the previous ones."""
         if not self._lock.acquire(blocking=False):
             return  # another thread looks
@@ -82,7 +82,7 @@ class TransportReports:
         finally:
             self._lock.release()
 
-    def _tell(self, counters: CountersStruct) -> None:
+    def _tell(self, counters: Counters) -> None:
         dropped = {reason: getattr(counters, name) for reason, name in self._counters.items()}
         grown = {reason: n - self._dropped[reason] for reason, n in dropped.items()}
         self._dropped = dropped

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from serving.transport.events import EventKind, EventReader
+from serving.abi.transport import EventKind
+from serving.transport.events import EventReader
 from serving.transport.http2_server import Http2Server
 from tests.attacks.raw_http2 import (
     ACK,

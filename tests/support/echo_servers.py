@@ -9,13 +9,14 @@ from pathlib import Path
 
 import grpc
 
+from serving.abi.transport import AccessBit, EventKind
 from serving.config.server_config import ServerConfig
 from serving.grpc_api.compiled.settings import limits_of
 from serving.host.listeners import listen_on
 from serving.security.tls import TlsFiles
-from serving.transport.events import Event, EventKind, EventReader
+from serving.transport.events import Event, EventReader
 from serving.transport.http2_server import Http2Server
-from serving.transport.limits import AccessBit, Limits, Method
+from serving.transport.limits import Limits, Method
 from tests.support.tls import IssuedFiles
 
 PATH = "/test.Service/Echo"

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from serving.abi.transport import AccessBit
 from serving.config.server_config import ServerConfig
 from serving.grpc_api.compiled.settings import limits_of
 from serving.host.listeners import listen_on
 from serving.transport.http2_server import Http2Server
-from serving.transport.limits import AccessBit, Method
+from serving.transport.limits import Method
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Callable
 
-from serving.transport.events import Event, EventKind
+from serving.abi.transport import EventKind
+from serving.transport.events import Event
 
 
 class _Stream:

@@ -3,13 +3,14 @@
 from functools import partial
 
 from serving.abi.calls import Sender
+from serving.abi.transport import EventKind
 from serving.grpc_api.status_codes import trailing_metadata
 from serving.inference.data_plane import Arrival, DataPlane
 from serving.protocol.codec import MESSAGE_CODECS
 from serving.protocol.infer_answer import Answer
 from serving.protocol.predict_method import PredictMethod
 from serving.status import Status
-from serving.transport.events import Event, EventKind
+from serving.transport.events import Event
 from serving.transport.http2_server import Http2Server
 from sharded_infer.errors import InternalError
 

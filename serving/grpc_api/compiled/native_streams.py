@@ -1,10 +1,11 @@
 """ModelStreamInfer calls of one native transport."""
 
+from serving.abi.transport import EventKind
 from serving.config.server_config import ServerConfig
 from serving.grpc_api.compiled.native_stream import NativeStream
 from serving.grpc_api.streams.open_streams import OpenStreams
 from serving.inference.data_plane import DataPlane
-from serving.transport.events import Event, EventKind
+from serving.transport.events import Event
 from serving.transport.http2_server import Http2Server
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from serving.abi.transport import EventKind
 from serving.grpc_api.compiled.call_context import AbortedError, CallContext
 from serving.grpc_api.handlers import HandlerTable
 from serving.status import Status, StatusCode, status_of
-from serving.transport.events import Event, EventKind
+from serving.transport.events import Event
 from serving.transport.http2_server import Http2Server
 
 _THREADS = 8

@@ -5,10 +5,11 @@ import resource
 
 import grpc
 
+from serving.abi.transport import AccessBit
 from serving.config.server_config import ServerConfig
 from serving.grpc_api.handlers import PREDICT_METHODS
 from serving.security.access import Access, access_of
-from serving.transport.limits import ACCESS_BITS, AccessBit, Limits, Method
+from serving.transport.limits import ACCESS_BITS, Limits, Method
 
 _LEAST_CONNECTIONS = 16
 # Fewer connections are not divided among addresses.

@@ -4,10 +4,10 @@ from contextlib import closing
 
 import pytest
 
+from serving.abi.transport import AccessBit
 from serving.http_api.exchange import HttpCall, json_answer
 from serving.http_api.routes import PROBES, ROUTES, Route, transport_routes, unknown_path
 from serving.security.access import Access
-from serving.transport.limits import AccessBit
 from sharded_infer.errors import RequestError
 from tests.serving.http_api.http_servers import Answering, serving_http
 

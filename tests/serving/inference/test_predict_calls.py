@@ -37,7 +37,7 @@ from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.scheduler import QueueLimits, Scheduler
 from serving.scheduler.version_queue import VersionQueue
 from serving.status import Status, StatusCode
-from serving.transport.library import EVENT
+from serving.transport.events import EVENT
 from serving.versions.served_versions import ServedVersions
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.inputs.merge import merge_inputs

@@ -14,6 +14,7 @@ import torch
 from kernels.bags import Bags
 from kernels.errors import LostMemoryError
 from kernels.ids.partition import partition_hashes
+from serving.abi.transport import AccessBit
 from serving.host.listeners import listen_on
 from serving.protocol.lookups.compiled_reader import read_answer
 from serving.protocol.lookups.lookup_messages import LOOKUP_PATH, read_lookup, write_lookup
@@ -26,7 +27,7 @@ from serving.transport.events import EventReader
 from serving.transport.http2_client import Answer, Http2Client, OutgoingCall
 from serving.transport.http2_server import Http2Server
 from serving.transport.library import transport_refusal
-from serving.transport.limits import AccessBit, Method
+from serving.transport.limits import Method
 from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.engines.model_share import ModelShare

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.transport.events import EventKind, EventReader, http_headers
+from serving.abi.transport import AccessBit, EventKind
+from serving.transport.events import EventReader, http_headers
 from serving.transport.http2_server import Http2Server
-from serving.transport.limits import AccessBit, HttpRoute
+from serving.transport.limits import HttpRoute
 from tests.support.echo_servers import LIMITS
 
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"

@@ -6,10 +6,11 @@ from time import sleep
 
 import pytest
 
+from serving.abi.transport import AccessBit
 from serving.host.listeners import listen_on
 from serving.transport.events import Event, EventReader
 from serving.transport.http2_server import Http2Server
-from serving.transport.limits import AccessBit, Limits, Method
+from serving.transport.limits import Limits, Method
 from tests.support.echo_servers import LIMITS as DEFAULTS
 from tests.support.http2_peer import Headers, Peer, framed
 from tests.support.waiting import until

@@ -2,10 +2,10 @@ import logging
 
 import pytest
 
+from serving.abi.transport import Counters
 from serving.metrics.families.server_families import GRPC_DROPS, HTTP_DROPS
 from serving.metrics.server_metrics import ServerMetrics
 from serving.status import StatusCode
-from serving.transport.library import CountersStruct
 from serving.transport.reports import GRPC_COUNTERS, HTTP_COUNTERS, TransportReports
 
 
@@ -13,7 +13,7 @@ def test_each_reason_is_a_label_of_the_metric_and_a_counter() -> None:
     # Silent streams are counted where they end.
     assert (*GRPC_COUNTERS, "silent") == GRPC_DROPS and tuple(HTTP_COUNTERS) == HTTP_DROPS
     names = {*GRPC_COUNTERS.values(), *HTTP_COUNTERS.values()}
-    assert all(hasattr(CountersStruct(), name) for name in names)
+    assert all(hasattr(Counters(), name) for name in names)
 
 
 def test_drops_and_refusals_are_counted_each_and_logged_once_a_second(
@@ -25,7 +25,7 @@ def test_drops_and_refusals_are_counted_each_and_logged_once_a_second(
         metrics.grpc_dropped,
         now=lambda: now[0],
     )
-    counters = CountersStruct()
+    counters = Counters()
     caplog.set_level(logging.WARNING, "sharded_infer")
     reports.look(counters)
     assert caplog.messages == []

@@ -3,8 +3,9 @@ from itertools import permutations
 
 import pytest
 
+from serving.abi.transport import EventKind
 from serving.grpc_api.compiled.event_order import EventOrder
-from serving.transport.events import Event, EventKind
+from serving.transport.events import Event
 
 KINDS = (EventKind.OPENED, EventKind.MESSAGE, EventKind.HALF_CLOSED, EventKind.CANCELLED)
 
