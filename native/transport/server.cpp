@@ -90,7 +90,6 @@ Server::~Server() {
   for (Reply& one : replies_) std::free(one.answer);
   for (Call* call : spare_calls_) delete call;
   close_listeners();
-  for (const int spare : spares_) close(spare);
   for (const int descriptor : {epoll_, wake_})
     if (descriptor >= 0) close(descriptor);
 }
@@ -330,6 +329,7 @@ void Server::run() {
     for (Connection* one = group; one != nullptr; one = one->after) close_soon(one);
   bury_dead();
   read_lingering();
+  for (const int spare : spares_) close(spare);
   for (Reply& one : taken_) std::free(one.answer);
   hand_over();
   {
