@@ -24,7 +24,7 @@ namespace sharded_infer {
 
 struct Feature;
 
-// Which ids a part reads.
+// The ids that a part reads.
 enum LookupIds : std::int32_t {
   kAllIds,
   kIdsOfRows,    // with rows of a range, as rows relative to its first
@@ -47,7 +47,7 @@ struct LookupColumns {
   std::int64_t added;  // 0: they overwrite
 };
 
-// What a rank reads of a group's ids, and where its columns go.
+// A rank's part of a group: the ids that it reads, and the columns that it writes.
 struct LookupPart {
   const LookupEntry* entries;
   std::int64_t entry_count;

@@ -41,7 +41,7 @@ struct Call {
   }
 
   bool by_python() const { return sender == kPython; }
-  // Python compresses an answer of so many bytes, and sends it.
+  // True if Python compresses and sends an answer of this size.
   bool compresses(std::int64_t bytes) const { return encoding != 0 && bytes >= kLeastCompressed; }
   std::int64_t samples() const { return layout.batch; }
   const float* dense(std::int64_t input) const {

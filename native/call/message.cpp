@@ -41,7 +41,8 @@ bool read_length(std::string_view digits, std::int64_t& length) {
   return true;
 }
 
-// As `chosen_encoding` of compression.py, of encodings without weights.
+// Chooses the encoding of an answer, like `chosen_encoding` of compression.py. False for a header
+// with weights, which Python reads.
 bool read_accepted(std::string_view accepted, std::int32_t& encoding) {
   if (accepted.find(';') != accepted.npos) return false;
   while (!accepted.empty()) {

@@ -17,9 +17,9 @@ struct Message {
   JsonHeader header{};  // of other forms without its numbers of outputs in binary
 };
 
-// Whether a call's message is usual; of its inputs only the ends are looked at. Over HTTP its head
-// must be so too: a plain path, no compressed body and no weights of encodings. Tensors in
-// JSON go to `tensors`.
+// Reads a call's message up to its inputs; false for an unusual one, which Python reads. A usual
+// head of HTTP has a plain path, no compressed body and no weights of encodings. Tensors in JSON go
+// to `tensors`.
 bool read_message(Form form, const transport::Event& event, Message& message, JsonTensors& tensors);
 
 }  // namespace sharded_infer::call

@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kMostCommas = 1 << 20, kMostBrackets = 1 << 17;
 
 bool is_small(Bytes json) {
-  // No shorter text has so many.
+  // A shorter text cannot exceed the limits.
   if (json.size <= kMostBrackets) return true;
   const std::uint8_t* end = json.data + json.size;
   const auto is_bracket = [](std::uint8_t letter) { return letter == '[' || letter == '{'; };

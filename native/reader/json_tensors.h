@@ -9,8 +9,8 @@ namespace sharded_infer {
 
 class JsonTensors {
  public:
-  // Whether the request is usual: its tensors are numbers or strings, row by row or in one list.
-  // What `infer_request` would refuse is never accepted. The names stay those of the JSON.
+  // Reads a request; false for an unusual one: tensors are numbers or strings, in one list or by
+  // rows. Never accepts a request that `infer_request` refuses. Names point into the JSON.
   bool read(Bytes json, JsonHeader& header);
 
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
