@@ -74,7 +74,7 @@ class Rates {
   }
 
  private:
-  // More clients than this are not told apart for long: those who may call again anyway go first.
+  // Bound of remembered clients; those that may call again at once are forgotten first.
   static constexpr std::size_t kMostClients = 10000;
 
   double rate_, burst_;

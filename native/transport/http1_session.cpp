@@ -41,7 +41,7 @@ void append_value(std::string* values, std::string_view value) {
 
 }  // namespace
 
-// What llhttp calls. A request's head is kept up to its limit; what is beyond is only counted.
+// Callbacks of llhttp. A request's head is kept up to its limit; bytes beyond are only counted.
 struct Http1Callbacks {
   static Http1Session* of(llhttp_t* parser) { return static_cast<Http1Session*>(parser->data); }
 

@@ -1,4 +1,4 @@
-// What an HTTP request asks for, by its method and path.
+// Routing of HTTP requests by method and path.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -39,7 +39,8 @@ class Routes {
     }
   };
 
-  // What lies between slashes, decoded (RFC 3986, section 2.1). The first is before the first.
+  // The segments between slashes, decoded (RFC 3986, section 2.1). The first is before the first
+  // slash.
   static std::vector<std::string> split(std::string_view path) {
     std::vector<std::string> segments(1);
     for (std::size_t at = 0; at < path.size(); ++at) {
