@@ -47,10 +47,10 @@ bool read_accepted(std::string_view accepted, std::int32_t& encoding) {
   if (accepted.find(';') != accepted.npos) return false;
   while (!accepted.empty()) {
     const std::size_t size = std::min(accepted.find(','), accepted.size());
-    std::string name;
-    for (const char letter : accepted.substr(0, size))
-      if (letter != ' ' && letter != '\t')
-        name += char(letter >= 'A' && letter <= 'Z' ? letter | 0x20 : letter);
+    std::string name = transport::lower(accepted.substr(0, size));
+    name.erase(std::remove_if(name.begin(), name.end(),
+                              [](char letter) { return letter == ' ' || letter == '\t'; }),
+               name.end());
     accepted.remove_prefix(std::min(size + 1, accepted.size()));
     if (name == "gzip") encoding = transport::kGzip;
     if (name == "deflate" && encoding != transport::kGzip) encoding = transport::kDeflate;

@@ -27,13 +27,6 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-std::string lower(std::string_view text) {
-  std::string small(text);
-  for (char& byte : small)
-    if (byte >= 'A' && byte <= 'Z') byte = char(byte | 0x20);
-  return small;
-}
-
 void append_value(std::string* values, std::string_view value) {
   if (!values->empty()) values->append(", ");
   values->append(value);

@@ -16,6 +16,14 @@ namespace sharded_infer::transport {
 
 constexpr double kForever = std::numeric_limits<double>::infinity();
 
+// ASCII letters in lower case.
+inline std::string lower(std::string_view text) {
+  std::string small(text);
+  for (char& byte : small)
+    if (byte >= 'A' && byte <= 'Z') byte = char(byte | 0x20);
+  return small;
+}
+
 // Seconds of a grpc-timeout (gRPC over HTTP/2: up to eight digits and a unit); negative:
 // unreadable.
 inline double timeout_seconds(std::string_view text) {
