@@ -47,7 +47,7 @@ def echoing(response_bytes: int) -> Iterator[ServerUnderTest]:
 def main() -> None:
     """Serve until standard input ends."""
     response = bytes(int(sys.argv[1]))
-    method = Method(INFER_METHOD, is_stream=False, access=AccessBit.OPEN, with_headers=False)
+    method = Method(INFER_METHOD, access=AccessBit.OPEN, with_headers=False)
     limits = limits_of(ServerConfig("", max_concurrent_requests=_OPEN_CALLS))
     listeners = listen_on("127.0.0.1", 0)
     port: int = listeners[0].getsockname()[1]

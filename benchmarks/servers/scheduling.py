@@ -86,7 +86,7 @@ class _Calls:
         self._calls.routes.add(version)
         self._calls.routes.set_names({(_SPEC.name, ""): version})
         # No call is answered.
-        self._calls.attach((0, 0, 0, 0), [PredictMethod.MODEL_INFER])
+        self._calls.attach((0, 0, 0, 0, 0), [PredictMethod.MODEL_INFER], waiting)
         request = service_pb2.ModelInferRequest(model_name=_SPEC.name)
         request.inputs.add(name="dense", datatype="FP32", shape=[1, 1])
         request.raw_input_contents.append(bytes(4))

@@ -27,6 +27,10 @@ using Finish = void (*)(void* server, std::uint64_t call, std::int32_t code, con
                         std::int64_t words_bytes, const char* trailers,
                         std::int64_t trailers_bytes);
 using Flush = void (*)(void* server);
+// `sharded_infer_transport_refuse_message`.
+using RefuseMessage = void (*)(void* server, std::uint64_t call, const std::uint8_t* message,
+                               std::int64_t bytes, std::int32_t code, const char* words,
+                               std::int64_t words_bytes);
 // `sharded_infer_transport_respond_http_later`; true if the answer waits for a flush.
 using RespondHttp = bool (*)(void* server, std::uint64_t call, const char* lines,
                              std::int64_t lines_bytes, const std::uint8_t* body,
@@ -107,13 +111,12 @@ struct CallFields {
   const std::int64_t* unknown;     // [mapped tables]
 };
 
-// Calls of a route that ended as they came, and their seconds.
-struct EndedCalls {
+// Calls of a route that were queued, or refused as they came because they cannot be in time: their
+// number and seconds.
+struct TakenRoute {
   Route* route;
   std::int64_t late;
   double late_seconds;
-  std::int64_t cancelled;
-  double cancelled_seconds;
 };
 
 // A call that is to be traced, and the position of its event.
@@ -129,11 +132,12 @@ struct Taken {
   const std::int64_t* left;  // positions of the events that Python handles; -1 - position: it is
                              // to be traced
   std::int64_t left_count;
-  const EndedCalls* routes;  // of the calls that were queued or ended
+  const TakenRoute* routes;
   std::int64_t route_count;
   const TracedCall* traced;
   std::int64_t traced_count;
-  double backlog;  // as `Batcher::backlog`
+  Batch* cancelled;  // calls that waited; the first batch, or null
+  double backlog;    // as `Batcher::backlog`
 };
 
 // Calls of one route that run together, or that left the queue for one reason. A `Batch` begins
@@ -240,9 +244,9 @@ EXPORTED_KEEPING_GIL void sharded_infer_calls_route_destroy(Route* route);
 EXPORTED_KEEPING_GIL Calls* sharded_infer_calls_create(scheduler::Scheduler* scheduler);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_destroy(Calls* calls);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_attach(Calls* calls, Respond respond, Finish finish,
-                                                     Flush flush, void* server,
-                                                     const std::int32_t forms[],
-                                                     std::int64_t count);
+                                                     Flush flush, RefuseMessage refuse_message,
+                                                     void* server, const std::int32_t forms[],
+                                                     std::int64_t count, std::int64_t most_calls);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_attach_http(Calls* calls, RespondHttp respond,
                                                           Finish finish, void* server,
                                                           const std::int32_t forms[],
@@ -259,8 +263,7 @@ EXPORTED_KEEPING_GIL void sharded_infer_calls_take(Calls* calls, std::int32_t se
                                                    std::int64_t count, Taken* taken);
 EXPORTED_KEEPING_GIL bool sharded_infer_calls_offer(Calls* calls, const CallFields* fields,
                                                     double now, scheduler::Refused* refused);
-EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_cancel(Calls* calls, std::uint64_t number,
-                                                       std::int32_t sender);
+EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_cancel(Calls* calls, std::uint64_t number);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_begin(Calls* calls, double now, Begun* begun);
 EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_expire(Calls* calls, double now);
 EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_occupy(Calls* calls, scheduler::SharedQueue* queue,

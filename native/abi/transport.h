@@ -8,7 +8,8 @@ namespace sharded_infer::transport {
 
 class Server;
 
-enum MethodKind : std::int32_t { kUnary = 0, kStream = 1 };
+// kCalls: a stream whose messages are calls, each answered by one message.
+enum MethodKind : std::int32_t { kUnary = 0, kStream = 1, kCalls = 2 };
 // A token's scopes: `Access` of serving/security/access.py.
 enum AccessBit : std::int32_t {
   kOpen = 0,
@@ -66,6 +67,7 @@ struct Settings {
   std::int64_t max_calls;  // that are handed over and not answered
   std::int64_t max_header_bytes;
   std::int64_t max_stream_messages;  // of a stream, handed over and not answered
+  std::int64_t max_streams;          // of calls
   double handshake_seconds;          // for TLS and the first frame, or a request's head
   double message_seconds;            // for a message, of HTTP/2 longer for large ones
   double idle_seconds;               // of a connection without calls
@@ -82,9 +84,9 @@ struct Settings {
 
 enum EventKind : std::int32_t {
   kCall = 0,        // a unary call with its message
-  kOpened = 1,      // a stream
+  kOpened = 1,      // a stream, unless it is one of calls
   kMessage = 2,     // of a stream
-  kHalfClosed = 3,  // the client sends no more on a stream
+  kHalfClosed = 3,  // the client sends no more on a stream, unless it is one of calls
   kCancelled = 4,   // nobody waits for the answer any more; of a stream its last event, always
 };
 
@@ -123,6 +125,7 @@ struct Counters {
   std::int64_t keepalive_lost;
   std::int64_t bodies_too_late;
   std::int64_t no_descriptors;
+  std::int64_t silent_streams;  // of calls; they gave way to others
   // Calls that were refused before Python saw them, by gRPC's status code.
   std::int64_t refused[17];
   std::int64_t refused_predict[17];
@@ -171,6 +174,10 @@ EXPORTED_KEEPING_GIL bool sharded_infer_transport_respond_http_later(
 EXPORTED_KEEPING_GIL void sharded_infer_transport_finish(
     sharded_infer::transport::Server* server, std::uint64_t call, std::int32_t code,
     const char* words, std::int64_t words_bytes, const char* trailers, std::int64_t trailers_bytes);
+// See Server::refuse_message.
+EXPORTED_KEEPING_GIL void sharded_infer_transport_refuse_message(
+    sharded_infer::transport::Server* server, std::uint64_t call, const std::uint8_t message[],
+    std::int64_t bytes, std::int32_t code, const char* words, std::int64_t words_bytes);
 // See Server::hold_replies.
 EXPORTED_KEEPING_GIL void sharded_infer_transport_hold(sharded_infer::transport::Server* server);
 EXPORTED void sharded_infer_transport_flush(sharded_infer::transport::Server* server);
@@ -186,6 +193,9 @@ EXPORTED_KEEPING_GIL void sharded_infer_transport_set_backlog(
     sharded_infer::transport::Server* server, double seconds);
 EXPORTED_KEEPING_GIL void sharded_infer_transport_set_urgent_lead(
     sharded_infer::transport::Server* server, double seconds);
+// See Server::drain_streams.
+EXPORTED_KEEPING_GIL void sharded_infer_transport_drain_streams(
+    sharded_infer::transport::Server* server);
 // See Server::stop_accepting.
 EXPORTED void sharded_infer_transport_stop_accepting(sharded_infer::transport::Server* server);
 EXPORTED_KEEPING_GIL void sharded_infer_transport_drain(sharded_infer::transport::Server* server,

@@ -18,8 +18,8 @@ constexpr int kRequestId = 3, kPredictOutputs = 4, kTiming = 5, kDefaultTables =
               kLabel = 8;
 constexpr int kOutputName = 1, kOutputValues = 2, kOutputColumns = 3;
 constexpr int kUnknownTable = 1, kUnknownCount = 2;
-// Field of ModelStreamInferResponse.
-constexpr int kInferResponse = 2;
+// Fields of ModelStreamInferResponse.
+constexpr int kErrorMessage = 1, kInferResponse = 2;
 constexpr std::string_view kFp32 = "FP32", kLabelParameter = "label",
                            kDefaultTablesParameter = "sharded_infer_default_tables",
                            kFinalParameter = "triton_final_response";
@@ -148,14 +148,28 @@ void AnswerWriter::predict(const Call& call, const CallScores& scores) {
 void AnswerWriter::stream(const Call& call, const CallScores& scores) {
   const std::size_t response = open(kInferResponse);
   infer(call, scores);
-  // Every request has one answer, so each is marked as final.
+  final_parameter();
+  close(response);
+}
+
+void AnswerWriter::stream_error(const Call& call, std::string_view words) {
+  field(kErrorMessage, words);
+  const std::size_t response = open(kInferResponse);
+  field(kModelName, call.route->name);
+  field(kModelVersion, call.route->version_text);
+  field(kResponseId, call.id);
+  final_parameter();
+  close(response);
+}
+
+// Every message of a stream has one answer, so each is marked as final.
+void AnswerWriter::final_parameter() {
   const std::size_t parameter = open(kParameters);
   field(kKey, kFinalParameter);
   const std::size_t value = open(kValue);
   number(kBoolValue, 1);
   close(value);
   close(parameter);
-  close(response);
 }
 
 // As in Triton's answers, only outputs in binary have `parameters`: Triton's C++ client treats any

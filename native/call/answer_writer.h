@@ -28,6 +28,9 @@ class AnswerWriter {
   // In the form of the call. Returns the bytes of the JSON that outputs in binary follow, or 0.
   std::int64_t write(const Call& call, const CallScores& scores);
 
+  // The answer to a message of a stream that is refused.
+  void stream_error(const Call& call, std::string_view words);
+
   const std::vector<std::uint8_t>& bytes() const { return bytes_; }
 
  private:
@@ -36,6 +39,7 @@ class AnswerWriter {
   void infer_output(const Call& call, const CallScores& scores, std::size_t at);
   void predict(const Call& call, const CallScores& scores);
   void stream(const Call& call, const CallScores& scores);
+  void final_parameter();
   std::int64_t json(const Call& call, const CallScores& scores);
 
   void varint(std::uint64_t value);

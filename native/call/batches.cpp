@@ -128,14 +128,19 @@ Batch* Calls::expire(double now) {
   return dropped_batches(late_);
 }
 
-Batch* Calls::cancel(std::uint64_t number, Sender sender) {
-  Call* call = find_call(number, sender);
-  if (call == nullptr) return nullptr;
-  {
-    const std::lock_guard<std::mutex> lock(scheduler_.mutex());
-    if (!scheduler_.batcher().cancel(call->request)) return nullptr;
-  }
-  return batch_of({call}, scheduler::State::kCancelled);
+// Whether the call waits, and is cancelled.
+bool Calls::give_up(Call& call) {
+  const std::lock_guard<std::mutex> lock(scheduler_.mutex());
+  if (!scheduler_.batcher().cancel(call.request)) return false;
+  cancelled_.push_back(&call.request);
+  return true;
+}
+
+Batch* Calls::cancel(std::uint64_t number) {
+  cancelled_.clear();
+  Call* call = find_call(number, kPython);
+  if (call != nullptr) give_up(*call);
+  return dropped_batches(cancelled_);
 }
 
 Batch* Calls::part(Batch& batch, const std::int64_t* positions, std::int64_t count) {
@@ -271,6 +276,14 @@ void Calls::refuse(Batch& batch, std::int64_t position, std::int32_t code, std::
 
 void Calls::fail_call(const Call& call, std::int32_t code, std::string_view words) {
   const Source& source = sources_[call.sender];
+  if (call.form == kStream) {
+    AnswerWriter writer;
+    writer.stream_error(call, words);
+    const std::vector<std::uint8_t>& bytes = writer.bytes();
+    return source.refuse_message(source.server, call.number, bytes.data(),
+                                 std::int64_t(bytes.size()), code, words.data(),
+                                 std::int64_t(words.size()));
+  }
   source.finish(source.server, call.number, code, words.data(), std::int64_t(words.size()), nullptr,
                 0);
 }
@@ -288,7 +301,7 @@ bool Calls::send(const Batch& batch) {
       waits = source.respond_http(source.server, call.number, lines.data(),
                                   std::int64_t(lines.size()), bytes + begin, size);
     } else if (!batch.failed[at] && call.sender == kGrpc) {
-      source.respond(source.server, call.number, bytes + begin, size, 1);
+      source.respond(source.server, call.number, bytes + begin, size, call.form != kStream);
     }
     begin = batch.ends[at];
   }

@@ -12,15 +12,30 @@ Calls* sharded_infer_calls_create(scheduler::Scheduler* scheduler) { return new 
 void sharded_infer_calls_destroy(Calls* calls) { delete calls; }
 
 void sharded_infer_calls_attach(Calls* calls, Respond respond, Finish finish, Flush flush,
-                                void* server, const std::int32_t* forms, std::int64_t count) {
-  calls->attach(kGrpc, {respond, nullptr, finish, flush, server, {forms, forms + count}, {}});
+                                RefuseMessage refuse_message, void* server,
+                                const std::int32_t* forms, std::int64_t count,
+                                std::int64_t most_calls) {
+  Source source;
+  source.respond = respond;
+  source.finish = finish;
+  source.flush = flush;
+  source.refuse_message = refuse_message;
+  source.server = server;
+  source.forms.assign(forms, forms + count);
+  source.most_calls = most_calls;
+  calls->attach(kGrpc, std::move(source));
 }
 
 void sharded_infer_calls_set_traced(Calls* calls, std::uint64_t bound) { calls->set_traced(bound); }
 
 void sharded_infer_calls_attach_http(Calls* calls, RespondHttp respond, Finish finish, void* server,
                                      const std::int32_t* forms, std::int64_t count) {
-  calls->attach(kHttp, {nullptr, respond, finish, nullptr, server, {forms, forms + count}, {}});
+  Source source;
+  source.respond_http = respond;
+  source.finish = finish;
+  source.server = server;
+  source.forms.assign(forms, forms + count);
+  calls->attach(kHttp, std::move(source));
 }
 
 void sharded_infer_calls_set_names(Calls* calls, const NamedRoute* names, std::int64_t count,
@@ -42,8 +57,8 @@ bool sharded_infer_calls_offer(Calls* calls, const CallFields* fields, double no
   return calls->offer(*fields, now, *refused);
 }
 
-Batch* sharded_infer_calls_cancel(Calls* calls, std::uint64_t number, std::int32_t sender) {
-  return calls->cancel(number, Sender(sender));
+Batch* sharded_infer_calls_cancel(Calls* calls, std::uint64_t number) {
+  return calls->cancel(number);
 }
 
 void sharded_infer_calls_begin(Calls* calls, double now, Begun* begun) {

@@ -110,10 +110,8 @@ scheduler::Refused Calls::queue(Call& call, double now) {
 }
 
 void Calls::enter(Call& call) {
-  if (call.by_python()) {
-    by_number_[call.number] = call.request.handle;
-    return;
-  }
+  if (call.by_python()) by_number_[call.number] = call.request.handle;
+  if (call.by_python() || call.form == kStream) return;
   const auto slot = std::uint32_t(call.number);
   std::vector<std::int64_t>& by_slot = sources_[call.sender].by_slot;
   if (by_slot.size() <= slot) by_slot.resize(slot + std::size_t{1});

@@ -33,9 +33,11 @@ struct Source {
   RespondHttp respond_http = nullptr;  // of HTTP
   Finish finish = nullptr;
   Flush flush = nullptr;
+  RefuseMessage refuse_message = nullptr;  // of gRPC
   void* server = nullptr;
   std::vector<std::int32_t> forms;    // a `Form` for each method; later ones have none
-  std::vector<std::int64_t> by_slot;  // of its calls' numbers: handles, or 0
+  std::vector<std::int64_t> by_slot;  // of its unary calls' numbers: handles, or 0
+  std::int64_t most_calls = 0;  // with so many in progress, Python refuses messages of streams
 };
 
 class Calls {
@@ -54,14 +56,15 @@ class Calls {
   void set_kept(std::uint64_t bound) { kept_ = bound; }
   void set_names(const NamedRoute* names, std::int64_t count, const WeightedRoute* shares,
                  std::int64_t share_count);
-  // Calls without a routing key go by chance, which a seed and their numbers make.
+  // Calls without a routing key go by chance, which a seed and their numbers make, and their places
+  // in a stream.
   void set_chance(std::uint64_t seed) { chance_seed_ = seed; }
 
   void take(Sender sender, const transport::Event* events, std::int64_t count, Taken& taken);
   // Whether the call was queued.
   bool offer(const CallFields& fields, double now, scheduler::Refused& refused);
-  // A waiting call that was given up, as a batch; null if it does not wait.
-  Batch* cancel(std::uint64_t number, Sender sender);
+  // A waiting call of Python that was given up, as a batch; null if it does not wait.
+  Batch* cancel(std::uint64_t number);
   void begin(double now, Begun& begun);
   // Waiting calls whose deadlines have passed, as batches; null: there are none.
   Batch* expire(double now);
@@ -99,11 +102,12 @@ class Calls {
   // take.cpp
   Disposition take_call(Sender sender, const transport::Event& event, std::int64_t position);
   Disposition take_end(Sender sender, const transport::Event& event);
-  Chosen choose_route(std::uint64_t number, const Message& message);
+  Form form_of(Sender sender, const transport::Event& event) const;
+  Chosen choose_route(std::uint64_t chance, const Message& message);
   bool decode(const Message& message, Route& route, Call& call);
   bool is_reachable(const scheduler::Request& request, const Route& route);
   Tracing tracing_of(const transport::Event& event);
-  EndedCalls& ended(Route& route);
+  TakenRoute& taken(Route& route);
   std::uint64_t random();
 
   // calls.cpp
@@ -111,6 +115,7 @@ class Calls {
   void release(Call& call);
   Call& call_of(std::int64_t handle) { return calls_[std::size_t(kFirstHandle - handle)]; }
   Call* find_call(std::uint64_t number, Sender sender);
+  bool give_up(Call& call);
   void fail_call(const Call& call, std::int32_t code, std::string_view words);
   void enter(Call& call);
   scheduler::Refused queue(Call& call, double now);
@@ -142,8 +147,9 @@ class Calls {
   std::unordered_map<std::uint64_t, std::int64_t> by_number_;  // of Python's: handles
   // Of the last `take`.
   std::vector<std::int64_t> left_;
-  std::vector<EndedCalls> ended_;
+  std::vector<TakenRoute> taken_;
   std::vector<TracedCall> traced_calls_;
+  std::vector<scheduler::Request*> cancelled_;
 };
 
 }  // namespace sharded_infer::call

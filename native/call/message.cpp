@@ -97,8 +97,8 @@ bool read_message(Form form, const transport::Event& event, Message& message,
       return read_json_header({event.data, message.json_bytes}, message.header);
     return message.bytes.size <= kMostJsonBytes && tensors.read(message.bytes, message.header);
   }
-  if (!(form == kInfer ? read_header(message.bytes, header)
-                       : read_predict_header(message.bytes, header)))
+  if (!(form == kPredict ? read_predict_header(message.bytes, header)
+                         : read_header(message.bytes, header)))
     return false;
   message.model = text_of(message.bytes, header.name);
   message.version = text_of(message.bytes, header.version);

@@ -10,6 +10,11 @@ namespace {
 
 constexpr std::int32_t kDeadlineExceeded = 4;
 
+// Messages of a stream differ by their places. As `PredictCalls.chance`.
+std::uint64_t chance_of(const transport::Event& event) {
+  return event.call ^ std::uint64_t(event.place) << 40;
+}
+
 bool all_finite(const float* values, std::int64_t count) {
   // The sum of differences with themselves is 0 unless one is NaN or infinite; it vectorises.
   float sum = 0.0f;
@@ -70,13 +75,15 @@ bool read_outputs(const Message& message, const Route& route, Call& call) {
 
 void Calls::take(Sender sender, const transport::Event* events, std::int64_t count, Taken& taken) {
   left_.clear();
-  ended_.clear();
+  taken_.clear();
   traced_calls_.clear();
+  cancelled_.clear();
   taken = Taken();
   for (std::int64_t at = 0; at < count; ++at) {
     const transport::Event& event = events[at];
     Disposition disposition = Disposition::kLeft;
-    if (event.kind == transport::kCall) disposition = take_call(sender, event, at);
+    if (event.kind == transport::kCall || event.kind == transport::kMessage)
+      disposition = take_call(sender, event, at);
     if (event.kind == transport::kCancelled) disposition = take_end(sender, event);
     taken.queued += disposition == Disposition::kQueued;
     if (disposition == Disposition::kLeft) left_.push_back(at);
@@ -84,8 +91,9 @@ void Calls::take(Sender sender, const transport::Event* events, std::int64_t cou
   }
   taken.left = left_.data();
   taken.left_count = std::int64_t(left_.size());
-  taken.routes = ended_.data();
-  taken.route_count = std::int64_t(ended_.size());
+  taken.routes = taken_.data();
+  taken.route_count = std::int64_t(taken_.size());
+  taken.cancelled = dropped_batches(cancelled_);
   taken.traced = traced_calls_.data();
   taken.traced_count = std::int64_t(traced_calls_.size());
   const std::lock_guard<std::mutex> lock(scheduler_.mutex());
@@ -94,10 +102,10 @@ void Calls::take(Sender sender, const transport::Event* events, std::int64_t cou
 
 Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event,
                                     std::int64_t position) {
-  const std::vector<std::int32_t>& forms = sources_[sender].forms;
-  const auto method = std::size_t(event.method);
-  const auto form = method < forms.size() ? Form(forms[method]) : kNoForm;
+  const Form form = form_of(sender, event);
   if (form == kNoForm || event.encoding != transport::kIdentity) return Disposition::kLeft;
+  const auto in_progress = std::int64_t(calls_.size() - free_.size());
+  if (form == kStream && in_progress >= sources_[sender].most_calls) return Disposition::kLeft;
   const double arrived = monotonic();
   Message message;
   if (!read_message(form, event, message, tensors_)) return Disposition::kLeft;
@@ -105,7 +113,7 @@ Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event
   // Only Python reads a body once more.
   if (form == kJson && may_be_kept) return Disposition::kLeft;
   const Header& header = message.header.header;
-  const auto [route, label] = choose_route(event.call, message);
+  const auto [route, label] = choose_route(chance_of(event), message);
   if (route == nullptr || !route->reads_messages) return Disposition::kLeft;
   Call& call = acquire(*route);
   scheduler::Request& request = call.request;
@@ -126,7 +134,7 @@ Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event
   // Under overload most calls are refused, so one that must be refused is not decoded.
   if (tracing == Tracing::kNone && !is_reachable(request, *route)) {
     fail_call(call, kDeadlineExceeded, transport::kTooLate);
-    EndedCalls& counts = ended(*route);
+    TakenRoute& counts = taken(*route);
     ++counts.late;
     counts.late_seconds += monotonic() - arrived;
     release(call);
@@ -145,31 +153,34 @@ Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event
   }
   if (may_be_kept && random() <= kept_)
     call.message.assign(reinterpret_cast<const char*>(event.data), std::size_t(event.bytes));
-  ended(*route);
+  taken(*route);
   return Disposition::kQueued;
 }
 
-// The end of a call: one that waits leaves the queue, and the response of one that runs is
-// discarded.
+Form Calls::form_of(Sender sender, const transport::Event& event) const {
+  const std::vector<std::int32_t>& forms = sources_[sender].forms;
+  const auto method = std::size_t(event.method);
+  return method < forms.size() ? Form(forms[method]) : kNoForm;
+}
+
+// The end of a call or stream: what waits leaves the queue, and what runs is not answered.
 Calls::Disposition Calls::take_end(Sender sender, const transport::Event& event) {
-  Call* call = find_call(event.call, sender);
-  if (call == nullptr || call->trace != 0) return Disposition::kLeft;
-  {
-    const std::lock_guard<std::mutex> lock(scheduler_.mutex());
-    if (!scheduler_.batcher().cancel(call->request)) return Disposition::kEnded;
+  if (form_of(sender, event) == kStream) {
+    for (Call& call : calls_)
+      if (call.route != nullptr && call.number == event.call && call.form == kStream) give_up(call);
+    return Disposition::kEnded;
   }
-  EndedCalls& counts = ended(*call->route);
-  ++counts.cancelled;
-  counts.cancelled_seconds += monotonic() - call->request.arrived;
-  release(*call);
+  Call* call = find_call(event.call, sender);
+  if (call == nullptr) return Disposition::kLeft;
+  give_up(*call);
   return Disposition::kEnded;
 }
 
-EndedCalls& Calls::ended(Route& route) {
-  for (EndedCalls& counts : ended_)
+TakenRoute& Calls::taken(Route& route) {
+  for (TakenRoute& counts : taken_)
     if (counts.route == &route) return counts;
-  ended_.push_back({&route, 0, 0.0, 0, 0.0});
-  return ended_.back();
+  taken_.push_back({&route, 0, 0.0});
+  return taken_.back();
 }
 
 Calls::Tracing Calls::tracing_of(const transport::Event& event) {
@@ -179,7 +190,7 @@ Calls::Tracing Calls::tracing_of(const transport::Event& event) {
   return traced_ != 0 && random() <= traced_ ? Tracing::kDrawn : Tracing::kNone;
 }
 
-Calls::Chosen Calls::choose_route(std::uint64_t number, const Message& message) {
+Calls::Chosen Calls::choose_route(std::uint64_t chance, const Message& message) {
   key_.assign(message.model);
   key_ += '\0';
   key_.append(message.version);
@@ -189,7 +200,7 @@ Calls::Chosen Calls::choose_route(std::uint64_t number, const Message& message) 
   if (target.shares.empty()) return {target.route, nullptr};
   std::uint64_t position;
   if (!position_of(message.bytes, message.header.header, target.seed, position))
-    position = mixed(chance_seed_ ^ number);
+    position = mixed(chance_seed_ ^ chance);
   const Share& share = choose(target.shares, position);
   return {share.route, &share.label};
 }

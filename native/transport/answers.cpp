@@ -40,6 +40,7 @@ void Server::end(Call* call, Ending ending) {
   // An answer that its client does not take is nobody's work any more.
   if (call->handed && !call->finished) count_handed(call, -1);
   call->finished = true;
+  leave_streams(call);
   call->ending = std::move(ending);
   call->connection->session->send(call);
   touch(call->connection);
@@ -67,7 +68,7 @@ std::size_t Server::read_answers(Call* call, std::uint8_t* to, std::size_t most)
 
 void Server::answer_was_sent(Call* call) {
   if (call->open_messages == 0) return;
-  --call->open_messages;
+  if (--call->open_messages == 0) call->silent_since = now_;
   read_on_.push_back(call->id);
 }
 

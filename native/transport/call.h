@@ -91,8 +91,10 @@ struct Call {
   std::uint32_t wanted = 0, got = 0, capacity = 0;
   std::uint8_t* message = nullptr;
   std::int32_t events = 0;  // that were handed over
-  // Of a stream: messages that are handed over and not answered, and bytes left unread for them.
+  // Of a stream: messages that are handed over and not answered, since when there is none, and
+  // bytes left unread for them.
   std::int64_t open_messages = 0;
+  double silent_since = 0.0;
   std::string unread;
 
   Answer* first_answer = nullptr;

@@ -24,6 +24,8 @@ constexpr std::int64_t kMostOpenCalls = 64 << 10;
 constexpr std::int64_t kMostAnswerBytes = 64 << 20;
 // And of all connections.
 constexpr std::int64_t kMostAnswerBytesOfAll = 512 << 20;
+// A stream of calls that had none for so long may end for another.
+constexpr double kSilentSeconds = 10.0;
 
 }  // namespace
 
@@ -74,6 +76,7 @@ void Server::forget(Call* call) {
   if (call->handed && !call->cancelled && (!call->finished || is_stream(call)))
     hand(call, kCancelled);
   if (call->handed && !call->finished) count_handed(call, -1);
+  leave_streams(call);
   (call->before == nullptr ? connection->first_call : call->before->after) = call->after;
   (call->after == nullptr ? connection->last_call : call->after->before) = call->before;
   held_bytes_ -= call->capacity;
@@ -102,7 +105,12 @@ void Server::forget(Call* call) {
 
 bool Server::is_stream(const Call* call) const {
   const std::int32_t method = call->head.method;
-  return method >= 0 && methods_[std::size_t(method)].kind == kStream;
+  return method >= 0 && methods_[std::size_t(method)].kind != kUnary;
+}
+
+bool Server::is_stream_of_calls(const Call* call) const {
+  const std::int32_t method = call->head.method;
+  return method >= 0 && methods_[std::size_t(method)].kind == kCalls;
 }
 
 // Decides on a call whose headers have come, and whose method is known.
@@ -131,11 +139,59 @@ void Server::admit_call(Call* call) {
     // Under overload most calls would miss their deadlines: their messages are not read.
     if (comes_too_late(head.timeout)) return refuse(call, {4, kTooLate});
   }
-  if (method.kind == kStream) {
+  if (method.kind == kCalls && !admit_stream(call)) return;
+  if (method.kind != kUnary) {
     call->handed = true;
     count_handed(call, 1);
-    hand(call, kOpened);
   }
+  if (method.kind == kStream) hand(call, kOpened);
+}
+
+bool Server::admit_stream(Call* call) {
+  call->silent_since = now_;
+  const bool drains = draining_streams_;
+  if (drains) refuse(call, {14, kDraining});
+  const auto most = std::size_t(settings_.max_streams);
+  const bool fits = drains || streams_.size() < most || end_silent_stream();
+  if (!fits)
+    refuse(call, {8, plural(std::int64_t(most), "stream") + " are open, no more are taken in"});
+  if (drains || !fits) return false;
+  streams_.push_back(call);
+  return true;
+}
+
+void Server::leave_streams(const Call* call) {
+  if (is_stream_of_calls(call))
+    streams_.erase(std::remove(streams_.begin(), streams_.end(), call), streams_.end());
+}
+
+// Ends the stream of calls that had none for longest, where that is long; whether there is one.
+bool Server::end_silent_stream() {
+  Call* longest = nullptr;
+  for (Call* one : streams_)
+    if (one->open_messages == 0 &&
+        (longest == nullptr || one->silent_since < longest->silent_since))
+      longest = one;
+  if (longest == nullptr || now_ < longest->silent_since + kSilentSeconds) return false;
+  ++counters_.silent_streams;
+  Ending ending;
+  ending.code = 8;
+  ending.words = "the stream had no request for " + std::to_string(int(kSilentSeconds)) +
+                 " s, and another one needed its place";
+  end(longest, std::move(ending));
+  return true;
+}
+
+// Ends a stream of calls that has no call and will have none.
+void Server::end_answered_stream(Call* call) {
+  if (!is_stream_of_calls(call) || call->open_messages != 0 || call->refused || call->finished)
+    return;
+  if (call->half_closed && call->unread.empty()) return end(call, Ending());
+  if (!draining_streams_) return;
+  Ending ending;
+  ending.code = 14;
+  ending.words = kDraining;
+  end(call, std::move(ending));
 }
 
 // Whether a call that is not read yet would miss its deadline. The scheduler's estimate lacks the
@@ -156,7 +212,10 @@ void Server::client_ended(Call* call) {
   if (is_stream(call)) {
     if (!call->unread.empty()) return;
     if (call->prefix_bytes != 0) return refuse(call, {3, "the last message is cut off"});
-    hand(call, kHalfClosed);
+    if (is_stream_of_calls(call))
+      end_answered_stream(call);
+    else
+      hand(call, kHalfClosed);
     return;
   }
   if (call->prefix_bytes == 0) return refuse(call, {3, "the call holds no message"});
@@ -210,9 +269,9 @@ void Server::hand(Call* call, EventKind kind) {
     call->message = nullptr;
     call->capacity = 0;
   }
-  if ((kind == kCall || kind == kOpened) &&
+  if (kind != kHalfClosed && kind != kCancelled &&
       methods_[std::size_t(call->head.method)].with_headers != 0) {
-    call->head.keep(":peer", call->connection->peer);
+    if (event.place == 0) call->head.keep(":peer", call->connection->peer);
     const std::string& others = call->head.others;
     auto* copy = static_cast<char*>(std::malloc(others.size()));
     if (copy != nullptr) {

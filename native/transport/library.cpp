@@ -90,6 +90,14 @@ bool sharded_infer_transport_respond_http_later(Server* server, std::uint64_t ca
                               {reinterpret_cast<const char*>(body), std::size_t(body_bytes)}));
 }
 
+void sharded_infer_transport_refuse_message(Server* server, std::uint64_t call,
+                                            const std::uint8_t* message, std::int64_t bytes,
+                                            std::int32_t code, const char* words,
+                                            std::int64_t words_bytes) {
+  server->refuse_message(call, Answer::make(message, std::uint32_t(bytes)), code,
+                         std::string(words, std::size_t(words_bytes)));
+}
+
 void sharded_infer_transport_hold(Server* server) { server->hold_replies(); }
 void sharded_infer_transport_flush(Server* server) { server->flush(); }
 
@@ -122,6 +130,8 @@ void sharded_infer_transport_set_backlog(Server* server, double seconds) {
 void sharded_infer_transport_set_urgent_lead(Server* server, double seconds) {
   server->set_urgent_lead(seconds);
 }
+
+void sharded_infer_transport_drain_streams(Server* server) { server->drain_streams(); }
 
 void sharded_infer_transport_stop_accepting(Server* server) { server->stop_accepting(); }
 

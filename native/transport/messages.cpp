@@ -29,7 +29,9 @@ void Server::stream_data_came(Call* call, const std::uint8_t* data, std::size_t 
     return;
   }
   std::size_t at = 0;
-  while (at < bytes && !call->refused && call->open_messages < settings_.max_stream_messages) {
+  const bool reads = !draining_streams_ || !is_stream_of_calls(call);
+  while (reads && at < bytes && !call->refused &&
+         call->open_messages < settings_.max_stream_messages) {
     at += read_message(call, data + at, bytes - at);
     if (call->prefix_bytes == 5 && call->got == call->wanted) message_came(call);
   }
@@ -38,12 +40,14 @@ void Server::stream_data_came(Call* call, const std::uint8_t* data, std::size_t 
 }
 
 void Server::read_on(Call* call) {
-  if (call->unread.empty() || call->refused || call->finished) return;
+  if (call->refused || call->finished) return;
+  if (call->unread.empty()) return end_answered_stream(call);
   const std::string left = std::move(call->unread);
   call->unread.clear();
   stream_data_came(call, reinterpret_cast<const std::uint8_t*>(left.data()), left.size());
   touch(call->connection);
   if (call->half_closed && call->unread.empty() && !call->refused) client_ended(call);
+  end_answered_stream(call);
 }
 
 // Reads what belongs to the message that has begun; returns how many bytes that was.

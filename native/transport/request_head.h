@@ -93,11 +93,12 @@ struct RequestHead {
   std::string path;
   std::string authorization;
   bool has_authorization = false;
-  std::string others;  // for each: 4 bytes of name's length, 4 of value's, name, value
+  bool ends_at_error = false;  // the first refused message of a stream of calls ends it
+  std::string others;          // for each: 4 bytes of name's length, 4 of value's, name, value
 
   void clear() {
     method = -1;
-    is_post = is_grpc = has_authorization = false;
+    is_post = is_grpc = has_authorization = ends_at_error = false;
     timeout_is_good = true;
     timeout = kForever;
     encoding = kIdentity;
@@ -129,6 +130,8 @@ struct RequestHead {
         has_authorization = true;
         authorization.assign(value);
       }
+      // Triton's option.
+      if (name == "triton_grpc_error") ends_at_error = value == "true";
       keep(name, value);
     }
   }

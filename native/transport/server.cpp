@@ -199,6 +199,19 @@ void Server::finish(std::uint64_t call, std::int32_t code, std::string words,
   reply({call, nullptr, true, std::move(ending)}, held_ != this);
 }
 
+void Server::refuse_message(std::uint64_t call, Answer* answer, std::int32_t code,
+                            std::string words) {
+  auto ending = std::make_unique<Ending>();
+  ending->code = code;
+  ending->words = std::move(words);
+  reply({call, answer, false, std::move(ending)}, held_ != this);
+}
+
+void Server::drain_streams() {
+  draining_streams_ = true;
+  wake();
+}
+
 void Server::set_fixed_answer(std::int32_t method, std::string message, std::string answer) {
   std::lock_guard<std::mutex> lock(fixed_lock_);
   fixed_[{method, std::move(message)}] = std::move(answer);
@@ -213,7 +226,7 @@ void Server::stop_accepting() {
 
 void Server::drain(double seconds) {
   drain_seconds_ = seconds;
-  draining_ = true;
+  draining_ = draining_streams_ = true;
   wake();
 }
 
@@ -259,6 +272,11 @@ void Server::take_replies() {
     Call* call = find_call(one.call);
     if (call == nullptr || call->finished || call->connection->dead) {
       std::free(one.answer);
+      continue;
+    }
+    if (one.ending != nullptr && !one.ends && call->head.ends_at_error) {
+      std::free(one.answer);
+      end(call, std::move(*one.ending));
       continue;
     }
     answered_ += one.answer != nullptr && one.ends;

@@ -61,6 +61,9 @@ class Server {
   }
   // Ends a call with a status. `trailers` are as RequestHead::others.
   void finish(std::uint64_t call, std::int32_t code, std::string words, std::string trailers);
+  // Answers a message of a stream of calls with an error, or ends the stream with its status if the
+  // client asks for that.
+  void refuse_message(std::uint64_t call, Answer* answer, std::int32_t code, std::string words);
   // The calling thread's replies to calls of this server wait for its `flush`: a woken I/O thread
   // takes the core at once, and would send each answer of a batch by itself.
   void hold_replies() { held_ = this; }
@@ -74,6 +77,9 @@ class Server {
   void set_backlog(double seconds) { backlog_ = seconds; }
   // By how much a call that is not read yet may go before others with its deadline.
   void set_urgent_lead(double seconds) { urgent_lead_ = seconds; }
+  // Refuses further streams of calls, reads no more of those that are open, and ends each once its
+  // messages are answered.
+  void drain_streams();
   // Leaves new connections to other processes with its sockets; returns when it has.
   void stop_accepting();
   // Accepts no more connections and no more calls; ends when the open ones are answered.
@@ -91,7 +97,7 @@ class Server {
     std::uint64_t call;
     Answer* answer;  // null: only an ending
     bool ends;
-    std::unique_ptr<Ending> ending;  // null: OK
+    std::unique_ptr<Ending> ending;  // null: OK; of a message unless it `ends` the call
   };
   static constexpr int kGroups = 10;
   struct Listener {
@@ -138,7 +144,11 @@ class Server {
   Call* open_call(Connection* connection, std::int32_t stream);
   Call* find_call(std::uint64_t id);
   bool is_stream(const Call* call) const;
+  bool is_stream_of_calls(const Call* call) const;
   void admit_call(Call* call);
+  bool admit_stream(Call* call);
+  bool end_silent_stream();
+  void leave_streams(const Call* call);
   void data_came(Call* call, const std::uint8_t* data, std::size_t bytes);
   void stream_data_came(Call* call, const std::uint8_t* data, std::size_t bytes);
   std::size_t read_message(Call* call, const std::uint8_t* data, std::size_t bytes);
@@ -147,6 +157,7 @@ class Server {
   void client_ended(Call* call);
   void hand_whole(Call* call);
   void read_on(Call* call);
+  void end_answered_stream(Call* call);
   void message_came(Call* call);
   void refuse(Call* call, Refusal refusal);
   void answer(Call* call, Answer* answer);
@@ -209,6 +220,7 @@ class Server {
   std::vector<std::uint8_t> buffer_;
   std::vector<Event> fresh_;
   std::vector<Reply> taken_;
+  std::vector<Call*> streams_;          // of calls; not those that have ended
   std::vector<std::uint64_t> read_on_;  // calls of which another message may be read
   std::int64_t handed_calls_ = 0;
   std::int64_t handed_by_timeout_[kTimeoutClasses] = {};
@@ -232,6 +244,7 @@ class Server {
   std::atomic<double> urgent_lead_{0.0};
   std::atomic<int> processor_{-1};  // of the I/O thread
   std::atomic<bool> asleep_{false}, stopping_{false}, draining_{false};
+  std::atomic<bool> draining_streams_{false};
   std::atomic<bool> accepts_{true}, is_accepting_{true};
   std::atomic<double> drain_seconds_{0.0};
   std::mutex events_lock_;

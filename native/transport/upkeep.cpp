@@ -30,6 +30,8 @@ void Server::upkeep() {
     for (const std::uint64_t id : calls)
       if (Call* call = find_call(id); call != nullptr && !call->connection->dead) read_on(call);
   }
+  if (draining_streams_)
+    for (Call* call : std::vector<Call*>(streams_)) end_answered_stream(call);
   if (draining_ && draining_since_ == 0.0) {
     close_listeners();
     draining_since_ = now_;

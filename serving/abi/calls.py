@@ -106,13 +106,11 @@ class CallFields(ctypes.Structure):
     )
 
 
-class EndedCalls(ctypes.Structure):
+class TakenRoute(ctypes.Structure):
     _fields_ = (
         ("route", ctypes.c_void_p),
         ("late", ctypes.c_int64),
         ("late_seconds", ctypes.c_double),
-        ("cancelled", ctypes.c_int64),
-        ("cancelled_seconds", ctypes.c_double),
     )
 
 
@@ -133,6 +131,7 @@ class Taken(ctypes.Structure):
         ("route_count", ctypes.c_int64),
         ("traced", ctypes.c_void_p),
         ("traced_count", ctypes.c_int64),
+        ("cancelled", ctypes.c_void_p),
         ("backlog", ctypes.c_double),
     )
 
@@ -253,16 +252,16 @@ class Failed(ctypes.Structure):
     )
 
 
-check_layout(LIBRARY, "calls", 0x741F782E, {
+check_layout(LIBRARY, "calls", 0x81541E0C, {
     RouteSettings: 0xB9D909FE,
     NamedRoute: 0x5E523BFE,
     WeightedRoute: 0x6E66263E,
     PlacedOutput: 0xDA6139FC,
     GroupArrays: 0x070B9F32,
     CallFields: 0x87EC92A5,
-    EndedCalls: 0x3E0BE4B3,
+    TakenRoute: 0xD9E1C5A9,
     TracedCall: 0x614D68BB,
-    Taken: 0x70EB7275,
+    Taken: 0xB1EEC225,
     BatchInfo: 0x90059B0E,
     CallInfo: 0x9635D482,
     Begun: 0x22286134,
@@ -309,6 +308,8 @@ calls_attach = function_of(
     ctypes.c_void_p,
     ctypes.c_void_p,
     ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
     ctypes.c_int64,
 )
 calls_attach_http = function_of(
@@ -378,7 +379,6 @@ calls_cancel = function_of(
     ctypes.c_void_p,
     ctypes.c_void_p,
     ctypes.c_uint64,
-    ctypes.c_int32,
 )
 calls_begin = function_of(
     KEEPING_GIL,

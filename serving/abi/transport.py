@@ -10,6 +10,7 @@ from serving.abi import KEEPING_GIL, LIBRARY
 class MethodKind(IntEnum):
     UNARY = 0
     STREAM = 1
+    CALLS = 2
 
 
 class AccessBit(IntEnum):
@@ -89,6 +90,7 @@ class Settings(ctypes.Structure):
         ("max_calls", ctypes.c_int64),
         ("max_header_bytes", ctypes.c_int64),
         ("max_stream_messages", ctypes.c_int64),
+        ("max_streams", ctypes.c_int64),
         ("handshake_seconds", ctypes.c_double),
         ("message_seconds", ctypes.c_double),
         ("idle_seconds", ctypes.c_double),
@@ -138,18 +140,19 @@ class Counters(ctypes.Structure):
         ("keepalive_lost", ctypes.c_int64),
         ("bodies_too_late", ctypes.c_int64),
         ("no_descriptors", ctypes.c_int64),
+        ("silent_streams", ctypes.c_int64),
         ("refused", ctypes.c_int64 * 17),
         ("refused_predict", ctypes.c_int64 * 17),
     )
 
 
-check_layout(LIBRARY, "transport", 0x1238D173, {
+check_layout(LIBRARY, "transport", 0x5EBB263D, {
     Method: 0x112A0C57,
     Route: 0x1B504E76,
     Token: 0x7D8AF489,
-    Settings: 0xA2F67EE8,
+    Settings: 0xF95E03DA,
     Event: 0x6E8B6CB8,
-    Counters: 0x80FB4311,
+    Counters: 0x0EDF2CD6,
 })
 transport_http2_version = function_of(
     LIBRARY,
@@ -243,6 +246,18 @@ transport_finish = function_of(
     ctypes.c_char_p,
     ctypes.c_int64,
 )
+transport_refuse_message = function_of(
+    KEEPING_GIL,
+    "sharded_infer_transport_refuse_message",
+    None,
+    ctypes.c_void_p,
+    ctypes.c_uint64,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_int32,
+    ctypes.c_char_p,
+    ctypes.c_int64,
+)
 transport_hold = function_of(KEEPING_GIL, "sharded_infer_transport_hold", None, ctypes.c_void_p)
 transport_flush = function_of(LIBRARY, "sharded_infer_transport_flush", None, ctypes.c_void_p)
 transport_set_tokens = function_of(
@@ -277,6 +292,12 @@ transport_set_urgent_lead = function_of(
     None,
     ctypes.c_void_p,
     ctypes.c_double,
+)
+transport_drain_streams = function_of(
+    KEEPING_GIL,
+    "sharded_infer_transport_drain_streams",
+    None,
+    ctypes.c_void_p,
 )
 transport_stop_accepting = function_of(
     LIBRARY,

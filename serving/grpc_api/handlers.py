@@ -19,11 +19,13 @@ from sharded_infer.errors import InternalError
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 INFER_METHOD = f"/{INFERENCE_SERVICE}/ModelInfer"
+STREAM_METHOD = f"/{INFERENCE_SERVICE}/ModelStreamInfer"
 PREDICTOR_SERVICE = "sharded_infer.v1.Predictor"
 PREDICT_METHOD = f"/{PREDICTOR_SERVICE}/Predict"
 # Predict calls, whose messages transports pass on as bytes.
 PREDICT_METHODS = {
     INFER_METHOD: PredictMethod.MODEL_INFER,
+    STREAM_METHOD: PredictMethod.MODEL_STREAM_INFER,
     PREDICT_METHOD: PredictMethod.PREDICT,
 }
 # Calls other than predict calls carry only a few names and numbers.
@@ -71,13 +73,10 @@ class HandlerTable:
 
     def add_predict_methods(self) -> None:
         """Adds the methods that the transport answers itself."""
-        unary: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(_nowhere)
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(_nowhere)
         for path in PREDICT_METHODS:
             _, service, method = path.split("/")
-            self.services.setdefault(service, {})[method] = unary
-        stream: grpc.RpcMethodHandler[bytes, bytes]
-        stream = grpc.stream_stream_rpc_method_handler(_nowhere)
-        self.services[INFERENCE_SERVICE]["ModelStreamInfer"] = stream
+            self.services.setdefault(service, {})[method] = handler
 
 
 def _counted(

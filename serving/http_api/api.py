@@ -52,10 +52,6 @@ class RestApi:
         """Calls `run` once on each thread of the server that is to run batches."""
         self._predictions.warm(run)
 
-    def lose(self, number: int) -> None:
-        """Implements `Api.lose`."""
-        self._predictions.lose(number)
-
     def drain(self) -> None:
         """Refuses further predict calls."""
         self._predictions.drain()

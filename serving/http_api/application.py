@@ -39,10 +39,6 @@ class Api(Protocol):
         """Runs calls that were taken among events, on this thread or on others."""
         ...
 
-    def lose(self, number: int) -> None:
-        """Handles the lost client of a call that was taken among events."""
-        ...
-
 
 class Application:
     """Answers HTTP requests: the API answers the protocol's paths, the pages all others."""

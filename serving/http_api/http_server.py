@@ -89,6 +89,7 @@ def http_limits(config: ServerConfig) -> Limits:
         calls=config.max_concurrent_requests,
         header_bytes=config.http_header_bytes,
         stream_messages=_NO_LIMIT,
+        streams=0,
         handshake_seconds=config.http_header_seconds,
         message_seconds=config.http_body_seconds,
         idle_seconds=config.http_idle_seconds,
@@ -228,8 +229,6 @@ class HttpServer:
             left = self._open.pop(event.call, None)
             if left is not None:
                 left.lose()
-            elif self._api is not None:
-                self._api.lose(event.call)
 
     def _respond(self, number: int, answer: HttpAnswer) -> None:
         self._open.pop(number, None)

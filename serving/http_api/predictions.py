@@ -103,10 +103,6 @@ class Predictions:
         if dispatcher.waiting[0]:
             self._wake()
 
-    def lose(self, number: int) -> None:
-        """Cancels a call that `take_usual` took."""
-        self._data_plane.cancel(number, Sender.HTTP)
-
     def take(self, call: HttpCall, names: Mapping[str, str]) -> None:
         """Answers a call; the path's `names` are the model, and its version if it has one."""
         refused = self._refusal()

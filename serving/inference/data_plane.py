@@ -74,6 +74,7 @@ class Arrival(NamedTuple):
         metadata: of the request; needed only if requests are traced.
         drawn: the request is sampled for tracing.
         number: of a transport's call, whose answer compiled code sends; None: `reply` gets it.
+        place: of a message in its stream.
     """
 
     method: PredictMethod = PredictMethod.MODEL_INFER
@@ -81,6 +82,7 @@ class Arrival(NamedTuple):
     metadata: Metadata = ()
     drawn: bool = False
     number: int | None = None
+    place: int = 0
 
 
 _USUAL = Arrival()
@@ -167,18 +169,15 @@ class DataPlane:
                 begun = self._reports.begin(metadata, name, drawn=bool(traced.drawn))
                 if begun is not None:
                     self._execution.traces[traced.trace] = begun
-        for ended in taken.routes:
-            version = self.compiled.routes.version(ended.route)
-            if ended.late:
-                version.metrics.refused("deadline", ended.late)
+        for route in taken.routes:
+            version = self.compiled.routes.version(route.route)
+            if route.late:
+                version.metrics.refused("deadline", route.late)
                 late = StatusCode.DEADLINE_EXCEEDED.name
-                version.metrics.failed(late, ended.late_seconds, ended.late)
-            if ended.cancelled:
-                version.metrics.refused("cancelled", ended.cancelled)
-                cancelled = StatusCode.CANCELLED.name
-                version.metrics.failed(cancelled, ended.cancelled_seconds, ended.cancelled)
-                self.calls.add_predict(-ended.cancelled)
+                version.metrics.failed(late, route.late_seconds, route.late)
             show_queue(version)
+        for batch in taken.cancelled:
+            self._execution.drop(batch)
         return taken.left
 
     def backlog(self) -> float:
@@ -213,9 +212,9 @@ class DataPlane:
             self.calls.add_predict(-1)
         return None
 
-    def cancel(self, number: int, sender: Sender = Sender.PYTHON) -> None:
-        """Cancels a call whose client has gone; a running call is not interrupted."""
-        batch = self.compiled.cancel(number, sender)
+    def cancel(self, number: int) -> None:
+        """Cancels a call by `submit`'s number; a running call is not interrupted."""
+        batch = self.compiled.cancel(number)
         if batch is not None:
             self._execution.drop(batch)
 
@@ -252,7 +251,7 @@ class DataPlane:
         own = arrival.number is None
         try:
             header = codec.header(request)
-            route = self._router.route(header, self._chance(arrival.number))
+            route = self._router.route(header, self._chance(arrival))
             version, names = route.version, route.version.model.spec.tower.outputs
             positions = header.output_positions(names)
             deadline = _deadline(arrived, arrival.time_remaining, header.timeout_us)
@@ -346,8 +345,9 @@ class DataPlane:
             self._shadows.set_names(served)
             self.compiled.set_kept(self._shadows.share if self._shadows.any else 0.0)
 
-    def _chance(self, number: int | None) -> Callable[[], int] | None:
-        return None if number is None else lambda: self.compiled.chance(number)
+    def _chance(self, arrival: Arrival) -> Callable[[], int] | None:
+        number = arrival.number
+        return None if number is None else lambda: self.compiled.chance(number, arrival.place)
 
 
 def _deadline(arrived: float, time_remaining: float | None, timeout_us: int) -> float:

@@ -45,8 +45,6 @@ FORMS = {
 }
 # By `Encoding` of native/transport/settings.h.
 _COMPRESSED = ("", "gzip", "deflate")
-# Methods of gRPC whose messages compiled code reads.
-_UNARY = (PredictMethod.MODEL_INFER, PredictMethod.PREDICT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +95,20 @@ class PredictCalls:
         self.backlog = 0.0
 
     def attach(
-        self, server: tuple[int, int, int, int], methods: Iterable[PredictMethod | None]
+        self,
+        server: tuple[int, int, int, int, int],
+        methods: Iterable[PredictMethod | None],
+        most_calls: int,
     ) -> None:
         """Answers calls of the server of gRPC.
 
         Args:
             server: as `Http2Server.answering`.
             methods: of each of the server's methods; None: not a predict call.
+            most_calls: with so many in progress, `take` leaves messages of streams.
         """
-        forms = [FORMS[method] if method in _UNARY else abi.Form.NO_FORM for method in methods]
-        listed = (ctypes.c_int32 * len(forms))(*forms)
-        abi.calls_attach(self._address, *server, listed, len(forms))
+        forms = _forms(methods)
+        abi.calls_attach(self._address, *server, forms, len(forms), most_calls)
 
     def attach_http(
         self,
@@ -123,9 +124,8 @@ class PredictCalls:
             compress: sends a call's answer in an encoding.
         """
         self.compress = compress
-        forms = [abi.Form.NO_FORM if method is None else FORMS[method] for method in methods]
-        listed = (ctypes.c_int32 * len(forms))(*forms)
-        abi.calls_attach_http(self._address, *server, listed, len(forms))
+        forms = _forms(methods)
+        abi.calls_attach_http(self._address, *server, forms, len(forms))
         self._flush = flush
 
     def set_traced(self, bound: int) -> None:
@@ -137,9 +137,12 @@ class PredictCalls:
         bound = min(round(share * 2.0**64), 2**64 - 1)
         abi.calls_set_kept(self._address, bound)
 
-    def chance(self, number: int) -> int:
-        """The 64 bits by which compiled code routes the transport's call without a key."""
-        return mixed(self._chance_seed ^ number)
+    def chance(self, number: int, place: int = 0) -> int:
+        """The 64 bits by which compiled code routes the transport's call without a key.
+
+        `place` is that of a message in its stream.
+        """
+        return mixed(self._chance_seed ^ number ^ place << 40 & (2**64 - 1))
 
     def take(self, sender: Sender, events: int, count: int) -> "TakenCalls":
         """Queues the usual calls among a server's events, at the address of their structs."""
@@ -149,8 +152,9 @@ class PredictCalls:
         return TakenCalls(
             taken.queued,
             array_at(ctypes.c_int64, taken.left, taken.left_count)[:],
-            array_at(abi.EndedCalls, taken.routes, taken.route_count),
+            array_at(abi.TakenRoute, taken.routes, taken.route_count),
             array_at(abi.TracedCall, taken.traced, taken.traced_count),
+            self._chain(taken.cancelled),
         )
 
     def offer(
@@ -165,9 +169,9 @@ class PredictCalls:
             return None
         return refusal(refused, left=call.deadline - now, expected=refused.end - now)
 
-    def cancel(self, number: int, sender: Sender) -> CallBatch | None:
-        """Removes a waiting call from its queue; None if it does not wait."""
-        address = abi.calls_cancel(self._address, number, sender)
+    def cancel(self, number: int) -> CallBatch | None:
+        """Removes a waiting call of Python from its queue; None if it does not wait."""
+        address = abi.calls_cancel(self._address, number)
         return self._batch(address)
 
     def begin(self, now: float) -> tuple[CallBatch | None, list[CallBatch], bool]:
@@ -285,13 +289,15 @@ class TakenCalls:
     Attributes:
         queued: number of calls.
         left: positions of the events that Python handles; -1 - position: the call is to be traced.
-        routes: of the queued calls, and of those that ended.
+        routes: of the queued calls, and of those that cannot be in time.
+        cancelled: calls that waited.
     """
 
     queued: int
     left: Sequence[int]
-    routes: Iterable[abi.EndedCalls]
+    routes: Iterable[abi.TakenRoute]
     traced: Iterable[abi.TracedCall]
+    cancelled: Sequence[CallBatch]
 
 
 class FinishedBatch:
@@ -333,6 +339,11 @@ class _Counts:
         self.listed = (abi.TableCounts * len(counts))(
             *(abi.TableCounts(name.encode(), address_of(ids)) for name, ids in self._arrays.items())
         )
+
+
+def _forms(methods: Iterable[PredictMethod | None]) -> "ctypes.Array[ctypes.c_int32]":
+    forms = [abi.Form.NO_FORM if method is None else FORMS[method] for method in methods]
+    return (ctypes.c_int32 * len(forms))(*forms)
 
 
 def _fields_of(call: ReadCall, route: int, mapped: Sequence[str]) -> abi.CallFields:

@@ -77,7 +77,6 @@ class LookupServer:
         self._methods = [
             Method(
                 path,
-                is_stream=False,
                 access=ACCESS_BITS[access_of(path)],
                 with_headers=tracer is not None and path == LOOKUP_PATH,
             )

@@ -53,10 +53,7 @@ class Http2Server:
         """
         check_libraries()
         listed = (abi.Method * len(methods))(
-            *(
-                abi.Method(m.path.encode(), m.is_stream, int(m.access), m.with_headers)
-                for m in methods
-            )
+            *(abi.Method(m.path.encode(), m.kind, int(m.access), m.with_headers) for m in methods)
         )
         paths = (abi.Route * len(routes))(
             *(
@@ -91,6 +88,7 @@ class Http2Server:
             max_calls=limits.calls,
             max_header_bytes=limits.header_bytes,
             max_stream_messages=limits.stream_messages,
+            max_streams=limits.streams,
             handshake_seconds=limits.handshake_seconds,
             message_seconds=limits.message_seconds,
             idle_seconds=limits.idle_seconds,
@@ -118,11 +116,15 @@ class Http2Server:
             guard.attach(self)
 
     @property
-    def answering(self) -> tuple[int, int, int, int]:
-        """Addresses of the functions that answer, end and flush, and of their server argument."""
-        functions = (abi.transport_respond, abi.transport_finish, abi.transport_flush)
-        respond, finish, flush = map(_address_of, functions)
-        return respond, finish, flush, self._handle
+    def answering(self) -> tuple[int, int, int, int, int]:
+        """Addresses of what answers, ends, flushes and refuses messages, and of the server."""
+        return (
+            _address_of(abi.transport_respond),
+            _address_of(abi.transport_finish),
+            _address_of(abi.transport_flush),
+            _address_of(abi.transport_refuse_message),
+            self._handle,
+        )
 
     @property
     def answering_http(self) -> tuple[int, int, int]:
@@ -169,6 +171,13 @@ class Http2Server:
         pairs = b"".join(metadata_pair(name, value) for name, value in trailers)
         abi.transport_finish(self._handle, call, code, words, len(words), pairs, len(pairs))
 
+    def refuse_message(self, call: int, message: bytes, status: Status) -> None:
+        """Answers a message of a stream, or ends the stream if its client asks for that."""
+        words = status.message.encode()
+        abi.transport_refuse_message(
+            self._handle, call, message, len(message), status.code.number, words, len(words)
+        )
+
     def set_tokens(self, credentials: Sequence[Credential] | None) -> None:
         """Replaces the tokens; None: calls need none.
 
@@ -194,6 +203,10 @@ class Http2Server:
     def set_urgent_lead(self, seconds: float) -> None:
         """Sets how far an unread call may go before others with its deadline."""
         abi.transport_set_urgent_lead(self._handle, seconds)
+
+    def drain_streams(self) -> None:
+        """Accepts no more streams of calls; ends each once what was read of it is answered."""
+        abi.transport_drain_streams(self._handle)
 
     def stop_accepting(self) -> None:
         """Leaves new connections to other processes with the sockets; returns when it has."""

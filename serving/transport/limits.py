@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from serving.abi.transport import AccessBit
+from serving.abi.transport import AccessBit, MethodKind
 from serving.security.access import Access
 
 ACCESS_BITS = {
@@ -19,14 +19,13 @@ class Method:
     """A method (/service/Method) that the server answers.
 
     Attributes:
-        is_stream: the client or the server may send several messages.
         with_headers: its events have the client's metadata.
     """
 
     path: str
-    is_stream: bool
     access: AccessBit
     with_headers: bool
+    kind: MethodKind = MethodKind.UNARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,7 @@ class Limits:
         held_bytes: of all requests that are being read.
         calls: passed on and not answered.
         stream_messages: of a stream, passed on and not answered; further ones are not read.
+        streams: of calls.
         handshake_seconds: for TLS and the first frame; in HTTP/1.1 for a request's head.
         message_seconds: for a message to arrive; in HTTP/2 large ones have longer.
         idle_seconds: of a connection without calls.
@@ -71,6 +71,7 @@ class Limits:
     calls: int
     header_bytes: int
     stream_messages: int
+    streams: int
     handshake_seconds: float
     message_seconds: float
     idle_seconds: float

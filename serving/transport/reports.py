@@ -24,6 +24,7 @@ GRPC_COUNTERS = {
     "calls": "too_many_calls",
     "unread": "not_reading",
     "keepalive": "keepalive_lost",
+    "silent": "silent_streams",
 }
 # The same for HTTP/1.1 (`HTTP_DROPS`).
 HTTP_COUNTERS = {

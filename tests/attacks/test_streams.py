@@ -146,7 +146,8 @@ def test_silent_streams_give_way_when_all_are_taken(server: RunningServer, stub:
     until(lambda: any(one.done() for one in silent), "its client is told")
     (ended,) = (one for one in silent if one.done())
     assert ended.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "no request" in ended.details()
-    assert counted(server, "sharded_infer_grpc_dropped_total", reason="silent") == 1
+    dropped = "sharded_infer_grpc_dropped_total"
+    until(lambda: counted(server, dropped, reason="silent") == 1, "it is counted")
     busy.close()
     assert list(answers) == []
     for one in silent:

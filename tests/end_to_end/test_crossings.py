@@ -2,12 +2,14 @@
 
 import json
 import os
+import queue
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -79,6 +81,19 @@ def asking(server: RunningServer, form: str) -> Iterator[Callable[[], object]]:
             request = infer_request(inputs)
             yield lambda: stub.ModelInfer(request).outputs[0]
         return
+    if form == "gRPC, stream":
+        messages: queue.Queue[Any] = queue.Queue()
+        with server.stub() as stub:
+            answers = stub.ModelStreamInfer(iter(messages.get, None))
+            request = infer_request(inputs)
+
+            def ask() -> object:
+                messages.put(request)
+                return next(answers).infer_response.outputs[0]
+
+            yield ask
+            messages.put(None)
+        return
     body, headers = json.dumps({"inputs": json_inputs(inputs)}).encode(), {}
     if form == "HTTP, binary":
         listed = []
@@ -104,7 +119,7 @@ def counting(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             yield CountingServer(server, Path(os.environ["COUNTS"]))
 
 
-@pytest.mark.parametrize("form", ["gRPC", "HTTP, JSON", "HTTP, binary"])
+@pytest.mark.parametrize("form", ["gRPC", "gRPC, stream", "HTTP, JSON", "HTTP, binary"])
 def test_a_batch_calls_compiled_code_six_times_beside_its_tower(
     counting: CountingServer, form: str
 ) -> None:

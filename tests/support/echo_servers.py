@@ -41,7 +41,7 @@ def compiled_echo(
     listeners = listen_on("127.0.0.1", port)
     address = f"127.0.0.1:{listeners[0].getsockname()[1]}"
     files = None if tls is None else TlsFiles(tls.certificate, tls.key, client_ca)
-    method = Method(PATH, is_stream=False, access=AccessBit.OPEN, with_headers=True)
+    method = Method(PATH, access=AccessBit.OPEN, with_headers=True)
     server = Http2Server(listeners, [method], limits, tls=files)
 
     def serve() -> None:

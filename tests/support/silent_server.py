@@ -13,7 +13,7 @@ from serving.transport.limits import Method
 
 @contextmanager
 def silent_server(path: str) -> Iterator[tuple[Http2Server, str]]:
-    method = Method(path, is_stream=False, access=AccessBit.PREDICT, with_headers=False)
+    method = Method(path, access=AccessBit.PREDICT, with_headers=False)
     listeners = listen_on("127.0.0.1", 0)
     address = f"127.0.0.1:{listeners[0].getsockname()[1]}"
     server = Http2Server(listeners, [method], limits_of(ServerConfig("")), tls=None)

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
+from serving.abi.transport import MethodKind
 from serving.config.server_config import ServerConfig
 from serving.grpc_api.compiled.compressed_messages import plain_message
 from serving.grpc_api.compiled.event_order import EventOrder
 from serving.grpc_api.compiled.native_predicts import NativePredicts
-from serving.grpc_api.compiled.native_streams import NativeStreams
 from serving.grpc_api.compiled.rpcs import NativeRpcs
 from serving.grpc_api.compiled.settings import limits_of, method_of
-from serving.grpc_api.handlers import INFERENCE_SERVICE, PREDICT_METHODS, HandlerTable
+from serving.grpc_api.handlers import PREDICT_METHODS, HandlerTable
 from serving.host.listeners import listen_on
 from serving.host.unix_socket import UnixSocket
 from serving.inference.data_plane import DataPlane
@@ -42,7 +42,6 @@ _MOST_TAKEN = 1024
 # Number of calls whose reading takes long enough for more to arrive.
 _MANY = 32
 _WARM_UP_SECONDS = 60.0
-_STREAM_METHOD = f"/{INFERENCE_SERVICE}/ModelStreamInfer"
 
 
 class NativeTransport:
@@ -72,11 +71,7 @@ class NativeTransport:
         self._handlers = handlers
         self._paths = [f"/{s}/{m}" for s, methods in handlers.services.items() for m in methods]
         self._predict = [PREDICT_METHODS.get(path) for path in self._paths]
-        self._stream_method = (
-            self._paths.index(_STREAM_METHOD) if _STREAM_METHOD in self._paths else -1
-        )
         self._predicts: NativePredicts | None = None
-        self._streams: NativeStreams | None = None
         self._reports = TransportReports(data_plane.count_unread, data_plane.count_dropped)
         self._expiry = Expiry(data_plane.dispatcher)
         self._server: Http2Server | None = None
@@ -121,10 +116,10 @@ class NativeTransport:
             listeners.append(self._unix_socket.take())
         server = self._make_server(listeners)
         self._rpcs = NativeRpcs(server, self._paths, self._handlers)
-        self._streams = NativeStreams(server, self._data_plane, self._config)
-        self._predicts = NativePredicts(server, self._data_plane)
+        most_calls = self._config.max_concurrent_requests
+        self._predicts = NativePredicts(server, self._data_plane, most_calls)
         if not self._admin:
-            self._data_plane.compiled.attach(server.answering, self._predict)
+            self._data_plane.compiled.attach(server.answering, self._predict, most_calls)
         self._server = server
         self._order = EventOrder(partial(self._take_or_fail, server))
         for (path, message), answer in self._fixed.items():
@@ -151,8 +146,8 @@ class NativeTransport:
 
     def drain(self) -> None:
         """Accepts no more streams; ends each open one once its received requests are answered."""
-        if self._streams is not None:
-            self._streams.drain()
+        if self._server is not None:
+            self._server.drain_streams()
 
     def stop(self, seconds: float) -> None:
         """Accepts no more calls; returns when all are answered or `seconds` have passed."""
@@ -188,7 +183,7 @@ class NativeTransport:
             )
             for path in self._paths
         ]
-        self._is_stream = [method.is_stream for method in methods]
+        self._is_stream = [method.kind is MethodKind.STREAM for method in methods]
         tls = tls_files(config)
         if tls is not None:
             # OpenSSL's own messages name no file. Compiled code itself reads changed files.
@@ -302,16 +297,10 @@ class NativeTransport:
             message = plain
         method = self._predict[event.method]
         if method is None:
-            self._take_other(event, message)
-        elif self._predicts is not None:
-            self._predicts.take(event, message, method)
-
-    def _take_other(self, event: Event, message: bytes) -> None:
-        if event.method != self._stream_method or self._admin:
             if self._rpcs is not None:
                 self._rpcs.take(event, message)
-        elif self._streams is not None:
-            self._streams.take(event, message)
+        elif self._predicts is not None:
+            self._predicts.take(event, message, method)
 
 
 def check_transport() -> None:

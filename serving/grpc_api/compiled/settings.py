@@ -5,9 +5,9 @@ import resource
 
 import grpc
 
-from serving.abi.transport import AccessBit
+from serving.abi.transport import AccessBit, MethodKind
 from serving.config.server_config import ServerConfig
-from serving.grpc_api.handlers import PREDICT_METHODS
+from serving.grpc_api.handlers import PREDICT_METHODS, STREAM_METHOD
 from serving.security.access import Access, access_of
 from serving.transport.limits import ACCESS_BITS, Limits, Method
 
@@ -47,9 +47,10 @@ def method_of(
         bit = AccessBit.ELSEWHERE
     if access is Access.PREDICT and admin:
         bit = AccessBit.NOT_HERE
-    predicts = path in PREDICT_METHODS
-    is_stream = not predicts and handler.unary_unary is None
-    return Method(path, is_stream, bit, with_headers=traces or not predicts)
+    kind = MethodKind.UNARY if handler.unary_unary is not None else MethodKind.STREAM
+    if path == STREAM_METHOD:
+        kind = MethodKind.CALLS
+    return Method(path, bit, traces or path not in PREDICT_METHODS, kind)
 
 
 def limits_of(config: ServerConfig) -> Limits:
@@ -69,6 +70,7 @@ def limits_of(config: ServerConfig) -> Limits:
         calls=config.max_concurrent_requests,
         header_bytes=(config.max_metadata_kib or 0) * 1024 or _HEADER_BYTES,
         stream_messages=config.max_stream_requests,
+        streams=config.max_streams,
         handshake_seconds=_HANDSHAKE_SECONDS,
         message_seconds=_MESSAGE_SECONDS,
         idle_seconds=_KEEPALIVE_SECONDS,

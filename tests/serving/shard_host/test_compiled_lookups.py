@@ -57,7 +57,7 @@ def asking(compiled: CompiledLookups) -> Iterator[Ask]:
     """Messages to a server whose lookups compiled code answers, two threads at a time."""
     listeners = listen_on("127.0.0.1", 0)
     port = listeners[0].getsockname()[1]
-    methods = [Method(LOOKUP_PATH, False, AccessBit.OPEN, with_headers=False)]
+    methods = [Method(LOOKUP_PATH, AccessBit.OPEN, with_headers=False)]
     server = Http2Server(listeners, methods, LIMITS, tls=None)
 
     def serve() -> None:

@@ -34,7 +34,7 @@ def answering(
 ) -> Iterator[tuple[Http2Server, str]]:
     listeners = listen_on("127.0.0.1", 0)
     url = f"127.0.0.1:{listeners[0].getsockname()[1]}"
-    methods = [Method(PATH, False, AccessBit.PREDICT, with_headers=True)]
+    methods = [Method(PATH, AccessBit.PREDICT, with_headers=True)]
     server = Http2Server(listeners, methods, limits, tls=None, busy_poll_seconds=busy_poll_seconds)
     try:
         yield server, url

@@ -1,6 +1,6 @@
 from tritonclient.grpc import service_pb2
 
-from serving.grpc_api.streams.stream_messages import stream_error
+from serving.grpc_api.stream_messages import stream_error
 
 
 def test_an_error_says_whose_it_is() -> None:

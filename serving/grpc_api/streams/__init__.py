@@ -1,1 +1,0 @@
-"""Streams of predict requests: ModelStreamInfer."""
