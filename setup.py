@@ -45,7 +45,7 @@ class BuildCompiledCode(build_ext):
         if os.environ.get(VARIABLE) == "1":
             load_generator = Extension(
                 "serving.bench._native",
-                sources=["native/load/http2_load.cpp"],
+                sources=["native/abi/serving_bench_layout.cpp", "native/load/http2_load.cpp"],
                 language="c++",
                 extra_compile_args=["-Inative", "-std=c++17", "-O3", "-fvisibility=hidden"],
                 libraries=["dl"],

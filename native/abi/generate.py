@@ -20,6 +20,7 @@ LIBRARIES = {
     "sharded_infer": "device_bags merge",
     "serving": "calls client counting lookup_messages message_size model reader scheduler shares "
     "transport",
+    "serving.bench": "load",
 }
 _PACKAGE = {name: package for package, names in LIBRARIES.items() for name in names.split()}
 _SCALARS = {"bool": "c_bool", "char": "c_char", "double": "c_double", "float": "c_float"}
@@ -29,22 +30,24 @@ _WIDTH = 100
 
 def render() -> dict[Path, str]:
     """Text of each file, by its path in the repository; raises HeaderError."""
-    folder = ROOT / "native" / "abi"
-    paths = [path for path in sorted(folder.glob("*.h")) if path.stem != "exported"]
+    source = ROOT / "native" / "abi"
+    paths = [path for path in sorted(source.glob("*.h")) if path.stem != "exported"]
     headers = {path.stem: read_header(path) for path in paths}
     if unlisted := headers.keys() ^ _PACKAGE.keys():
         sys.exit(f"headers and LIBRARIES of {__file__} differ: {', '.join(sorted(unlisted))}")
     files = {}
     for package, names in LIBRARIES.items():
-        files[Path(package, "abi", "__init__.py")] = (
+        folder = Path(*package.split("."), "abi")
+        files[folder / "__init__.py"] = (
             f'"""The compiled library of {package}; {_WRITTEN}."""\n\n'
             "from kernels.native_library import keeping_gil, load_library\n\n"
             f'LIBRARY = load_library("{package}")\nKEEPING_GIL = keeping_gil(LIBRARY)\n'
         )
         own = [headers[name] for name in names.split()]
-        files[Path("native", "abi", f"{package}_layout.cpp")] = layout_text(own)
+        table = f"{package.replace('.', '_')}_layout.cpp"
+        files[Path("native", "abi", table)] = layout_text(own)
         for header in own:
-            files[Path(package, "abi", f"{header.name}.py")] = module_text(header, package)
+            files[folder / f"{header.name}.py"] = module_text(header, package)
     return files
 
 

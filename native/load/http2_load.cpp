@@ -1,4 +1,4 @@
-// The C interface of the load generator, which Python calls through ctypes (without the GIL).
+// See abi/load.h.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -10,8 +10,6 @@
 using sharded_infer::load::Load;
 using sharded_infer::load::Report;
 using sharded_infer::load::Settings;
-
-#define EXPORTED __attribute__((visibility("default")))
 
 namespace {
 
@@ -25,8 +23,7 @@ void copy_error(const std::exception& error, char* to) {
 
 extern "C" {
 
-// A load that has yet to run; null where it cannot, with the reason in `error` [256].
-EXPORTED Load* sharded_infer_load_create(const Settings* settings, char* error) {
+Load* sharded_infer_load_create(const Settings* settings, char* error) {
   try {
     return new Load(*settings);
   } catch (const std::exception& caught) {
@@ -35,8 +32,7 @@ EXPORTED Load* sharded_infer_load_create(const Settings* settings, char* error) 
   }
 }
 
-// Runs for about so many seconds: 1 once the load is over, else 0, and -1 with a reason in `error`.
-EXPORTED std::int32_t sharded_infer_load_step(Load* load, double seconds, char* error) {
+std::int32_t sharded_infer_load_step(Load* load, double seconds, char* error) {
   try {
     return load->step(seconds) ? 1 : 0;
   } catch (const std::exception& caught) {
@@ -45,23 +41,18 @@ EXPORTED std::int32_t sharded_infer_load_step(Load* load, double seconds, char* 
   }
 }
 
-// What is known so far; it is valid until the load runs on or is destroyed.
-EXPORTED void sharded_infer_load_report(const Load* load, Report* report) {
-  *report = load->report();
-}
+void sharded_infer_load_report(const Load* load, Report* report) { *report = load->report(); }
 
-// The first OK message that answered a message, or null.
-EXPORTED const char* sharded_infer_load_response(const Load* load, std::int64_t message,
-                                                 std::int64_t* bytes) {
+const void* sharded_infer_load_response(const Load* load, std::int64_t message,
+                                        std::int64_t* bytes) {
   const std::string* response = load->response(message);
   *bytes = response == nullptr ? 0 : static_cast<std::int64_t>(response->size());
   return response == nullptr ? nullptr : response->data();
 }
 
-// What came first with a status code of gRPC below 17, percent-encoded.
-EXPORTED const char* sharded_infer_load_error(const Load* load, std::int32_t code) {
+const char* sharded_infer_load_error(const Load* load, std::int32_t code) {
   return load->error(static_cast<std::size_t>(code)).c_str();
 }
 
-EXPORTED void sharded_infer_load_destroy(Load* load) { delete load; }
+void sharded_infer_load_destroy(Load* load) { delete load; }
 }

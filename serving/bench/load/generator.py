@@ -9,20 +9,14 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from types import ModuleType
 from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernels.errors import InputError
-from serving.bench.load.library import (
-    CALL,
-    LIBRARY,
-    LINK,
-    LoadReport,
-    LoadSettings,
-    load_generator_refusal,
-)
+from serving.bench.load.library import load_generator_refusal
 from serving.bench.load.result import CODE_NAMES, LoadResult
 from serving.bench.load.target import Target
 
@@ -60,7 +54,11 @@ def run_closed(
         deadline_seconds: sent to the server; an expired call is DEADLINE_EXCEEDED.
         keep_responses: keep the first response to each message.
     """
-    settings = LoadSettings(
+    return _run(
+        target,
+        messages,
+        start=warm_up_seconds,
+        window_seconds=seconds,
         call_count=-1,
         concurrency=concurrency,
         seconds=warm_up_seconds + seconds,
@@ -69,7 +67,6 @@ def run_closed(
         drain_seconds=drain_seconds,
         keep_responses=keep_responses,
     )
-    return _run(target, messages, settings, start=warm_up_seconds, window_seconds=seconds)
 
 
 def run_open(
@@ -91,7 +88,11 @@ def run_open(
     Args:
         schedule: float64 `[N]`, seconds from the start, ascending.
     """
-    settings = LoadSettings(
+    return _run(
+        target,
+        messages,
+        start=0.0,
+        window_seconds=float(schedule[-1]) if len(schedule) else 0.0,
         schedule=schedule.ctypes.data,
         call_count=len(schedule),
         connections=connections,
@@ -99,8 +100,6 @@ def run_open(
         drain_seconds=drain_seconds,
         keep_responses=keep_responses,
     )
-    last = float(schedule[-1]) if len(schedule) else 0.0
-    return _run(target, messages, settings, start=0.0, window_seconds=last)
 
 
 def constant_schedule(rate: float, seconds: float) -> NDArray[np.float64]:
@@ -129,15 +128,22 @@ def _check_rate(rate: float) -> None:
 def _run(
     target: Target,
     messages: Sequence[bytes],
-    settings: LoadSettings,
     *,
     start: float,
     window_seconds: float,
+    **options: float | None,
 ) -> LoadResult:
-    """Generate a load; calls begun before `start` are not part of the result."""
+    """Generate a load; calls begun before `start` are not part of the result.
+
+    `options` are fields of `Settings` of native/abi/load.h.
+    """
     reason = load_generator_refusal()
-    if reason is not None or LIBRARY is None:
-        raise InputError(reason or "the load generator is not there")
+    if reason is not None:
+        raise InputError(reason)
+    # Wheels have no library for it.
+    from serving.bench.abi import load as abi
+
+    settings = abi.Settings(**options)
     # The compiled code refers to these bytes until the end of this function.
     framed = [struct.pack(">BI", 0, len(message)) + message for message in messages]
     offsets = np.concatenate(([0], np.cumsum([len(m) for m in framed]))).astype(np.int64)
@@ -147,16 +153,17 @@ def _run(
     settings.user_agent = b"sharded-infer-bench"
     if target.token is not None:
         settings.authorization = f"Bearer {target.token}".encode()
-    settings.messages, settings.offsets = b"".join(framed), offsets.ctypes.data
+    joined = np.frombuffer(b"".join(framed), np.uint8)
+    settings.messages, settings.offsets = joined.ctypes.data, offsets.ctypes.data
     settings.message_count = len(framed)
     settings.connect_seconds = _CONNECT_SECONDS
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     begin, cpu_begin = time.perf_counter(), time.thread_time()
-    handle = LIBRARY.sharded_infer_load_create(settings, error)
+    handle = abi.load_create(settings, error)
     if not handle:
         raise InputError(f"{target.authority}: {_text(error.value)}")
     try:
-        while (state := LIBRARY.sharded_infer_load_step(handle, _STEP_SECONDS, error)) == 0:
+        while (state := abi.load_step(handle, _STEP_SECONDS, error)) == 0:
             pass
         if state < 0:
             raise InputError(
@@ -164,43 +171,44 @@ def _run(
             )
         ended = time.monotonic()
         cpu_share = (time.thread_time() - cpu_begin) / (time.perf_counter() - begin)
-        report = LoadReport()
-        LIBRARY.sharded_infer_load_report(handle, report)
-        calls = _copy(report.calls, report.call_count, CALL)
-        links = _copy(report.links, settings.connections, LINK)
+        report = abi.Report()
+        abi.load_report(handle, report)
+        calls = _copy(report.calls, report.call_count, abi.Call)
+        links = _copy(report.links, settings.connections, abi.Link)
         return LoadResult.of(
             calls,
             start=start,
             began=ended - report.seconds,
             seconds=report.seconds,
             window_seconds=window_seconds or report.seconds,
-            responses=_responses(LIBRARY, handle, len(framed)),
-            errors=_errors(LIBRARY, handle),
+            responses=_responses(abi, handle, len(framed)),
+            errors=_errors(abi, handle),
             connection_calls=links["calls"].copy(),
             reconnects=links["reconnects"].copy(),
             cpu_share=cpu_share,
         )
     finally:
-        LIBRARY.sharded_infer_load_destroy(handle)
+        abi.load_destroy(handle)
 
 
-def _copy(address: int | None, count: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+def _copy(address: int | None, count: int, structure: type[ctypes.Structure]) -> NDArray[np.void]:
+    dtype: np.dtype[np.void] = np.dtype(structure)  # type: ignore[assignment]
     if not address or not count:
         return np.empty(0, dtype)
     return np.frombuffer(ctypes.string_at(address, count * dtype.itemsize), dtype)
 
 
-def _responses(library: ctypes.CDLL, handle: int, count: int) -> dict[int, bytes]:
+def _responses(abi: ModuleType, handle: int, count: int) -> dict[int, bytes]:
     responses, length = {}, ctypes.c_int64()
     for index in range(count):
-        data = library.sharded_infer_load_response(handle, index, length)
+        data = abi.load_response(handle, index, ctypes.addressof(length))
         if data:
             responses[index] = ctypes.string_at(data, length.value)
     return responses
 
 
-def _errors(library: ctypes.CDLL, handle: int) -> dict[int, str]:
-    texts = {code: library.sharded_infer_load_error(handle, code) for code in CODE_NAMES}
+def _errors(abi: ModuleType, handle: int) -> dict[int, str]:
+    texts = {code: abi.load_error(handle, code) for code in CODE_NAMES}
     return {code: unquote(_text(text)) for code, text in texts.items() if text}
 
 

@@ -16,8 +16,7 @@ from itertools import count
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from serving.bench.load.library import CALL
-from serving.bench.load.result import LoadResult
+from serving.bench.load.result import CALL, LoadResult
 from serving.bench.load.target import Target
 from serving.status import StatusCode
 from sharded_infer.errors import InputError

@@ -7,6 +7,18 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+# A call; times are seconds from the start.
+CALL = np.dtype(
+    [
+        ("scheduled", np.float64),
+        ("taken", np.float64),
+        ("sent", np.float64),
+        ("latency", np.float64),
+        ("message", np.int32),
+        ("response_bytes", np.int32),
+        ("code", np.uint8),
+    ]
+)
 CODE_NAMES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
@@ -56,7 +68,7 @@ class LoadResult:
         window_seconds: float,
         **others: Any,
     ) -> Self:
-        """Outcomes of all calls, as `CALL` of `library.py`, without those begun before `start`."""
+        """Outcomes of all calls, with the fields of `CALL`, without those begun before `start`."""
         ends = calls["scheduled"] + calls["latency"] - start
         in_window = (calls["code"] == 0) & (ends >= 0) & (ends <= window_seconds)
         calls = calls[calls["scheduled"] >= start]
