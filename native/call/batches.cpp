@@ -261,7 +261,7 @@ void Calls::fail(Batch& batch, std::int32_t code, std::string_view words, Failed
     failed.seconds += now - call->request.arrived;
     if (call->by_python())
       batch.answers.push_back({call->number, nullptr, 0, 0, 0});
-    else
+    else if (batch.info.state != scheduler::State::kCancelled)  // else its client has gone
       fail_call(*call, code, words);
   }
   failed.answers = batch.answers.data();

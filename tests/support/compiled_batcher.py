@@ -5,7 +5,6 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from serving.abi.calls import Sender
 from serving.abi.model import Model
 from serving.abi.scheduler import State
 from serving.inference.call_batch import CallBatch
@@ -83,7 +82,7 @@ class CompiledBatcher(Scheduler):
         return Taken(batch, left, more)
 
     def cancel(self, request: QueuedRequest) -> bool:
-        batch = self.calls.cancel(self._number_of[request], Sender.PYTHON)
+        batch = self.calls.cancel(self._number_of[request])
         return bool(batch and self._dropped([batch], 0.0))
 
     def expire(self, now: float) -> list[Any]:
