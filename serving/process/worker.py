@@ -137,7 +137,6 @@ class Worker:
         # The inference protocol over HTTP.
         self.rest = RestApi(ModelApi(plane), predictions)
         self._listeners: tuple[Listener, ...] = (self._grpc, self.rest)
-        # After the transport, which may set its own callback for ready batches.
         self._batch_threads = BatchThreads(data_plane.dispatcher)
 
     def listen(self, port: int) -> int:

@@ -1,12 +1,10 @@
-"""Threads that run batches of requests for which no thread waits.
-
-A transport's own threads run the requests that they bring. A thread that reads a stream must go on
-reading, so one thread per slot runs its requests here.
-"""
+"""Threads that run batches while those that bring calls are busy: one for each slot."""
 
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
@@ -43,37 +41,34 @@ class BatchThreads:
     """Threads that run ready batches whenever they are woken."""
 
     def __init__(self, dispatcher: Dispatcher[Any]) -> None:
-        """Adds itself to `dispatcher.on_more`; the callback that was set before is kept."""
+        """Sets `dispatcher.on_more`."""
         self._dispatcher = dispatcher
         self._expiry = Expiry(dispatcher)
-        self._more = threading.Event()
+        # An entry wakes one thread.
+        self._wakes: SimpleQueue[None] = SimpleQueue()
         self._closed = False
-        others = dispatcher.on_more
-
-        def more() -> None:
-            others()
-            self.wake()
-
-        dispatcher.on_more = more
+        dispatcher.on_more = self.wake
         self._threads: list[threading.Thread] = []
 
     def start(self, warm_up: Callable[[], None]) -> None:
         """Starts the threads; `warm_up` runs on each, as libraries create thread-local state."""
         for number in range(self._dispatcher.slots):
             thread = threading.Thread(
-                target=self._run, args=(warm_up,), name=f"stream-run-{number}", daemon=True
+                target=self._run, args=(warm_up,), name=f"run-{number}", daemon=True
             )
             self._threads.append(thread)
             thread.start()
 
     def wake(self) -> None:
-        """Wakes the threads: there are requests to run, or to wait for."""
-        self._more.set()
+        """Wakes a thread: there are requests to run, or to wait for."""
+        if self._wakes.qsize() < self._dispatcher.slots:
+            self._wakes.put(None)
 
     def stop(self) -> None:
         """Ends the threads after their current batches."""
         self._closed = True
-        self._more.set()
+        for _ in self._threads:
+            self._wakes.put(None)
         for thread in self._threads:
             thread.join(_STOP_SECONDS)
 
@@ -84,12 +79,10 @@ class BatchThreads:
             _log.exception("internal error in warming up a thread")
         while not self._closed:
             try:
-                self._more.wait(self._expiry.look())
-                # Cleared before looking, so that a later wake-up is not lost.
-                if not self._closed:
-                    self._more.clear()
+                with suppress(Empty):
+                    self._wakes.get(timeout=self._expiry.look())
                 while self._dispatcher.work():
                     pass
             except Exception:
-                # A bug of ours must not end the thread, and with it the streams.
+                # A bug of ours must not end the thread.
                 _log.exception("internal error in running a batch")

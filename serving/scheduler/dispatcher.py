@@ -124,6 +124,9 @@ class Dispatcher(Generic[Batch]):
 
     def due(self) -> float:
         """When to call `work` again if nothing arrives before, on the monotonic clock."""
+        # Who gathers calls for the idle slots looks at the queue then.
+        if self.scheduler.idle_slots <= self._gathering:
+            return _FOREVER
         return self.scheduler.due(monotonic())
 
     def _run(self, task: Callable[[], None]) -> None:

@@ -84,18 +84,9 @@ class NativeTransport:
         self._warm_up: Callable[[], None] | None = None
         self._warmed = threading.Semaphore(0)
         self._listening = threading.Event()
-        self._closed = threading.Event()
-        self._more = threading.Semaphore(0)
-        # While one thread runs a batch, another receives calls; the others run more batches.
-        helpers = 0 if self._admin else data_plane.dispatcher.slots - 1
-        if not self._admin:
-            data_plane.dispatcher.on_more = self._more.release
+        # While one runs a batch, the other receives calls.
         self._threads = [
             threading.Thread(target=self._serve, name=f"front-{n}", daemon=True) for n in (0, 1)
-        ]
-        self._threads += [
-            threading.Thread(target=self._help, name=f"run-{n}", daemon=True)
-            for n in range(helpers)
         ]
 
     def listen(self, port: int) -> int:
@@ -160,12 +151,8 @@ class NativeTransport:
         rpcs.end_streams(DRAINING)
         server.drain(seconds)
         for thread in self._threads:
-            # The front's threads end when the server has.
-            if thread.name.startswith("front"):
-                thread.join(max(0.1, end - monotonic()))
+            thread.join(max(0.1, end - monotonic()))
         server.stop()
-        self._closed.set()
-        self._more.release(len(self._threads))
         for thread in self._threads:
             thread.join(max(0.1, end - monotonic()))
         rpcs.stop()
@@ -262,15 +249,6 @@ class NativeTransport:
         server.set_urgent_lead(self._data_plane.dispatcher.urgent_lead())
         if self._certificates is not None:
             self._certificates.look()
-
-    def _help(self) -> None:
-        """Runs batches in free run slots while the front's threads are busy."""
-        warm = self._warm_thread()
-        while not self._closed.is_set():
-            warm = warm or self._warm_thread()
-            if self._more.acquire(timeout=1.0 if warm else _COLD_POLL_MS / 1e3):
-                while self._data_plane.dispatcher.work():
-                    pass
 
     def _patience_ms(self) -> int:
         pause = self._expiry.look()

@@ -268,3 +268,17 @@ def test_no_other_task_runs_while_slots_are_taken_or_calls_wait() -> None:
     assert process.dispatcher.run_idle(idle, lambda: ran.append(3))
     assert ran == [3]
     process.check_idle()
+
+
+def test_no_thread_is_due_while_another_gathers_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process(AUTO)
+    task = process.task(1, age=1.0)
+    process.offer(task)
+    assert process.dispatcher.due() < math.inf
+    dues: list[float] = []
+    monkeypatch.setattr(
+        process.dispatcher, "_make_way", lambda: dues.append(process.dispatcher.due())
+    )
+    assert process.dispatcher.work()
+    assert dues == [math.inf]
+    task.check_ran()
