@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,10 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
+import numpy as np
 import pytest
 import requests
 import tritonclient.http
+from torch import nn
 
+from serving.bench.workloads.sequence_models import SEQUENCE_MODELS
+from serving.protocol.wire_strings import packed_strings
+from sharded_infer.client.request_message import request_message
+from sharded_infer.publishing.publication import publish
+from sharded_infer.specs.precision import Precision
+from tests.support.raw_ids import WORDS, publish_words
 from tests.support.servers import (
     DATATYPES,
     MODEL,
@@ -31,7 +41,8 @@ from tests.support.waiting import until
 CALLS = 100
 MOST = 6
 # The tower's own layers.
-OF_THE_TOWER = {"sharded_infer_product"}
+OF_THE_TOWER = {"sharded_infer_product", "sharded_infer_passes"}
+SEQUENCES, HISTORY, ITEMS = "sasrec", 20, 50
 # Functions of ctypes count themselves; the counts since the last SIGUSR2 go to a file.
 PROGRAM = """
 import collections, ctypes, json, os, signal
@@ -72,14 +83,54 @@ class CountingServer:
         return Counter(json.loads(self.file.read_text()))
 
 
+def words_message(datatype: str) -> bytes:
+    """Raw ids that are strings or numbers, known and unknown, with weights."""
+    words = [*WORDS, "unknown"]
+    data = packed_strings([word.encode() for word in words])
+    if datatype == "INT64":
+        data = np.arange(len(words)).tobytes()
+    request = infer_request({"age": np.zeros((len(words), 1), np.float32)}, model="words")
+    weights = np.ones(len(words), np.float32)
+    for name, kind, raw in (("word", datatype, data), ("word.weights", "FP32", weights.tobytes())):
+        request.inputs.add(name=name, datatype=kind, shape=[len(words)])
+        request.raw_input_contents.append(raw)
+    return bytes(request.SerializeToString())
+
+
+def sequences_message() -> bytes:
+    model, generator = SEQUENCE_MODELS[SEQUENCES], np.random.default_rng(0)
+    spec = model.spec(rows=ITEMS, history=HISTORY, precision=Precision.FP32)
+    inputs = model.history(spec, generator, HISTORY // 2)
+    inputs["candidate"] = generator.integers(0, ITEMS, 4)
+    return bytes(infer_request(inputs, model=SEQUENCES).SerializeToString())
+
+
+def predict_message() -> bytes:
+    inputs = good_inputs(4)
+    candidates = {name: inputs[name] for name in ("dense", "item", "brand")}
+    return request_message(MODEL, user={"user": [3]}, candidates=candidates)
+
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+PREDICT = "/sharded_infer.v1.Predictor/Predict"
+# Weights of bags are among the usual inputs.
+MESSAGES: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "gRPC": (INFER, lambda: bytes(infer_request(good_inputs(4)).SerializeToString())),
+    "gRPC, Predict": (PREDICT, predict_message),
+    "gRPC, sequences": (INFER, sequences_message),
+    "gRPC, raw ids": (INFER, lambda: words_message("INT64")),
+    "gRPC, strings": (INFER, lambda: words_message("BYTES")),
+}
+
+
 @contextmanager
 def asking(server: RunningServer, form: str) -> Iterator[Callable[[], object]]:
     """What sends a call of a form, and checks that it is answered."""
-    inputs = good_inputs(4)
-    if form == "gRPC":
-        with server.stub() as stub:
-            request = infer_request(inputs)
-            yield lambda: stub.ModelInfer(request).outputs[0]
+    if form in MESSAGES:
+        path, message = MESSAGES[form][0], MESSAGES[form][1]()
+        with grpc.insecure_channel(server.grpc_url) as channel:
+            call = channel.unary_unary(path)
+            yield lambda: call(message)
         return
     if form == "gRPC, stream":
         messages: queue.Queue[Any] = queue.Queue()
@@ -94,6 +145,7 @@ def asking(server: RunningServer, form: str) -> Iterator[Callable[[], object]]:
             yield ask
             messages.put(None)
         return
+    inputs = good_inputs(4)
     body, headers = json.dumps({"inputs": json_inputs(inputs)}).encode(), {}
     if form == "HTTP, binary":
         listed = []
@@ -111,15 +163,19 @@ def asking(server: RunningServer, form: str) -> Iterator[Callable[[], object]]:
 @pytest.fixture(scope="module")
 def counting(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountingServer]:
     folder = tmp_path_factory.mktemp("counting")
+    repository = shutil.copytree(ranker.repository, folder / "repository")
+    publish_words(repository, "word", "plain")
+    model = SEQUENCE_MODELS[SEQUENCES]
+    spec = model.spec(rows=ITEMS, history=HISTORY, precision=Precision.FP32)
+    items = {"item": nn.Embedding(ITEMS, spec.tables[0].dim)}
+    publish(spec, items, model.tower(HISTORY), repository)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COUNTS", str(folder / "counts"))
-        with running_server(
-            ranker.repository, folder / "log", forked=False, program=PROGRAM
-        ) as server:
+        with running_server(repository, folder / "log", forked=False, program=PROGRAM) as server:
             yield CountingServer(server, Path(os.environ["COUNTS"]))
 
 
-@pytest.mark.parametrize("form", ["gRPC", "gRPC, stream", "HTTP, JSON", "HTTP, binary"])
+@pytest.mark.parametrize("form", [*MESSAGES, "gRPC, stream", "HTTP, JSON", "HTTP, binary"])
 def test_a_batch_calls_compiled_code_six_times_beside_its_tower(
     counting: CountingServer, form: str
 ) -> None:
