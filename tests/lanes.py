@@ -16,6 +16,7 @@ import pytest
 # Tests that have a long form.
 SOAK_FILES = (
     "tests/attacks/test_campaign.py",
+    "tests/attacks/test_parser_sanitizers.py",
     "tests/end_to_end/test_releases.py",
     "tests/end_to_end/test_sigterm.py",
     "tests/serving/http_api/test_openapi.py",
@@ -103,7 +104,6 @@ REST_FILES = (
 SLOW_FILES = (
     "tests/aarch64/test_aarch64.py",
     "tests/attacks/test_operator_arguments.py",
-    "tests/attacks/test_parser_sanitizers.py",
     "tests/attacks/test_transport_sanitizers.py",
     "tests/benchmarks/cluster/test_cluster.py",
     "tests/benchmarks/parts/test_decode.py",
@@ -178,7 +178,6 @@ REST_TESTS: Mapping[str, tuple[str, ...]] = {
     ),
     "tests/serving/protocol/test_predict_message.py": (
         "test_every_form_is_read_as_the_protocols_form_is",
-        "test_mutated_messages_are_read_as_the_portable_path_reads_them",
     ),
     "tests/serving/test_cli.py": (
         "test_commands_are_processes_that_read_stdin_and_end_with_their_exit_code",

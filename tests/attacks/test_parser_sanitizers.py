@@ -11,9 +11,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ("-std=c++17", "-O1", "-g1", "-fPIC", "-pthread", "-fno-sanitize-recover=all", "-w")
+LONG = os.environ.get("SHARDED_INFER_SOAK") == "1"
 _SECONDS = 400.0
 # Random and mutated messages.
 TESTS = (
+    "tests/serving/inference/test_mutated_calls.py",
     "tests/serving/protocol/readers",
     "tests/serving/protocol/lookups",
     "tests/serving/http_api/test_taken_calls.py",
@@ -46,7 +48,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.timeout(2 * _SECONDS)
+@pytest.mark.timeout(4 * 3600 if LONG else 2 * _SECONDS)
 def test_readers_and_lookups_meet_no_fault_that_a_sanitizer_finds(library: Path) -> None:
     # Torch throws C++ exceptions too, which the sanitizer's runtime passes on.
     runtimes = [
@@ -62,13 +64,19 @@ def test_readers_and_lookups_meet_no_fault_that_a_sanitizer_finds(library: Path)
         "LD_PRELOAD": ":".join(runtimes),
         # Python and torch keep memory until they end.
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+        # Every object ends where its memory does.
+        "PYTHONMALLOC": "malloc",
+        "OMP_NUM_THREADS": "1",
     }
     words = (
         *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"),
         *("-p", "tests.support.sanitized_library", "--timeout=300", *TESTS),
+        # With the output of tests that pass.
+        *(("-n", "2", "-rP") if LONG else ()),
     )
     done = subprocess.run(
-        words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_SECONDS,
-        check=False,
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+        timeout=4 * 3600 if LONG else _SECONDS,
     )  # fmt: skip
+    print(done.stdout)  # noqa: T201 - counts of the long form
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

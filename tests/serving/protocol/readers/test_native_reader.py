@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from serving.protocol.readers.input_reader import InputReader
@@ -17,7 +16,6 @@ from serving.protocol.readers.portable_reader import PortableReader
 from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.errors import RequestError
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
-from tests.serving.protocol.mutations import mutations
 from tests.support.requests_by_chance import (
     DATATYPES,
     MAX_BATCH,
@@ -131,13 +129,6 @@ def test_tensors_that_are_unusual_are_left_to_the_portable_path(edit: str) -> No
     assert NATIVE.read_tensors(tensors) is None
     reader = InputReader(SPEC, max_batch=MAX_BATCH)
     assert outcome(reader.read_tensors, tensors) == outcome(PORTABLE.read_tensors, tensors)
-
-
-@settings(deadline=None, max_examples=40)
-@given(inputs_by_chance(), st.integers(0, 2**32))
-def test_changed_bytes_are_never_read_differently(inputs: Arrays, seed: int) -> None:
-    for changed in mutations(serialized(inputs, id="a"), seed, 50):
-        check_agrees(changed)
 
 
 EDITS: dict[str, Callable[[Any], object]] = {

@@ -1,0 +1,276 @@
+"""Mutated predict calls of every form: compiled code takes none that Python reads otherwise."""
+
+import ctypes
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from random import Random
+from time import monotonic
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from serving.abi.calls import Sender
+from serving.abi.transport import Event, EventKind
+from serving.http_api.infer_request import read_document
+from serving.inference.call_batch import CallBatch
+from serving.inference.predict_calls import PredictCalls
+from serving.protocol.codec import MESSAGE_CODECS
+from serving.protocol.input_limits import InputLimits
+from serving.protocol.predict_method import PredictMethod
+from serving.protocol.readers.input_reader import InputReader
+from serving.protocol.request_tensors import RequestTensors
+from serving.scheduler.batching import BatchingMode, BatchingPolicy
+from serving.scheduler.scheduler import QueueLimits, Scheduler
+from serving.scheduler.version_queue import VersionQueue
+from sharded_infer.inputs.id_map import IdMap
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.specs.model_spec import ModelSpec
+from tests.serving.protocol.mutations import bytes_changed, fields_changed, mutated, tokens_changed
+from tests.serving.protocol.readers import test_raw_id_reading as raw_ids
+from tests.serving.protocol.readers.test_string_reading import string_inputs
+from tests.serving.protocol.test_predict_message import as_predict as plain_as_predict
+from tests.support import requests_by_chance as plain
+from tests.support import sequences_by_chance as sequences
+from tests.support import string_requests as strings
+from tests.support.requests_by_chance import DATATYPES, Arrays, check_same
+from tests.support.string_requests import Sent
+
+LONG = os.environ.get("SHARDED_INFER_SOAK") == "1"
+# Of each model and form.
+REQUESTS, EACH = (100_000, 500) if LONG else (400, 20)
+DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
+METHODS = (PredictMethod.MODEL_INFER, PredictMethod.PREDICT)
+INFER, PREDICT = range(2)
+
+
+class Kind(NamedTuple):
+    spec: ModelSpec
+    max_batch: int
+    maps: Mapping[str, IdMap]
+    inputs: st.SearchStrategy[Any]
+
+
+MODELS = {
+    "plain": Kind(plain.SPEC, plain.MAX_BATCH, {}, plain.inputs_by_chance()),
+    "raw ids": Kind(
+        raw_ids.SPEC,
+        plain.MAX_BATCH,
+        raw_ids.MAPS,
+        plain.inputs_by_chance(raw_ids.SPEC, raw_ids.RAW),
+    ),
+    "strings": Kind(strings.SPEC, strings.MAX_BATCH, strings.MAPS, string_inputs()),
+    "sequences": Kind(
+        sequences.SPEC, sequences.MAX_BATCH, sequences.id_maps(), sequences.sequences_by_chance()
+    ),
+}
+
+
+class Model:
+    """Calls of one model, taken one by one, and what Python reads of them."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._scheduler = Scheduler(limits=QueueLimits())
+        self._calls = PredictCalls(self._scheduler)
+        readers = (
+            InputReader(
+                kind.spec,
+                max_batch=kind.max_batch,
+                backend=backend,
+                limits=InputLimits(),
+                id_maps=kind.maps,
+            )
+            for backend in ("native", "portable")
+        )
+        self._reader, self._portable = readers
+        queue = VersionQueue(BatchingPolicy(BatchingMode.BATCHED, 10_000, 0.0), {1: 1e-9})
+        self._scheduler.add_queue(queue)
+        model = SimpleNamespace(name=kind.spec.name, version=1, spec=kind.spec)
+        version: Any = SimpleNamespace(reader=self._reader, queue=queue, model=model)
+        self._calls.routes.add(version)
+        self._calls.routes.set_names({(kind.spec.name, ""): version})
+        self._calls.attach((0, 0, 0, 0), METHODS)
+        self._calls.attach_http(
+            (0, 0, 0), (PredictMethod.HTTP_INFER,), lambda: None, lambda *_: None
+        )
+        self._name, self._numbers = kind.spec.name, 0
+
+    def take(self, sender: Sender, method: int, sent: bytes, head: bytes) -> CallBatch | None:
+        """The taken call as a batch; None: it is left to Python, or its deadline has passed."""
+        self._numbers += 1
+        data, headers = (ctypes.create_string_buffer(text, len(text)) for text in (sent, head))
+        event = Event(
+            *(self._numbers, ctypes.addressof(data), len(sent), ctypes.addressof(headers)),
+            *(len(head), math.inf, EventKind.CALL, method, 0, 0),
+        )
+        taken = self._calls.take(sender, ctypes.addressof(event), 1)
+        assert taken.queued + len(taken.left) == 1
+        batch, late, _ = self._calls.begin(monotonic())
+        for dropped in late:
+            self._calls.end(dropped.address, monotonic(), by_clock=True)
+        assert taken.queued == (batch is not None) + len(late)
+        return batch
+
+    def check(self, sender: Sender, method: int, sent: bytes, json_bytes: int | None) -> bool:
+        """True if compiled code takes a call, which Python then reads alike."""
+        head = b"" if sender is Sender.GRPC else self._head(json_bytes)
+        batch = self.take(sender, method, sent, head)
+        if batch is None:
+            return False
+        try:
+            [facts] = batch.calls()
+            wanted, request_id = self._read(sender, method, sent, json_bytes)
+            assert facts.request_id == request_id
+            check_same(batch.input(), wanted)
+        finally:
+            self._calls.end(batch.address, monotonic(), by_clock=True)
+        return True
+
+    def _read(
+        self, sender: Sender, method: int, sent: bytes, json_bytes: int | None
+    ) -> tuple[ModelInput, str]:
+        memory = RequestTensors(None)
+        if sender is Sender.HTTP:
+            document = read_document(self._name, "", sent, json_bytes)
+            return document.decode(self._portable, memory), document.header().request_id
+        codec = MESSAGE_CODECS[METHODS[method]]
+        found = codec.decode(sent, self._portable, memory)
+        return found, codec.header(sent).request_id
+
+    def _head(self, json_bytes: int | None) -> bytes:
+        pairs = {":path": f"/v2/models/{self._name}/infer"}
+        if json_bytes is not None:
+            pairs["inference-header-content-length"] = str(json_bytes)
+        return b"".join(
+            len(name).to_bytes(4, "little") + len(value).to_bytes(4, "little")
+            + name.encode() + value.encode()
+            for name, value in pairs.items()
+        )  # fmt: skip
+
+
+model_of = cache(lambda name: Model(MODELS[name]))
+
+
+def elements(sent: Sent) -> list[Any]:
+    """Numbers or strings, in one list."""
+    if sent.datatype != "BYTES":
+        numbers: list[Any] = np.frombuffer(sent.data, DTYPES[sent.datatype]).tolist()
+        return numbers
+    found, at = [], 0
+    while at < len(sent.data):
+        end = at + 4 + int.from_bytes(sent.data[at : at + 4], "little")
+        found.append(sent.data[at + 4 : end])
+        at = end
+    return found
+
+
+def infer_message(name: str, inputs: Mapping[str, Sent], *, typed: bool = False) -> bytes:
+    request = service_pb2.ModelInferRequest(model_name=name, id="a")
+    request.parameters["priority"].int64_param = 2
+    request.parameters["routing_key"].string_param = "key"
+    request.outputs.add(name="score")
+    fields = {"BYTES": "bytes_contents", "INT64": "int64_contents", "INT32": "int_contents"}
+    for key, sent in inputs.items():
+        tensor = request.inputs.add(name=key, datatype=sent.datatype, shape=sent.shape)
+        if typed:
+            field = getattr(tensor.contents, fields.get(sent.datatype, "fp32_contents"))
+            field.extend(elements(sent))
+        else:
+            request.raw_input_contents.append(sent.data)
+    return bytes(request.SerializeToString())
+
+
+def body_of(inputs: Mapping[str, Sent], form: str) -> tuple[bytes, bytes]:
+    """JSON, and the tensors in binary behind it."""
+    entries = []
+    for name, sent in inputs.items():
+        entry: dict[str, Any] = {"name": name, "shape": sent.shape, "datatype": sent.datatype}
+        if form == "binary":
+            entry["parameters"] = {"binary_data_size": len(sent.data)}
+        else:
+            data = [e.decode("latin-1") if isinstance(e, bytes) else e for e in elements(sent)]
+            if form == "rows" and len(sent.shape) == 2:
+                width = sent.shape[1]
+                data = [data[row * width : (row + 1) * width] for row in range(sent.shape[0])]
+            entry["data"] = data
+        entries.append(entry)
+    document = {
+        "id": "a",
+        "parameters": {"binary_data_output": True, "priority": 2, "routing_key": "key"},
+        "inputs": entries,
+        "outputs": [{"name": "score", "parameters": {"binary_data": False}}],
+    }
+    binary = b"".join(sent.data for sent in inputs.values()) if form == "binary" else b""
+    return json.dumps(document, ensure_ascii=False).encode(), binary
+
+
+def sent_of(inputs: Arrays | Mapping[str, Sent]) -> dict[str, Sent]:
+    return {
+        name: one
+        if isinstance(one, Sent)
+        else Sent(DATATYPES[one.dtype.name], list(one.shape), one.tobytes())
+        for name, one in inputs.items()
+    }
+
+
+PREDICTS: dict[str, Callable[[Arrays], bytes | None]] = {
+    "plain": plain_as_predict,
+    "sequences": sequences.as_predict,
+}
+
+
+BODIES = ("flat", "rows", "binary")
+# Read by Python alone.
+LEFT = ("typed contents",)
+CASES = [(name, form) for name in MODELS for form in ("raw contents", *LEFT, *BODIES)]
+CASES += [(name, "Predict") for name in PREDICTS]
+
+
+Copy = tuple[Sender, int, bytes, int | None]
+
+
+def copies(name: str, form: str, inputs: Any, chance: Random) -> Iterator[Copy]:
+    """A request, and mutated copies of it; none of inputs that a form has no request for."""
+    if form in BODIES:
+        text, binary = body_of(sent_of(inputs), form)
+        yield Sender.HTTP, 0, text + binary, len(text) if form == "binary" else None
+        for _ in range(EACH):
+            which = chance.randrange(3) if form == "binary" else 0
+            head = text if which == 1 else mutated(text, chance, tokens_changed)
+            tail = binary if which == 0 else mutated(binary, chance, bytes_changed)
+            wrong = chance.choice((-9, -1, 1, 9)) if chance.random() < 0.1 else 0
+            yield Sender.HTTP, 0, head + tail, len(head) + wrong if form == "binary" else None
+        return
+    method = PREDICT if form == "Predict" else INFER
+    if form == "Predict":
+        message = PREDICTS[name](inputs)
+    else:
+        message = infer_message(MODELS[name].spec.name, sent_of(inputs), typed=form in LEFT)
+    if message is not None:
+        yield Sender.GRPC, method, message, None
+        for _ in range(EACH):
+            yield Sender.GRPC, method, mutated(message, chance, fields_changed), None
+
+
+@pytest.mark.timeout(7200 if LONG else 120)
+@pytest.mark.parametrize(("name", "form"), CASES)
+def test_a_mutated_call_is_taken_only_if_python_reads_it_alike(name: str, form: str) -> None:
+    model, taken = model_of(name), []
+
+    @settings(max_examples=REQUESTS // EACH)
+    @given(MODELS[name].inputs, st.integers(0, 2**32))
+    def check(inputs: Any, seed: int) -> None:
+        made = copies(name, form, inputs, Random(seed))
+        taken.extend(model.check(*copy) for copy in made)
+
+    check()
+    # What the long form is run by hand for.
+    print(f"{name}, {form}: {sum(taken)} of {len(taken)} taken")  # noqa: T201
+    assert any(taken) or form in LEFT
