@@ -39,7 +39,8 @@ class FeatureDefault:
         lengths = bags.lengths[self.position : self.position + 1]
         end = first + int(lengths.sum())
         weights = None if bags.weights is None else bags.weights[first:end]
-        defaults = self.lookup(Bags(torch.zeros(end - first, dtype=torch.int64), lengths, weights))
+        ids = torch.zeros(end - first, dtype=torch.int64)
+        defaults = self.lookup(Bags(ids, lengths, weights), ids_checked=True)
         if repeats is not None:
             defaults = defaults.repeat_interleave(repeats, dim=0)
             lost = lost.repeat_interleave(repeats)

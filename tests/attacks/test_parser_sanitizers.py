@@ -64,8 +64,6 @@ def test_readers_and_lookups_meet_no_fault_that_a_sanitizer_finds(library: Path)
         "LD_PRELOAD": ":".join(runtimes),
         # Python and torch keep memory until they end.
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
-        # Every object ends where its memory does.
-        "PYTHONMALLOC": "malloc",
         "OMP_NUM_THREADS": "1",
     }
     words = (

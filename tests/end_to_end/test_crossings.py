@@ -5,9 +5,10 @@ import os
 import queue
 import shutil
 import signal
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,18 @@ import grpc
 import numpy as np
 import pytest
 import requests
+import tritonclient.grpc
 import tritonclient.http
+import tritonclient.utils.shared_memory as shm
 from torch import nn
+from tritonclient.grpc import service_pb2
 
 from serving.bench.workloads.sequence_models import SEQUENCE_MODELS
 from serving.protocol.wire_strings import packed_strings
 from sharded_infer.client.request_message import request_message
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.precision import Precision
+from tests.support.fronts import SECONDS, hosts_file, running_hosts
 from tests.support.raw_ids import WORDS, publish_words
 from tests.support.servers import (
     DATATYPES,
@@ -35,11 +40,14 @@ from tests.support.servers import (
     json_inputs,
     running_server,
 )
+from tests.support.shard_host_processes import publish_for_hosts
 from tests.support.waiting import until
 
 # Calls, one after another: each is a batch.
 CALLS = 100
 MOST = 6
+# Of calls whose messages Python reads.
+MOST_BY_PYTHON = {"gRPC, typed contents": 12, "gRPC, shared memory": 14}
 # The tower's own layers.
 OF_THE_TOWER = {"sharded_infer_product", "sharded_infer_passes"}
 SEQUENCES, HISTORY, ITEMS = "sasrec", 20, 50
@@ -111,6 +119,16 @@ def predict_message() -> bytes:
     return request_message(MODEL, user={"user": [3]}, candidates=candidates)
 
 
+def typed_message() -> bytes:
+    request = service_pb2.ModelInferRequest(model_name=MODEL)
+    fields = {"int64": "int64_contents", "int32": "int_contents", "float32": "fp32_contents"}
+    for name, array in good_inputs(4).items():
+        datatype = DATATYPES[array.dtype.name]
+        tensor = request.inputs.add(name=name, datatype=datatype, shape=array.shape)
+        getattr(tensor.contents, fields[array.dtype.name]).extend(array.ravel().tolist())
+    return bytes(request.SerializeToString())
+
+
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 PREDICT = "/sharded_infer.v1.Predictor/Predict"
 # Weights of bags are among the usual inputs.
@@ -124,10 +142,35 @@ MESSAGES: dict[str, tuple[str, Callable[[], bytes]]] = {
 
 
 @contextmanager
+def asking_by_shared_memory(server: RunningServer) -> Iterator[Callable[[], object]]:
+    """What sends a call whose inputs and outputs lie in shared memory."""
+    name, bytes_of_region, at = f"sharded-infer-{uuid.uuid4().hex}", 4096, 0
+    region = shm.create_shared_memory_region(name, f"/{name}", bytes_of_region)
+    inputs = []
+    outputs = [tritonclient.grpc.InferRequestedOutput(one) for one in ("score", "labels")]
+    try:
+        for key, array in good_inputs(4).items():
+            one = tritonclient.grpc.InferInput(key, array.shape, DATATYPES[array.dtype.name])
+            shm.set_shared_memory_region(region, [array], offset=at)
+            one.set_shared_memory(name, array.nbytes, at)
+            inputs.append(one)
+            at += array.nbytes
+        for output, size in zip(outputs, (16, 48), strict=True):
+            output.set_shared_memory(name, size, at)
+            at += size
+        with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+            client.register_system_shared_memory(name, f"/{name}", bytes_of_region)
+            yield lambda: client.infer(MODEL, inputs, outputs=outputs)
+    finally:
+        shm.destroy_shared_memory_region(region)
+
+
+@contextmanager
 def asking(server: RunningServer, form: str) -> Iterator[Callable[[], object]]:
     """What sends a call of a form, and checks that it is answered."""
-    if form in MESSAGES:
-        path, message = MESSAGES[form][0], MESSAGES[form][1]()
+    if form in MESSAGES or form == "gRPC, typed contents":
+        path, write = MESSAGES.get(form, (INFER, typed_message))
+        message = write()
         with grpc.insecure_channel(server.grpc_url) as channel:
             call = channel.unary_unary(path)
             yield lambda: call(message)
@@ -144,6 +187,9 @@ def asking(server: RunningServer, form: str) -> Iterator[Callable[[], object]]:
 
             yield ask
             messages.put(None)
+    if form == "gRPC, shared memory":
+        with asking_by_shared_memory(server) as ask:
+            yield ask
         return
     inputs = good_inputs(4)
     body, headers = json.dumps({"inputs": json_inputs(inputs)}).encode(), {}
@@ -160,6 +206,16 @@ def asking(server: RunningServer, form: str) -> Iterator[Callable[[], object]]:
         yield lambda: session.post(url, data=body, headers=headers).raise_for_status()
 
 
+@contextmanager
+def counting_server(repository: Path, folder: Path, *options: object) -> Iterator[CountingServer]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COUNTS", str(folder / "counts"))
+        with running_server(
+            repository, folder / "log", *options, forked=False, program=PROGRAM
+        ) as server:
+            yield CountingServer(server, folder / "counts")
+
+
 @pytest.fixture(scope="module")
 def counting(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountingServer]:
     folder = tmp_path_factory.mktemp("counting")
@@ -169,10 +225,21 @@ def counting(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     spec = model.spec(rows=ITEMS, history=HISTORY, precision=Precision.FP32)
     items = {"item": nn.Embedding(ITEMS, spec.tables[0].dim)}
     publish(spec, items, model.tower(HISTORY), repository)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COUNTS", str(folder / "counts"))
-        with running_server(repository, folder / "log", forked=False, program=PROGRAM) as server:
-            yield CountingServer(server, Path(os.environ["COUNTS"]))
+    with counting_server(repository, folder, "--shared-memory") as server:
+        yield server
+
+
+def calls_of_a_batch(server: CountingServer, ask: Callable[[], object]) -> Counter[str]:
+    """Calls of compiled functions beside those of the tower."""
+    # Threads are warm, and what happens once has happened.
+    for _ in range(10):
+        ask()
+    server.counts()
+    for _ in range(CALLS):
+        ask()
+    # What happens now and then, such as looking at certificates, is no part of a batch.
+    counts = {n: round(c / CALLS) for n, c in server.counts().items() if n not in OF_THE_TOWER}
+    return +Counter(counts)
 
 
 @pytest.mark.parametrize("form", [*MESSAGES, "gRPC, stream", "HTTP, JSON", "HTTP, binary"])
@@ -180,13 +247,36 @@ def test_a_batch_calls_compiled_code_six_times_beside_its_tower(
     counting: CountingServer, form: str
 ) -> None:
     with asking(counting.server, form) as ask:
-        # Threads are warm, and what happens once has happened.
-        for _ in range(10):
-            ask()
-        counting.counts()
-        for _ in range(CALLS):
-            ask()
-        counts = counting.counts()
-    # What happens now and then, such as looking at certificates, is no part of a batch.
-    each = {n: round(c / CALLS) for n, c in counts.items() if n not in OF_THE_TOWER}
-    assert 0 < sum(each.values()) <= MOST, counts
+        counts = calls_of_a_batch(counting, ask)
+    assert 0 < counts.total() <= MOST, counts
+
+
+@pytest.mark.parametrize(("form", "most"), MOST_BY_PYTHON.items())
+def test_a_batch_that_python_reads_calls_compiled_code_a_few_times_more(
+    counting: CountingServer, form: str, most: int
+) -> None:
+    with asking(counting.server, form) as ask:
+        counts = calls_of_a_batch(counting, ask)
+    assert MOST < counts.total() <= most, counts
+
+
+def test_default_rows_change_nothing_beside_the_lookup(tmp_path: Path) -> None:
+    repository = publish_for_hosts(tmp_path, 2, 2000, default_row="zeros").repository
+    message = infer_request(good_inputs(4))
+    with ExitStack() as stack:
+        hosts = stack.enter_context(running_hosts(repository, tmp_path, (0, 1), exit_code=None))
+        file = hosts_file(tmp_path, hosts, "timeout_ms = 500")
+        front = stack.enter_context(counting_server(repository, tmp_path, "--shard-hosts", file))
+        stub = stack.enter_context(front.server.stub())
+        hosts[1].is_ending = True
+        hosts[1].process.kill()
+        hosts[1].process.wait()
+        until(
+            lambda: stub.ModelInfer(message, timeout=SECONDS).parameters, "default rows are taken"
+        )
+        counts = calls_of_a_batch(front, lambda: stub.ModelInfer(message, timeout=SECONDS))
+    around = ("transport_fetch", *(f"calls_{name}" for name in ("take", "begin", "finish", "end")))
+    of_the_lookup = ("lookup", "client", "answer")
+    for name in around:
+        assert counts.pop(f"sharded_infer_{name}") == 1
+    assert all(name.removeprefix("sharded_infer_").startswith(of_the_lookup) for name in counts)

@@ -35,6 +35,7 @@ from sharded_infer import (
     open_model,
     publish,
 )
+from sharded_infer.specs.default_row import DefaultRow
 from sharded_infer.specs.release_spec import ReleaseSpec
 from tests.support.forked_command import ForkedProcess, command_forker, environment
 
@@ -110,9 +111,12 @@ def publish_ranker(
     *,
     release: ReleaseSpec | None = None,
     change: Callable[[RankerTower], object] = lambda tower: None,
+    default_row: DefaultRow = None,
 ) -> Ranker:
     """Publish the ranker, planned for two ranks; another seed gives it other scores."""
     spec = replace(ranker_spec(), name=name, release=release or ReleaseSpec())
+    tables = tuple(replace(table, default_row=default_row) for table in spec.tables)
+    spec = replace(spec, tables=tables)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         tables = {

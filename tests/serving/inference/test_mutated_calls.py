@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
+from kernels.native_library import address_of
 from serving.abi.calls import Sender
 from serving.abi.transport import Event, EventKind
 from serving.http_api.infer_request import read_document
@@ -24,8 +25,11 @@ from serving.inference.call_batch import CallBatch
 from serving.inference.predict_calls import PredictCalls
 from serving.protocol.codec import MESSAGE_CODECS
 from serving.protocol.input_limits import InputLimits
+from serving.protocol.predict_message import parse_predict
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.readers.input_reader import InputReader
+from serving.protocol.readers.portable_reader import parse_request
+from serving.protocol.request_header import RequestHeader, header_of, predict_header_of
 from serving.protocol.request_tensors import RequestTensors
 from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.scheduler import QueueLimits, Scheduler
@@ -46,6 +50,7 @@ from tests.support.string_requests import Sent
 LONG = os.environ.get("SHARDED_INFER_SOAK") == "1"
 # Of each model and form.
 REQUESTS, EACH = (100_000, 500) if LONG else (400, 20)
+pytestmark = [pytest.mark.slow] if LONG else []
 DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
 METHODS = (PredictMethod.MODEL_INFER, PredictMethod.PREDICT)
 INFER, PREDICT = range(2)
@@ -105,9 +110,10 @@ class Model:
     def take(self, sender: Sender, method: int, sent: bytes, head: bytes) -> CallBatch | None:
         """The taken call as a batch; None: it is left to Python, or its deadline has passed."""
         self._numbers += 1
-        data, headers = (ctypes.create_string_buffer(text, len(text)) for text in (sent, head))
+        # Memory ends where they do, which small objects of Python's own allocator do not.
+        data, headers = (np.frombuffer(text, np.uint8).copy() for text in (sent, head))
         event = Event(
-            *(self._numbers, ctypes.addressof(data), len(sent), ctypes.addressof(headers)),
+            *(self._numbers, address_of(data), len(sent), address_of(headers)),
             *(len(head), math.inf, EventKind.CALL, method, 0, 0),
         )
         taken = self._calls.take(sender, ctypes.addressof(event), 1)
@@ -126,8 +132,8 @@ class Model:
             return False
         try:
             [facts] = batch.calls()
-            wanted, request_id = self._read(sender, method, sent, json_bytes)
-            assert facts.request_id == request_id
+            header, wanted = self._read(sender, method, sent, json_bytes)
+            assert (self._name, facts.request_id) == (header.model_name, header.request_id)
             check_same(batch.input(), wanted)
         finally:
             self._calls.end(batch.address, monotonic(), by_clock=True)
@@ -135,14 +141,15 @@ class Model:
 
     def _read(
         self, sender: Sender, method: int, sent: bytes, json_bytes: int | None
-    ) -> tuple[ModelInput, str]:
+    ) -> tuple[RequestHeader, ModelInput]:
         memory = RequestTensors(None)
         if sender is Sender.HTTP:
             document = read_document(self._name, "", sent, json_bytes)
-            return document.decode(self._portable, memory), document.header().request_id
-        codec = MESSAGE_CODECS[METHODS[method]]
-        found = codec.decode(sent, self._portable, memory)
-        return found, codec.header(sent).request_id
+            return document.header(), document.decode(self._portable, memory)
+        found = MESSAGE_CODECS[METHODS[method]].decode(sent, self._portable, memory)
+        if method == PREDICT:
+            return predict_header_of(parse_predict(sent)), found
+        return header_of(parse_request(sent)), found
 
     def _head(self, json_bytes: int | None) -> bytes:
         pairs = {":path": f"/v2/models/{self._name}/infer"}
