@@ -16,6 +16,10 @@ namespace {
 constexpr std::uint64_t kResetBurst = 1 << 20, kResetRate = 1 << 18;
 constexpr std::size_t kContinuations = 8;
 constexpr std::uint32_t kStreamWindow = 256 << 10;
+// Window of new streams while calls are refused on their headers: small calls still come in one
+// flight, and of a large one that is refused only so much. An admitted one is given the rest.
+constexpr std::uint32_t kSmallWindow = 4 << 10;
+constexpr double kSmallWindowSeconds = 3.0;  // after the last refusal
 constexpr std::int32_t kConnectionWindow = 4 << 20;
 // Frames that may wait for a client that takes none, beside one for each call.
 constexpr std::size_t kMostWaitingFrames = 4096;
@@ -97,7 +101,8 @@ struct Http2Callbacks {
     const Http2Session* session = of(user);
     session->library_.consume_connection(session->session_, bytes);
     Call* call = session->call_of(stream);
-    if (call == nullptr || call->refused || call->finished)
+    if (call == nullptr || call->refused) return 0;
+    if (call->finished)
       session->library_.consume_stream(session->session_, stream, bytes);
     else
       session->server_->data_came(call, data, bytes);
@@ -116,7 +121,13 @@ struct Http2Callbacks {
           session->count_empty_frame();
         Call* call = session->call_of(header.stream_id);
         if (call == nullptr) return 0;
-        if (header.type == nghttp2::kHeaders && !call->has_head) session->headers_came(call);
+        if (header.type == nghttp2::kHeaders && !call->has_head) {
+          session->headers_came(call);
+          if (call->refused) {
+            session->refused_at_ = session->server_->now_;
+            session->announce_window(kSmallWindow);
+          }
+        }
         if (header.flags & nghttp2::kEndStream) session->server_->client_ended(call);
         return 0;
       }
@@ -132,6 +143,10 @@ struct Http2Callbacks {
           --session->window_updates_;
         else
           session->count_empty_frame();
+        return 0;
+      case nghttp2::kSettings:
+        if (header.flags & nghttp2::kAck) session->window_acknowledged();
+        session->count_empty_frame();
         return 0;
       case nghttp2::kGoAway: return 0;
       default: session->count_empty_frame(); return 0;
@@ -214,6 +229,7 @@ Http2Session::Http2Session(const Http2& shared, Connection* connection)
       {nghttp2::kMaxHeaderListSize, std::uint32_t(limits.max_header_bytes)},
   };
   library_.submit_settings(session_, 0, settings, 3);
+  announced_window_ = kStreamWindow;
   library_.set_local_window(session_, 0, 0, kConnectionWindow);
 }
 
@@ -243,7 +259,28 @@ Call* Http2Session::call_of(std::int32_t stream) const {
 }
 
 void Http2Session::consumed(Call* call, std::size_t bytes) {
+  widen(call);
   library_.consume_stream(session_, call->stream, bytes);
+}
+
+void Http2Session::widen(const Call* call) {
+  library_.set_local_window(session_, 0, call->stream, kStreamWindow);
+}
+
+void Http2Session::announce_window(std::uint32_t bytes) {
+  if (bytes == announced_window_ || !settings_acknowledged_) return;
+  announced_window_ = bytes;
+  settings_acknowledged_ = false;
+  const nghttp2::Setting setting = {nghttp2::kInitialWindow, bytes};
+  library_.submit_settings(session_, 0, &setting, 1);
+  server_->touch(connection_);
+}
+
+// The client has changed the windows of open streams by the difference of the settings.
+void Http2Session::window_acknowledged() {
+  settings_acknowledged_ = true;
+  for (const Call* call = connection_->first_call; call != nullptr; call = call->after)
+    if (!call->half_closed && !call->refused) widen(call);
 }
 
 void Http2Session::forget(Call* call) { library_.set_stream_user(session_, call->stream, nullptr); }
@@ -309,6 +346,7 @@ void Http2Session::look_after() {
   if (connection_->calls == 0 &&
       server_->now_ > connection_->idle_since + server_->settings_.idle_seconds && !said_shutdown_)
     connection_->age = 0.0;
+  if (server_->now_ > refused_at_ + kSmallWindowSeconds) announce_window(kStreamWindow);
   keep_alive();
   if (!connection_->expelled) leave();
 }

@@ -57,6 +57,9 @@ class Http2Session final : public Session {
   void leave();
   void client_pinged();
   void client_reset(const Call* call);
+  void announce_window(std::uint32_t bytes);
+  void window_acknowledged();
+  void widen(const Call* call);
   void count_reset();
   void count_empty_frame();
 
@@ -71,7 +74,10 @@ class Http2Session final : public Session {
   double goaway_at_ = 0.0;
   double last_client_ping_ = -1e9;
   int ping_strikes_ = 0;
-  std::int64_t window_updates_ = 0;  // that answers allow: for the call and for the connection
+  std::uint32_t announced_window_ = 0;  // of new streams
+  bool settings_acknowledged_ = false;  // the latest
+  double refused_at_ = 0.0;             // when a call was last refused on its headers
+  std::int64_t window_updates_ = 0;     // that answers allow: for the call and for the connection
   // A reset costs the client nothing and the server work; so do frames that carry nothing.
   TokenBucket resets_{33.0, 200.0};
   TokenBucket empty_frames_{1000.0, 5000.0};

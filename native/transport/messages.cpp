@@ -17,9 +17,11 @@ constexpr double kSlowSeconds = 10.0;
 
 void Server::data_came(Call* call, const std::uint8_t* data, std::size_t bytes) {
   if (is_stream(call)) return stream_data_came(call, data, bytes);
-  call->connection->session->consumed(call, bytes);
   const std::size_t read = read_message(call, data, bytes);
-  if (read < bytes && !call->refused) refuse(call, {12, "expected one message, got more"});
+  if (call->refused) return;
+  if (read < bytes) return refuse(call, {12, "expected one message, got more"});
+  if (call->prefix_bytes < 5 || call->got < call->wanted)
+    call->connection->session->consumed(call, bytes);
 }
 
 void Server::stream_data_came(Call* call, const std::uint8_t* data, std::size_t bytes) {
@@ -35,8 +37,9 @@ void Server::stream_data_came(Call* call, const std::uint8_t* data, std::size_t 
     at += read_message(call, data + at, bytes - at);
     if (call->prefix_bytes == 5 && call->got == call->wanted) message_came(call);
   }
-  call->connection->session->consumed(call, call->refused ? bytes : at);
-  if (!call->refused) call->unread.append(reinterpret_cast<const char*>(data + at), bytes - at);
+  if (call->refused) return;
+  call->connection->session->consumed(call, at);
+  call->unread.append(reinterpret_cast<const char*>(data + at), bytes - at);
 }
 
 void Server::read_on(Call* call) {

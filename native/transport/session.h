@@ -32,7 +32,7 @@ class Session {
 
   // There is another message to send for a call, or its end.
   virtual void send(Call* call) = 0;
-  // So much of a call's input need not be held back any more.
+  // So much of a call's input need not be held back any more, and more may come.
   virtual void consumed(Call*, std::size_t) {}
   // A call is gone.
   virtual void forget(Call* call) = 0;
