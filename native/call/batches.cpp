@@ -310,11 +310,13 @@ bool Calls::send(const Batch& batch) {
 
 void Calls::end(Batch& batch, double now, bool by_clock, BatchEnd& end) {
   end = {0.0, send(batch)};
-  if (batch.number != 0) {
-    const double seconds = now - batch.info.started;
-    const double burnt = by_clock ? seconds : thread_seconds() - batch.cpu_started;
+  {
     const std::lock_guard<std::mutex> lock(scheduler_.mutex());
-    scheduler_.batcher().finish(batch.number, *batch.queue, batch.info.work, seconds, now, burnt);
+    if (batch.number != 0) {
+      const double seconds = now - batch.info.started;
+      const double burnt = by_clock ? seconds : thread_seconds() - batch.cpu_started;
+      scheduler_.batcher().finish(batch.number, *batch.queue, batch.info.work, seconds, now, burnt);
+    }
     end.backlog = scheduler_.batcher().backlog(now);
   }
   for (Call* call : batch.calls) release(*call);

@@ -131,17 +131,23 @@ Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event
   call.id.assign(id, std::size_t(header.id.size));
   if (label != nullptr) call.label = *label;
   const Tracing tracing = tracing_of(event);
-  // Under overload most calls are refused, so one that must be refused is not decoded.
-  if (tracing == Tracing::kNone && !is_reachable(request, *route)) {
+  const auto refuse_late = [&] {
     fail_call(call, kDeadlineExceeded, transport::kTooLate);
     TakenRoute& counts = taken(*route);
     ++counts.late;
     counts.late_seconds += monotonic() - arrived;
     release(call);
     return Disposition::kEnded;
-  }
-  if (!read_outputs(message, *route, call) || !decode(message, *route, call) ||
-      queue(call, call.decoded).why != scheduler::Refusal::kNone) {
+  };
+  // Under overload most calls are refused, so one that must be refused is not decoded, and Python
+  // decodes none again that is too late because others wait.
+  if (tracing == Tracing::kNone && !is_reachable(request, *route)) return refuse_late();
+  const bool is_read = read_outputs(message, *route, call) && decode(message, *route, call);
+  const auto refused = is_read ? queue(call, call.decoded).why : scheduler::Refusal::kNone;
+  if (refused == scheduler::Refusal::kDeadlineUnreachable && call.ahead > 0 &&
+      tracing == Tracing::kNone)
+    return refuse_late();
+  if (!is_read || refused != scheduler::Refusal::kNone) {
     release(call);
     return tracing == Tracing::kDrawn ? Disposition::kLeftDrawn : Disposition::kLeft;
   }
