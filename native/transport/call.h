@@ -76,6 +76,7 @@ struct Call {
   bool has_head = false;     // all of its headers have come
   bool refused = false;      // what comes is thrown away
   bool half_closed = false;  // the client sends no more
+  bool expected = false;     // a predict call that is admitted, and not whole yet
   bool handed = false;       // Python has it, and is told of its end
   bool cancelled = false;    // it has been told
   bool answered = false;     // the response's headers are submitted
@@ -107,7 +108,7 @@ struct Call {
     message = nullptr;
     first_answer = last_answer = nullptr;
     before = after = nullptr;
-    has_head = refused = half_closed = handed = cancelled = answered = finished = false;
+    has_head = refused = half_closed = expected = handed = cancelled = answered = finished = false;
     head.clear();
     // It will be another call's memory: a long text is not kept for that.
     for (std::string* text : {&head.path, &head.authorization, &head.others, &unread})

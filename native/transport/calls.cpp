@@ -12,6 +12,8 @@ constexpr std::size_t kMostSpareCalls = 4096;
 // waited.
 constexpr std::int64_t kFewCalls = 64;
 constexpr double kUsableShare = 0.7;
+// Of a deadline, what calls may take whose messages have not come: some never do.
+constexpr double kMostToCome = 0.5;
 // Deadlines further away than this are left to the scheduler.
 constexpr double kLongestJudged = 2.0;
 // An I/O thread that shares its core reads what came at most this late.
@@ -72,6 +74,7 @@ Call* Server::find_call(std::uint64_t id) {
 void Server::forget(Call* call) {
   Connection* connection = call->connection;
   connection->session->forget(call);
+  expect(call, false);
   // The end of a stream is told in any case: nothing of it comes after.
   if (call->handed && !call->cancelled && (!call->finished || is_stream(call)))
     hand(call, kCancelled);
@@ -138,6 +141,7 @@ void Server::admit_call(Call* call) {
            retry_of(connection)});
     // Under overload most calls would miss their deadlines: their messages are not read.
     if (comes_too_late(head.timeout)) return refuse(call, {4, kTooLate});
+    expect(call, true);
   }
   if (method.kind == kCalls && !admit_stream(call)) return;
   if (method.kind != kUnary) {
@@ -197,7 +201,12 @@ void Server::end_answered_stream(Call* call) {
 // Whether a call that is not read yet would miss its deadline. The scheduler's estimate lacks the
 // calls that came since it was asked; those with far longer timeouts are answered later anyway.
 bool Server::comes_too_late(double timeout) const {
-  if (timeout < backlog_) return true;
+  // Those that were handed over since take as much as others, and so may those that are to come.
+  const double backlog = backlog_;
+  const std::int64_t unknown = whole_calls_ - known_calls_;
+  const double a_call = backlog / double(std::max<std::int64_t>(1, handed_calls_ - unknown));
+  const double to_come = std::min(a_call * double(expected_calls_), kMostToCome * timeout);
+  if (timeout < backlog + a_call * double(unknown) + to_come) return true;
   if (handed_calls_ <= kFewCalls || timeout > kLongestJudged) return false;
   std::int64_t before = 0;
   for (int at = 0; at <= timeout_class(timeout); ++at) before += handed_by_timeout_[at];
@@ -238,9 +247,16 @@ void Server::client_ended(Call* call) {
 
 // Hands over a unary call with its message.
 void Server::hand_whole(Call* call) {
+  expect(call, false);
+  ++whole_calls_;
   call->handed = true;
   count_handed(call, 1);
   hand(call, kCall);
+}
+
+void Server::expect(Call* call, bool expected) {
+  expected_calls_ += int(expected) - int(call->expected);
+  call->expected = expected;
 }
 
 void Server::count_handed(Call* call, int change) {

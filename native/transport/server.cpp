@@ -130,6 +130,7 @@ int Server::fetch(Event* events, int held, int most, int milliseconds) {
     events[at] = events_[events_taken_++];
     events[at].seconds_left -= now;
     untold_ -= events[at].kind == kCancelled;
+    fetched_calls_ += events[at].kind == kCall;
   }
   if (events_taken_ == events_.size()) {
     events_.clear();

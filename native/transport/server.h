@@ -73,8 +73,12 @@ class Server {
   }
   // What an open unary method answers to this very message, without Python.
   void set_fixed_answer(std::int32_t method, std::string message, std::string answer);
-  // Predict calls with less time than this are refused on their headers.
-  void set_backlog(double seconds) { backlog_ = seconds; }
+  // Predict calls with less time than this are refused on their headers; it is of the calls that
+  // were fetched by now.
+  void set_backlog(double seconds) {
+    backlog_ = seconds;
+    known_calls_ = fetched_calls_.load();
+  }
   // By how much a call that is not read yet may go before others with its deadline.
   void set_urgent_lead(double seconds) { urgent_lead_ = seconds; }
   // Refuses further streams of calls, reads no more of those that are open, and ends each once its
@@ -167,6 +171,7 @@ class Server {
   void forget(Call* call);
   void hand(Call* call, EventKind kind);
   void count_handed(Call* call, int change);
+  void expect(Call* call, bool expected);
   bool reserve(Call* call, std::size_t bytes);
   void drop_message(Call* call);
   bool drop_slow_body(const Connection* other);
@@ -223,6 +228,8 @@ class Server {
   std::vector<Call*> streams_;          // of calls; not those that have ended
   std::vector<std::uint64_t> read_on_;  // calls of which another message may be read
   std::int64_t handed_calls_ = 0;
+  std::int64_t whole_calls_ = 0;     // unary calls that were handed over, since the start
+  std::int64_t expected_calls_ = 0;  // predict calls that are admitted, and not whole yet
   std::int64_t handed_by_timeout_[kTimeoutClasses] = {};
   // Unary calls that were answered, and how many in the last second with many in progress at both
   // its ends.
@@ -241,6 +248,8 @@ class Server {
   std::atomic<std::int64_t> held_bytes_{0};
   std::atomic<std::int64_t> untold_{0};  // calls that were given up, and nobody has fetched that
   std::atomic<double> backlog_{0.0};
+  // Of `whole_calls_`, those that were fetched, and those that were when the backlog was set.
+  std::atomic<std::int64_t> fetched_calls_{0}, known_calls_{0};
   std::atomic<double> urgent_lead_{0.0};
   std::atomic<int> processor_{-1};  // of the I/O thread
   std::atomic<bool> asleep_{false}, stopping_{false}, draining_{false};

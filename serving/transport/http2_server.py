@@ -195,7 +195,8 @@ class Http2Server:
 
     def set_backlog(self, seconds: float) -> None:
         """Refuses predict calls with less time than this before their messages are read."""
-        if seconds == self._backlog:
+        # Calls that came since count beside an equal backlog, too.
+        if seconds == self._backlog == 0.0:
             return
         self._backlog = seconds
         abi.transport_set_backlog(self._handle, seconds)
