@@ -1,7 +1,6 @@
 """Calls of compiled code for a batch, counted in a real server by form of predict call."""
 
 import json
-import os
 import queue
 import shutil
 import signal
@@ -179,7 +178,7 @@ def asking(server: RunningServer, form: str) -> Iterator[Callable[[], object]]:
         messages: queue.Queue[Any] = queue.Queue()
         with server.stub() as stub:
             answers = stub.ModelStreamInfer(iter(messages.get, None))
-            request = infer_request(inputs)
+            request = infer_request(good_inputs(4))
 
             def ask() -> object:
                 messages.put(request)
@@ -187,6 +186,7 @@ def asking(server: RunningServer, form: str) -> Iterator[Callable[[], object]]:
 
             yield ask
             messages.put(None)
+        return
     if form == "gRPC, shared memory":
         with asking_by_shared_memory(server) as ask:
             yield ask
