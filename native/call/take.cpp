@@ -113,7 +113,8 @@ Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event
   // Only Python reads a body once more.
   if (form == kJson && may_be_kept) return Disposition::kLeft;
   const Header& header = message.header.header;
-  const auto [route, label] = choose_route(chance_of(event), message);
+  const Chosen chosen = choose_route(chance_of(event), message);
+  Route* const route = chosen.route;
   if (route == nullptr || !route->reads_messages) return Disposition::kLeft;
   Call& call = acquire(*route);
   scheduler::Request& request = call.request;
@@ -129,7 +130,7 @@ Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event
   call.form = form;
   const auto* id = reinterpret_cast<const char*>(event.data) + header.id.start;
   call.id.assign(id, std::size_t(header.id.size));
-  if (label != nullptr) call.label = *label;
+  if (chosen.label != nullptr) call.label = *chosen.label;
   const Tracing tracing = tracing_of(event);
   const auto refuse_late = [&] {
     fail_call(call, kDeadlineExceeded, transport::kTooLate);

@@ -201,13 +201,16 @@ void Server::end_answered_stream(Call* call) {
 // Whether a call that is not read yet would miss its deadline. The scheduler's estimate lacks the
 // calls that came since it was asked; those with far longer timeouts are answered later anyway.
 bool Server::comes_too_late(double timeout) const {
-  // Those that were handed over since take as much as others, and so may those that are to come.
   const double backlog = backlog_;
-  const std::int64_t unknown = whole_calls_ - known_calls_;
-  const double a_call = backlog / double(std::max<std::int64_t>(1, handed_calls_ - unknown));
-  const double to_come = std::min(a_call * double(expected_calls_), kMostToCome * timeout);
-  if (timeout < backlog + a_call * double(unknown) + to_come) return true;
-  if (handed_calls_ <= kFewCalls || timeout > kLongestJudged) return false;
+  if (timeout < backlog) return true;
+  if (handed_calls_ <= kFewCalls) {
+    // Those that were handed over since take as much as others, and so may those that are to come.
+    const std::int64_t unknown = whole_calls_ - known_calls_;
+    const double a_call = backlog / double(std::max<std::int64_t>(1, handed_calls_ - unknown));
+    const double to_come = std::min(a_call * double(expected_calls_), kMostToCome * timeout);
+    return timeout < backlog + a_call * double(unknown) + to_come;
+  }
+  if (timeout > kLongestJudged) return false;
   std::int64_t before = 0;
   for (int at = 0; at <= timeout_class(timeout); ++at) before += handed_by_timeout_[at];
   // It may be as urgent as others of late, and go before some of them.
