@@ -101,7 +101,7 @@ class Model:
         version: Any = SimpleNamespace(reader=self._reader, queue=queue, model=model)
         self._calls.routes.add(version)
         self._calls.routes.set_names({(kind.spec.name, ""): version})
-        self._calls.attach((0, 0, 0, 0), METHODS)
+        self._calls.attach((0, 0, 0, 0, 0), METHODS, most_calls=2**20)
         self._calls.attach_http(
             (0, 0, 0), (PredictMethod.HTTP_INFER,), lambda: None, lambda *_: None
         )
