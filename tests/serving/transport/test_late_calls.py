@@ -72,13 +72,13 @@ def test_calls_that_the_scheduler_did_not_know_count_like_others_up_to_half_of_a
     silent: tuple[Http2Server, Ask],
 ) -> None:
     server, call = silent
-    calls = hold(server, call, FEW, 60.0)
+    calls = hold(server, call, FEW // 2, 60.0)
     server.set_backlog(10.0)
     assert not is_refused(call, 14.0, patience=1.0)
-    # Each takes a fiftieth of the backlog.
-    calls += [call.future(b"", timeout=60.0) for _ in range(FEW)]
+    # Each takes a 25th of the backlog.
+    calls += [call.future(b"", timeout=60.0) for _ in range(FEW // 2)]
     until(lambda: is_refused(call, 14.0), "calls count that nobody has fetched")
-    assert not is_refused(call, 21.0, patience=1.0)
+    assert not is_refused(call, 24.0, patience=1.0)
     reader = EventReader(server.fetch)
     while reader.fetch(0):
         pass
