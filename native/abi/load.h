@@ -64,16 +64,17 @@ extern "C" {
 // must outlive the load.
 EXPORTED sharded_infer::load::Load* sharded_infer_load_create(
     const sharded_infer::load::Settings* settings, char error[]);
-// Runs for about so many seconds: 1 once the load is over, else 0, and -1 with a reason in `error`.
+// Runs for about `seconds`. Returns 1 once the load is over, 0 before, and -1 with a reason in
+// `error`.
 EXPORTED std::int32_t sharded_infer_load_step(sharded_infer::load::Load* load, double seconds,
                                               char error[]);
-// What is known so far; it is valid until the load runs on or is destroyed.
+// The report so far, valid until the load runs on or is destroyed.
 EXPORTED void sharded_infer_load_report(const sharded_infer::load::Load* load,
                                         sharded_infer::load::Report* report);
 // The first OK message that answered a message, or null.
 EXPORTED const void* sharded_infer_load_response(const sharded_infer::load::Load* load,
                                                  std::int64_t message, std::int64_t bytes[]);
-// What came first with a status code of gRPC below 17, percent-encoded.
+// The first text that came with a status code of gRPC (below 17), percent-encoded.
 EXPORTED const char* sharded_infer_load_error(const sharded_infer::load::Load* load,
                                               std::int32_t code);
 EXPORTED void sharded_infer_load_destroy(sharded_infer::load::Load* load);

@@ -27,7 +27,7 @@ struct IdMap {
   std::int64_t segment_ids;         // ids in each; 0: id modulo segments, of hashed rows
   std::int64_t bucket_rows;
   std::int64_t first_row;    // of a bucket: of its rows that unknown ids read
-  std::int64_t hashed_rows;  // so many
+  std::int64_t hashed_rows;  // number of them
   std::int64_t divided;      // not 0: the id is hashed without its bucket
   std::int64_t counted;      // position of its count of unknown ids
   IdHash hash;

@@ -79,7 +79,7 @@ struct Header {
   Text outputs[kMaxOutputs];
 };
 
-// As `Header`, of a request in JSON; model and version are not in it.
+// Header of a request in JSON, without model and version.
 struct JsonHeader {
   Header header;
   std::int64_t binary_default;  // outputs that say nothing are wanted in binary

@@ -128,12 +128,10 @@ Batch* Calls::expire(double now) {
   return dropped_batches(late_);
 }
 
-// Whether the call waits, and is cancelled.
-bool Calls::give_up(Call& call) {
+// Cancels a waiting call.
+void Calls::give_up(Call& call) {
   const std::lock_guard<std::mutex> lock(scheduler_.mutex());
-  if (!scheduler_.batcher().cancel(call.request)) return false;
-  cancelled_.push_back(&call.request);
-  return true;
+  if (scheduler_.batcher().cancel(call.request)) cancelled_.push_back(&call.request);
 }
 
 Batch* Calls::cancel(std::uint64_t number) {

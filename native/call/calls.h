@@ -37,7 +37,7 @@ struct Source {
   void* server = nullptr;
   std::vector<std::int32_t> forms;    // a `Form` for each method; later ones have none
   std::vector<std::int64_t> by_slot;  // of its unary calls' numbers: handles, or 0
-  std::int64_t most_calls = 0;  // with so many in progress, Python refuses messages of streams
+  std::int64_t most_calls = 0;  // in progress, beyond which Python refuses messages of streams
 };
 
 class Calls {
@@ -56,8 +56,8 @@ class Calls {
   void set_kept(std::uint64_t bound) { kept_ = bound; }
   void set_names(const NamedRoute* names, std::int64_t count, const WeightedRoute* shares,
                  std::int64_t share_count);
-  // Calls without a routing key go by chance, which a seed and their numbers make, and their places
-  // in a stream.
+  // Seed of the chance by which calls without a routing key go; their numbers, and places in a
+  // stream, are the rest.
   void set_chance(std::uint64_t seed) { chance_seed_ = seed; }
 
   void take(Sender sender, const transport::Event* events, std::int64_t count, Taken& taken);
@@ -115,7 +115,7 @@ class Calls {
   void release(Call& call);
   Call& call_of(std::int64_t handle) { return calls_[std::size_t(kFirstHandle - handle)]; }
   Call* find_call(std::uint64_t number, Sender sender);
-  bool give_up(Call& call);
+  void give_up(Call& call);
   void fail_call(const Call& call, std::int32_t code, std::string_view words);
   void enter(Call& call);
   scheduler::Refused queue(Call& call, double now);

@@ -1,4 +1,4 @@
-// What is asked of a load, and what is known of each of its calls.
+// Settings of a load, and records of its calls.
 #pragma once
 #include <limits>
 

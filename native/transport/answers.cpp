@@ -46,7 +46,7 @@ void Server::end(Call* call, Ending ending) {
   touch(call->connection);
 }
 
-// Copies what is to be sent of a call's answers, at most so many bytes; returns how many.
+// Copies at most `most` unsent bytes of a call's answers; returns their number.
 std::size_t Server::read_answers(Call* call, std::uint8_t* to, std::size_t most) {
   std::size_t copied = 0;
   while (call->first_answer != nullptr && copied < most) {

@@ -14,7 +14,7 @@ struct Connection;
 
 constexpr std::size_t kKeptBytes = 1024;
 
-// What a call is answered: in HTTP/2 a message after gRPC's five bytes, in HTTP/1.1 the lines of a
+// An answer: in HTTP/2 a message after gRPC's five bytes, in HTTP/1.1 the lines of a
 // head (http1_answer.h), then the body.
 struct Answer {
   Answer* next;

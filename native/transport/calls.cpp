@@ -152,16 +152,16 @@ void Server::admit_call(Call* call) {
 }
 
 bool Server::admit_stream(Call* call) {
-  call->silent_since = now_;
-  const bool drains = draining_streams_;
-  if (drains) refuse(call, {14, kDraining});
-  const auto most = std::size_t(settings_.max_streams);
-  const bool fits = drains || streams_.size() < most || end_silent_stream();
-  if (!fits)
-    refuse(call, {8, plural(std::int64_t(most), "stream") + " are open, no more are taken in"});
-  if (drains || !fits) return false;
-  streams_.push_back(call);
-  return true;
+  const std::int64_t most = settings_.max_streams;
+  if (draining_streams_) {
+    refuse(call, {14, kDraining});
+  } else if (std::int64_t(streams_.size()) >= most && !end_silent_stream()) {
+    refuse(call, {8, plural(most, "stream") + " are open, no more are taken in"});
+  } else {
+    call->silent_since = now_;
+    streams_.push_back(call);
+  }
+  return !call->refused;
 }
 
 void Server::leave_streams(const Call* call) {
@@ -169,7 +169,7 @@ void Server::leave_streams(const Call* call) {
     streams_.erase(std::remove(streams_.begin(), streams_.end(), call), streams_.end());
 }
 
-// Ends the stream of calls that had none for longest, where that is long; whether there is one.
+// Ends the stream of calls that had none for longest, where that is long; false: there is none.
 bool Server::end_silent_stream() {
   Call* longest = nullptr;
   for (Call* one : streams_)
@@ -178,11 +178,8 @@ bool Server::end_silent_stream() {
       longest = one;
   if (longest == nullptr || now_ < longest->silent_since + kSilentSeconds) return false;
   ++counters_.silent_streams;
-  Ending ending;
-  ending.code = 8;
-  ending.words = "the stream had no request for " + std::to_string(int(kSilentSeconds)) +
-                 " s, and another one needed its place";
-  end(longest, std::move(ending));
+  end(longest, {8, "the stream had no request for " + std::to_string(int(kSilentSeconds)) +
+                       " s, and another one needed its place"});
   return true;
 }
 
@@ -191,11 +188,7 @@ void Server::end_answered_stream(Call* call) {
   if (!is_stream_of_calls(call) || call->open_messages != 0 || call->refused || call->finished)
     return;
   if (call->half_closed && call->unread.empty()) return end(call, Ending());
-  if (!draining_streams_) return;
-  Ending ending;
-  ending.code = 14;
-  ending.words = kDraining;
-  end(call, std::move(ending));
+  if (draining_streams_) end(call, {14, kDraining});
 }
 
 // Whether a call that is not read yet would miss its deadline. The scheduler's estimate lacks the
