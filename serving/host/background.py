@@ -5,20 +5,29 @@ The priority of a thread keeps it off the cores while it computes without the in
 switch interval, 5 ms by default, so that is shortened meanwhile.
 """
 
+import hashlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from time import monotonic, sleep
+from time import monotonic, sleep, thread_time
+from typing import TypeVar
 
 from sharded_infer.progress import Progress, no_progress
+
+Result = TypeVar("Result")
 
 # On one core with requests at half of its capacity, beside a hashing thread: at 10 the requests'
 # p99 was 2.4 times as long, at 19 as long as without.
 LOWEST = 19
 _SWITCH_SECONDS = 0.0005
 _LONGEST_PAUSE = 0.05
+# Of a core: with less, a thread that runs only when it is idle may hold the interpreter lock for
+# long.
+_LEAST_IDLE = 0.1
+_PROBED_BYTES = 4 << 20
 
 
 def lower_priority(nice: int = LOWEST) -> None:
@@ -33,14 +42,39 @@ def lower_priority(nice: int = LOWEST) -> None:
 def run_when_idle() -> None:
     """Run the calling thread, and threads that it starts, only on cores that are otherwise idle.
 
-    Not for threads that share a lock with requests, such as the interpreter's: a thread that does
-    not run cannot release it. At nice 19, a thread that wakes waits for the rest of a time slice,
-    3 ms; here it does not.
+    A thread that does not run releases no lock, such as the interpreter's: see
+    `run_beside_requests`. At nice 19, a thread that wakes waits for the rest of a time slice, 3 ms;
+    here it does not.
     """
     lower_priority()
     # If this is refused, the low priority remains.
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def run_beside_requests(task: Callable[[], Result]) -> Result:
+    """Run a task on a thread of its own: on idle cores alone, or at nice 19 if they are too busy.
+
+    The threads of requests need the interpreter lock, which a thread on idle cores alone would keep
+    for as long as other processes take the core.
+    """
+    lowered = run_when_idle if _idle_share() >= _LEAST_IDLE else lower_priority
+    with ThreadPoolExecutor(1, "beside-requests", lowered) as thread:
+        return thread.submit(task).result()
+
+
+def _idle_share() -> float:
+    """Processor time for each second of a hash, which needs no lock, on an idle core."""
+
+    def measured() -> float:
+        began, used = monotonic(), thread_time()
+        # A thread that runs already may keep the core until the next tick.
+        sleep(0.001)
+        hashlib.sha256(bytes(_PROBED_BYTES))
+        return (thread_time() - used) / (monotonic() - began)
+
+    with ThreadPoolExecutor(1, "idle-share", run_when_idle) as thread:
+        return thread.submit(measured).result()
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """Prepares a version for loading: checks its memory, fetches and verifies it."""
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from serving.host.background import run_beside_requests
 from serving.host.cores import usable_cores
 from serving.host.memory import available_bytes
 from serving.versions.load_phases import LoadPhases
@@ -93,8 +95,7 @@ class VersionFetcher:
 
         Args:
             beside_requests: refuse a version that does not leave requests their memory, and verify
-                on
-                one core; otherwise on all.
+                on one core; otherwise on all.
 
         Returns:
             The local folder, locked until it is released to the repository, and the manifest.
@@ -118,8 +119,11 @@ class VersionFetcher:
             try:
                 threads = 1 if beside_requests else usable_cores()
                 artifact = Artifact(path, manifest)
-                new = self._verified.verify(artifact, progress, threads=threads)
-                self._read_large(artifact, manifest.memory_files & new, progress)
+                read = partial(self._read, artifact, progress, threads=threads)
+                if beside_requests:
+                    run_beside_requests(read)
+                else:
+                    read()
             except ShardedInferError:
                 self._repository.release(path)
                 raise
@@ -156,12 +160,14 @@ class VersionFetcher:
         """True if a failed version would fail again."""
         return self.fingerprint(model, failure.version) == failure.fingerprint
 
-    def _read_large(self, artifact: Artifact, names: Collection[str], progress: Progress) -> None:
-        """Reads the tables into the page cache in 2 MiB pages, before any process maps them."""
+    def _read(self, artifact: Artifact, progress: Progress, *, threads: int) -> None:
+        """Verifies the files; reads tables into the page cache in 2 MiB pages, before any map."""
+        new = self._verified.verify(artifact, progress, threads=threads)
         manifest = artifact.manifest
         if self._memory_of(manifest) is not TableMemory.AUTO:
             return
         if manifest.table_bytes <= available_bytes():
+            names = manifest.memory_files & new
             read_tables_large(artifact, progress, again=True, names=names)
 
     def _memory_of(self, manifest: Manifest) -> TableMemory:

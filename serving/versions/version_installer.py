@@ -7,12 +7,13 @@ load    loads the assigned versions, one after another, at low priority, and rep
 
 import logging
 import threading
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
 from kernels.errors import LostMemoryError
 from serving.errors import DeadlineError
-from serving.host.background import lower_priority, paced, yielding_often
+from serving.host.background import lower_priority, paced, run_beside_requests, yielding_often
 from serving.host.malloc import give_back_freed_memory
 from serving.metrics.families.model_families import HOSTS_PHASE, OPEN_PHASE, SERVE_PHASE
 from serving.metrics.server_metrics import ServerMetrics
@@ -231,9 +232,10 @@ class VersionInstaller:
         try:
             counters = metrics.version(assigned_version.version)
             path = Path(assigned_version.path)
-            loaded_version = self._store.loader.load(
-                path, counters, phases=phases, progress=progress
+            load = partial(
+                self._store.loader.load, path, counters, phases=phases, progress=progress
             )
+            loaded_version = run_beside_requests(load) if self._showing else load()
         except _Stopped:
             raise
         except Exception as error:
