@@ -4,6 +4,7 @@
 
 #include "abi/exported.h"
 #include "abi/ids.h"
+#include "abi/message_size.h"
 
 namespace sharded_infer {
 
@@ -81,6 +82,7 @@ struct Model {
                                       // length; else 0
   const std::uint8_t* computed_once;  // [features]: the tower computes its sequence once a request
   std::int64_t has_sequences;
+  const MessageLimits* message_limits;  // of a ModelInferRequest with typed contents
 
   std::int64_t inputs() const;
   // The number of sparse.values.

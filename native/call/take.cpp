@@ -223,7 +223,9 @@ bool Calls::decode(const Message& message, Route& route, Call& call) {
                                                   : decoding.scan(message.bytes);
   if (!scanned) return false;
   call.reserve(decoding.layout.words);
-  if (!decoding.fill(call.words.get())) return false;
+  const bool is_filled = decoding.fill(call.words.get());
+  decoding.trim();
+  if (!is_filled) return false;
   const Model& model = route.model();
   call.layout = decoding.layout;
   call.own.assign(decoding.own, decoding.own + model.features);

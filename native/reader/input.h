@@ -1,4 +1,4 @@
-// One InferInputTensor without its contents, which follow in `raw_input_contents`.
+// One InferInputTensor, whose contents follow in `raw_input_contents` unless they are typed.
 #pragma once
 #include "abi/reader.h"
 #include "base/wire.h"
@@ -18,6 +18,7 @@ struct Input {
   std::int32_t datatype = kNoDatatype;
   std::int32_t rank = 0;
   std::int64_t sizes[2] = {0, 0};
+  Bytes typed;  // InferTensorContents; without data: there are none
 
   std::int64_t elements() const { return rank == 2 ? sizes[0] * sizes[1] : sizes[0]; }
 
@@ -36,7 +37,8 @@ inline std::int32_t datatype_of(Bytes name) {
   return kNoDatatype;
 }
 
-// A name, one of the datatypes, and one or two sizes; typed contents and parameters are unusual.
+// A name, one of the datatypes, and one or two sizes, perhaps typed contents; parameters are
+// unusual.
 inline bool read_input(Bytes message, Input& input) {
   WireReader reader(message);
   while (!reader.done()) {
@@ -60,6 +62,9 @@ inline bool read_input(Bytes message, Input& input) {
       WireReader sizes(bytes);
       while (!sizes.done())
         if (!sizes.read_varint(size) || !input.add_size(size)) return false;
+    } else if (field == 5) {
+      if (input.typed.data != nullptr) return false;
+      input.typed = bytes;
     } else {
       return false;
     }

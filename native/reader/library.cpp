@@ -45,7 +45,9 @@ bool sharded_infer_scan_tensors(Request* request, const NamedTensor* tensors, st
 }
 
 bool sharded_infer_fill(Request* request, std::int64_t* out) {
-  if (!request->fill(out)) return false;
+  const bool is_filled = request->fill(out);
+  request->trim();
+  if (!is_filled) return false;
   request->count_unknown();
   return true;
 }

@@ -1,7 +1,5 @@
 // PredictRequests: their header, and Request::scan_predict. See header.h, request.h and
 // protos/sharded_infer/v1/predictor.proto, whose field numbers these are.
-#include <algorithm>
-
 #include "header.h"
 #include "layout.h"
 #include "request.h"
@@ -310,7 +308,7 @@ bool read_predict_header(Bytes message, Header& header) {
 }
 
 bool Request::scan_predict(Bytes message) {
-  std::fill(present.begin(), present.end(), std::uint8_t{0});
+  begin();
   if (message.size >= kMaxSize) return false;
   InputsReader inputs(*this);
   WireReader reader(message);

@@ -13,6 +13,7 @@
 //
 // This is what `RequestReader` and `InputPolicy` do; what they would refuse is never accepted here.
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "abi/reader.h"
@@ -39,6 +40,7 @@ struct Request : InputParts {
         present(tensors.size()),
         order(tensors.size()),
         contents(tensors.size()),
+        copied_bytes(tensors.size()),
         successors(tensors.size() + 1, -1),
         starts(std::size_t(model.sparse)),
         unknown(std::size_t(model.mapped)),
@@ -53,15 +55,17 @@ struct Request : InputParts {
   Request& operator=(const Request&) = delete;
 
   const Model* const model;
-  std::vector<Tensor> tensors;           // [inputs]
-  std::vector<std::uint8_t> present;     // [inputs]
-  std::vector<std::int32_t> order;       // [inputs]: as they came
-  std::vector<Bytes> contents;           // [inputs]: as they came
-  std::vector<std::int32_t> successors;  // [inputs + 1]: the input that came after each the last
-                                         // time, or -1
-  std::vector<std::int64_t> starts;      // [sparse]: of its ids of all at once, or of its lengths
-                                         // in a sequence
-  std::vector<std::int64_t> unknown;     // [mapped]: by `fill`, unknown raw ids
+  std::vector<Tensor> tensors;             // [inputs]
+  std::vector<std::uint8_t> present;       // [inputs]
+  std::vector<std::int32_t> order;         // [inputs]: as they came
+  std::vector<Bytes> contents;             // [inputs]: raw ones as they came
+  std::vector<std::int64_t> copied_bytes;  // [inputs]: as they came; -1: contents are raw
+  std::vector<std::uint8_t> copied;        // contents that are not raw, in the order of the inputs
+  std::vector<std::int32_t> successors;    // [inputs + 1]: the input that came after each the last
+                                           // time, or -1
+  std::vector<std::int64_t> starts;        // [sparse]: of its ids of all at once, or of its lengths
+                                           // in a sequence
+  std::vector<std::int64_t> unknown;       // [mapped]: by `fill`, unknown raw ids
 
   // The input of a name, or -1; `previous` came before it, -1: none did. Clients send their inputs
   // in the same order each time.
@@ -91,10 +95,21 @@ struct Request : InputParts {
   bool scan_tensors(const NamedTensor* named, std::int64_t count);
   // Whether its lengths and ids fit too; `out` has `layout.words` words.
   bool fill(std::int64_t* out);
+  // Frees much memory of `copied`.
+  void trim() {
+    if (copied.capacity() > kKeptBytes) std::vector<std::uint8_t>().swap(copied);
+  }
   // Adds the unknown ids to the model's counts, once the request is read for good.
   void count_unknown() const;
 
  private:
+  static constexpr std::size_t kKeptBytes = 1 << 16;
+
+  void begin() {
+    std::fill(present.begin(), present.end(), std::uint8_t{0});
+    copied.clear();
+  }
+
   std::vector<std::uint8_t> own_;
   std::vector<std::int64_t> dense_at_, dense_rows_;
 };

@@ -1,10 +1,10 @@
 // Request::scan, scan_body and scan_tensors, see request.h: tensors by name.
-#include <algorithm>
-
 #include "envelope.h"
 #include "infer_json.h"
 #include "layout.h"
+#include "message_size.h"
 #include "request.h"
+#include "typed_contents.h"
 #include "base/strings.h"
 
 namespace sharded_infer {
@@ -18,7 +18,9 @@ bool fits(Bytes bytes, const Tensor& tensor) {
 
 class TensorVisitor {
  public:
-  explicit TensorVisitor(Request& request) : request_(request), model_(*request.model) {}
+  // The message is needed where contents may be typed.
+  explicit TensorVisitor(Request& request, Bytes message = {})
+      : request_(request), model_(*request.model), message_(message) {}
 
   bool text(std::uint32_t, Bytes) { return true; }
   bool parameter(const Parameter& parameter) { return !parameter.asks_for_unknown_ids(); }
@@ -26,7 +28,8 @@ class TensorVisitor {
 
   bool input(Bytes bytes) {
     Input input;
-    return read_input(bytes, input) && take(input);
+    return read_input(bytes, input) && take(input) &&
+           (input.typed.data == nullptr || copy_typed(input));
   }
 
   bool take(const Input& input) {
@@ -34,6 +37,7 @@ class TensorVisitor {
     if (found < 0 || request_.present[found]) return false;
     if (input.datatype == kBytesType && !model_.takes_strings(found)) return false;
     request_.present[found] = 1;
+    request_.copied_bytes[inputs_] = -1;
     request_.order[inputs_++] = found;
     previous_ = found;
     Tensor& tensor = request_.tensors[found];
@@ -54,22 +58,41 @@ class TensorVisitor {
 
   // Whether each input has contents of its shape's size.
   bool match() {
-    if (inputs_ == 0 || inputs_ != contents_) return false;
+    if (inputs_ == 0 || (is_typed_ && contents_ > 0)) return false;
+    const std::uint8_t* copied = request_.copied.data();
+    std::int64_t raw = 0;
     for (std::int64_t i = 0; i < inputs_; ++i) {
       Tensor& tensor = request_.tensors[request_.order[i]];
-      const Bytes bytes = request_.contents[i];
+      const std::int64_t size = request_.copied_bytes[i];
+      Bytes bytes;
+      if (size >= 0) {
+        bytes = {copied, size};
+        copied += size;
+      } else if (contents_ > 0) {  // else they are typed, and empty
+        if (raw == contents_) return false;
+        bytes = request_.contents[raw++];
+      }
       // The product with the size of an item cannot overflow.
       if (tensor.elements >= kMaxSize) return false;
       if (!fits(bytes, tensor)) return false;
       tensor.data = bytes.data;
       tensor.bytes = bytes.size;
     }
-    return true;
+    return raw == contents_;
   }
 
   std::int64_t inputs() const { return inputs_; }
 
  private:
+  bool copy_typed(const Input& input) {
+    if (!is_typed_ && check_size(*model_.message_limits, message_) != kWithinLimits) return false;
+    is_typed_ = true;
+    const std::size_t begin = request_.copied.size();
+    if (!append_raw(input.typed, input.datatype, request_.copied)) return false;
+    request_.copied_bytes[inputs_ - 1] = std::int64_t(request_.copied.size() - begin);
+    return true;
+  }
+
   // Numbers of a sequence as ids: FP32 [B, L] or [N], or [N, numbers] of several for each id.
   static bool to_ids(Tensor& tensor, std::int64_t numbers) {
     if (tensor.datatype != kFp32Type) return false;
@@ -82,6 +105,8 @@ class TensorVisitor {
 
   Request& request_;
   const Model& model_;
+  const Bytes message_;
+  bool is_typed_ = false;
   std::int64_t inputs_ = 0;
   std::int64_t contents_ = 0;
   std::int32_t previous_ = -1;
@@ -128,7 +153,7 @@ bool to_input(const NamedTensor& tensor, Input& input) {
 }  // namespace
 
 bool Request::scan_body(Bytes body, std::int64_t json_bytes) {
-  std::fill(present.begin(), present.end(), std::uint8_t{0});
+  begin();
   if (body.size >= kMaxSize || json_bytes < 0 || json_bytes > body.size) return false;
   BodyVisitor visitor(*this, {body.data + json_bytes, body.size - json_bytes});
   return visit_json({body.data, json_bytes}, visitor) && visitor.match() &&
@@ -136,7 +161,7 @@ bool Request::scan_body(Bytes body, std::int64_t json_bytes) {
 }
 
 bool Request::scan_tensors(const NamedTensor* named, std::int64_t count) {
-  std::fill(present.begin(), present.end(), std::uint8_t{0});
+  begin();
   TensorVisitor visitor(*this);
   for (std::int64_t i = 0; i < count; ++i) {
     Input input;
@@ -148,10 +173,13 @@ bool Request::scan_tensors(const NamedTensor* named, std::int64_t count) {
 }
 
 bool Request::scan(Bytes message) {
-  std::fill(present.begin(), present.end(), std::uint8_t{0});
+  begin();
   if (message.size >= kMaxSize) return false;
-  TensorVisitor visitor(*this);
-  return visit_request(message, visitor) && visitor.match() && lay_out(*this, visitor.inputs());
+  TensorVisitor visitor(*this, message);
+  if (visit_request(message, visitor) && visitor.match() && lay_out(*this, visitor.inputs()))
+    return true;
+  trim();
+  return false;
 }
 
 }  // namespace sharded_infer

@@ -15,7 +15,7 @@ from kernels.native_library import address_of, array_at
 from serving.abi import reader as abi
 from serving.abi.model import Model, Policy, index_names
 from serving.protocol.message_format import MessageFormat
-from serving.protocol.message_size import LONG_BYTES
+from serving.protocol.message_size import INFER_LIMITS, LONG_BYTES
 from serving.protocol.readers.named_tensors import named_tensors
 from serving.protocol.readers.native_id_maps import NativeIdMaps
 from serving.protocol.readers.native_sequences import NativeSequences
@@ -157,6 +157,7 @@ class NativeReader:
             longest,
             computed_once,
             bool(spec.sequences),
+            ctypes.addressof(INFER_LIMITS.native),
         )
         index_names(self.model)
         self._patterns: dict[bytes, tuple[tuple[int, ...], tuple[int, ...]]] = {}

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from tritonclient.grpc import service_pb2
 
+from serving.protocol.message_size import INFER_LIMITS
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
 from serving.protocol.wire_tensors import WireTensor
-from sharded_infer.errors import RequestError
+from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from tests.support.requests_by_chance import (
     DATATYPES,
@@ -132,7 +133,7 @@ def test_tensors_that_are_unusual_are_left_to_the_portable_path(edit: str) -> No
 
 
 EDITS: dict[str, Callable[[Any], object]] = {
-    "typed contents": lambda r: r.inputs.add(
+    "typed contents beside raw ones": lambda r: r.inputs.add(
         name="clicked", datatype="INT64", shape=[2], contents={"int64_contents": [1, 2]}
     ),
     "contents of one too few": lambda r: r.raw_input_contents.pop(),
@@ -230,6 +231,33 @@ def test_contents_beside_raw_contents_are_refused_by_name() -> None:
         RequestError, match="input 'item': expected data in one place, got contents"
     ):
         reader.read_message(request.SerializeToString())
+
+
+def test_typed_contents_are_read_up_to_the_limit_of_a_messages_numbers() -> None:
+    spec = ModelSpec("one", (TableSpec("item", rows=9, dim=1),))
+    native, portable = (Reader(spec, max_batch=1) for Reader in (NativeReader, PortableReader))
+    # Others are of shapes and of the length.
+    most = INFER_LIMITS.numbers - 4
+    for count in (most, most + 1):
+        request = service_pb2.ModelInferRequest()
+        request.inputs.add(
+            name="item",
+            datatype="INT64",
+            shape=[1, count],
+            contents={"int64_contents": [1] * count},
+        )
+        request.inputs.add(
+            name="item.lengths", datatype="INT64", shape=[1], contents={"int64_contents": [count]}
+        )
+        message = request.SerializeToString()
+        found = native.read_message(message)
+        if count > most:
+            assert found is None
+            with pytest.raises(RequestTooLargeError, match="numbers"):
+                portable.read_message(message)
+        else:
+            assert found is not None
+            check_same(found, portable.read_message(message))
 
 
 def test_contents_of_another_datatype_are_refused_by_field() -> None:
