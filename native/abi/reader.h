@@ -56,6 +56,7 @@ struct InputParts {
   std::uint8_t* own;         // [features]: in the first group
   std::int64_t* dense_at;    // [dense]: in words
   std::int64_t* dense_rows;  // [dense]
+  std::int64_t* unknown;     // [mapped]: by `fill`, unknown raw ids; null: of a batch
 };
 
 constexpr std::int64_t kMaxOutputs = 16;
@@ -69,8 +70,9 @@ struct Text {
 // A request without its inputs.
 struct Header {
   Text name, version, id;
-  std::int64_t priority;    // 0: not given
-  std::int64_t timeout_us;  // 0: not given
+  std::int64_t priority;         // 0: not given
+  std::int64_t timeout_us;       // 0: not given
+  std::int64_t reports_unknown;  // the answer has unknown ids by table
   // The routing key's bytes, or a number that is the key; neither: none is given.
   Text key;
   std::int64_t key_is_number;

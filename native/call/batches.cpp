@@ -100,7 +100,8 @@ void Calls::run(Batch& batch, double now) {
   BatchInfo& info = batch.info;
   MergedInput& input = batch.input;
   info.started = now;
-  info.input = {input.layout, input.own.data(), input.dense_at.data(), input.dense_rows.data()};
+  info.input = {input.layout, input.own.data(), input.dense_at.data(), input.dense_rows.data(),
+                nullptr};
   info.words = input.words;
   info.sizes = input.sizes.data();
   batch.failed.assign(batch.calls.size(), 0);

@@ -233,6 +233,8 @@ bool Calls::decode(const Message& message, Route& route, Call& call) {
   call.dense_rows.assign(decoding.dense_rows, decoding.dense_rows + model.dense);
   // What is not finite may be refused.
   if (!is_finite(call, model)) return false;
+  call.reports_unknown = message.header.header.reports_unknown != 0;
+  if (call.reports_unknown) call.unknown.assign(decoding.unknown, decoding.unknown + model.mapped);
   call.request.samples = work_units(model, call.layout, call.own.data(), call.words.get());
   call.decoded = monotonic();
   return true;

@@ -18,9 +18,6 @@ struct Parameter {
   Bytes text;                // of kString
 
   bool is(const char* name) const { return sharded_infer::is(key, name); }
-
-  // Whether it asks for unknown ids by table, which only Python tells.
-  bool asks_for_unknown_ids() const { return is("unknown_ids"); }
 };
 
 inline bool read_parameter_value(Bytes message, Parameter& parameter) {

@@ -295,7 +295,7 @@ bool Request::fill(std::int64_t* out) {
                   group.bags};
   }
   layout.ids_outside = 0;
-  std::fill(unknown.begin(), unknown.end(), std::int64_t{0});
+  std::fill_n(unknown, model->mapped, std::int64_t{0});
   if (layout.at_once) {
     if (!put_all_at_once(*this, targets[!own[0]])) return false;
   } else {
@@ -318,7 +318,7 @@ bool Request::fill(std::int64_t* out) {
 }
 
 void Request::count_unknown() const {
-  sharded_infer::count_unknown(model->unknown_ids, unknown.data(), model->mapped);
+  sharded_infer::count_unknown(model->unknown_ids, unknown, model->mapped);
 }
 
 }  // namespace sharded_infer

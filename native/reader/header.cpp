@@ -24,8 +24,9 @@ class HeaderVisitor {
     if (parameter.is("priority")) return number(parameter, seen_priority_, header_.priority);
     if (parameter.is("timeout")) return number(parameter, seen_timeout_, header_.timeout_us);
     if (parameter.is("routing_key")) return key(parameter);
+    if (parameter.is("unknown_ids")) return flag(parameter);
     // `label` stands for the version: seldom sent, as the version may be a label itself.
-    return !parameter.is("label") && !parameter.asks_for_unknown_ids();
+    return !parameter.is("label");
   }
 
   bool input(Bytes) { return ++parts_ <= kMostParts; }
@@ -49,6 +50,13 @@ class HeaderVisitor {
     return true;
   }
 
+  bool flag(const Parameter& parameter) {
+    if (seen_flag_ || parameter.kind != kBool) return false;
+    seen_flag_ = true;
+    header_.reports_unknown = parameter.number != 0;
+    return true;
+  }
+
   // A negative int64 is a number of 2^63 or more here: unusual, as larger uint64 are.
   static bool number(const Parameter& parameter, bool& seen, std::int64_t& value) {
     const bool whole = parameter.kind == kInt64 || parameter.kind == kUint64;
@@ -66,6 +74,7 @@ class HeaderVisitor {
   bool seen_priority_ = false;
   bool seen_timeout_ = false;
   bool seen_key_ = false;
+  bool seen_flag_ = false;
 };
 
 class BinaryHeaderVisitor : public JsonHeaderVisitor {

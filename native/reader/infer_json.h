@@ -2,9 +2,9 @@
 // visitor.
 //
 // A visitor has `id(Bytes)`, `priority(n)`, `timeout(n)`, `key(Bytes)`, `key_number(n)`,
-// `binary_outputs(bool)`, `output(Bytes name, BinaryOutput)`, `data(JsonReader&, const Input&)`,
-// which reads an input's elements after its name, datatype and shape, and `input(const Input&,
-// bytes)`, below 0 where it had `data`; each says whether to go on.
+// `unknown_ids(bool)`, `binary_outputs(bool)`, `output(Bytes name, BinaryOutput)`,
+// `data(JsonReader&, const Input&)`, which reads an input's elements after its name, datatype and
+// shape, and `input(const Input&, bytes)`, below 0 where it had `data`; each says whether to go on.
 #pragma once
 #include "header.h"
 #include "input.h"
@@ -79,6 +79,8 @@ bool read_json_parameters(JsonReader& reader, Visitor& visitor) {
       return is_first(seen, 2) && reader.read_number(number) && visitor.priority(number);
     if (is(key, "timeout"))
       return is_first(seen, 4) && reader.read_number(number) && visitor.timeout(number);
+    if (is(key, "unknown_ids"))
+      return is_first(seen, 16) && reader.read_flag(flag) && visitor.unknown_ids(flag);
     if (is(key, "routing_key")) {
       Bytes text;
       if (!is_first(seen, 8)) return false;
@@ -141,6 +143,11 @@ class JsonHeaderVisitor {
   bool key_number(std::int64_t key) {
     found_.header.key_is_number = 1;
     found_.header.key_number = key;
+    return true;
+  }
+
+  bool unknown_ids(bool wanted) {
+    found_.header.reports_unknown = wanted;
     return true;
   }
 

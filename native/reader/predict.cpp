@@ -17,6 +17,7 @@ enum PredictField : std::uint32_t {
   kOutputNames = 5,
   kUser = 6,
   kCandidates = 7,
+  kReportsUnknown = 8,
   kTextKey = 9,
   kNumberKey = 10,
 };
@@ -284,6 +285,12 @@ bool read_predict_header(Bytes message, Header& header) {
       header.priority = static_cast<std::int64_t>(number);
       continue;
     }
+    if (field == kReportsUnknown) {
+      std::uint64_t number;
+      if (type != kVarint || !reader.read_varint(number)) return false;
+      header.reports_unknown = number != 0;
+      continue;
+    }
     Bytes bytes;
     if (type != kBytes || !reader.read_bytes(bytes)) return false;
     if (field == kUser || field == kCandidates) continue;
@@ -317,7 +324,7 @@ bool Request::scan_predict(Bytes message) {
     std::uint32_t field, type;
     if (!reader.read_tag(field, type)) return false;
     if (field != kOutputNames && !first_time(seen, field)) return false;
-    if (field == kPriority) {
+    if (field == kPriority || field == kReportsUnknown) {
       std::uint64_t number;
       if (type != kVarint || !reader.read_varint(number)) return false;
       continue;

@@ -43,13 +43,14 @@ struct Request : InputParts {
         copied_bytes(tensors.size()),
         successors(tensors.size() + 1, -1),
         starts(std::size_t(model.sparse)),
-        unknown(std::size_t(model.mapped)),
         own_(std::size_t(model.features)),
         dense_at_(std::size_t(model.dense)),
-        dense_rows_(dense_at_.size()) {
+        dense_rows_(dense_at_.size()),
+        unknown_(std::size_t(model.mapped)) {
     own = own_.data();
     dense_at = dense_at_.data();
     dense_rows = dense_rows_.data();
+    unknown = unknown_.data();
   }
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
@@ -65,7 +66,6 @@ struct Request : InputParts {
                                            // time, or -1
   std::vector<std::int64_t> starts;        // [sparse]: of its ids of all at once, or of its lengths
                                            // in a sequence
-  std::vector<std::int64_t> unknown;       // [mapped]: by `fill`, unknown raw ids
 
   // The input of a name, or -1; `previous` came before it, -1: none did. Clients send their inputs
   // in the same order each time.
@@ -111,7 +111,7 @@ struct Request : InputParts {
   }
 
   std::vector<std::uint8_t> own_;
-  std::vector<std::int64_t> dense_at_, dense_rows_;
+  std::vector<std::int64_t> dense_at_, dense_rows_, unknown_;
 };
 
 }  // namespace sharded_infer

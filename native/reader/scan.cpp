@@ -23,7 +23,7 @@ class TensorVisitor {
       : request_(request), model_(*request.model), message_(message) {}
 
   bool text(std::uint32_t, Bytes) { return true; }
-  bool parameter(const Parameter& parameter) { return !parameter.asks_for_unknown_ids(); }
+  bool parameter(const Parameter&) { return true; }
   bool output(Bytes) { return true; }
 
   bool input(Bytes bytes) {
@@ -121,6 +121,7 @@ class BodyVisitor {
   bool timeout(std::int64_t) { return true; }
   bool key(Bytes) { return true; }
   bool key_number(std::int64_t) { return true; }
+  bool unknown_ids(bool) { return true; }
   bool binary_outputs(bool) { return true; }
   bool output(Bytes, BinaryOutput) { return true; }
   bool data(JsonReader&, const Input&) { return false; }

@@ -61,6 +61,7 @@ class InputParts(ctypes.Structure):
         ("own", ctypes.c_void_p),
         ("dense_at", ctypes.c_void_p),
         ("dense_rows", ctypes.c_void_p),
+        ("unknown", ctypes.c_void_p),
     )
 
 
@@ -78,6 +79,7 @@ class Header(ctypes.Structure):
         ("id", Text),
         ("priority", ctypes.c_int64),
         ("timeout_us", ctypes.c_int64),
+        ("reports_unknown", ctypes.c_int64),
         ("key", Text),
         ("key_is_number", ctypes.c_int64),
         ("key_number", ctypes.c_int64),
@@ -99,9 +101,9 @@ check_layout(LIBRARY, "reader", 0xB26E471B, {
     NamedTensor: 0x94DA9357,
     Group: 0x681DFE7E,
     Layout: 0x678A6ED0,
-    InputParts: 0xE046726C,
+    InputParts: 0x0480BB4A,
     Text: 0x45846D36,
-    Header: 0xB998538D,
+    Header: 0xC1A3328E,
     JsonHeader: 0x8C8FB197,
 })
 read_header = function_of(

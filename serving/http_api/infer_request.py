@@ -19,7 +19,7 @@ from serving.http_api.json_reader import (
     whole_number,
 )
 from serving.protocol.readers.input_reader import InputReader
-from serving.protocol.request_header import UNKNOWN_IDS, RequestHeader, make_header
+from serving.protocol.request_header import RequestHeader, make_header
 from serving.protocol.request_tensors import REGION, RequestTensors, span_of
 from serving.protocol.wire_strings import BYTES, packed_strings
 from serving.protocol.wire_tensors import DTYPES, WireTensor
@@ -80,7 +80,7 @@ class InferDocument(NamedTuple):
             if span is not None:
                 data = shared.read_tensor(span, tensor.datatype, tensor.shape, what)
                 tensors[position] = tensor._replace(data=data)
-        return reader.read_tensors(tensors, by_table=self.parameters.get(UNKNOWN_IDS) is True)
+        return reader.read_tensors(tensors)
 
 
 def read_document(model: str, version: str, body: bytes, json_bytes: int | None) -> InferDocument:

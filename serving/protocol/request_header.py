@@ -81,6 +81,7 @@ def located_header(message: bytes, header: abi.Header) -> RequestHeader:
         header.priority,
         header.timeout_us,
         tuple(_part(message, text).decode() for text in header.outputs[: header.output_count]),
+        reports_unknown_ids=bool(header.reports_unknown),
         routing_key=number_key(header.key_number)
         if header.key_is_number
         else _part(message, header.key),

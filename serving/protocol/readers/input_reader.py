@@ -104,17 +104,11 @@ class InputReader:
             self._finite.check(found)
         return found
 
-    def read_tensors(self, tensors: Sequence[WireTensor], *, by_table: bool = False) -> ModelInput:
-        """Reads separate tensors; raises as `read_message`.
-
-        Args:
-            by_table: `ids_unknown` is needed, which compiled code does not report.
-        """
+    def read_tensors(self, tensors: Sequence[WireTensor]) -> ModelInput:
+        """Reads separate tensors; raises as `read_message`."""
         if self._limits is not None:
             self._limits.check_count(len(tensors))
-        found = None
-        if self.reads_compiled and not by_table:
-            found = self.native.read_tensors(tensors)
+        found = self.native.read_tensors(tensors) if self.reads_compiled else None
         if found is None:
             found = self._portable.read_tensors(tensors)
         if self._finite is not None:

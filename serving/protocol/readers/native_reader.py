@@ -7,6 +7,7 @@ reader takes the rest, and alone decides on errors. The pseudocode is in `native
 import ctypes
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,6 +161,7 @@ class NativeReader:
             ctypes.addressof(INFER_LIMITS.native),
         )
         index_names(self.model)
+        self._mapped = tuple(table.name for table in spec.mapped_tables)
         self._patterns: dict[bytes, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         # As many as there were simultaneous calls.
         self._free: list[_Request] = []
@@ -196,9 +198,16 @@ class NativeReader:
             memory = np.empty(request.parts.layout.words, np.int64)
             if not _FILL[is_long](request.address, address_of(memory)):
                 return None
-            return self.assemble(request.parts, memory)
+            unknown, found = self._unknown(request.parts), self.assemble(request.parts, memory)
+            return replace(found, ids_unknown=unknown) if unknown else found
         finally:
             self._free.append(request)
+
+    def _unknown(self, parts: abi.InputParts) -> tuple[tuple[str, int], ...]:
+        if not parts.layout.ids_outside:
+            return ()
+        counts = array_at(ctypes.c_int64, parts.unknown, len(self._mapped))
+        return tuple(sorted(c for c in zip(self._mapped, counts, strict=True) if c[1]))
 
     def assemble(
         self, parts: abi.InputParts, memory: Ints, repeats: Ints | None = None

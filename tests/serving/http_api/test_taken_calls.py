@@ -133,6 +133,7 @@ def binary(*wanted: bool) -> list[dict[str, Any]]:
         ({}, PATH),
         ({"id": "seven"}, f"/v2/models/{MODEL}/versions/1/infer?trace=no"),
         ({"parameters": {"binary_data_output": True, "priority": 2, "timeout": 10**7}}, PATH),
+        ({"parameters": {"unknown_ids": True}}, PATH),
         ({"outputs": binary(True, False)}, PATH),
         ({"outputs": [{"name": "labels"}], "parameters": {"binary_data_output": True}}, PATH),
     ],
@@ -251,7 +252,6 @@ def test_other_json_is_read_and_refused_by_python(
         (400, {"id": 7}),
         (400, {"inputs": []}),
         (200, {"id": "ä"}),
-        (200, {"parameters": {"unknown_ids": True}}),
     ],
 )
 def test_what_is_unusual_is_read_and_refused_by_python(

@@ -22,8 +22,11 @@ def place(raw: RawModel) -> Place:
     return place_of(raw.path.parents[1], "raw")
 
 
-def message_of(inputs: Arrays) -> bytes:
-    return bytes(infer_request(inputs, model="raw").SerializeToString())
+def message_of(inputs: Arrays, *, reports_unknown: bool = False) -> bytes:
+    request = infer_request(inputs, model="raw")
+    if reports_unknown:
+        request.parameters["unknown_ids"].bool_param = True
+    return bytes(request.SerializeToString())
 
 
 def counts_of(place: Place) -> Cells:
@@ -34,6 +37,7 @@ def test_calls_with_raw_ids_are_read_and_counted_as_by_python(raw: RawModel, pla
     sent = [message_of(raw_request(raw, 1 + seed % 5, seed)[0]) for seed in range(12)]
     sent += [message_of(raw_request(raw, 4, 3, shared=("clicked", "shop"))[0])]
     sent += [message_of(raw_request(raw, 4, 4, weighted=("bought", "ad"))[0])]
+    sent += [message_of(raw_request(raw, 5, seed)[0], reports_unknown=True) for seed in range(4)]
     model = place.store.get("raw").model
     reader = InputReader(model.spec, max_batch=9, backend="portable", id_maps=model.id_maps)
     for one in sent:

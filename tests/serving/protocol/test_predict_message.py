@@ -222,18 +222,12 @@ def test_headers_are_the_same_by_either_reader() -> None:
         outputs=("score", "click"),
         request_id="r-1",
         priority=3,
+        report_unknown_ids=True,
         candidates={"item": [1]},
     )
-    wanted = RequestHeader("small", "stable", "r-1", 3, 0, ("score", "click"))
+    wanted = RequestHeader(
+        "small", "stable", "r-1", 3, 0, ("score", "click"), reports_unknown_ids=True
+    )
     assert predict_header_of(predictor_pb2.PredictRequest.FromString(written)) == wanted
     assert read_header(written, MessageFormat.PREDICT) == wanted
     assert read_header(message(model="münchen"), MessageFormat.PREDICT) is None
-
-
-def test_only_protobuf_reads_whether_unknown_ids_are_asked_for() -> None:
-    request = predictor_pb2.PredictRequest.FromString(good())
-    request.report_unknown_ids = True
-    assert predict_header_of(request).reports_unknown_ids
-    assert native(good()) is not None
-    assert native(request.SerializeToString()) is None
-    assert read_header(request.SerializeToString(), MessageFormat.PREDICT) is None

@@ -58,6 +58,11 @@ USUAL = {
         message(_set("routing_key", int64_param=-2)),
         HEADER._replace(routing_key=b"\xfe" + 7 * b"\xff"),
     ),
+    "unknown ids by table": (
+        message(_set("unknown_ids", bool_param=True)),
+        HEADER._replace(reports_unknown_ids=True),
+    ),
+    "no unknown ids by table": (message(_set("unknown_ids", bool_param=False)), HEADER),
     "a timeout of uint64": (
         message(_set("timeout", uint64_param=9)),
         HEADER._replace(timeout_us=9),
@@ -121,13 +126,6 @@ def test_a_label_stands_for_the_version_and_protobuf_reads_it() -> None:
     request = message(_set("label", string_param="stable"))
     request.model_version = ""
     assert header_of(request).model_version == "stable"
-    assert read_header(request.SerializeToString()) is None
-
-
-@pytest.mark.parametrize("asked", [True, False])
-def test_only_protobuf_reads_whether_unknown_ids_are_asked_for(asked: bool) -> None:
-    request = message(_set("unknown_ids", bool_param=asked))
-    assert header_of(request).reports_unknown_ids is asked
     assert read_header(request.SerializeToString()) is None
 
 

@@ -142,7 +142,6 @@ EDITS: dict[str, Callable[[Any], object]] = {
     "an output's parameter": lambda r: (
         r.outputs.add(name="score").parameters["classification"].__setattr__("int64_param", 1)
     ),
-    "unknown ids by table": lambda r: setattr(r.parameters["unknown_ids"], "bool_param", True),
     "a text that is not ASCII": lambda r: setattr(r, "id", "é"),
     "an unknown name": lambda r: setattr(r.inputs[2], "name", "itm"),
     "a companion without its feature": lambda r: setattr(r.inputs[2], "name", "item.lengths"),
