@@ -82,6 +82,7 @@ struct Model {
                                       // length; else 0
   const std::uint8_t* computed_once;  // [features]: the tower computes its sequence once a request
   std::int64_t has_sequences;
+  std::int64_t max_inputs;              // tensors of a request, or features of a PredictRequest
   const MessageLimits* message_limits;  // of a ModelInferRequest with typed contents
 
   std::int64_t inputs() const;

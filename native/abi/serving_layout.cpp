@@ -304,7 +304,7 @@ const std::int64_t sharded_infer_layout_of_message_size[] = {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_model[];
 const std::int64_t sharded_infer_layout_of_model[] = {
-    58, 0x9D4FF284,
+    59, 0x9D4FF284,
     0x9E49C8EF, sizeof(sharded_infer::IdMap),
     offsetof(sharded_infer::IdMap, index),
     offsetof(sharded_infer::IdMap, mark),
@@ -328,7 +328,7 @@ const std::int64_t sharded_infer_layout_of_model[] = {
     offsetof(sharded_infer::IdMap, places),
     offsetof(sharded_infer::IdMap, placed),
     offsetof(sharded_infer::IdMap, placed_rows),
-    0xECE3BBD0, sizeof(sharded_infer::Model),
+    0xA9D7C115, sizeof(sharded_infer::Model),
     offsetof(sharded_infer::Model, features),
     offsetof(sharded_infer::Model, sparse),
     offsetof(sharded_infer::Model, dense),
@@ -359,6 +359,7 @@ const std::int64_t sharded_infer_layout_of_model[] = {
     offsetof(sharded_infer::Model, longest),
     offsetof(sharded_infer::Model, computed_once),
     offsetof(sharded_infer::Model, has_sequences),
+    offsetof(sharded_infer::Model, max_inputs),
     offsetof(sharded_infer::Model, message_limits),
 };
 

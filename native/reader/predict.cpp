@@ -115,6 +115,7 @@ class InputsReader {
       Bytes bytes;
       if (!reader.read_tag(field, type) || type != kBytes || !reader.read_bytes(bytes))
         return false;
+      if (++parts_ > model_.max_inputs) return false;
       if (field == kSparse) {
         SparseFeature feature;
         if (!read_sparse(bytes, feature) || !add(feature, user)) return false;
@@ -256,6 +257,7 @@ class InputsReader {
   Request& request_;
   const Model& model_;
   std::int64_t inputs_ = 0;
+  std::int64_t parts_ = 0;       // features and dense inputs
   std::int64_t candidates_ = 0;  // bags of the candidates' feature that has most
   bool single_row_ = false;      // a dense input of the candidates has but one
   std::int64_t divided_ = 0;     // candidates that numbers were divided among, or 0

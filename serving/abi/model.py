@@ -80,12 +80,13 @@ class Model(ctypes.Structure):
         ("longest", ctypes.c_void_p),
         ("computed_once", ctypes.c_void_p),
         ("has_sequences", ctypes.c_int64),
+        ("max_inputs", ctypes.c_int64),
         ("message_limits", ctypes.c_void_p),
     )
 
 
 check_layout(LIBRARY, "model", 0x9D4FF284, {
     IdMap: 0x9E49C8EF,
-    Model: 0xECE3BBD0,
+    Model: 0xA9D7C115,
 })
 index_names = function_of(KEEPING_GIL, "sharded_infer_index_names", None, ctypes.POINTER(Model))

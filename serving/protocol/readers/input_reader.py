@@ -13,7 +13,6 @@ from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.inputs.finite_check import FiniteCheck
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.placed_ids import RowMap
-from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
 from sharded_infer.specs.model_spec import ModelSpec
 
 Backend = Literal["native", "portable"]
@@ -49,17 +48,13 @@ class InputReader:
             unknown_ids: the attribute, contiguous; None: zeros.
         """
         self.backend: Backend = backend or "native"
-        max_ids = None if limits is None else limits.max_ids
         self._unknown = unknown = UnknownIds(spec, unknown_ids)
         self.unknown_ids = unknown.cells
         self.mapped_tables = tuple(table.name for table in spec.mapped_tables)
         self.native = NativeReader(
-            spec, max_batch=max_batch, max_ids=max_ids, id_maps=id_maps, unknown_ids=unknown
+            spec, max_batch=max_batch, limits=limits, id_maps=id_maps, unknown_ids=unknown
         )
-        # Compiled code needs no count of inputs: it accepts only the model's, each once.
-        self.reads_compiled = self.backend == "native" and (
-            limits is None or _most_inputs(spec) <= limits.max_inputs
-        )
+        self.reads_compiled = self.backend == "native"
         self._portable = PortableReader(
             spec, max_batch=max_batch, limits=limits, id_maps=id_maps, unknown_ids=unknown
         )
@@ -114,9 +109,3 @@ class InputReader:
         if self._finite is not None:
             self._finite.check(found)
         return found
-
-
-def _most_inputs(spec: ModelSpec) -> int:
-    jagged = len(spec.sparse_inputs) + len(spec.sequence_numbers)
-    others = len(spec.sequences) + len((VALUES, LENGTHS, WEIGHTS))
-    return 3 * jagged + len(spec.dense.inputs) + others

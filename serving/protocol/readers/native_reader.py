@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kernels.native_library import address_of, array_at
 from serving.abi import reader as abi
 from serving.abi.model import Model, Policy, index_names
+from serving.protocol.input_limits import InputLimits
 from serving.protocol.message_format import MessageFormat
 from serving.protocol.message_size import INFER_LIMITS, LONG_BYTES
 from serving.protocol.readers.named_tensors import named_tensors
@@ -42,6 +43,8 @@ _FILL = (abi.fill_keeping_gil, abi.fill)
 # client from filling memory with them.
 _MAX_PATTERNS = 64
 
+_NO_LIMIT = 2**63 - 1
+
 Ints = NDArray[np.int64]
 
 
@@ -68,14 +71,14 @@ class NativeReader:
         spec: ModelSpec,
         *,
         max_batch: int,
-        max_ids: int | None = None,
+        limits: InputLimits | None = None,
         id_maps: Mapping[str, RowMap] | None = None,
         unknown_ids: UnknownIds | None = None,
     ) -> None:
         """Prepares the reader of a model.
 
         Args:
-            max_ids: counted for each table that looks them up; None: no limit.
+            limits: None: there are none.
             id_maps: by table; ids of others that need one are left raw.
             unknown_ids: where unknown ids are counted; None: nowhere that is seen.
         """
@@ -132,7 +135,7 @@ class NativeReader:
             len(sparse.names),
             len(self.widths),
             max_batch,
-            2**63 - 1 if max_ids is None else max_ids,
+            _NO_LIMIT if limits is None else limits.max_ids,
             max(sparse.copies),
             sources,
             required,
@@ -158,6 +161,7 @@ class NativeReader:
             longest,
             computed_once,
             bool(spec.sequences),
+            _NO_LIMIT if limits is None else limits.max_inputs,
             ctypes.addressof(INFER_LIMITS.native),
         )
         index_names(self.model)

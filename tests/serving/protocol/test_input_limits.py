@@ -72,12 +72,21 @@ def test_an_id_of_a_feature_of_two_tables_counts_in_both() -> None:
                 reader.read_message(message)
 
 
-def test_compiled_code_copies_no_ids_beyond_the_limit() -> None:
+def test_compiled_code_reads_no_ids_or_inputs_beyond_the_limits() -> None:
     tables = tuple(TableSpec(f"t{n}", 9, 1, features=("user",)) for n in range(3))
-    reader = NativeReader(ModelSpec("m", tables), max_batch=8, max_ids=17)
+    limits = InputLimits(max_ids=17, max_inputs=2)
+    reader = NativeReader(ModelSpec("m", tables), max_batch=8, limits=limits)
     few, many = np.zeros((1, 5), np.int64), np.zeros((1, 6), np.int64)
-    assert reader.read_message(infer_request({"user": few}).SerializeToString()) is not None
-    assert reader.read_message(infer_request({"user": many}).SerializeToString()) is None
+    weighted = {"user": few, "user.weights": np.ones((1, 5), np.float32)}
+    three = {**weighted, "user.lengths": np.array([5])}
+    for inputs, is_read in (
+        ({"user": few}, True),
+        ({"user": many}, False),
+        (weighted, True),
+        (three, False),
+    ):
+        found = reader.read_message(infer_request(inputs).SerializeToString())
+        assert (found is not None) == is_read
 
 
 def test_as_many_inputs_as_allowed_are_taken_and_one_more_is_not() -> None:
