@@ -75,6 +75,25 @@ class JsonReader {
     return true;
   }
 
+  // Passes a list over, whose lists and objects are closed; its elements may be anything.
+  bool skip_list() {
+    std::int64_t open = 0;
+    do {
+      skip_space();
+      if (at_ == end_) return false;
+      Bytes text;
+      if (*at_ == '"') {
+        if (!read_text(text)) return false;
+      } else {
+        open += (*at_ == '[' || *at_ == '{') - (*at_ == ']' || *at_ == '}');
+        ++at_;
+      }
+    } while (open > 0);
+    return open == 0;
+  }
+
+  bool is_at(const JsonReader& other) const { return at_ == other.at_; }
+
   bool next_is(char expected) {
     skip_space();
     return at_ != end_ && *at_ == static_cast<std::uint8_t>(expected);

@@ -3,8 +3,9 @@
 //
 // A visitor has `id(Bytes)`, `priority(n)`, `timeout(n)`, `key(Bytes)`, `key_number(n)`,
 // `unknown_ids(bool)`, `binary_outputs(bool)`, `output(Bytes name, BinaryOutput)`,
-// `data(JsonReader&, const Input&)`, which reads an input's elements after its name, datatype and
-// shape, and `input(const Input&, bytes)`, below 0 where it had `data`; each says whether to go on.
+// `data(JsonReader&, const Input&)`, which reads an input's elements when its name, datatype and
+// shape are known, and `input(const Input&, bytes)`, below 0 where it had `data`; each says whether
+// to go on.
 #pragma once
 #include "header.h"
 #include "input.h"
@@ -21,13 +22,14 @@ inline bool is_first(std::uint32_t& seen, std::uint32_t bit) {
   return first;
 }
 
-// A name, a datatype, a shape and the parameter `binary_data_size`, in any order, and no more; or
-// in place of the parameter its data, behind the others.
+// A name, a datatype, a shape, and either the parameter `binary_data_size` or data, in any order.
 template <class Visitor>
 bool read_json_input(JsonReader& reader, Visitor& visitor) {
   Input input;
   std::int64_t bytes = -1;
   std::uint32_t seen = 0;
+  // Where data before the shape is, and what follows it.
+  JsonReader data = reader, behind = reader;
   const bool is_usual = reader.read_object([&](Bytes key) {
     if (is(key, "name")) return is_first(seen, 1) && reader.read_text(input.name);
     if (is(key, "datatype")) {
@@ -41,13 +43,22 @@ bool read_json_input(JsonReader& reader, Visitor& visitor) {
         std::int64_t size;
         return reader.read_number(size) && input.add_size(static_cast<std::uint64_t>(size));
       });
-    if (is(key, "data")) return is_first(seen, 32) && seen == 39 && visitor.data(reader, input);
+    if (is(key, "data")) {
+      if (!is_first(seen, 32)) return false;
+      if ((seen & 7) == 7) return visitor.data(reader, input);
+      data = reader;
+      if (!reader.skip_list()) return false;
+      behind = reader;
+      return true;
+    }
     if (!is(key, "parameters")) return false;
     return is_first(seen, 8) && reader.read_object([&](Bytes parameter) {
       return is(parameter, "binary_data_size") && is_first(seen, 16) && reader.read_number(bytes);
     });
   });
-  return is_usual && (seen == 31 || seen == 39) && input.rank > 0 && visitor.input(input, bytes);
+  if (!is_usual || (seen != 31 && seen != 39) || input.rank == 0) return false;
+  if (!data.is_at(behind) && !(visitor.data(data, input) && data.is_at(behind))) return false;
+  return visitor.input(input, bytes);
 }
 
 // A name, and perhaps the parameter `binary_data`.

@@ -206,7 +206,8 @@ def body_of(inputs: Mapping[str, Sent], form: str) -> tuple[bytes, bytes]:
             if form == "rows" and len(sent.shape) == 2:
                 width = sent.shape[1]
                 data = [data[row * width : (row + 1) * width] for row in range(sent.shape[0])]
-            entry["data"] = data
+            # In any order.
+            entry = {"data": data, **entry} if form == "flat" else {**entry, "data": data}
         entries.append(entry)
     document = {
         "id": "a",
