@@ -165,7 +165,7 @@ def _measure(model: Workload, path: Path, pairs: int, requests: int) -> dict[str
         for once in (turn % 2 == 0, turn % 2 == 1):
             message = request_message(model.name, one_user(drawn, expanded=not once))
             began = thread_time()
-            [result] = run_batch(opened, [reader.read_message(message)])
+            result = run_batch(opened, reader.read_message(message))
             taken = thread_time() - began
             scores[once] = result.scores[0]
             if turn >= _WARM_UP:

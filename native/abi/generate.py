@@ -17,7 +17,7 @@ LIBRARIES = {
     "kernels": "attention dense ids lookup lookup_run lost_pages machine pair_biases pair_layers "
     "passes product row_steps tiers",
     "quant": "encode",
-    "sharded_infer": "device_bags merge",
+    "sharded_infer": "device_bags",
     "serving": "calls client counting lookup_messages message_size model reader scheduler shares "
     "transport",
     "serving.bench": "load",

@@ -1,7 +1,6 @@
 // Sizes and offsets of structures, for Python; written by native/abi/generate.py.
 // clang-format off
 #include "abi/device_bags.h"
-#include "abi/merge.h"
 #include "abi/exported.h"
 
 #include <cstddef>
@@ -25,44 +24,6 @@ const std::int64_t sharded_infer_layout_of_device_bags[] = {
     offsetof(sharded_infer::DeviceBags, values),
     offsetof(sharded_infer::DeviceBags, id_bytes),
     offsetof(sharded_infer::DeviceBags, weights),
-};
-
-EXPORTED extern const std::int64_t sharded_infer_layout_of_merge[];
-const std::int64_t sharded_infer_layout_of_merge[] = {
-    39, 0x1F49F945,
-    0x3107A878, sizeof(sharded_infer::MergedGroup),
-    offsetof(sharded_infer::MergedGroup, lengths),
-    offsetof(sharded_infer::MergedGroup, values),
-    offsetof(sharded_infer::MergedGroup, weights),
-    0xA15204DB, sizeof(sharded_infer::Place),
-    offsetof(sharded_infer::Place, bags),
-    offsetof(sharded_infer::Place, ids),
-    offsetof(sharded_infer::Place, count),
-    offsetof(sharded_infer::Place, single),
-    0xC15D22A3, sizeof(sharded_infer::Merge),
-    offsetof(sharded_infer::Merge, requests),
-    offsetof(sharded_infer::Merge, features),
-    offsetof(sharded_infer::Merge, batch_sizes),
-    offsetof(sharded_infer::Merge, layouts),
-    offsetof(sharded_infer::Merge, order),
-    offsetof(sharded_infer::Merge, single),
-    offsetof(sharded_infer::Merge, shared),
-    offsetof(sharded_infer::Merge, lengths),
-    offsetof(sharded_infer::Merge, values),
-    offsetof(sharded_infer::Merge, weights),
-    offsetof(sharded_infer::Merge, places),
-    offsetof(sharded_infer::Merge, id_counts),
-    offsetof(sharded_infer::Merge, groups),
-    0x1C6572D7, sizeof(sharded_infer::BagSource),
-    offsetof(sharded_infer::BagSource, lengths),
-    offsetof(sharded_infer::BagSource, values),
-    offsetof(sharded_infer::BagSource, weights),
-    offsetof(sharded_infer::BagSource, bags),
-    0x54229F4D, sizeof(sharded_infer::Uniform),
-    offsetof(sharded_infer::Uniform, requests),
-    offsetof(sharded_infer::Uniform, features),
-    offsetof(sharded_infer::Uniform, parts),
-    offsetof(sharded_infer::Uniform, out),
 };
 
 }  // extern "C"

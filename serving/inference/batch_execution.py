@@ -155,7 +155,7 @@ class BatchExecution:
             trace = self._first_trace(batch) if batch.info.traced and model.is_front else None
             with nullcontext() if trace is None else traced_batch(trace.trace) as traced:
                 hosts = hosts if traced is None else traced.hosts
-                [ran] = run_batch(model, (merged,), deadline, may_default=True)
+                ran = run_batch(model, merged, deadline, may_default=True)
             usage = None if before is None else (before, read_usage())
         except DeadlineError as error:
             self._run_in_time(batch, error, hosts, answers)

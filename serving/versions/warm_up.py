@@ -66,7 +66,7 @@ def warm_thread(model: Model) -> None:
     shard hosts are late or lost: the next batch calls them again.
     """
     try:
-        run_batch(model, [generate_samples(model.spec, 1)])
+        run_batch(model, generate_samples(model.spec, 1))
     except (DeadlineError, ShardHostError) as error:
         _log.warning("a thread begins before it has scored: %s", error)
 
@@ -74,7 +74,7 @@ def warm_thread(model: Model) -> None:
 def _run_a_few(model: Model, known: Mapping[int, float], progress: Progress) -> Mapping[int, float]:
     sizes = [batch for batch in _A_FEW if batch <= max(known)]
     for done, batch in enumerate(sizes, start=1):
-        run_batch(model, [generate_samples(model.spec, batch)])
+        run_batch(model, generate_samples(model.spec, batch))
         progress("warming up", done, len(sizes))
     return known
 
@@ -84,5 +84,5 @@ def _timed(model: Model, samples: ModelInput) -> float:
     # to wait.
     clock = monotonic if model.engine.waits else thread_time
     started = clock()
-    run_batch(model, [samples])
+    run_batch(model, samples)
     return clock() - started

@@ -1,90 +1,95 @@
-"""Merging of requests into one batch: samples in order, shared bags kept once.
+"""Several requests as one batch: samples in order, shared bags kept once.
 
 A feature keeps one bag for each request if every request of several samples shares it. Otherwise
-its shared bags are repeated for their samples.
+its shared bags are repeated for their samples. Servers merge in compiled code (`native/call`).
 """
 
-import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sharded_infer.errors import InternalError
-from sharded_infer.inputs.merge_layout import lay_out
-from sharded_infer.inputs.model_input import ModelInput
-from sharded_infer.inputs.native_merge import merge_native, merge_uniform
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+
+
+class _Bags(NamedTuple):
+    """Bags of one feature in a request: a bag for each sample, or one for all."""
+
+    lengths: NDArray[np.int64]
+    values: NDArray[np.int64]
+    weights: NDArray[np.float32] | None
 
 
 def merge_inputs(inputs: Sequence[ModelInput]) -> ModelInput:
-    """Merge one or more requests with checked ids into one batch, in order.
+    """Merge one or more requests of one model with checked ids into one batch, in order.
 
     A single input is returned unchanged. Otherwise dense inputs are `[B, width]`. If requests share
-    features, `repeats` has their batch sizes. Raises InternalError for unchecked ids or different
-    models.
+    features, `repeats` has their batch sizes. Raises InternalError for unchecked ids or merged
+    batches.
     """
-    if not inputs or not all(one.ids_checked for one in inputs):
+    if not inputs or not all(one.ids_checked and one.repeats is None for one in inputs):
         raise InternalError("a merge takes one or more requests whose ids are checked")
     if len(inputs) == 1:
         return inputs[0]
-    merged = _merge_uniform(inputs)
-    if merged is not None:
-        return merged
-    source = lay_out(inputs)
-    groups = merge_native(source)
+    requests = [_by_feature(one) for one in inputs]
+    ranked = [bags for one, bags in zip(inputs, requests, strict=True) if one.batch_size > 1]
+    sizes = np.array([one.batch_size for one in inputs], np.int64)
+    shared = {f for f in requests[0] if ranked and all(len(b[f].lengths) == 1 for b in ranked)}
+    own = requests[0].keys() - shared
+    repeated = [
+        {f: _repeated(bags[f], one.batch_size) for f in own}
+        for one, bags in zip(inputs, requests, strict=True)
+    ]
+    groups = [_group(sorted(own), repeated), _group(sorted(shared), requests)]
     return ModelInput(
-        batch_size=int(source.batch_sizes.sum()),
-        groups=groups,
-        dense=tuple(_rows(inputs, position) for position in range(len(inputs[0].dense))),
+        batch_size=int(sizes.sum()),
+        groups=tuple(group for group in groups if group.features),
+        dense=tuple(
+            np.concatenate(
+                [
+                    np.resize(one.dense[at], (size, one.dense[at].shape[1]))
+                    for one, size in zip(inputs, sizes, strict=True)
+                ]
+            )
+            for at in range(len(inputs[0].dense))
+        ),
         ids_checked=True,
         ids_outside=sum(one.ids_outside for one in inputs),
         are_rows=inputs[0].are_rows,
         may_have_gaps=any(one.may_have_gaps for one in inputs),
-        repeats=source.batch_sizes if source.shared.any() else None,
+        repeats=sizes if shared else None,
     )
 
 
-def _merge_uniform(inputs: Sequence[ModelInput]) -> ModelInput | None:
-    first = inputs[0]
-    sizes = []
-    for one in inputs:
-        if one.repeats is not None or len(one.groups) != len(first.groups):
-            return None
-        for group, like in zip(one.groups, first.groups, strict=True):
-            # Decoders reuse one tuple for the same features.
-            same = group.features is like.features
-            whole = group.lengths.shape[1] == one.batch_size
-            if not same or whole != (like is first.groups[0]):
-                return None
-        sizes.append(one.batch_size)
-    groups = []
-    for position in range(len(first.groups)):
-        merged = merge_uniform([one.groups[position] for one in inputs])
-        if merged is None:
-            return None
-        groups.append(merged)
-    return ModelInput(
-        batch_size=sum(sizes),
-        groups=tuple(groups),
-        dense=tuple(_rows(inputs, position) for position in range(len(first.dense))),
-        ids_checked=True,
-        ids_outside=sum(one.ids_outside for one in inputs),
-        are_rows=inputs[0].are_rows,
-        may_have_gaps=any(one.may_have_gaps for one in inputs),
-        repeats=np.array(sizes, np.int64) if len(first.groups) > 1 else None,
+def _by_feature(one: ModelInput) -> dict[int, _Bags]:
+    found = {}
+    for group in one.groups:
+        ends = np.cumsum(group.lengths.sum(axis=1))
+        for feature, lengths, end in zip(group.features, group.lengths, ends, strict=True):
+            ids = slice(end - lengths.sum(), end)
+            weights = None if group.weights is None else group.weights[ids]
+            found[feature] = _Bags(lengths, group.values[ids], weights)
+    return found
+
+
+def _repeated(bags: _Bags, samples: int) -> _Bags:
+    times = samples // len(bags.lengths)
+    weights = None if bags.weights is None else np.tile(bags.weights, times)
+    return _Bags(np.tile(bags.lengths, times), np.tile(bags.values, times), weights)
+
+
+def _group(features: Sequence[int], requests: Sequence[dict[int, _Bags]]) -> JaggedBatch:
+    parts = [bags[feature] for feature in features for bags in requests]
+    if not parts:
+        return JaggedBatch((), np.empty(0, np.int64), np.empty((0, 0), np.int64))
+    weights = None
+    if any(part.weights is not None for part in parts):
+        weights = np.concatenate(
+            [np.ones(len(p.values), np.float32) if p.weights is None else p.weights for p in parts]
+        )
+    lengths = np.concatenate([part.lengths for part in parts]).reshape(len(features), -1)
+    return JaggedBatch(
+        tuple(features), np.concatenate([part.values for part in parts]), lengths, weights
     )
-
-
-def sample_slices(inputs: Sequence[ModelInput]) -> tuple[slice, ...]:
-    """The place of each request's samples in the merged batch."""
-    ends = itertools.accumulate(one.batch_size for one in inputs)
-    return tuple(slice(end - one.batch_size, end) for one, end in zip(inputs, ends, strict=True))
-
-
-def _rows(inputs: Sequence[ModelInput], position: int) -> NDArray[np.float32]:
-    arrays = []
-    for one in inputs:
-        array = one.dense[position]
-        whole = len(array) == one.batch_size
-        arrays.append(array if whole else np.repeat(array, one.batch_size, axis=0))
-    return np.concatenate(arrays)

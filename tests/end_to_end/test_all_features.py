@@ -400,8 +400,8 @@ def test_an_answer_that_is_too_large_fails_its_request_and_no_other(cluster: Clu
     # As many failures would eject the replicas.
     for _ in range(2 * MOST_FAILURES):
         with pytest.raises(RequestTooLargeError, match="at most 1500 are allowed"):
-            run_batch(front, [large], may_default=True)
-    [ran] = run_batch(front, [small], may_default=True)
+            run_batch(front, large, may_default=True)
+    ran = run_batch(front, small, may_default=True)
     assert not ran.default_tables
 
 

@@ -272,7 +272,7 @@ class _Ours:
         requested = header.output_positions(self.model.spec.tower.outputs)
         model_input = self.reader.read_message(message)
         decoded = perf_counter()
-        [execution] = run_batch(self.model, [model_input])
+        execution = run_batch(self.model, model_input)
         executed = perf_counter()
         names = self.model.spec.tower.outputs
         scores = {names[position]: execution.scores[position] for position in requested}

@@ -102,7 +102,7 @@ def _measure(
 
             def ours(*, once: bool) -> Parts:
                 request = drawn(once=once)
-                return timed(lambda: run_batch(model, [request]))
+                return timed(lambda: run_batch(model, request))
 
             running = precision if model.products is None else model.products.running
             counts, products = _products(workload.products(history, candidates), running)

@@ -95,7 +95,7 @@ def score_again(request: ShadowRequest, version: LoadedVersion) -> None:
         return
     try:
         model_input = request.codec.decode(request.message, version.reader, RequestTensors(None))
-        [ran] = run_batch(version.model, [model_input])
+        ran = run_batch(version.model, model_input)
     except Exception as error:
         metrics.failed(status_of(error).code.name)
         return

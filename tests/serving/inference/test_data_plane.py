@@ -114,14 +114,14 @@ def test_only_requests_whose_deadlines_pass_fail_for_a_late_lookup(
     ran: list[int] = []
     answered: list[int] = []
 
-    def late(model: Any, requests: Any, deadline: float, **fields: Any) -> Any:
-        ran.append(requests[0].batch_size)
+    def late(model: Any, batch: Any, deadline: float, **fields: Any) -> Any:
+        ran.append(batch.batch_size)
         answered.append(len(standby.outcomes))
         if len(ran) == 1:
             later = deadline if passes else monotonic()
             monkeypatch.setattr("serving.inference.batch_execution.monotonic", lambda: later)
             raise DeadlineError("shard host 1: no answer")
-        return run_batch(model, requests, deadline, **fields)
+        return run_batch(model, batch, deadline, **fields)
 
     monkeypatch.setattr("serving.inference.batch_execution.run_batch", late)
     standby.work_off()

@@ -46,6 +46,7 @@ from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.v1 import predictor_pb2
 from tests.serving.inference.planes import Plane, plane_of, samples_of
 from tests.support.asking import ask
+from tests.support.batches import run_together
 from tests.support.requests_by_chance import (
     MAX_BATCH,
     SPEC,
@@ -235,7 +236,7 @@ def test_calls_that_run_together_each_have_the_scores_of_the_merged_batch(place:
     sent = [message(samples, seed) for seed, samples in enumerate((3, 1, 5, 2))]
     version = place.store.get(MODEL)
     inputs = [version.reader.read_message(one) for one in sent]
-    wanted = run_batch(version.model, inputs)
+    wanted = run_together(version.model, inputs)
     answers = place.ask(*sent)
     for answer, result in zip(answers, wanted, strict=True):
         found = scores_of(infer_response(answer))
@@ -274,10 +275,10 @@ def test_calls_that_took_default_rows_alone_say_so(
 def lose_rows(monkeypatch: pytest.MonkeyPatch, **lost: Any) -> None:
     """Let batches take default rows of these tables for the samples that are marked."""
 
-    def run(model: Any, requests: Sequence[ModelInput], *more: Any, may_default: bool) -> Any:
-        [ran] = run_batch(model, requests, *more, may_default=may_default)
+    def run(model: Any, batch: ModelInput, *more: Any, may_default: bool) -> Any:
+        ran = run_batch(model, batch, *more, may_default=may_default)
         work = ran.work._replace(defaults=lost)
-        return [replace(ran, work=work, default_tables=tuple(lost))]
+        return replace(ran, work=work, default_tables=tuple(lost))
 
     monkeypatch.setattr("serving.inference.batch_execution.run_batch", run)
 

@@ -31,6 +31,7 @@ from sharded_infer.lookups.shard_hosts import Front, GroupAnswer, PieceBags, Sta
 from sharded_infer.specs.model_spec import GateSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.sharded_infer.lookups.test_random_plans import KINDS
+from tests.support.batches import run_together
 from tests.support.model_shares import open_share
 from tests.support.raw_cluster import (
     MAPS,
@@ -110,7 +111,7 @@ def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def check_alike(whole: Model, front: Model, inputs: Arrays) -> int:
     """Compare bits and counts of a request; return how many of its ids are unknown."""
     expected, found = checked(whole, inputs), checked(front, inputs)
-    [wanted], [got] = run_batch(whole, [expected]), run_batch(front, [found])
+    wanted, got = run_batch(whole, expected), run_batch(front, found)
     np.testing.assert_array_equal(got.scores[0], wanted.scores[0])
     assert got.ids_outside == wanted.ids_outside
     assert dict(found.ids_unknown) | dict(got.ids_unknown) == dict(expected.ids_unknown)
@@ -133,8 +134,8 @@ def test_each_request_of_a_batch_is_told_its_own_unknown_ids(version: Path) -> N
     for shared in ((), ("clicked", "shop", "page")):
         asked = [raw_inputs(batch, batch, shared=shared) for batch in (3, 1, 8)]
         expected = [checked(whole, inputs) for inputs in asked]
-        found = run_batch(front, [checked(front, inputs) for inputs in asked])
-        for one, wanted, result in zip(expected, run_batch(whole, expected), found, strict=True):
+        found = run_together(front, [checked(front, inputs) for inputs in asked])
+        for one, wanted, result in zip(expected, run_together(whole, expected), found, strict=True):
             np.testing.assert_array_equal(result.scores[0], wanted.scores[0])
             assert result.ids_outside == one.ids_outside > 0
 
@@ -167,7 +168,9 @@ def test_generated_samples_are_rows_for_hosts_too(version: Path) -> None:
     whole, (front, hosts) = open_model(version), front_of(version)
     one, other = (generate_samples(whole.spec, 12, seed) for seed in (0, 1))
     for asked in ([one], [one.samples(3, 5)], [one, other]):
-        for found, wanted in zip(run_batch(front, asked), run_batch(whole, asked), strict=True):
+        for found, wanted in zip(
+            run_together(front, asked), run_together(whole, asked), strict=True
+        ):
             np.testing.assert_array_equal(found.scores[0], wanted.scores[0])
             assert found.ids_outside == 0
     assert not any(group.raw for asked in hosts.asked for of in asked.values() for group in of)

@@ -21,9 +21,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Size and thread of each batch that runs."""
     seen: list[tuple[int, int]] = []
 
-    def run(model: Model, requests: list[ModelInput]) -> object:
-        seen.append((sum(r.batch_size for r in requests), threading.get_ident()))
-        return run_batch(model, requests)
+    def run(model: Model, batch: ModelInput) -> object:
+        seen.append((batch.batch_size, threading.get_ident()))
+        return run_batch(model, batch)
 
     monkeypatch.setattr(serving.versions.warm_up, "run_batch", run)
     return seen

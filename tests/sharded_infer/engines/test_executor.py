@@ -17,6 +17,7 @@ from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
+from tests.support.batches import run_together
 
 OUTPUTS = ("click", "rating")
 # On the last a table is split by rows.
@@ -84,7 +85,7 @@ def model(request: pytest.FixtureRequest, published_version: Path) -> Model:
 
 def test_each_request_gets_its_own_scores_in_order(model: Model) -> None:
     requests = requests_of(model.spec)
-    executions = run_batch(model, requests)
+    executions = run_together(model, requests)
     assert len(executions) == len(requests)
     for one, execution in zip(requests, executions, strict=True):
         assert [score.shape for score in execution.scores] == [
@@ -93,7 +94,7 @@ def test_each_request_gets_its_own_scores_in_order(model: Model) -> None:
         ]
         assert {score.dtype for score in execution.scores} == {np.dtype(np.float32)}
         assert execution.ids_outside == one.ids_outside
-        (alone,) = run_batch(model, [one])
+        alone = run_batch(model, one)
         assert max(differences(execution, alone).values()) <= 1e-5
     assert len({(e.lookup_seconds, e.tower_seconds) for e in executions}) == 1
     assert executions[0].lookup_seconds > 0 and executions[0].tower_seconds > 0
@@ -109,7 +110,7 @@ def test_padding_comes_back_to_nobody_and_changes_nothing(
 ) -> None:
     model = open_model(published_version)
     requests = [request_of(model.spec, 1, seed=seed) for seed in range(batch)]
-    executions = run_batch(model, requests)
+    executions = run_together(model, requests)
     assert sum(len(e.scores[0]) for e in executions) == batch
     for name, position in (("click", 0), ("rating", 1)):
         got = np.concatenate([execution.scores[position] for execution in executions])
@@ -136,7 +137,7 @@ def test_what_a_tower_makes_of_padding_reaches_nobody(tmp_path: Path) -> None:
     )
     weights = {"one": torch.arange(2.0, 20.0).view(9, 2)}
     model = open_model(publish(spec, weights, Inverse(), tmp_path, samples=samples).path)
-    (execution,) = run_batch(model, [samples.samples(0, 17)])
+    execution = run_batch(model, samples.samples(0, 17))
     wanted = 1.0 / (2.0 + 2 * (np.arange(17) % 9)) + 1.0
     np.testing.assert_allclose(execution.scores[0], wanted, rtol=1e-6)
 
@@ -178,8 +179,8 @@ def test_scores_in_a_batch_are_those_alone_but_for_the_towers_rounding(
     clicks: list[NDArray[np.float32]] = []
     for sizes in ([1] * 64, [1, 2, 3, 4, 5, 6, 7, 8], [300, 1, 40], [16, 16], [1, 1]):
         requests = [request_of(spec, size, seed=seed) for seed, size in enumerate(sizes)]
-        for one, execution in zip(requests, run_batch(model, requests), strict=True):
-            (alone,) = run_batch(model, [one])
+        for one, execution in zip(requests, run_together(model, requests), strict=True):
+            alone = run_batch(model, one)
             assert max(differences(execution, alone).values()) <= BOUNDS[precision]
             clicks.append(execution.scores[0])
     spread = float(np.concatenate(clicks).std())

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
-from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.engines.sequence_runs import MOST_POSITIONS, pieces_of
 from sharded_infer.inputs.id_policy import InputPolicy
@@ -18,6 +17,7 @@ from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
+from tests.support.batches import run_together
 
 DIM = 8
 
@@ -85,7 +85,7 @@ def request_of(lengths: list[int], *, candidates: int = 1, seed: int = 0) -> Mod
 
 
 def scores(model: Model, *requests: ModelInput) -> NDArray[np.float32]:
-    return np.concatenate([one.scores[0] for one in run_batch(model, requests)])
+    return np.concatenate([one.scores[0] for one in run_together(model, requests)])
 
 
 def test_pieces_hold_like_lengths_and_few_positions() -> None:

@@ -23,6 +23,7 @@ from sharded_infer.towers.split.parts import Run
 from sharded_infer.towers.split.split_tower import SplitTower
 from sharded_infer.towers.tower import Tower
 from tests.sharded_infer.towers.split.ranking_towers import DENSE, DIM, DeepFM
+from tests.support.batches import run_together
 
 # On the second, tables are split by rows and by columns.
 TOPOLOGIES = ("cpu:1", "cpu:5x4KB")
@@ -102,7 +103,7 @@ def expanded(request: ModelInput) -> ModelInput:
 def splits_of(model: Model, shared: Sequence[int]) -> SplitTower:
     assert isinstance(model.engine, HostEngine)
     for seed in range(5):
-        run_batch(model, [request_of(300, shared, seed=seed)])
+        run_batch(model, request_of(300, shared, seed=seed))
     found = model.engine._splits.of(tuple(shared))
     assert found is not None
     return found
@@ -133,8 +134,8 @@ def check_alike(model: Model, requests: Sequence[ModelInput]) -> None:
     """Each request gets the whole tower's scores of its expanded form, but for rounding."""
     bound = BOUNDS[model.spec.tower.precision]
     every: list[NDArray[np.float32]] = []
-    for one, result in zip(requests, run_batch(model, requests), strict=True):
-        [expected] = run_batch(model, [expanded(one)])
+    for one, result in zip(requests, run_together(model, requests), strict=True):
+        expected = run_batch(model, expanded(one))
         assert result.scores[0].shape == (one.batch_size,)
         np.testing.assert_allclose(result.scores[0], expected.scores[0], rtol=0, atol=bound)
         every.append(expected.scores[0])
@@ -171,8 +172,8 @@ def test_few_pairs_or_other_features_are_scored_by_the_whole_tower(
     splits_of(model, USER)
     calls.clear()
     check_alike(model, [request_of(270, (0, 1), seed=3)])
-    [first] = run_batch(model, [request_of(2, USER, seed=3)])
-    [second] = run_batch(model, [expanded(request_of(2, USER, seed=3))])
+    first = run_batch(model, request_of(2, USER, seed=3))
+    second = run_batch(model, expanded(request_of(2, USER, seed=3)))
     assert not calls and np.array_equal(first.scores[0], second.scores[0])
 
 

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.host_engine import HostEngine
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.engines.user_cache import UserCache
@@ -19,6 +18,7 @@ from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
+from tests.support.batches import run_together
 
 DIM = 8
 
@@ -105,7 +105,7 @@ def request_of(user: int, candidates: int, *, repeat: bool = False, length: int 
 
 
 def scores(model: Model, *requests: ModelInput) -> list[NDArray[np.float32]]:
-    return [one.scores[0] for one in run_batch(model, requests)]
+    return [one.scores[0] for one in run_together(model, requests)]
 
 
 def cached(model: Model, most_bytes: int = 1 << 20) -> UserCache:

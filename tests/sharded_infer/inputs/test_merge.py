@@ -5,9 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sharded_infer.inputs.merge import merge_inputs
-from sharded_infer.inputs.merge_layout import lay_out
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
-from tests.reference.merge import merge_numpy
 from tests.sharded_infer.inputs.bags import bags_of
 
 ROWS, WIDTHS = 11, (3, 1)
@@ -70,22 +68,6 @@ def test_the_samples_of_all_requests_keep_their_bags(inputs: list[ModelInput]) -
         rows = [np.broadcast_to(r.dense[position], (r.batch_size, width)) for r in inputs]
         if len(inputs) > 1:
             assert np.array_equal(merged.dense[position], np.concatenate(rows))
-
-
-@settings(deadline=None)
-@given(requests())
-def test_compiled_copying_gives_what_indexing_gives(inputs: list[ModelInput]) -> None:
-    merged = merge_inputs(inputs)
-    if len(inputs) == 1:
-        return
-    for group, wanted in zip(merged.groups, merge_numpy(lay_out(inputs)), strict=True):
-        assert group.features == wanted.features
-        assert (group.weights is None) == (wanted.weights is None)
-        for name in ("values", "lengths", "weights"):
-            ours, theirs = getattr(group, name), getattr(wanted, name)
-            if ours is not None:
-                assert ours.dtype == theirs.dtype and ours.flags.c_contiguous
-                assert np.array_equal(ours, theirs), name
 
 
 def test_what_every_request_shares_is_kept_once_a_request() -> None:

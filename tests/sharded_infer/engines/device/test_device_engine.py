@@ -15,6 +15,7 @@ from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.golden_check import check_golden
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.errors import DeviceError, InputError, PlanError
+from sharded_infer.inputs.merge import merge_inputs
 from sharded_infer.planning.plan import Plan, Shard, StoredTable
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.publishing.publication import publish
@@ -25,6 +26,7 @@ from sharded_infer.specs.model_spec import (
 )
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.sharded_infer.engines.test_executor import SIZES, differences, request_of, requests_of
+from tests.support.batches import run_together
 
 # On the second a table is split by rows; on the third one rank is the host's memory.
 TOPOLOGIES = ("h100:1", "h100:3x0.55KB", "h100:1x0.6KB+host:1")
@@ -67,7 +69,7 @@ def test_requests_of_one_batch_get_their_own_scores(
     model: Model, host: Model, weighted: bool
 ) -> None:
     requests = requests_of(model.spec, weighted=weighted)
-    there, here = run_batch(model, requests), run_batch(host, requests)
+    there, here = run_together(model, requests), run_together(host, requests)
     for one, other in zip(there, here, strict=True):
         assert max(differences(one, other).values()) < 1e-4
         assert one.ids_outside == other.ids_outside
@@ -94,15 +96,15 @@ def test_a_model_with_sequences_is_refused_by_name(tmp_path: Path) -> None:
 def test_rows_are_counted_by_rank(planned: Path) -> None:
     whole = open_model(planned, topology="h100:1", devices=SIMULATED)
     split = open_model(planned, topology="h100:3x0.55KB", devices=SIMULATED)
-    requests = requests_of(whole.spec)
-    one, several = run_batch(whole, requests)[0].work, run_batch(split, requests)[0].work
+    batch = merge_inputs(requests_of(whole.spec))
+    one, several = run_batch(whole, batch).work, run_batch(split, batch).work
     assert [step[0] for step in one.steps] == [0] and len(several.steps) == 3
     [(_, rows, size, _)] = one.steps
     # Splits by columns read an id's row on each rank.
     assert sum(step[1] for step in several.steps) >= rows - 3 and size > rows
     assert one.rows_saved == several.rows_saved == 0
-    shared = [request_of(whole.spec, 6, (1, 2), seed=2)]
-    assert run_batch(whole, shared)[0].work.rows_saved > 0
+    shared = request_of(whole.spec, 6, (1, 2), seed=2)
+    assert run_batch(whole, shared).work.rows_saved > 0
 
 
 def test_tables_of_one_format_are_apart_by_the_accesses_that_read_them() -> None:
