@@ -217,6 +217,8 @@ struct Finished {
   const AnsweredRequest* counted;  // [calls]
   const PythonAnswer* answers;
   std::int64_t answer_count;
+  const std::int64_t* failed;  // positions of calls whose outputs could not be written
+  std::int64_t failed_count;
 };
 
 // The end of a batch.
@@ -258,6 +260,10 @@ EXPORTED_KEEPING_GIL void sharded_infer_calls_set_names(Calls* calls, const Name
                                                         std::int64_t share_count);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_set_chance(Calls* calls, std::uint64_t seed);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_set_kept(Calls* calls, std::uint64_t bound);
+EXPORTED_KEEPING_GIL void sharded_infer_calls_set_regions(Calls* calls,
+                                                          const SharedRegion regions[],
+                                                          std::int64_t count,
+                                                          std::int64_t most_bytes);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_take(Calls* calls, std::int32_t sender,
                                                    const transport::Event events[],
                                                    std::int64_t count, Taken* taken);

@@ -32,6 +32,17 @@ struct NamedTensor {
   std::int64_t sizes[2];
 };
 
+// A registered region of system shared memory, in bytes from its object's start.
+struct SharedRegion {
+  const char* name;
+  std::int64_t name_bytes;
+  const char* path;  // of the object
+  std::int64_t offset;
+  std::int64_t byte_size;
+  std::uint64_t device;  // the object's at registration, as `inode`
+  std::uint64_t inode;
+};
+
 // One jagged batch; places are in 8-byte words of the memory that `Request::fill` is given.
 struct Group {
   std::int64_t features;
@@ -67,6 +78,13 @@ struct Text {
   std::int64_t size;
 };
 
+// Where an output goes in shared memory.
+struct OutputPlace {
+  Text region;  // empty: it stays in the answer
+  std::int64_t offset;
+  std::int64_t byte_size;
+};
+
 // A request without its inputs.
 struct Header {
   Text name, version, id;
@@ -79,6 +97,7 @@ struct Header {
   std::int64_t key_number;
   std::int64_t output_count;
   Text outputs[kMaxOutputs];
+  OutputPlace places[kMaxOutputs];
 };
 
 // Header of a request in JSON, without model and version.

@@ -28,11 +28,6 @@ std::uint64_t elements(const Scores& scores, std::int64_t samples) {
   return std::uint64_t(samples) * std::uint64_t(scores.columns == 0 ? 1 : scores.columns);
 }
 
-std::string_view bytes_of(const Scores& scores, std::int64_t first, std::int64_t samples) {
-  const float* values = scores.values + elements(scores, first);
-  return {reinterpret_cast<const char*>(values), elements(scores, samples) * sizeof(float)};
-}
-
 const PlacedOutput* placed_of(const Call& call, std::size_t output) {
   for (const PlacedOutput& placed : call.placed)
     if (std::size_t(placed.output) == output) return &placed;
@@ -48,6 +43,11 @@ std::string joined(const std::vector<const char*>& tables) {
 std::string unknown_parameter(const char* table) { return std::string("unknown_ids.") + table; }
 
 }  // namespace
+
+std::string_view bytes_of(const Scores& scores, std::int64_t first, std::int64_t samples) {
+  const float* values = scores.values + elements(scores, first);
+  return {reinterpret_cast<const char*>(values), elements(scores, samples) * sizeof(float)};
+}
 
 std::string http_lines(std::int64_t json_bytes, std::int64_t bytes) {
   std::string lines = "200 OK\r\n";

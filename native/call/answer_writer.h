@@ -18,6 +18,9 @@ struct CallScores {
   std::vector<std::pair<const char*, std::int64_t>> unknown_ids;
 };
 
+// Those of some samples of an output.
+std::string_view bytes_of(const Scores& scores, std::int64_t first, std::int64_t samples);
+
 // The status and headers of an answer over HTTP, each with its line break. `json_bytes` are those
 // that outputs in binary follow; 0: there are none.
 std::string http_lines(std::int64_t json_bytes, std::int64_t bytes);

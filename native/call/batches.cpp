@@ -220,6 +220,8 @@ void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) 
     const Call& call = *batch.calls[at];
     AnsweredRequest& counted = batch.counted[at];
     collect(batch, scores, call, first, answer, counted);
+    batch.failed[at] = !place(call, scores, first);
+    if (batch.failed[at]) batch.failed_at.push_back(std::int64_t(at));
     if (!batch.failed[at]) batch.json_bytes[at] = batch.writer.write(call, answer);
     batch.ends.push_back(batch.writer.bytes().size());
     first += call.samples();
@@ -248,6 +250,22 @@ void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) 
   finished.counted = batch.counted.data();
   finished.answers = batch.answers.data();
   finished.answer_count = std::int64_t(batch.answers.size());
+  finished.failed = batch.failed_at.data();
+  finished.failed_count = std::int64_t(batch.failed_at.size());
+}
+
+// Writes the outputs that go to shared memory, before the answer that says so. False where one
+// cannot be written.
+bool Calls::place(const Call& call, const BatchScores& scores, std::int64_t first) const {
+  for (const PlacedOutput& placed : call.placed) {
+    const Bytes region{static_cast<const std::uint8_t*>(placed.region), placed.region_bytes};
+    const std::string_view data = bytes_of(scores.scores[placed.output], first, call.samples());
+    if (!regions_.write(
+            {region, placed.offset, placed.byte_size},
+            {reinterpret_cast<const std::uint8_t*>(data.data()), std::int64_t(data.size())}))
+      return false;
+  }
+  return true;
 }
 
 void Calls::fail(Batch& batch, std::int32_t code, std::string_view words, Failed& failed) {
@@ -268,7 +286,6 @@ void Calls::fail(Batch& batch, std::int32_t code, std::string_view words, Failed
 }
 
 void Calls::refuse(Batch& batch, std::int64_t position, std::int32_t code, std::string_view words) {
-  batch.failed[std::size_t(position)] = 1;
   const Call& call = *batch.calls[std::size_t(position)];
   if (!call.by_python()) fail_call(call, code, words);
 }

@@ -47,6 +47,11 @@ void sharded_infer_calls_set_chance(Calls* calls, std::uint64_t seed) { calls->s
 
 void sharded_infer_calls_set_kept(Calls* calls, std::uint64_t bound) { calls->set_kept(bound); }
 
+void sharded_infer_calls_set_regions(Calls* calls, const SharedRegion* regions, std::int64_t count,
+                                     std::int64_t most_bytes) {
+  calls->set_regions(regions, count, most_bytes);
+}
+
 void sharded_infer_calls_take(Calls* calls, std::int32_t sender, const transport::Event* events,
                               std::int64_t count, Taken* taken) {
   calls->take(Sender(sender), events, count, *taken);

@@ -40,6 +40,13 @@ struct Call {
     capacity = wanted;
   }
 
+  // The region's text is copied; `regions` has room for it.
+  void place(PlacedOutput output) {
+    regions.emplace_back(static_cast<const char*>(output.region), std::size_t(output.region_bytes));
+    output.region = regions.back().data();
+    placed.push_back(output);
+  }
+
   bool by_python() const { return sender == kPython; }
   // True if Python compresses and sends an answer of this size.
   bool compresses(std::int64_t bytes) const { return encoding != 0 && bytes >= kLeastCompressed; }

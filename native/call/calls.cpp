@@ -50,13 +50,8 @@ void copy_texts(const CallFields& fields, Call& call) {
   call.label.assign(fields.label, std::size_t(fields.label_bytes));
   if (fields.message != nullptr)
     call.message.assign(fields.message, std::size_t(fields.message_bytes));
-  call.placed.assign(fields.placed, fields.placed + fields.placed_count);
-  call.regions.reserve(call.placed.size());
-  for (PlacedOutput& placed : call.placed) {
-    call.regions.emplace_back(static_cast<const char*>(placed.region),
-                              std::size_t(placed.region_bytes));
-    placed.region = call.regions.back().data();
-  }
+  call.regions.reserve(std::size_t(fields.placed_count));
+  for (std::int64_t at = 0; at < fields.placed_count; ++at) call.place(fields.placed[at]);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "choice.h"
 #include "message.h"
 #include "reader/header.h"
+#include "reader/regions.h"
 #include "scheduler/scheduler.h"
 #include "transport/settings.h"
 
@@ -60,6 +61,11 @@ class Calls {
   // stream, are the rest.
   void set_chance(std::uint64_t seed) { chance_seed_ = seed; }
 
+  // Registered regions of shared memory; `most_bytes` bounds the inputs of a call.
+  void set_regions(const SharedRegion* regions, std::int64_t count, std::int64_t most_bytes) {
+    regions_.set(regions, count, most_bytes);
+  }
+
   void take(Sender sender, const transport::Event* events, std::int64_t count, Taken& taken);
   // Whether the call was queued.
   bool offer(const CallFields& fields, double now, scheduler::Refused& refused);
@@ -71,7 +77,7 @@ class Calls {
   void finish(Batch& batch, const BatchScores& scores, Finished& finished);
   Batch* part(Batch& batch, const std::int64_t* positions, std::int64_t count);
   void fail(Batch& batch, std::int32_t code, std::string_view words, Failed& failed);
-  // Excludes a call from `finish`, and ends it with a status unless Python does.
+  // Ends a call whose outputs `finish` could not write with a status, unless Python does.
   void refuse(Batch& batch, std::int64_t position, std::int32_t code, std::string_view words);
   // Sends the answers, and frees the calls and the slot, whose time the scheduler learns. Returns
   // the backlog, and whether answers over HTTP wait for the transport's flush.
@@ -104,6 +110,7 @@ class Calls {
   Disposition take_end(Sender sender, const transport::Event& event);
   Form form_of(Sender sender, const transport::Event& event) const;
   Chosen choose_route(std::uint64_t chance, const Message& message);
+  bool read_outputs(const Message& message, const Route& route, Call& call) const;
   bool decode(const Message& message, Route& route, Call& call);
   bool is_reachable(const scheduler::Request& request, const Route& route);
   Tracing tracing_of(const transport::Event& event);
@@ -128,6 +135,7 @@ class Calls {
   void run(Batch& batch, double now);
   void collect(const Batch& batch, const BatchScores& scores, const Call& call, std::int64_t first,
                CallScores& answer, AnsweredRequest& counted);
+  bool place(const Call& call, const BatchScores& scores, std::int64_t first) const;
   static void count_bags(const Batch& batch, const BatchScores& scores);
 
   scheduler::Scheduler& scheduler_;
@@ -142,6 +150,7 @@ class Calls {
   std::unordered_map<std::string, NameTarget> names_;  // by model, a zero byte, and version
   std::string key_;
   JsonTensors tensors_;  // of the message that is read
+  Regions regions_;
   std::deque<Call> calls_;
   std::vector<std::int64_t> free_;                             // handles
   std::unordered_map<std::uint64_t, std::int64_t> by_number_;  // of Python's: handles

@@ -55,11 +55,14 @@ bool is_finite(const Call& call, const Model& model) {
   return true;
 }
 
-bool read_outputs(const Message& message, const Route& route, Call& call) {
+}  // namespace
+
+bool Calls::read_outputs(const Message& message, const Route& route, Call& call) const {
   const JsonHeader& json = message.header;
   const Header& header = json.header;
   const auto wanted = std::uint8_t(json.binary_default != 0 ? 2 : 1);
   call.outputs.assign(route.outputs.size(), header.output_count == 0 ? wanted : 0);
+  call.regions.reserve(std::size_t(header.output_count));
   for (std::int64_t at = 0; at < header.output_count; ++at) {
     const Text& text = header.outputs[at];
     const int output = route.output_of({message.bytes.data + text.start, text.size});
@@ -67,11 +70,14 @@ bool read_outputs(const Message& message, const Route& route, Call& call) {
     const bool says = (json.binary_said >> at & 1) != 0;
     const auto said = std::uint8_t(json.binary_wanted >> at & 1 ? 2 : 1);
     call.outputs[std::size_t(output)] = says ? said : wanted;
+    const OutputPlace& place = header.places[at];
+    if (place.region.size == 0) continue;
+    const Bytes region{message.bytes.data + place.region.start, place.region.size};
+    if (!regions_.holds({region, place.offset, place.byte_size})) return false;
+    call.place({output, region.data, region.size, place.offset, place.byte_size});
   }
   return true;
 }
-
-}  // namespace
 
 void Calls::take(Sender sender, const transport::Event* events, std::int64_t count, Taken& taken) {
   left_.clear();
@@ -143,7 +149,9 @@ Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event
   // Under overload most calls are refused, so one that must be refused is not decoded, and Python
   // decodes none again that is too late because others wait.
   if (tracing == Tracing::kNone && !is_reachable(request, *route)) return refuse_late();
-  const bool is_read = read_outputs(message, *route, call) && decode(message, *route, call);
+  // Inputs in shared memory are kept for no other version, which Python counts.
+  const bool is_read = read_outputs(message, *route, call) && decode(message, *route, call) &&
+                       !(may_be_kept && route->decoding.shared_bytes != 0);
   const auto refused = is_read ? queue(call, call.decoded).why : scheduler::Refusal::kNone;
   if (refused == scheduler::Refusal::kDeadlineUnreachable && call.ahead > 0 &&
       tracing == Tracing::kNone)
@@ -215,17 +223,19 @@ Calls::Chosen Calls::choose_route(std::uint64_t chance, const Message& message) 
 bool Calls::decode(const Message& message, Route& route, Call& call) {
   Request& decoding = route.decoding;
   const std::vector<NamedTensor>& tensors = tensors_.tensors();
-  const bool scanned = message.form == kJson && message.json_bytes == 0
-                           ? decoding.scan_tensors(tensors.data(), std::int64_t(tensors.size()))
-                       : message.form == kJson
-                           ? decoding.scan_body(message.bytes, message.json_bytes)
-                       : message.form == kPredict ? decoding.scan_predict(message.bytes)
-                                                  : decoding.scan(message.bytes);
-  if (!scanned) return false;
-  call.reserve(decoding.layout.words);
-  const bool is_filled = decoding.fill(call.words.get());
+  decoding.regions = &regions_;
+  bool is_read = message.form == kJson && message.json_bytes == 0
+                     ? decoding.scan_tensors(tensors.data(), std::int64_t(tensors.size()),
+                                             tensors_.spans().data())
+                 : message.form == kJson    ? decoding.scan_body(message.bytes, message.json_bytes)
+                 : message.form == kPredict ? decoding.scan_predict(message.bytes)
+                                            : decoding.scan(message.bytes);
+  if (is_read) {
+    call.reserve(decoding.layout.words);
+    is_read = decoding.fill(call.words.get());
+  }
   decoding.trim();
-  if (!is_filled) return false;
+  if (!is_read) return false;
   const Model& model = route.model();
   call.layout = decoding.layout;
   call.own.assign(decoding.own, decoding.own + model.features);
@@ -233,6 +243,7 @@ bool Calls::decode(const Message& message, Route& route, Call& call) {
   call.dense_rows.assign(decoding.dense_rows, decoding.dense_rows + model.dense);
   // What is not finite may be refused.
   if (!is_finite(call, model)) return false;
+  call.request.size_bytes += decoding.shared_bytes;
   call.reports_unknown = message.header.header.reports_unknown != 0;
   if (call.reports_unknown) call.unknown.assign(decoding.unknown, decoding.unknown + model.mapped);
   call.request.samples = work_units(model, call.layout, call.own.data(), call.words.get());

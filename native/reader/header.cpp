@@ -32,11 +32,7 @@ class HeaderVisitor {
   bool input(Bytes) { return ++parts_ <= kMostParts; }
   bool contents(Bytes) { return ++parts_ <= kMostParts; }
 
-  bool output(Bytes name) {
-    if (header_.output_count == kMaxOutputs) return false;
-    header_.outputs[header_.output_count++] = part(name);
-    return true;
-  }
+  bool output(Bytes name, const Span& span) { return add_output(message_, name, span, header_); }
 
  private:
   bool key(const Parameter& parameter) {
@@ -85,6 +81,25 @@ class BinaryHeaderVisitor : public JsonHeaderVisitor {
 };
 
 }  // namespace
+
+bool add_output(Bytes text, Bytes name, const Span& span, Header& header) {
+  const std::int64_t count = header.output_count;
+  if (count == kMaxOutputs) return false;
+  if (!span.is_none()) {
+    const auto* begin = reinterpret_cast<const char*>(text.data);
+    for (std::int64_t at = 0; at < count; ++at) {
+      const Text& other = header.outputs[at];
+      if (header.places[at].region.size > 0 && other.size == name.size &&
+          std::memcmp(begin + other.start, name.data, std::size_t(name.size)) == 0)
+        return false;
+    }
+    header.places[count] = {
+        {span.region.data - text.data, span.region.size}, span.begin(), span.bytes};
+  }
+  header.outputs[count] = {name.data - text.data, name.size};
+  ++header.output_count;
+  return true;
+}
 
 bool read_json_header(Bytes json, JsonHeader& header) {
   header = JsonHeader();

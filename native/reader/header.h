@@ -1,7 +1,7 @@
 // Headers of requests.
 #pragma once
 #include "abi/reader.h"
-#include "base/wire.h"
+#include "parameter.h"
 
 namespace sharded_infer {
 
@@ -11,5 +11,9 @@ bool read_header(Bytes message, Header& header);
 bool read_predict_header(Bytes message, Header& header);
 // As `read_header`, of JSON whose tensors are in binary.
 bool read_json_header(Bytes json, JsonHeader& header);
+
+// Adds an output, whose name and span are parts of the text. False for too many, or one that goes
+// to two places.
+bool add_output(Bytes text, Bytes name, const Span& span, Header& header);
 
 }  // namespace sharded_infer

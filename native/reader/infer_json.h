@@ -2,10 +2,10 @@
 // visitor.
 //
 // A visitor has `id(Bytes)`, `priority(n)`, `timeout(n)`, `key(Bytes)`, `key_number(n)`,
-// `unknown_ids(bool)`, `binary_outputs(bool)`, `output(Bytes name, BinaryOutput)`,
+// `unknown_ids(bool)`, `binary_outputs(bool)`, `output(Bytes name, BinaryOutput, const Span&)`,
 // `data(JsonReader&, const Input&)`, which reads an input's elements when its name, datatype and
-// shape are known, and `input(const Input&, bytes)`, below 0 where it had `data`; each says whether
-// to go on.
+// shape are known, and `input(const Input&, bytes)`, below 0 where it had `data` or a span; each
+// says whether to go on.
 #pragma once
 #include "header.h"
 #include "input.h"
@@ -22,7 +22,21 @@ inline bool is_first(std::uint32_t& seen, std::uint32_t bit) {
   return first;
 }
 
-// A name, a datatype, a shape, and either the parameter `binary_data_size` or data, in any order.
+// A parameter of a tensor's span, whose key has been read.
+inline bool read_json_span(JsonReader& reader, Bytes key, Span& span) {
+  Parameter parameter;
+  parameter.key = key;
+  parameter.kind = kString;
+  if (reader.read_text(parameter.text)) return span.add(parameter);
+  parameter.kind = kInt64;
+  std::int64_t number;
+  if (!reader.read_number(number)) return false;
+  parameter.number = static_cast<std::uint64_t>(number);
+  return span.add(parameter);
+}
+
+// A name, a datatype, a shape, and one of the parameter `binary_data_size`, parameters of a span,
+// and data, in any order.
 template <class Visitor>
 bool read_json_input(JsonReader& reader, Visitor& visitor) {
   Input input;
@@ -53,29 +67,32 @@ bool read_json_input(JsonReader& reader, Visitor& visitor) {
     }
     if (!is(key, "parameters")) return false;
     return is_first(seen, 8) && reader.read_object([&](Bytes parameter) {
-      return is(parameter, "binary_data_size") && is_first(seen, 16) && reader.read_number(bytes);
+      if (!is(parameter, "binary_data_size")) return read_json_span(reader, parameter, input.span);
+      return is_first(seen, 16) && reader.read_number(bytes);
     });
   });
-  if (!is_usual || (seen != 31 && seen != 39) || input.rank == 0) return false;
+  if (!is_usual || (seen & 7) != 7 || input.rank == 0) return false;
+  if (((seen & 16) != 0) + ((seen & 32) != 0) + !input.span.is_none() != 1) return false;
+  if (!input.span.is_none() && !input.span.is_whole()) return false;
   if (!data.is_at(behind) && !(visitor.data(data, input) && data.is_at(behind))) return false;
   return visitor.input(input, bytes);
 }
 
-// A name, and perhaps the parameter `binary_data`.
-inline bool read_json_output(JsonReader& reader, Bytes& name, BinaryOutput& binary) {
+// A name, and perhaps the parameter `binary_data` or those of a span.
+inline bool read_json_output(JsonReader& reader, Bytes& name, BinaryOutput& binary, Span& span) {
   std::uint32_t seen = 0;
   const bool is_usual = reader.read_object([&](Bytes key) {
     if (is(key, "name")) return is_first(seen, 1) && reader.read_text(name);
     if (!is(key, "parameters")) return false;
     return is_first(seen, 2) && reader.read_object([&](Bytes parameter) {
       bool wanted;
-      if (!is(parameter, "binary_data") || !is_first(seen, 4) || !reader.read_flag(wanted))
-        return false;
+      if (!is(parameter, "binary_data")) return read_json_span(reader, parameter, span);
+      if (!is_first(seen, 4) || !reader.read_flag(wanted)) return false;
       binary = wanted ? BinaryOutput::kYes : BinaryOutput::kNo;
       return true;
     });
   });
-  return is_usual && (seen & 1);
+  return is_usual && (seen & 1) && (span.is_none() || span.is_whole());
 }
 
 template <class Visitor>
@@ -119,7 +136,8 @@ bool visit_json(Bytes json, Visitor& visitor) {
       return is_first(seen, 8) && reader.read_list([&] {
         Bytes name;
         BinaryOutput binary = BinaryOutput::kNotSaid;
-        return read_json_output(reader, name, binary) && visitor.output(name, binary);
+        Span span;
+        return read_json_output(reader, name, binary, span) && visitor.output(name, binary, span);
       });
     return false;
   });
@@ -167,13 +185,12 @@ class JsonHeaderVisitor {
     return true;
   }
 
-  bool output(Bytes name, BinaryOutput binary) {
+  bool output(Bytes name, BinaryOutput binary, const Span& span) {
     std::int64_t& count = found_.header.output_count;
     if (count == kMaxOutputs) return false;
     if (binary != BinaryOutput::kNotSaid) found_.binary_said |= std::int64_t{1} << count;
     if (binary == BinaryOutput::kYes) found_.binary_wanted |= std::int64_t{1} << count;
-    found_.header.outputs[count++] = part(name);
-    return true;
+    return add_output(json_, name, span, found_.header);
   }
 
  private:

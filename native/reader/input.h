@@ -1,7 +1,8 @@
-// One InferInputTensor, whose contents follow in `raw_input_contents` unless they are typed.
+// One InferInputTensor, whose contents follow in `raw_input_contents` unless they are typed or in
+// shared memory.
 #pragma once
 #include "abi/reader.h"
-#include "base/wire.h"
+#include "parameter.h"
 
 #include <cstring>
 
@@ -19,6 +20,7 @@ struct Input {
   std::int32_t rank = 0;
   std::int64_t sizes[2] = {0, 0};
   Bytes typed;  // InferTensorContents; without data: there are none
+  Span span;    // in shared memory
 
   std::int64_t elements() const { return rank == 2 ? sizes[0] * sizes[1] : sizes[0]; }
 
@@ -37,8 +39,7 @@ inline std::int32_t datatype_of(Bytes name) {
   return kNoDatatype;
 }
 
-// A name, one of the datatypes, and one or two sizes, perhaps typed contents; parameters are
-// unusual.
+// A name, one of the datatypes, one or two sizes, and perhaps typed contents or a span.
 inline bool read_input(Bytes message, Input& input) {
   WireReader reader(message);
   while (!reader.done()) {
@@ -62,6 +63,8 @@ inline bool read_input(Bytes message, Input& input) {
       WireReader sizes(bytes);
       while (!sizes.done())
         if (!sizes.read_varint(size) || !input.add_size(size)) return false;
+    } else if (field == 4) {
+      if (!read_span_parameter(bytes, input.span)) return false;
     } else if (field == 5) {
       if (input.typed.data != nullptr) return false;
       input.typed = bytes;
@@ -69,7 +72,8 @@ inline bool read_input(Bytes message, Input& input) {
       return false;
     }
   }
-  return input.datatype != kNoDatatype && input.rank > 0;
+  if (input.datatype == kNoDatatype || input.rank == 0) return false;
+  return input.span.is_none() || (input.span.is_whole() && input.typed.data == nullptr);
 }
 
 }  // namespace sharded_infer

@@ -52,7 +52,9 @@ class JsonTensorVisitor : public JsonHeaderVisitor {
 
   bool input(const Input& input, std::int64_t bytes) {
     if (bytes >= 0) return false;
-    const auto size = std::int64_t(found_.elements_.size() - begin_);
+    const bool is_shared = !input.span.is_none();
+    const auto size = is_shared ? 0 : std::int64_t(found_.elements_.size() - begin_);
+    found_.spans_.push_back(input.span);
     // Where the elements are is known when no more come.
     found_.tensors_.push_back({input.name.data,
                                input.name.size,
@@ -107,6 +109,7 @@ class JsonTensorVisitor : public JsonHeaderVisitor {
 
 bool JsonTensors::read(Bytes json, JsonHeader& header) {
   tensors_.clear();
+  spans_.clear();
   elements_.clear();
   header = JsonHeader();
   JsonTensorVisitor visitor(json, header, *this);

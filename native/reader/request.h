@@ -22,6 +22,8 @@
 
 namespace sharded_infer {
 
+class Regions;
+
 struct Tensor {
   const std::uint8_t* data;
   std::int64_t bytes;
@@ -62,10 +64,12 @@ struct Request : InputParts {
   std::vector<Bytes> contents;             // [inputs]: raw ones as they came
   std::vector<std::int64_t> copied_bytes;  // [inputs]: as they came; -1: contents are raw
   std::vector<std::uint8_t> copied;        // contents that are not raw, in the order of the inputs
-  std::vector<std::int32_t> successors;    // [inputs + 1]: the input that came after each the last
-                                           // time, or -1
-  std::vector<std::int64_t> starts;        // [sparse]: of its ids of all at once, or of its lengths
-                                           // in a sequence
+  const Regions* regions = nullptr;      // of shared memory; null: inputs there are left to Python
+  std::int64_t shared_bytes = 0;         // of inputs there
+  std::vector<std::int32_t> successors;  // [inputs + 1]: the input that came after each the last
+                                         // time, or -1
+  std::vector<std::int64_t> starts;      // [sparse]: of its ids of all at once, or of its lengths
+                                         // in a sequence
 
   // The input of a name, or -1; `previous` came before it, -1: none did. Clients send their inputs
   // in the same order each time.
@@ -91,8 +95,8 @@ struct Request : InputParts {
   bool scan_predict(Bytes message);
   // As `scan`, of JSON and the tensors' bytes behind it, in the order of the inputs.
   bool scan_body(Bytes body, std::int64_t json_bytes);
-  // As `scan`, of tensors.
-  bool scan_tensors(const NamedTensor* named, std::int64_t count);
+  // As `scan`, of tensors, some of which have a span in place of data.
+  bool scan_tensors(const NamedTensor* named, std::int64_t count, const Span* spans = nullptr);
   // Whether its lengths and ids fit too; `out` has `layout.words` words.
   bool fill(std::int64_t* out);
   // Frees much memory of `copied`.
@@ -108,6 +112,7 @@ struct Request : InputParts {
   void begin() {
     std::fill(present.begin(), present.end(), std::uint8_t{0});
     copied.clear();
+    shared_bytes = 0;
   }
 
   std::vector<std::uint8_t> own_;

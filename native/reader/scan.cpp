@@ -3,6 +3,7 @@
 #include "infer_json.h"
 #include "layout.h"
 #include "message_size.h"
+#include "regions.h"
 #include "request.h"
 #include "typed_contents.h"
 #include "base/strings.h"
@@ -18,18 +19,19 @@ bool fits(Bytes bytes, const Tensor& tensor) {
 
 class TensorVisitor {
  public:
-  // The message is needed where contents may be typed.
+  // The message, where inputs may be typed or in shared memory.
   explicit TensorVisitor(Request& request, Bytes message = {})
       : request_(request), model_(*request.model), message_(message) {}
 
   bool text(std::uint32_t, Bytes) { return true; }
   bool parameter(const Parameter&) { return true; }
-  bool output(Bytes) { return true; }
+  bool output(Bytes, const Span&) { return true; }
 
   bool input(Bytes bytes) {
     Input input;
     return read_input(bytes, input) && take(input) &&
-           (input.typed.data == nullptr || copy_typed(input));
+           (input.typed.data == nullptr || copy_typed(input)) &&
+           (input.span.is_none() || copy_shared(input.span));
   }
 
   bool take(const Input& input) {
@@ -48,6 +50,22 @@ class TensorVisitor {
     tensor.datatype = input.datatype;
     const std::int64_t numbers = model_.numbers_of(found);
     return numbers == 0 || to_ids(tensor, numbers);
+  }
+
+  // Copies an input that has just been taken: a client may change it while it is read.
+  bool copy_shared(const Span& span) {
+    const Regions* regions = request_.regions;
+    if (regions == nullptr || !is_within_limits()) return false;
+    const Tensor& tensor = request_.tensors[request_.order[inputs_ - 1]];
+    // The product cannot overflow.
+    if (tensor.elements >= kMaxSize) return false;
+    if (tensor.datatype != kBytesType &&
+        span.bytes != tensor.elements * item_bytes(tensor.datatype))
+      return false;
+    if (span.bytes > regions->most_bytes() - request_.shared_bytes) return false;
+    request_.shared_bytes += span.bytes;
+    request_.copied_bytes[inputs_ - 1] = span.bytes;
+    return regions->read(span, request_.copied);
   }
 
   bool contents(Bytes bytes) {
@@ -84,9 +102,15 @@ class TensorVisitor {
   std::int64_t inputs() const { return inputs_; }
 
  private:
+  // Whether Python would read the message, whose parts it counts.
+  bool is_within_limits() {
+    if (!is_counted_) is_counted_ = check_size(*model_.message_limits, message_) == kWithinLimits;
+    return is_counted_;
+  }
+
   bool copy_typed(const Input& input) {
-    if (!is_typed_ && check_size(*model_.message_limits, message_) != kWithinLimits) return false;
     is_typed_ = true;
+    if (!is_within_limits()) return false;
     const std::size_t begin = request_.copied.size();
     if (!append_raw(input.typed, input.datatype, request_.copied)) return false;
     request_.copied_bytes[inputs_ - 1] = std::int64_t(request_.copied.size() - begin);
@@ -107,6 +131,7 @@ class TensorVisitor {
   const Model& model_;
   const Bytes message_;
   bool is_typed_ = false;
+  bool is_counted_ = false;
   std::int64_t inputs_ = 0;
   std::int64_t contents_ = 0;
   std::int32_t previous_ = -1;
@@ -123,11 +148,12 @@ class BodyVisitor {
   bool key_number(std::int64_t) { return true; }
   bool unknown_ids(bool) { return true; }
   bool binary_outputs(bool) { return true; }
-  bool output(Bytes, BinaryOutput) { return true; }
+  bool output(Bytes, BinaryOutput, const Span&) { return true; }
   bool data(JsonReader&, const Input&) { return false; }
 
   bool input(const Input& input, std::int64_t bytes) {
     if (bytes > left_.size || !tensors_.take(input)) return false;
+    if (!input.span.is_none()) return tensors_.copy_shared(input.span);
     if (!tensors_.contents({left_.data, bytes})) return false;
     left_.data += bytes;
     left_.size -= bytes;
@@ -161,13 +187,15 @@ bool Request::scan_body(Bytes body, std::int64_t json_bytes) {
          lay_out(*this, visitor.inputs());
 }
 
-bool Request::scan_tensors(const NamedTensor* named, std::int64_t count) {
+bool Request::scan_tensors(const NamedTensor* named, std::int64_t count, const Span* spans) {
   begin();
   TensorVisitor visitor(*this);
   for (std::int64_t i = 0; i < count; ++i) {
     Input input;
-    if (!to_input(named[i], input) || !visitor.take(input) ||
-        !visitor.contents({named[i].data, named[i].data_bytes}))
+    if (!to_input(named[i], input) || !visitor.take(input)) return false;
+    const bool is_shared = spans != nullptr && !spans[i].is_none();
+    if (!(is_shared ? visitor.copy_shared(spans[i])
+                    : visitor.contents({named[i].data, named[i].data_bytes})))
       return false;
   }
   return visitor.match() && lay_out(*this, visitor.inputs());

@@ -234,6 +234,8 @@ class Finished(ctypes.Structure):
         ("counted", ctypes.c_void_p),
         ("answers", ctypes.c_void_p),
         ("answer_count", ctypes.c_int64),
+        ("failed", ctypes.c_void_p),
+        ("failed_count", ctypes.c_int64),
     )
 
 
@@ -252,7 +254,7 @@ class Failed(ctypes.Structure):
     )
 
 
-check_layout(LIBRARY, "calls", 0x81541E0C, {
+check_layout(LIBRARY, "calls", 0x2930F93C, {
     RouteSettings: 0xB9D909FE,
     NamedRoute: 0x5E523BFE,
     WeightedRoute: 0x6E66263E,
@@ -269,7 +271,7 @@ check_layout(LIBRARY, "calls", 0x81541E0C, {
     TableCounts: 0x4D371771,
     BatchScores: 0x6452607B,
     PythonAnswer: 0x27D93B39,
-    Finished: 0x6A70AD1D,
+    Finished: 0x4070E64C,
     BatchEnd: 0x706B7914,
     Failed: 0x887C6210,
 })
@@ -353,6 +355,15 @@ calls_set_kept = function_of(
     None,
     ctypes.c_void_p,
     ctypes.c_uint64,
+)
+calls_set_regions = function_of(
+    KEEPING_GIL,
+    "sharded_infer_calls_set_regions",
+    None,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_int64,
 )
 calls_take = function_of(
     KEEPING_GIL,

@@ -32,6 +32,18 @@ class NamedTensor(ctypes.Structure):
     )
 
 
+class SharedRegion(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("name_bytes", ctypes.c_int64),
+        ("path", ctypes.c_char_p),
+        ("offset", ctypes.c_int64),
+        ("byte_size", ctypes.c_int64),
+        ("device", ctypes.c_uint64),
+        ("inode", ctypes.c_uint64),
+    )
+
+
 class Group(ctypes.Structure):
     _fields_ = (
         ("features", ctypes.c_int64),
@@ -72,6 +84,14 @@ class Text(ctypes.Structure):
     )
 
 
+class OutputPlace(ctypes.Structure):
+    _fields_ = (
+        ("region", Text),
+        ("offset", ctypes.c_int64),
+        ("byte_size", ctypes.c_int64),
+    )
+
+
 class Header(ctypes.Structure):
     _fields_ = (
         ("name", Text),
@@ -85,6 +105,7 @@ class Header(ctypes.Structure):
         ("key_number", ctypes.c_int64),
         ("output_count", ctypes.c_int64),
         ("outputs", Text * 16),
+        ("places", OutputPlace * 16),
     )
 
 
@@ -99,11 +120,13 @@ class JsonHeader(ctypes.Structure):
 
 check_layout(LIBRARY, "reader", 0xB26E471B, {
     NamedTensor: 0x94DA9357,
+    SharedRegion: 0x41EC2D26,
     Group: 0x681DFE7E,
     Layout: 0x678A6ED0,
     InputParts: 0x0480BB4A,
     Text: 0x45846D36,
-    Header: 0xC1A3328E,
+    OutputPlace: 0xD6968D1B,
+    Header: 0x98004719,
     JsonHeader: 0x8C8FB197,
 })
 read_header = function_of(

@@ -31,7 +31,7 @@ from serving.shared_memory.regions import SharedMemory
 from serving.status import Status, status_of
 from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.engines.executor import RequestResult, run_batch
-from sharded_infer.errors import InternalError, ShardedInferError
+from sharded_infer.errors import InternalError, RequestError
 
 # By so much a host's clock may end a lookup early.
 _SOON_SECONDS = 0.01
@@ -210,7 +210,6 @@ class BatchExecution:
         """Answers a batch; returns what Python sends."""
         version, metrics = batch.version, batch.version.metrics
         try:
-            refused = self._place(batch, ran) if batch.info.placed else set()
             if ran.ids_unknown:
                 version.reader.count_unknown(ran.ids_unknown)
             with metrics.lock:
@@ -218,6 +217,7 @@ class BatchExecution:
         except Exception as error:
             self._fail(batch, error)
             return []
+        refused = self._refuse_failed(batch, ran, finished) if finished.failed else set()
         kept: list[ShadowRequest] = []
         try:
             kept = self._kept(batch, ran, merging, refused)
@@ -230,26 +230,33 @@ class BatchExecution:
                 self._shadows.offer(request)
         return list(finished.by_python())
 
-    def _place(self, batch: CallBatch, ran: RequestResult) -> set[int]:
-        """Writes outputs to shared memory; returns positions of calls that were refused for it."""
-        names, refused = batch.version.model.spec.tower.outputs, set()
+    def _refuse_failed(
+        self, batch: CallBatch, ran: RequestResult, finished: FinishedBatch
+    ) -> set[int]:
+        """Refuses calls whose outputs could not be written to shared memory; their positions."""
+        refused = set(finished.failed)
         for position, call in enumerate(batch.calls()):
-            try:
-                for output, span in call.places:
-                    data = score_bytes(ran.scores[output][call.first : call.first + call.samples])
-                    if self._memory is None:
-                        raise InternalError("an output is in shared memory, which is not offered")
-                    self._memory.write(span, data, f"output {names[output]!r}")
-            except ShardedInferError as error:
-                status = self._status(batch.version, error, call)
-                seconds = monotonic() - call.arrived
-                batch.version.metrics.failed(status.code.name, seconds)
-                self._calls.refuse(batch, position, status)
-                self._report_failure(batch, call, status)
-                if call.by_python:
-                    self._reply(call.number, status)
-                refused.add(position)
+            if position not in refused:
+                continue
+            status = self._status(batch.version, self._fault_of_places(batch, ran, call), call)
+            batch.version.metrics.failed(status.code.name, monotonic() - call.arrived)
+            self._calls.refuse(batch, position, status)
+            self._report_failure(batch, call, status)
+            if call.by_python:
+                self._reply(call.number, status)
         return refused
+
+    def _fault_of_places(self, batch: CallBatch, ran: RequestResult, call: CallFacts) -> Exception:
+        names = batch.version.model.spec.tower.outputs
+        try:
+            for output, span in call.places:
+                data = score_bytes(ran.scores[output][call.first : call.first + call.samples])
+                if self._memory is None:
+                    raise InternalError("an output is in shared memory, which is not offered")
+                self._memory.write(span, data, f"output {names[output]!r}")
+        except Exception as error:
+            return error
+        return RequestError("shared memory of the outputs changed while they were written")
 
     def _count(
         self, batch: CallBatch, ran: RequestResult, finished: FinishedBatch, merging: float

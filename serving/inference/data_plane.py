@@ -124,7 +124,7 @@ class DataPlane:
         self.calls = CallsInProgress(metrics.in_flight)
         self.traces = reports is not None and reports.traces
         scheduler = Scheduler(slots=slots, limits=limits)
-        self.compiled = PredictCalls(scheduler)
+        self.compiled = PredictCalls(scheduler, memory)
         if self.traces and reports is not None:
             self.compiled.set_traced(reports.bound)
         self._execution = BatchExecution(

@@ -22,6 +22,7 @@ from kernels.native_library import address_of, array_at
 from serving.abi import calls as abi
 from serving.abi.calls import Sender
 from serving.abi.counting import AnsweredRequest
+from serving.abi.reader import SharedRegion
 from serving.abi.scheduler import Refused
 from serving.inference.call_batch import CallBatch
 from serving.inference.routes import Routes
@@ -31,7 +32,8 @@ from serving.protocol.request_header import RequestHeader
 from serving.routing.weighted_choice import mixed
 from serving.scheduler.refusals import Refusal, refusal
 from serving.scheduler.scheduler import Scheduler
-from serving.shared_memory.regions import Span
+from serving.shared_memory.region_file import path_of
+from serving.shared_memory.regions import Region, Regions, SharedMemory, Span
 from serving.status import Status
 from sharded_infer.engines.executor import RequestResult
 from sharded_infer.inputs.model_input import ModelInput
@@ -81,10 +83,13 @@ class PredictCalls:
     `backlog` is in seconds: a call that must be answered sooner will be refused.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        """Takes no events before `attach`."""
+    def __init__(self, scheduler: Scheduler, memory: SharedMemory | None = None) -> None:
+        """Takes no events before `attach`; `memory` is clients' shared memory, if it is offered."""
         # Referenced for compiled code.
         self._scheduler = scheduler
+        self._memory = memory
+        # As compiled code has them; replaced, never changed.
+        self._regions: Regions | None = None
         self._address: int = abi.calls_create(scheduler.address)
         weakref.finalize(self, abi.calls_destroy, self._address)
         self._flush: Callable[[], None] | None = None
@@ -146,6 +151,7 @@ class PredictCalls:
 
     def take(self, sender: Sender, events: int, count: int) -> "TakenCalls":
         """Queues the usual calls among a server's events, at the address of their structs."""
+        self._set_regions()
         taken = abi.Taken()
         abi.calls_take(self._address, sender, events, count, taken)
         self.backlog = taken.backlog
@@ -200,7 +206,7 @@ class PredictCalls:
         return CallBatch(address, batch.version)
 
     def refuse(self, batch: CallBatch, position: int, status: Status) -> None:
-        """Excludes a call from `finish`; ends it with a status, unless Python sends its answer."""
+        """Ends a call that `finish` has failed, unless Python sends its answer."""
         words = status.message.encode()
         abi.calls_refuse(
             self._address, batch.address, position, status.code.number, words, len(words)
@@ -215,6 +221,8 @@ class PredictCalls:
             merging: seconds that count with the lookups.
             now: since 1970.
         """
+        if batch.info.placed:
+            self._set_regions()
         scores = [np.ascontiguousarray(output, np.float32) for output in ran.scores]
         listed = (abi.Scores * len(scores))(
             *(abi.Scores(address_of(s), s.shape[1] if s.ndim == 2 else 0) for s in scores)
@@ -269,6 +277,18 @@ class PredictCalls:
         if ended.waits and self._flush is not None:
             self._flush()
 
+    def _set_regions(self) -> None:
+        if self._memory is None or (regions := self._memory.regions()) is self._regions:
+            return
+        self._regions = regions
+        listed = [_shared_region(region) for region in regions.values()]
+        abi.calls_set_regions(
+            self._address,
+            (SharedRegion * len(listed))(*listed),
+            len(listed),
+            self._memory.most_bytes,
+        )
+
     def _batch(self, address: int | None) -> CallBatch | None:
         if not address:
             return None
@@ -305,16 +325,21 @@ class FinishedBatch:
 
     Attributes:
         decode_seconds, encode_seconds: summed over the calls.
+        failed: positions of calls whose outputs could not be written to shared memory.
         slowest_seconds: from a call's message to its answer.
     """
 
-    __slots__ = ("_finished", "counted", "decode_seconds", "encode_seconds", "slowest_seconds")
+    __slots__ = (
+        *("_finished", "counted", "decode_seconds", "encode_seconds"),
+        *("failed", "slowest_seconds"),
+    )
 
     def __init__(self, finished: abi.Finished, batch: CallBatch) -> None:
         self._finished = finished
         self.decode_seconds: float = finished.decode_seconds
         self.encode_seconds: float = finished.encode_seconds
         self.slowest_seconds: float = finished.slowest_seconds
+        self.failed = array_at(ctypes.c_int64, finished.failed, finished.failed_count)[:]
         self.counted = array_at(AnsweredRequest, finished.counted, batch.count)
 
     @property
@@ -339,6 +364,11 @@ class _Counts:
         self.listed = (abi.TableCounts * len(counts))(
             *(abi.TableCounts(name.encode(), address_of(ids)) for name, ids in self._arrays.items())
         )
+
+
+def _shared_region(region: Region) -> SharedRegion:
+    name, path = region.name.encode(), path_of(region.key).encode()
+    return SharedRegion(name, len(name), path, region.offset, region.byte_size, *region.identity)
 
 
 def _forms(methods: Iterable[PredictMethod | None]) -> "ctypes.Array[ctypes.c_int32]":

@@ -74,13 +74,20 @@ def read_header(message: bytes, form: MessageFormat = MessageFormat.INFER) -> Re
 
 def located_header(message: bytes, header: abi.Header) -> RequestHeader:
     """Header whose parts compiled code has located."""
+    outputs = [_part(message, text).decode() for text in header.outputs[: header.output_count]]
+    places = {
+        name: Span(_part(message, place.region).decode(), place.offset, place.byte_size)
+        for name, place in zip(outputs, header.places, strict=False)
+        if place.region.size
+    }
     return RequestHeader(
         _part(message, header.name).decode(),
         _part(message, header.version).decode(),
         _part(message, header.id).decode(),
         header.priority,
         header.timeout_us,
-        tuple(_part(message, text).decode() for text in header.outputs[: header.output_count]),
+        tuple(outputs),
+        places or _NO_PLACES,
         reports_unknown_ids=bool(header.reports_unknown),
         routing_key=number_key(header.key_number)
         if header.key_is_number

@@ -27,11 +27,11 @@ class RegionFile:
             NotFoundError: the object does not exist, or may not be opened.
         """
         self._key = key
-        name = _file_name(key)
+        path = path_of(key)
         # A link would lead out of the folder, and a pipe would block.
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
-            self._file = os.open(f"{FOLDER}/{name}", flags)
+            self._file = os.open(path, flags)
         except OSError as error:
             raise NotFoundError(
                 f"shared memory object {key!r} cannot be opened: {error.strerror}"
@@ -99,7 +99,8 @@ class RegionFile:
         )
 
 
-def _file_name(key: str) -> str:
+def path_of(key: str) -> str:
+    """File of a `shm_open` name; raises RequestError if that is invalid."""
     name = key.removeprefix("/")
     encoded = name.encode("utf-8", "surrogatepass")
     if (
@@ -113,4 +114,4 @@ def _file_name(key: str) -> str:
             f"shared memory key {key[:_MOST_NAME_BYTES]!r}: expected a name of at most "
             f"{_MOST_NAME_BYTES} bytes, with no slash but one that leads"
         )
-    return name
+    return f"{FOLDER}/{name}"

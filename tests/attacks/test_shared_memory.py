@@ -226,6 +226,42 @@ def test_a_cut_region_is_harmless(server: RunningServer, ranker: Ranker, make_ob
     assert MODEL in server.ready["models"][0]["name"]
 
 
+def placed_request(name: str, size: int) -> Any:
+    request = infer_request(good_inputs(64))
+    values = request.outputs.add(name="score").parameters
+    values["shared_memory_region"].string_param = name
+    values["shared_memory_byte_size"].int64_param = size
+    return request
+
+
+def test_an_object_that_is_not_what_was_registered_is_named_for_inputs_and_outputs(
+    server: RunningServer, make_object: Make
+) -> None:
+    path, kept = make_object(1 << 12), make_object(1)
+    requests = (shared_request("old", 64 * 16), placed_request("old", 256))
+    with server.stub() as stub:
+        unregister(stub)
+        register(stub, "old", path.name, 1 << 12)
+
+        def refused(words: str) -> None:
+            for request in requests:
+                with pytest.raises(grpc.RpcError) as refusal:
+                    stub.ModelInfer(request, timeout=10)
+                assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert words in refusal.value.details()
+
+        for request in requests:
+            stub.ModelInfer(request, timeout=10)
+        os.truncate(path, 100)
+        refused("has 100 bytes now")
+        # Its number stays its own.
+        path.rename(kept)
+        refused("has vanished")
+        path.write_bytes(bytes(1 << 12))
+        refused("is another one now")
+        assert path.read_bytes() == bytes(1 << 12)
+
+
 def test_all_workers_know_the_same_regions(server: RunningServer, make_object: Make) -> None:
     path = make_object(1 << 12)
     with server.stub() as stub:

@@ -1,6 +1,6 @@
 """Requests to checked model inputs by compiled code, without protobuf objects.
 
-It accepts only the usual raw form, and nothing that the portable reader would refuse. The portable
+It accepts only the usual forms, and nothing that the portable reader would refuse. The portable
 reader takes the rest, and alone decides on errors. The pseudocode is in `native/reader/request.h`.
 """
 

@@ -2,7 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +23,7 @@ from serving.protocol.request_header import RequestHeader
 from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.scheduler import Scheduler
 from serving.scheduler.version_queue import VersionQueue
-from serving.shared_memory.regions import Span
+from serving.shared_memory.regions import SharedMemory, Span
 from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.v1 import predictor_pb2
 from tests.support.requests_by_chance import MAX_BATCH, SPEC, serialized
@@ -55,11 +57,12 @@ def answer(
     outputs: bytes = b"\1\1",
     defaults: Mapping[str, Any] | None = None,
     unknown: Mapping[str, Any] | None = None,
+    memory: SharedMemory | None = None,
     **fields: Any,
 ) -> Answer:
     """The second of two calls' answer."""
     scheduler = Scheduler()
-    calls = PredictCalls(scheduler)
+    calls = PredictCalls(scheduler, memory)
     queue = VersionQueue(BatchingPolicy(BatchingMode.BATCHED, max_delay=0.0), {1: 1e-9})
     scheduler.add_queue(queue)
     tower = SimpleNamespace(outputs=OUTPUTS)
@@ -203,9 +206,25 @@ def test_binary_outputs_follow_the_json_in_their_order() -> None:
     assert infer_answer(answer(HTTP)).kind == "application/json"
 
 
-def test_outputs_in_shared_memory_are_named_in_messages_and_not_in_json() -> None:
-    places = [(0, Span("a-region", 64, 999))]
-    response = service_pb2.ModelInferResponse.FromString(answer(INFER, places=places).body)
+@pytest.fixture
+def shared() -> Iterator[tuple[SharedMemory, Path]]:
+    """Shared memory with one region, and its object."""
+    path = Path("/dev/shm") / f"sharded-infer-test-{uuid.uuid4().hex}"  # noqa: S108
+    path.write_bytes(bytes(2048))
+    memory = SharedMemory(most_bytes=0)
+    memory.register("a-region", path.name, offset=128, byte_size=1500)
+    yield memory, path
+    path.unlink()
+
+
+def test_outputs_in_shared_memory_are_named_in_messages_and_not_in_json(
+    shared: tuple[SharedMemory, Path],
+) -> None:
+    (memory, path), places = shared, [(0, Span("a-region", 64, 999))]
+    response = service_pb2.ModelInferResponse.FromString(
+        answer(INFER, places=places, memory=memory).body
+    )
+    assert np.frombuffer(path.read_bytes()[192:200], "<f4").tolist() == FIRST
     placed, other = response.outputs
     assert {
         name: one.string_param or one.int64_param for name, one in placed.parameters.items()
@@ -219,7 +238,7 @@ def test_outputs_in_shared_memory_are_named_in_messages_and_not_in_json() -> Non
     assert response.raw_output_contents[0] == b"" and not other.parameters
     assert np.frombuffer(response.raw_output_contents[1], "<f4").tolist() == SECOND
     for outputs in (b"\1\1", b"\2\2"):
-        found = answer(HTTP, outputs=outputs, places=places)
+        found = answer(HTTP, outputs=outputs, places=places, memory=memory)
         first, second = json.loads(found.body[: found.json_bytes or None])["outputs"]
         # Where it was put, the client has said itself. Triton sends none here.
         assert set(first) == {"name", "datatype", "shape"}

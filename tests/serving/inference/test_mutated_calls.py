@@ -4,8 +4,10 @@ import ctypes
 import json
 import math
 import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from random import Random
 from time import monotonic
 from types import SimpleNamespace
@@ -34,6 +36,7 @@ from serving.protocol.request_tensors import RequestTensors
 from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.scheduler import QueueLimits, Scheduler
 from serving.scheduler.version_queue import VersionQueue
+from serving.shared_memory.regions import SharedMemory
 from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.specs.model_spec import ModelSpec
@@ -53,6 +56,9 @@ REQUESTS, EACH = (100_000, 500) if LONG else (400, 20)
 pytestmark = [pytest.mark.slow] if LONG else []
 DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
 METHODS = (PredictMethod.MODEL_INFER, PredictMethod.PREDICT)
+REGION, REGION_BYTES, OBJECT_BYTES = "region", 1 << 16, (1 << 16) + 512
+MEMORY = SharedMemory(most_bytes=REGION_BYTES)
+OBJECT = Path("/dev/shm") / f"sharded-infer-test-{uuid.uuid4().hex}"  # noqa: S108
 INFER, PREDICT = range(2)
 
 
@@ -83,7 +89,7 @@ class Model:
 
     def __init__(self, kind: Kind) -> None:
         self._scheduler = Scheduler(limits=QueueLimits())
-        self._calls = PredictCalls(self._scheduler)
+        self._calls = PredictCalls(self._scheduler, MEMORY)
         readers = (
             InputReader(
                 kind.spec,
@@ -106,6 +112,7 @@ class Model:
             (0, 0, 0), (PredictMethod.HTTP_INFER,), lambda: None, lambda *_: None
         )
         self._name, self._numbers = kind.spec.name, 0
+        self._outputs = kind.spec.tower.outputs
 
     def take(self, sender: Sender, method: int, sent: bytes, head: bytes) -> CallBatch | None:
         """The taken call as a batch; None: it is left to Python, or its deadline has passed."""
@@ -134,6 +141,10 @@ class Model:
             [facts] = batch.calls()
             header, wanted = self._read(sender, method, sent, json_bytes)
             assert (self._name, facts.request_id) == (header.model_name, header.request_id)
+            places = {self._outputs[position]: span for position, span in facts.places}
+            assert places == dict(header.places)
+            for span in places.values():
+                MEMORY.check(span, "output")
             check_same(batch.input(), wanted)
         finally:
             self._calls.end(batch.address, monotonic(), by_clock=True)
@@ -142,7 +153,7 @@ class Model:
     def _read(
         self, sender: Sender, method: int, sent: bytes, json_bytes: int | None
     ) -> tuple[RequestHeader, ModelInput]:
-        memory = RequestTensors(None)
+        memory = RequestTensors(MEMORY)
         if sender is Sender.HTTP:
             document = read_document(self._name, "", sent, json_bytes)
             return document.header(), document.decode(self._portable, memory)
@@ -178,18 +189,57 @@ def elements(sent: Sent) -> list[Any]:
     return found
 
 
-def infer_message(name: str, inputs: Mapping[str, Sent], *, typed: bool = False) -> bytes:
+@pytest.fixture(scope="module", autouse=True)
+def shared() -> Iterator[None]:
+    """Registers the region, whose object goes afterwards."""
+    with OBJECT.open("wb") as file:
+        file.truncate(OBJECT_BYTES)
+    MEMORY.register(REGION, OBJECT.name, offset=256, byte_size=REGION_BYTES)
+    yield
+    MEMORY.unregister(REGION)
+    OBJECT.unlink()
+
+
+def spans_of(inputs: Mapping[str, Sent]) -> list[dict[str, Any]]:
+    """Writes inputs into the region; the parameters of each."""
+    spans, at = [], 0
+    with OBJECT.open("r+b") as file:
+        for sent in inputs.values():
+            file.seek(256 + at)
+            file.write(sent.data)
+            spans.append(span_of(len(sent.data), at))
+            at += len(sent.data)
+    return spans
+
+
+def span_of(size: int, offset: int) -> dict[str, Any]:
+    parameters = {"shared_memory_region": REGION, "shared_memory_byte_size": size}
+    return {**parameters, "shared_memory_offset": offset} if offset else parameters
+
+
+def set_parameters(parameters: Any, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        kind = "string_param" if isinstance(value, str) else "int64_param"
+        setattr(parameters[name], kind, value)
+
+
+def infer_message(name: str, inputs: Mapping[str, Sent], form: str) -> bytes:
     request = service_pb2.ModelInferRequest(model_name=name, id="a")
     request.parameters["priority"].int64_param = 2
     request.parameters["routing_key"].string_param = "key"
-    request.outputs.add(name="score")
+    score = request.outputs.add(name="score")
+    spans: list[dict[str, Any]] = [{}] * len(inputs)
+    if form == SHARED:
+        spans = spans_of(inputs)
+        set_parameters(score.parameters, span_of(64, 1000))
     fields = {"BYTES": "bytes_contents", "INT64": "int64_contents", "INT32": "int_contents"}
-    for key, sent in inputs.items():
+    for (key, sent), span in zip(inputs.items(), spans, strict=True):
         tensor = request.inputs.add(name=key, datatype=sent.datatype, shape=sent.shape)
-        if typed:
+        set_parameters(tensor.parameters, span)
+        if form == TYPED:
             field = getattr(tensor.contents, fields.get(sent.datatype, "fp32_contents"))
             field.extend(elements(sent))
-        else:
+        elif form != SHARED:
             request.raw_input_contents.append(sent.data)
     return bytes(request.SerializeToString())
 
@@ -197,10 +247,13 @@ def infer_message(name: str, inputs: Mapping[str, Sent], *, typed: bool = False)
 def body_of(inputs: Mapping[str, Sent], form: str) -> tuple[bytes, bytes]:
     """JSON, and the tensors in binary behind it."""
     entries = []
-    for name, sent in inputs.items():
+    spans = spans_of(inputs) if form == SHARED_BODY else [{}] * len(inputs)
+    for (name, sent), span in zip(inputs.items(), spans, strict=True):
         entry: dict[str, Any] = {"name": name, "shape": sent.shape, "datatype": sent.datatype}
         if form == "binary":
             entry["parameters"] = {"binary_data_size": len(sent.data)}
+        elif form == SHARED_BODY:
+            entry["parameters"] = span
         else:
             data = [e.decode("latin-1") if isinstance(e, bytes) else e for e in elements(sent)]
             if form == "rows" and len(sent.shape) == 2:
@@ -213,7 +266,12 @@ def body_of(inputs: Mapping[str, Sent], form: str) -> tuple[bytes, bytes]:
         "id": "a",
         "parameters": {"binary_data_output": True, "priority": 2, "routing_key": "key"},
         "inputs": entries,
-        "outputs": [{"name": "score", "parameters": {"binary_data": False}}],
+        "outputs": [
+            {
+                "name": "score",
+                "parameters": span_of(64, 0) if form == SHARED_BODY else {"binary_data": False},
+            }
+        ],
     }
     binary = b"".join(sent.data for sent in inputs.values()) if form == "binary" else b""
     return json.dumps(document, ensure_ascii=False).encode(), binary
@@ -234,9 +292,9 @@ PREDICTS: dict[str, Callable[[Arrays], bytes | None]] = {
 }
 
 
-BODIES = ("flat", "rows", "binary")
-TYPED = "typed contents"
-CASES = [(name, form) for name in MODELS for form in ("raw contents", TYPED, *BODIES)]
+TYPED, SHARED, SHARED_BODY = "typed contents", "shared memory", "JSON and shared memory"
+BODIES = ("flat", "rows", "binary", SHARED_BODY)
+CASES = [(name, form) for name in MODELS for form in ("raw contents", TYPED, SHARED, *BODIES)]
 CASES += [(name, "Predict") for name in PREDICTS]
 
 
@@ -259,7 +317,7 @@ def copies(name: str, form: str, inputs: Any, chance: Random) -> Iterator[Copy]:
     if form == "Predict":
         message = PREDICTS[name](inputs)
     else:
-        message = infer_message(MODELS[name].spec.name, sent_of(inputs), typed=form == TYPED)
+        message = infer_message(MODELS[name].spec.name, sent_of(inputs), form)
     if message is not None:
         yield Sender.GRPC, method, message, None
         for _ in range(EACH):
