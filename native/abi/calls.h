@@ -168,6 +168,7 @@ struct CallInfo {
   std::int64_t id_bytes;
   const void* message;
   std::int64_t message_bytes;
+  std::int64_t json_bytes;  // of a message over HTTP that tensors in binary follow; else 0
   const PlacedOutput* placed;
   std::int64_t placed_count;
 };

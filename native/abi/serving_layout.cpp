@@ -19,7 +19,7 @@ extern "C" {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_calls[];
 const std::int64_t sharded_infer_layout_of_calls[] = {
-    175, 0x2930F93C,
+    176, 0x2930F93C,
     0xB9D909FE, sizeof(sharded_infer::call::RouteSettings),
     offsetof(sharded_infer::call::RouteSettings, model),
     offsetof(sharded_infer::call::RouteSettings, queue),
@@ -114,7 +114,7 @@ const std::int64_t sharded_infer_layout_of_calls[] = {
     offsetof(sharded_infer::call::BatchInfo, input),
     offsetof(sharded_infer::call::BatchInfo, words),
     offsetof(sharded_infer::call::BatchInfo, sizes),
-    0x9635D482, sizeof(sharded_infer::call::CallInfo),
+    0x396E886E, sizeof(sharded_infer::call::CallInfo),
     offsetof(sharded_infer::call::CallInfo, number),
     offsetof(sharded_infer::call::CallInfo, by_python),
     offsetof(sharded_infer::call::CallInfo, form),
@@ -129,6 +129,7 @@ const std::int64_t sharded_infer_layout_of_calls[] = {
     offsetof(sharded_infer::call::CallInfo, id_bytes),
     offsetof(sharded_infer::call::CallInfo, message),
     offsetof(sharded_infer::call::CallInfo, message_bytes),
+    offsetof(sharded_infer::call::CallInfo, json_bytes),
     offsetof(sharded_infer::call::CallInfo, placed),
     offsetof(sharded_infer::call::CallInfo, placed_count),
     0x22286134, sizeof(sharded_infer::call::Begun),

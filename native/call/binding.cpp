@@ -116,6 +116,7 @@ void sharded_infer_calls_describe(const Batch* batch, std::int64_t position, Cal
            std::int64_t(call.id.size()),
            call.message.data(),
            std::int64_t(call.message.size()),
+           call.json_bytes,
            call.placed.data(),
            std::int64_t(call.placed.size())};
 }

@@ -23,7 +23,8 @@ struct Call {
   bool reports_unknown = false;
   std::int64_t trace = 0;  // 0: it is not traced
   std::string id, label;
-  std::string message;  // kept for another version; else empty
+  std::string message;          // kept for another version; else empty
+  std::int64_t json_bytes = 0;  // as Message's
   std::vector<PlacedOutput> placed;
   std::vector<std::string> regions;  // whose texts `placed` refers to
   Layout layout{};

@@ -116,8 +116,6 @@ Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event
   Message message;
   if (!read_message(form, event, message, tensors_)) return Disposition::kLeft;
   const bool may_be_kept = kept_ != 0 && message.version.empty();
-  // Only Python reads a body once more.
-  if (form == kJson && may_be_kept) return Disposition::kLeft;
   const Header& header = message.header.header;
   const Chosen chosen = choose_route(chance_of(event), message);
   Route* const route = chosen.route;
@@ -133,6 +131,7 @@ Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event
   call.number = event.call;
   call.sender = sender;
   call.encoding = message.encoding;
+  call.json_bytes = message.json_bytes;
   call.form = form;
   const auto* id = reinterpret_cast<const char*>(event.data) + header.id.start;
   call.id.assign(id, std::size_t(header.id.size));

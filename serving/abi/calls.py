@@ -173,6 +173,7 @@ class CallInfo(ctypes.Structure):
         ("id_bytes", ctypes.c_int64),
         ("message", ctypes.c_void_p),
         ("message_bytes", ctypes.c_int64),
+        ("json_bytes", ctypes.c_int64),
         ("placed", ctypes.c_void_p),
         ("placed_count", ctypes.c_int64),
     )
@@ -265,7 +266,7 @@ check_layout(LIBRARY, "calls", 0x2930F93C, {
     TracedCall: 0x614D68BB,
     Taken: 0xB1EEC225,
     BatchInfo: 0x90059B0E,
-    CallInfo: 0x9635D482,
+    CallInfo: 0x396E886E,
     Begun: 0x22286134,
     Scores: 0x37148436,
     TableCounts: 0x4D371771,

@@ -12,7 +12,7 @@ from serving.config.server_config import ServerConfig
 from serving.http_api.compression import inflate
 from serving.http_api.exchange import HttpAnswer, HttpCall, HttpRequest, status_answer
 from serving.http_api.infer_answer import infer_answer
-from serving.http_api.json_codec import InferRequest, JsonCodec, read_request
+from serving.http_api.json_codec import InferRequest, JsonCodec, KeptBody, read_request
 from serving.http_api.routes import INFER, ROUTES
 from serving.inference.data_plane import Arrival, DataPlane, Metadata
 from serving.protocol.infer_answer import Answer
@@ -69,6 +69,7 @@ class Predictions:
             _METHODS,
             server.flush,
             lambda number, answer, encoding: respond(number, infer_answer(answer, encoding)),
+            lambda body, json_bytes: (_CODEC, KeptBody(body, json_bytes)),
         )
 
     def take_usual(

@@ -305,10 +305,13 @@ class BatchExecution:
         for position, call in enumerate(batch.calls()):
             if position in refused:
                 continue
-            codec, message = MESSAGE_CODECS.get(call.method), call.message or None
+            codec: Codec[Any] | None = MESSAGE_CODECS.get(call.method)
+            message: Any = call.message or None
             if call.by_python:
                 reply = self.replies[call.number]
                 codec, message = reply.codec, reply.kept
+            elif message is not None and codec is None and self._calls.kept_body is not None:
+                codec, message = self._calls.kept_body(message, call.json_bytes)
             if message is None or codec is None:
                 continue
             place = slice(call.first, call.first + call.samples)

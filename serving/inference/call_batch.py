@@ -35,6 +35,7 @@ class CallFacts:
         work: units of its work (`BatchWork`).
         ahead: calls that waited when it came.
         message: as received, if it is kept; else empty.
+        json_bytes: length of its JSON, which tensors in binary follow; None: all of it.
         places: outputs that go to shared memory, by position.
     """
 
@@ -51,6 +52,7 @@ class CallFacts:
     decoded: float
     request_id: str
     message: bytes
+    json_bytes: int | None
     places: tuple[tuple[int, Span], ...]
 
 
@@ -117,6 +119,7 @@ class CallBatch:
             info.decoded,
             ctypes.string_at(info.id, info.id_bytes).decode(),
             ctypes.string_at(info.message, info.message_bytes),
+            info.json_bytes or None,
             tuple(
                 (
                     placed.output,

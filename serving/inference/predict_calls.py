@@ -26,6 +26,7 @@ from serving.abi.reader import SharedRegion
 from serving.abi.scheduler import Refused
 from serving.inference.call_batch import CallBatch
 from serving.inference.routes import Routes
+from serving.protocol.codec import Codec
 from serving.protocol.infer_answer import Answer
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.request_header import RequestHeader
@@ -45,6 +46,8 @@ FORMS = {
     PredictMethod.HTTP_INFER: abi.Form.JSON,
     PredictMethod.HTTP_INFER_VERSION: abi.Form.JSON,
 }
+# A body and the length of its JSON (None: all of it) to a codec and its request.
+KeptBody = Callable[[bytes, int | None], tuple[Codec[Any], Any]]
 # By `Encoding` of native/transport/settings.h.
 _COMPRESSED = ("", "gzip", "deflate")
 
@@ -94,6 +97,7 @@ class PredictCalls:
         weakref.finalize(self, abi.calls_destroy, self._address)
         self._flush: Callable[[], None] | None = None
         self.compress: Callable[[int, Answer, str], None] | None = None
+        self.kept_body: KeptBody | None = None
         self._chance_seed = random.getrandbits(64)
         abi.calls_set_chance(self._address, self._chance_seed)
         self.routes = Routes(self._address)
@@ -121,14 +125,16 @@ class PredictCalls:
         methods: Iterable[PredictMethod | None],
         flush: Callable[[], None],
         compress: Callable[[int, Answer, str], None],
+        kept_body: "KeptBody | None" = None,
     ) -> None:
         """Answers calls of the server of HTTP, as `attach`.
 
         Args:
             flush: sends what `end` has left.
             compress: sends a call's answer in an encoding.
+            kept_body: a body to be read for another version; None: none is kept.
         """
-        self.compress = compress
+        self.compress, self.kept_body = compress, kept_body
         forms = _forms(methods)
         abi.calls_attach_http(self._address, *server, forms, len(forms))
         self._flush = flush

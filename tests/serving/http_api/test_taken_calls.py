@@ -19,11 +19,15 @@ from serving.http_api.exchange import HttpAnswer, HttpCall
 from serving.http_api.http_server import http_limits
 from serving.http_api.predictions import Predictions
 from serving.http_api.routes import Route
+from serving.inference.shadows.shadow_request import ShadowRequest
+from serving.inference.shadows.shadows import Shadows
+from serving.protocol.request_tensors import RequestTensors
 from serving.scheduler.batch_threads import BatchThreads
 from serving.transport.http2_server import Http2Server
 from tests.serving.http_api.http_servers import Answering, serving_http
-from tests.serving.inference.planes import ENDLESS, Plane, plane_of
-from tests.support.servers import MODEL, Ranker, good_inputs, json_inputs
+from tests.serving.inference.planes import ENDLESS, Plane, add_shadow, plane_of
+from tests.support.requests_by_chance import check_same
+from tests.support.servers import MODEL, Ranker, good_inputs, infer_request, json_inputs
 from tests.support.waiting import until
 
 LENGTH = "Inference-Header-Content-Length"
@@ -83,8 +87,10 @@ class Served:
 
 
 @contextmanager
-def serving(ranker: Ranker, *, runs: bool = True, **fields: Any) -> Iterator[Served]:
-    plane = plane_of(ranker.repository, delay_us=0 if runs else ENDLESS)
+def serving(
+    ranker: Ranker, *, runs: bool = True, shadows: Shadows | None = None, **fields: Any
+) -> Iterator[Served]:
+    plane = plane_of(ranker.repository, delay_us=0 if runs else ENDLESS, shadows=shadows)
     config = ServerConfig(Path("unused"), **fields)
     threads = BatchThreads(plane.plane.dispatcher)
     api = Api(Predictions(config, plane.plane, threads.wake))
@@ -291,6 +297,30 @@ def test_calls_are_counted_as_those_of_other_transports(ranker: Ranker) -> None:
         until(lambda: not made.plane.plane.calls.in_progress, "all calls have ended")
         assert made.plane.total("requests_total", code="OK") == 3
         assert not made.api.by_python
+
+
+def test_bodies_are_kept_for_a_shadow_which_reads_the_same_tensors(ranker: Ranker) -> None:
+    shadows, kept = Shadows("canary", 1.0, Random(3).random), list[ShadowRequest]()
+
+    def all_kept() -> bool:
+        while (taken := shadows.take()) is not None:
+            kept.append(taken[0])
+        return len(kept) == 2
+
+    with serving(ranker, shadows=shadows) as made:
+        store = made.plane.store
+        add_shadow(store, made.plane.metrics, ranker)
+        bodies = [body_of(), (in_json(), {})]
+        for body, headers in bodies:
+            assert made.ask(body, headers)[0] == 200
+        until(all_kept, "both are kept")
+        assert not made.api.by_python
+        reader = store.get(MODEL).reader
+        wanted = reader.read_message(infer_request(good_inputs(2)).SerializeToString())
+        for request, (body, _) in zip(kept, bodies, strict=True):
+            assert request.message.body == body and request.size_bytes == len(body)
+            found = request.codec.decode(request.message, reader, RequestTensors(None))
+            check_same(found, wanted)
 
 
 def test_a_client_that_goes_takes_its_call_out_of_the_queue(ranker: Ranker) -> None:

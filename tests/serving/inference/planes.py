@@ -1,8 +1,9 @@
 """Data planes over a published model, in this process."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import generate_latest
@@ -19,7 +20,7 @@ from serving.versions.loaded_version import ServingOverrides
 from serving.versions.served_versions import ServedVersions
 from sharded_infer.repositories.repository import Repository
 from tests.support.asking import outcome_of
-from tests.support.servers import MODEL, good_inputs, infer_request
+from tests.support.servers import MODEL, Ranker, good_inputs, infer_request
 
 # Batched queues with this delay keep requests waiting until the test is done.
 ENDLESS = 10**9
@@ -73,6 +74,14 @@ class Plane:
             and labels.items() <= sample.labels.items()
             and sample.value
         }
+
+
+def add_shadow(store: ServedVersions, metrics: ServerMetrics, ranker: Ranker) -> None:
+    """Adds version 2, which is version 1 once more, with the label `canary`."""
+    model = ranker.model
+    second: Any = SimpleNamespace(name=MODEL, version=2, spec=model.spec, work=model.work)
+    store.add(replace(store.get(MODEL), metrics=metrics.version(MODEL, 2), model=second))
+    store.offer({MODEL: {"": 1, "1": 1, "canary": 2}})
 
 
 def plane_of(

@@ -44,7 +44,7 @@ from sharded_infer.inputs.merge import merge_inputs
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.v1 import predictor_pb2
-from tests.serving.inference.planes import Plane, plane_of, samples_of
+from tests.serving.inference.planes import Plane, add_shadow, plane_of, samples_of
 from tests.support.asking import ask
 from tests.support.batches import run_together
 from tests.support.requests_by_chance import (
@@ -534,12 +534,7 @@ class Beside:
         self.shadows = Shadows("canary", share, Random(3).random, lambda: self.now)
         self.now = 0.0
         self.place = make_place(ranker, shadows=self.shadows)
-        store = self.place.store
-        metrics = self.place.own.metrics.version(MODEL, 2)
-        model = ranker.model
-        second: Any = SimpleNamespace(name=MODEL, version=2, spec=model.spec, work=model.work)
-        store.add(replace(store.get(MODEL), metrics=metrics, model=second))
-        store.offer({MODEL: {"": 1, "1": 1, "canary": 2}})
+        add_shadow(self.place.store, self.place.own.metrics, ranker)
 
     def taken(self) -> list[ShadowRequest]:
         self.now += 1.0
