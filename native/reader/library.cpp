@@ -5,6 +5,16 @@
 #include "request.h"
 
 namespace sharded_infer {
+namespace {
+
+// Passes on whether a message was scanned; `fill` does not follow for others.
+bool scanned(Request& request, bool is_scanned) {
+  if (!is_scanned) request.trim();
+  return is_scanned;
+}
+
+}  // namespace
+
 extern "C" {
 
 void sharded_infer_index_names(const Model* model) { index_names(*model); }
@@ -28,11 +38,11 @@ void sharded_infer_request_destroy(Request* request) { delete request; }
 const InputParts* sharded_infer_request_parts(const Request* request) { return request; }
 
 bool sharded_infer_scan(Request* request, const std::uint8_t* message, std::int64_t bytes) {
-  return request->scan({message, bytes});
+  return scanned(*request, request->scan({message, bytes}));
 }
 
 bool sharded_infer_scan_predict(Request* request, const std::uint8_t* message, std::int64_t bytes) {
-  return request->scan_predict({message, bytes});
+  return scanned(*request, request->scan_predict({message, bytes}));
 }
 
 bool sharded_infer_scan_body(Request* request, const std::uint8_t* body, std::int64_t bytes,

@@ -77,7 +77,7 @@ bool read_predict_header(Bytes message, Header& header) {
 bool Request::scan_predict(Bytes message) {
   begin();
   if (message.size >= kMaxSize) return false;
-  PredictInputs inputs(*this);
+  PredictInputs inputs(*this, message);
   WireReader reader(message);
   std::uint32_t seen = 0;
   while (!reader.done()) {

@@ -12,16 +12,19 @@ enum SparseField : std::uint32_t {
   kLengths = 4,
   kWeights = 5,
   kIdsPerBag = 6,
+  kStrings = 7,
+  kStringLengths = 8,
 };
 
 enum DenseField : std::uint32_t { kDenseName = 1, kValues = 2, kDenseLengths = 3 };
 
 struct SparseFeature {
-  Bytes name, ids, long_ids, lengths, weights;
+  Bytes name, ids, long_ids, lengths, weights, strings, string_lengths;
   std::int64_t ids_per_bag = 0;
   std::uint32_t seen = 0;
 
   bool has(std::uint32_t field) const { return seen >> field & 1; }
+  bool has_strings() const { return has(kStrings) || has(kStringLengths); }
 };
 
 struct DenseInput {
@@ -51,10 +54,12 @@ bool read_sparse(Bytes message, SparseFeature& feature) {
       case kLongIds: feature.long_ids = bytes; break;
       case kLengths: feature.lengths = bytes; break;
       case kWeights: feature.weights = bytes; break;
+      case kStrings: feature.strings = bytes; break;
+      case kStringLengths: feature.string_lengths = bytes; break;
       default: return false;
     }
   }
-  return !(feature.has(kIds) && feature.has(kLongIds));
+  return feature.has(kIds) + feature.has(kLongIds) + feature.has_strings() <= 1;
 }
 
 bool read_dense(Bytes message, DenseInput& input) {
@@ -107,9 +112,13 @@ bool PredictInputs::add(const SparseFeature& feature, bool user) {
   // Numbers of no ids look like ids.
   if (model_.numbers_of(found) > 0 && (feature.ids.size > 0 || feature.long_ids.size > 0))
     return false;
-  const bool is_long = feature.has(kLongIds);
-  if (!set(ids, is_long ? feature.long_ids : feature.ids, is_long ? kInt64Type : kUint32Type))
-    return false;
+  if (feature.has_strings()) {
+    if (!model_.takes_strings(found) || !set_strings(ids, feature)) return false;
+  } else {
+    const bool is_long = feature.has(kLongIds);
+    if (!set(ids, is_long ? feature.long_ids : feature.ids, is_long ? kInt64Type : kUint32Type))
+      return false;
+  }
   if (user ? !shape_user(ids, feature) : !shape_candidates(ids, feature, found)) return false;
   if (!user) {
     const Tensor& counted = feature.has(kLengths) ? request_.tensors[found + 1] : ids;
@@ -123,6 +132,34 @@ bool PredictInputs::add(const SparseFeature& feature, bool user) {
   weights.rank = ids.rank;
   weights.sizes[0] = ids.sizes[0];
   weights.sizes[1] = ids.sizes[1];
+  return true;
+}
+
+// Copies strings as the elements of a BYTES tensor.
+bool PredictInputs::set_strings(Tensor& tensor, const SparseFeature& feature) {
+  std::vector<std::uint8_t>& copied = request_.copied;
+  // Copies have as many bytes as what they are of, so those of other features never move.
+  copied.reserve(message_bytes_);
+  const std::size_t begin = copied.size();
+  WireReader strings(feature.strings), lengths(feature.string_lengths);
+  while (!lengths.done()) {
+    const std::uint8_t* length = lengths.at();
+    std::uint32_t bytes;
+    if (!lengths.skip(sizeof bytes)) return false;
+    std::memcpy(&bytes, length, sizeof bytes);
+    const std::uint8_t* string = strings.at();
+    if (!strings.skip(bytes)) return false;
+    copied.insert(copied.end(), length, length + sizeof bytes);
+    copied.insert(copied.end(), string, string + bytes);
+  }
+  if (!strings.done()) return false;
+  tensor.data = copied.data() + begin;
+  tensor.bytes = std::int64_t(copied.size() - begin);
+  tensor.elements = feature.string_lengths.size / std::int64_t(sizeof(std::uint32_t));
+  tensor.rank = 1;
+  tensor.sizes[0] = tensor.elements;
+  tensor.sizes[1] = 0;
+  tensor.datatype = kBytesType;
   return true;
 }
 

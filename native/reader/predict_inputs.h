@@ -16,7 +16,8 @@ struct DenseInput;
 
 class PredictInputs {
  public:
-  explicit PredictInputs(Request& request) : request_(request), model_(*request.model) {}
+  PredictInputs(Request& request, Bytes message)
+      : request_(request), model_(*request.model), message_bytes_(std::size_t(message.size)) {}
 
   // Reads what all candidates share (`user`), or what each has.
   bool read(Bytes message, bool user);
@@ -31,6 +32,7 @@ class PredictInputs {
 
  private:
   bool add(const SparseFeature& feature, bool user);
+  bool set_strings(Tensor& tensor, const SparseFeature& feature);
   static bool shape_user(Tensor& ids, const SparseFeature& feature);
   bool shape_candidates(Tensor& ids, const SparseFeature& feature, std::int32_t found);
   bool add(const DenseInput& input, bool user);
@@ -41,6 +43,7 @@ class PredictInputs {
 
   Request& request_;
   const Model& model_;
+  const std::size_t message_bytes_;
   std::int64_t inputs_ = 0;
   std::int64_t parts_ = 0;       // features and dense inputs
   std::int64_t candidates_ = 0;  // bags of the candidates' feature that has most

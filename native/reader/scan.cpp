@@ -205,10 +205,7 @@ bool Request::scan(Bytes message) {
   begin();
   if (message.size >= kMaxSize) return false;
   TensorVisitor visitor(*this, message);
-  if (visit_request(message, visitor) && visitor.match() && lay_out(*this, visitor.inputs()))
-    return true;
-  trim();
-  return false;
+  return visit_request(message, visitor) && visitor.match() && lay_out(*this, visitor.inputs());
 }
 
 }  // namespace sharded_infer

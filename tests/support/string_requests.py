@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
+from kernels.ids.id_hash import StringHash, hash_strings, joined_strings, unpacked_strings
 from kernels.ids.id_index import IdIndex
 from kernels.ids.index_writer import id_index_parts
 from serving.protocol.readers.native_reader import NativeReader
@@ -17,6 +17,7 @@ from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.specs.id_map_spec import IdMapSpec, SharedRows
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
+from sharded_infer.v1 import predictor_pb2
 
 MAX_BATCH = 8
 WORDS = (b"", b"a", "größe".encode(), b"\0\xff" * 40, b"68fd1e64", b"x" * 300)
@@ -62,6 +63,32 @@ def message_of(inputs: Mapping[str, Sent]) -> bytes:
     for name, sent in inputs.items():
         request.inputs.add(name=name, datatype=sent.datatype, shape=sent.shape)
         request.raw_input_contents.append(sent.data)
+    return bytes(request.SerializeToString())
+
+
+def as_predict(inputs: Mapping[str, Sent]) -> bytes:
+    """A request of the protocol's form in ours; what has one bag is the user's."""
+    request = predictor_pb2.PredictRequest(model=SPEC.name)
+    request.user.dense.add(name="age", values=[0.0])
+    for name, sent in inputs.items():
+        if name == "age" or "." in name:
+            continue
+        each = sent.shape[1] if len(sent.shape) == 2 else 1
+        lengths = [each] * sent.shape[0]
+        if f"{name}.lengths" in inputs:
+            lengths = np.frombuffer(inputs[f"{name}.lengths"].data, "<i8").tolist()
+        is_user = len(lengths) == 1
+        feature = (request.user if is_user else request.candidates).sparse.add(name=name)
+        if not is_user:
+            feature.lengths.extend(lengths)
+        if sent.datatype == "BYTES":
+            joined, offsets = unpacked_strings(sent.data, sum(lengths))
+            feature.strings = joined[: offsets[-1]].tobytes()
+            feature.string_lengths.extend(np.diff(offsets).tolist())
+        else:
+            feature.long_ids.extend(np.frombuffer(sent.data, "<i8").tolist())
+        if f"{name}.weights" in inputs:
+            feature.weights.extend(np.frombuffer(inputs[f"{name}.weights"].data, "<f4").tolist())
     return bytes(request.SerializeToString())
 
 

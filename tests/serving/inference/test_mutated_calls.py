@@ -286,8 +286,9 @@ def sent_of(inputs: Arrays | Mapping[str, Sent]) -> dict[str, Sent]:
     }
 
 
-PREDICTS: dict[str, Callable[[Arrays], bytes | None]] = {
+PREDICTS: dict[str, Callable[[Any], bytes | None]] = {
     "plain": plain_as_predict,
+    "strings": strings.as_predict,
     "sequences": sequences.as_predict,
 }
 

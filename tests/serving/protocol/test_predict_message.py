@@ -174,7 +174,7 @@ def test_strings_that_do_not_fit_are_refused_by_name(sparse: dict[str, Any], wor
 
 
 @pytest.mark.parametrize("more", [{}, {"ids": [1, 2]}])
-def test_strings_are_left_to_the_portable_path(more: dict[str, Any]) -> None:
+def test_strings_that_an_input_does_not_take_are_left(more: dict[str, Any]) -> None:
     """Compiled code must not take their feature for one without ids."""
     request = predictor_pb2.PredictRequest.FromString(good())
     for field in ("strings", "string_lengths"):
